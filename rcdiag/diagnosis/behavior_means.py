@@ -64,16 +64,12 @@ def _carries(weights: Mapping[str, MetricValue], level: str) -> bool:
     last: Vehtari et al. 2024, JMLR 25(72), 3.2.
     """
     ess, k_hat = weights[f"ess_{level}"].value, weights[f"khat_{level}"].value
-    if ess is None or not ess >= LEAST_ESS or not _mean_is_one(weights):
+    mean = weights["ratio_mean"].value
+    rounded = mean is not None and abs(mean - 1.0) <= ROUNDING
+    mean_is_one = rounded or weights["ratio_mean_z"].level != "error"
+    if ess is None or not ess >= LEAST_ESS or not mean_is_one:
         return False
     return ess >= HARMLESS_ESS or (k_hat is not None and k_hat < K_HAT_GUIDE.error)
-
-
-def _mean_is_one(weights: Mapping[str, MetricValue]) -> bool:
-    mean = weights["ratio_mean"].value
-    if mean is not None and abs(mean - 1.0) <= ROUNDING:
-        return True
-    return weights["ratio_mean_z"].level != "error"
 
 
 def judged_pair(

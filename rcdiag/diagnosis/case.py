@@ -19,6 +19,22 @@ Flags = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 
 
+def spread_over(count: int, most: int) -> Counts:
+    """Return at most `most` indices below `count`, evenly spread."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
+
+
+def rms(values: Array) -> float:
+    """Return the root of the mean square; 0 of no values."""
+    return float(np.sqrt(np.mean(np.square(values)))) if len(values) else 0.0
+
+
+def z_of_sums(sums: NDArray[Any]) -> float:
+    """Return the z of the mean of clusters' sums against 0; 0 where all of them are 0."""
+    error = np.sqrt(np.sum(sums**2))
+    return float(sums.sum() / error) if error > 0 else 0.0
+
+
 class RowFacts(Struct, frozen=True, kw_only=True):
     """What the table's columns state of each row besides its tokens; None where absent."""
 
@@ -109,6 +125,11 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
             rows=len(self.lengths),
         )
 
+    @property
+    def table_mask(self) -> Flags:
+        """Return the table's own mask, whatever was masked out since, [response tokens]."""
+        return self.mask if self.own_mask is None else self.own_mask
+
     @cached_property
     def picked_tokens(self) -> bool:
         """Tell whether single tokens were masked out of rows that still count."""
@@ -164,6 +185,12 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
         """Return the case with other log-probs of one policy."""
         return replace(self, log_probs={**self.log_probs, policy: values})
 
+    def of_sampled(self, tokens: Flags) -> Flags:
+        """Return flags of response tokens from flags of the sampled ones."""
+        flags = np.zeros(len(self.mask), np.bool_)
+        flags[np.flatnonzero(self.mask)[tokens]] = True
+        return flags
+
     def flagged(self, tokens: Flags) -> Flags:
         """Return flags of response tokens from flags of the pair's tokens."""
         flags = np.zeros(len(self.mask), np.bool_)
@@ -172,8 +199,7 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
 
     def without_tokens(self, tokens: Flags) -> Case:
         """Return the case with some response tokens masked out; `tokens` [response tokens]."""
-        own = self.mask if self.own_mask is None else self.own_mask
-        return replace(self, mask=self.mask & ~tokens, own_mask=own)
+        return replace(self, mask=self.mask & ~tokens, own_mask=self.table_mask)
 
     def without_values(self, tokens: Flags) -> Case:
         """Return the case with sampled tokens masked out that have no valid log-prob.
@@ -273,9 +299,7 @@ class PairTokens(Struct, frozen=True, kw_only=True, dict=True):
 
     def z(self, values: Array) -> float:
         """Return the z of the mean of values [tokens] against 0, with rows as clusters."""
-        sums = self.row_sums(values)
-        error = np.sqrt(np.sum(sums**2))
-        return float(sums.sum() / error) if error > 0 else 0.0
+        return z_of_sums(self.row_sums(values))
 
     def as_far(self, z: float) -> float:
         """Return the z that is as unlikely with this many rows as `z` is with infinitely many.

@@ -48,26 +48,6 @@ class Judged(Struct, frozen=True):
         return math.inf if lost is not None and math.isnan(lost) else lost
 
 
-def _tail_guide(it: Judged) -> Guide:
-    return replace(HEAVY_TAIL, warning=reliable_below(it.tail.count))
-
-
-def _tail_matters(it: Judged) -> bool:
-    """Tell whether the tail of weights moves the mean: k-hat is blind to scale."""
-    ess = it.row.ess_seq_applied.value
-    return ess is None or not ess >= HARMLESS_ESS
-
-
-def _tail_message(it: Judged) -> str:
-    limit = reliable_below(it.tail.count)
-    return f"k-hat of weight times |advantage| is {k_hat(it.tail)[0]:.2f}, not below {limit:.2f}"
-
-
-def _reward_message(it: Judged) -> str:
-    shift = it.row.reward_shift
-    return f"shifts the mean reward by {shift.value:.3g} ({shift.low:.3g} to {shift.high:.3g})"
-
-
 CONSTRAINTS: tuple[Rule[Judged], ...] = (
     Rule(
         name="constraint.acceptance",
@@ -107,10 +87,14 @@ CONSTRAINTS: tuple[Rule[Judged], ...] = (
         "where the effective sample size is 0.9 or more.",
         formula="Pareto k-hat",
         guide=HEAVY_TAIL,
-        guide_for=_tail_guide,
+        guide_for=lambda it: replace(HEAVY_TAIL, warning=reliable_below(it.tail.count)),
         value=lambda it: k_hat(it.tail)[0],
-        message=_tail_message,
-        applies=_tail_matters,
+        message=lambda it: (
+            f"k-hat of weight times |advantage| is {k_hat(it.tail)[0]:.2f}, not below "
+            f"{reliable_below(it.tail.count):.2f}"
+        ),
+        # k-hat is blind to scale: a tail may be heavy and hardly move the mean.
+        applies=lambda it: not (it.row.ess_seq_applied.value or 0.0) >= HARMLESS_ESS,
         see=("khat", "khat_seq"),
     ),
     Rule(
@@ -139,7 +123,10 @@ CONSTRAINTS: tuple[Rule[Judged], ...] = (
             by_interval=True,
         ),
         value=lambda it: it.row.reward_shift,
-        message=_reward_message,
+        message=lambda it: (
+            f"shifts the mean reward by {it.row.reward_shift.value:.3g} "
+            f"({it.row.reward_shift.low:.3g} to {it.row.reward_shift.high:.3g})"
+        ),
         applies=lambda it: it.row.reward_shift.low is not None,
         see=("reward_shift",),
     ),

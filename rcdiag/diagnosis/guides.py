@@ -105,18 +105,13 @@ def _with_level(metric: Metric, value: MetricValue, suite: Suite) -> MetricValue
     if metric.interval == BY_CLUSTERS and too_few(suite.sizes(metric.level)):
         return replace(value, level="unknown")
     guide = metric.guide_on(suite)
-    if guide is None:
-        one_ended = (value.low is None) != (value.high is None)
-        return replace(value, level="unknown") if one_ended or _too_wide(metric, value) else value
-    return replace(value, level=level(guide, value.value, value.low, value.high))
-
-
-def _too_wide(metric: Metric, value: MetricValue) -> bool:
-    """Tell whether an interval holds most of what a metric can be; never where that is anything."""
-    if metric.range is None or value.low is None or value.high is None:
-        return False
-    least, most = metric.range
-    return value.high - value.low > WIDEST_SHARE * (most - least)
+    if guide is not None:
+        return replace(value, level=level(guide, value.value, value.low, value.high))
+    unknown = (value.low is None) != (value.high is None)  # an interval of one end
+    if metric.range is not None and value.low is not None and value.high is not None:
+        least, most = metric.range
+        unknown = value.high - value.low > WIDEST_SHARE * (most - least)
+    return replace(value, level="unknown") if unknown else value
 
 
 # The means over tokens that have a guide.

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.case import Array, Case
+from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
 from rcdiag.diagnosis.causes.difference import beside_sampling_cause
 from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, Onset
 from rcdiag.diagnosis.guides import beyond_guides
-from rcdiag.diagnosis.next_experiment import ENOUGH, can_be_scored, here, next_experiment
+from rcdiag.diagnosis.next_experiment import can_be_scored, here, next_experiment
 from rcdiag.diagnosis.over_steps import over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
+from rcdiag.diagnosis.thresholds import ENOUGH, MOST
 from rcdiag.diagnosis.validity import INVALID, UNKNOWN
 from rcdiag.formats import effective, plural, rough
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
@@ -28,11 +29,6 @@ EXCLUSIVE_STAGES = ("law", "difference")
 # KL per sequence below which uncorrected gradients are off by less than their noise: the total
 # variation is then at most 0.1, by Pinsker's inequality.
 COSTS_NOTHING = 0.02
-# Share of rows that agree to rounding after a realignment, above which the remaining mismatch comes
-# from rows that could not be realigned.
-MOSTLY_REALIGNED = 0.8
-# Share of effective sequences below which whole-sequence weights are of little use.
-MOST_LOST = 0.5
 # Causes that say no more than that the two sides differ.
 GENERIC = "forwards-differ"
 GENERIC_CAUSES = (GENERIC, "context-differs")
@@ -73,7 +69,8 @@ def suspicions(features: Features) -> list[tuple[Cause, Suspicion]]:
                 )
         if stage == "difference" and any(cause.stage == "law" for cause, _ in named):
             return [*named, *_beside_sampling_cause(features, named)]
-        if stage in EXCLUSIVE_STAGES and any(_is_broken(*entry) for entry in named):
+        broken = any(found.verdict == "broken" and found.mended is None for _, found in named)
+        if stage in EXCLUSIVE_STAGES and broken:
             break  # nothing can be read off a column that holds something else
         here = _weigh_stage(features, stage)
         if onset is not None and onset.last is not None:
@@ -94,7 +91,14 @@ def suspicions(features: Features) -> list[tuple[Cause, Suspicion]]:
             if suspicion.mended is not None:
                 repaired = suspicion.mended.without_tokens(~features.case.mask)
                 features = Features(repaired, features.onset)
-                here = _weigh_stages(features, stage)
+                # For example, another base of the logarithm shows only once a shift is undone.
+                until = STAGES[: STAGES.index(stage) + 1]
+                here = [
+                    entry
+                    for one in until
+                    if one not in EXCLUSIVE_STAGES
+                    for entry in _weigh_stage(features, one)
+                ]
             here = [] if stage in EXCLUSIVE_STAGES else _not_yet_named(here, named)
     return named
 
@@ -117,15 +121,9 @@ def _without_generic_causes(
     moved = any(cause.stage == "alignment" and found.mended is not None for cause, found in named)
     rms = features.location.rms_of_rows if moved else np.empty(0)
     rms = rms[np.isfinite(rms)]
-    if not len(rms) or float(np.mean(rms < ENGINE_NOISE)) < MOSTLY_REALIGNED:
+    if not len(rms) or float(np.mean(rms < ENGINE_NOISE)) < MOST:
         return here
     return [entry for entry in here if entry[0].name not in GENERIC_CAUSES]
-
-
-def _is_broken(cause: Cause, suspicion: Suspicion) -> bool:
-    """Tell whether a fault makes a column unusable and cannot be repaired."""
-    verdict = suspicion.verdict or cause.words.verdict
-    return verdict == "broken" and suspicion.mended is None
 
 
 def _merged(named: Named, cause: Cause, suspicion: Suspicion) -> list[tuple[Cause, Suspicion]]:
@@ -198,15 +196,6 @@ def weight(cause: Cause, suspicion: Suspicion) -> float:
     return suspicion.confidence - MUCH_LESS * (2 if cause.name in NOTHING_WRONG else umbrella)
 
 
-def _weigh_stages(features: Features, last: str) -> list[tuple[Cause, Suspicion]]:
-    """Weigh all stages up to `last` again, on a table in which one cause is repaired.
-
-    For example, another base of the logarithm shows only once a shift of tokens is undone.
-    """
-    stages = [stage for stage in STAGES[: STAGES.index(last) + 1] if stage not in EXCLUSIVE_STAGES]
-    return [entry for stage in stages for entry in _weigh_stage(features, stage)]
-
-
 def _weigh_outlier_rows(features: Features) -> list[tuple[Cause, Suspicion]]:
     """Weigh the causes in the sampling distribution on the outlier rows alone.
 
@@ -251,19 +240,16 @@ def _steps_of_onset(case: Case, onset: Onset) -> Case:
     if step is None:
         return case
     last = onset.steps.labels[-1 if onset.last is None else onset.last]
-    outside, facts = (step < onset.step) | (step > int(last)), case.facts
-
-    def inside(values: Array | None) -> Array | None:
-        return None if values is None else np.where(outside, np.nan, values)
-
-    stated = replace(
-        facts,
-        temperature=inside(facts.temperature),
-        top_p=inside(facts.top_p),
-        top_k=inside(facts.top_k),
-        min_p=inside(facts.min_p),
-    )
-    return replace(case.without_rows(outside), facts=stated)
+    outside = (step < onset.step) | (step > int(last))
+    stated = {
+        name: getattr(case.facts, name) for name in ("temperature", "top_p", "top_k", "min_p")
+    }
+    inside = {
+        name: np.where(outside, np.nan, values)
+        for name, values in stated.items()
+        if values is not None
+    }
+    return replace(case.without_rows(outside), facts=replace(case.facts, **inside))
 
 
 def diagnosis_of(features: Features, named: Named) -> Diagnosis:
@@ -410,7 +396,7 @@ def _usefulness(features: Features) -> str:
     weights = np.exp(log_weights - log_weights.max())
     ess, rows = float(weights.sum() ** 2 / np.sum(weights**2)), len(weights)
     found = f"leave an ESS of {effective(ess)} of {plural(rows, 'sequence')}"
-    if ess < MOST_LOST * rows:
+    if ess < 0.5 * rows:  # weights of whole sequences are of little use
         return f"Importance weights are valid but {found}: remove the cause first."
     return f"Importance weights are valid and {found}."
 

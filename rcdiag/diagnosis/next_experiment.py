@@ -7,12 +7,11 @@ import re
 from collections.abc import Sequence
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.thresholds import ENOUGH, SHOWN
 from rcdiag.formats import plural
 from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
 
 SURE = 0.95  # confidence from which look-alikes need no experiment
-ENOUGH = 200  # sampled tokens that a verdict needs
-NAMED = 3  # experiments that are named of those that did not fit
 # Causes that tests with other checkpoints can separate.
 OF_OTHER_WEIGHTS = {
     "stale-weights",
@@ -87,8 +86,8 @@ def next_after_experiments(
     again = f"rcdiag diagnose {case.source} --model {quoted(model)}"
     tried = "".join(f" --checkpoint {quoted(name)}" for name in checkpoints)
     if not_run:
-        more = f" and {len(not_run) - NAMED} more" if len(not_run) > NAMED else ""
-        text = f"run what did not fit into the budget: {', '.join(not_run[:NAMED])}{more}"
+        more = f" and {len(not_run) - SHOWN} more" if len(not_run) > SHOWN else ""
+        text = f"run what did not fit into the budget: {', '.join(not_run[:SHOWN])}{more}"
         return [Action(text=text, command=f"{again}{tried}")]
     if not _is_open(diagnosis.verdict, diagnosis.causes):
         return []

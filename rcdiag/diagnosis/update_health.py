@@ -48,11 +48,6 @@ MOVED = Guide(
 )
 
 
-def _mismatch_guide(e: Evidence) -> Guide:
-    """Return the guide of the batch's mismatch, which is no error if a preset corrects it."""
-    return MISMATCH if e.uncorrected else replace(MISMATCH, error=math.inf)
-
-
 def _mismatch_message(e: Evidence) -> str:
     k3 = e.factors["mismatch"].k3_kl
     message = f"sampler to trainer: {_short(k3.value)} nats per token"
@@ -61,25 +56,6 @@ def _mismatch_message(e: Evidence) -> str:
     if k3.level in ("error", "unknown") and not e.uncorrected:
         message += ", at most a warning: the preset corrects it"
     return message
-
-
-def _uncorrected_message(e: Evidence) -> str:
-    ess = e.factors["mismatch"].ess_seq
-    return (
-        f"no correction: all of the mismatch biases the gradient (raw ESS {_short(ess.value)}, "
-        "whose limits are stricter without a correction)"
-    )
-
-
-def _ess_message(e: Evidence) -> str:
-    value = "n/a" if e.ess_seq is None else f"{e.ess_seq:.3f}"
-    return f"ESS of the sequences by their weights in the loss is {value}"
-
-
-def _clip_message(e: Evidence) -> str:
-    share = 100 * e.metrics["actor/pg_clipfrac"]
-    inside = ", mismatch included" if e.mode == "bypass" else ""
-    return f"the PPO clip acts on {share:.1f}% of the tokens{inside}"
 
 
 def _excess(e: Evidence) -> float | None:
@@ -148,7 +124,10 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
             source=f"{PROPOSAL}; verl, docs/algo/rollout_corr.md, wants 0.5",
         ),
         value=lambda e: e.ess_seq,
-        message=_ess_message,
+        message=lambda e: (
+            "ESS of the sequences by their weights in the loss is "
+            + ("n/a" if e.ess_seq is None else f"{e.ess_seq:.3f}")
+        ),
         decides=True,
         see=("ess_seq_applied", "ESS"),
     ),
@@ -160,7 +139,7 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
         direction="KL(rollout || old)",
         unit=_NATS,
         guide=MISMATCH,
-        guide_for=_mismatch_guide,
+        guide_for=lambda e: MISMATCH if e.uncorrected else replace(MISMATCH, error=math.inf),
         value=lambda e: e.factors["mismatch"].k3_kl.value,
         message=_mismatch_message,
         decides=True,
@@ -190,7 +169,11 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
         unit="fraction",
         guide=Guide(warning=0.9, error=0.5, source=PROPOSAL),
         value=lambda e: e.factors["mismatch"].ess_seq.value,
-        message=_uncorrected_message,
+        message=lambda e: (
+            "no correction: all of the mismatch biases the gradient (raw ESS "
+            f"{_short(e.factors['mismatch'].ess_seq.value)}, whose limits are stricter without a "
+            "correction)"
+        ),
         applies=lambda e: e.uncorrected,
         see=("naive", "ess_seq", "mismatch"),
     ),
@@ -202,7 +185,10 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
         unit="share",
         guide=Guide(warning=0.1, error=0.3, source=PROPOSAL),
         value=lambda e: e.metrics["actor/pg_clipfrac"],
-        message=_clip_message,
+        message=lambda e: (
+            f"the PPO clip acts on {100 * e.metrics['actor/pg_clipfrac']:.1f}% of the tokens"
+            + (", mismatch included" if e.mode == "bypass" else "")
+        ),
         applies=lambda e: "actor/pg_clipfrac" in e.metrics,
         heading="clip",
         see=("actor/pg_clipfrac", "bypass"),

@@ -23,13 +23,11 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Array, Case
+from rcdiag.diagnosis.thresholds import FEWEST_ROWS
 from rcdiag.formats import mean_ratio
 from rcdiag.statistics.intervals import student_quantile
-
-Array = NDArray[np.float64]
 
 VALID, INVALID, UNKNOWN = "valid", "invalid", "unknown"
 
@@ -47,7 +45,6 @@ ROUNDING = 1e-3
 # Nats, rms: two correct engines differ by up to .06, and a sample shows a little more by chance.
 # The mean squared error of the record is E[ratio] - 1.
 MOST_OF_ENGINES = 0.07
-FEWEST_ROWS = 8  # fewer give no honest interval
 
 
 class Interval(Struct, frozen=True):

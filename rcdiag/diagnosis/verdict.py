@@ -8,7 +8,7 @@ of the experiments; `selected` takes the more probable one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -34,7 +34,7 @@ from rcdiag.results.diagnosis import NOTHING_WRONG, Diagnosis
 # What the table alone settles before any model is asked.
 SETTLED = ("storage", "recording", "alignment")
 KEPT_SETS = ("top-p-renormalised", "top-k-renormalised", "min-p-renormalised")
-# An umbrella is refuted where all causes are that it stands for.
+# Umbrella -> the causes that it stands for.
 STANDS_FOR = {"truncated-law": KEPT_SETS}
 # The experiments name the weights that sampled; the table, how these lag over the steps.
 SPECIAL_CASES = {"stale-weights": "weights-never-synced"}
@@ -105,7 +105,8 @@ def selected(table: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, 
         for entry in table
         if entry[0].stage not in SETTLED
         and entry[0].name not in NOTHING_WRONG
-        and not _refuted(entry[0], outcome.ruled_out)
+        # An umbrella is refuted where all causes are that it stands for.
+        and not set(STANDS_FOR.get(entry[0].name, (entry[0].name,))) <= set(outcome.ruled_out)
     ]
     tried = _confirmed(tried, left)
     left = [entry for entry in left if entry[0].name not in {cause.name for cause, _ in tried}]
@@ -168,11 +169,6 @@ def _beside(left: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, Su
         ]
         return [*left, *more]
     return [(cause, _with_experiments(found, tried) if is_umbrella(cause) else found), *others]
-
-
-def _refuted(cause: Cause, ruled_out: Collection[str]) -> bool:
-    """Tell whether experiments ruled out a cause, or all causes that an umbrella stands for."""
-    return set(STANDS_FOR.get(cause.name, (cause.name,))) <= set(ruled_out)
 
 
 def _without_traces(entries: Named, everything: Named) -> list[tuple[Cause, Suspicion]]:

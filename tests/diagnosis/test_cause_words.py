@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import re
 import subprocess
 import sys
@@ -11,7 +9,6 @@ import tomllib
 from urllib.parse import urlsplit
 
 import pytest
-from msgspec.structs import fields
 
 from rcdiag.diagnosis.causes.cause_words import (
     FAMILIES,
@@ -19,9 +16,7 @@ from rcdiag.diagnosis.causes.cause_words import (
     SIDES,
     VERDICTS,
     WORDS,
-    CauseWords,
     cause_words,
-    words_of,
 )
 
 KEYS = {
@@ -153,13 +148,3 @@ def test_words_are_read_without_numbers():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert output.stdout == "[]\n"
-
-
-def test_words_that_are_not_read_yet_are_those_of_their_file():
-    for slug, words in cause_words().items():
-        unread = words_of(slug)
-        for name in (field.name for field in fields(CauseWords)):
-            assert getattr(unread, name) == getattr(words, name)
-        assert copy.copy(pickle.loads(pickle.dumps(unread))).title == words.title
-    with pytest.raises(AttributeError, match="no_such_part"):
-        _ = words_of("engine-noise").no_such_part

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 
 from rcdiag.diagnosis.case import Case, Flags
-from rcdiag.diagnosis.causes.cause import EXACT, GUESS, WEAK, Suspicion, fact, one_of, shipped
+from rcdiag.diagnosis.causes.cause import (
+    EXACT,
+    GUESS,
+    WEAK,
+    Suspicion,
+    fact,
+    shipped,
+    shipped_family,
+)
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.alignment import LAGS, LEAST_COMPARED
 from rcdiag.diagnosis.thresholds import (
@@ -22,9 +30,9 @@ from rcdiag.diagnosis.thresholds import (
 )
 from rcdiag.table.schema import REENCODED
 
-# Share of the rows without a fit that swapped rows make up: with few swapped rows, and with a part
-# of the table, which are too many to fit each other by chance.
-EXPLAINED_BY_FEW, EXPLAINED_BY_MANY = 0.5, 0.3
+# Share of the rows without a fit that swapped rows make up, where they are a part of the table: too
+# many to fit each other by chance.
+EXPLAINED_BY_MANY = 0.3
 
 
 def _shift(features: Features) -> tuple[str, Suspicion] | None:
@@ -129,7 +137,7 @@ def _rows_swapped(features: Features) -> Suspicion | None:
     misfit = alignment.misfit & full
     explained = float((exchanged & misfit).sum() / max(misfit.sum(), 1)) if misfit.any() else 1.0
     # Near-certain rows fit several others, so that not every swapped row finds its partner.
-    if explained < (EXPLAINED_BY_MANY if share > PART else EXPLAINED_BY_FEW):
+    if explained < (EXPLAINED_BY_MANY if share > PART else 0.5):
         return None
     first = int(np.flatnonzero(exchanged)[0])
     moved = alignment.misplaced_policy(exchanged[features.case.tokens.owner])
@@ -157,7 +165,7 @@ def _rows_swapped(features: Features) -> Suspicion | None:
 def _put_back(features: Features, exchanged: Flags, moved: str) -> Case:
     """Return the case with swapped rows of a policy moved back; other misfits are masked."""
     case, partner = features.case, features.alignment.best_row
-    taken_out = (case.mask if case.own_mask is None else case.own_mask) & ~case.mask
+    taken_out = case.table_mask & ~case.mask
     own = case.log_probs[moved]
     values = own.copy()
     lost = np.zeros(len(case.mask), np.bool_)
@@ -215,10 +223,7 @@ def _share_off(facts: Mapping[str, Any], good: str, rows: str) -> float | None:
 
 
 ALIGNMENT = (
-    *(
-        shipped(slug, "alignment", one_of(slug, _shift))
-        for slug in ("shift-by-one", "shift-after-tool", "shift-some-rows")
-    ),
+    *shipped_family(("shift-by-one", "shift-after-tool", "shift-some-rows"), "alignment", _shift),
     shipped("rows-swapped", "alignment", _rows_swapped),
     shipped("retokenised", "alignment", _retokenised, needs_two=False),
 )

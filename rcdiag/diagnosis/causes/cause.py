@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.causes.cause_words import CauseWords, words_of
+from rcdiag.diagnosis.causes.cause_words import CauseWords, cause_words
 from rcdiag.diagnosis.experiment_fit import ExperimentFit
-from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features import Features, LogRatios
 from rcdiag.registry import Registry
 
 # The order of weighing: later stages judge the table that earlier ones have repaired. In the last
@@ -67,7 +68,7 @@ def shipped(
     slug: str, stage: str, weigh: Callable[[Features], Suspicion | None], *, needs_two: bool = True
 ) -> Cause:
     """Make a cause whose words stand in one of the files in `words/`."""
-    return Cause(words=words_of(slug), stage=stage, weigh=weigh, needs_two=needs_two)
+    return Cause(words=cause_words()[slug], stage=stage, weigh=weigh, needs_two=needs_two)
 
 
 def one_of(
@@ -82,6 +83,36 @@ def one_of(
     return weigh
 
 
+def shipped_family(
+    slugs: Sequence[str], stage: str, found: Callable[[Features], tuple[str, Suspicion] | None]
+) -> tuple[Cause, ...]:
+    """Make causes of which a table has at most one: `found` says which it is."""
+    return tuple(shipped(slug, stage, one_of(slug, found)) for slug in slugs)
+
+
 def fact(name: str, reads: str, /, **values: Any) -> dict[str, Any]:
-    """Make an entry of evidence: a number or fact, the policies' own under their names."""
-    return {"name": name, **values} | {"name": name, "reads": reads}
+    """Make an entry of evidence: a number or fact, the policies' own under their names.
+
+    Numbers of numpy become those of Python, which documents hold.
+    """
+    plain = {
+        key: value.item() if isinstance(value, np.generic) else value
+        for key, value in values.items()
+    }
+    return {"name": name, **plain} | {"name": name, "reads": reads}
+
+
+def mean_ratio_fact(log_ratios: LogRatios, reads: str) -> dict[str, Any]:
+    """Make the entry of evidence on E[ratio], with its standard errors from 1."""
+    mean, z = log_ratios.ratio_mean
+    return fact("E[ratio]", reads, value=mean, z=z)
+
+
+def by_token_fact(log_ratios: LogRatios, reads: str) -> dict[str, Any]:
+    """Make the entry of evidence on how far log-ratios depend on the token's id."""
+    return fact(
+        "shift per token id, repeated in the other half of the rows",
+        reads,
+        correlation=log_ratios.by_token_id.correlation,
+        explained=log_ratios.by_token_id.explained,
+    )

@@ -16,13 +16,12 @@ A file has one table for each slug:
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
 from rcdiag.entry import Entry
@@ -125,65 +124,8 @@ class CauseWords(Struct, frozen=True, kw_only=True):
 @cache
 def cause_words() -> dict[str, CauseWords]:
     """Return the words of every cause by slug, in the order of families and files."""
-    return {slug: words for family in FAMILIES for slug, words in _of_family(family).items()}
-
-
-@cache
-def _of_family(family: str) -> dict[str, CauseWords]:
-    tables = tomllib.loads(_text_of(family))
-    return {slug: _read(slug, family, table) for slug, table in tables.items()}
-
-
-@cache
-def _text_of(family: str) -> str:
-    return (WORDS / f"{family}.toml").read_text("utf-8")
-
-
-@cache
-def _families() -> dict[str, str]:
-    """Return the family of every slug, read off the headings of tables alone."""
     return {
-        slug: family
+        slug: msgspec.convert({**table, "slug": slug, "family": family}, CauseWords)
         for family in FAMILIES
-        for slug in re.findall(r"^\[([\w-]+)\]$", _text_of(family), re.MULTILINE)
+        for slug, table in tomllib.loads((WORDS / f"{family}.toml").read_text("utf-8")).items()
     }
-
-
-def words_of(slug: str) -> CauseWords:
-    """Return the words of a cause; all but slug and family are read when first asked for.
-
-    A command weighs every cause and speaks of a few: TOML takes its time.
-    """
-    words: Any = _Unread(slug, _families()[slug])
-    return words  # type: ignore[no-any-return]
-
-
-class _Unread:
-    """What stands for the words of a cause in a file that may not have been read."""
-
-    def __init__(self, slug: str, family: str) -> None:
-        self.slug = slug
-        self.family = family
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what copies and pickles ask of objects without fields
-            raise AttributeError(name)
-        return getattr(_of_family(self.family)[self.slug], name)
-
-
-def _read(slug: str, family: str, table: Mapping[str, Any]) -> CauseWords:
-    return CauseWords(
-        slug=slug,
-        family=family,
-        title=table["title"],
-        says=table["says"],
-        shows=table["shows"],
-        told_apart=table["told_apart"],
-        side=table["side"],
-        verdict=table["verdict"],
-        mend=tuple(table["mend"]),
-        mend_in=table.get("mend_in", {}),
-        umbrella=tuple(table["umbrella"]),
-        look_alikes=tuple(table["look_alikes"]),
-        links=tuple(Link(**link) for link in table["links"]),
-    )

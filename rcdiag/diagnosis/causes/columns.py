@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Array, Case, Flags
+from rcdiag.diagnosis.causes.cause import Suspicion
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.storage import StoredColumn
 from rcdiag.diagnosis.thresholds import FEWEST
@@ -24,6 +26,24 @@ def columns_of_pair(features: Features) -> Iterator[tuple[str, StoredColumn]]:
             yield policy, column
 
 
+def by_column(
+    weigh: Callable[[Features, str, StoredColumn], Suspicion | None],
+) -> Callable[[Features], Suspicion | None]:
+    """Weigh a cause that spoils one column on each column of the pair; the first one counts.
+
+    Where the suspicion does not say who is at fault, it is the side that the column is of.
+    """
+
+    def weigh_pair(features: Features) -> Suspicion | None:
+        for policy, column in columns_of_pair(features):
+            found = weigh(features, policy, column)
+            if found is not None:
+                return replace(found, side=found.side or side_of(features, policy))
+        return None
+
+    return weigh_pair
+
+
 def side_of(features: Features, policy: str) -> str:
     return "recorder" if policy == features.case.sampler else "trainer"
 
@@ -36,9 +56,7 @@ def repaired(case: Case, policy: str, change: Callable[[Array], Array]) -> Case:
 
 def without_values(case: Case, tokens: Flags) -> Case:
     """Return the case without the values of some of its sampled tokens; [sampled tokens]."""
-    flags = np.zeros(len(case.mask), np.bool_)
-    flags[np.flatnonzero(case.mask)[tokens]] = True
-    return case.without_values(flags)
+    return case.without_values(case.of_sampled(tokens))
 
 
 def share_of_rows(column: StoredColumn, tokens: Flags) -> float:

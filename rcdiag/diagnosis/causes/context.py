@@ -7,9 +7,8 @@ from math import exp, lgamma
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Array, Case, Counts, Flags
 from rcdiag.diagnosis.causes.cause import CLEAR, LIKELY, WEAK, Cause, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
 from rcdiag.diagnosis.features.log_ratios import FIRST_APART
@@ -22,8 +21,6 @@ from rcdiag.diagnosis.thresholds import (
     ONE_SIDED,
     PART,
 )
-
-Flags = NDArray[np.bool_]
 
 # Sizes of the batches that rows may have been padded in.
 BATCHES = (2, 4, 8, 16, 32, 64, 128)
@@ -90,8 +87,8 @@ def _chance(case: Case, agreeing: Flags, others: Flags) -> float:
 class _Rows(Struct, frozen=True):
     """The mismatch of each row of a case, and the length of its prompt."""
 
-    lengths: NDArray[np.int64]  # [rows] tokens of the prompt
-    rms: NDArray[np.float64]  # [rows] rms log-ratio, nats; NaN without a token
+    lengths: Counts  # [rows] tokens of the prompt
+    rms: Array  # [rows] rms log-ratio, nats; NaN without a token
     known: Flags  # [rows] with a token
 
     @property
@@ -164,10 +161,10 @@ def _prompt_truncated(features: Features) -> Suspicion | None:
             fact(
                 "rms log-ratio by prompt length",
                 "jumps at a length limit",
-                up_to=float(np.median(rms[short])),
-                beyond=float(np.median(rms[long])),
+                up_to=np.median(rms[short]),
+                beyond=np.median(rms[long]),
                 limit=first,
-                rows_beyond=int(long.sum()),
+                rows_beyond=long.sum(),
             )
         ],
         share_of_rows=float(long.sum() / rows.known.sum()),
@@ -175,7 +172,7 @@ def _prompt_truncated(features: Features) -> Suspicion | None:
     )
 
 
-def _longest_of_batch(case: Case, lengths: NDArray[np.int64], size: int) -> tuple[Flags, Flags]:
+def _longest_of_batch(case: Case, lengths: Counts, size: int) -> tuple[Flags, Flags]:
     """Flag the rows with the longest prompt of their batch, and those of whole batches, [rows]."""
     batch = case.row // size
     _, index, count = np.unique(batch, return_inverse=True, return_counts=True)
@@ -215,8 +212,8 @@ def _padding_counts(features: Features) -> Suspicion | None:
             fact(
                 "rms log-ratio of padded rows",
                 "those without padding agree",
-                longest_of_batch=float(np.median(rms[bare])),
-                padded=float(np.median(rms[padded])),
+                longest_of_batch=np.median(rms[bare]),
+                padded=np.median(rms[padded]),
                 rows_of_batch=size,
             )
         ],

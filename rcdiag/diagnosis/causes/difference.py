@@ -6,8 +6,8 @@ If nothing narrower fits it is `forwards-differ`: two passes that differ without
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rcdiag.diagnosis.case import Array, Flags
 from rcdiag.diagnosis.causes.cause import (
     CLEAR,
     EXACT,
@@ -17,6 +17,7 @@ from rcdiag.diagnosis.causes.cause import (
     fact,
     one_of,
     shipped,
+    shipped_family,
 )
 from rcdiag.diagnosis.causes.noise import BITWISE, NOISE, is_engine_noise
 from rcdiag.diagnosis.causes.penalties import penalty
@@ -88,10 +89,7 @@ def _not_of_these_tokens(features: Features) -> Suspicion | None:
         "not of these tokens, as where logits are not shifted by one.",
         evidence=[
             fact(
-                "mean log-prob",
-                "below that of a uniform guess",
-                **{trainer: mean},
-                uniform=uniform,
+                "mean log-prob", "below that of a uniform guess", **{trainer: mean}, uniform=uniform
             )
         ],
         also_possible=["special-token-ids", "context-differs", "forwards-differ"],
@@ -106,13 +104,13 @@ def _uniform(features: Features) -> float:
     return -float(np.log(float(features.case.tokens.token_id.max()) + 1.0))
 
 
-def _deficits(features: Features) -> NDArray[np.float64]:
+def _deficits(features: Features) -> Array:
     """Return by how many nats a uniform guess scores each row's tokens better than the trainer."""
     tokens = features.case.tokens
     return tokens.per_row * _uniform(features) - tokens.row_sums(tokens.trainer)
 
 
-def _below_a_uniform_guess(features: Features) -> NDArray[np.bool_]:
+def _below_a_uniform_guess(features: Features) -> Flags:
     """Detect rows [rows] whose tokens the trainer surely scores worse than a uniform guess would.
 
     Over whatever distribution p samples, E[uniform / p] <= 1, so that by Markov's inequality the
@@ -175,10 +173,11 @@ def _by_rescore(features: Features) -> tuple[str, Suspicion] | None:
         )
     ]
     if trainer.rms > MUCH_LARGER * max(noise, sampler.rms):
-        named = _trainer_fault(trainer)
+        named = _fault(trainer, "reference-as-old", "forwards-differ")
         text = f"`{case.trainer}` is not what the trainer's model gives (`{model}`)"
     elif sampler.rms > max(LARGER * noise, MUCH_LARGER * trainer.rms):
-        named = _sampler_fault(sampler)
+        coarse = "quantised-weights" if sampler.rms < COARSE else "forwards-differ"
+        named = _fault(sampler, "weights-differ", coarse)
         text = (
             f"`{case.sampler}` is not what the engine gives with the trainer's weights (`{engine}`)"
         )
@@ -200,18 +199,11 @@ def _by_rescore(features: Features) -> tuple[str, Suspicion] | None:
     )
 
 
-def _trainer_fault(log_ratios: LogRatios) -> str:
+def _fault(log_ratios: LogRatios, of_weights: str, otherwise: str) -> str:
+    """Name the fault of a column that differs from its re-score, by where it differs."""
     if log_ratios.first_tokens > FIRST_APART:
         return "context-differs"
-    return "reference-as-old" if looks_like_other_weights(log_ratios) else "forwards-differ"
-
-
-def _sampler_fault(log_ratios: LogRatios) -> str:
-    if log_ratios.first_tokens > FIRST_APART:
-        return "context-differs"
-    if looks_like_other_weights(log_ratios):
-        return "weights-differ"
-    return "quantised-weights" if log_ratios.rms < COARSE else "forwards-differ"
+    return of_weights if looks_like_other_weights(log_ratios) else otherwise
 
 
 def _declared_quantisation(features: Features) -> tuple[str, str] | None:
@@ -282,10 +274,7 @@ def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicio
 
 DIFFERENCE = (
     *WEIGHTS,
-    *(
-        shipped(slug, "difference", one_of(slug, _quantised))
-        for slug in ("fp8-weights", "int8-weights", "int4-weights")
-    ),
+    *shipped_family(("fp8-weights", "int8-weights", "int4-weights"), "difference", _quantised),
     shipped(
         "reference-as-old",
         "difference",

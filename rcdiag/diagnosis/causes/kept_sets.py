@@ -5,15 +5,25 @@ from __future__ import annotations
 import numpy as np
 
 from rcdiag.diagnosis.case import PairTokens
-from rcdiag.diagnosis.causes.cause import CLEAR, LIKELY, Suspicion, fact, one_of, shipped
+from rcdiag.diagnosis.causes.cause import (
+    CLEAR,
+    LIKELY,
+    Suspicion,
+    fact,
+    mean_ratio_fact,
+    one_of,
+    shipped,
+    shipped_family,
+)
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE
 from rcdiag.diagnosis.thresholds import (
     ALL,
     BY_ITS_ERROR,
     CERTAIN,
     FEW,
     FEWEST,
+    LARGE,
+    MUCH_LARGER,
     NEARLY_ALL,
     ONE_SIDED,
     PART,
@@ -26,11 +36,11 @@ from rcdiag.formats import mean_ratio
 # Log-ratios of the other sign are at most those that engines in bfloat16 leave (nats, where their
 # rms is 0.03), or this share of the largest.
 NOISE, OTHER_SIGN = 0.12, 0.35
-# Nats: log-ratios where the sampler was kept from the token that was due.
-STRONG = -1.0
 # Where the end token was banned up to a position, hardly a response ends before this share of it,
 # and strong log-ratios are RARER times as rare beyond it, which takes FEWEST_BEYOND tokens to see.
 EARLIER, FEWEST_BEYOND, RARER = 0.9, 100, 10.0
+
+KEPT_SET_SLUGS = ("top-p-renormalised", "top-k-renormalised", "min-p-renormalised")
 
 
 def sets_of_one(features: Features, policy: str | None) -> bool:
@@ -49,25 +59,13 @@ def sets_of_one(features: Features, policy: str | None) -> bool:
 def declared_kept_set(features: Features) -> str | None:
     """Return which kept set the table's columns declare; None where none."""
     facts = features.case.facts
-    for slug, values in (
-        ("top-p-renormalised", facts.top_p),
-        ("top-k-renormalised", facts.top_k),
-        ("min-p-renormalised", facts.min_p),
-    ):
+    for slug, values in zip(KEPT_SET_SLUGS, (facts.top_p, facts.top_k, facts.min_p), strict=True):
         if values is not None and np.isfinite(values).any():
             known = values[np.isfinite(values)]
             acts = known < 1.0 if slug == "top-p-renormalised" else known > 0.0
             if float(np.mean(acts)) > NEARLY_ALL:
                 return slug
     return None
-
-
-def _renormalised(features: Features) -> bool:
-    """Tell whether E[ratio] < 1 and log-ratios have one sign up to noise: the recorded distribution
-    lacks a part of the trainer's support.
-    """
-    low, high = np.quantile(features.log_ratios.values, [1 - ALL, ALL])
-    return bool(features.validity.lacks_support and high <= max(NOISE, OTHER_SIGN * abs(low)))
 
 
 def _kept_set(features: Features) -> Suspicion | None:
@@ -78,13 +76,14 @@ def _kept_set(features: Features) -> Suspicion | None:
         features, features.case.trainer
     ):
         return _from_certain_tokens(features)
-    if not _renormalised(features):
+    log_ratios = features.log_ratios
+    mean, z = log_ratios.ratio_mean
+    # The record lacks a part of the trainer's support: log-ratios have one sign up to noise.
+    low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
+    if not features.validity.lacks_support or high > max(NOISE, OTHER_SIGN * abs(low)):
         return None
     if features.shared_prefixes is not None and features.shared_prefixes.is_one_power:
         return None  # a kept set does not change the log-prob differences within one context
-    log_ratios = features.log_ratios
-    mean, z = log_ratios.ratio_mean
-    low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
     return Suspicion(
         confidence=CLEAR,
         message="Recorded log-probs lack a part of what the trainer expects, as over a kept set: "
@@ -92,13 +91,11 @@ def _kept_set(features: Features) -> Suspicion | None:
         f"{mean_ratio(mean)} ({z:+.0f} standard errors from 1), log-ratios are at most noise "
         f"above 0 and at least {low:.2f}.",
         evidence=[
-            fact("E[ratio]", "the mean mass that the kept set holds", value=mean, z=z),
-            fact("log-ratios", "one sign and bounded", low=float(low), high=float(high)),
+            mean_ratio_fact(log_ratios, "the mean mass that the kept set holds"),
+            fact("log-ratios", "one sign and bounded", low=low, high=high),
         ],
         also_possible=[
-            "top-p-renormalised",
-            "top-k-renormalised",
-            "min-p-renormalised",
+            *KEPT_SET_SLUGS,
             "logit-bias",
             "min-tokens",
             "vocabulary-padding",
@@ -116,7 +113,7 @@ def _from_certain_tokens(features: Features) -> Suspicion | None:
     unsure = zero & (tokens.trainer < CERTAIN)
     if unsure.sum() < FEWEST or float(np.quantile(tokens.trainer[unsure], 0.1)) < UNSURE:
         return None  # zeros at unlikely tokens are placeholders
-    (mean, z) = features.log_ratios.ratio_mean
+    mean = features.log_ratios.ratio_mean[0]
     return Suspicion(
         confidence=CLEAR,
         message=f"Recorded log-probs are renormalised over a kept set: {int(zero.sum()):,} tokens "
@@ -126,12 +123,12 @@ def _from_certain_tokens(features: Features) -> Suspicion | None:
             fact(
                 "log-probs of exactly 0",
                 "kept sets of one token",
-                **{features.case.sampler: int(zero.sum())},
-                unsure_for_the_trainer=int(unsure.sum()),
+                **{features.case.sampler: zero.sum()},
+                unsure_for_the_trainer=unsure.sum(),
             ),
-            fact("E[ratio]", "the mean mass that the kept set holds", value=mean, z=z),
+            mean_ratio_fact(features.log_ratios, "the mean mass that the kept set holds"),
         ],
-        also_possible=["top-p-renormalised", "top-k-renormalised", "min-p-renormalised"],
+        also_possible=KEPT_SET_SLUGS,
     )
 
 
@@ -148,18 +145,22 @@ def banned(features: Features) -> tuple[str, Suspicion] | None:
     if not features.log_ratios.show_sampling:
         return None
     log_ratios, tokens = features.log_ratios, features.case.tokens
-    mean, z = log_ratios.ratio_mean
+    z = log_ratios.ratio_mean[1]
     low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
-    if z > -BY_ITS_ERROR or low > RARE or high > NOISE or log_ratios.first_tokens > AT_A_PLACE:
+    if z > -BY_ITS_ERROR or low > RARE or high > NOISE or log_ratios.first_tokens > MUCH_LARGER:
         return None
-    strong = log_ratios.values < STRONG
+    strong = log_ratios.values < -LARGE
     share = float(strong.mean())
     if share > PART or log_ratios.one_sided < ONE_SIDED:
         return None
     # The end token is banned up to a length: nothing happens after it.
     last_place = float(tokens.position[strong].max())
     beyond = float(np.mean(tokens.position > last_place)) > FEW
-    ends = beyond and _stops_at_a_position(tokens, strong) and _none_ends_before(tokens, last_place)
+    ends = beyond and _stops_at_a_position(tokens, strong)
+    # Hardly a response ends before a position up to which its end is banned.
+    row_ends = np.zeros(tokens.rows, np.int64)
+    np.maximum.at(row_ends, tokens.owner, tokens.position)
+    ends &= bool(np.mean(row_ends[tokens.per_row > 0] < EARLIER * last_place) <= FEW)
     if not ends and z > -SURELY:
         # min-tokens ends at a position, which is evidence of its own; logit-bias needs more
         return None
@@ -171,7 +172,7 @@ def banned(features: Features) -> tuple[str, Suspicion] | None:
         "sampler was kept from the token that was due"
         + (f", at positions up to {int(last_place)}." if slug == "min-tokens" else "."),
         evidence=[
-            fact("E[ratio]", "mass that the sampler could not take", value=mean, z=z),
+            mean_ratio_fact(log_ratios, "mass that the sampler could not take"),
             fact(
                 "strongly negative log-ratios",
                 "tokens in place of a banned one",
@@ -195,22 +196,7 @@ def _stops_at_a_position(tokens: PairTokens, strong: np.ndarray) -> bool:
     )
 
 
-def _none_ends_before(tokens: PairTokens, place: float) -> bool:
-    """Tell whether hardly a response ends before a position, up to which its end was banned."""
-    last = np.zeros(tokens.rows, np.int64)
-    np.maximum.at(last, tokens.owner, tokens.position)
-    return bool(np.mean(last[tokens.per_row > 0] < EARLIER * place) <= FEW)
-
-
 KEPT_SETS = (
-    *(
-        shipped(slug, "law", one_of(slug, _which_kept_set))
-        for slug in (
-            "truncated-law",
-            "top-p-renormalised",
-            "top-k-renormalised",
-            "min-p-renormalised",
-        )
-    ),
+    *shipped_family(("truncated-law", *KEPT_SET_SLUGS), "law", _which_kept_set),
     shipped("min-tokens", "law", one_of("min-tokens", banned)),
 )

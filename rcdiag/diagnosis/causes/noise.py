@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, WEAK, Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import (
+    CLEAR,
+    EXACT,
+    WEAK,
+    Suspicion,
+    by_token_fact,
+    fact,
+    shipped,
+)
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
-from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE
-from rcdiag.diagnosis.thresholds import FEW, MOST, SLIGHT
+from rcdiag.diagnosis.thresholds import FEW, MOST, MUCH_LARGER, SLIGHT
 from rcdiag.diagnosis.validity import INVALID, MOST_OF_ENGINES
 
 # Both sides compute in one precision with one kernel.
 BITWISE = 1e-4
 # Structure by token id: the correlation of ids' means between halves of the rows.
 DIRECTED = 0.3
-# A heavy tail that is anywhere: share of the squares in the largest thousandth of the tokens, and
-# how widely the largest hundredth is spread over rows.
-MOST_IN_TAIL, SPREAD_OVER_ROWS = 0.5, 0.5
 
 
 def structures(features: Features) -> list[str]:
@@ -26,8 +30,8 @@ def structures(features: Features) -> list[str]:
         "by token id": seen.correlation >= DIRECTED
         and seen.explained >= FEW
         and seen.beyond_chance,
-        "at the first tokens": log_ratios.first_tokens > AT_A_PLACE,
-        "by position": not 1 / AT_A_PLACE < log_ratios.late < AT_A_PLACE,
+        "at the first tokens": log_ratios.first_tokens > MUCH_LARGER,
+        "by position": not 1 / MUCH_LARGER < log_ratios.late < MUCH_LARGER,
         "of one sign": log_ratios.one_sided > MOST,  # rounding moves tokens both ways
         "by engine": outliers is not None and bool(outliers.engines),
         "in some rows alone": outliers is not None and not outliers.engines,
@@ -77,12 +81,7 @@ def _engine_noise(features: Features) -> Suspicion | None:
         evidence=[
             fact("rms log-ratio", "rounding", rms=log_ratios.rms),
             features.validity.evidence,
-            fact(
-                "shift per token id, repeated in the other half of the rows",
-                "too weak for a drift of weights",
-                correlation=log_ratios.by_token_id.correlation,
-                explained=log_ratios.by_token_id.explained,
-            ),
+            by_token_fact(log_ratios, "too weak for a drift of weights"),
         ],
         also_possible=others if small else ["moe-routing", "quantised-weights", *others[:2]],
     )
@@ -94,17 +93,13 @@ def _moe_routing(features: Features) -> Suspicion | None:
     Structure by token id, position or row points to another cause.
     """
     log_ratios = features.log_ratios
-    if (
-        not len(features.case.tokens)
-        or is_engine_noise(features)
-        or log_ratios.tail_share < MOST_IN_TAIL
-    ):
+    if not len(features.case.tokens) or is_engine_noise(features) or log_ratios.tail_share < 0.5:
         return None
     if log_ratios.rms_of_bulk > SLIGHT or features.validity.answer == INVALID:
         return None
     anywhere = not set(structures(features)) - {"of one sign", "in some rows alone"}
     anywhere &= abs(log_ratios.by_token_id.correlation) < DIRECTED
-    if not anywhere or log_ratios.rows_of_tail < SPREAD_OVER_ROWS:
+    if not anywhere or log_ratios.rows_of_tail < 0.5:
         return None
     return Suspicion(
         confidence=WEAK,

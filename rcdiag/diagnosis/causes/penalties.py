@@ -15,6 +15,8 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST,
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
+    LARGE,
+    MOST_IDS,
     NEARLY_ALL,
     PART,
     SURELY,
@@ -25,12 +27,9 @@ from rcdiag.diagnosis.thresholds import (
 LIKE = (-16.0, -2.0, -0.5, -0.05)
 FEWEST_OF_KIND = 2  # tokens of an id, repeated and new
 LEAST_GAP = 0.06  # between the shares of positive log-ratios
-# Nats, rms: no penalty or bias of a usual size makes a larger mismatch.
-LARGEST_PUSH = 1.0
 # A log-ratio has a sign beyond rounding from this size on, nats, and from this share of the rms on.
 LEAST_SIGNED, SHARE_SIGNED = 0.005, 0.05
-# Ids that are pushed: their number, or few of those seen; and times the rms of a median id.
-MOST_IDS, TIMES_MEDIAN = 8, 8.0
+TIMES_MEDIAN = 8.0  # the rms of a median id, from which on an id is pushed
 ONE_EDGE = 0.93  # of the largest log-ratio, which others of a pushed id reach
 
 
@@ -46,7 +45,7 @@ def penalty(features: Features) -> Suspicion | None:
     if (
         not features.log_ratios.show_sampling
         or features.log_ratios.rms < VISIBLE
-        or features.log_ratios.rms > LARGEST_PUSH
+        or features.log_ratios.rms > LARGE
     ):
         return None
     gap, z = _repeated_less_new(features.log_ratios)
@@ -102,7 +101,7 @@ def pushed(features: Features) -> Suspicion | None:
     if not features.log_ratios.show_sampling or features.log_ratios.rms < VISIBLE:
         return None
     log_ratios = features.log_ratios
-    if log_ratios.first_tokens > FIRST_APART or log_ratios.rms > LARGEST_PUSH:
+    if log_ratios.first_tokens > FIRST_APART or log_ratios.rms > LARGE:
         return None
     if log_ratios.ratio_mean[1] < -SURELY:
         return None  # a bias leaves every token possible: E[ratio] stays 1
@@ -118,7 +117,7 @@ def pushed(features: Features) -> Suspicion | None:
                 "log-ratio of these ids",
                 few.reads,
                 ids=few.ids[:8],
-                mean=float(log_ratios.values[named].mean()),
+                mean=log_ratios.values[named].mean(),
                 share_of_squares=round(few.held, 3),
             )
         ],

@@ -9,6 +9,7 @@ from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.columns import (
     GAP,
     SENTINELS,
+    by_column,
     columns_of_pair,
     share_of_rows,
     side_of,
@@ -26,6 +27,7 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST,
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
+    LARGE,
     NEARLY_ALL,
     PART,
     RARE,
@@ -36,7 +38,6 @@ from rcdiag.diagnosis.thresholds import (
 )
 
 LOWEST = -8.0  # nats; no frequent token has less, so that equal values below are a sentinel
-OTHER_TOKENS = 1.0  # nats; two forward passes over one token differ by less on the median
 
 
 def _nan_log_probs(features: Features) -> Suspicion | None:
@@ -75,25 +76,25 @@ def _no_numbers(features: Features, policy: str, column: StoredColumn) -> str:
     return f"{count:,} log-probs of `{policy}` are {what}; the first is in row {first}."
 
 
-def _sentinel(features: Features) -> Suspicion | None:
-    for policy, column in columns_of_pair(features):
-        ones = column.values == 1.0
-        if ones.sum() >= 2 and np.mean(ones[column.positive]) > NEARLY_ALL:
-            return _repeated(features, policy, column, 1.0)
-        if column.one_value:
-            return _repeated(features, policy, column, column.one_value)
-        for value, count in (column.least, column.mode):
-            here = column.values == value
-            known = value in SENTINELS
-            if count < (2 if known else FEWEST_OF_PATTERN) or value > LOWEST:
-                continue
-            below = np.mean(column.other[here] <= value + SLIGHT)
-            if np.isfinite(column.other).any() and below > 0.5 and not known:
-                continue  # a floor
-            far = value < np.quantile(column.values[~here], 0.0) - GAP if (~here).any() else True
-            if not (known or far or count > FEW * len(here)):
-                continue
-            return _repeated(features, policy, column, value)
+@by_column
+def _sentinel(features: Features, policy: str, column: StoredColumn) -> Suspicion | None:
+    ones = column.values == 1.0
+    if ones.sum() >= 2 and np.mean(ones[column.positive]) > NEARLY_ALL:
+        return _repeated(features, policy, column, 1.0)
+    if column.one_value:
+        return _repeated(features, policy, column, column.one_value)
+    for value, count in (column.least, column.mode):
+        here = column.values == value
+        known = value in SENTINELS
+        if count < (2 if known else FEWEST_OF_PATTERN) or value > LOWEST:
+            continue
+        below = np.mean(column.other[here] <= value + SLIGHT)
+        if np.isfinite(column.other).any() and below > 0.5 and not known:
+            continue  # a floor
+        far = value < np.quantile(column.values[~here], 0.0) - GAP if (~here).any() else True
+        if not (known or far or count > FEW * len(here)):
+            continue
+        return _repeated(features, policy, column, value)
     return None
 
 
@@ -115,66 +116,58 @@ def _repeated(features: Features, policy: str, column: StoredColumn, value: floa
                 first_row=first,
             )
         ],
-        side=side_of(features, policy),
         share_of_rows=share_of_rows(column, here),
         also_possible=[],
         mended=without_values(features.case, here),
     )
 
 
-def _placeholder_zeros(features: Features) -> Suspicion | None:
-    if (padding := _padding(features)) is not None:
-        return padding
-    for policy, column in columns_of_pair(features):
-        if column.one_value == 0.0 and not column.other_is_informative:
-            return _nothing_but_zeros(features, policy, column)
-        zeros = column.placeholder_zeros
-        likely = int(np.sum(column.other < UNSURE))
-        if zeros.sum() < max(FEWEST_OF_PATTERN, FEW * likely) or column.decimals in (1, 2):
-            continue
-        # A kept set of one token is exactly 0 too, but hardly ever where the other side is unsure;
-        # and where that is certain as well, a log-prob is 0 by rounding.
-        unsure = column.other < CERTAIN
-        rare = likely / max(int(unsure.sum()), 1)
-        # Zeros that have nothing to do with certainty are as frequent at both.
-        if zeros.sum() < PART * rare * (unsure & (column.values == 0.0)).sum():
-            continue
-        in_these_rows = np.isin(column.row_of, column.row_of[zeros])
-        others = (column.values < 0) & (column.other < SURE) & in_these_rows
-        if others.any() and _do_not_belong(column.values[others], column.other[others]):
-            continue  # rows are swapped or shifted: zeros of sure tokens meet other tokens
-        if (
-            features.case.trainer is not None
-            and np.mean(_moved(features)[column.row_of[zeros]]) > 0.5
-        ):
-            continue  # the same where a low temperature makes nearly all tokens certain
-        begins, ends = _at_the_edges(features, column.values == 0.0, zeros)
-        moved = features.case.trainer is not None and bool(features.alignment.shift.any())
-        if begins + ends > NEARLY_ALL and (ends > 1 - NEARLY_ALL or moved):
-            continue  # the end token, and rows that were moved, are causes of their own
-        other = column.other[zeros]
-        if sets_of_one(features, policy) and np.median(other) < RARE:
-            continue  # certain tokens of kept sets, in contexts that the other side does not see
-        return Suspicion(
-            confidence=EXACT,
-            message=f"{int((column.values == 0).sum()):,} values of `{policy}` are exactly 0"
-            f"{', at the first tokens of rows' if begins > NEARLY_ALL else ''}, "
-            f"{int(zeros.sum()):,} of them where the other side gives the token "
-            f"{np.exp(np.median(other)):.2g} on the median: placeholders.",
-            evidence=[
-                fact(
-                    "exact zeros at uncertain tokens",
-                    "a log-prob of 0 is certainty",
-                    **{policy: int(zeros.sum())},
-                    of=likely,
-                )
-            ],
-            side=side_of(features, policy),
-            share_of_rows=share_of_rows(column, zeros),
-            also_possible=["mask-includes-tool"] if np.median(other) < RARE else [],
-            mended=without_values(features.case, column.values == 0.0),
-        )
-    return None
+@by_column
+def _placeholder_zeros(features: Features, policy: str, column: StoredColumn) -> Suspicion | None:
+    if column.one_value == 0.0 and not column.other_is_informative:
+        return _nothing_but_zeros(features, policy, column)
+    zeros = column.placeholder_zeros
+    likely = int(np.sum(column.other < UNSURE))
+    if zeros.sum() < max(FEWEST_OF_PATTERN, FEW * likely) or column.decimals in (1, 2):
+        return None
+    # A kept set of one token is exactly 0 too, but hardly ever where the other side is unsure;
+    # and where that is certain as well, a log-prob is 0 by rounding.
+    unsure = column.other < CERTAIN
+    rare = likely / max(int(unsure.sum()), 1)
+    # Zeros that have nothing to do with certainty are as frequent at both.
+    if zeros.sum() < PART * rare * (unsure & (column.values == 0.0)).sum():
+        return None
+    in_these_rows = np.isin(column.row_of, column.row_of[zeros])
+    others = (column.values < 0) & (column.other < SURE) & in_these_rows
+    if others.any() and _do_not_belong(column.values[others], column.other[others]):
+        return None  # rows are swapped or shifted: zeros of sure tokens meet other tokens
+    if features.case.trainer is not None and np.mean(_moved(features)[column.row_of[zeros]]) > 0.5:
+        return None  # the same where a low temperature makes nearly all tokens certain
+    begins, ends = _at_the_edges(features, column.values == 0.0, zeros)
+    moved = features.case.trainer is not None and bool(features.alignment.shift.any())
+    if begins + ends > NEARLY_ALL and (ends > 1 - NEARLY_ALL or moved):
+        return None  # the end token, and rows that were moved, are causes of their own
+    other = column.other[zeros]
+    if sets_of_one(features, policy) and np.median(other) < RARE:
+        return None  # certain tokens of kept sets, in contexts that the other side does not see
+    return Suspicion(
+        confidence=EXACT,
+        message=f"{int((column.values == 0).sum()):,} values of `{policy}` are exactly 0"
+        f"{', at the first tokens of rows' if begins > NEARLY_ALL else ''}, "
+        f"{int(zeros.sum()):,} of them where the other side gives the token "
+        f"{np.exp(np.median(other)):.2g} on the median: placeholders.",
+        evidence=[
+            fact(
+                "exact zeros at uncertain tokens",
+                "a log-prob of 0 is certainty",
+                **{policy: zeros.sum()},
+                of=likely,
+            )
+        ],
+        share_of_rows=share_of_rows(column, zeros),
+        also_possible=["mask-includes-tool"] if np.median(other) < RARE else [],
+        mended=without_values(features.case, column.values == 0.0),
+    )
 
 
 def _padding(features: Features) -> Suspicion | None:
@@ -222,7 +215,6 @@ def _nothing_but_zeros(features: Features, policy: str, column: StoredColumn) ->
                 of=len(column.values),
             )
         ],
-        side=side_of(features, policy),
         also_possible=[],
         policy=policy,
         mended=without_values(features.case, column.values == 0.0),
@@ -231,7 +223,7 @@ def _nothing_but_zeros(features: Features, policy: str, column: StoredColumn) ->
 
 def _do_not_belong(values: Array, other: Array) -> bool:
     """Tell whether two columns of tokens that are no zeros hardly have to do with each other."""
-    if np.median(np.abs(values - other)) > OTHER_TOKENS:
+    if np.median(np.abs(values - other)) > LARGE:
         return True
     one, two = sqrt_surprisal(values), sqrt_surprisal(other)
     if len(one) < FEWEST or min(np.std(one), np.std(two)) < EQUAL:
@@ -264,4 +256,9 @@ def _moved(features: Features) -> Flags:
 
 NAN_LOG_PROBS = shipped("nan-log-probs", "storage", _nan_log_probs, needs_two=False)
 SENTINEL = shipped("sentinel", "storage", _sentinel, needs_two=False)
-ZERO_PLACEHOLDER = shipped("zero-placeholder", "storage", _placeholder_zeros, needs_two=False)
+ZERO_PLACEHOLDER = shipped(
+    "zero-placeholder",
+    "storage",
+    lambda features: _padding(features) or _placeholder_zeros(features),
+    needs_two=False,
+)

@@ -8,7 +8,9 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Array, RowFacts
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, LIKELY, WEAK, Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.columns import by_column, side_of
 from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features.storage import StoredColumn
 from rcdiag.diagnosis.thresholds import (
     ALL,
     CERTAIN,
@@ -17,27 +19,25 @@ from rcdiag.diagnosis.thresholds import (
     FEW,
     FEWEST,
     FEWEST_ROWS,
+    HARDLY_EVER,
+    LARGE,
+    LARGER,
+    LOST_IN_NOISE,
     NEARLY_ALL,
     PART,
     RARE,
     RELATED,
     SAME,
     SURE,
+    TWICE,
     UNSURE,
 )
 
 # Rows with a log-prob sum below this do not occur twice by chance.
 UNLIKELY = -9.0
-# Most nats that one token counts: a sentinel must not make a row look unlikely, and fewer than
-# MOST_BELOW of the tokens of a correct column are as rare.
-MOST_SURPRISAL, MOST_BELOW = 6.0, 0.05
-# Nats: two sides differ by less over one likely token, and a probability is at most doubled.
-CLOSE, TWICE = 0.02, np.log(2.0)
-MAJORITY = -np.log(2.0)  # nats; a token with more than half of the mass is the likeliest one
+MAJORITY = -TWICE  # nats; a token with more than half of the mass is the likeliest one
 # Entropies, nats: equal ones differ by less than the first, and contexts have at most the second.
 EQUAL_ENTROPY, LARGEST_ENTROPY = 1e-3, 8.0
-# Entropy over surprisal of likely tokens, and nats by which it is nearer to 0 for rare ones.
-TIMES_SURPRISAL, BELOW_SURPRISAL = 1.5, 1.0
 
 
 def _columns_identical(features: Features) -> Suspicion | None:
@@ -135,7 +135,7 @@ def _surprise(values: Array, *, tools_masked: bool) -> Array:
     Tool text is much less likely than sampled text: without a mask only ordinary tokens count.
     """
     least = -np.inf if tools_masked else RARE
-    return np.where((values < 0) & (values > least), np.maximum(values, -MOST_SURPRISAL), 0.0)
+    return np.where((values < 0) & (values > least), np.maximum(values, HARDLY_EVER), 0.0)
 
 
 def _top_one(features: Features) -> Suspicion | None:
@@ -146,9 +146,9 @@ def _top_one(features: Features) -> Suspicion | None:
         (str(case.trainer), tokens.trainer, tokens.sampler),
     ):
         likely = other > MAJORITY
-        rare = (other > -MOST_SURPRISAL) & (other < UNSURE)
+        rare = (other > HARDLY_EVER) & (other < UNSURE)
         # In a correct column few tokens are rarer than 1 in 400.
-        if min(likely.sum(), rare.sum()) < FEWEST or np.mean(other < -MOST_SURPRISAL) > MOST_BELOW:
+        if min(likely.sum(), rare.sum()) < FEWEST or np.mean(other < HARDLY_EVER) > 1 - NEARLY_ALL:
             continue
         if np.median(own[rare] - other[rare]) < TWICE:
             continue
@@ -163,7 +163,7 @@ def _top_one(features: Features) -> Suspicion | None:
         apart = np.abs(1.0 - own[likeliest] / other[likeliest])
         if len(apart) >= FEWEST_ROWS and np.median(apart) > 0.5:
             continue
-        if close < CLOSE and min(fits, above) > NEARLY_ALL and not follows > SAME:
+        if close < LOST_IN_NOISE and min(fits, above) > NEARLY_ALL and not follows > SAME:
             return Suspicion(
                 confidence=CLEAR,
                 message=f"`{policy}` gives rare tokens the probability of the likeliest one: "
@@ -173,45 +173,42 @@ def _top_one(features: Features) -> Suspicion | None:
                     fact(
                         "log-prob of rare tokens",
                         "it is that of the most likely token",
-                        **{policy: float(np.median(own[rare]))},
-                        other_side=float(np.median(other[rare])),
+                        **{policy: np.median(own[rare])},
+                        other_side=np.median(other[rare]),
                     )
                 ],
-                side="recorder" if policy == case.sampler else "trainer",
+                side=side_of(features, policy),
                 also_possible=["entropy-recorded"],
             )
     return None
 
 
-def _entropy_recorded(features: Features) -> Suspicion | None:
-    case = features.case
-    for policy, column in features.columns.items():
-        if len(column.values) < FEWEST or np.mean(column.values == 0) > PART:
-            continue
-        positive = float(np.mean(column.values[column.finite] >= 0)) if column.finite.any() else 0
-        values = -np.abs(column.values) if positive > NEARLY_ALL else column.values
-        stated = _states_entropy(features, policy)
-        if not stated and not _like_entropy(values, column.other):
-            continue
-        if not stated and _parts_tokens_of_a_context(features, policy):
-            continue
-        return Suspicion(
-            confidence=EXACT if stated else LIKELY,
-            message=f"The values of `{policy}` are the entropy of the next token"
-            f"{'' if positive > NEARLY_ALL else ' with a minus sign'}, not the sampled token's "
-            "log-prob: rare tokens have ordinary values, sure ones too low ones.",
-            evidence=[
-                fact(
-                    "spread of values over that of the other side",
-                    "entropies spread less",
-                    **{policy: float(np.std(values)) / max(_spread(column.other), EQUAL)},
-                )
-            ],
-            side="recorder" if policy == case.sampler else "trainer",
-            also_possible=["top-one-recorded"],
-            mended=case.without_tokens(np.ones(len(case.mask), np.bool_)),
-        )
-    return None
+@by_column
+def _entropy_recorded(features: Features, policy: str, column: StoredColumn) -> Suspicion | None:
+    if np.mean(column.values == 0) > PART:
+        return None
+    positive = float(np.mean(column.values[column.finite] >= 0)) if column.finite.any() else 0
+    values = -np.abs(column.values) if positive > NEARLY_ALL else column.values
+    stated = _states_entropy(features, policy)
+    if not stated and not _like_entropy(values, column.other):
+        return None
+    if not stated and _parts_tokens_of_a_context(features, policy):
+        return None
+    return Suspicion(
+        confidence=EXACT if stated else LIKELY,
+        message=f"The values of `{policy}` are the entropy of the next token"
+        f"{'' if positive > NEARLY_ALL else ' with a minus sign'}, not the sampled token's "
+        "log-prob: rare tokens have ordinary values, sure ones too low ones.",
+        evidence=[
+            fact(
+                "spread of values over that of the other side",
+                "entropies spread less",
+                **{policy: float(np.std(values)) / max(_spread(column.other), EQUAL)},
+            )
+        ],
+        also_possible=["top-one-recorded"],
+        mended=features.case.without_tokens(np.ones(len(features.case.mask), np.bool_)),
+    )
 
 
 def _parts_tokens_of_a_context(features: Features, policy: str) -> bool:
@@ -242,16 +239,13 @@ def holds_entropy(features: Features, policy: str) -> bool:
 
 def _states_entropy(features: Features, policy: str) -> bool:
     """Tell whether a policy's values are those of its column of entropies."""
-    entropy = features.case.entropy.get(policy)
+    if policy not in features.case.entropy:
+        return False
+    entropy = features.case.entropy[policy][features.case.mask]
     values = np.abs(features.columns[policy].values)
-    return entropy is not None and _equal(values, entropy[features.case.mask])
-
-
-def _equal(values: Array, entropy: Array) -> bool:
     usable = np.isfinite(values) & np.isfinite(entropy) & (entropy > COARSE)
-    return (
-        usable.sum() > FEWEST and float(np.median(np.abs(values - entropy)[usable])) < EQUAL_ENTROPY
-    )
+    apart = np.abs(values - entropy)[usable]
+    return len(apart) > FEWEST and float(np.median(apart)) < EQUAL_ENTROPY
 
 
 def _like_entropy(values: Array, other: Array) -> bool:
@@ -267,9 +261,9 @@ def _like_entropy(values: Array, other: Array) -> bool:
     return (
         alike < RELATED
         and lower > NEARLY_ALL
-        and float(np.median(values[rare] - other[rare])) > BELOW_SURPRISAL
+        and float(np.median(values[rare] - other[rare])) > LARGE
         and float(np.min(values)) > -LARGEST_ENTROPY
-        and float(np.median(values[likely] / other[likely])) > TIMES_SURPRISAL
+        and float(np.median(values[likely] / other[likely])) > LARGER
     )
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.case import Array, Case, Flags
+from rcdiag.diagnosis.case import Array, Case, Flags, spread_over
 from rcdiag.diagnosis.causes.cause import EXACT, LIKELY, Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.columns import side_of
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.location import IdOutlier
 from rcdiag.diagnosis.features.log_ratios import FIRST_TOKENS
@@ -17,6 +18,7 @@ from rcdiag.diagnosis.thresholds import (
     FEW,
     FEWEST,
     FEWEST_OF_PATTERN,
+    HARDLY_EVER,
     LARGER,
     MOST,
     NEARLY_ALL,
@@ -36,8 +38,7 @@ def tool_spans(case: Case) -> Flags | None:
     They are spans of NaN inside responses, with sampled tokens on both sides, where no token of the
     table is masked. None where NaN is anything else, or absent.
     """
-    own = case.mask if case.own_mask is None else case.own_mask
-    if not own.all():
+    if not case.table_mask.all():
         return None
     pair = [case.sampler] if case.trainer is None else [case.sampler, case.trainer]
     nan = np.any([np.isnan(case.log_probs[policy]) for policy in pair], axis=0)
@@ -105,14 +106,14 @@ def _last_zeros(features: Features) -> Suspicion | None:
                 fact(
                     "exact zeros at end tokens",
                     "no log-prob for the end token",
-                    **{policy: float(zeros[last].mean())},
-                    elsewhere=float(zeros[~last].mean()),
+                    **{policy: zeros[last].mean()},
+                    elsewhere=zeros[~last].mean(),
                 )
             ],
-            side="recorder" if policy == features.case.sampler else "trainer",
+            side=side_of(features, policy),
             also_possible=["zero-placeholder", "special-token-ids"],
             verdict="broken",
-            mended=_without_sampled(features.case, last),
+            mended=features.case.without_tokens(features.case.of_sampled(last)),
         )
     return None
 
@@ -138,13 +139,6 @@ def _end_tokens(case: Case) -> Flags:
         return last
     flags: Flags = last & (ids == np.bincount(ids[last]).argmax())
     return flags
-
-
-def _without_sampled(case: Case, sampled: Flags) -> Case:
-    """Mask out some of the sampled tokens."""
-    flags = np.zeros(len(case.mask), np.bool_)
-    flags[np.flatnonzero(case.mask)[sampled]] = True
-    return case.without_tokens(flags)
 
 
 def _before_ids(case: Case, outliers: list[IdOutlier]) -> Case:
@@ -196,7 +190,7 @@ def _mask_drops_last(features: Features) -> Suspicion | None:
     rows = np.flatnonzero(case.lengths > 1)
     if len(rows) < FEWEST:
         return None
-    mask = case.mask if case.own_mask is None else case.own_mask
+    mask = case.table_mask
     last = case.start[rows] + case.lengths[rows] - 1
     masked = ~mask[last]
     ids, counts = np.unique(case.token_id[last][masked], return_counts=True)
@@ -215,7 +209,7 @@ def _mask_drops_last(features: Features) -> Suspicion | None:
             fact(
                 f"responses that end with a masked token {end}",
                 "the end token is masked",
-                share=float(counts.max() / len(rows)),
+                share=counts.max() / len(rows),
             )
         ],
         side="trainer",
@@ -234,13 +228,13 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
     if len(stopped) < FEWEST:
         return None
     last = case.start[stopped] + case.lengths[stopped] - 1
-    mask = case.mask if case.own_mask is None else case.own_mask
+    mask = case.table_mask
     counts = np.sort(np.unique(case.token_id[last], return_counts=True)[1])[::-1]
     most = float(counts[:FEWEST_OF_PATTERN].sum() / len(stopped))
     if len(counts) <= FEWEST_OF_PATTERN or most > MOST or mask[last].mean() < NEARLY_ALL:
         return None
     # Text ends with fewer distinct tokens than it contains; otherwise these ids are not text.
-    spread = np.linspace(0, len(case.token_id) - 1, len(stopped)).astype(np.int64)
+    spread = spread_over(len(case.token_id), len(stopped))
     if len(counts) > MOST * len(np.unique(case.token_id[spread])):
         return None
     return Suspicion(
@@ -252,7 +246,7 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
                 "last tokens of responses that stopped",
                 "no end token among them",
                 different=len(counts),
-                share_of_the_commonest=float(counts[0] / len(stopped)),
+                share_of_the_commonest=counts[0] / len(stopped),
             )
         ],
         side="recorder",
@@ -263,67 +257,73 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
 
 
 def _mask_includes_tool(features: Features) -> Suspicion | None:
-    """Look for long runs of tokens that no policy would have sampled."""
+    """Look for tokens that no policy would have sampled."""
     case = features.case
     if (spans := tool_spans(case)) is not None:
-        return Suspicion(
-            confidence=EXACT,
-            message=f"The response mask is missing: {int(spans.sum()):,} tokens have NaN log-probs "
-            "in spans inside responses, as tool and template tokens do.",
-            evidence=[
-                fact(
-                    "NaN tokens in spans between sampled tokens",
-                    "no token is masked",
-                    tokens=int(spans.sum()),
-                    rows=len(np.unique(case.owner[spans])),
-                )
-            ],
-            side="recorder",
-            share_of_rows=len(np.unique(case.owner[spans])) / max(len(case.lengths), 1),
-            also_possible=["nan-log-probs"],
-            mended=replace(_parted_by(case, spans), not_numbers={}),
-        )
-    if case.trainer is None:
+        return _missing_mask(case, spans)
+    if case.trainer is None or len(case.tokens) < 10 * FEWEST:
         return None
-    tokens = case.tokens
-    if len(tokens) < 10 * FEWEST:
-        return None
-    trainer = np.minimum(tokens.trainer, 0.0)
-    zero = tokens.sampler == 0.0
-    placeholder = (
-        bool(zero.any()) and float(np.median(trainer[zero])) < UNSURE and zero.mean() > FEW
+    return _runs_of_zeros(features) or _nobody_samples(features)
+
+
+def _missing_mask(case: Case, spans: Flags) -> Suspicion:
+    """Report spans of NaN inside the responses of a table without a mask."""
+    rows = len(np.unique(case.owner[spans]))
+    return Suspicion(
+        confidence=EXACT,
+        message=f"The response mask is missing: {int(spans.sum()):,} tokens have NaN log-probs "
+        "in spans inside responses, as tool and template tokens do.",
+        evidence=[
+            fact(
+                "NaN tokens in spans between sampled tokens",
+                "no token is masked",
+                tokens=spans.sum(),
+                rows=rows,
+            )
+        ],
+        side="recorder",
+        share_of_rows=rows / max(len(case.lengths), 1),
+        also_possible=["nan-log-probs"],
+        mended=replace(_parted_by(case, spans), not_numbers={}),
     )
-    runs = _long_runs(tokens.owner, zero) if placeholder else np.zeros(len(tokens), np.bool_)
+
+
+def _runs_of_zeros(features: Features) -> Suspicion | None:
+    """Look for runs of recorded zeros at tokens of which the trainer is unsure.
+
+    Placeholder zeros are scattered; tool text is a run of zeros.
+    """
+    tokens = features.case.tokens
+    trainer, zero = np.minimum(tokens.trainer, 0.0), tokens.sampler == 0.0
+    if zero.mean() <= FEW or np.median(trainer[zero]) >= UNSURE:
+        return None
+    runs = _long_runs(tokens.owner, zero)
     # Where a whole response has no log-probs nobody recorded them: a tool writes a part of it.
     runs &= (tokens.row_sums(zero) < tokens.per_row)[tokens.owner]
-    if placeholder and runs.sum() > 0.5 * zero.sum():
-        # Placeholder zeros are scattered; tool text is a run of zeros.
-        stretches = float(np.mean(runs[zero & (trainer < UNSURE)]))
-        return Suspicion(
-            confidence=EXACT if stretches > NEARLY_ALL else LIKELY,
-            message=f"{int(runs.sum()):,} tokens stand in runs with a recorded value of exactly "
-            f"0 and probability {np.exp(np.median(trainer[runs])):.2g} for the trainer: text of "
-            "tools or templates that the mask counts as sampled.",
-            evidence=[
-                fact(
-                    "tokens in runs of zeros",
-                    "nobody sampled them",
-                    tokens=int(runs.sum()),
-                    trainer=float(np.median(trainer[runs])),
-                )
-            ],
-            side="recorder",
-            also_possible=["zero-placeholder"],
-            mended=_parted_by(
-                features.case, features.case.flagged(runs | _short_runs(features, zero))
-            ),
-        )
-    return _nobody_samples(features)
+    if runs.sum() <= 0.5 * zero.sum():
+        return None
+    stretches = float(np.mean(runs[zero & (trainer < UNSURE)]))
+    return Suspicion(
+        confidence=EXACT if stretches > NEARLY_ALL else LIKELY,
+        message=f"{int(runs.sum()):,} tokens stand in runs with a recorded value of exactly "
+        f"0 and probability {np.exp(np.median(trainer[runs])):.2g} for the trainer: text of "
+        "tools or templates that the mask counts as sampled.",
+        evidence=[
+            fact(
+                "tokens in runs of zeros",
+                "nobody sampled them",
+                tokens=runs.sum(),
+                trainer=np.median(trainer[runs]),
+            )
+        ],
+        side="recorder",
+        also_possible=["zero-placeholder"],
+        mended=_parted_by(features.case, features.case.flagged(runs | _short_runs(features, zero))),
+    )
 
 
-# Occurrences, and log-prob (nats) that the id hardly exceeds, from which it may be a tool's marker;
-# and the least share of rows that have it.
-OFTEN, NEVER, LEAST_ROWS = 12, -6.0, 0.1
+# Occurrences of an id, and share of rows that have it, from which on it may be a tool's marker.
+OFTEN, LEAST_ROWS = 12, 0.1
 # Occurrences over the number expected if every position offered the id with its median probability.
 TOO_OFTEN = 4.0
 
@@ -337,7 +337,7 @@ def _nobody_samples(features: Features) -> Suspicion | None:
     """
     tokens = features.case.tokens
     likelier = np.minimum(np.maximum(tokens.sampler, tokens.trainer), 0.0)
-    rare, times = np.unique(tokens.token_id[likelier < NEVER], return_counts=True)
+    rare, times = np.unique(tokens.token_id[likelier < HARDLY_EVER], return_counts=True)
     rare = rare[times >= OFTEN - OFTEN // 10]
     if not len(rare):
         return None
@@ -349,7 +349,7 @@ def _nobody_samples(features: Features) -> Suspicion | None:
     high = likelier[order][ends - 1 - counts // 10]
     middle = likelier[order][ends - 1 - counts // 2]
     too_often = counts / 2 >= TOO_OFTEN * len(tokens) * np.exp(middle)
-    foreign = (counts >= OFTEN) & too_often & (high < NEVER)
+    foreign = (counts >= OFTEN) & too_often & (high < HARDLY_EVER)
     for index in np.flatnonzero(foreign):
         rows = np.unique(tokens.owner[order[ends[index] - counts[index] : ends[index]]])
         foreign[index] = len(rows) >= LEAST_ROWS * (tokens.per_row > 0).sum()
@@ -369,8 +369,8 @@ def _nobody_samples(features: Features) -> Suspicion | None:
             fact(
                 "log-prob of token ids that nobody samples",
                 "a tool or a template wrote them",
-                tokens=int(named.sum()),
-                median=float(np.median(likelier[named])),
+                tokens=named.sum(),
+                median=np.median(likelier[named]),
             )
         ],
         side="recorder",
@@ -391,8 +391,7 @@ def _short_runs(features: Features, zero: Flags) -> Flags:
 
 def _parted_by(case: Case, tools: Flags) -> Case:
     """Return the case with a mask that leaves out what tools wrote, which parts turns."""
-    own = case.mask if case.own_mask is None else case.own_mask
-    return replace(case.without_tokens(tools), own_mask=own & ~tools)
+    return replace(case.without_tokens(tools), own_mask=case.table_mask & ~tools)
 
 
 def _long_runs(owner: np.ndarray, flags: np.ndarray, least: int = 4) -> np.ndarray:

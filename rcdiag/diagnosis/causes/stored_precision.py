@@ -11,9 +11,9 @@ from rcdiag.diagnosis.causes.cause import EXACT, Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.columns import (
     GAP,
     SENTINELS,
+    by_column,
     columns_of_pair,
     share_of_rows,
-    side_of,
     without_values,
 )
 from rcdiag.diagnosis.features import Features
@@ -23,59 +23,57 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
     LARGER,
+    LOST_IN_NOISE,
     MOST,
     MUCH_LARGER,
     SLIGHT,
 )
 
 HIGHEST_FLOOR = -0.2  # nats; nobody sets a floor for likely tokens
-HARMLESS = 0.02  # nats, rms: rounding that is lost in the noise of two engines
 
 
-def _floor(features: Features) -> Suspicion | None:
-    for policy, column in columns_of_pair(features):
-        value, count = column.least
-        here = column.values == value
-        if count < FEWEST_OF_PATTERN or value > HIGHEST_FLOOR or column.constant_rows > 0.5:
-            continue
-        if value < column.values[~here].min(initial=0.0, where=column.finite[~here]) - GAP:
-            continue  # a column that was clipped has values just above the floor
-        if not np.isfinite(column.other).any() or value in SENTINELS[:4]:
-            continue
-        # Below a floor the other side lies lower; above it hardly any token does. A column of
-        # another temperature may lie higher, but has many values where this one has a single one.
-        other = column.other[here]
-        below = float(np.mean(other < value + SLIGHT))
-        rare = below > 0.5 or _rarest(column, here) > MOST
-        kinds = len(np.unique(features.case.token_id[features.case.mask][here]))
-        several = count >= FEWEST and rare and len(np.unique(other)) > 0.5 * count
-        # Few values meet at a floor by chance where a column is rounded, and hardly ever else.
-        if count < FEWEST_ROWS and (below < 1.0 or column.repeats_rare_values):
-            continue
-        if not (below >= MOST or several) or column.decimals == 1 or kinds < 3:
-            continue
-        # Without the rare tokens of one side alone the others would be selected by log-prob, which
-        # looks like another distribution.
-        cut_off_too = (column.other <= value) & (column.values - column.other < GAP)
-        return Suspicion(
-            confidence=EXACT,
-            message=f"No value of `{policy}` is below {value:g}, and {count:,} are exactly that: "
-            "the column was clipped.",
-            evidence=[
-                fact(
-                    "tokens at the lowest value",
-                    "a floor",
-                    value=value,
-                    **{policy: count},
-                    share_lower_on_the_other_side=below,
-                )
-            ],
-            side=side_of(features, policy),
-            share_of_rows=share_of_rows(column, here),
-            also_possible=[],
-            mended=without_values(features.case, here | cut_off_too),
-        )
-    return None
+@by_column
+def _floor(features: Features, policy: str, column: StoredColumn) -> Suspicion | None:
+    value, count = column.least
+    here = column.values == value
+    if count < FEWEST_OF_PATTERN or value > HIGHEST_FLOOR or column.constant_rows > 0.5:
+        return None
+    if value < column.values[~here].min(initial=0.0, where=column.finite[~here]) - GAP:
+        return None  # a column that was clipped has values just above the floor
+    if not np.isfinite(column.other).any() or value in SENTINELS[:4]:
+        return None
+    # Below a floor the other side lies lower; above it hardly any token does. A column of
+    # another temperature may lie higher, but has many values where this one has a single one.
+    other = column.other[here]
+    below = float(np.mean(other < value + SLIGHT))
+    rare = below > 0.5 or _rarest(column, here) > MOST
+    kinds = len(np.unique(features.case.token_id[features.case.mask][here]))
+    several = count >= FEWEST and rare and len(np.unique(other)) > 0.5 * count
+    # Few values meet at a floor by chance where a column is rounded, and hardly ever else.
+    if count < FEWEST_ROWS and (below < 1.0 or column.repeats_rare_values):
+        return None
+    if not (below >= MOST or several) or column.decimals == 1 or kinds < 3:
+        return None
+    # Without the rare tokens of one side alone the others would be selected by log-prob, which
+    # looks like another distribution.
+    cut_off_too = (column.other <= value) & (column.values - column.other < GAP)
+    return Suspicion(
+        confidence=EXACT,
+        message=f"No value of `{policy}` is below {value:g}, and {count:,} are exactly that: "
+        "the column was clipped.",
+        evidence=[
+            fact(
+                "tokens at the lowest value",
+                "a floor",
+                value=value,
+                **{policy: count},
+                share_lower_on_the_other_side=below,
+            )
+        ],
+        share_of_rows=share_of_rows(column, here),
+        also_possible=[],
+        mended=without_values(features.case, here | cut_off_too),
+    )
 
 
 def _rarest(column: StoredColumn, here: Flags) -> float:
@@ -93,42 +91,38 @@ def _stored(slug: str) -> Callable[[Features], Suspicion | None]:
     """Make the question whether a column was stored with few digits."""
 
     def weigh(features: Features) -> Suspicion | None:
-        coarse = {policy: column.grid for policy, column in columns_of_pair(features)}
-        names = [policy for policy, grid in coarse.items() if grid and grid.slug == slug]
-        if not names:
+        grids = {
+            policy: column.grid
+            for policy, column in columns_of_pair(features)
+            if column.grid is not None and column.grid.slug == slug
+        }
+        if not grids:
             return None
-        grids = [grid for policy in names if (grid := coarse[policy])]
-        what = " and ".join(f"`{name}`" for name in names)
+        name, what = next(iter(grids.values())).name, " and ".join(f"`{one}`" for one in grids)
         error = max(
-            grid.rounding_error(features.columns[name].values)
-            for name, grid in zip(names, grids, strict=True)
+            grid.rounding_error(features.columns[policy].values) for policy, grid in grids.items()
         )
+        differs = features.case.trainer is not None and len(features.case.tokens) > 0
         return Suspicion(
             confidence=EXACT,
-            message=f"All values of {what} lie on the grid of {grids[0].name}; rounding to it "
+            message=f"All values of {what} lie on the grid of {name}; rounding to it "
             f"moves a log-prob by {error:.2g} nats rms.",
             evidence=[
                 fact(
                     "values on the grid",
-                    grids[0].name,
-                    **dict.fromkeys(names, 1.0),
+                    name,
+                    **dict.fromkeys(grids, 1.0),
                     rounding_rms=error,
                 )
             ],
             side="storage",
             also_possible=[],
-            verdict="healthy" if error < HARMLESS else "broken",
-            mended=features.case if _more_than(features, error) else None,
+            verdict="healthy" if error < LOST_IN_NOISE else "broken",
+            # More than rounding is between the two sides: it is weighed as it is.
+            mended=features.case if differs and features.log_ratios.rms > LARGER * error else None,
         )
 
     return weigh
-
-
-def _more_than(features: Features, error: float) -> bool:
-    """Tell whether the two sides differ by more than rounding moves log-probs."""
-    if features.case.trainer is None or not len(features.case.tokens):
-        return False
-    return features.log_ratios.rms > LARGER * error
 
 
 FLOOR_CLIP = shipped("floor-clip", "storage", _floor)

@@ -19,12 +19,13 @@ from rcdiag.diagnosis.causes.cause import (
     LIKELY,
     Suspicion,
     fact,
-    one_of,
+    mean_ratio_fact,
     shipped,
+    shipped_family,
 )
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
 from rcdiag.diagnosis.features.log_ratios import VISIBLE
-from rcdiag.diagnosis.features.shared_prefixes import A_POWER, ROUNDING, SharedPrefixes
+from rcdiag.diagnosis.features.shared_prefixes import A_POWER, SharedPrefixes
 from rcdiag.diagnosis.thresholds import (
     CERTAIN,
     EQUAL,
@@ -33,6 +34,7 @@ from rcdiag.diagnosis.thresholds import (
     MUCH_LARGER,
     ONE_SIDED,
     SAME,
+    SLIGHT,
     SURE,
     SURELY,
 )
@@ -171,22 +173,16 @@ def _stated(features: Features, seen: Power | None) -> tuple[str, Power, str] | 
     far = max(A_POWER, AGREES * abs(np.log(power)))
     if seen is not None and abs(np.log(seen.value / power)) > far:
         return None
-    if (
-        seen is None
-        and features.shared_prefixes is not None
-        and not _between(features.shared_prefixes, power)
-    ):
+    # A power may be too near to 1 to show in shared prefixes.
+    near_1, prefixes = abs(np.log(power)) < 2 * A_POWER, features.shared_prefixes
+    hidden = prefixes is None or (near_1 and prefixes.residual < 2 * SLIGHT)
+    if seen is None and not hidden:
         return None
     seen = seen or Power(power, BY_METADATA)
     if sampled == trained:
         return "temperature-raw-recorded", seen, "metadata: recorded at another temperature"
     slug = "sampler-ignores-temperature" if recorded == 1.0 else "trainer-without-temperature"
     return slug, seen, "metadata: the trainer's temperature is not the sampler's"
-
-
-def _between(prefixes: SharedPrefixes, power: float) -> bool:
-    """Tell whether a power may be too near to 1 to show in shared prefixes."""
-    return bool(abs(np.log(power)) < 2 * A_POWER and prefixes.residual < 2 * ROUNDING)
 
 
 def _temperature_fault(features: Features) -> tuple[str, Suspicion] | None:
@@ -198,10 +194,8 @@ def _temperature_fault(features: Features) -> tuple[str, Suspicion] | None:
     declared, log_ratios = features.declared.row_temperature, features.log_ratios
     estimate = seen.value if slug != "trainer-without-temperature" else 1 / seen.value
     known = declared is not None and declared != 1.0
-    agrees = (
-        known
-        and declared is not None
-        and abs(np.log(estimate / declared)) < AGREES * abs(np.log(declared))
+    agrees = declared not in (None, 1.0) and bool(
+        abs(np.log(estimate / declared)) < AGREES * abs(np.log(declared))
     )
     raw = slug == "temperature-raw-recorded"
     either = not (raw or features.case.picked_tokens) and _likelier(features) is None
@@ -288,7 +282,7 @@ def _divided(features: Features) -> Suspicion | None:
             also_possible=["log-base"],
         )
     # Two tokens of one context share the sum: what parts them is the same on both sides.
-    if features.shared_prefixes is not None and features.shared_prefixes.distance > ROUNDING:
+    if features.shared_prefixes is not None and features.shared_prefixes.distance > SLIGHT:
         return None
     # The sum is e^((1 - 1/T) H) for a Renyi entropy H, which is of the size of the surprisal.
     if abs(float(log_ratios.values.mean())) > MUCH_LARGER * -float(tokens.sampler.mean()):
@@ -314,12 +308,12 @@ def _divided(features: Features) -> Suspicion | None:
         message=f"E[ratio] is {mean_ratio(mean)} and every log-ratio has one sign: the trainer "
         "divided log-probs, not logits, by the temperature, so that they no longer sum to 1.",
         evidence=[
-            fact("E[ratio]", "the trainer's probabilities do not sum to 1", value=mean, z=z),
+            mean_ratio_fact(log_ratios, "the trainer's probabilities do not sum to 1"),
             fact(
                 "log-prob of sure tokens, sampler / trainer",
                 "a log-sum in every context",
-                low=float(low),
-                high=float(high),
+                low=low,
+                high=high,
             ),
         ],
         side="trainer",
@@ -377,13 +371,14 @@ def _softcap(features: Features) -> Suspicion | None:
 
 
 TEMPERATURES = (
-    *(
-        shipped(slug, "law", one_of(slug, _temperature_fault))
-        for slug in (
+    *shipped_family(
+        (
             "temperature-raw-recorded",
             "trainer-without-temperature",
             "sampler-ignores-temperature",
-        )
+        ),
+        "law",
+        _temperature_fault,
     ),
     shipped("log-probs-divided", "law", _divided),
     shipped("logit-softcap", "law", _softcap),

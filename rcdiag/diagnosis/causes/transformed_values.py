@@ -8,85 +8,83 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Array, Case
 from rcdiag.diagnosis.causes.cause import EXACT, Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.columns import columns_of_pair, repaired, side_of
+from rcdiag.diagnosis.causes.columns import by_column, repaired
 from rcdiag.diagnosis.causes.recording import holds_entropy
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.features.storage import LOG_BASES
-from rcdiag.diagnosis.thresholds import CERTAIN, EQUAL, FEW, FEWEST, NEARLY_ALL, RARE, RELATED
+from rcdiag.diagnosis.features.storage import LOG_BASES, StoredColumn
+from rcdiag.diagnosis.thresholds import (
+    CERTAIN,
+    EQUAL,
+    FEW,
+    FEWEST,
+    NEARLY_ALL,
+    RARE,
+    RELATED,
+    TWICE,
+)
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
 # Nats: the entropy of a context is a nat or two, the surprisal of a rare token more.
 ABOVE_ENTROPIES = 2.2
 # Log-probs of one token on both sides are within a factor of two on the median, or their quantiles
 # at some odds are within the second bound; both as logarithms.
-FACTOR_OF_TWO, ODDS, ALIKE = np.log(2.0), (0.02, 0.05, 0.1, 0.2), 0.35
+ODDS, ALIKE = (0.02, 0.05, 0.1, 0.2), 0.35
 # Another base makes values = factor * other up to noise: tolerance on the log of the median factor,
 # and the largest residual rms / rms.
 NEAR_THE_BASE, MOST_LEFT_BY_BASE = 0.05, 0.35
 TEMPERATURES = np.arange(1, 21) / 10  # that runs are set to; divided log-probs are multiples too
 
 
-def _sign_flipped(features: Features) -> Suspicion | None:
-    for policy, column in columns_of_pair(features):
-        positive = column.values > 0
-        if (
-            np.mean(positive[column.values != 0] if (column.values != 0).any() else False)
-            < NEARLY_ALL
-        ):
-            continue
-        if holds_entropy(features, policy):
-            continue
-        # If both columns lost their sign, neither can confirm the other.
-        alone = not column.other_is_informative
-        if alone and np.max(column.values, initial=0.0, where=column.finite) <= 1.0:
-            continue  # probabilities
-        rare = column.values[column.other < RARE]
-        # Rare tokens have entropies of a nat or two, and surprisals above.
-        far = len(rare) >= FEWEST and np.median(rare) > ABOVE_ENTROPIES
-        if not (alone or _like(-column.values, column.other) or far):
-            continue
-        return Suspicion(
-            confidence=EXACT,
-            message=f"The values of `{policy}` are positive, and minus them they are log-probs.",
-            evidence=[
-                fact(
-                    "share of positive values",
-                    "no log-prob is positive",
-                    **{policy: float(np.mean(positive))},
-                )
-            ],
-            side=side_of(features, policy),
-            also_possible=[],
-            policy=policy,
-            mended=repaired(features.case, policy, np.negative),
-        )
-    return None
+@by_column
+def _sign_flipped(features: Features, policy: str, column: StoredColumn) -> Suspicion | None:
+    positive = column.values > 0
+    if np.mean(positive[column.values != 0] if (column.values != 0).any() else False) < NEARLY_ALL:
+        return None
+    if holds_entropy(features, policy):
+        return None
+    # If both columns lost their sign, neither can confirm the other.
+    alone = not column.other_is_informative
+    if alone and np.max(column.values, initial=0.0, where=column.finite) <= 1.0:
+        return None  # probabilities
+    rare = column.values[column.other < RARE]
+    # Rare tokens have entropies of a nat or two, and surprisals above.
+    far = len(rare) >= FEWEST and np.median(rare) > ABOVE_ENTROPIES
+    if not (alone or _like(-column.values, column.other) or far):
+        return None
+    return Suspicion(
+        confidence=EXACT,
+        message=f"The values of `{policy}` are positive, and minus them they are log-probs.",
+        evidence=[
+            fact(
+                "share of positive values", "no log-prob is positive", **{policy: np.mean(positive)}
+            )
+        ],
+        also_possible=[],
+        policy=policy,
+        mended=repaired(features.case, policy, np.negative),
+    )
 
 
-def _probabilities(features: Features) -> Suspicion | None:
-    for policy, column in columns_of_pair(features):
-        values = column.values[column.finite]
-        inside = np.mean((values >= 0) & (values <= 1 + EQUAL)) if len(values) else 0.0
-        if inside < NEARLY_ALL or np.mean(values > 0) < NEARLY_ALL or column.one_value is not None:
-            continue
-        # Most tokens are likely ones, and most of them in contexts of little entropy.
-        likely = float(np.median(values)) > 0.5 and float(values.max()) > NEARLY_ALL
-        with np.errstate(divide="ignore", invalid="ignore"):
-            if not likely and not _like(np.log(column.values), column.other):
-                continue
-        return Suspicion(
-            confidence=EXACT,
-            message=f"The values of `{policy}` lie between 0 and 1: they are probabilities, and "
-            "their logarithms are log-probs.",
-            evidence=[
-                fact("share of values from 0 to 1", "probabilities", **{policy: float(inside)})
-            ],
-            side=side_of(features, policy),
-            also_possible=[],
-            policy=policy,
-            mended=repaired(features.case, policy, np.log),
-        )
-    return None
+@by_column
+def _probabilities(features: Features, policy: str, column: StoredColumn) -> Suspicion | None:
+    values = column.values[column.finite]
+    inside = np.mean((values >= 0) & (values <= 1 + EQUAL)) if len(values) else 0.0
+    if inside < NEARLY_ALL or np.mean(values > 0) < NEARLY_ALL or column.one_value is not None:
+        return None
+    # Most tokens are likely ones, and most of them in contexts of little entropy.
+    likely = float(np.median(values)) > 0.5 and float(values.max()) > NEARLY_ALL
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if not likely and not _like(np.log(column.values), column.other):
+            return None
+    return Suspicion(
+        confidence=EXACT,
+        message=f"The values of `{policy}` lie between 0 and 1: they are probabilities, and "
+        "their logarithms are log-probs.",
+        evidence=[fact("share of values from 0 to 1", "probabilities", **{policy: inside})],
+        also_possible=[],
+        policy=policy,
+        mended=repaired(features.case, policy, np.log),
+    )
 
 
 def _like(values: Array, other: Array) -> bool:
@@ -97,10 +95,7 @@ def _like(values: Array, other: Array) -> bool:
     if usable.sum() < FEWEST:
         return False
     one, two = np.log(-values[usable]), np.log(-other[usable])
-    if (
-        float(np.corrcoef(one, two)[0, 1]) > RELATED
-        and abs(float(np.median(one - two))) < FACTOR_OF_TWO
-    ):
+    if float(np.corrcoef(one, two)[0, 1]) > RELATED and abs(float(np.median(one - two))) < TWICE:
         return True
     # Beside the wrong tokens they are of the same sizes still.
     every = [values[np.isfinite(values)], other[np.isfinite(other)]]
@@ -108,86 +103,75 @@ def _like(values: Array, other: Array) -> bool:
     return bool(np.abs(sizes - others).max() < ALIKE)
 
 
-def _log_base(features: Features) -> Suspicion | None:
-    for policy, column in columns_of_pair(features):
-        k, residual = column.multiple()
-        for base, ratio in LOG_BASES.items():
-            # Without noise the factor is exact: 0.7, a usual temperature, is not ln 2.
-            if max(column.positive.mean(), np.mean(column.other > LARGEST_LOG_PROB)) > FEW:
-                continue  # no logarithm of a probability, whatever the base
-            if residual > MOST_LEFT_BY_BASE or not _nearest_to_base(k, ratio):
-                continue
-            if column.is_no_factor(ratio) or _by_temperature(features, k, ratio):
-                continue
-            return Suspicion(
-                confidence=EXACT,
-                message=f"The values of `{policy}` are {k:.4f} times the other side's: logarithms "
-                f"of base {base}.",
-                evidence=[fact("ratio of the columns", f"1 / ln {base} = {ratio:.4f}", ratio=k)],
-                side=side_of(features, policy),
-                also_possible=["log-probs-divided"],
-                mended=repaired(features.case, policy, partial(np.multiply, 1.0 / ratio)),
-            )
+@by_column
+def _log_base(features: Features, policy: str, column: StoredColumn) -> Suspicion | None:
+    k, residual = column.multiple()
+    for base, ratio in LOG_BASES.items():
+        # Without noise the factor is exact: 0.7, a usual temperature, is not ln 2.
+        if max(column.positive.mean(), np.mean(column.other > LARGEST_LOG_PROB)) > FEW:
+            continue  # no logarithm of a probability, whatever the base
+        if residual > MOST_LEFT_BY_BASE or not _is_base(features, k, ratio):
+            continue
+        if column.is_no_factor(ratio):
+            continue
+        return Suspicion(
+            confidence=EXACT,
+            message=f"The values of `{policy}` are {k:.4f} times the other side's: logarithms "
+            f"of base {base}.",
+            evidence=[fact("ratio of the columns", f"1 / ln {base} = {ratio:.4f}", ratio=k)],
+            also_possible=["log-probs-divided"],
+            mended=repaired(features.case, policy, partial(np.multiply, 1.0 / ratio)),
+        )
     return None
 
 
-def _nearest_to_base(k: float, ratio: float) -> bool:
-    """Tell whether a factor is near that of a base, and nearer than to that of a temperature."""
+def _is_base(features: Features, k: float, ratio: float) -> bool:
+    """Tell whether a factor is near that of a base, and nearer than to that of a temperature.
+
+    Temperatures are those that runs are set to, and the one that rows declare.
+    """
     if not k > 0:
         return False
-    off = abs(np.log(k / ratio))
+    off, declared = abs(np.log(k / ratio)), features.declared.row_temperature
     others = np.abs(np.log(np.concatenate([TEMPERATURES, 1 / TEMPERATURES]) / k))
-    return bool(off < NEAR_THE_BASE and off < others.min())
+    if declared is not None and declared > 0:
+        others = np.append(others, abs(abs(np.log(k)) - abs(np.log(declared))))
+    return bool(off < min(NEAR_THE_BASE, others.min()))
 
 
-def _by_temperature(features: Features, k: float, ratio: float) -> bool:
-    """Tell whether the temperature that rows declare is as near to a factor as the base is."""
-    declared = features.declared.row_temperature
-    if declared is None or declared <= 0 or not k > 0:
-        return False
-    found: bool = abs(abs(np.log(k)) - abs(np.log(declared))) <= abs(np.log(k / ratio))
-    return found
-
-
-def _cumulative(features: Features) -> Suspicion | None:
-    for policy, column in columns_of_pair(features):
-        if np.mean(column.values == 0) > 0.5 or np.mean(column.finite) < 0.5:
-            continue
-        constant, falling = column.constant_rows, column.falling_rows
-        if column.one_value is not None:
-            continue  # a mean of every row is a number of every row
-        if constant > NEARLY_ALL:
-            return Suspicion(
-                confidence=EXACT,
-                message=f"Every token of a row has the same value in `{policy}`: the row's mean "
-                "or sum is repeated at each of its tokens.",
-                evidence=[
-                    fact(
-                        "share of rows with one value",
-                        "log-probs of tokens vary",
-                        **{policy: constant},
-                    )
-                ],
-                side=side_of(features, policy),
-                also_possible=[],
-                mended=features.case.without_tokens(np.ones(len(features.case.mask), np.bool_)),
-            )
-        if falling > NEARLY_ALL:
-            return Suspicion(
-                confidence=EXACT,
-                message=f"The values of `{policy}` never rise within a row: they are running sums.",
-                evidence=[
-                    fact(
-                        "share of rows that only fall",
-                        "running sums of log-probs",
-                        **{policy: falling},
-                    )
-                ],
-                side=side_of(features, policy),
-                also_possible=[],
-                policy=policy,
-                mended=_differences(features.case, policy),
-            )
+@by_column
+def _cumulative(features: Features, policy: str, column: StoredColumn) -> Suspicion | None:
+    if np.mean(column.values == 0) > 0.5 or np.mean(column.finite) < 0.5:
+        return None
+    constant, falling = column.constant_rows, column.falling_rows
+    if column.one_value is not None:
+        return None  # a mean of every row is a number of every row
+    if constant > NEARLY_ALL:
+        return Suspicion(
+            confidence=EXACT,
+            message=f"Every token of a row has the same value in `{policy}`: the row's mean "
+            "or sum is repeated at each of its tokens.",
+            evidence=[
+                fact(
+                    "share of rows with one value", "log-probs of tokens vary", **{policy: constant}
+                )
+            ],
+            also_possible=[],
+            mended=features.case.without_tokens(np.ones(len(features.case.mask), np.bool_)),
+        )
+    if falling > NEARLY_ALL:
+        return Suspicion(
+            confidence=EXACT,
+            message=f"The values of `{policy}` never rise within a row: they are running sums.",
+            evidence=[
+                fact(
+                    "share of rows that only fall", "running sums of log-probs", **{policy: falling}
+                )
+            ],
+            also_possible=[],
+            policy=policy,
+            mended=_differences(features.case, policy),
+        )
     return None
 
 

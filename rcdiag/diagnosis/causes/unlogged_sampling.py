@@ -11,8 +11,8 @@ from rcdiag.diagnosis.causes.cause import (
     WEAK,
     Suspicion,
     fact,
-    one_of,
-    shipped,
+    mean_ratio_fact,
+    shipped_family,
 )
 from rcdiag.diagnosis.causes.kept_sets import declared_kept_set, sets_of_one
 from rcdiag.diagnosis.causes.temperatures import MOST_OF_SQUARES
@@ -118,12 +118,7 @@ def _unlogged_by_kept_set(features: Features) -> tuple[str, Suspicion] | None:
         message=f"Rows say that they were sampled with top-p {value:g}; E[ratio] is "
         f"{mean_ratio(log_ratios.ratio_mean[0])}, so both columns are of the whole distribution.",
         evidence=[
-            fact(
-                "E[ratio]",
-                "no mass is missing from the record",
-                value=log_ratios.ratio_mean[0],
-                z=log_ratios.ratio_mean[1],
-            ),
+            mean_ratio_fact(log_ratios, "no mass is missing from the record"),
             fact("top_p of the rows", "the table says so", declared=value),
         ],
     )
@@ -155,6 +150,4 @@ def _unlogged_by_rescore(features: Features) -> tuple[str, Suspicion] | None:
     )
 
 
-UNLOGGED_SAMPLING = tuple(
-    shipped(slug, "law", one_of(slug, _unlogged)) for slug in ("temperature-silent", "top-p-silent")
-)
+UNLOGGED_SAMPLING = shipped_family(("temperature-silent", "top-p-silent"), "law", _unlogged)

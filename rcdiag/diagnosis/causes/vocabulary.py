@@ -6,15 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features, LogRatios
 from rcdiag.diagnosis.features.log_ratios import FIRST_APART
-from rcdiag.diagnosis.thresholds import FEWEST, FEWEST_OF_PATTERN, MOST, NEARLY_ALL, PART, SURELY
+from rcdiag.diagnosis.thresholds import (
+    FEWEST,
+    FEWEST_OF_PATTERN,
+    LARGE,
+    MOST,
+    NEARLY_ALL,
+    PART,
+    SURELY,
+)
 from rcdiag.formats import mean_ratio
 
-# Nats: the mean log-ratio of wrong ids is below the first, of half of them below the other.
-LOW, FAR_TOO_LOW = -1.0, -3.0
+FAR_TOO_LOW = -3.0  # nats: the mean log-ratio of half of the wrong ids is lower
 
 
 def _vocab_shard(features: Features) -> Suspicion | None:
@@ -36,19 +42,23 @@ def _vocab_shard(features: Features) -> Suspicion | None:
     missing = missing and float(np.mean(above)) > MOST
     if not missing and block is None:
         return None
-    message = (
-        f"E[ratio] is {mean_ratio(mean)} and E[1 / ratio] {mean_ratio(inverse)}: the trainer's "
-        "probabilities sum to more than 1, as when a part of the vocabulary is left out of the sum."
-        if missing
-        else f"Token ids {block[0]} to {block[1]} have far too low log-probs and no others: a part "
-        "of the vocabulary is wrong."
-        if block
-        else ""
-    )
+    if missing or block is None:
+        evidence = _sums(log_ratios)
+        message = (
+            f"E[ratio] is {mean_ratio(mean)} and E[1 / ratio] {mean_ratio(inverse)}: the trainer's "
+            "probabilities sum to more than 1, as when a part of the vocabulary is left out of the "
+            "sum."
+        )
+    else:
+        evidence = _of_block(log_ratios, block)
+        message = (
+            f"Token ids {block[0]} to {block[1]} have far too low log-probs and no others: a part "
+            "of the vocabulary is wrong."
+        )
     return Suspicion(
         confidence=LIKELY,
         message=message,
-        evidence=[_sums(log_ratios) if missing or block is None else _of_block(log_ratios, block)],
+        evidence=[evidence],
         side="trainer",
         also_possible=["vocabulary-padding", "shard-wrong", "truncated-law"],
     )
@@ -74,7 +84,7 @@ def _of_block(log_ratios: LogRatios, block: tuple[int, int]) -> dict[str, Any]:
     return fact(
         "mean log-ratio by token id",
         "one range of ids differs",
-        these=float(log_ratios.values[inside].mean()),
+        these=log_ratios.values[inside].mean(),
         others=float(log_ratios.values[~inside].mean()) if not inside.all() else 0.0,
     )
 
@@ -85,7 +95,7 @@ def _id_block(features: Features) -> tuple[int, int] | None:
     counts = np.bincount(tokens.token_id)
     means = np.bincount(tokens.token_id, log_ratios.values) / np.maximum(counts, 1)
     seen = np.flatnonzero(counts >= 2)
-    bad = seen[means[seen] < LOW]
+    bad = seen[means[seen] < -LARGE]
     if (
         len(bad) < FEWEST_OF_PATTERN
         or len(seen) < 2 * FEWEST
@@ -95,17 +105,13 @@ def _id_block(features: Features) -> tuple[int, int] | None:
     first, last = np.quantile(bad, [1 - NEARLY_ALL, NEARLY_ALL])
     inside = seen[(seen >= first) & (seen <= last)]
     wide = (last - first) / max(int(seen.max()), 1)
-    if wide > PART and not _part_of_several(seen, means, bad):
+    # A wide range is one only if many ids lie before or after it, of which hardly one is too low.
+    outside = seen[(seen < bad.min()) | (seen > bad.max())]
+    if wide > PART and (len(outside) < FEWEST or np.mean(means[outside] > -LARGE) <= NEARLY_ALL):
         return None
-    if np.mean(means[inside] < LOW) < MOST or len(inside) < MOST * len(bad):
+    if np.mean(means[inside] < -LARGE) < MOST or len(inside) < MOST * len(bad):
         return None
     return int(bad.min()), int(bad.max())
-
-
-def _part_of_several(seen: Counts, means: Array, bad: Counts) -> bool:
-    """Tell whether the ids before or after the bad ones are many, and hardly one is too low."""
-    outside = seen[(seen < bad.min()) | (seen > bad.max())]
-    return len(outside) >= FEWEST and bool(np.mean(means[outside] > LOW) > NEARLY_ALL)
 
 
 VOCABULARY = (shipped("vocab-shard-wrong", "law", _vocab_shard),)

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Array, Case, Counts, Flags
+from rcdiag.diagnosis.case import Array, Case, rms
 from rcdiag.diagnosis.causes.cause import (
     CLEAR,
     EXACT,
@@ -15,13 +15,13 @@ from rcdiag.diagnosis.causes.cause import (
     LIKELY,
     WEAK,
     Suspicion,
+    by_token_fact,
     fact,
     shipped,
 )
 from rcdiag.diagnosis.causes.noise import is_engine_noise
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, LogRatios
 from rcdiag.diagnosis.features.location import trend
-from rcdiag.diagnosis.features.log_ratios import AT_A_PLACE
 from rcdiag.diagnosis.thresholds import (
     COARSE,
     FEWEST,
@@ -181,7 +181,11 @@ def _as_far_behind(features: Features, lag: int, before: Array) -> Suspicion | N
     """
     log_ratios = features.log_ratios
     since = features.onset is not None and len(before) > 0 and float(before.max()) < lag
-    if (lag < 1 and not since) or is_engine_noise(features) or log_ratios.first_tokens > AT_A_PLACE:
+    if (
+        (lag < 1 and not since)
+        or is_engine_noise(features)
+        or log_ratios.first_tokens > MUCH_LARGER
+    ):
         return None
     surer = looks_like_other_weights(log_ratios) or since
     updates = "update" if lag == 1 else "updates"
@@ -289,7 +293,9 @@ def _in_flight(features: Features) -> Suspicion | None:
         return None
     tokens = features.case.tokens
     version = facts.policy_version[tokens.place]
-    if len(np.unique(tokens.owner[_changes_within(tokens.owner, version)])) < FEWEST_OF_PATTERN:
+    same_row = np.diff(tokens.owner, prepend=-1) == 0
+    changes = same_row & (np.diff(version, prepend=version[:1]) != 0)
+    if len(np.unique(tokens.owner[changes])) < FEWEST_OF_PATTERN:
         return None
     # Rows that ended before the weights changed are of older versions as well.
     step = np.zeros(tokens.rows, np.int64) if facts.step is None else facts.step
@@ -299,8 +305,7 @@ def _in_flight(features: Features) -> Suspicion | None:
     old = version < newest[part]
     if min(old.sum(), (~old).sum()) < FEWEST:
         return None
-    before = float(np.sqrt(np.mean(log_ratios.values[old] ** 2)))
-    after = float(np.sqrt(np.mean(log_ratios.values[~old] ** 2)))
+    before, after = rms(log_ratios.values[old]), rms(log_ratios.values[~old])
     rows = len(np.unique(tokens.owner[old])) / max(int((tokens.per_row > 0).sum()), 1)
     if before < LARGER * after and after < LARGER * before:
         return None
@@ -321,13 +326,6 @@ def _in_flight(features: Features) -> Suspicion | None:
     )
 
 
-def _changes_within(owner: Counts, version: Counts) -> Flags:
-    """Flag the tokens before which the version changes within their row, [tokens]."""
-    same_row = np.diff(owner, prepend=-1) == 0
-    flags: Flags = same_row & (np.diff(version, prepend=version[:1]) != 0)
-    return flags
-
-
 def looks_like_other_weights(log_ratios: LogRatios, share: float = EXPLAINED) -> bool:
     """Tell whether log-ratios depend on the token id, as after a drift of weights."""
     seen = log_ratios.by_token_id
@@ -336,8 +334,8 @@ def looks_like_other_weights(log_ratios: LogRatios, share: float = EXPLAINED) ->
         and seen.beyond_chance
         and seen.explained > share
         and log_ratios.rms < LARGEST_DRIFT
-        and log_ratios.first_tokens < AT_A_PLACE
-        and log_ratios.late < AT_A_PLACE
+        and log_ratios.first_tokens < MUCH_LARGER
+        and log_ratios.late < MUCH_LARGER
     )
 
 
@@ -357,12 +355,7 @@ def _weights_differ(features: Features) -> Suspicion | None:
         message=f"Log-ratios ({log_ratios.rms:.2g} nats rms) depend on the token, the same in both "
         "halves of the rows: the sampler's weights are not the trainer's.",
         evidence=[
-            fact(
-                "shift per token id, repeated in the other half of the rows",
-                "systematic, not noise",
-                correlation=log_ratios.by_token_id.correlation,
-                explained=log_ratios.by_token_id.explained,
-            ),
+            by_token_fact(log_ratios, "systematic, not noise"),
             features.validity.evidence,
         ],
         also_possible=[

@@ -9,6 +9,7 @@ from typing import Any
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, advice_of_cause
 from rcdiag.formats import with_interval
 from rcdiag.results import SEVERITIES, MetricValue
+from rcdiag.results.diagnosis import NOTHING_WRONG
 from rcdiag.statistics.metrics import FAMILIES, METRICS, MetricFamily
 
 # Long responses and heavy-tailed tokens make sequence ESS small and k-hat large in an honest run.
@@ -57,7 +58,9 @@ def _beyond_guide(family: MetricFamily, given: CheckInput) -> Iterator[Observati
         return
     beyond = {name: metric for name, metric in values.items() if metric.level == severity}
     message = "; ".join(_against_guide(name, metric) for name, metric in beyond.items())
-    honest = family.slug in OF_LENGTH_AND_TAILS and _rounding_alone(given.result)
+    causes = [] if given.result.diagnosis is None else given.result.diagnosis.causes
+    rounding_alone = bool(causes) and all(cause.slug in NOTHING_WRONG for cause in causes)
+    honest = family.slug in OF_LENGTH_AND_TAILS and rounding_alone
     counts, why = ("note", HONEST) if honest else _beside_verdict(given.result, severity)
     yield Observation(
         message=f"{message}{why}",
@@ -79,12 +82,6 @@ def _beside_verdict(result: Any, severity: str) -> tuple[str, str]:
     if SEVERITIES.index(severity) <= SEVERITIES.index(gravest):
         return severity, ""
     return gravest, BESIDE[verdict]
-
-
-def _rounding_alone(result: Any) -> bool:
-    """Tell whether the diagnosis names nothing but the rounding of two honest engines."""
-    causes = [] if result.diagnosis is None else result.diagnosis.causes
-    return bool(causes) and all(cause.slug in ("engine-noise", "healthy") for cause in causes)
 
 
 def _against_guide(name: str, value: MetricValue) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
+from rcdiag.diagnosis.thresholds import SHOWN
 from rcdiag.errors import mapping_setting, setting
 from rcdiag.formats import plural
 from rcdiag.results.guide import PROPOSAL
@@ -17,9 +18,6 @@ from rcdiag.statistics.metrics import METRICS
 
 if TYPE_CHECKING:
     from rcdiag.results import CompareResult, ScoreResult
-
-# Rows that the sentence of a finding names; its evidence names more.
-PLACES_SHOWN = 3
 
 
 def _at_places(places: Places, are: str, given: CheckInput) -> Iterator[Observation]:
@@ -34,8 +32,8 @@ def _at_places(places: Places, are: str, given: CheckInput) -> Iterator[Observat
         rows = plural(places.rows[policy], "row")
         if given.where is not None:
             evidence["first_places"] = [given.where(row) for row in places.first_rows[policy]]
-            more = "; ..." if places.rows[policy] > PLACES_SHOWN else ""
-            rows += f" ({'; '.join(evidence['first_places'][:PLACES_SHOWN])}{more})"
+            more = "; ..." if places.rows[policy] > SHOWN else ""
+            rows += f" ({'; '.join(evidence['first_places'][:SHOWN])}{more})"
         yield Observation(
             message=f"{plural(count, 'unmasked log-prob')} of `{policy}` "
             f"{'is' if count == 1 else 'are'} {are}; in {rows}; {_consequence(given)}",

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, cause_first
+from rcdiag.diagnosis.thresholds import SHOWN
 from rcdiag.formats import plural
 from rcdiag.results import MetricValue
 
 if TYPE_CHECKING:
     from rcdiag.results import ReplayResult
-
-SAFE_NAMED = 3  # safe presets that the advice names
 
 
 def _undefined(given: CheckInput) -> Iterator[Observation]:
@@ -74,8 +73,8 @@ def _safe_ones(result: ReplayResult) -> str:
     ]
     if not safe:
         return "reduce the mismatch: no preset of this replay passes the health rules"
-    named = ", ".join(safe[:SAFE_NAMED])
-    more = f" and {len(safe) - SAFE_NAMED} more" if len(safe) > SAFE_NAMED else ""
+    named = ", ".join(safe[:SHOWN])
+    more = f" and {len(safe) - SHOWN} more" if len(safe) > SHOWN else ""
     return f"use one with health ok ({named}{more}), or reduce the mismatch"
 
 

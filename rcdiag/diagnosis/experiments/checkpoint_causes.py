@@ -7,46 +7,37 @@ from typing import Any
 
 import numpy as np
 
+from rcdiag.diagnosis.causes.cause import fact
 from rcdiag.diagnosis.experiment_fit import NO_RIVAL, ExperimentFit
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
 from rcdiag.diagnosis.experiments.patterns import pattern_of
 from rcdiag.diagnosis.experiments.sides import fit_of_side
-from rcdiag.diagnosis.experiments.unlogged_sampling import Named, make_suspicion
-from rcdiag.diagnosis.experiments.weights_by_row import (
-    DECISIVE,
-    WeightsByRow,
-    rows_of_changes,
-)
+from rcdiag.diagnosis.experiments.thresholds import DECISIVE, MANY, SEVERAL, SOME
+from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion, make_suspicion
+from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow, weights_by_row
+from rcdiag.diagnosis.thresholds import FEW, MOST, SURELY
 from rcdiag.engines.changes import Moved
 from rcdiag.formats import share_of
 
-# Thresholds, as shares of the rows unless another unit is given.
-MOST_OF_STEP = 0.7  # of a step's rows, from which on it is of other weights; below 1 - it, of none
-SOME = 0.25  # of such steps' rows that other weights must explain
-USED = 0.15  # of the rows that one checkpoint explains from which on it counts as used
-MOST = 0.9  # that is all of them, but for chance
-SWITCHED = 0.15  # whose weights changed inside, from which on an update came in flight
-KNOWN_OR_SWITCHED = 0.7  # that checkpoints explain, switched ones among them
-MIXED = 0.3  # that only a mixture of weights token by token explains, as of a draft model
-KNOWN = 0.8  # that some checkpoint explains
-FEWEST_OTHER = 0.02  # that other weights than the trainer's explain
-OTHERS_SAMPLED = -4.0  # z of recorded - expected: below, the recorded distribution did not sample
+# Shares of the rows: those of a step that other weights must explain where hardly one fits the
+# trainer's, and what is all of them, but for chance.
+LEAST_OF_STEP, NEARLY = 0.25, 0.9
 
 
-def cause_by_row(tester: HypothesisTester, test: HypothesisTest) -> Named | None:
+def cause_by_row(tester: HypothesisTester, test: HypothesisTest) -> Conclusion | None:
     """Find the rows that other weights explain, where they explain the column as a whole better.
 
     That is also so if some rows, steps or ends of rows are of the trainer's weights.
     """
     if not isinstance(test.change, Moved) or tester.side.name != "sampler":
         return None
-    weights = rows_of_changes(
+    weights = weights_by_row(
         tester.sample, tester.side, tester.forward, {test.setting: test.change}
     )
     return cause_of_weights(tester, weights) or _never_synced(tester, weights)
 
 
-def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> Named | None:
+def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> Conclusion | None:
     """Name `weights-never-synced` if all rows from some step on, and none before, fit one
     checkpoint better than the trainer's weights.
     """
@@ -59,11 +50,7 @@ def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> Named | No
         f"From step {over_steps[1]} on {tester.side.policy}_log_probs are nearer to "
         f"{weights.names[1]} than to the trainer's weights, and before it of the trainer's."
     )
-    evidence = {
-        "name": "share of rows nearer to other weights",
-        "value": nearer,
-        "reads": "from one step on",
-    }
+    evidence = fact("share of rows nearer to other weights", "from one step on", value=nearer)
     return over_steps[0], make_suspicion(
         _fit(tester, weights),
         message,
@@ -73,7 +60,7 @@ def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> Named | No
     )
 
 
-def cause_of_weights(tester: HypothesisTester, weights: WeightsByRow) -> Named | None:
+def cause_of_weights(tester: HypothesisTester, weights: WeightsByRow) -> Conclusion | None:
     """Name the cause where checkpoints explain the rows of a column."""
     evidence = _counted(weights)
     sampler = tester.side.name == "sampler"
@@ -81,7 +68,7 @@ def cause_of_weights(tester: HypothesisTester, weights: WeightsByRow) -> Named |
         return named
     other = weights.explained & (weights.best > 0)
     own = weights.explained & (weights.best == 0)
-    if (own | other).mean() < KNOWN or other.mean() < FEWEST_OTHER:
+    if (own | other).mean() < MOST or other.mean() < FEW:
         return None
     # Short or near-certain rows fit both weights equally and do not count.
     informative = np.abs(weights.losses[0] - weights.losses[1:].min(axis=0)) > DECISIVE
@@ -98,9 +85,9 @@ def cause_of_weights(tester: HypothesisTester, weights: WeightsByRow) -> Named |
         return slug, make_suspicion(
             fit, message, [evidence], share_of_rows=share, from_step=from_step
         )
-    if share < MOST:
+    if share < NEARLY:
         return "replica-unsynced", make_suspicion(fit, message, [evidence], share_of_rows=share)
-    if pattern_of(tester).recorded_excess < OTHERS_SAMPLED:
+    if pattern_of(tester).recorded_excess < -SURELY:
         message += (
             " But the trainer's distribution sampled the tokens: other weights' log-probs were "
             "recorded for them."
@@ -120,26 +107,26 @@ def _counted(weights: WeightsByRow) -> dict[str, Any]:
         "both, one after the other": int(switched.sum()),
         "no checkpoint": int((~weights.explained & ~switched).sum()),
     }
-    return {
-        "name": "rows by the weights that explain them",
+    return fact(
+        "rows by the weights that explain them",
+        "by the likelihood of the recorded log-probs",
         **{name: count for name, count in counts.items() if count},
-        "reads": "by the likelihood of the recorded log-probs",
-    }
+    )
 
 
 def _within_rows(
     tester: HypothesisTester, weights: WeightsByRow, evidence: Mapping[str, Any]
-) -> Named | None:
+) -> Conclusion | None:
     """Name the cause where one row is of several weights: one after the other, or mixed."""
     switched = float((weights.switch >= 0).mean())
-    if switched > SWITCHED and weights.explained.mean() + switched > KNOWN_OR_SWITCHED:
+    if switched > SEVERAL and weights.explained.mean() + switched > MANY:
         message = (
             f"In {share_of(switched)} the first tokens are of other weights than the last ones."
         )
         return "in-flight-update", make_suspicion(
             _fit(tester, weights), message, [dict(evidence)], share_of_rows=switched
         )
-    if weights.mixed > MIXED and pattern_of(tester).recorded_excess < OTHERS_SAMPLED:
+    if weights.mixed > SOME and pattern_of(tester).recorded_excess < -SURELY:
         message = (
             f"In {share_of(weights.mixed)} some recorded log-probs are of other weights, token by "
             "token: those of a draft model."
@@ -200,13 +187,13 @@ def _over_steps(
     # Rows near the noise limit fit neither; what counts is that hardly any row of a step fits the
     # trainer's weights.
     rates = {int(one): 1.0 - float(own[step == one].mean()) for one in np.unique(step)}
-    late = [one for one, rate in rates.items() if rate > MOST_OF_STEP]
-    mixed = any(1.0 - MOST_OF_STEP < rate < MOST_OF_STEP for rate in rates.values())
+    late = [one for one, rate in rates.items() if rate > MANY]
+    mixed = any(1.0 - MANY < rate < MANY for rate in rates.values())
     then = np.isin(step, late)
-    if len(rates) < 2 or not late or mixed or not other[then].mean() > SOME:
+    if len(rates) < 2 or not late or mixed or not other[then].mean() > LEAST_OF_STEP:
         return None
     count = np.bincount(weights.best[other & then], minlength=len(weights.names))
-    used = np.flatnonzero(count > USED * count.sum())
+    used = np.flatnonzero(count > SEVERAL * count.sum())
     before = [one for one in rates if one not in late]
     if len(used) == 1 and all(one < min(late) for one in before) and (before or len(late) > 1):
         return "weights-never-synced", min(late)
@@ -216,9 +203,9 @@ def _over_steps(
 def single_checkpoint(weights: WeightsByRow) -> str | None:
     """Return the checkpoint that explains nearly all rows, where it is not the model's."""
     other = weights.best[weights.explained & (weights.best > 0)]
-    if len(other) < MOST * len(weights.rows):
+    if len(other) < NEARLY * len(weights.rows):
         return None
     values, counts = np.unique(other, return_counts=True)
-    if counts.max() < MOST * len(other):
+    if counts.max() < NEARLY * len(other):
         return None
     return weights.names[int(values[counts.argmax()])]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Case, rms
+from rcdiag.diagnosis.causes.cause import fact
 from rcdiag.diagnosis.confidence import calibrated
-from rcdiag.diagnosis.experiment_fit import NO_RIVAL, ExperimentFit
+from rcdiag.diagnosis.experiment_fit import NO_RIVAL
 from rcdiag.diagnosis.experiments.checkpoint_causes import single_checkpoint
-from rcdiag.diagnosis.experiments.fit import MOST_NOISE
 from rcdiag.diagnosis.experiments.missing_eos import cause_in_missing_eos
-from rcdiag.diagnosis.experiments.one_side import CLEAR_LEAD, conclude_side
+from rcdiag.diagnosis.experiments.one_side import conclude_side
 from rcdiag.diagnosis.experiments.order import EXPERIMENTS
 from rcdiag.diagnosis.experiments.outcome import (
     ExperimentOptions,
@@ -23,20 +23,19 @@ from rcdiag.diagnosis.experiments.outcome import (
 )
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side, rescore, rows_in_time
 from rcdiag.diagnosis.experiments.sides import EXACT, fit_of_side, side_of
-from rcdiag.diagnosis.experiments.unlogged_sampling import Named, cause_in_sampling, make_suspicion
+from rcdiag.diagnosis.experiments.thresholds import LARGEST_DIFFERENCE, MOST_NOISE, SOME
+from rcdiag.diagnosis.experiments.unlogged_sampling import (
+    Conclusion,
+    cause_in_sampling,
+    make_suspicion,
+)
 from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST, SURELY
 from rcdiag.engines.changes import Forward
 
 # rms of the two columns' difference, over that of their distance from the model, below which both
 # are off alike: one fault of one side leaves this ratio near 1.
 ALIKE = 0.4
-LARGEST = 5.0  # nats: a larger distance from the model counts as this one
-# Share of the rows from which on a pattern of a column that agrees with the other is a conclusion;
-# below it only the agreement is one.
-MOST_EXPLAINED = 0.8
-# Share of the squares up to which a cause that was tested on a column counts as ruled out.
-HARDLY_EXPLAINED = 0.3
-CERTAIN = 4.0  # standard errors by which the tokens are of one distribution and not of another
 # Causes that differ by the distribution that sampled the tokens.
 OF_TOKENS = (
     ("temperature-raw-recorded", "trainer-without-temperature", "sampler-ignores-temperature"),
@@ -103,13 +102,11 @@ def _ruled_out(outcome: Outcome) -> list[str]:
     """List causes that were tried on all columns, and that explain none of them."""
     possible = {slug for slug, _ in outcome.suspicions}
     possible |= {slug for name in outcome.open for slug in EXPERIMENTS[name].slugs}
-    possible |= {
-        test.slug for test in outcome.tests if test.explained > HARDLY_EXPLAINED and test.gain > 0.0
-    }
+    possible |= {test.slug for test in outcome.tests if test.explained > SOME and test.gain > 0.0}
     tried = [test.slug for test in outcome.tests]
     for slug, suspicion in outcome.suspicions:
         # The likelihood of the tokens rules out what would have sampled others.
-        certain = suspicion.fit is not None and suspicion.fit.z > CERTAIN
+        certain = suspicion.fit is not None and suspicion.fit.z > SURELY
         tried += [other for family in OF_TOKENS if certain and slug in family for other in family]
     return [slug for slug in dict.fromkeys(tried) if slug not in possible]
 
@@ -117,19 +114,14 @@ def _ruled_out(outcome: Outcome) -> list[str]:
 # Columns that the unchanged model explains.
 
 
-def _name_noise(sample: RescoredSample, sides: Sequence[Side]) -> Named:
+def _name_noise(sample: RescoredSample, sides: Sequence[Side]) -> Conclusion:
     """Name the noise where the model explains both columns."""
     exact = all(side.residual.scale <= EXACT for side in sides)
     worst = max(sides, key=lambda side: side.residual.rms)
     reads = "float32 rounding" if exact else "within the noise of an engine in bfloat16"
     doubt = next((words for side in sides if (words := doubt_of(sample, side))), None)
-    evidence = [
-        {
-            "name": "rms of recorded - honest log-prob",
-            **{side.policy: side.residual.rms for side in sides},
-            "reads": reads,
-        }
-    ]
+    left = {side.policy: side.residual.rms for side in sides}
+    evidence = [fact("rms of recorded - honest log-prob", reads, **left)]
     message = f"The checkpoint explains every column to {worst.residual.rms:.2g} nats (rms)."
     possible = None
     if doubt is not None:
@@ -181,18 +173,17 @@ def _apart(sides: Sequence[Side]) -> float | None:
     known = one.known & other.known
     if not known.any():
         return None
-    off = [np.clip((side.recorded - side.expected)[known], -LARGEST, LARGEST) for side in sides]
-    nearer = min(_rms(values) for values in off)
-    return _rms(off[0] - off[1]) / max(nearer, 1e-12)
-
-
-def _rms(values: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.square(values))))
+    off = [
+        np.clip((side.recorded - side.expected)[known], -LARGEST_DIFFERENCE, LARGEST_DIFFERENCE)
+        for side in sides
+    ]
+    nearer = min(rms(values) for values in off)
+    return rms(off[0] - off[1]) / max(nearer, 1e-12)
 
 
 def _conclude_both(
     outcome: Outcome, forward: Forward, given: ExperimentOptions
-) -> list[Named | None]:
+) -> list[Conclusion | None]:
     """Explain two columns that differ from the model in the same way, using the sampler's."""
     one, other = outcome.sides
     named = conclude_side(outcome, one, None, forward, given)
@@ -210,20 +201,18 @@ def _conclude_both(
             replace(found.fit, kind="unchanged"), words, evidence, side="none", verdict="healthy"
         )
         return [("engine-noise", noise)]
-    if slug in OF_WEIGHTS or _falls_short(found.fit):
+    # A cause may explain less than the agreement of the two columns does.
+    if found.fit.kind == "pattern":
+        falls_short = found.fit.explained < MOST
+    else:
+        falls_short = found.fit.lead < BY_ITS_ERROR or found.fit.scale > MOST_NOISE
+    if slug in OF_WEIGHTS or falls_short:
         return [_name_agreement(outcome, names)]
     words = f"{names} agree with each other and not with the stored tokens' context: "
     return [(slug, replace(found, message=f"{words}{found.message}", side="recorder"))]
 
 
-def _falls_short(fit: ExperimentFit) -> bool:
-    """Tell whether a cause explains less than the agreement of the two columns does."""
-    if fit.kind == "pattern":
-        return fit.explained < MOST_EXPLAINED
-    return fit.lead < CLEAR_LEAD or fit.scale > MOST_NOISE
-
-
-def _name_agreement(outcome: Outcome, names: str) -> Named:
+def _name_agreement(outcome: Outcome, names: str) -> Conclusion:
     """Name the noise between two columns that are of the same weights, though not the model's."""
     one, other = outcome.sides
     weights = outcome.weights.get(one.name)
@@ -237,11 +226,10 @@ def _name_agreement(outcome: Outcome, names: str) -> Named:
         lead=0.0 if name is None else NO_RIVAL,
         not_run=outcome.not_run(one),
     )
-    evidence = {
-        "name": "rms of recorded - the given model's log-prob",
-        one.policy: one.residual.rms,
-        other.policy: other.residual.rms,
-        "reads": f"weights of both: {reads}",
-    }
+    evidence = fact(
+        "rms of recorded - the given model's log-prob",
+        f"weights of both: {reads}",
+        **{one.policy: one.residual.rms, other.policy: other.residual.rms},
+    )
     message = f"{names} agree with each other; their weights are {reads}."
     return "engine-noise", make_suspicion(fit, message, [evidence], side="none")

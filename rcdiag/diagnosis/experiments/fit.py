@@ -14,19 +14,14 @@ from math import floor, log10
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
+from rcdiag.diagnosis.case import Array, Counts, rms
+from rcdiag.diagnosis.experiments.thresholds import MOST_NOISE, OUTLYING, UNSURE
 
 # Error of a float32 sum of a few hundred terms, nats: the finest resolution.
 FLOAT32 = 2e-6
 SCALES = np.geomspace(1e-5, 10.0, 13)  # of logit noise, between which the best is searched
-UNSURE = 0.02  # sensitivity from which on noise of the logits shows in a token
-OUTLYING = 10.0  # noise scales from which a residual is an outlier
 LARGEST = 1e4  # nats: beyond it a residual counts as this
-# Times an engine's noise up to which the scale of a residual is that noise: it is estimated.
-MOST_NOISE = 1.3
 
 
 class Residual(Struct, frozen=True):
@@ -62,7 +57,7 @@ class Residual(Struct, frozen=True):
         if not unsure.any():
             return 0.0
         width = self.scale * self.sensitivity[unsure] + self.resolution[unsure]
-        return float(np.sqrt(np.mean((self.values[unsure] / width) ** 2)))
+        return rms(self.values[unsure] / width)
 
     def within(self, noise: float, outlying: float = 0.05) -> bool:
         """Tell whether the residual is engine noise, but for a share `outlying` of the tokens."""
@@ -104,7 +99,7 @@ def fit_residual(
     return Residual(
         nats=nats,
         scale=float(np.exp(log_scale)),
-        rms=float(np.sqrt(np.mean(residual**2))),
+        rms=rms(residual),
         values=residual,
         sensitivity=sensitivity,
         resolution=resolution,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 import numpy as np
 
 from rcdiag.diagnosis.experiments.fit import golden
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
     GAIN,
+    SLIGHT_GAIN,
     Experiment,
     HypothesisTest,
     HypothesisTester,
+    smallest,
 )
 from rcdiag.engines.changes import (
     Change,
@@ -28,11 +31,14 @@ SCALE = (0.125, 0.25, 0.5, 0.667, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0
 EPSILON = tuple(10.0**power for power in (-8, -7, -5, -4, -3, -2, -1, 0))
 WINDOWS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
 CACHE_SCALES = tuple(2.0**power for power in range(-8, 3))
+# Tokens that are off, and tokens before the first of them, from which on they begin at a place; and
+# the share of them that may be before it.
+FEWEST_OFF, FEWEST_BEFORE, EXCEPTIONS = 10, 50, 0.002
+SMALL = 12.0  # times an engine's noise up to which a column may be that of low precision
 
 
 def scanned(
     tester: HypothesisTester,
-    name: str,
     slug: str,
     words: Callable[[float], str],
     change: Callable[[float], Change],
@@ -40,22 +46,41 @@ def scanned(
     *,
     steps: int = 8,
 ) -> Iterator[HypothesisTest]:
-    """Scan a strength by its logarithm on a few rows; the best one is tried on more."""
-    tests: dict[float, HypothesisTest] = {}
+    """Scan a strength by its logarithm on a few rows; the best one is tried on more.
+
+    Where it leaves more than noise there, it is searched again: few rows may leave strengths alike
+    that are far apart on longer rows.
+    """
+    tests: dict[float, HypothesisTest] = {}  # by the logarithm of the strength
+    confirmed: dict[float, HypothesisTest] = {}
 
     def loss(log_value: float) -> float:
         value = float(np.exp(log_value))
-        test = tester.test_pass(name, slug, words(value), tester.screen, change(value))
+        test = tester.test_pass(slug, words(value), change=change(value))
         if test is None:
             return np.inf
         tests[log_value] = test
         return test.residual.nats
 
-    def confirm(log_value: float) -> HypothesisTest | None:
+    def confirmed_loss(log_value: float) -> float:
         value = float(np.exp(log_value))
-        return tester.test_pass(
-            name, slug, words(value), tester.confirm, change(value), values={"value": value}
+        test = tester.test_pass(
+            slug,
+            words(value),
+            change=change(value),
+            values={"value": value},
+            rows=tester.confirm,
         )
+        if test is None or (confirmed and tester.out_of_time):
+            return np.inf
+        confirmed[log_value] = test
+        return test.residual.nats
+
+    def search_around(best: float, loss: Callable[[float], float]) -> None:
+        order = sorted(tests)
+        index = order.index(best)
+        low, high = order[max(index - 1, 0)], order[min(index + 1, len(order) - 1)]
+        golden(loss, low, high, steps=steps)
 
     for value in grid:
         if tester.out_of_time:
@@ -63,209 +88,115 @@ def scanned(
         loss(float(np.log(value)))
     if not tests:
         return
+    noise = tester.sample.noise
     best = min(tests, key=lambda at: tests[at].residual.nats)
-    if tests[best].gain > 0.05 and not tests[best].residual.within(tester.sample.noise):
-        order = sorted(tests)
-        index = order.index(best)
-        ends = order[max(index - 1, 0)], order[min(index + 1, len(order) - 1)]
-        golden(loss, *ends, steps=steps)
+    if tests[best].gain > SLIGHT_GAIN and not tests[best].residual.within(noise):
+        search_around(best, loss)
         best = min(tests, key=lambda at: tests[at].residual.nats)
     test = tests[best]
     if test.gain > GAIN:
-        test = _confirmed(tester, test, best, sorted(tests), confirm, steps)
+        confirmed_loss(best)
+        if confirmed and not confirmed[best].residual.within(noise):
+            search_around(best, confirmed_loss)
+        test = min(confirmed.values(), key=lambda one: one.residual.nats, default=test)
     yield test
-
-
-def _confirmed(
-    tester: HypothesisTester,
-    test: HypothesisTest,
-    best: float,
-    tried: Sequence[float],
-    confirm: Callable[[float], HypothesisTest | None],
-    steps: int,
-) -> HypothesisTest:
-    """Try the best strength on more rows, and search around it where it leaves more than noise.
-
-    The few rows of a scan may leave strengths alike that are far apart on longer rows.
-    """
-    tests: dict[float, HypothesisTest] = {}
-
-    def loss(log_value: float) -> float:
-        found = confirm(log_value)
-        if found is None or tester.out_of_time:
-            return np.inf
-        tests[log_value] = found
-        return found.residual.nats
-
-    loss(best)
-    if not tests or tests[best].residual.within(tester.sample.noise):
-        return tests.get(best, test)
-    index = tried.index(best)
-    golden(loss, tried[max(index - 1, 0)], tried[min(index + 1, len(tried) - 1)], steps=steps)
-    return min(tests.values(), key=lambda one: one.residual.nats)
 
 
 def run_rotary(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Scan the rotary base, and a factor of the positions."""
-    yield from scanned(
-        tester,
-        "rotary",
-        "rope-theta",
-        lambda value: f"rotary base {value:.3g} times the checkpoint's",
-        RotaryBase,
-        THETA,
-    )
-    yield from scanned(
-        tester,
-        "rotary",
-        "rope-theta",
-        lambda value: f"positions times {value:.3g}",
-        PositionScale,
-        SCALE,
-    )
+    base = "rotary base {:.3g} times the checkpoint's"
+    yield from scanned(tester, "rope-theta", base.format, RotaryBase, THETA)
+    yield from scanned(tester, "rope-theta", "positions times {:.3g}".format, PositionScale, SCALE)
 
 
 def run_epsilon(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Scan the epsilon of all norms."""
-    yield from scanned(
-        tester,
-        "norm-epsilon",
-        "norm-eps",
-        lambda value: f"epsilon {value:.2g} in all norms",
-        NormEpsilon,
-        EPSILON,
-    )
+    words = "epsilon {:.2g} in all norms"
+    yield from scanned(tester, "norm-eps", words.format, NormEpsilon, EPSILON)
 
 
 def onset(tester: HypothesisTester) -> int | None:
     """Return the place in the whole sequence from which on tokens are off, None without one."""
-    side, sample = tester.side, tester.sample
-    at = side.known_at
-    prompts = sample.case.prompt_ids
+    at, prompts = tester.side.known_at, tester.sample.case.prompt_ids
     assert prompts is not None
-    place = prompts.lengths[sample.owner[at]] + sample.position[at]
-    residual = np.abs(side.recorded[at] - side.expected[at])
-    off = residual > 20.0 * tester.sample.noise * side.sensitivity[at] + 0.02
-    if off.sum() < 10:
+    place = prompts.lengths[tester.sample.owner[at]] + tester.sample.position[at]
+    if tester.far_off.sum() < FEWEST_OFF:
         return None
-    first = int(np.quantile(place[off], 0.002))
-    return first if (place < first).sum() > 50 else None
+    first = int(np.quantile(place[tester.far_off], EXCEPTIONS))
+    return first if (place < first).sum() > FEWEST_BEFORE else None
 
 
 def run_window(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try windows of attention around the place from which on tokens are off."""
+
+    @cache
+    def attempt(size: int) -> HypothesisTest | None:
+        return tester.test_pass(
+            "sliding-window",
+            f"attention over the last {size} tokens",
+            change=SlidingWindow(size),
+            values={"tokens": float(size)},
+        )
+
     began = onset(tester)
     longest = max(len(tester.passage(int(row)).ids) for row in tester.screen)
     wanted = [size for size in WINDOWS if size < longest]
     if began is not None:
-        wanted.sort(key=lambda size: abs(size - began))
-        wanted = wanted[:4]
-    best: HypothesisTest | None = None
-    tried: set[int] = set()
-
-    def attempt(size: int) -> None:
-        nonlocal best
-        if size in tried or size < 1 or tester.out_of_time:
-            return
-        tried.add(size)
-        test = tester.test_pass(
-            "window",
-            "sliding-window",
-            f"attention over the last {size} tokens",
-            tester.screen,
-            SlidingWindow(size),
-            values={"tokens": float(size)},
-        )
-        if test is not None and (best is None or test.residual.nats < best.residual.nats):
-            best = test
-
-    for size in wanted:
-        attempt(size)
+        wanted = sorted(wanted, key=lambda size: abs(size - began))[:4]
+    best = tester.best_of(attempt(size) for size in wanted)
     step = 16
-    while (
-        best is not None
-        and best.gain > GAIN
-        and step
-        and not best.residual.within(tester.sample.noise)
-    ):
+    while best is not None and best.gain > GAIN and step and not tester.out_of_time:
+        if best.residual.within(tester.sample.noise):
+            break
         centre = int(best.values["tokens"])
-        attempt(centre - step)
-        attempt(centre + step)
+        nearby = [size for size in (centre - step, centre + step) if size >= 1]
+        best = smallest([best, *map(attempt, nearby)])
         step //= 2
-    if best is not None and best.gain > GAIN:
-        size = int(best.values["tokens"])
-        best = (
-            tester.test_pass(
-                "window", "sliding-window", best.setting, tester.confirm, SlidingWindow(size),
-                values=best.values,
-            )
-            or best
-        )  # fmt: skip
     if best is not None:
-        yield best
+        yield tester.confirmed(best)
 
 
 def run_cache(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try keys and values held in float8, at scale 1 and at others."""
-    yield from scanned(
-        tester,
-        "kv-cache",
-        "fp8-kv-cache",
-        lambda value: f"keys and values in float8, scale {value:.3g}",
-        KeyValueCache,
-        CACHE_SCALES,
-        steps=0,
-    )
+    words = "keys and values in float8, scale {:.3g}"
+    yield from scanned(tester, "fp8-kv-cache", words.format, KeyValueCache, CACHE_SCALES, steps=0)
 
 
+# Cause, words, and number format of the weights.
 QUANTISED = (
     ("fp8-weights", "float8 weights, one scale per tensor", Quantised("fp8", "tensor")),
     ("fp8-weights", "float8 weights, one scale per channel", Quantised("fp8", "channel")),
     ("int8-weights", "int8 weights, one scale per tensor", Quantised("int8", "tensor")),
     ("int8-weights", "int8 weights, one scale per channel", Quantised("int8", "channel")),
-    ("int4-weights", "int4 weights in groups of 32", Quantised("int4", "group", 32)),
-    ("int4-weights", "int4 weights in groups of 64", Quantised("int4", "group", 64)),
-    ("int4-weights", "int4 weights in groups of 128", Quantised("int4", "group", 128)),
+    *(
+        ("int4-weights", f"int4 weights in groups of {size}", Quantised("int4", "group", size))
+        for size in (32, 64, 128)
+    ),
     ("int4-weights", "int4 weights, one scale per channel", Quantised("int4", "channel")),
-    (
-        "int4-weights",
-        "int4 weights in groups of 64 outside attention",
-        Quantised("int4", "group", 64, attention=False),
-    ),
-    (
-        "int4-weights",
-        "int4 weights in groups of 128 outside attention",
-        Quantised("int4", "group", 128, attention=False),
-    ),
-    (
-        "int4-weights",
-        "int4 weights in groups of 32 outside attention",
-        Quantised("int4", "group", 32, attention=False),
+    *(
+        (
+            "int4-weights",
+            f"int4 weights in groups of {size} outside attention",
+            Quantised("int4", "group", size, attention=False),
+        )
+        for size in (64, 128, 32)
     ),
 )
 
 
 def run_quantised(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try weights rounded to float8, int8 and int4."""
-    best: HypothesisTest | None = None
-    for slug, words, change in QUANTISED:
-        if tester.out_of_time:
-            break
-        test = tester.test_pass("quantised", slug, words, tester.screen, change)
-        if test is not None and (best is None or test.residual.nats < best.residual.nats):
-            best, chosen = test, change
+    best = tester.best_of(
+        tester.test_pass(slug, words, change=change) for slug, words, change in QUANTISED
+    )
     if best is not None:
-        if best.gain > 0.05:
-            confirmed = tester.test_pass(
-                "quantised", best.slug, best.setting, tester.confirm, chosen
-            )
-            best = confirmed or best
-        yield best
+        yield tester.confirmed(best, SLIGHT_GAIN)
 
 
 def _small(tester: HypothesisTester) -> bool:
     """Tell whether the sampler's column is off by a few times an engine's noise alone."""
-    return tester.side.name == "sampler" and tester.side.residual.scale < 12.0 * tester.sample.noise
+    sampler = tester.side.name == "sampler"
+    return sampler and tester.side.residual.scale < SMALL * tester.sample.noise
 
 
 ROTARY = Experiment(

@@ -9,25 +9,27 @@ from pathlib import Path
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
+from rcdiag.diagnosis.case import Array, Counts, Flags, spread_over
 from rcdiag.diagnosis.experiments.fit import Residual, fit_residual, margin
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
+from rcdiag.diagnosis.thresholds import SURELY
 from rcdiag.engines.changes import Change, Forward, Passage
-
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 Encode = Callable[[str], list[int]]
 Decode = Callable[[Sequence[int]], str]
 Coders = Callable[[], tuple[Encode | None, Decode | None]]
+Edit = Callable[[int], Passage | None]  # row -> what the model reads of it; None: not possible
 
-SCREEN_ROWS = 6
-CONFIRM_ROWS = 32
-
-
-GAIN = 0.3  # nats per token from which on a test on few rows is repeated on more
+SCREEN_ROWS, CONFIRM_ROWS = 6, 32  # rows on which a hypothesis is tested, at first and again
+FINER = 0.4  # scale of the residual over that of the unchanged model, where much is explained
+CHEAP = 1.0  # passes below which an experiment takes none
+# Nats per token that a test gains over the unchanged model: from the first on it is repeated on
+# more rows, from the second on if it is the only one, and below the last it gains nothing.
+GAIN, SLIGHT_GAIN, LEAST_GAIN = 0.3, 0.05, 0.02
+# Times an engine's noise, and nats, from which on a token is surely off.
+FAR_OFF = 20.0, 0.02
 
 
 def no_coders() -> tuple[Encode | None, Decode | None]:
@@ -38,7 +40,7 @@ def no_coders() -> tuple[Encode | None, Decode | None]:
 class HypothesisTest(Struct, frozen=True, kw_only=True):
     """One hypothesis: the recorded column against the column that a cause would have produced."""
 
-    experiment: str
+    experiment: str = ""  # name, which the experiment's runner sets
     slug: str
     side: str
     setting: str  # what was tried, in a few words: "repetition penalty 1.1 (1.09 to 1.11)"
@@ -49,6 +51,7 @@ class HypothesisTest(Struct, frozen=True, kw_only=True):
     baseline: Residual  # of the unchanged model, on the same tokens
     z: float  # standard errors by which the hypothesis beats the baseline
     change: Change | None = None  # of the model, where the test was a forward pass under one
+    edit: Edit | None = None  # of the rows, where the test was a forward pass over edited ones
     seconds: float = 0.0
 
     @property
@@ -64,9 +67,15 @@ class HypothesisTest(Struct, frozen=True, kw_only=True):
 
     @property
     def is_significant(self) -> bool:
-        """Tell whether the hypothesis explains much more than the baseline, with z above 4."""
-        much = self.explained > 0.5 or self.residual.scale < 0.4 * self.baseline.scale
-        return much and self.gain > 0.01 and self.z > 4.0
+        """Tell whether the hypothesis surely explains much more than the baseline."""
+        much = self.explained > 0.5 or self.residual.scale < FINER * self.baseline.scale
+        return much and self.gain > LEAST_GAIN / 2 and self.z > SURELY
+
+
+def smallest(tests: Iterable[HypothesisTest | None]) -> HypothesisTest | None:
+    """Return the test that leaves the smallest loss, of several the first; None without one."""
+    made = (test for test in tests if test is not None)
+    return min(made, key=lambda test: test.residual.nats, default=None)
 
 
 class HypothesisTester(Struct, dict=True):
@@ -86,12 +95,10 @@ class HypothesisTester(Struct, dict=True):
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def has_time_for(self, passes: float) -> bool:
-        """Tell whether `passes` forward passes over a few rows are likely to end before the
-        deadline.
-        """
-        if self.deadline is None:
-            return True
-        return not self.out_of_time and self.deadline - time.monotonic() > passes * self._pass_time
+        """Tell whether forward passes over a few rows are likely to end before the deadline."""
+        if self.deadline is None or passes < CHEAP or self.out_of_time:
+            return not self.out_of_time
+        return self.deadline - time.monotonic() > passes * self._pass_time
 
     @cached_property
     def _pass_time(self) -> float:
@@ -134,6 +141,15 @@ class HypothesisTester(Struct, dict=True):
         """Return the temperature of the expected column at the tokens of `distribution`."""
         return self.side.temperature[self.distribution_at]
 
+    @property
+    def far_off(self) -> Flags:
+        """Flag the tokens that are off by far more than an engine's noise, [known tokens]."""
+        side, at = self.side, self.side.known_at
+        times, nats = FAR_OFF
+        off = np.abs(side.recorded[at] - side.expected[at])
+        flags: Flags = off > times * self.sample.noise * side.sensitivity[at] + nats
+        return flags
+
     @cached_property
     def row_loss(self) -> Array:
         """Return the mean baseline loss of each row of the sample, [rows]."""
@@ -155,12 +171,11 @@ class HypothesisTester(Struct, dict=True):
         whole = np.ones(len(self.sample.rows), np.bool_)
         return np.unique(np.concatenate([self.screen, self._rows(CONFIRM_ROWS, whole)]))
 
-    def _rows(self, count: int, of: NDArray[np.bool_]) -> Counts:
+    def _rows(self, count: int, of: Flags) -> Counts:
         order = np.argsort(-self.row_loss, kind="stable")
         order = order[np.isfinite(self.row_loss[order]) & of[order]]
         bad = order[: max(len(order) // 2, min(count, len(order)))]
-        chosen = bad[np.linspace(0, len(bad) - 1, min(count, len(bad))).astype(np.int64)]
-        return np.sort(self.sample.rows[np.unique(chosen)])
+        return np.sort(self.sample.rows[bad[spread_over(len(bad), count)]])
 
     def temperature_of(self, row: int) -> float:
         """Return the temperature of the expected column of a row."""
@@ -174,30 +189,29 @@ class HypothesisTester(Struct, dict=True):
         """Return rows as the model reads them."""
         return [self.passage(int(row)) for row in rows]
 
-    def residual_of(self, predicted: Array, at: Counts) -> Residual:
-        """Fit the residual of a prediction on the side's column."""
-        side = self.side
+    def residual_of(self, predicted: Array, at: Counts | None = None) -> Residual:
+        """Fit the residual of a prediction; `at` None: at the tokens of `distribution`."""
+        side, at = self.side, self.distribution_at if at is None else at
         return fit_residual(side.recorded[at], predicted, side.sensitivity[at], side.resolution[at])
 
     def test(
         self,
-        experiment: str,
         slug: str,
         setting: str,
         predicted: Array,
-        at: Counts,
+        at: Counts | None = None,
         *,
         values: Mapping[str, float] | None = None,
         change: Change | None = None,
-        seconds: float = 0.0,
+        edit: Edit | None = None,
     ) -> HypothesisTest:
-        """Compare a prediction at some tokens with the side's column."""
+        """Compare a prediction with the column; `at` None: at the tokens of `distribution`."""
+        at = self.distribution_at if at is None else at
         known = self.side.known[at]
         at, predicted = at[known], predicted[known]
         residual = self.residual_of(predicted, at)
         baseline = self.residual_of(self.side.expected[at], at)
         return HypothesisTest(
-            experiment=experiment,
             slug=slug,
             side=self.side.name,
             setting=setting,
@@ -208,27 +222,25 @@ class HypothesisTester(Struct, dict=True):
             baseline=baseline,
             z=margin(residual.loss, baseline.loss, self.sample.owner[at]),
             change=change,
-            seconds=seconds,
+            edit=edit,
         )
 
     def test_pass(
         self,
-        experiment: str,
         slug: str,
         setting: str,
-        rows: Sequence[int] | Counts,
+        *,
         change: Change | None = None,
-        edit: Callable[[int], Passage | None] | None = None,
+        edit: Edit | None = None,
         values: Mapping[str, float] | None = None,
+        rows: Sequence[int] | Counts | None = None,
     ) -> HypothesisTest | None:
-        """Score rows under a change, or with edited passages, and compare; None without tokens.
+        """Score rows, those of `screen` by default, under a change or with edited passages.
 
-        `edit` gives the passage of a row, whose scored places are all its response tokens, or None
-        where a row cannot be edited so.
+        None where no row could be edited so. All response tokens of an edited row are scored.
         """
-        began = time.monotonic()
         chosen, passages = [], []
-        for row in rows:
+        for row in self.screen if rows is None else rows:
             made = self.passage(int(row)) if edit is None else edit(int(row))
             if made is not None and self.fits(made):
                 chosen.append(int(row))
@@ -236,16 +248,41 @@ class HypothesisTester(Struct, dict=True):
         if not passages:
             return None
         predicted = self.forward.log_probs(passages, change)
-        return self.test(
-            experiment,
-            slug,
-            setting,
-            predicted,
-            self.sample.tokens_of(chosen),
-            values=values,
-            change=change,
-            seconds=time.monotonic() - began,
+        at = self.sample.tokens_of(chosen)
+        return self.test(slug, setting, predicted, at, values=values, change=change, edit=edit)
+
+    def repeated(self, test: HypothesisTest, rows: Sequence[int] | Counts) -> HypothesisTest:
+        """Run the forward pass of a test on other rows."""
+        made = self.test_pass(
+            test.slug,
+            test.setting,
+            change=test.change,
+            edit=test.edit,
+            values=test.values,
+            rows=rows,
         )
+        return made or test
+
+    def confirmed(self, test: HypothesisTest, least: float = GAIN) -> HypothesisTest:
+        """Repeat a test on more rows where it gains more than `least` nats per token."""
+        return self.repeated(test, self.confirm) if test.gain > least else test
+
+    def best_of(
+        self,
+        tests: Iterable[HypothesisTest | None],
+        enough: Callable[[HypothesisTest], bool] = lambda test: False,
+    ) -> HypothesisTest | None:
+        """Return the test that leaves the smallest loss; None without one.
+
+        `tests` run one by one, until the best one is `enough` or the time is over.
+        """
+        best: HypothesisTest | None = None
+        for test in tests:
+            if test is not None and (best is None or test.residual.nats < best.residual.nats):
+                best = test
+            if self.out_of_time or (best is not None and enough(best)):
+                break
+        return best
 
     def fits(self, passage: Passage) -> bool:
         """Tell whether a passage is not much longer than the model's context."""

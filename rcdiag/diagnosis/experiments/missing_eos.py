@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from rcdiag.diagnosis.causes.cause import Suspicion
+from rcdiag.diagnosis.case import spread_over
+from rcdiag.diagnosis.causes.cause import Suspicion, fact
 from rcdiag.diagnosis.experiment_fit import ExperimentFit
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, passage_of
 from rcdiag.diagnosis.experiments.unlogged_sampling import make_suspicion
+from rcdiag.diagnosis.thresholds import FEWEST_ROWS
 from rcdiag.engines.changes import Forward, Passage
 
 ASKED = 48  # rows whose end is asked for
-FEWEST = 8
-LIKELY = 0.5  # probability of the end from which on a response was to end
-MOST = 0.5  # share of the responses that were to end
 KINDS = 4  # end tokens that are tried
 
 
@@ -23,12 +22,12 @@ def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str,
     A response that was cut at a limit breaks off in the middle, where an end is unlikely.
     """
     case, ends = sample.case, forward.tensors.end_ids[:KINDS]
-    sampled = case.mask if case.own_mask is None else case.own_mask
+    sampled = case.table_mask
     last = case.start[sample.rows] + case.lengths[sample.rows] - 1
     whole = sample.rows[sampled[last]]
-    if not ends or len(whole) < FEWEST or np.isin(case.token_id[last], ends).any():
+    if not ends or len(whole) < FEWEST_ROWS or np.isin(case.token_id[last], ends).any():
         return None
-    asked = whole[np.unique(np.linspace(0, len(whole) - 1, ASKED).astype(np.int64))]
+    asked = whole[spread_over(len(whole), ASKED)]
     room = forward.tensors.context
     asked = np.array(
         [
@@ -37,20 +36,20 @@ def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str,
             if room is None or len(sample.prompt(int(row))) + int(case.lengths[row]) < room
         ]
     )
-    if len(asked) < FEWEST:
+    if len(asked) < FEWEST_ROWS:
         return None
     probability = np.zeros(len(asked))
     for end in ends:
         probability += np.exp(forward.log_probs([_ended(sample, int(row), end) for row in asked]))
-    share = float(np.mean(probability > LIKELY))
-    if share < MOST:
+    share = float(np.mean(probability > 0.5))  # an end was likelier than anything else
+    if share < 0.5:
         return None
     median = float(np.median(probability))
     # What the model leaves elsewhere does not matter to the ends: scale and tail are those of 1.
     fit = ExperimentFit(
         kind="tokens",
         explained=share,
-        z=(share - MOST) * 2.0 * float(np.sqrt(len(asked))),
+        z=(share - 0.5) * 2.0 * float(np.sqrt(len(asked))),
         tokens=len(asked),
         rows=len(asked),
     )
@@ -60,12 +59,11 @@ def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str,
         f"the model would end, with probability {median:.2f} on the median: the end token was cut "
         "off, so that the policy is not trained to end.",
         [
-            {
-                "name": "probability of the end token after the last stored token",
-                "value": median,
-                "share of responses that were to end": share,
-                "reads": "the end token is missing",
-            }
+            fact(
+                "probability of the end token after the last stored token",
+                "the end token is missing",
+                **{"value": median, "share of responses that were to end": share},
+            )
         ],
         side="recorder",
         share_of_rows=share,

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from rcdiag.diagnosis.case import rms, z_of_sums
+from rcdiag.diagnosis.causes.cause import fact
 from rcdiag.diagnosis.experiment_fit import NO_RIVAL
 from rcdiag.diagnosis.experiments.checkpoint_causes import cause_by_row, cause_of_weights
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
@@ -22,25 +24,22 @@ from rcdiag.diagnosis.experiments.outcome import ExperimentOptions, Outcome
 from rcdiag.diagnosis.experiments.patterns import only_rows_off, pattern_of
 from rcdiag.diagnosis.experiments.rescored_sample import Side
 from rcdiag.diagnosis.experiments.sides import EXACT, at_temperature, fit_of_residual, side_of
+from rcdiag.diagnosis.experiments.thresholds import CERTAIN, LARGEST_DIFFERENCE, MANY, NOT_ROUNDING
 from rcdiag.diagnosis.experiments.unexplained import name_chance, name_unexplained
-from rcdiag.diagnosis.experiments.unlogged_sampling import Named, cause_in_sampling, make_suspicion
+from rcdiag.diagnosis.experiments.unlogged_sampling import (
+    Conclusion,
+    cause_in_sampling,
+    make_suspicion,
+)
 from rcdiag.diagnosis.experiments.weights_by_row import weights_by_row
 from rcdiag.diagnosis.features.declared import Declared
-from rcdiag.engines.changes import Forward
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST
+from rcdiag.engines.changes import Forward, Moved
 from rcdiag.formats import share_of
 
 # Share of tokens beyond float32 rounding up to which a column counts as the model's own in float32.
 FEW_INEXACT = 1e-3
-PARTLY = 0.8  # share of squares from which on a hypothesis is named though more than noise is left
-CLEAR_LEAD = 3.0  # standard errors over the best test of another cause, below which both are named
-# A column that the unchanged model explains has another cause beside noise only where a test beats
-# the model by CERTAIN standard errors, moves the column by more than MATTERS, and explains most.
-CERTAIN = 6.0  # standard errors
-MATTERS = 1e-3  # nats, rms
-MOST = 0.7  # share of the squares
-MUCH = 0.5  # nats per token: a gain of this size counts like MOST of the squares
-OF_OTHER_WEIGHTS = -3.0  # z of predicted - expected log-prob, below which others sampled the tokens
-LARGEST = 5.0  # nats: a larger distance counts as this one
+MUCH = 0.5  # nats per token: a gain of this size counts like most of the squares
 WORDS_OF_RECORDER = (
     "recorded",
     "stored",
@@ -55,7 +54,7 @@ WORDS_OF_RECORDER = (
 
 def conclude_side(
     outcome: Outcome, side: Side, other: Side | None, forward: Forward, given: ExperimentOptions
-) -> Named | None:
+) -> Conclusion | None:
     """Name the cause of one side's column; None where the unchanged model explains it."""
     if side.residual.scale <= EXACT and side.residual.outlying(EXACT) < FEW_INEXACT:
         return None
@@ -77,7 +76,7 @@ def conclude_side(
 
 def _beside_noise(
     outcome: Outcome, tester: HypothesisTester, given: ExperimentOptions
-) -> Named | None:
+) -> Conclusion | None:
     """Name a cause that certainly moves a column whose rest the unchanged model explains."""
     tests = outcome.record(run_without_passes(tester))
     certain = _certain(tests, tester)
@@ -88,21 +87,24 @@ def _beside_noise(
 
 
 def _certain(tests: Sequence[HypothesisTest], tester: HypothesisTester) -> list[HypothesisTest]:
-    """Return tests that explain a column for certain, though the unchanged model is near."""
+    """Return tests that explain a column for certain, though the unchanged model is near.
+
+    They move the column by more than rounding, and explain most of its distance from the model.
+    """
     expected = tester.side.expected
     return [
         test
         for test in tests
         if explains(test, tester.sample.noise)
         and test.z > CERTAIN
-        and (test.explained > MOST or test.gain > MUCH)
-        and float(np.sqrt(np.mean((test.predicted - expected[test.at]) ** 2))) > MATTERS
+        and (test.explained > MANY or test.gain > MUCH)
+        and rms(test.predicted - expected[test.at]) > NOT_ROUNDING
     ]
 
 
 def _cause_of_mismatch(
     outcome: Outcome, tester: HypothesisTester, given: ExperimentOptions
-) -> Named:
+) -> Conclusion:
     """Name the cause of a column that the unchanged model does not explain.
 
     In this order: weights that the metadata declare, what takes no forward pass, other checkpoints,
@@ -127,7 +129,7 @@ def _cause_of_mismatch(
         tests += outcome.record(run_with_passes(tester, given.progress, of_batch=of_batch))
         found = [test for test in tests if explains(test, noise)]
         order = ranked(found or [test for test in tests if test.is_significant])
-        if not found and not (order and order[0].explained > PARTLY):
+        if not found and not (order and order[0].explained > MOST):
             close = [_evidence(test, tester) for test in order]
             return by_chance or name_unexplained(outcome, tester, pattern, order, close)
     else:
@@ -136,7 +138,7 @@ def _cause_of_mismatch(
     return of_rows or _name_best(outcome, order, tester)
 
 
-def _in_some_rows(outcome: Outcome, tester: HypothesisTester) -> Named | None:
+def _in_some_rows(outcome: Outcome, tester: HypothesisTester) -> Conclusion | None:
     """Name the cause of a subset of rows if only these are off; None if nothing explains them."""
     part = only_rows_off(tester.sample, tester.side)
     if part is None:
@@ -168,7 +170,7 @@ def _try_checkpoints(
     given: ExperimentOptions,
     *,
     declared: bool = False,
-) -> Named | None:
+) -> Conclusion | None:
     """Score the rows with all checkpoints, and name whose weights made a column; None for none.
 
     Unless metadata declare other weights, the worst rows are scored first: if no checkpoint
@@ -177,14 +179,16 @@ def _try_checkpoints(
     given.progress(f"weights of {len(given.checkpoints)} checkpoints")
     sample = outcome.sample
     some = None if declared or len(sample.rows) < 2 * len(tester.confirm) else tester.confirm
-    weights = weights_by_row(sample, tester.side, tester.forward, given.checkpoints, some)
+    moved = {folder.name: Moved(folder) for folder in given.checkpoints}
+    weights = weights_by_row(sample, tester.side, tester.forward, moved, some)
     if some is not None and weights.by_other_weights.any():
-        weights = weights_by_row(sample, tester.side, tester.forward, given.checkpoints)
+        weights = weights_by_row(sample, tester.side, tester.forward, moved)
     outcome.weights[tester.side.name] = weights
     scored = np.flatnonzero(np.isin(sample.owner, weights.rows))
     for name, column in list(zip(weights.names, weights.columns, strict=True))[1:]:
         words = f"weights of {name}"
-        test = tester.test("checkpoints", "stale-weights", words, column[scored], scored)
+        test = tester.test("stale-weights", words, column[scored], scored)
+        test = replace(test, experiment="checkpoints")
         outcome.tests.append(replace(test, slug=_slug(test, tester)))
     return cause_of_weights(tester, weights) if len(weights.rows) == len(sample.rows) else None
 
@@ -194,13 +198,14 @@ def _try_checkpoints(
 
 def _name_best(
     outcome: Outcome, order: Sequence[HypothesisTest], tester: HypothesisTester
-) -> Named:
+) -> Conclusion:
     """Name the cause of the best test, with its lead over those of other causes."""
     best = order[0]
     slug = _slug(best, tester)
+    recorded = any(word in slug for word in WORDS_OF_RECORDER)
     rivals = [test for test in order[1:] if _slug(test, tester) != slug]
     leads = [common_margin(best, test, tester) for test in rivals]
-    close = [test for test, lead in zip(rivals, leads, strict=True) if lead < CLEAR_LEAD]
+    close = [test for test, lead in zip(rivals, leads, strict=True) if lead < BY_ITS_ERROR]
     message = (
         f"{best.setting[0].upper()}{best.setting[1:]} explains {tester.side.policy}_log_probs: rms "
         f"of what is left falls from {best.baseline.rms:.2g} to {best.residual.rms:.2g} nats, by "
@@ -220,7 +225,8 @@ def _name_best(
         fit,
         message,
         [_evidence(test, tester) for test in [best, *close[:2]]],
-        side=_side_at_fault(slug, tester),
+        # Who recorded what is at fault where the column alone is wrong.
+        side="recorder" if recorded and tester.side.name == "sampler" else tester.side.name,
         also_possible=list(dict.fromkeys(_slug(test, tester) for test in close)),
     )
 
@@ -234,26 +240,17 @@ def _slug(test: HypothesisTest, tester: HypothesisTester) -> str:
     # The weights that sampled give the tokens a higher log-prob than other weights do.
     ahead = test.predicted - tester.side.expected[test.at]
     _, row = np.unique(tester.sample.owner[test.at], return_inverse=True)
-    sums = np.bincount(row, np.clip(ahead, -LARGEST, LARGEST))
-    z = float(sums.sum() / max(np.sqrt(np.sum(sums**2)), 1e-12))
-    return "draft-recorded" if z < OF_OTHER_WEIGHTS else "stale-weights"
-
-
-def _side_at_fault(slug: str, tester: HypothesisTester) -> str:
-    """Return who is at fault: who recorded what, where the column alone is wrong."""
-    by_recorder = any(word in slug for word in WORDS_OF_RECORDER)
-    return "recorder" if tester.side.name == "sampler" and by_recorder else tester.side.name
+    z = z_of_sums(np.bincount(row, np.clip(ahead, -LARGEST_DIFFERENCE, LARGEST_DIFFERENCE)))
+    return "draft-recorded" if z < -BY_ITS_ERROR else "stale-weights"
 
 
 def _evidence(test: HypothesisTest, tester: HypothesisTester) -> dict[str, Any]:
     """Return the numbers of a test, and how much of a column it explains."""
     whole = explains(test, tester.sample.noise)
     share = f"explains {max(test.explained, 0.0):.0%} of the squares"
-    return {
-        "name": test.setting,
+    numbers = {
         "rms of the honest column": test.baseline.rms,
         "rms left": test.residual.rms,
         "z": test.z,
-        **test.values,
-        "reads": "explained" if whole else share,
     }
+    return fact(test.setting, "explained" if whole else share, **numbers, **test.values)

@@ -9,10 +9,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.experiments.contexts import CONTEXTS
-from rcdiag.diagnosis.experiments.fit import fit_residual, margin
+from rcdiag.diagnosis.experiments.batches import BATCHES
+from rcdiag.diagnosis.experiments.fit import margin
 from rcdiag.diagnosis.experiments.functions import FUNCTIONS
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
+    CHEAP,
     Experiment,
     HypothesisTest,
     HypothesisTester,
@@ -23,6 +24,7 @@ from rcdiag.diagnosis.experiments.output_layer import (
     SOFTCAP,
     VOCABULARY_SHARDS,
 )
+from rcdiag.diagnosis.experiments.prompts import EXCHANGED_IDS, PROMPTS, STRIPPED, TRUNCATIONS
 from rcdiag.diagnosis.experiments.recorded import (
     DIVIDED,
     NOT_SHIFTED,
@@ -31,6 +33,7 @@ from rcdiag.diagnosis.experiments.recorded import (
     SHIFTS,
     TOKEN_IDS,
 )
+from rcdiag.diagnosis.experiments.rescored_sample import Side
 from rcdiag.diagnosis.experiments.sampling_parameters import (
     BIASES,
     KEPT_SETS,
@@ -48,14 +51,14 @@ EXPERIMENTS: Registry[Experiment] = Registry(
         *(KEPT_SETS, PENALTIES, BIASES, MIN_TOKENS),
         *(SOFTCAP, ROUNDED_LOGITS, PADDING_ROWS, VOCABULARY_SHARDS),
         NOT_SHIFTED,
-        *CONTEXTS,
+        *(EXCHANGED_IDS, PROMPTS, TRUNCATIONS, *BATCHES, STRIPPED),
         *FUNCTIONS,
         *WEIGHTS,
     ),
 )
 
 
-CHEAP = 1.0  # passes below which an experiment runs before all that takes a pass
+FEWEST_COMMON = 30  # tokens of two tests, on which they are compared
 
 
 class RunSummary(Struct, frozen=True):
@@ -63,21 +66,11 @@ class RunSummary(Struct, frozen=True):
 
     tests: tuple[HypothesisTest, ...]
     open: tuple[str, ...]  # experiments that did not run
-    seconds: float
 
 
 def run_without_passes(tester: HypothesisTester) -> RunSummary:
     """Run the experiments without a forward pass; those after the deadline are listed as open."""
-    began = time.monotonic()
-    wanted = [one for one in EXPERIMENTS.values() if tester.side.name in one.sides]
-    quick = [one for one in wanted if one.passes(tester) < CHEAP]
-    tests: list[HypothesisTest] = []
-    for index, one in enumerate(quick):
-        if tester.out_of_time:
-            left_open = tuple(other.name for other in quick[index:])
-            return RunSummary(tuple(tests), left_open, time.monotonic() - began)
-        tests += _run(one, tester)
-    return RunSummary(tuple(tests), (), time.monotonic() - began)
+    return _run(tester, [one for one in _on(tester.side) if one.passes(tester) < CHEAP])
 
 
 def run_with_passes(
@@ -91,30 +84,39 @@ def run_with_passes(
     Those with the largest worth / passes run first; those that do not fit before the deadline are
     listed as open. With `of_batch` only experiments on batching run.
     """
-    began = time.monotonic()
-    wanted = [one for one in EXPERIMENTS.values() if tester.side.name in one.sides]
-    wanted = [one for one in wanted if one.of_batch or not of_batch]
+    wanted = [one for one in _on(tester.side) if one.of_batch or not of_batch]
     rest = [one for one in wanted if one.passes(tester) >= CHEAP and one.worth(tester) > 0.0]
     order = sorted(rest, key=lambda one: -one.worth(tester) / one.passes(tester))
+    return _run(tester, order, progress, until_explained=True)
+
+
+def _on(side: Side) -> list[Experiment]:
+    """Return the experiments on a side's column."""
+    return [one for one in EXPERIMENTS.values() if side.name in one.sides]
+
+
+def _run(
+    tester: HypothesisTester,
+    experiments: Sequence[Experiment],
+    progress: Callable[[str], None] = lambda name: None,
+    *,
+    until_explained: bool = False,
+) -> RunSummary:
+    """Run experiments one by one; the time of one is shared by its tests."""
     tests: list[HypothesisTest] = []
     left_open: list[str] = []
-    for one in order:
+    for one in experiments:
         if not tester.has_time_for(one.passes(tester)):
             left_open.append(one.name)  # a shorter one may still fit
             continue
         progress(one.name)
-        tests += _run(one, tester)
-        if any(explains(test, tester.sample.noise) for test in tests):
+        began = time.monotonic()
+        made = [test for test in one.run(tester) if len(test.at)]
+        spent = (time.monotonic() - began) / max(len(made), 1)
+        tests += [replace(test, experiment=one.name, seconds=spent) for test in made]
+        if until_explained and any(explains(test, tester.sample.noise) for test in tests):
             break
-    return RunSummary(tuple(tests), tuple(left_open), time.monotonic() - began)
-
-
-def _run(experiment: Experiment, tester: HypothesisTester) -> list[HypothesisTest]:
-    """Run one experiment; its time is shared by its tests."""
-    began = time.monotonic()
-    tests = [test for test in experiment.run(tester) if len(test.at)]
-    spent = (time.monotonic() - began) / max(len(tests), 1)
-    return [replace(test, seconds=spent) for test in tests]
+    return RunSummary(tuple(tests), tuple(left_open))
 
 
 def explains(test: HypothesisTest, noise: float) -> bool:
@@ -145,7 +147,7 @@ def ranked(tests: Sequence[HypothesisTest]) -> list[HypothesisTest]:
 def ahead(one: HypothesisTest, other: HypothesisTest) -> float:
     """Return by how many standard errors a test leaves less than another on common tokens."""
     common, of_one, of_other = np.intersect1d(one.at, other.at, return_indices=True)
-    if len(common) < 30 or one.side != other.side:
+    if len(common) < FEWEST_COMMON or one.side != other.side:
         return float(np.sign(one.gain - other.gain))
     first, second = one.residual.loss[of_one], other.residual.loss[of_other]
     return margin(first, second, common // 64)
@@ -154,14 +156,8 @@ def ahead(one: HypothesisTest, other: HypothesisTest) -> float:
 def common_margin(one: HypothesisTest, other: HypothesisTest, tester: HypothesisTester) -> float:
     """Return the margin of a test over another with rows as clusters, 0 without common tokens."""
     common, of_one, of_other = np.intersect1d(one.at, other.at, return_indices=True)
-    if len(common) < 30:
+    if len(common) < FEWEST_COMMON:
         return 0.0
-    side = tester.side
-    recorded, sensitivity, resolution = (
-        side.recorded[common],
-        side.sensitivity[common],
-        side.resolution[common],
-    )
-    first = fit_residual(recorded, one.predicted[of_one], sensitivity, resolution)
-    second = fit_residual(recorded, other.predicted[of_other], sensitivity, resolution)
+    first = tester.residual_of(one.predicted[of_one], common)
+    second = tester.residual_of(other.predicted[of_other], common)
     return margin(first.loss, second.loss, tester.sample.owner[common])

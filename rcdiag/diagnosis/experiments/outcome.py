@@ -8,15 +8,16 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from rcdiag.diagnosis.causes.catalogue import CAUSES
-from rcdiag.diagnosis.causes.cause import Cause, Suspicion
-from rcdiag.diagnosis.causes.cause_words import words_of
+from rcdiag.diagnosis.causes.cause import Cause
+from rcdiag.diagnosis.causes.cause_words import cause_words
 from rcdiag.diagnosis.experiments.fit import Estimate
 from rcdiag.diagnosis.experiments.hypothesis_tester import Coders, HypothesisTest, no_coders
 from rcdiag.diagnosis.experiments.order import RunSummary
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
+from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion
 from rcdiag.diagnosis.experiments.weights_by_row import WeightsByRow
 
-Suspicions = list[tuple[str, Suspicion]]  # slug of a cause, and what speaks for it
+Suspicions = list[Conclusion]
 
 
 class ExperimentOptions(Struct, frozen=True, kw_only=True):
@@ -62,4 +63,4 @@ def cause_of(slug: str) -> Cause:
     """Return the cause of a slug; one that only experiments detect has nothing but words."""
     if slug in CAUSES:
         return CAUSES[slug]
-    return Cause(words=words_of(slug), stage="difference", weigh=lambda features: None)
+    return Cause(words=cause_words()[slug], stage="difference", weigh=lambda features: None)

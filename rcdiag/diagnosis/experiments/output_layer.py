@@ -7,16 +7,21 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from rcdiag.diagnosis.case import Array, Counts, spread_over
 from rcdiag.diagnosis.experiments.fit import searched
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
+    LEAST_GAIN,
     Experiment,
     HypothesisTest,
     HypothesisTester,
+    smallest,
 )
+from rcdiag.diagnosis.experiments.thresholds import SCANNED
 from rcdiag.diagnosis.experiments.trainer_distribution import log_sum, scaled
 
 CAPS = tuple(np.geomspace(2.0, 200.0, 12).tolist())
 RANKS = (2, 4, 8, 16)
+MOST_ROUNDED = 0.6  # of the squares that rounded logits must explain
 # Rows of padding that a head may have, as the logarithm of as many with logit 0.
 PADDING = (-4.0, 14.0)
 
@@ -30,75 +35,58 @@ def bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def run_softcap(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try logits that are capped by cap tanh(logit / cap)."""
-    distribution = tester.distribution
-    some = np.unique(
-        np.linspace(0, len(distribution) - 1, min(1_500, len(distribution))).astype(np.int64)
+
+    def predicted(cap: float, some: Counts) -> Array:
+        few = tester.distribution.take(some)
+        logits: NDArray[np.float32] = np.float32(cap) * np.tanh(few.logits / np.float32(cap))
+        return few.log_prob_under(scaled(logits, tester.distribution_temperature[some]))
+
+    count = len(tester.distribution)
+    some = spread_over(count, SCANNED)
+    at = tester.distribution_at[some]
+    log_cap, least = searched(
+        lambda log_cap: tester.residual_of(predicted(float(np.exp(log_cap)), some), at).nats,
+        np.log(CAPS).tolist(),
+        steps=12,
     )
-    few = distribution.take(some)
-    at, temperature = tester.distribution_at[some], tester.distribution_temperature[some]
-
-    def capped(logits: NDArray[np.float32], cap: float) -> NDArray[np.float32]:
-        values: NDArray[np.float32] = np.float32(cap) * np.tanh(logits / np.float32(cap))
-        return values
-
-    def loss(log_cap: float) -> float:
-        logits = scaled(capped(few.logits, float(np.exp(log_cap))), temperature)
-        return tester.residual_of(few.log_prob_under(logits), at).nats
-
-    log_cap, least = searched(loss, np.log(CAPS).tolist(), steps=12)
-    if least > tester.residual_of(tester.side.expected[at], at).nats - 0.02:
+    if least > tester.residual_of(tester.side.expected[at], at).nats - LEAST_GAIN:
         return
     cap = float(np.exp(log_cap))
-    predicted = distribution.log_prob_under(
-        scaled(capped(distribution.logits, cap), tester.distribution_temperature)
-    )
     yield tester.test(
-        "softcap",
         "logit-softcap",
         f"logits capped at {cap:.3g}",
-        predicted,
-        tester.distribution_at,
+        predicted(cap, np.arange(count)),
         values={"cap": cap},
     )
 
 
 def run_rounded(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try logits rounded to bfloat16 before the log-softmax."""
-    distribution = tester.distribution
-    logits = scaled(bfloat16(distribution.logits), tester.distribution_temperature)
-    test = tester.test(
-        "bf16-logits",
-        "bf16-logits",
-        "logits rounded to bfloat16",
-        distribution.log_prob_under(logits),
-        tester.distribution_at,
-    )
+    logits = scaled(bfloat16(tester.distribution.logits), tester.distribution_temperature)
+    predicted = tester.distribution.log_prob_under(logits)
+    test = tester.test("bf16-logits", "logits rounded to bfloat16", predicted)
     # An engine in bfloat16 rounds its logits too, after a decoder that rounds as much.
-    if test.explained > 0.6:
+    if test.explained > MOST_ROUNDED:
         yield test
 
 
 def run_padding(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try a softmax that takes in rows of padding, whose logits are one constant."""
-    distribution = tester.distribution
-    total = log_sum(scaled(distribution.logits, tester.distribution_temperature))
+    total = log_sum(scaled(tester.distribution.logits, tester.distribution_temperature))
     expected = tester.side.expected[tester.distribution_at]
 
-    def loss(added: float) -> float:
-        return tester.residual_of(
-            expected - np.log1p(np.exp(added - total)), tester.distribution_at
-        ).nats
+    def predicted(added: float) -> Array:
+        values: Array = expected - np.log1p(np.exp(added - total))
+        return values
 
-    added, _ = searched(loss, np.linspace(*PADDING, 10).tolist(), steps=16)
-    predicted = expected - np.log1p(np.exp(added - total))
-    yield tester.test(
-        "padding-rows",
-        "vocabulary-padding",
-        f"{np.exp(added):.3g} padding rows with logit 0 in the softmax",
-        predicted,
-        tester.distribution_at,
-        values={"rows": float(np.exp(added))},
+    added, _ = searched(
+        lambda added: tester.residual_of(predicted(added)).nats,
+        np.linspace(*PADDING, 10).tolist(),
+        steps=16,
     )
+    rows = float(np.exp(added))
+    words = f"{rows:.3g} padding rows with logit 0 in the softmax"
+    yield tester.test("vocabulary-padding", words, predicted(added), values={"rows": rows})
 
 
 def run_shards(tester: HypothesisTester) -> Iterator[HypothesisTest]:
@@ -111,33 +99,30 @@ def run_shards(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     weights = np.exp(logits - top[:, None].astype(np.float32))
     total = weights.sum(axis=1, dtype=np.float64)
     own = logits[np.arange(len(distribution)), distribution.token] - top
-    vocabulary = logits.shape[1]
+
+    def attempt(ranks: int, rank: int, *, missing: bool) -> HypothesisTest:
+        width = logits.shape[1] // ranks
+        part = slice(rank * width, (rank + 1) * width)
+        remaining = total - weights[:, part].sum(axis=1, dtype=np.float64)
+        if missing:
+            predicted = own - np.log(np.maximum(remaining, 1e-12))
+        else:
+            inside = (distribution.token >= part.start) & (distribution.token < part.stop)
+            predicted = np.where(inside, -top, own) - np.log(remaining + width * np.exp(-top))
+        what = "is missing from the sum" if missing else "has logits of 0"
+        return tester.test(
+            "vocab-shard-wrong",
+            f"rank {rank} of {ranks} of the vocabulary {what}",
+            predicted,
+            values={"rank": float(rank), "ranks": float(ranks)},
+        )
+
     for missing in (True, False):
-        best: HypothesisTest | None = None
-        for ranks in RANKS:
-            width = vocabulary // ranks
-            for rank in range(ranks):
-                part = slice(rank * width, (rank + 1) * width)
-                remaining = total - weights[:, part].sum(axis=1, dtype=np.float64)
-                inside = (distribution.token >= part.start) & (distribution.token < part.stop)
-                if missing:
-                    predicted = own - np.log(np.maximum(remaining, 1e-12))
-                else:
-                    remaining = remaining + width * np.exp(-top)
-                    predicted = np.where(inside, -top, own) - np.log(remaining)
-                what = "is missing from the sum" if missing else "has logits of 0"
-                test = tester.test(
-                    "vocabulary-shards",
-                    "vocab-shard-wrong",
-                    f"rank {rank} of {ranks} of the vocabulary {what}",
-                    predicted,
-                    tester.distribution_at,
-                    values={"rank": float(rank), "ranks": float(ranks)},
-                )
-                if best is None or test.residual.nats < best.residual.nats:
-                    best = test
-        if best is not None:
-            yield best
+        best = smallest(
+            attempt(ranks, rank, missing=missing) for ranks in RANKS for rank in range(ranks)
+        )
+        assert best is not None
+        yield best
 
 
 SOFTCAP = Experiment(

@@ -7,20 +7,27 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from rcdiag.diagnosis.case import Array, Counts, Flags, rms, z_of_sums
 from rcdiag.diagnosis.experiments.fit import fit_residual
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTester
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
-
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
+from rcdiag.diagnosis.experiments.thresholds import (
+    EARLY,
+    LARGEST_DIFFERENCE,
+    LATE,
+    MANY,
+    NOT_ROUNDING,
+    OUTLYING,
+)
+from rcdiag.diagnosis.features.shared_prefixes import FEWEST_PAIRS
+from rcdiag.diagnosis.thresholds import FEW, FEWEST_OF_ROW, FEWEST_ROWS, MOST, NEARLY_ALL, RELATED
 
 ROW_OFF = 0.03  # share of a row's tokens from which on it is off
 NEAR = 8  # tokens whose positions are alike
-FEW = 0.02  # share of the tokens of a part of a row that may be off where the part is in order
 # Expected number of off tokens in that part, if they were spread as in all rows: by chance none
 # occurs with probability e^-2, in a seventh of the rows.
 NOT_CHANCE = 2.0
-REPEATED = 12  # pairs of tokens with one context from which on they tell
+FEWEST_OFF, FEWEST_TOKENS_OFF = 6, 10  # rows, and tokens, that are off
 
 
 class Pattern(Struct, frozen=True, kw_only=True):
@@ -51,8 +58,8 @@ def pattern_of(tester: HypothesisTester) -> Pattern:
     share = _share_off(sample, side)
     bad = share > ROW_OFF
     position = sample.position[at]
-    early, late = residual[position < 8], residual[position >= 24]
-    ratio = _rms(early) / max(_rms(late), 1e-9) if len(early) and len(late) else 1.0
+    early, late = residual[position < EARLY], residual[position >= LATE]
+    ratio = rms(early) / max(rms(late), 1e-9) if len(early) and len(late) else 1.0
     ends, begins = _within_rows(off, row, count, _usual(off, position, bad[row]))
     chosen = np.flatnonzero(bad)
     return Pattern(
@@ -70,18 +77,21 @@ def pattern_of(tester: HypothesisTester) -> Pattern:
     )
 
 
-def rows_off(sample: RescoredSample, side: Side) -> NDArray[np.bool_]:
+def rows_off(sample: RescoredSample, side: Side) -> Flags:
     """Flag the rows of a sample in which more than a few tokens are off, [rows]."""
     return _share_off(sample, side) > ROW_OFF
 
 
-def _tokens_off(sample: RescoredSample, side: Side) -> NDArray[np.bool_]:
+def _tokens_off(sample: RescoredSample, side: Side) -> Flags:
     """Flag tokens that are off by more than an engine's noise, [known tokens]."""
-    at = side.known_at
-    return (
-        np.abs(side.residual.values)
-        > 10.0 * sample.noise * side.sensitivity[at] + side.resolution[at] + 1e-4
-    )
+    return _off(sample, side, side.known_at, 1e-4)
+
+
+def _off(sample: RescoredSample, side: Side, at: Counts, least: float) -> Flags:
+    """Flag tokens that are off by more than an engine's noise and `least` nats, [at]."""
+    width = OUTLYING * sample.noise * side.sensitivity[at] + side.resolution[at]
+    flags: Flags = np.abs(side.recorded[at] - side.expected[at]) > width + least
+    return flags
 
 
 def _share_off(sample: RescoredSample, side: Side) -> Array:
@@ -93,14 +103,9 @@ def _share_off(sample: RescoredSample, side: Side) -> Array:
     return values
 
 
-def _rms(values: Array) -> float:
-    return float(np.sqrt(np.mean(values**2))) if len(values) else 0.0
-
-
 def _z(values: Array, row: Counts) -> float:
-    sums = np.bincount(row, np.clip(values, -5.0, 5.0))
-    error = float(np.sqrt(np.sum(sums**2)))
-    return float(sums.sum() / error) if error > 0 else 0.0
+    """Return the z of the mean of values against 0, rows as clusters."""
+    return z_of_sums(np.bincount(row, np.clip(values, -LARGEST_DIFFERENCE, LARGEST_DIFFERENCE)))
 
 
 def _by_chance(sample: RescoredSample, side: Side) -> float | None:
@@ -114,7 +119,7 @@ def _by_chance(sample: RescoredSample, side: Side) -> float | None:
         prompt, response = sample.prompt(int(row)), sample.response(int(row))
         tokens = sample.tokens_of([int(row)])
         base = prompt.tobytes()
-        for position in range(min(len(response), 24)):
+        for position in range(min(len(response), LATE)):
             key = base + b"|" + response[: position + 1].tobytes()
             seen.setdefault(key, []).append(int(tokens[position]))
     differ, same = 0, 0
@@ -122,25 +127,18 @@ def _by_chance(sample: RescoredSample, side: Side) -> float | None:
         known = [place for place in places if side.known[place]]
         if len(known) < 2:
             continue
-        values = side.recorded[known]
-        expected = side.expected[known]
-        sensitivity = side.sensitivity[known]
-        resolution = side.resolution[known]
-        far = np.abs(values - expected) > 10.0 * sample.noise * sensitivity + resolution + 1e-3
-        if not far.any():
+        if not _off(sample, side, np.array(known), NOT_ROUNDING).any():
             continue
-        spread = np.abs(values - np.median(values))
-        if (
-            np.median(spread)
-            > 5.0 * sample.noise * float(sensitivity.mean()) + resolution.max() + 1e-3
-        ):
+        values, sensitivity = side.recorded[known], float(side.sensitivity[known].mean())
+        width = OUTLYING / 2 * sample.noise * sensitivity + side.resolution[known].max()
+        if np.median(np.abs(values - np.median(values))) > width + NOT_ROUNDING:
             differ += 1
         else:
             same += 1
-    return differ / (differ + same) if differ + same >= REPEATED else None
+    return differ / (differ + same) if differ + same >= FEWEST_PAIRS else None
 
 
-def _usual(off: NDArray[np.bool_], position: Counts, counted: NDArray[np.bool_]) -> Array:
+def _usual(off: Flags, position: Counts, counted: Flags) -> Array:
     """Return the share of tokens that are off near each one's position, [known tokens].
 
     The first tokens of responses are often near-certain, so that other weights do not move them.
@@ -152,9 +150,7 @@ def _usual(off: NDArray[np.bool_], position: Counts, counted: NDArray[np.bool_])
     return values
 
 
-def _within_rows(
-    off: NDArray[np.bool_], row: Counts, count: int, usual: Array
-) -> tuple[Array, Array]:
+def _within_rows(off: Flags, row: Counts, count: int, usual: Array) -> tuple[Array, Array]:
     """Tell for every row whether tokens are off only before, or only after, one of its own."""
     ends, begins = np.zeros(count), np.zeros(count)
     borders = np.searchsorted(row, np.arange(count + 1))
@@ -162,10 +158,10 @@ def _within_rows(
         inside = slice(borders[index], borders[index + 1])
         flags = off[inside].astype(np.float64)
         size = len(flags)
-        if size < 16 or flags.sum() < 3:
+        if size < 2 * FEWEST_OF_ROW or flags.sum() < 3:
             continue
         sums = np.cumsum(flags)
-        places = np.arange(8, size - 7)
+        places = np.arange(FEWEST_OF_ROW, size - FEWEST_OF_ROW + 1)
         first = sums[places - 1] / places
         last = (sums[-1] - sums[places - 1]) / (size - places)
         # As many as there are in the row, spread as in all rows.
@@ -191,7 +187,7 @@ def _with_reward(sample: RescoredSample, at: Counts, residual: Array) -> float:
     return _z(np.nan_to_num(values * np.clip(residual, -1.0, 1.0)), row)
 
 
-def _later_turns(sample: RescoredSample, at: Counts, off: NDArray[np.bool_]) -> bool:
+def _later_turns(sample: RescoredSample, at: Counts, off: Flags) -> bool:
     """Tell whether all tokens that are off stand after a token that was not sampled."""
     sampled = sample.case.mask[sample.place]
     if sampled.all():
@@ -200,30 +196,30 @@ def _later_turns(sample: RescoredSample, at: Counts, off: NDArray[np.bool_]) -> 
     first = np.flatnonzero(sample.position == 0)
     lengths = np.diff(np.append(first, len(sampled)))
     after_tool = before - np.repeat(before[first], lengths) > 0
-    return bool(off.sum() > 10 and (off & ~after_tool[at]).sum() < 0.02 * off.sum())
+    return bool(off.sum() > FEWEST_TOKENS_OFF and (off & ~after_tool[at]).sum() < FEW * off.sum())
 
 
-def _by_engine(sample: RescoredSample, bad: NDArray[np.bool_]) -> bool:
+def _by_engine(sample: RescoredSample, bad: Flags) -> bool:
     """Tell whether the rows that are off are those of some engines."""
     engines = sample.case.facts.engine
     if engines is None:
         return False
     names = np.array([str(engines[int(row)]) for row in sample.rows])
     rates = [float(bad[names == name].mean()) for name in np.unique(names)]
-    return len(rates) > 1 and max(rates) > 0.7 and min(rates) < 0.1
+    return len(rates) > 1 and max(rates) > MANY and min(rates) < 0.1
 
 
-def _by_prompt(sample: RescoredSample, bad: NDArray[np.bool_]) -> bool:
+def _by_prompt(sample: RescoredSample, bad: Flags) -> bool:
     """Tell whether rows of one prompt are off together, where some prompts' are and some not."""
     groups: dict[bytes, list[bool]] = {}
     for row, flag in zip(sample.rows, bad, strict=True):
         groups.setdefault(sample.prompt(int(row)).tobytes(), []).append(bool(flag))
     large = [np.mean(flags) for flags in groups.values() if len(flags) >= 3]
-    if len(large) < 8 or not 0.05 < float(np.mean(bad)) < 0.95:
+    if len(large) < FEWEST_ROWS or not 1 - NEARLY_ALL < float(np.mean(bad)) < NEARLY_ALL:
         return False
     rate = float(np.mean(bad))
     spread = float(np.var(large))
-    return spread > 0.6 * rate * (1.0 - rate)
+    return spread > RELATED * rate * (1.0 - rate)
 
 
 def retokenised(tester: HypothesisTester) -> float | None:
@@ -238,11 +234,7 @@ def retokenised(tester: HypothesisTester) -> float | None:
     for row in sample.rows:
         tokens = sample.tokens_of([int(row)])
         ids = sample.response(int(row))
-        known = side.known[tokens]
-        far = np.abs(side.recorded[tokens] - side.expected[tokens])
-        off = known & (
-            far > 10.0 * sample.noise * side.sensitivity[tokens] + side.resolution[tokens] + 1e-3
-        )
+        off = side.known[tokens] & _off(sample, side, tokens, NOT_ROUNDING)
         began = int(np.argmax(off)) if off.any() else None
         differs = _differs(tester, ids, sample.case.mask[sample.place[tokens]])
         if differs is None and began is None:
@@ -253,9 +245,7 @@ def retokenised(tester: HypothesisTester) -> float | None:
     return agree / rows if rows >= 5 else None
 
 
-def _differs(
-    tester: HypothesisTester, ids: NDArray[np.int32], mask: NDArray[np.bool_]
-) -> int | None:
+def _differs(tester: HypothesisTester, ids: NDArray[np.int32], mask: Flags) -> int | None:
     """Return the first token that differs when the text of a response is encoded anew."""
     assert tester.encode is not None
     assert tester.decode is not None
@@ -275,13 +265,10 @@ def _differs(
     return best
 
 
-FEWEST_OFF, MOST_OFF = 6, 0.8  # rows that are off, and the share that they are at most
-
-
 def only_rows_off(sample: RescoredSample, side: Side) -> RescoredSample | None:
     """Return the sample of the rows that are off; None if the model does not explain the others."""
     off = rows_off(sample, side)
-    if not FEWEST_OFF <= off.sum() <= MOST_OFF * len(off):
+    if not FEWEST_OFF <= off.sum() <= MOST * len(off):
         return None
     at = side.known_at
     others = at[~np.isin(sample.owner[at], sample.rows[off])]

@@ -6,79 +6,54 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.experiments.fit import residuals
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
     GAIN,
-    Array,
-    Counts,
     Experiment,
     HypothesisTest,
     HypothesisTester,
 )
+from rcdiag.diagnosis.experiments.thresholds import FEWEST_OF_ID, LATE, NOT_ROUNDING
 from rcdiag.diagnosis.experiments.trainer_distribution import log_sum, scaled
+from rcdiag.diagnosis.features.storage import LOG_BASES
+from rcdiag.diagnosis.thresholds import FEWEST, LOST_IN_NOISE, SLIGHT
 from rcdiag.formats import share_of
 
-LN_2, LN_10 = float(np.log(2.0)), float(np.log(10.0))
 OFF = 12.0  # noise scales from which on a token is not explained
-SMALL = 0.05  # nats
+# Distance of a factor from 1, and of factor times ln base from 1, within which it is that.
+A_FACTOR, A_BASE = 0.005, 0.003
+# Ids that are scored as others: their number, and the tokens on which another id is searched.
+MOST_WRONG, SEARCHED = 16, 400
+FITS_BETTER = 2.0  # mean logarithm of the distance by which another row must be nearer
 
 
 def run_quantities(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try the likeliest token's log-prob, the entropy, and other units of the expected column."""
-    side, reading = tester.side, tester.sample.reading
-    at, expected = side.known_at, side.expected[side.known_at]
-    owner = tester.sample.owner[at]
-    at_one = np.all(side.temperature[at] == 1.0)
-    top, entropy = reading.top[at], reading.entropy[at]
-    if not at_one:
-        at_distribution = tester.distribution_at
-        distribution = tester.distribution
-        top_log_prob = -_entropy_and_top(tester)[0]
-        yield tester.test(
-            "quantities",
-            "top-one-recorded",
-            "log-prob of the likeliest token",
-            top_log_prob,
-            at_distribution,
-        )
-        entropies = distribution.entropy(tester.distribution_temperature)
-        for sign, words in ((1.0, "entropy"), (-1.0, "minus the entropy")):
-            yield tester.test(
-                "quantities", "entropy-recorded", words, sign * entropies, at_distribution
-            )
+    side, reading, at = tester.side, tester.sample.reading, tester.side.known_at
+    expected, owner = side.expected[at], tester.sample.owner[at]
+    if np.all(side.temperature[at] == 1.0):
+        of_context = at
+        top, entropy = reading.top[at], reading.entropy[at]
     else:
-        yield tester.test(
-            "quantities", "top-one-recorded", "log-prob of the likeliest token", top, at
-        )
-        for sign, words in ((1.0, "entropy"), (-1.0, "minus the entropy")):
-            yield tester.test("quantities", "entropy-recorded", words, sign * entropy, at)
-    yield tester.test("quantities", "sign-flipped", "minus the log-prob", -expected, at)
-    for base, name in ((LN_2, "2"), (LN_10, "10")):
-        yield tester.test(
-            "quantities", "log-base", f"logarithm of base {name}", expected / base, at
-        )
-    yield tester.test("quantities", "probabilities-stored", "the probability", np.exp(expected), at)
-    sums = _running_sums(expected, owner)
-    yield tester.test("quantities", "cumulative-stored", "running sums of the row", sums, at)
-    _, row = np.unique(owner, return_inverse=True)
+        of_context = tester.distribution_at
+        logits = scaled(tester.distribution.logits, tester.distribution_temperature)
+        top = logits.max(axis=1) - log_sum(logits)
+        entropy = tester.distribution.entropy(tester.distribution_temperature)
+    yield tester.test("top-one-recorded", "log-prob of the likeliest token", top, of_context)
+    yield tester.test("entropy-recorded", "entropy", entropy, of_context)
+    yield tester.test("entropy-recorded", "minus the entropy", -entropy, of_context)
+    yield tester.test("sign-flipped", "minus the log-prob", -expected, at)
+    for base in LOG_BASES:
+        words = f"logarithm of base {base}"
+        yield tester.test("log-base", words, expected / np.log(float(base)), at)
+    yield tester.test("probabilities-stored", "the probability", np.exp(expected), at)
+    _, first, row = np.unique(owner, return_index=True, return_inverse=True)
+    sums = np.cumsum(expected)
+    running = sums - (sums - expected)[first][row]
+    yield tester.test("cumulative-stored", "running sums of the row", running, at)
     means = (np.bincount(row, expected) / np.bincount(row))[row]
-    yield tester.test("quantities", "cumulative-stored", "the row's mean", means, at)
-
-
-def _entropy_and_top(tester: HypothesisTester) -> tuple[Array, Array]:
-    """Return -max log-prob and the entropy at the side's temperature, [tokens with logits]."""
-    logits = scaled(tester.distribution.logits, tester.distribution_temperature)
-    return log_sum(logits) - logits.max(axis=1), tester.distribution.entropy(
-        tester.distribution_temperature
-    )
-
-
-def _running_sums(values: Array, owner: Counts) -> Array:
-    """Add values up from the beginning of each row."""
-    sums = np.cumsum(values)
-    first = np.flatnonzero(np.append(True, owner[1:] != owner[:-1]))
-    before = sums[first] - values[first]
-    return sums - np.repeat(before, np.diff(np.append(first, len(values))))
+    yield tester.test("cumulative-stored", "the row's mean", means, at)
 
 
 def run_divided(tester: HypothesisTester) -> Iterator[HypothesisTest]:
@@ -86,16 +61,15 @@ def run_divided(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     side = tester.side
     at = side.known_at
     expected = tester.sample.reading.log_prob[at]
-    informative = np.abs(expected) > SMALL
-    if informative.sum() < 20:
+    informative = np.abs(expected) > SLIGHT
+    if informative.sum() < FEWEST:
         return
     factor = float(np.median(side.recorded[at][informative] / expected[informative]))
-    if not np.isfinite(factor) or factor <= 0 or abs(factor - 1.0) < 0.005:
+    if not np.isfinite(factor) or factor <= 0 or abs(factor - 1.0) < A_FACTOR:
         return
-    if min(abs(factor * LN_2 - 1.0), abs(factor * LN_10 - 1.0)) < 0.003:
+    if any(abs(factor * np.log(base) - 1.0) < A_BASE for base in LOG_BASES):
         return
     yield tester.test(
-        "divided",
         "log-probs-divided",
         f"log-probs, not logits, divided by {1.0 / factor:.3g}",
         factor * expected,
@@ -117,7 +91,7 @@ def run_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         shifted[inside] = side.expected[moved[inside]]
         # At the border of a row no neighbour exists: the recorded value counts as explained.
         shifted[~inside] = side.recorded[~inside]
-        yield tester.test("shifts", "shift-by-one", words, shifted[at], at)
+        yield tester.test("shift-by-one", words, shifted[at], at)
         own = np.abs(residuals(side.recorded[at], side.expected[at]))
         other = np.abs(residuals(side.recorded[at], shifted[at]))
         rows = np.searchsorted(sample.rows, sample.owner[at])
@@ -125,7 +99,6 @@ def run_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         if better.any() and not better.all():
             mixed = np.where(better[rows], shifted[at], side.expected[at])
             yield tester.test(
-                "shifts",
                 "shift-some-rows",
                 f"{words} in {share_of(float(better.mean()))}",
                 mixed,
@@ -140,7 +113,6 @@ def run_not_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     def attempt(rows: Counts) -> HypothesisTest:
         passages = [one for row in rows if len((one := tester.passage(int(row))).places) > 0]
         return tester.test(
-            "not-shifted",
             "logits-not-shifted",
             "log-prob under the logits that have read the token",
             tester.forward.after(passages),
@@ -156,28 +128,31 @@ def run_ids(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     side, sample = tester.side, tester.sample
     at = side.known_at
     residual = np.abs(residuals(side.recorded[at], side.expected[at]))
-    off = residual > OFF * (side.residual.scale * side.sensitivity[at] + 1e-3)
-    off &= residual > OFF * tester.sample.noise * side.sensitivity[at] + side.resolution[at] + 1e-3
+    off = residual > OFF * (side.residual.scale * side.sensitivity[at] + NOT_ROUNDING)
+    off &= (
+        residual
+        > OFF * tester.sample.noise * side.sensitivity[at] + side.resolution[at] + NOT_ROUNDING
+    )
     ids, counts = np.unique(sample.token[at], return_counts=True)
     wrong = np.array([int((off & (sample.token[at] == one)).sum()) for one in ids])
-    bad = ids[(wrong >= 3) & (wrong >= 0.5 * counts)]
+    bad = ids[(wrong >= FEWEST_OF_ID) & (wrong >= 0.5 * counts)]
     if (
         not len(bad)
-        or len(bad) > 16
+        or len(bad) > MOST_WRONG
         or (wrong.sum() - wrong[np.isin(ids, bad)].sum()) > wrong.sum() * 0.5
     ):
         return
     predicted = side.expected[at].copy()
     swaps = []
     for one in bad:
-        here = np.flatnonzero(off & (sample.token[at] == one))[:400]
+        here = np.flatnonzero(off & (sample.token[at] == one))[:SEARCHED]
         logits = sample.reading.logits_at(at[here])
         logits = scaled(logits, side.temperature[at[here]])
         log_probs = logits - np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1))[:, None]
         log_probs -= logits.max(1, keepdims=True)
         miss = np.median(np.abs(log_probs - side.recorded[at[here]][:, None]), axis=0)
         best = int(np.argmin(miss))
-        if miss[best] < 0.02 + 2 * tester.sample.noise and best != one:
+        if miss[best] < LOST_IN_NOISE + 2 * tester.sample.noise and best != one:
             predicted[here] = log_probs[:, best]
             swaps.append((int(one), best))
         elif np.ptp(side.recorded[at[here]]) == 0.0:
@@ -191,7 +166,6 @@ def run_ids(tester: HypothesisTester) -> Iterator[HypothesisTest]:
             for one, other in swaps
         )
         yield tester.test(
-            "token-ids",
             "eos-one-sided" if one_sided else "special-token-ids",
             f"token id {words}",
             predicted,
@@ -205,11 +179,9 @@ def run_rows(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     rows = sample.rows
     known = side.known
     spans = [sample.tokens_of([int(row)]) for row in rows]
-    width = 24
-    head = np.full((len(rows), width), np.nan)
-    expected = np.full((len(rows), width), np.nan)
+    head, expected = np.full((2, len(rows), LATE), np.nan)
     for index, span in enumerate(spans):
-        part = span[:width]
+        part = span[:LATE]
         head[index, : len(part)] = np.where(known[part], side.recorded[part], np.nan)
         expected[index, : len(part)] = side.expected[part]
     bad = tester.row_loss > np.median(tester.row_loss) if len(rows) > 1 else np.zeros(1, np.bool_)
@@ -222,7 +194,7 @@ def run_rows(tester: HypothesisTester) -> Iterator[HypothesisTest]:
             miss = np.nanmean(np.log(np.abs(expected - head[index]) + 1e-4), axis=1)
         miss[np.isnan(miss)] = np.inf
         best = int(np.argmin(miss))
-        if best != index and miss[best] < miss[index] - 2.0:
+        if best != index and miss[best] < miss[index] - FITS_BETTER:
             span, other = spans[index], spans[best]
             common = min(len(span), len(other))
             predicted[span[:common]] = side.expected[other[:common]]
@@ -231,7 +203,6 @@ def run_rows(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     if moved >= 2:
         at = side.known_at
         yield tester.test(
-            "other-rows",
             "rows-swapped",
             f"{moved} of {len(rows)} rows hold another row's values",
             predicted[at],

@@ -13,21 +13,23 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Array, Case, Counts, Flags, spread_over
 from rcdiag.diagnosis.experiments.fit import FLOAT32, Residual, fit_residual
 from rcdiag.diagnosis.experiments.rounding import Rounding, rounding_of
 from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
 from rcdiag.engines.changes import Forward, LowPrecision, Passage, Reading
 
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-
 DISTRIBUTION_TOKENS = 6_144  # whose logits are held
 DISTRIBUTION_LOGITS = 1 << 26  # logits that are held at most, of any vocabulary
 # 1 - p of the likeliest token from which a context is informative about the temperature
-UNSURE = 1e-3
+LEAST_UNSURE = 1e-3
 NOISE_ROWS = 32  # spread over the sample, on which rounding is measured
+
+
+def ranges(starts: Counts, lengths: Counts) -> Counts:
+    """Return the integers of several ranges, one after the other."""
+    parts = [np.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 class RescoredSample(Struct, frozen=True, dict=True):
@@ -103,12 +105,7 @@ class RescoredSample(Struct, frozen=True, dict=True):
 
     def tokens_of(self, rows: Sequence[int] | Counts) -> Counts:
         """Return the indices of some rows' tokens, in the order of the rows."""
-        starts = self.index_of_place[self.case.start[rows]]
-        lengths = self.case.lengths[rows]
-        return np.concatenate(
-            [np.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)]
-            or [np.zeros(0, np.int64)]
-        ).astype(np.int64)
+        return ranges(self.index_of_place[self.case.start[rows]], self.case.lengths[rows])
 
     def prompt(self, row: int) -> NDArray[np.int32]:
         """Return the prompt of a row of the case."""
@@ -134,17 +131,19 @@ def passage_of(case: Case, row: int, temperature: float = 1.0) -> Passage:
     return Passage(ids, places[places > 0], row, None, len(prompt), temperature)
 
 
-FEWEST_ROWS = 16  # that are read, however short the time
+# Rows that are read together, one block however short the time: rows are exchanged with neighbours,
+# or packed after them.
+BLOCK = 16
 TIMED = 4  # rows on which the time of a pass is measured
 
 
 def chosen_rows(case: Case, most: int) -> Counts:
-    """Choose at most `most` rows spread over a case, in blocks of 16 neighbours."""
+    """Choose at most `most` rows spread over a case, in blocks of neighbours."""
     count = len(case.lengths)
     if count <= most:
         return np.arange(count)
-    starts = np.linspace(0, count - 16, max(most // 16, 1)).astype(np.int64)
-    return np.unique((starts[:, None] + np.arange(16)).ravel())
+    starts = np.linspace(0, count - BLOCK, max(most // BLOCK, 1)).astype(np.int64)
+    return np.unique((starts[:, None] + np.arange(BLOCK)).ravel())
 
 
 def rows_in_time(
@@ -156,7 +155,7 @@ def rows_in_time(
     for that.
     """
     rows = chosen_rows(case, most)
-    if deadline is None or len(rows) <= FEWEST_ROWS:
+    if deadline is None or len(rows) <= BLOCK:
         return rows
     assert case.prompt_ids is not None
     first = [row for row in rows if len(case.prompt_ids.row(row)) and case.lengths[row]][:TIMED]
@@ -167,7 +166,7 @@ def rows_in_time(
     now = time.monotonic()
     of_row = (now - began) / max(len(first), 1)
     budget = 0.5 * (deadline - now) / (2 + checkpoints)
-    in_time = max(int(budget / max(of_row, 1e-9)), FEWEST_ROWS)
+    in_time = max(int(budget / max(of_row, 1e-9)), BLOCK)
     return rows if in_time >= len(rows) else chosen_rows(case, in_time)
 
 
@@ -175,21 +174,8 @@ def rescore(case: Case, rows: Counts, forward: Forward) -> RescoredSample:
     """Re-score rows of a case; rows without a prompt or response, or too long, are left out."""
     assert case.prompt_ids is not None
     vocabulary, context = forward.tensors.vocabulary, forward.tensors.context
-    fits = np.array(
-        [
-            len(case.prompt_ids.row(row)) > 0
-            and case.lengths[row] > 0
-            and (context is None or len(case.prompt_ids.row(row)) + case.lengths[row] <= context)
-            and _largest_id(case, row) < vocabulary
-            for row in rows
-        ],
-        dtype=np.bool_,
-    )
-    rows = rows[fits]
-    place = np.concatenate(
-        [np.arange(case.start[row], case.start[row] + case.lengths[row]) for row in rows]
-        or [np.zeros(0, np.int64)]
-    ).astype(np.int64)
+    rows = np.array([row for row in rows if _fits(case, row, vocabulary, context)], np.int64)
+    place = ranges(case.start[rows], case.lengths[rows])
     reading = forward.read([passage_of(case, int(row)) for row in rows])
     owner, position = case.owner[place], case.position[place]
     token, usable = case.token_id[place].astype(np.int64), case.mask[place]
@@ -213,38 +199,34 @@ def rescore(case: Case, rows: Counts, forward: Forward) -> RescoredSample:
     )
 
 
-def _largest_id(case: Case, row: int) -> int:
+def _fits(case: Case, row: int, vocabulary: int, context: int | None) -> bool:
+    """Tell whether a row has a prompt and a response that the model can read."""
     assert case.prompt_ids is not None
-    start = case.start[row]
+    prompt, start = case.prompt_ids.row(row), case.start[row]
     response = case.token_id[start : start + case.lengths[row]]
-    return int(max(case.prompt_ids.row(row).max(initial=0), response.max(initial=0)))
+    if not len(prompt) or not len(response):
+        return False
+    short = context is None or len(prompt) + len(response) <= context
+    return bool(short and max(prompt.max(), response.max()) < vocabulary)
 
 
 def _distribution_tokens(reading: Reading, sampled: Flags, vocabulary: int) -> Counts:
     """Choose tokens whose contexts are unsure, whatever was sampled there."""
-    unsure = np.flatnonzero(sampled & (-np.expm1(reading.top) > UNSURE))
+    unsure = np.flatnonzero(sampled & (-np.expm1(reading.top) > LEAST_UNSURE))
     most = max(min(DISTRIBUTION_TOKENS, DISTRIBUTION_LOGITS // vocabulary), 64)
-    if len(unsure) <= most:
-        return unsure
-    return unsure[np.linspace(0, len(unsure) - 1, most).astype(np.int64)]
+    return unsure[spread_over(len(unsure), most)]
 
 
 def _rounding(case: Case, rows: Counts, forward: Forward, reading: Reading) -> Rounding:
     """Measure what the same weights in bfloat16 leave on some rows."""
-    few = np.unique(np.linspace(0, len(rows) - 1, min(NOISE_ROWS, len(rows))).astype(np.int64))
+    few = spread_over(len(rows), NOISE_ROWS)
     lengths = case.lengths[rows]
-    ends = np.cumsum(lengths)
-    at = np.concatenate(
-        [np.arange(ends[row] - lengths[row], ends[row]) for row in few] or [np.zeros(0, np.int64)]
-    ).astype(np.int64)
-    passages = [passage_of(case, int(rows[row])) for row in few]
+    at = ranges((np.cumsum(lengths) - lengths)[few], lengths[few])
+    places = ranges(case.start[rows[few]], lengths[few])
+    passages = [passage_of(case, int(row)) for row in rows[few]]
     made = forward.log_probs(passages, LowPrecision()) if passages else np.zeros(0)
     exact = np.full(len(at), FLOAT32)
     residual = fit_residual(made, reading.log_prob[at], reading.reach[at], exact)
-    places = np.concatenate(
-        [np.arange(case.start[rows[row]], case.start[rows[row]] + lengths[row]) for row in few]
-        or [np.zeros(0, np.int64)]
-    ).astype(np.int64)
     return rounding_of(residual, case.token_id[places].astype(np.int64), case.owner[places])
 
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from rcdiag.diagnosis.experiments.fit import UNSURE, Counts, Residual
+from rcdiag.diagnosis.case import Counts
+from rcdiag.diagnosis.experiments.fit import Residual
+from rcdiag.diagnosis.experiments.thresholds import FEWEST_OF_ID, UNSURE
+from rcdiag.diagnosis.thresholds import PART
 
 LEAST, MOST = 1e-3, 0.3  # noise of logits that is never less, and never more
 # Two engines in bfloat16 leave .75 to 1.1 times what the model's own pass does; other kernels, and
 # few rows to measure it on, are given room.
 ROOM = 1.6
 FEWEST = 300  # unsure tokens that tell what follows the token's id
-FEWEST_OF_ID = 3  # tokens of one id in each half of the rows
 CLIPPED = 8.0  # scales beyond which one token says no more of its id
-LIGHTEST = 2.0  # tail that any rounding may have
-TAILS = 2.0  # times the tail of rounding, from which on few tokens are off for another reason
-MORE_BY_ID = 0.2  # share of the squares by which more follows the token's id than of rounding
+# The tail that any rounding may have, and times the tail of rounding, from which on few tokens are
+# off for another reason.
+LIGHTEST, TAILS = 2.0, 2.0
 
 
 class Rounding(Struct, frozen=True, kw_only=True):
@@ -42,7 +44,7 @@ class Rounding(Struct, frozen=True, kw_only=True):
     def follows_ids_in(self, residual: Residual, token: Counts, owner: Counts) -> bool:
         """Tell whether more of what is left follows the token's id than of rounding does."""
         mine = by_token(residual, token, owner)
-        return mine is not None and mine > (self.by_token or 0.0) + MORE_BY_ID
+        return mine is not None and mine > (self.by_token or 0.0) + PART
 
 
 def rounding_of(residual: Residual, token: Counts, owner: Counts) -> Rounding:

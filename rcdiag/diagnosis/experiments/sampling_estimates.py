@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from rcdiag.diagnosis.case import Array, Counts, Flags
 from rcdiag.diagnosis.experiments.fit import Estimate, golden
 from rcdiag.diagnosis.experiments.trainer_distribution import (
     Ranked,
@@ -21,40 +21,11 @@ from rcdiag.diagnosis.experiments.trainer_distribution import (
     scaled,
 )
 
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
-
-
-class Surprise(Struct, frozen=True):
-    """Mean of surprisal - entropy over sampled tokens, 0 under the distribution that sampled."""
-
-    # nats per token; below 0 the tokens are of a sharper distribution, above 0 of a flatter one
-    excess: float
-    z: float  # standard errors from 0, rows as clusters
-    tokens: int
-
-
-def surprise(log_prob: Array, entropy: Array, owner: Counts) -> Surprise:
-    """Compare surprisal and entropy of one distribution over sampled tokens, [tokens] nats.
-
-    It needs no model where a table holds a policy's entropies beside its log-probs.
-    """
-    good = np.isfinite(log_prob) & np.isfinite(entropy)
-    excess = (-log_prob - entropy)[good]
-    if not len(excess):
-        return Surprise(0.0, 0.0, 0)
-    _, row = np.unique(owner[good], return_inverse=True)
-    sums = np.bincount(row, weights=excess)
-    error = float(np.sqrt(np.sum(sums**2)))
-    z = float(sums.sum() / error) if error > 0 else 0.0
-    return Surprise(float(excess.mean()), z, len(excess))
-
-
 SPAN = 4  # tokens in a row
 FOREIGN = 3.0  # nats of surprisal above entropy, on average over a span
 
 
-def foreign_tokens(log_prob: Array, entropy: Array, owner: Counts) -> NDArray[np.bool_]:
+def foreign_tokens(log_prob: Array, entropy: Array, owner: Counts) -> Flags:
     """Flag tokens in spans that the policy would hardly have sampled, [tokens].
 
     Another temperature raises the surprisal a little everywhere; tool or template text has it in

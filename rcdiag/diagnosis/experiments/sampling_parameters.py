@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
+from rcdiag.diagnosis.case import Array, Counts, Flags, spread_over
 from rcdiag.diagnosis.experiments.fit import (
     Estimate,
     golden,
@@ -17,39 +20,78 @@ from rcdiag.diagnosis.experiments.fit import (
     searched,
 )
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
-    Array,
-    Counts,
+    LEAST_GAIN,
     Experiment,
     HypothesisTest,
     HypothesisTester,
 )
+from rcdiag.diagnosis.experiments.thresholds import FEWEST_OF_ID, SCANNED
 from rcdiag.diagnosis.experiments.trainer_distribution import Ranked, log_prob, scaled, softmax
 
-SCANNED = 1_500  # tokens on which strengths are searched
 REPETITION = (0.8, 0.9, 0.97, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)
 ADDED = (-2.0, -1.0, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 1.0, 2.0)
 MOST_BIASED = 6  # most token ids with a bias; if as many are found the column has another fault
 BANNED = -30.0  # the bias of a token that cannot be sampled
 HELD_BACK = -3.0  # start of the search for the bias of an id that is rarely sampled
-FEW = 3  # occurrences from which on an id's own bias is estimated
+GAIN_OF_BIAS = 0.003  # nats per token: a bias that gains less explains nothing
+# Nats around a start in which a bias is searched, at first and once all are found.
+FAR_SEARCH, NEAR_SEARCH = 2.5, 1.5
+# Times that an id with a bias is expected, and share of them, below which it hardly occurs.
+FEWEST_FAVOURED, MUCH_RARER = 10.0, 0.3
 
 
-def seen_before(
-    tester: HypothesisTester, chosen: Counts
-) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-    """Return which ids the prompt has, and how often the response so far has each.
+class SeenTokens(Struct, frozen=True):
+    """Which ids stood before each of some tokens of the distribution."""
 
-    Both are [tokens, vocabulary].
-    """
+    at: Counts  # [tokens] index in the distribution
+    prompt: Flags  # [tokens, vocabulary] the prompt has the id
+    counts: NDArray[np.float32]  # [tokens, vocabulary] how often the response so far has the id
+
+
+def seen_before(tester: HypothesisTester, chosen: Counts) -> SeenTokens:
+    """Find the ids before some tokens of the distribution."""
     distribution, sample = tester.distribution, tester.sample
-    vocabulary = distribution.logits.shape[1]
-    prompt = np.zeros((len(chosen), vocabulary), np.bool_)
-    counts = np.zeros((len(chosen), vocabulary), np.float32)
+    shape = len(chosen), distribution.logits.shape[1]
+    prompt, counts = np.zeros(shape, np.bool_), np.zeros(shape, np.float32)
     for index, at in enumerate(chosen):
         row, position = int(distribution.owner[at]), int(distribution.position[at])
         prompt[index, sample.prompt(row)] = True
         np.add.at(counts[index], sample.response(row)[:position], 1.0)
-    return prompt, counts
+    return SeenTokens(chosen, prompt, counts)
+
+
+Logits = NDArray[np.float32]
+# Name -> cause, strengths that are tried, and logits under a penalty of a strength.
+PENALTIES_TRIED: dict[
+    str, tuple[str, Sequence[float], Callable[[Logits, float, SeenTokens], NDArray[Any]]]
+] = {
+    "repetition penalty": (
+        "repetition-penalty",
+        REPETITION,
+        lambda logits, strength, seen: np.where(
+            seen.prompt | (seen.counts > 0),
+            np.where(logits > 0, logits / strength, logits * strength),
+            logits,
+        ),
+    ),
+    "presence penalty": (
+        "presence-penalty",
+        ADDED,
+        lambda logits, strength, seen: logits - np.float32(strength) * (seen.counts > 0),
+    ),
+    "presence penalty, prompt counted": (
+        "presence-penalty",
+        ADDED,
+        lambda logits, strength, seen: (
+            logits - np.float32(strength) * (seen.prompt | (seen.counts > 0))
+        ),
+    ),
+    "frequency penalty": (
+        "penalty",
+        ADDED,
+        lambda logits, strength, seen: logits - np.float32(strength) * seen.counts,
+    ),
+}
 
 
 def run_penalties(tester: HypothesisTester) -> Iterator[HypothesisTest]:
@@ -57,72 +99,37 @@ def run_penalties(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     distribution = tester.distribution
     if not len(distribution):
         return
-    few = np.unique(
-        np.linspace(0, len(distribution) - 1, min(SCANNED, len(distribution))).astype(np.int64)
-    )
-    every = np.arange(len(distribution))
-    slugs = {
-        "repetition penalty": "repetition-penalty",
-        "presence penalty": "presence-penalty",
-        "presence penalty, prompt counted": "presence-penalty",
-        "frequency penalty": "penalty",
-    }
-    seen = {"few": seen_before(tester, few)}
 
-    def predicted(kind: str, strength: float, chosen: Counts, which: str) -> Array:
-        prompt, counts = seen[which]
-        logits = distribution.logits[chosen]
-        if kind == "repetition penalty":
-            known = prompt | (counts > 0)
-            moved = np.where(logits > 0, logits / strength, logits * strength)
-            logits = np.where(known, moved, logits)
-        elif kind == "presence penalty":
-            logits = logits - np.float32(strength) * (counts > 0).astype(np.float32)
-        elif kind == "presence penalty, prompt counted":
-            seen_ids = (prompt | (counts > 0)).astype(np.float32)
-            logits = logits - np.float32(strength) * seen_ids
-        else:
-            logits = logits - np.float32(strength) * counts
-        return log_prob(
-            scaled(logits, tester.distribution_temperature[chosen]), distribution.token[chosen]
-        )
+    def predicted(kind: str, strength: float, seen: SeenTokens) -> Array:
+        penalised = PENALTIES_TRIED[kind][2]
+        logits = penalised(distribution.logits[seen.at], strength, seen)
+        temperature = tester.distribution_temperature[seen.at]
+        return log_prob(scaled(logits, temperature), distribution.token[seen.at])
+
+    few = seen_before(tester, spread_over(len(distribution), SCANNED))
+    at = tester.distribution_at[few.at]
+
+    def loss(kind: str, strength: float) -> float:
+        return tester.residual_of(predicted(kind, strength, few), at).nats
 
     found = []
-    for kind in slugs:
-        grid = REPETITION if kind == "repetition penalty" else ADDED
-
-        def loss(strength: float, kind: str = kind) -> float:
-            return tester.residual_of(
-                predicted(kind, strength, few, "few"), tester.distribution_at[few]
-            ).nats
-
-        strength, least = searched(loss, grid, steps=8)
+    for kind, (_, grid, _) in PENALTIES_TRIED.items():
+        strength, least = searched(partial(loss, kind), grid, steps=8)
         found.append((least, kind, strength))
     least, kind, strength = min(found)
-    if (
-        least
-        > tester.residual_of(
-            tester.side.expected[tester.distribution_at[few]], tester.distribution_at[few]
-        ).nats
-        - 0.02
-    ):
+    if least > tester.residual_of(tester.side.expected[at], at).nats - LEAST_GAIN:
         return
-    size = _strength_interval(tester, few, lambda at: predicted(kind, at, few, "few"), strength)
-    for start in range(0, len(every), SCANNED):
-        seen[f"{start}"] = seen_before(tester, every[start : start + SCANNED])
-    whole = np.concatenate(
-        [
-            predicted(kind, strength, every[start : start + SCANNED], f"{start}")
-            for start in range(0, len(every), SCANNED)
-        ]
-    )
+    size = _strength_interval(tester, few.at, lambda one: predicted(kind, one, few), strength)
+    # Ids that were seen before take much memory.
+    whole = [
+        predicted(kind, strength, seen_before(tester, part))
+        for part in np.split(
+            np.arange(len(distribution)), range(SCANNED, len(distribution), SCANNED)
+        )
+    ]
+    slug = PENALTIES_TRIED[kind][0]
     yield tester.test(
-        "penalties",
-        slugs[kind],
-        f"{kind}: {size}",
-        whole,
-        tester.distribution_at,
-        values={slugs[kind].replace("-", "_"): strength},
+        slug, f"{kind}: {size}", np.concatenate(whole), values={slug.replace("-", "_"): strength}
     )
 
 
@@ -137,136 +144,141 @@ def _strength_interval(
 
     def by_row(value: float) -> Array:
         residual = residuals(tester.side.recorded[at], predicted(value))
-        return np.bincount(row, loss_at(residual, sensitivity, scale, resolution)).astype(
-            np.float64
-        )
+        losses = loss_at(residual, sensitivity, scale, resolution)
+        return np.bincount(row, losses).astype(np.float64)
 
     return interval(by_row, strength, 0.01 * max(abs(strength), 0.1))
+
+
+class BiasedColumn(Struct, frozen=True, kw_only=True):
+    """A column's prediction under biases on the logits of some token ids.
+
+    A bias b of token v adds b to its own log-prob and takes log(1 + p (e^b - 1)) off all.
+    """
+
+    token: Counts  # [tokens]
+    probability: NDArray[np.float32]  # [tokens, vocabulary] without a bias
+    expected: Array  # [tokens] nats, without a bias
+    recorded: Array  # [tokens] nats
+    sensitivity: Array  # [tokens]
+    resolution: Array  # [tokens] nats
+    noise: float  # scale of an engine's logit noise
+
+    def predicted(self, biases: Mapping[int, float]) -> Array:
+        """Return the expected column under biases by token id, [tokens] nats."""
+        total, own = np.ones(len(self.token)), np.zeros(len(self.token))
+        for token, bias in biases.items():
+            total += self.probability[:, token].astype(np.float64) * np.expm1(bias)
+            own[self.token == token] += bias
+        values: Array = self.expected - np.log(np.maximum(total, 1e-9)) + own
+        return values
+
+    def loss(self, biases: Mapping[int, float]) -> float:
+        """Return the mean loss under biases, nats per token."""
+        residual, scale = residuals(self.recorded, self.predicted(biases)), max(self.noise, 1e-3)
+        return float(loss_at(residual, self.sensitivity, scale, self.resolution).mean())
+
+    def fitted(self, biases: Mapping[int, float], token: int, start: float, far: float) -> float:
+        """Return the bias of one token that fits best, searched up to `far` nats from a start."""
+        best, _ = golden(lambda bias: self.loss({**biases, token: bias}), start - far, start + far)
+        return best
+
+    def next_bias(self, biases: Mapping[int, float]) -> tuple[int, float] | None:
+        """Return the token id whose bias explains most beside those found, and the bias."""
+        sampled = set(self.token.tolist())
+        # An id that was sampled is not banned, though its bias may be as good as a ban for all
+        # others.
+        starts = [
+            (token, start)
+            for token, guess in self._candidates(biases)
+            for start in (guess, HELD_BACK if token in sampled else BANNED)
+        ]
+        if not starts:
+            return None
+        _, token, start = min((self.loss({**biases, one: at}), one, at) for one, at in starts)
+        return token, self.fitted(biases, token, start, FAR_SEARCH) if start > BANNED else start
+
+    def never_sampled(self, token: int, bias: float) -> bool:
+        """Tell whether a favoured id is hardly sampled, as it would be with that bias."""
+        if bias <= 0.0:
+            return False
+        own = self.probability[:, token].astype(np.float64) * np.exp(bias)
+        expected = float((own / (1.0 - self.probability[:, token] + own)).sum())
+        return (
+            expected > FEWEST_FAVOURED and int((self.token == token).sum()) < MUCH_RARER * expected
+        )
+
+    def _candidates(self, biases: Mapping[int, float]) -> list[tuple[int, float]]:
+        """Return ids that may have a bias, with a guess of it.
+
+        Some are off themselves when sampled; for others a bias would explain the shift of all
+        remaining tokens through the normalisation.
+        """
+        residual = residuals(self.recorded, self.predicted(biases))
+        width = self.noise * self.sensitivity + self.resolution + 1e-4
+        weight = 1.0 / width**2
+        excess = np.clip(np.clip(np.expm1(-residual), -1.0, 3.0), -30.0 * width, 30.0 * width)
+        along = (weight * excess) @ self.probability
+        size = np.maximum(weight @ (self.probability**2), 1e-6)
+        saved, factor = along**2 / size, along / size
+        saved[list(biases)] = 0.0
+        found = [
+            (int(one), float(np.log(np.clip(1.0 + factor[one], 0.02, 20.0))))
+            for one in np.argsort(-saved)[:4]
+            if saved[one] > 0
+        ]
+        ids, of_id, count = np.unique(self.token, return_inverse=True, return_counts=True)
+        order = np.argsort(of_id, kind="stable")
+        parts = np.split(residual[order], np.cumsum(count)[:-1])
+        middle = np.array([np.median(part) for part in parts])
+        strength = np.where(count >= FEWEST_OF_ID, np.abs(middle) * np.sqrt(count), 0.0)
+        for index in np.argsort(-strength)[:6]:
+            if strength[index] > 0 and int(ids[index]) not in biases:
+                found.append((int(ids[index]), float(middle[index])))
+        return found
 
 
 def run_biases(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Find token ids with a bias: those that were pushed or held back, and those banned.
 
-    A bias b of token v adds b to its own log-prob and takes log(1 + p (e^b - 1)) off all. Ids are
-    taken one by one, the one first that explains most.
+    Ids are taken one by one, the one first that explains most.
     """
-    distribution = tester.distribution
+    distribution, side, at = tester.distribution, tester.side, tester.distribution_at
     if not len(distribution):
         return
-    probability = softmax(scaled(distribution.logits, tester.distribution_temperature))
-    expected = tester.side.expected[tester.distribution_at]
-    sensitivity, resolution = (
-        tester.side.sensitivity[tester.distribution_at],
-        tester.side.resolution[tester.distribution_at],
+    column = BiasedColumn(
+        token=distribution.token,
+        probability=softmax(scaled(distribution.logits, tester.distribution_temperature)),
+        expected=side.expected[at],
+        recorded=side.recorded[at],
+        sensitivity=side.sensitivity[at],
+        resolution=side.resolution[at],
+        noise=tester.sample.noise,
     )
-    recorded = tester.side.recorded[tester.distribution_at]
     biases: dict[int, float] = {}
-
-    def predicted(biases: Mapping[int, float]) -> Array:
-        total, own = np.ones(len(distribution)), np.zeros(len(distribution))
-        for token, bias in biases.items():
-            total += probability[:, token].astype(np.float64) * np.expm1(bias)
-            own[distribution.token == token] += bias
-        values: Array = expected - np.log(np.maximum(total, 1e-9)) + own
-        return values
-
-    def loss(biases: Mapping[int, float]) -> float:
-        residual = residuals(recorded, predicted(biases))
-        return float(
-            loss_at(residual, sensitivity, max(tester.sample.noise, 1e-3), resolution).mean()
-        )
-
-    def with_bias(token: int, bias: float) -> float:
-        return loss({**biases, token: bias})
-
-    least, sampled = loss({}), set(distribution.token.tolist())
-    for _ in range(MOST_BIASED):
-        residual = residuals(recorded, predicted(biases))
-        found: list[tuple[float, int, float]] = []
-        width = tester.sample.noise * sensitivity + resolution + 1e-4
-        for token, guess in _candidates(
-            distribution.token, residual, width, probability, set(biases)
-        ):
-            # An id that was sampled is not banned, though its bias may be as good as a ban for all
-            # others.
-            for start in (guess, HELD_BACK if token in sampled else BANNED):
-                found.append((loss({**biases, token: start}), token, start))
-        if not found:
+    least = column.loss({})
+    while len(biases) < MOST_BIASED and (found := column.next_bias(biases)) is not None:
+        token, bias = found
+        reached = column.loss({**biases, token: bias})
+        if reached > least - GAIN_OF_BIAS or column.never_sampled(token, bias):
             break
-        _, token, start = min(found)
-        if start > BANNED:
-            start, _ = golden(partial(with_bias, token), start - 2.5, start + 2.5)
-        reached = loss({**biases, token: start})
-        if reached > least - 0.003 or _never_sampled(distribution.token, probability, token, start):
-            break
-        biases[token], least = start, reached
+        biases[token], least = bias, reached
     if not 0 < len(biases) < MOST_BIASED:
         return
     # The first ids were fitted while others were still off.
     for token in list(biases) if len(biases) > 1 else []:
         if biases[token] > BANNED:
-            biases[token], _ = golden(
-                partial(with_bias, token), biases[token] - 1.5, biases[token] + 1.5
-            )
+            biases[token] = column.fitted(biases, token, biases[token], NEAR_SEARCH)
     names = ", ".join(
         f"{token} {'banned' if bias <= BANNED / 2 else f'{bias:+.2f}'}"
         for token, bias in biases.items()
     )
     yield tester.test(
-        "biases",
         "logit-bias",
         f"token ids with a bias: {names}",
-        predicted(biases),
-        tester.distribution_at,
+        column.predicted(biases),
         values={f"bias_{token}": bias for token, bias in biases.items()},
     )
-
-
-def _never_sampled(
-    tokens: Counts, probability: NDArray[np.float32], token: int, bias: float
-) -> bool:
-    """Tell whether a favoured id is hardly sampled: a sampler with that bias would sample it."""
-    if bias <= 0.0:
-        return False
-    own = probability[:, token].astype(np.float64) * np.exp(bias)
-    expected = float((own / (1.0 - probability[:, token] + own)).sum())
-    return expected > 10.0 and int((tokens == token).sum()) < 0.3 * expected
-
-
-def _candidates(
-    token: Counts,
-    residual: Array,
-    width: Array,
-    probability: NDArray[np.float32],
-    taken: set[int],
-) -> list[tuple[int, float]]:
-    """Return ids that may have a bias, with a guess of it; `width` is the noise, [tokens].
-
-    Some are off themselves when sampled; for others a bias would explain the shift of all remaining
-    tokens through the normalisation.
-    """
-    weight = 1.0 / width**2
-    excess = np.clip(np.clip(np.expm1(-residual), -1.0, 3.0), -30.0 * width, 30.0 * width)
-    along = (weight * excess) @ probability
-    size = np.maximum(weight @ (probability**2), 1e-6)
-    saved = along**2 / size
-    factor = along / size
-    saved[list(taken)] = 0.0
-    found = [
-        (int(one), float(np.log(np.clip(1.0 + factor[one], 0.02, 20.0))))
-        for one in np.argsort(-saved)[:4]
-        if saved[one] > 0
-    ]
-    ids, of_id, count = np.unique(token, return_inverse=True, return_counts=True)
-    order = np.argsort(of_id, kind="stable")
-    middle = np.array(
-        [np.median(part) for part in np.split(residual[order], np.cumsum(count)[:-1])]
-    )
-    strength = np.where(count >= FEW, np.abs(middle) * np.sqrt(count), 0.0)
-    for index in np.argsort(-strength)[:6]:
-        if strength[index] > 0 and int(ids[index]) not in taken:
-            found.append((int(ids[index]), float(middle[index])))
-    return found
 
 
 def run_min_tokens(tester: HypothesisTester) -> Iterator[HypothesisTest]:
@@ -295,10 +307,8 @@ def run_min_tokens(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     predicted = expected - np.where(distribution.position <= last, np.log(allowed), 0.0)
     yield tester.test(
         "min-tokens",
-        "min-tokens",
         f"end token banned before token {last + 1}" + (f" to {upto}" if upto > last + 1 else ""),
         predicted,
-        tester.distribution_at,
         values={"min_tokens": float(last + 1)},
     )
 
@@ -343,7 +353,7 @@ def run_kept_sets(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     for slug, rule, kept, grid, between in rules:
 
         def loss(value: float, kept: Callable[[float], Array] = kept) -> float:
-            return tester.residual_of(expected - np.log(kept(value)), tester.distribution_at).nats
+            return tester.residual_of(expected - np.log(kept(value))).nats
 
         losses = [loss(float(value)) for value in grid]
         best = int(np.argmin(losses))
@@ -353,14 +363,8 @@ def run_kept_sets(tester: HypothesisTester) -> Iterator[HypothesisTest]:
             finer, least = golden(loss, float(low), float(high), steps=9)
             value = finer if least < losses[best] else value
         predicted = expected - np.log(kept(value))
-        yield tester.test(
-            "kept-sets",
-            slug,
-            f"{rule} {value:.3g}",
-            predicted,
-            tester.distribution_at,
-            values={rule.replace("-", "_"): value},
-        )
+        values = {rule.replace("-", "_"): value}
+        yield tester.test(slug, f"{rule} {value:.3g}", predicted, values=values)
 
 
 KEPT_SETS = Experiment(

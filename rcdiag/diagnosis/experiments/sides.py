@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from rcdiag.diagnosis.experiment_fit import NO_RIVAL, ExperimentFit
+from rcdiag.diagnosis.case import Array, Counts, Flags, spread_over
+from rcdiag.diagnosis.experiment_fit import ExperimentFit
 from rcdiag.diagnosis.experiments.fit import FLOAT32, Residual, fit_residual, searched
-from rcdiag.diagnosis.experiments.hypothesis_tester import Array
-from rcdiag.diagnosis.experiments.rescored_sample import Counts, Flags, RescoredSample, Side
+from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.diagnosis.experiments.rounding import LIGHTEST, by_token
+from rcdiag.diagnosis.experiments.thresholds import SCANNED
 from rcdiag.diagnosis.features.storage import StoredColumn
 
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.8, 2.2, 3.0)
 # Share of tokens that an honest engine leaves far off: more are a fault of few tokens.
-FEW_OFF = 0.004
+FEW_OFF, FAR_TIMES = 0.004, 2.5  # the latter times the bound of an outlier
+# Nats per token by which the stated temperature must fit better than 1, and a searched one better
+# than both; and the contexts that a search needs.
+BETTER, SURELY_BETTER, FEWEST_CONTEXTS = 0.01, 0.1, 50
 EXACT = 3e-5  # scale of the noise of two float32 passes
 # tail above which a dense trainer's column is more than the rounding of its own model
 UNEVEN = 10.0
-SCANNED = 1_500  # distribution tokens on which temperatures are searched
 
 
 def side_of(sample: RescoredSample, name: str, policy: str) -> Side:
@@ -28,7 +31,7 @@ def side_of(sample: RescoredSample, name: str, policy: str) -> Side:
     stated = sample.stated_temperature
     if np.any(stated != 1.0):
         other = _side(sample, name, policy, recorded, known, stated)
-        if other.residual.nats < made.residual.nats - 0.01:
+        if other.residual.nats < made.residual.nats - BETTER:
             made = other
     if made.explained:
         return made
@@ -77,7 +80,7 @@ def _side(
         explained=(
             residual.scale <= sample.noise
             and residual.within(sample.noise)
-            and residual.outlying(2.5 * sample.noise) < FEW_OFF
+            and residual.outlying(FAR_TIMES * sample.noise) < FEW_OFF
             and not uneven
         ),
     )
@@ -95,50 +98,29 @@ def _resolution(sample: RescoredSample, recorded: Array, known: Flags) -> Array:
 def scanned_temperature(sample: RescoredSample, side: Side) -> float | None:
     """Find one temperature that explains a column better than 1 does; None without one."""
     chosen = np.flatnonzero(side.known[sample.distribution_at])
-    if len(chosen) < 50:
+    if len(chosen) < FEWEST_CONTEXTS:
         return None
-    few = chosen[np.unique(np.linspace(0, len(chosen) - 1, SCANNED).astype(np.int64))]
+    few = chosen[spread_over(len(chosen), SCANNED)]
     distribution, at = sample.distribution.take(few), sample.distribution_at[few]
-    recorded, sensitivity, resolution = (
-        side.recorded[at],
-        sample.reading.reach[at],
-        side.resolution[at],
+
+    def loss(expected: Array) -> float:
+        reach, resolution = sample.reading.reach[at], side.resolution[at]
+        return fit_residual(side.recorded[at], expected, reach, resolution).nats
+
+    log_temperature, least = searched(
+        lambda log_t: loss(distribution.log_prob_at(float(np.exp(log_t)))),
+        np.log(TEMPERATURES).tolist(),
     )
-
-    def loss(log_temperature: float) -> float:
-        return fit_residual(
-            recorded,
-            distribution.log_prob_at(float(np.exp(log_temperature))),
-            sensitivity,
-            resolution,
-        ).nats
-
-    log_temperature, least = searched(loss, np.log(TEMPERATURES).tolist(), steps=14)
-    own = fit_residual(recorded, side.expected[at], sensitivity, resolution).nats
-    return float(np.exp(log_temperature)) if least < own - 0.1 else None
+    return (
+        float(np.exp(log_temperature)) if least < loss(side.expected[at]) - SURELY_BETTER else None
+    )
 
 
 def fit_of_side(
-    sample: RescoredSample,
-    side: Side,
-    kind: str,
-    *,
-    explained: float,
-    z: float = 0.0,
-    lead: float = NO_RIVAL,
-    not_run: float = 0.0,
+    sample: RescoredSample, side: Side, kind: str, *, explained: float, **more: float
 ) -> ExperimentFit:
     """Return the evidence of a conclusion on a column, as the unchanged model explains it."""
-    return fit_of_residual(
-        sample,
-        side.residual,
-        side.known_at,
-        kind,
-        explained=explained,
-        z=z,
-        lead=lead,
-        not_run=not_run,
-    )
+    return fit_of_residual(sample, side.residual, side.known_at, kind, explained=explained, **more)
 
 
 def fit_of_residual(
@@ -148,21 +130,20 @@ def fit_of_residual(
     kind: str,
     *,
     explained: float,
-    z: float,
-    lead: float,
-    not_run: float,
+    **more: float,
 ) -> ExperimentFit:
-    """Return the evidence of a conclusion that leaves a residual at some tokens."""
+    """Return the evidence of a conclusion that leaves a residual at some tokens.
+
+    `more` are z, lead and not_run of `ExperimentFit`.
+    """
     own, rounding = by_token(residual, sample.token[at], sample.owner[at]), sample.rounding
     return ExperimentFit(
         kind=kind,
         explained=float(np.clip(explained, 0.0, 1.0)),
-        z=z,
-        lead=lead,
         scale=residual.scale / sample.noise,
         tail=residual.tail / max(rounding.tail, LIGHTEST),
         by_token=0.0 if own is None else max(own - (rounding.by_token or 0.0), 0.0),
         tokens=len(at),
         rows=len(np.unique(sample.owner[at])),
-        not_run=not_run,
+        **more,
     )

@@ -8,8 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
+from rcdiag.diagnosis.case import Array, Counts, Flags
 
 
 class TrainerDistribution(Struct, frozen=True, dict=True):
@@ -23,7 +22,7 @@ class TrainerDistribution(Struct, frozen=True, dict=True):
     def __len__(self) -> int:
         return len(self.token)
 
-    def take(self, chosen: Counts | NDArray[np.bool_]) -> TrainerDistribution:
+    def take(self, chosen: Counts | Flags) -> TrainerDistribution:
         """Return some of the tokens, by index or by flag."""
         return TrainerDistribution(
             self.logits[chosen], self.token[chosen], self.owner[chosen], self.position[chosen]

@@ -7,31 +7,27 @@ from typing import Any
 
 from msgspec import Struct
 
+from rcdiag.diagnosis.causes.cause import fact
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
 from rcdiag.diagnosis.experiments.outcome import Outcome
-from rcdiag.diagnosis.experiments.patterns import Pattern, retokenised
+from rcdiag.diagnosis.experiments.patterns import ROW_OFF, Pattern, retokenised
 from rcdiag.diagnosis.experiments.rounding import LIGHTEST, by_token
 from rcdiag.diagnosis.experiments.sides import fit_of_side
-from rcdiag.diagnosis.experiments.unlogged_sampling import Named, make_suspicion
+from rcdiag.diagnosis.experiments.thresholds import CERTAIN, MANY, SOME
+from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion, make_suspicion
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST, MUCH_LARGER
 from rcdiag.formats import share_of
 
 # Thresholds of the pattern of a residual; shares unless a unit is given.
 BY_CHANCE = 0.25  # of repeated contexts with several values: dropout leaves near 1, rounding 0
-MOST_ROWS_OFF = 0.7  # dropout hits every row, but short ones may escape it
-ENCODED_OTHERWISE = 0.8  # of the rows that are off from where their text encodes otherwise
 FIRST_TOKENS = 2.5  # rms of the first tokens over that of later ones: another prompt fades
-SWITCHED_ROWS = 0.3  # of the rows that are off only up to, or from, a token of their own
 EVENLY = 0.1  # of a row's tokens that are off: other contexts exceed it, coarse rounding does not
-SOME_ROWS = (0.03, 0.8)  # of the rows that are off, where a replica may have other weights
+WORTH_SAYING = 0.1  # of the squares from which on what a test explains is evidence
 EVENLY_IN_REPLICA = 0.08  # of such a row's tokens
 OF_THE_HEAD = 0.6  # of the squares that follows the token's id, where the output head is another
-FROM_ADVANTAGE = 3.0  # z of residual times advantage from which on an update moved the tokens
-# z of recorded - expected: below, the trainer's distribution sampled; above, the recorded one did.
-OTHERS_SAMPLED, RECORDED_SAMPLED = -6.0, 3.0
-# Scale of the residual, in units of the engine's noise, up to which it may be of other experts,
-# of quantised weights, of a trainer's rounding.
-EXPERTS_NOISE, QUANTISED_NOISE, FEW_TIMES = 8.0, 5.0, 3.0
-WORTH_SAYING = 0.1  # of the squares from which on what a test explains is evidence
+# Scale of the residual, in units of the engine's noise, up to which it may be of other experts, and
+# of quantised weights.
+EXPERTS_NOISE, QUANTISED_NOISE = 8.0, 5.0
 UNDECIDED = "the tokens do not show whether the recorded distribution sampled them"
 
 
@@ -44,10 +40,11 @@ class Guess(Struct, frozen=True):
     z: float = 0.0  # standard errors of the pattern, or times that of rounding
 
 
-def name_chance(tester: HypothesisTester, pattern: Pattern) -> Named | None:
+def name_chance(tester: HypothesisTester, pattern: Pattern) -> Conclusion | None:
     """Name dropout where equal contexts got different values."""
     share, side = pattern.differs_by_chance, tester.side
-    if share is None or share < BY_CHANCE or pattern.rows_off < MOST_ROWS_OFF:
+    # Dropout hits every row, but short ones may escape it.
+    if share is None or share < BY_CHANCE or pattern.rows_off < MANY:
         return None
     if side.name != "trainer":
         return None
@@ -58,7 +55,7 @@ def name_chance(tester: HypothesisTester, pattern: Pattern) -> Named | None:
     return "dropout-in-trainer", make_suspicion(
         fit_of_side(tester.sample, side, "pattern", explained=share),
         message,
-        [{"name": "same context, other value", "value": share, "reads": "made by chance"}],
+        [fact("same context, other value", "made by chance", value=share)],
         side="trainer",
     )
 
@@ -69,7 +66,7 @@ def name_unexplained(
     pattern: Pattern,
     order: Sequence[HypothesisTest],
     close: Sequence[Mapping[str, Any]],
-) -> Named:
+) -> Conclusion:
     """Name the best guess for a column; `close` is the evidence of the best tests, in `order`."""
     side = tester.side
     guess = _by_elimination(tester, pattern)
@@ -78,11 +75,8 @@ def name_unexplained(
         f"{_unsuccessful(outcome.experiments_of(side), not_run)} {side.policy}_log_probs (rms "
         f"{side.residual.rms:.2g} nats from the checkpoint's); {guess.words}."
     )
-    evidence = {
-        "name": "rms of recorded - honest log-prob",
-        side.policy: side.residual.rms,
-        "reads": guess.words,
-    }
+    left = {side.policy: side.residual.rms}
+    evidence = fact("rms of recorded - honest log-prob", guess.words, **left)
     worth = [
         dict(numbers)
         for test, numbers in zip(order[:2], close, strict=False)
@@ -112,7 +106,7 @@ def name_unexplained(
 def _verdict(guess: Guess, tester: HypothesisTester, not_run: int) -> str | None:
     """Return the verdict of a guess where its cause's own is too sure."""
     trainer = tester.side.name == "trainer"
-    noisy = tester.side.residual.scale < FEW_TIMES * tester.sample.noise
+    noisy = tester.side.residual.scale < MUCH_LARGER * tester.sample.noise
     if guess.slug == "forwards-differ" and not noisy:
         # The trainer's column is not from its own model: importance weights cannot correct that.
         return "broken"
@@ -132,7 +126,7 @@ def _unsuccessful(ran: int, not_run: int) -> str:
 def _by_elimination(tester: HypothesisTester, pattern: Pattern) -> Guess:
     """Return the cause that the pattern of the residuals suggests, the clearest pattern first."""
     share = retokenised(tester)
-    if share is not None and share > ENCODED_OTHERWISE:
+    if share is not None and share > MOST:
         words = "rows are off from where their text encodes to other tokens"
         return Guess("retokenised", words, explained=share)
     guess = _by_rows(tester, pattern)
@@ -150,7 +144,7 @@ def _by_rows(tester: HypothesisTester, pattern: Pattern) -> Guess | None:
     if pattern.first_tokens > FIRST_TOKENS:
         part = 1.0 - 1.0 / pattern.first_tokens
         return Guess("context-differs", "the first tokens of responses are off most", part)
-    if sampler and pattern.ends_in_rows > SWITCHED_ROWS:
+    if sampler and pattern.ends_in_rows > SOME:
         words = "rows are off up to a token of their own"
         return Guess("in-flight-update", words, pattern.ends_in_rows)
     if pattern.by_prompt and pattern.rows_even > EVENLY:
@@ -158,8 +152,8 @@ def _by_rows(tester: HypothesisTester, pattern: Pattern) -> Guess | None:
         return Guess("context-differs", words, pattern.rows_even)
     if sampler and pattern.by_engine:
         return Guess("replica-unsynced", "rows are off by the engine that made them", 1.0)
-    least, most = SOME_ROWS
-    if sampler and least < off < most and pattern.rows_even > EVENLY_IN_REPLICA:
+    # Between a few rows and most of them: those of a replica with other weights.
+    if sampler and ROW_OFF < off < MOST and pattern.rows_even > EVENLY_IN_REPLICA:
         return Guess("replica-unsynced", f"{share_of(off)} are off", pattern.rows_even)
     return None
 
@@ -177,22 +171,22 @@ def _of_sampler(tester: HypothesisTester, pattern: Pattern) -> Guess:
     if times < QUANTISED_NOISE and not sample.rounding.is_heavier_in(side.residual):
         return Guess("quantised-weights", "noise is a few times that of bfloat16")
     excess = pattern.recorded_excess
-    if excess < OTHERS_SAMPLED:
+    if excess < -CERTAIN:
         words = "the tokens are of the trainer's distribution, not of the recorded one"
         return Guess("draft-recorded", words, z=-excess)
     sampled = "the recorded distribution sampled the tokens"
-    return Guess("weights-differ", sampled if excess > RECORDED_SAMPLED else UNDECIDED, z=excess)
+    return Guess("weights-differ", sampled if excess > BY_ITS_ERROR else UNDECIDED, z=excess)
 
 
 def _of_trainer(tester: HypothesisTester, pattern: Pattern) -> Guess:
     """Return the likeliest cause of a trainer's column that is off in all rows alike."""
-    if pattern.begins_in_rows > SWITCHED_ROWS:
+    if pattern.begins_in_rows > SOME:
         words = "rows are off from a token of their own on"
         return Guess("context-differs", words, pattern.begins_in_rows)
-    if abs(pattern.reward) > FROM_ADVANTAGE:
+    if abs(pattern.reward) > BY_ITS_ERROR:
         words = "tokens moved with their advantage"
         return Guess("old-after-update", words, z=abs(pattern.reward))
-    noisy = tester.side.residual.scale < FEW_TIMES * tester.sample.noise
+    noisy = tester.side.residual.scale < MUCH_LARGER * tester.sample.noise
     if noisy and not tester.forward.tensors.experts:
         words = "few contexts are off by much and all others to rounding, as by other weights"
         times = tester.side.residual.tail / max(tester.sample.rounding.tail, LIGHTEST)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rcdiag.diagnosis.causes.cause import Suspicion
+from rcdiag.diagnosis.causes.cause import Suspicion, fact
 from rcdiag.diagnosis.experiment_fit import ExperimentFit
 from rcdiag.diagnosis.experiments.fit import Estimate
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
@@ -17,18 +17,17 @@ from rcdiag.diagnosis.experiments.sampling_estimates import (
     temperature_of_tokens,
 )
 from rcdiag.diagnosis.experiments.sides import fit_of_side
+from rcdiag.diagnosis.experiments.thresholds import DECISIVE, SOME, WITH_A_CHOICE
+from rcdiag.diagnosis.thresholds import PART, SURELY
 
-Named = tuple[str, Suspicion]  # slug of a cause, and what speaks for it
+Conclusion = tuple[str, Suspicion]  # slug of a cause, and what speaks for it
 
 FEWEST = 100  # tokens in unsure contexts that tell of a temperature
 DIFFER = 0.02  # log of the ratio of two columns' temperatures from which on they are two
 UNSURE_OF_TEMPERATURE = 0.03  # temperature up to which a difference may be the engine's noise
-OFF_ERRORS = 4.0  # standard errors from a temperature that are no chance
-# Nats of log-likelihood, of all tokens together, by which a temperature, and a kept set, must
-# explain them better than the columns' distribution; a kept set also has more to choose from.
-MORE_OF_TEMPERATURE, MORE_OF_KEPT_SET, AHEAD = 10.0, 12.0, 4.0
-FEW_OUTSIDE = 0.2  # of the tokens expected outside a kept set that engine noise may put there
-SPANS_EXPLAIN = 0.3  # distance in temperature that is left without spans of foreign tokens
+# Nats of log-likelihood, of all tokens together, by which a temperature must explain them better
+# than the columns' distribution.
+MORE_OF_TEMPERATURE = 10.0
 
 
 def make_suspicion(
@@ -40,7 +39,7 @@ def make_suspicion(
 
 def cause_in_sampling(
     sample: RescoredSample, sides: Sequence[Side]
-) -> tuple[Estimate | None, Named | None]:
+) -> tuple[Estimate | None, Conclusion | None]:
     """Return the temperature of the tokens, and the cause that it shows; None for what is unknown.
 
     The columns' temperatures are those at which the trainer's model explains them.
@@ -56,20 +55,18 @@ def cause_in_sampling(
     # Few values that nothing explains do not hide the temperature of all others.
     near = trainer is not None and trainer.residual.within(sample.noise)
     trained = float(np.median(trainer.temperature)) if trainer is not None and near else None
+    columns = {sampler.policy: recorded}
+    if trainer is not None and trained is not None:
+        columns[trainer.policy] = trained
     evidence = [
-        {
-            "name": "temperature of the tokens",
-            "low": tokens.low,
-            "value": tokens.value,
-            "high": tokens.high,
-            "reads": "estimated by maximum likelihood",
-        },
-        {
-            "name": "temperature of the columns",
-            sampler.policy: recorded,
-            **({} if trainer is None or trained is None else {trainer.policy: trained}),
-            "reads": "at which the model explains the column",
-        },
+        fact(
+            "temperature of the tokens",
+            "estimated by maximum likelihood",
+            low=tokens.low,
+            value=tokens.value,
+            high=tokens.high,
+        ),
+        fact("temperature of the columns", "at which the model explains the column", **columns),
     ]
     if trained is not None and abs(np.log(trained / recorded)) > DIFFER:
         return tokens, _columns_differ(sample, sampler, tokens, recorded, trained, evidence)
@@ -92,7 +89,7 @@ def _columns_differ(
     recorded: float,
     trained: float,
     evidence: Sequence[dict[str, Any]],
-) -> Named:
+) -> Conclusion:
     """Name the cause where sampler's and trainer's columns are of two temperatures.
 
     What speaks for it is the likelihood of the tokens at one temperature over that at the other,
@@ -118,7 +115,7 @@ def _columns_differ(
             f"Tokens were sampled at {at} and recorded so; the trainer's log-probs are of "
             f"T = {trained:.2f}"
         )
-    off = max(abs(tokens.value - nearer) - OFF_ERRORS * _error(tokens), 0.0)
+    off = max(abs(tokens.value - nearer) - SURELY * _error(tokens), 0.0)
     explained = 1.0 - off / abs(trained - recorded)
     z = _z_of(abs(likelier))
     fit = fit_of_side(sample, sampler, "tokens", explained=explained, z=z)
@@ -136,16 +133,17 @@ def _columns_agree(
     tokens: Estimate,
     recorded: float,
     evidence: Sequence[dict[str, Any]],
-) -> Named | None:
+) -> Conclusion | None:
     """Name sampling parameters that neither column has, so that no mismatch shows."""
     kept = support_of_tokens(sample.distribution, recorded)
     gain_of_temperature = float(
         sample.distribution.log_prob_at(tokens.value).sum()
         - sample.distribution.log_prob_at(recorded).sum()
     )
-    strict = kept.gain > MORE_OF_KEPT_SET and kept.outside <= FEW_OUTSIDE * kept.expected
+    # Engine noise puts a part of the tokens outside that are expected there.
+    strict = kept.gain > WITH_A_CHOICE and kept.outside <= PART * kept.expected
     ahead = kept.gain - gain_of_temperature
-    if strict and ahead > AHEAD:
+    if strict and ahead > DECISIVE:
         fit = fit_of_side(
             sample,
             sampler,
@@ -159,23 +157,23 @@ def _columns_agree(
             f"outside, where {kept.expected:.0f} are to be expected; the log-probs are of the "
             "whole distribution."
         )
-        found = {
-            "name": kept.rule,
-            "value": kept.value,
-            "outside": kept.outside,
-            "expected": kept.expected,
-            "reads": "recovered from the tokens",
-        }
+        found = fact(
+            kept.rule,
+            "recovered from the tokens",
+            value=kept.value,
+            outside=kept.outside,
+            expected=kept.expected,
+        )
         return "top-p-silent", make_suspicion(fit, message, [found])
     other, errors = abs(tokens.value - recorded), abs(tokens.value - recorded) / _error(tokens)
-    certain = errors > OFF_ERRORS and gain_of_temperature > MORE_OF_TEMPERATURE
+    certain = errors > SURELY and gain_of_temperature > MORE_OF_TEMPERATURE
     if other <= UNSURE_OF_TEMPERATURE or not certain:
         return None
     foreign = foreign_tokens(sample.reading.log_prob, sample.reading.entropy, sample.owner)
     foreign &= sample.usable
     without = temperature_of_tokens(sample.distribution.take(~foreign[sample.distribution_at]))
     share_left = abs(without.value - recorded) / other
-    if foreign.any() and share_left < SPANS_EXPLAIN:
+    if foreign.any() and share_left < SOME:
         fit = fit_of_side(sample, sampler, "tokens", explained=1.0 - share_left, z=errors)
         return _masked_in(sample, fit, foreign, without, _written(tokens))
     fit = fit_of_side(
@@ -191,7 +189,7 @@ def _columns_agree(
 
 def _masked_in(
     sample: RescoredSample, fit: ExperimentFit, foreign: np.ndarray, without: Estimate, at: str
-) -> Named:
+) -> Conclusion:
     """Name `mask-includes-tool` if spans of foreign tokens alone explain the higher temperature."""
     share = float(foreign.sum() / sample.usable.sum())
     rows = len(np.unique(sample.owner[foreign])) / len(sample.rows)
@@ -200,11 +198,7 @@ def _masked_in(
         f"mask takes them in; without them the tokens are of T = {without.value:.2f}, with them of "
         f"{at}."
     )
-    found = {
-        "name": "tokens in spans of high surprisal",
-        "value": share,
-        "reads": "not sampled by the policy",
-    }
+    found = fact("tokens in spans of high surprisal", "not sampled by the policy", value=share)
     return "mask-includes-tool", make_suspicion(
         fit, message, [found], side="recorder", share_of_rows=rows
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -14,10 +14,12 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
     Experiment,
     HypothesisTest,
     HypothesisTester,
+    smallest,
 )
 from rcdiag.engines.changes import Change, Moved, Shards, SwappedExperts
 
-GAIN = 0.15
+# Nats per token from which on a test on few rows is repeated on more, and other ranks are tried.
+GAIN, LEAST_OF_RANKS = 0.15, 0.1
 # What tensor parallelism cuts, by the ends of the tensors' names, and along which axis.
 SHARDED: dict[str, tuple[tuple[str, ...], int]] = {
     "MLP input": (("gate_proj.weight", "up_proj.weight"), 0),
@@ -49,19 +51,12 @@ def run_checkpoints(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     for folder in tester.checkpoints:
         if tester.out_of_time:
             return
-        change = Moved(folder)
-        test = tester.test_pass(
-            "checkpoints", "stale-weights", f"weights of {folder.name}", tester.screen, change
-        )
-        if test is not None and test.gain > GAIN:
-            rows = (
-                tester.sample.rows if test.residual.within(tester.sample.noise) else tester.confirm
-            )
-            test = (
-                tester.test_pass("checkpoints", "stale-weights", test.setting, rows, change) or test
-            )
+        words = f"weights of {folder.name}"
+        test = tester.test_pass("stale-weights", words, change=Moved(folder))
         if test is not None:
-            yield test
+            explained = test.residual.within(tester.sample.noise)
+            rows = tester.sample.rows if explained else tester.confirm
+            yield tester.repeated(test, rows) if test.gain > GAIN else test
 
 
 def run_fractions(tester: HypothesisTester) -> Iterator[HypothesisTest]:
@@ -75,31 +70,29 @@ def run_fractions(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         return
     best = _best_fraction(tester, found[:3])
     if best is None or not (best.residual.within(tester.sample.noise) and best.is_significant):
-        layers = [f"layers.{layer}" for layer in range(tester.forward.tensors.layers)]
-        folder = found[0][1].folder
-        some = _along(tester, layers, [folder])
-        chosen: list[str] = []
-        for _, change in some[:MOST_LAYERS]:
-            chosen.append(change.part.removeprefix("layers."))
-            part = "layers." + "+".join(sorted(chosen, key=int))
-            test = _moved(tester, Moved(folder, 1.0, part))
-            if test is not None and (best is None or test.residual.nats < best.residual.nats):
-                best = test
-            elif len(chosen) > 1:
-                chosen.pop()
-        if best is not None:
-            best = _refined(tester, best)
+        best = smallest([best, *_layers(tester, best, found[0][1].folder)])
+        change = None if best is None else best.change
+        if isinstance(change, Moved) and change.part.startswith("layers."):
+            best = smallest([best, _best_fraction(tester, [(0.0, change)])])
     if best is not None:
-        yield _confirmed(tester, best)
+        yield tester.confirmed(best, GAIN)
 
 
-def _refined(tester: HypothesisTester, best: HypothesisTest) -> HypothesisTest:
-    """Search the fraction of layers that stayed behind."""
-    behind = best.change
-    if not (isinstance(behind, Moved) and behind.part.startswith("layers.")):
-        return best
-    test = _best_fraction(tester, [(0.0, behind)])
-    return test if test is not None and test.residual.nats < best.residual.nats else best
+def _layers(
+    tester: HypothesisTester, best: HypothesisTest | None, folder: Path
+) -> Iterator[HypothesisTest]:
+    """Try layers that stayed behind: the likeliest, and each further one that explains more."""
+    layers = [f"layers.{layer}" for layer in range(tester.forward.tensors.layers)]
+    chosen: list[str] = []
+    for _, change in _along(tester, layers, [folder])[:MOST_LAYERS]:
+        chosen.append(change.part.removeprefix("layers."))
+        part = "layers." + "+".join(sorted(chosen, key=int))
+        test = _moved(tester, Moved(folder, 1.0, part))
+        if test is not None and (best is None or test.residual.nats < best.residual.nats):
+            best = test
+            yield test
+        elif len(chosen) > 1:
+            chosen.pop()
 
 
 def _along(
@@ -143,7 +136,7 @@ def _best_fraction(
         start = change.fraction
         loss(1.0)
         golden(loss, 0.5 * start, 2.0 * start, steps=4)
-    return min(tests, key=lambda test: test.residual.nats, default=None)
+    return smallest(tests)
 
 
 def _moved(tester: HypothesisTester, change: Moved) -> HypothesisTest | None:
@@ -152,23 +145,11 @@ def _moved(tester: HypothesisTester, change: Moved) -> HypothesisTest | None:
         return None
     where = WORDS.get(change.part, change.part)
     return tester.test_pass(
-        "fractions",
         PARTS.get(change.part, "partial-sync"),
         f"{where} {change.fraction:.2f} of the way to {change.folder.name}",
-        tester.screen,
-        change,
+        change=change,
         values={"fraction": change.fraction},
     )
-
-
-def _confirmed(tester: HypothesisTester, test: HypothesisTest) -> HypothesisTest:
-    """Try the best fraction on more rows."""
-    if test.gain < GAIN:
-        return test
-    made = tester.test_pass(
-        "fractions", test.slug, test.setting, tester.confirm, test.change, values=test.values
-    )
-    return made or test
 
 
 def run_prefix(tester: HypothesisTester) -> Iterator[HypothesisTest]:
@@ -179,7 +160,6 @@ def run_prefix(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         passages = [one for one in tester.passages(tester.screen) if one.prefix > 1]
         if passages:
             yield tester.test(
-                "stale-prefix",
                 "prefix-cache-stale",
                 f"the prompt's keys and values of {folder.name}",
                 tester.forward.after_other_prefix(passages, folder),
@@ -217,52 +197,51 @@ def shard_changes(tester: HypothesisTester) -> list[tuple[str, Shards]]:
 
 def run_shards(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try ranks of one layer's tensors in each other's place, then of more ranks."""
-    found = yield from _best_of(tester, "shards", "shard-wrong", shard_changes(tester))
-    if found is None or found[0].residual.within(tester.sample.noise):
+    test = _best_change(tester, "shard-wrong", shard_changes(tester))
+    if test is None:
         return
-    test, change = found
-    if test.gain < 0.1:
+    yield test
+    if test.residual.within(tester.sample.noise) or test.gain < LEAST_OF_RANKS:
         return
+    change = test.change
     assert isinstance(change, Shards)
     finer = [
         (
             f"{test.setting.split(',')[0]}, {ranks} ranks: {at} and {of}",
-            Shards(change.tensors, change.axis, ranks, at, of, exchanged),
+            replace(change, ranks=ranks, at=at, of=of, exchanged=exchanged),
         )
         for ranks in (4, 8)
         for at, of in combinations(range(ranks), 2)
         for exchanged in (True, False)
     ]
-    yield from _best_of(tester, "shards", "shard-wrong", finer)
+    if (best := _best_change(tester, "shard-wrong", finer)) is not None:
+        yield best
 
 
-def _best_of(
-    tester: HypothesisTester, name: str, slug: str, changes: Sequence[tuple[str, Change]]
-) -> Generator[HypothesisTest, None, tuple[HypothesisTest, Change] | None]:
-    """Test changes one by one until one explains everything; yield the best, confirmed on more
-    rows.
+def _best_change(
+    tester: HypothesisTester, slug: str, changes: Sequence[tuple[str, Change]]
+) -> HypothesisTest | None:
+    """Return the best of the changes, confirmed on more rows; one that explains all ends the
+    search.
     """
-    best: tuple[HypothesisTest, Change] | None = None
     few = tester.screen[::2]
-    for words, change in changes:
-        if tester.out_of_time:
-            break
-        # The right change improves every row, so one row rejects nearly all others.
-        first = tester.test_pass(name, slug, words, few[:1], change)
-        if best is not None and (first is None or first.gain < 0.0):
-            continue
-        test = tester.test_pass(name, slug, words, few, change)
-        if test is not None and (best is None or test.residual.nats < best[0].residual.nats):
-            best = test, change
-            if test.residual.within(tester.sample.noise) and test.gain > 1.0:
-                break
-    if best is not None:
-        test, change = best
-        if test.gain > GAIN:
-            test = tester.test_pass(name, slug, test.setting, tester.confirm, change) or test
-        yield test
-        best = test, change
-    return best
+
+    def tests() -> Iterator[HypothesisTest | None]:
+        found = False
+        for words, change in changes:
+            # The right change improves every row, so one row rejects nearly all others.
+            first = tester.test_pass(slug, words, change=change, rows=few[:1])
+            if found and (first is None or first.gain < 0.0):
+                yield None
+            else:
+                test = tester.test_pass(slug, words, change=change, rows=few)
+                found = found or test is not None
+                yield test
+
+    best = tester.best_of(
+        tests(), lambda test: test.residual.within(tester.sample.noise) and test.gain > 1.0
+    )
+    return None if best is None else tester.confirmed(best, GAIN)
 
 
 def run_experts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
@@ -272,7 +251,8 @@ def run_experts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         for layer, count in tester.forward.tensors.experts.items()
         for one, other in combinations(range(count), 2)
     ]
-    yield from _best_of(tester, "experts", "moe-expert-wrong", changes)
+    if (best := _best_change(tester, "moe-expert-wrong", changes)) is not None:
+        yield best
 
 
 CHECKPOINTS = Experiment(

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from rcdiag.diagnosis.case import Array, Counts, Flags
 from rcdiag.diagnosis.experiments.fit import residuals
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
-from rcdiag.engines.changes import Change, Forward, Moved
+from rcdiag.diagnosis.experiments.thresholds import DECISIVE, WITH_A_CHOICE
+from rcdiag.engines.changes import Change, Forward
 
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
-
-SWITCHED = 12.0  # nats by which two checkpoints must explain a row better than one
 EXPLAINED = 1.0  # mean loss of a row's tokens below which an engine's noise is all that is left
-DECISIVE = 4.0  # nats by which one checkpoint's weights must explain a row better
 LEAST_PART = 4  # tokens on either side of a switch
 
 
@@ -52,17 +47,17 @@ class WeightsByRow(Struct, frozen=True, dict=True):
         return counts
 
     @cached_property
-    def explained(self) -> NDArray[np.bool_]:
+    def explained(self) -> Flags:
         """Tell which rows their likeliest candidate explains to the engine's noise, [rows]."""
-        flags: NDArray[np.bool_] = self.losses.min(axis=0) < EXPLAINED * np.maximum(self.tokens, 1)
+        flags: Flags = self.losses.min(axis=0) < EXPLAINED * np.maximum(self.tokens, 1)
         return flags
 
     @property
-    def by_other_weights(self) -> NDArray[np.bool_]:
+    def by_other_weights(self) -> Flags:
         """Flag rows that other weights than the trainer's explain, at least in part, [rows]."""
         better = self.losses[0] - self.losses[1:].min(axis=0) > DECISIVE
         of_tokens = self.by_token < EXPLAINED * np.maximum(self.tokens, 1)
-        flags: NDArray[np.bool_] = (better & of_tokens) | (self.switch >= 0)
+        flags: Flags = (better & of_tokens) | (self.switch >= 0)
         return flags
 
     @property
@@ -76,22 +71,13 @@ def weights_by_row(
     sample: RescoredSample,
     side: Side,
     forward: Forward,
-    checkpoints: Sequence[Path],
-    rows: Counts | None = None,
-) -> WeightsByRow:
-    """Score rows with every checkpoint and compare the side's column with each; None = all rows."""
-    moved = {checkpoint.name: Moved(checkpoint) for checkpoint in checkpoints}
-    return rows_of_changes(sample, side, forward, moved, rows)
-
-
-def rows_of_changes(
-    sample: RescoredSample,
-    side: Side,
-    forward: Forward,
     changes: Mapping[str, Change],
     rows: Counts | None = None,
 ) -> WeightsByRow:
-    """Score rows under every change of the weights and compare the column with each."""
+    """Score rows under every change of the weights and compare the side's column with each.
+
+    `changes` are by name; without `rows` all are scored.
+    """
     rows = sample.rows if rows is None else rows
     temperature = {
         int(row): float(t) for row, t in zip(sample.owner, side.temperature, strict=True)
@@ -148,7 +134,7 @@ def _switches(losses: Array, row: Counts, count: int) -> tuple[Counts, Counts, C
         inner = slice(LEAST_PART, size - LEAST_PART + 1)
         total = (first + last)[inner]
         best = int(np.argmin(total))
-        if whole - total[best] > SWITCHED:
+        if whole - total[best] > WITH_A_CHOICE:
             place = best + LEAST_PART
             switch[index] = place
             before[index] = int(np.argmin(sums[:, place]))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from functools import cached_property
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Case, rms
 from rcdiag.diagnosis.features.alignment import Alignment
 from rcdiag.diagnosis.features.declared import Declared
 from rcdiag.diagnosis.features.location import MismatchLocation, Onset
 from rcdiag.diagnosis.features.log_ratios import ENGINE_NOISE, LARGE_MISMATCH, LogRatios
 from rcdiag.diagnosis.features.shared_prefixes import SharedPrefixes, shared_prefixes_of
 from rcdiag.diagnosis.features.storage import StoredColumn, stored_column
+from rcdiag.diagnosis.thresholds import ENOUGH, MANY_TIMES
 from rcdiag.diagnosis.validity import Validity, validity_of
 
 __all__ = [
@@ -29,8 +29,6 @@ __all__ = [
     "SharedPrefixes",
     "StoredColumn",
 ]
-
-FEWEST_OF_TURNS = 200  # tokens of first turns, and of later ones
 
 
 class Features(Struct, frozen=True, dict=True):
@@ -72,10 +70,10 @@ class Features(Struct, frozen=True, dict=True):
         """
         values = self.log_ratios.values
         first = self.alignment.first_turn[self.alignment.turn]
-        if min(int(first.sum()), int((~first).sum())) < FEWEST_OF_TURNS:
+        if min(int(first.sum()), int((~first).sum())) < ENOUGH:
             return None
-        before, after = (float(np.sqrt(np.mean(values[part] ** 2))) for part in (first, ~first))
-        return (before, after) if before <= ENGINE_NOISE and after >= 5 * before else None
+        before, after = (rms(values[part]) for part in (first, ~first))
+        return (before, after) if before <= ENGINE_NOISE and after >= MANY_TIMES * before else None
 
     @cached_property
     def shared_prefixes(self) -> SharedPrefixes | None:

@@ -8,17 +8,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Case, PairTokens
+from rcdiag.diagnosis.case import Array, Case, Counts, Flags, PairTokens, spread_over
 from rcdiag.diagnosis.features.log_ratios import cross_fitted
-from rcdiag.diagnosis.thresholds import EQUAL, RELATED, SAME, SURELY, UNRELATED
-
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-Counts = NDArray[np.int64]
+from rcdiag.diagnosis.thresholds import EQUAL, FEWEST_OF_ROW, RELATED, SAME, SURELY, UNRELATED
 
 LAGS = (-2, -1, 0, 1, 2)
-# Fewest tokens of a turn whose shift can be detected.
-SHORTEST = 8
 # A turn is shifted where the two columns have the correlation of the same tokens at another lag,
 # and one lower by this at lag 0. With a second fault no lag fits as well: then the correlation may
 # be lower, but the gain must be significant (Fisher's z).
@@ -55,7 +49,7 @@ class Alignment(Struct, frozen=True, dict=True):
         Masked tokens and NaN end a turn; tokens that a repair masked out later do not.
         """
         case, tokens = self.case, self.tokens
-        between = ~(case.mask if case.own_mask is None else case.own_mask)
+        between = ~case.table_mask
         for policy in (case.sampler, case.trainer):
             between |= ~np.isfinite(case.log_probs[str(policy)])
         part = np.cumsum(between)[tokens.place]
@@ -189,8 +183,7 @@ class Alignment(Struct, frozen=True, dict=True):
         suspects = np.flatnonzero(own > OWN_FITS)
         if not len(suspects):
             return partner
-        spread = np.linspace(0, len(suspects) - 1, min(len(suspects), ROWS_SEARCHED))
-        chosen = suspects[spread.astype(np.int64)]
+        chosen = suspects[spread_over(len(suspects), ROWS_SEARCHED)]
         common = known[chosen] @ known.T
         squares = (sampler[chosen] ** 2) @ known.T + known[chosen] @ (trainer**2).T
         distance = (squares - 2 * sampler[chosen] @ trainer.T) / np.maximum(common, 1)
@@ -240,7 +233,7 @@ class Alignment(Struct, frozen=True, dict=True):
         Tokens that were masked out since keep their number: another row has its own at it.
         """
         case = self.case
-        own = case.mask if case.own_mask is None else case.own_mask
+        own = case.table_mask
         before: Counts = np.cumsum(own) - own
         first: Counts = before[np.minimum(case.start, len(own) - 1)]
         return (before - first[case.owner])[self.tokens.place]
@@ -261,7 +254,7 @@ def _correlation_with_id_means(token_id: NDArray[np.int32], values: Array, part:
     means = np.bincount(token_id[~part], values[~part], len(counts)) / np.maximum(counts, 1)
     known = part & (counts[token_id] > 0)
     expected, found = means[token_id[known]], values[known]
-    if len(found) < SHORTEST or min(np.ptp(expected), np.ptp(found)) < EQUAL:
+    if len(found) < FEWEST_OF_ROW or min(np.ptp(expected), np.ptp(found)) < EQUAL:
         return 0.0
     return float(np.corrcoef(expected, found)[0, 1])
 
@@ -287,7 +280,7 @@ def _by_turn(sampler: Array, trainer: Array, place: Counts, turn: Counts, lag: i
     first, second = mean(one), mean(two)
     variances = [mean(one**2) - first**2, mean(two**2) - second**2]
     spread = np.sqrt(np.maximum(variances[0], 0.0) * np.maximum(variances[1], 0.0))
-    usable = (count >= SHORTEST - abs(lag)) & (spread > EQUAL)
+    usable = (count >= FEWEST_OF_ROW - abs(lag)) & (spread > EQUAL)
     value = np.full(turns, np.nan)
     np.divide(mean(one * two) - first * second, spread, out=value, where=usable)
     return value

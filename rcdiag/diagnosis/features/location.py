@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -11,32 +10,29 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Array, Case, Counts, Flags
 from rcdiag.diagnosis.features.log_ratios import ENGINE_NOISE, LARGE_MISMATCH, LogRatios
 from rcdiag.diagnosis.thresholds import (
     BY_ITS_ERROR,
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
     LARGER,
+    MANY_TIMES,
+    MOST_IDS,
     MUCH_LARGER,
     PART,
     TINY,
 )
 
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-Counts = NDArray[np.int64]
-
 # Multiple of other steps' k3 from which a step's is large, and the least k3 that counts, nats per
 # token, of a large step and of the others.
-STEPS_APART, LARGE_K3, SMALL_K3 = 5.0, 1e-4, 1e-5
+STEPS_APART, LARGE_K3, SMALL_K3 = MANY_TIMES, 1e-4, 1e-5
 MOST_PARTS = 2000  # steps or engines that are compared
 ROWS_OF_TWO_KINDS = 32  # fewest rows that are split into two kinds
-# Token ids that stand out: mean log-ratio (nats), spread over the mean, and number at most.
-FAR_OFF, SPREAD, MOST_IDS = 2.5, 0.4, 8
-KINDS_APART = 5.0  # times the rms of the first kind
+# Token ids that stand out: mean log-ratio (nats), and spread over the mean.
+FAR_OFF, SPREAD = 2.5, 0.4
 # Floor of a row's rms: rows below it count as equal.
-SMALLEST = LARGE_MISMATCH / KINDS_APART  # nats rms
+SMALLEST = LARGE_MISMATCH / MANY_TIMES  # nats rms
 
 
 class MismatchByGroup(Struct, frozen=True):
@@ -201,20 +197,16 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         small = float(np.min(parts.rms))
         # A single row can dominate the rms of its engine; a fault of the engine shows in the median
         # row.
-        typical = self._typical_rows(engine, parts.labels)
+        names = np.asarray(engine, dtype=str)
+        typical = np.array([np.nanmedian(self.rms_of_rows[names == one]) for one in parts.labels])
         large = (parts.rms > max(MUCH_LARGER * small, ENGINE_NOISE)) & (
             typical > LARGER * np.nanmin(typical)
         )
         if not large.any() or large.all():
             return None
-        names = [label for label, flag in zip(parts.labels, large, strict=True) if flag]
-        of_engine = np.isin(np.asarray(engine, dtype=str), names)
-        return OutlierRows(of_engine, names, float(np.max(parts.rms[large])), small)
-
-    def _typical_rows(self, engine: Sequence[str], labels: Sequence[str]) -> Array:
-        """Return the median rms log-ratio of each engine's rows, nats, [labels]."""
-        rms, names = self.rms_of_rows, np.asarray(engine, dtype=str)
-        return np.array([np.nanmedian(rms[names == label]) for label in labels])
+        engines = [label for label, flag in zip(parts.labels, large, strict=True) if flag]
+        largest = float(np.max(parts.rms[large]))
+        return OutlierRows(np.isin(names, engines), engines, largest, small)
 
     def _outlier_cluster(self) -> OutlierRows | None:
         rms = self.rms_of_rows
@@ -233,7 +225,7 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         below, above = sizes[:split], sizes[split:]
         small, large = float(np.median(below)), float(np.median(above))
         if min(len(below), len(above)) < FEWEST_ROWS or large < max(
-            KINDS_APART * small, LARGE_MISMATCH
+            MANY_TIMES * small, LARGE_MISMATCH
         ):
             return None
         if np.quantile(above, 0.1) < LARGER * np.quantile(below, 0.9):

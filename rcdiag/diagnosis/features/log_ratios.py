@@ -9,12 +9,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import PairTokens
+from rcdiag.diagnosis.case import Array, Counts, Flags, PairTokens, rms
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, EQUAL, FEWEST, TINY
 from rcdiag.diagnosis.validity import LARGEST
-
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 # Nats, rms: two bfloat16 engines with the same dense weights differ by less than the first; above
 # the second something else is wrong.
@@ -22,9 +19,7 @@ ENGINE_NOISE, LARGE_MISMATCH = 0.016, 0.03
 # Below this rms log-ratio, nats, no sampling cause stands out from engine noise.
 VISIBLE = 0.012
 FIRST_TOKENS = 3  # of a response, at which another prompt shows most
-# Ratio of rms log-ratios, first tokens / others or later half / earlier half, from which position
-# matters, and from which the first tokens saw another prompt.
-AT_A_PLACE, FIRST_APART = 3.0, 4.0
+FIRST_APART = 4.0  # ratio of rms log-ratios, first tokens / others, where these saw another prompt
 FEWEST_TO_JUDGE = 400  # fewest tokens to judge the sampling distribution
 SOMETIMES = -1.5  # nats; whatever the sampling distribution, some tokens have less
 PARTS = 40  # of the tokens, by a log-prob
@@ -166,7 +161,7 @@ class LogRatios(Struct, frozen=True, dict=True):
             return 1.0
         size = np.sort(np.abs(self.values[first]))
         size[-1] = size[-2]
-        return _rms(size) / max(_rms(self.values[~first]), TINY)
+        return rms(size) / max(rms(self.values[~first]), TINY)
 
     @cached_property
     def late(self) -> float:
@@ -174,7 +169,7 @@ class LogRatios(Struct, frozen=True, dict=True):
         late = self.tokens.position > np.median(self.tokens.position)
         if min(late.sum(), (~late).sum()) < FEWEST:
             return 1.0
-        return _rms(self.values[late]) / max(_rms(self.values[~late]), TINY)
+        return rms(self.values[late]) / max(rms(self.values[~late]), TINY)
 
     @cached_property
     def repeated(self) -> Flags:
@@ -204,8 +199,7 @@ class LogRatios(Struct, frozen=True, dict=True):
     @cached_property
     def rms_of_bulk(self) -> float:
         """Return the rms log-ratio without the largest hundredth of the tokens, nats."""
-        bulk = self.values[~self._tail]
-        return _rms(bulk) if len(bulk) else 0.0
+        return rms(self.values[~self._tail])
 
     @cached_property
     def rows_of_tail(self) -> float:
@@ -250,7 +244,7 @@ class Agreement(NamedTuple):
 
 
 def cross_fitted(
-    label: NDArray[np.int64] | NDArray[np.int32], values: Array, half: Flags, least: int = 5
+    label: Counts | NDArray[np.int32], values: Array, half: Flags, least: int = 5
 ) -> Agreement:
     """Return how the means of `values` by label agree between two halves.
 
@@ -272,7 +266,3 @@ def cross_fitted(
         explained=shared / float(weight.sum()) / max(float(np.var(values)), TINY),
         labels=float(weight.sum() ** 2 / np.dot(weight, weight)),
     )
-
-
-def _rms(values: Array) -> float:
-    return float(np.sqrt(np.mean(values**2)))

@@ -8,18 +8,17 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Array, Case
+from rcdiag.diagnosis.thresholds import SLIGHT
 from rcdiag.table.hashing import mixed
 
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 Hashes = NDArray[np.uint64]
 
 FAR = 0.7  # nats between two tokens of one context, from which on their ratio says something
-FEWEST_PAIRS = 12
-# Bounds on the median residual of sampler = power * trainer: nats (rounding of engines), and shares
-# of the median difference without the power, for large and for all differences.
-ROUNDING, FAR_APART, LEFT_OVER = 0.05, 0.11, 0.25
+FEWEST_PAIRS = 12  # of tokens with one context, from which on they tell
+# Bounds on the median residual of sampler = power * trainer beyond rounding: shares of the median
+# difference without the power, for large and for all differences.
+FAR_APART, LEFT_OVER = 0.11, 0.25
 A_POWER = 0.03  # of which a power is from 1, at least
 
 
@@ -53,7 +52,7 @@ class SharedPrefixes(Struct, frozen=True, dict=True):
     def is_one_power(self) -> bool:
         """Tell whether one distribution is a power of the other, as with another temperature."""
         another = self.power > 0 and abs(np.log(self.power)) > A_POWER
-        most = min(max(ROUNDING, FAR_APART * self.distance), LEFT_OVER * self.distance)
+        most = min(max(SLIGHT, FAR_APART * self.distance), LEFT_OVER * self.distance)
         return another and self.residual <= most
 
 

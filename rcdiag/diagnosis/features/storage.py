@@ -7,14 +7,20 @@ from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.thresholds import CERTAIN, EQUAL, FEWEST, NEARLY_ALL, RARE, SURE, TINY, UNSURE
+from rcdiag.diagnosis.case import Array, Case, Counts, Flags
+from rcdiag.diagnosis.thresholds import (
+    CERTAIN,
+    EQUAL,
+    FEWEST,
+    FEWEST_OF_ROW,
+    NEARLY_ALL,
+    RARE,
+    SURE,
+    TINY,
+    UNSURE,
+)
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB
-
-Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 # Ranges of surprisal, nats, in which tokens are compared.
 SURE_RANGE, SURPRISALS = (0.003, 0.15), (0.5, 1.2, 2.5, 20.0)
@@ -23,7 +29,6 @@ BY_OTHERS = 0.3
 # Range of values, nats, in which decimals are counted, and the most that count as rounding.
 DECIMALS_FROM, DECIMALS_TO, MOST_DECIMALS = -8.0, -0.02, 5
 LEAST_FLOAT16 = -65_000.0  # float16 ends at 65,504
-LONG_ROW = 8  # tokens of a row whose values can be the same, or fall, by a fault alone
 LOG_BASES = {2: 1 / np.log(2.0), 10: 1 / np.log(10.0)}
 
 
@@ -54,7 +59,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
 
     values: Array
     other: Array  # those of the other policy; NaN where there is no other
-    row_of: NDArray[np.int64]  # [tokens] index of the row, ascending
+    row_of: Counts  # [tokens] index of the row, ascending
 
     @cached_property
     def finite(self) -> Flags:
@@ -159,43 +164,46 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         return len(np.unique(rare)) < NEARLY_ALL * len(rare) or len(rare) < FEWEST
 
     @cached_property
-    def row_starts(self) -> NDArray[np.int64]:
+    def row_starts(self) -> Counts:
         """Return the index of each row's first token."""
         return np.flatnonzero(np.diff(self.row_of, prepend=-1))
 
     @cached_property
-    def row_lengths(self) -> NDArray[np.int64]:
+    def row_lengths(self) -> Counts:
         """Return the tokens of each row that has one."""
         return np.diff(np.append(self.row_starts, len(self.values)))
 
     @cached_property
     def constant_rows(self) -> float:
         """Return the share of rows with at least 8 tokens whose values are all the same."""
-        long = self.row_lengths >= LONG_ROW
-        if not long.any():
-            return 0.0
         values = np.where(self.finite, self.values, np.nan)
+        if not len(values):
+            return 0.0
         high = np.maximum.reduceat(values, self.row_starts)
         low = np.minimum.reduceat(values, self.row_starts)
-        return _share((high - low <= EQUAL * (1 + np.abs(low)))[long])
+        return self._share_of_long_rows(high - low <= EQUAL * (1 + np.abs(low)))
 
     @cached_property
     def one_value(self) -> float | None:
         """Return the number that all tokens of several rows hold; None where they hold several."""
         numbers = self.values[self.finite]
-        same = len(numbers) >= LONG_ROW and len(self.row_lengths) >= 3 and np.ptp(numbers) == 0.0
+        same = (
+            len(numbers) >= FEWEST_OF_ROW and len(self.row_lengths) >= 3 and np.ptp(numbers) == 0.0
+        )
         return float(numbers[0]) if same else None
 
     @cached_property
     def falling_rows(self) -> float:
         """Return the share of rows with at least 8 tokens in which the values never rise."""
-        long = self.row_lengths >= LONG_ROW
-        if not long.any():
-            return 0.0
         values = np.where(self.finite, self.values, np.nan)
+        if not len(values):
+            return 0.0
         rises = np.diff(values, prepend=values[:1]) > EQUAL
         rises[self.row_starts] = False
-        return _share((np.add.reduceat(rises.astype(np.int64), self.row_starts) == 0)[long])
+        return self._share_of_long_rows(~np.logical_or.reduceat(rises, self.row_starts))
+
+    def _share_of_long_rows(self, rows: Flags) -> float:
+        return _share(rows[self.row_lengths >= FEWEST_OF_ROW])
 
     def multiple(self) -> tuple[float, float]:
         """Return k = median(values / other), and rms(values - k * other) / rms(values).

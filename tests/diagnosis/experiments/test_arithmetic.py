@@ -12,7 +12,6 @@ from rcdiag.diagnosis.experiments.output_layer import bfloat16
 from rcdiag.diagnosis.experiments.sampling_estimates import (
     foreign_tokens,
     support_of_tokens,
-    surprise,
     temperature_of_tokens,
 )
 from rcdiag.diagnosis.features.storage import StoredColumn
@@ -150,16 +149,6 @@ def test_a_silent_kept_set_is_recovered_from_the_tokens():
     assert kept.outside == 0
     whole = support_of_tokens(made_tester(*made_up()).sample.distribution)
     assert whole.gain < 5
-
-
-def test_surprise_is_the_excess_of_surprisal_over_entropy():
-    log_prob, entropy = np.log([0.5, 0.25, 0.25, 0.5]), np.full(4, 0.8)
-    result = surprise(log_prob, entropy, np.array([0, 0, 1, 1]))
-    excess = -log_prob - 0.8
-    sums = np.array([excess[:2].sum(), excess[2:].sum()])
-    assert result.excess == pytest.approx(excess.mean())
-    assert result.z == pytest.approx(excess.sum() / np.sqrt((sums**2).sum()))
-    assert result.tokens == 4
 
 
 def test_what_is_left_has_the_scale_of_its_noise_whatever_a_few_tokens_do():

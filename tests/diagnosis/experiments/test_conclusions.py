@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Suspicion
+from rcdiag.diagnosis.experiments.batches import padded_widths, run_packing
 from rcdiag.diagnosis.experiments.conclude import run_experiments
-from rcdiag.diagnosis.experiments.contexts import _widths, run_packing
 from rcdiag.diagnosis.experiments.order import run_with_passes
 from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
 from rcdiag.diagnosis.verdict import verdict_with_experiments
@@ -282,12 +282,14 @@ def test_rows_are_padded_to_the_longest_prompt_or_to_the_longest_row(whole):
     prompt, response = np.arange(40) % 7 + 3, np.arange(40) % 5 * 4 + 8
     case = SimpleNamespace(prompt_ids=SimpleNamespace(lengths=prompt), lengths=response)
     tester = SimpleNamespace(sample=SimpleNamespace(case=case))
-    widths = dict(_widths(tester, whole=whole))
-    assert list(widths) == [None, 16, 8, 32, 4]
-    for block, width in widths.items():
+    blocks = {"the table": 40} | {f"blocks of {size} rows": size for size in (16, 8, 32, 4)}
+    widths = dict(padded_widths(tester, whole=whole))
+    assert list(widths) == list(blocks)
+    for words, width in widths.items():
+        block = blocks[words]
         own = np.array([width[row] for row in range(40)]) + whole * response
-        for start in range(0, 40, block or 40):
-            rows = slice(start, start + (block or 40))
+        for start in range(0, 40, block):
+            rows = slice(start, start + block)
             longest = (prompt + whole * response)[rows].max()
             assert np.all(own[rows] == longest)
 

@@ -1,0 +1,205 @@
+"""Experiments on the rows of a batch: positions, padding that is attended to, packed rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from msgspec.structs import replace
+
+from rcdiag.diagnosis.case import Array, Counts
+from rcdiag.diagnosis.experiments.fit import Residual
+from rcdiag.diagnosis.experiments.hypothesis_tester import (
+    GAIN,
+    Edit,
+    Experiment,
+    HypothesisTest,
+    HypothesisTester,
+)
+from rcdiag.diagnosis.experiments.prompts import with_prompt
+from rcdiag.engines.changes import Passage
+
+BLOCKS = (16, 8, 32, 4, 64)  # rows that are padded or packed together
+MOST_PACKED = 6  # rows before one in a pack
+
+
+def run_positions(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+    """Try positions that begin anew at the response, or leave a gap as wide as the padding."""
+
+    def placed(start_of: Callable[[int], int], row: int) -> Passage:
+        passage = tester.passage(row)
+        response = np.arange(len(passage.ids) - passage.prefix)
+        positions = np.concatenate([np.arange(passage.prefix), start_of(row) + response])
+        return replace(passage, positions=positions)
+
+    def after_prompt(gap: int, row: int) -> int:
+        return len(tester.sample.prompt(row)) + gap
+
+    starts: list[tuple[str, Callable[[int], int]]] = [
+        ("from 0", lambda row: 0),
+        ("one later than they are", partial(after_prompt, 1)),
+        ("one earlier than they are", partial(after_prompt, -1)),
+    ]
+    for words, width in padded_widths(tester):
+        starts.append((f"from the padded prompt width of {words}", width.__getitem__))
+    for words, start_of in starts:
+        words = f"positions of the response {words}"
+        yield from _tried(tester, "position-ids", words, partial(placed, start_of))
+
+
+def run_padding(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+    """Try prompts, or whole rows, padded on the left whose padding is attended to.
+
+    Positions count from the padding on, or from the prompt on, as generation with a mask sets them.
+    """
+
+    def padded(width: Mapping[int, int], pads_at: int | None, row: int) -> Passage | None:
+        prompt = tester.sample.prompt(row)
+        missing = width[row] - len(prompt)
+        padding = np.full(missing, tester.forward.tensors.pad_id, np.int32)
+        passage = with_prompt(tester, row, np.concatenate([padding, prompt]))
+        if passage is None or pads_at is None:
+            return passage
+        counted = np.arange(len(passage.ids) - missing)
+        return replace(passage, positions=np.concatenate([np.full(missing, pads_at), counted]))
+
+    slug = "attention-to-padding"
+    for words, width in padded_widths(tester):
+        for pads_at in (0, None, 1):
+            how = "" if pads_at is None else f", at position {pads_at}"
+            words_of_prompt = f"padding attended to{how}, up to the longest prompt of {words}"
+            yield from _tried(tester, slug, words_of_prompt, partial(padded, width, pads_at))
+    for words, width in padded_widths(tester, whole=True):
+        words = f"padding attended to, up to the longest prompt and response of {words}"
+        yield from _tried(tester, slug, words, partial(padded, width, None))
+
+
+def _tried(tester: HypothesisTester, slug: str, words: str, edit: Edit) -> Iterator[HypothesisTest]:
+    """Try an edit on a few rows, and on more where it explains something."""
+    test = None if tester.out_of_time else tester.test_pass(slug, words, edit=edit)
+    if test is not None:
+        yield tester.confirmed(test)
+
+
+def padded_widths(
+    tester: HypothesisTester, *, whole: bool = False
+) -> Iterator[tuple[str, dict[int, int]]]:
+    """Yield for the table and for blocks of rows, in words, the padded width of each row's prompt.
+
+    It is the length of the longest prompt, or with `whole` what fills the row with its response up
+    to the longest of these.
+    """
+    case = tester.sample.case
+    assert case.prompt_ids is not None
+    behind = case.lengths if whole else np.zeros_like(case.lengths)
+    lengths = case.prompt_ids.lengths + behind
+    yield "the table", dict(enumerate((lengths.max() - behind).tolist()))
+    for block in BLOCKS:
+        if len(lengths) > block:
+            most = np.maximum.reduceat(lengths, np.arange(0, len(lengths), block))
+            width = np.repeat(most, block)[: len(lengths)] - behind
+            yield f"blocks of {block} rows", dict(enumerate(width.tolist()))
+
+
+def run_packing(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+    """Try rows that see the rows before them in a pack, whose positions go on or begin anew."""
+    for anew in (False, True):
+        test = _packing(tester, tester.screen, anew)
+        if test is not None and test.gain > GAIN:
+            test = _packing(tester, tester.confirm[::2], anew) or test
+        if test is not None:
+            yield test
+            if test.residual.within(tester.sample.noise):
+                return
+
+
+def _packing(tester: HypothesisTester, rows: Counts, anew: bool) -> HypothesisTest | None:
+    """Test packing with the number of preceding rows, 0 to MOST_PACKED, that fits each row best."""
+    spans = {int(row): tester.sample.tokens_of([int(row)]) for row in rows}
+
+    def residual_in(row: int, column: Array) -> Residual:
+        known = tester.side.known[spans[row]]
+        return tester.residual_of(column[known], spans[row][known])
+
+    columns = {row: tester.side.expected[span] for row, span in spans.items()}
+    residual = {row: residual_in(row, column) for row, column in columns.items()}
+    before_of = dict.fromkeys(spans, 0)
+    for before in range(1, MOST_PACKED + 1):
+        open_rows = [row for row in spans if not residual[row].within(tester.sample.noise)]
+        better = False
+        for row, column in _packed_columns(tester, open_rows, before, anew).items():
+            found = residual_in(row, column)
+            if found.nats < residual[row].nats - GAIN:
+                residual[row], columns[row], before_of[row] = found, column, before
+                better = True
+        if tester.out_of_time or (before > 1 and not better):
+            break
+    if not any(before_of.values()):
+        return None
+    words = "begin anew in each" if anew else "go on"
+    return tester.test(
+        "packing-leak",
+        f"rows see the rows packed before them; positions {words}",
+        np.concatenate(list(columns.values())),
+        np.concatenate(list(spans.values())),
+        values={"rows_before": float(np.median(list(before_of.values())))},
+    )
+
+
+def _packed_columns(
+    tester: HypothesisTester, rows: Sequence[int], before: int, anew: bool
+) -> dict[int, Array]:
+    """Return the log-probs of rows after the `before` preceding rows of their pack, by row."""
+    passages = []
+    for row in rows:
+        if row < before:
+            continue
+        parts = [
+            np.concatenate([tester.sample.prompt(one), tester.sample.response(one)])
+            for one in range(row - before, row + 1)
+        ]
+        ids = np.concatenate(parts).astype(np.int32)
+        places = np.arange(len(ids) - tester.sample.case.lengths[row], len(ids))
+        positions = np.concatenate([np.arange(len(part)) for part in parts]) if anew else None
+        passages.append(Passage(ids, places, row, positions, 0, tester.temperature_of(row)))
+    passages = [one for one in passages if tester.fits(one)]
+    if not passages:
+        return {}
+    ends = np.cumsum([len(one.places) for one in passages])[:-1]
+    columns = np.split(tester.forward.log_probs(passages), ends)
+    return {one.row: column for one, column in zip(passages, columns, strict=True)}
+
+
+def _batched(tester: HypothesisTester) -> float:
+    """Padding and packing are more likely in the trainer's batches than in the sampler's."""
+    return 4.0 if tester.side.name == "trainer" else 0.5
+
+
+POSITIONS = Experiment(
+    name="positions",
+    slugs=("position-ids",),
+    asks="Do the positions of the response not follow those of the prompt?",
+    run=run_positions,
+    of_batch=True,
+    passes=lambda tester: 6.0,
+)
+PADDING = Experiment(
+    name="padding",
+    slugs=("attention-to-padding",),
+    asks="Is padding attended to?",
+    run=run_padding,
+    of_batch=True,
+    passes=lambda tester: 18.0,
+    worth=_batched,
+)
+PACKING = Experiment(
+    name="packing",
+    slugs=("packing-leak",),
+    asks="Do packed rows see each other?",
+    run=run_packing,
+    of_batch=True,
+    passes=lambda tester: 8.0,
+    worth=_batched,
+)
+BATCHES: Sequence[Experiment] = (POSITIONS, PADDING, PACKING)
