@@ -9,10 +9,12 @@ import numpy as np
 from msgspec import Struct, field
 
 from rcdiag.corrections.correction import Correction, in_float32
-from rcdiag.errors import RcdiagError, did_you_mean, nearest, setting
+from rcdiag.errors import RcdiagError, did_you_mean, setting
 from rcdiag.results import Finding
+from rcdiag.trainers import families
+from rcdiag.trainers.newer import meant, newer_value
 from rcdiag.trainers.settings_document import Document
-from rcdiag.trainers.trainer import Config, NotComputed, Refused, Trainer
+from rcdiag.trainers.trainer import Config, NotComputed, Refused, Trainer, UnknownValue
 
 ARITHMETICS: dict[str, type[np.floating]] = {"float64": np.float64, "float32": np.float32}
 
@@ -89,12 +91,14 @@ def plan_corrections(
         if unknown:
             raise _unknown_setting(trainer, name, config, unknown[0])
         settings = {**trainer.settings, **config}
+        settings, newer = _with_known_values(trainer, name, settings)
         try:
             corrections[name] = trainer.read(settings)
         except Refused as error:
             refused.append(_refused(trainer, name, settings, error))
         else:
             whole[name] = settings
+            refused += newer
             traps |= {finding.message: finding for finding in trainer.traps(settings)}
     if arithmetic == "float32":
         corrections = {name: in_float32(correction) for name, correction in corrections.items()}
@@ -107,22 +111,36 @@ def plan_corrections(
     )
 
 
-def _unknown_setting(trainer: Trainer, preset: str, config: Config, name: str) -> RcdiagError:
-    """Suggest the setting that was probably meant: one spelt alike, else one with an effect."""
-    known = {key: value for key, value in config.items() if key in trainer.settings}
-    settings = {**trainer.settings, **known}
+def _with_known_values(
+    trainer: Trainer, preset: str, settings: Config
+) -> tuple[Config, list[Finding]]:
+    """Take defaults in the place of values that the newest generation does not know.
 
-    def acts(key: str) -> bool:
-        """Tell whether another setting with this value would change the correction."""
+    Each is a finding. An older generation is known to its end: what it does not know it refuses.
+    """
+    findings: list[Finding] = []
+    newest = families().get(trainer.family) is trainer
+    while newest:
         try:
-            return trainer.read({**settings, key: config[name]}) != trainer.read(settings)
+            trainer.read(settings)
+        except UnknownValue as error:
+            value = settings.get(error.setting, error.assumed)
+            if value == error.assumed:  # the default is no value, or the setting is of a list
+                break
+            findings.append(newer_value(trainer, preset, value, error))
+            settings = {**settings, error.setting: error.assumed}
         except Refused:
-            return False
+            break
+        else:
+            break
+    return settings, findings
 
-    acting = list(filter(acts, trainer.settings))
-    near = nearest(name, trainer.settings, likeness=0.8) or nearest(name, acting)
+
+def _unknown_setting(trainer: Trainer, preset: str, config: Config, name: str) -> RcdiagError:
+    """Suggest the setting that was probably meant."""
+    near = meant(trainer, config, name, config[name])
     return RcdiagError(
-        f"{preset}: {trainer.name} has no setting `{name}`",
+        f"{preset}: {trainer.name} has no setting `{name}` ({trainer.words.until})",
         hint=f"did you mean {near}?" if near else f"{', '.join(trainer.settings)}",
     )
 
@@ -140,7 +158,8 @@ def _refused(trainer: Trainer, name: str, settings: Config, error: Refused) -> F
     return Finding(
         slug="trainer-refuses",
         severity="error",
-        message=f"{name}: {trainer.name} stops on {error.message}; nothing is computed for it",
+        message=f"{name}: at {trainer.known} {trainer.family} stops on {error.message}; a newer "
+        "version may take it; nothing is computed for it",
         fix=error.hint,
         evidence=evidence,
     )

@@ -38,7 +38,7 @@ def test_the_newest_generation_has_the_name_of_the_trainer() -> None:
         "nemo-rl": "nemo-rl",
         "areal": "areal-1.0",
         "ms-swift": "ms-swift-4.6",
-        "prime-rl": "prime-rl",
+        "prime-rl": "prime-rl-20260918",
         "roll": "roll",
         "open-instruct": "open-instruct",
         "miles": "miles",

@@ -106,6 +106,13 @@ FILES: list[tuple[str, str, str, str, dict[str, Any]]] = [
     ),
     (
         "prime-rl",
+        '[trainer.loss]\ntype = "icepop"\nadv_tau = 0.5',
+        "icepop_ratio",
+        "token-mean",
+        {"kl_tau": 0.0, "adv_tau": 0.5},
+    ),
+    (
+        "prime-rl",
         '[trainer.loss]\ntype = "ipo"\nkl_tau = 0.01\nipo_threshold = 0.2',
         "ipo_tv",
         "token-mean",

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from rcdiag.errors import RcdiagError
 from rcdiag.trainers import TRAINERS, find_trainer
 from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
 from rcdiag.trainers.plan import plan_corrections
@@ -128,11 +127,13 @@ def test_the_settings_that_areal_removed(tmp_path: Path) -> None:
     assert slugs(found) == ["removed-setting"]
 
 
-def test_a_slip_is_refused(tmp_path: Path) -> None:
+def test_a_slip_is_said(tmp_path: Path) -> None:
     block = "off_policy_correction: {tis_ratio_type: token, geo_mask_hgih: 1.02}"
-    with pytest.raises(RcdiagError, match="no setting `geo_mask_hgih`") as error:
-        read(tmp_path, f"trainer: {{algorithm: {{{block}}}}}\n")
-    assert error.value.hint == "did you mean geo_mask_high?"
+    found = read(tmp_path, f"trainer: {{algorithm: {{{block}}}}}\n")
+    (finding,) = found.findings
+    assert "no setting `geo_mask_hgih`" in finding.message
+    assert "did you mean geo_mask_high?" in finding.fix
+    assert found.settings == {"tis_ratio_type": "token"}
 
 
 def test_names_that_are_like_a_setting_and_no_slip(tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ def test_names_that_are_like_a_setting_and_no_slip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("trainer", "settings", "message"),
     [
-        ("skyrl", {"tis_ratio_type": "geometric"}, "not a choice"),
+        ("skyrl", {"tis_ratio_type": "geometric"}, "none of its values"),
         ("skyrl", {"tis_ratio_type": "token", "policy_loss_type": "kl_cov"}, "takes no"),
         (
             "skyrl",
@@ -270,3 +271,55 @@ def test_m2po_compares_tokens_of_the_whole_batch() -> None:
     for threshold, kept in ((2.0, 5), (1.0, 4), (0.3, 3), (0.0867, 3), (0.08, 2), (1e-9, 1)):
         config = {"use_decoupled_loss": True, "m2_threshold": threshold}
         assert result_of("areal", config, batch).kept_tokens == kept, threshold
+
+
+def test_prime_rls_icepop_drops_by_ratio_and_logs_what_it_drops() -> None:
+    """By hand: ratios e^0.1, e^-0.1, e^1.5 and e^-1.2, e^-0.5 against a band from 0.5 to 4."""
+    from rcdiag.corrections.apply import token_effects
+    from rcdiag.corrections.arithmetic import Tokens
+    from rcdiag.corrections.sequences import rows_of
+    from rcdiag.corrections.trainer_means import Batch
+    from rcdiag.trainers.prime_rl.metrics import metrics
+    from tests.two_rows import toy_pair
+
+    trainer = TRAINERS["prime-rl-20260918"]
+    band = {"type": "icepop", "ratio_low": 0.5, "ratio_high": 4.0}
+    correction = trainer.read({**trainer.settings, **band})
+    pair = toy_pair()
+    pair = replace(pair, tokens=replace(pair.tokens, advantage=np.array([1.0, -1.0])))
+    rows = rows_of(pair, empty=0).under(correction.guard)
+    effects = token_effects(correction, Tokens.of(pair), rows)
+    log_ratio = np.array([0.1, -0.1, 1.5, -1.2, -0.5])
+    # Rejection moves the mask and never the weights.
+    assert effects.weights == pytest.approx(np.exp(log_ratio))
+    assert list(effects.kept) == [True, True, False, False, True]
+    logged = metrics(Batch(rows), correction)
+    kl = np.exp(log_ratio) - log_ratio - 1
+    assert logged["is_masked/mean"] == pytest.approx((1 / 3 + 1 / 2) / 2)
+    assert logged["masked_mismatch_kl/max"] == pytest.approx(max(kl[2], kl[3]))
+    assert logged["unmasked_mismatch_kl/min"] == pytest.approx(min(kl[:2].mean(), kl[4]))
+    assert logged["mismatch_kl/all/mean"] == pytest.approx(kl.mean())
+    assert not [key for key in logged if key.startswith(("is_masked_", "masked_advantage"))]
+    # Bounds are inside the band.
+    edge = trainer.read({**trainer.settings, **band, "ratio_high": float(np.exp(1.5))})
+    assert token_effects(edge, Tokens.of(pair), rows).kept[2]
+
+
+def test_one_meaning_of_the_weight_sum() -> None:
+    """Sums of weights run over the mask before rejection, whichever trainer rejects."""
+    by_trainer = {
+        "prime-rl": {"type": "icepop", "ratio_low": 0.9, "ratio_high": 1.1},
+        "prime-rl-20260821": {"dppo_mask_low": 0.0, "dppo_mask_high": 0.0},
+        "skyrl": {
+            "tis_ratio_type": "token",
+            "token_tis_ratio_clip_high": 1e9,
+            "token_mask_is_threshold_low": 0.9,
+            "token_mask_is_threshold_high": 1.1,
+        },
+    }
+    batch = padded("mild")
+    ratios = np.exp((batch.old - batch.rollout)[batch.mask].astype(np.float64))
+    for name, settings in by_trainer.items():
+        result = result_of(name, settings, batch)
+        assert result.kept_tokens < batch.mask.sum()
+        assert result.weight_sum == pytest.approx(ratios.sum(), rel=1e-6)

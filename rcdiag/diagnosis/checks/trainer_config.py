@@ -53,11 +53,22 @@ TRAINER_CONFIG_CHECKS = (
         "trainer-refuses",
         "error",
         "Does the trainer accept these settings?",
-        "The trainer itself rejects these settings. Nothing is computed for them.",
+        "The trainer itself rejects these settings, at the version and date that the message "
+        "names; a newer one may take them. Nothing is computed for them.",
         "change the settings as the message says",
         "rollout_rs: geometric in verl 0.7.1, which calls it seq_mean_k1",
         ("rollout_rs", "rollout_is_threshold"),
         _VERL,
+    ),
+    _of_settings(
+        "newer-than-known",
+        "warning",
+        "Does rcdiag know every setting of the config, and its value?",
+        "A setting, or a value of one, is newer than the version of the trainer that rcdiag knows, "
+        "or misspelt. The message names that version, its date, and what is assumed instead.",
+        "correct the name, or take a newer rcdiag",
+        'type = "kpop" in prime-rl, whose pull request #3283 was open in September 2026',
+        ("trainer-refuses",),
     ),
     _of_settings(
         "settings-not-computed",
