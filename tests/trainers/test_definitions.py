@@ -36,7 +36,7 @@ def test_the_newest_generation_has_the_name_of_the_trainer() -> None:
         "openrlhf": "openrlhf-0.11.2",
         "skyrl": "skyrl-0.4",
         "nemo-rl": "nemo-rl",
-        "areal": "areal-1.0",
+        "areal": "areal-20260822",
         "ms-swift": "ms-swift-4.6",
         "prime-rl": "prime-rl-20260918",
         "roll": "roll",

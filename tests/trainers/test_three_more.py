@@ -88,7 +88,7 @@ def slugs(found: TrainerConfig) -> list[str]:
         ("loss_fn: {ratio_clip_min: 0.2}\ngrpo: {}\n", "nemo-rl", {}),
         (
             AREAL,
-            "areal-1.0",
+            "areal-20260822",
             {
                 "use_decoupled_loss": True,
                 "rejection_sampling": True,
@@ -101,10 +101,10 @@ def slugs(found: TrainerConfig) -> list[str]:
         ),
         (
             "actor: {use_decoupled_loss: true, rejection_sampling: null}\n",
-            "areal-1.0",
+            "areal-20260822",
             {"use_decoupled_loss": True, "rejection_sampling": False},
         ),
-        ("actor: {path: m}\nrollout: {}\ngconfig: {}\n", "areal-1.0", {}),
+        ("actor: {path: m}\nrollout: {}\ngconfig: {}\n", "areal-20260822", {}),
     ],
 )
 def test_files_of_a_trainer(
@@ -161,6 +161,7 @@ def test_names_that_are_like_a_setting_and_no_slip(tmp_path: Path) -> None:
             "takes metric ratio alone",
         ),
         ("areal", {"prox_logp_method": "loglinear"}, "A table lacks k"),
+        ("areal", {"rejection_sampling.metric": "binary_kl"}, "a dead option"),
     ],
 )
 def test_what_a_trainer_stops_on(trainer: str, settings: dict[str, Any], message: str) -> None:
@@ -175,7 +176,7 @@ def test_what_a_trainer_takes_and_no_table_gives_is_not_said_to_stop_it() -> Non
     plan = plan_corrections(find_trainer("areal"), {"it": settings})
     (finding,) = plan.findings
     assert finding.slug == "settings-not-computed"
-    assert "areal-1.0 takes prox_logp_method: loglinear" in finding.message
+    assert "areal-20260822 takes prox_logp_method: loglinear" in finding.message
     assert not plan.corrections
 
 
@@ -323,3 +324,36 @@ def test_one_meaning_of_the_weight_sum() -> None:
         result = result_of(name, settings, batch)
         assert result.kept_tokens < batch.mask.sum()
         assert result.weight_sum == pytest.approx(ratios.sum(), rel=1e-6)
+
+
+def test_what_skyrl_logs_of_a_loss_on_the_rollout() -> None:
+    """By hand, at the first update: ratios e^0.1, e^-0.1, e^1.5, e^-1.2, e^-0.5 of the toy."""
+    from rcdiag.corrections.sequences import rows_of
+    from rcdiag.corrections.trainer_means import Batch
+    from rcdiag.trainers.skyrl.metrics import metrics
+    from tests.two_rows import toy_pair
+
+    trainer, pair = TRAINERS["skyrl-0.4"], toy_pair()
+    pair = replace(pair, tokens=replace(pair.tokens, advantage=np.array([1.0, -1.0])))
+
+    def logged(settings: dict[str, Any]) -> dict[str, float]:
+        correction = trainer.read({**trainer.settings, **settings})
+        rows = rows_of(pair, empty=0).under(correction.guard)
+        prefix = "policy/loss_metrics/"
+        found = metrics(Batch(rows), correction)
+        return {key[len(prefix) :]: value for key, value in found.items() if prefix in key}
+
+    ratio = np.exp([0.1, -0.1, 1.5, -1.2, -0.5])
+    assert logged(trainer.presets["loss_rollout_is"]) == {"clip_ratio": 3 / 5}
+    assert logged(trainer.presets["loss_dppo_tv"]) == {"clip_ratio": 2 / 5}
+    cispo = logged({**trainer.presets["loss_cispo_rollout"], "cispo_eps_clip_high": 2.0})
+    assert cispo.pop("clip_ratio") == 1 / 5
+    assert cispo == pytest.approx(
+        {
+            "cispo/ratio_mean": ratio.mean(),
+            "cispo/ratio_clamped_mean": np.minimum(ratio, 3.0).mean(),
+            "cispo/ratio_max": ratio.max(),
+            "cispo/ratio_min": ratio.min(),
+        }
+    )
+    assert logged({}) == {}
