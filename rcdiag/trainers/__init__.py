@@ -21,6 +21,7 @@ FOLDERS = (
     "verl",
     "slime",
     "trl",
+    "trl_async",
     "axolotl",
     "openrlhf",
     "skyrl",

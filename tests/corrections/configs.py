@@ -239,6 +239,7 @@ OTHERS = {
     "skyrl-0.4": skyrl(),
     "nemo-rl": nemo_rl(),
     "areal-1.0": areal(),
+    "areal-20260822": areal(),
     "slime": slime(),
     "trl-1.16": trl(),
     "axolotl-0.21": axolotl(),

@@ -357,3 +357,24 @@ def test_what_skyrl_logs_of_a_loss_on_the_rollout() -> None:
         }
     )
     assert logged({}) == {}
+
+
+def test_trls_asynchronous_grpo_corrects_nothing(tmp_path: Path) -> None:
+    """Its file is told by its own names; the mismatch is in the PPO ratio that it logs."""
+    found = read(tmp_path, "max_staleness: 8\nweight_sync_steps: 1\nepsilon_high: 0.28\n")
+    assert found.trainer.name == "trl-async-1.16"
+    correction = found.trainer.read({**found.trainer.settings, **found.settings})
+    assert (correction.mode, correction.weighting, correction.rejections) == ("bypass", None, ())
+    assert correction.ratio_corrects
+    batch = padded("rough")
+    result = result_of("trl-async", {}, batch)
+    log_ratio = (batch.old - batch.rollout)[batch.mask].astype(np.float64)
+    assert result.weight_sum is None
+    assert result.kept_tokens == batch.mask.sum()
+    assert result.metrics == pytest.approx(
+        {
+            "ratio": np.exp(log_ratio).mean(),
+            "kl": (np.exp(log_ratio) - log_ratio - 1.0).mean(),
+        },
+        rel=1e-6,
+    )

@@ -85,7 +85,7 @@ def _loss_on_rollout(batch: Batch, correction: Correction) -> Metrics:
     if weighting.outside != "clip":  # dppo drops by its tests, rollout_is by the ratio
         inside = stays(correction.zeroing) if correction.zeroing else RATIO.within(lower, upper)
         return {"clip_ratio": float(rows.sum(~inside).sum() / count)}
-    beyond = rows.sum(RATIO < lower).sum() + rows.sum(RATIO > upper).sum()
+    beyond = rows.sum(lower > RATIO).sum() + rows.sum(upper < RATIO).sum()
     return {
         "clip_ratio": float(beyond / count),
         "cispo/ratio_mean": float(rows.sum(RATIO).sum() / count),
