@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
 
 from rcdiag import trainers
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain
-from rcdiag.trainers import TRAINERS, families, find_trainer, spoken_name
+from rcdiag.trainers import (
+    TRAINERS,
+    families,
+    find_trainer,
+    spoken_name,
+    trainers_without_correction,
+)
 from rcdiag.trainers.emit import on_sweep_page, writer_names, writers
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.trainers.toml_words import read_terms
@@ -113,3 +121,20 @@ def test_names_lead_to_the_folder_alone():
         assert find_trainer(family) is families()[family]
     folders = Path(trainers.__file__).parent.glob("*/__init__.py")
     assert {each.parent.name for each in folders} == set(trainers.FOLDERS)
+
+
+def test_a_trainer_without_a_correction_is_said_to_have_none_with_the_date() -> None:
+    for name in ("llamafactory", "LLaMA-Factory", "llama_factory"):
+        with pytest.raises(RcdiagError, match="no correction to compute, as of commit") as error:
+            find_trainer(name)
+        assert error.value.message.startswith(f"trainer {name}: ")
+        assert "verl" in error.value.hint
+    with pytest.raises(RcdiagError, match="no such trainer"):
+        find_trainer("llamafactor")
+
+
+def test_what_is_said_of_a_trainer_has_a_date() -> None:
+    dated = [one.words.released for one in TRAINERS.values()]
+    dated += [one.seen for one in trainers_without_correction().values()]
+    assert [text for text in dated if not re.search(r"\b202\d-\d\d-\d\d\b", text)] == []
+    assert not trainers_without_correction().keys() & {*TRAINERS, *families()}
