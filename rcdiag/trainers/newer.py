@@ -11,7 +11,7 @@ from typing import Any
 from rcdiag.errors import nearest
 from rcdiag.formats import yaml_value
 from rcdiag.results import Finding
-from rcdiag.trainers import TRAINERS
+from rcdiag.trainers import TRAINERS, families
 from rcdiag.trainers.trainer import Config, Refused, Trainer, UnknownValue
 
 SLUG = "newer-than-known"
@@ -61,15 +61,39 @@ def newer_setting(
     )
 
 
-def newer_value(trainer: Trainer, preset: str, value: Any, error: UnknownValue) -> Finding:
+def with_known_values(trainer: Trainer, config: Config, where: str) -> tuple[Config, list[Finding]]:
+    """Take defaults in the place of values that the newest generation does not know.
+
+    Each is a finding. An older generation is known to its end: what it does not know it refuses,
+    and so does any generation where a user, not a file, gives the value.
+    """
+    findings: list[Finding] = []
+    newest = families().get(trainer.family) is trainer
+    while newest:
+        try:
+            trainer.read({**trainer.settings, **config})
+        except UnknownValue as error:
+            value = config.get(error.setting, error.assumed)
+            if value == error.assumed:  # the default is no value, or the setting is of a list
+                break
+            findings.append(_newer_value(trainer, value, error, where))
+            config = {**config, error.setting: error.assumed}
+        except Refused:
+            break
+        else:
+            break
+    return config, findings
+
+
+def _newer_value(trainer: Trainer, value: Any, error: UnknownValue, where: str) -> Finding:
     """Say that a setting has a value which the generation did not have, and what is assumed."""
     assumed = yaml_value(error.assumed)
     return Finding(
         slug=SLUG,
         severity="warning",
-        message=f"{preset}: {error.message} in {trainer.known}: it is newer, or misspelt; "
+        message=f"{where}: {error.message} in {trainer.known}: it is newer, or misspelt; "
         f"{assumed}, the default, is taken in its place. All weights, kept tokens and logged "
-        f"numbers of {preset} are those of {error.setting}: {assumed}",
+        f"numbers are those of {error.setting}: {assumed}",
         fix=f"{error.hint}; {_WAYS}",
         evidence={
             "setting": error.setting,

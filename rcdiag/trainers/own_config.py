@@ -17,7 +17,7 @@ from rcdiag.results import Finding
 from rcdiag.trainers import TRAINERS, families, find_trainer
 from rcdiag.trainers.conditions import Claim
 from rcdiag.trainers.config_text import VARIABLE
-from rcdiag.trainers.newer import meant, newer_setting
+from rcdiag.trainers.newer import meant, newer_setting, with_known_values
 from rcdiag.trainers.settings_document import MISSING, Document
 from rcdiag.trainers.trainer import Config, Trainer
 
@@ -53,6 +53,8 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
     settings = {name: value for name, value in settings.items() if name in chosen.settings}
     settings, notes = chosen.config.complete(settings, document)
     findings += notes
+    settings, newer = with_known_values(chosen, settings, str(path))
+    findings += newer
     if silent := not settings:
         settings = chosen.unset
     whole = {**chosen.settings, **settings}

@@ -11,10 +11,9 @@ from msgspec import Struct, field
 from rcdiag.corrections.correction import Correction, in_float32
 from rcdiag.errors import RcdiagError, did_you_mean, setting
 from rcdiag.results import Finding
-from rcdiag.trainers import families
-from rcdiag.trainers.newer import meant, newer_value
+from rcdiag.trainers.newer import meant
 from rcdiag.trainers.settings_document import Document
-from rcdiag.trainers.trainer import Config, NotComputed, Refused, Trainer, UnknownValue
+from rcdiag.trainers.trainer import Config, NotComputed, Refused, Trainer
 
 ARITHMETICS: dict[str, type[np.floating]] = {"float64": np.float64, "float32": np.float32}
 
@@ -91,14 +90,12 @@ def plan_corrections(
         if unknown:
             raise _unknown_setting(trainer, name, config, unknown[0])
         settings = {**trainer.settings, **config}
-        settings, newer = _with_known_values(trainer, name, settings)
         try:
             corrections[name] = trainer.read(settings)
         except Refused as error:
             refused.append(_refused(trainer, name, settings, error))
         else:
             whole[name] = settings
-            refused += newer
             traps |= {finding.message: finding for finding in trainer.traps(settings)}
     if arithmetic == "float32":
         corrections = {name: in_float32(correction) for name, correction in corrections.items()}
@@ -109,31 +106,6 @@ def plan_corrections(
         ARITHMETICS[arithmetic],
         tuple([*findings, *refused, *traps.values()]),
     )
-
-
-def _with_known_values(
-    trainer: Trainer, preset: str, settings: Config
-) -> tuple[Config, list[Finding]]:
-    """Take defaults in the place of values that the newest generation does not know.
-
-    Each is a finding. An older generation is known to its end: what it does not know it refuses.
-    """
-    findings: list[Finding] = []
-    newest = families().get(trainer.family) is trainer
-    while newest:
-        try:
-            trainer.read(settings)
-        except UnknownValue as error:
-            value = settings.get(error.setting, error.assumed)
-            if value == error.assumed:  # the default is no value, or the setting is of a list
-                break
-            findings.append(newer_value(trainer, preset, value, error))
-            settings = {**settings, error.setting: error.assumed}
-        except Refused:
-            break
-        else:
-            break
-    return settings, findings
 
 
 def _unknown_setting(trainer: Trainer, preset: str, config: Config, name: str) -> RcdiagError:

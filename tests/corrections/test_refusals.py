@@ -48,7 +48,7 @@ BY_RATIOS = [
 ]
 TWO = "token_k1,token_k2"
 OF_K = [
-    *refused(BY_K[:-1], {"rollout_is": "geometric"}, "rollout_is: 'geometric'", "null, token"),
+    *refused(BY_K, {"rollout_is": "geometric"}, "rollout_is: 'geometric'", "null, token"),
     *refused(BY_K, {"rollout_is_threshold": 0}, "rollout_is_threshold", NOT_ABOVE_0),
     *refused(BY_K, {"rollout_is_threshold": True}, "rollout_is_threshold", NOT_ABOVE_0),
     *refused(BY_K[:1], {"rollout_is_threshold": "0.5_5.0"}, "knows no IcePop", "verl-0.8.0"),
@@ -57,7 +57,7 @@ OF_K = [
     *refused(BY_K[1:], {"rollout_is_threshold": "0"}, "wants 0 < lower <= upper"),
     *refused(BY_K[1:], {"rollout_is_threshold": "much"}, "'much' is not `upper`"),
     *refused(BY_K[1:], {"rollout_is_threshold": ""}, "is not `upper`"),
-    *refused(BY_K[:-1], {"loss_type": "grpo"}, "loss_type: 'grpo'", "reinforce"),
+    *refused(BY_K, {"loss_type": "grpo"}, "loss_type: 'grpo'", "reinforce"),
     *refused(BY_K, rejecting("seq_max_k1", "2.0"), "'seq_max_k1' is not an option", "seq_max_k2"),
     *refused(BY_K, rejecting("geometric", 1.001), "'geometric' is not an option", "seq_mean_k1"),
     *refused(BY_K, rejecting("token_k1", None), "rollout_rs_threshold: not set"),
@@ -71,6 +71,9 @@ OF_K = [
     *refused(BY_K[2:], rejecting("seq_mean_k1", 0.5), "lower bound above", "1 or more"),
 ]
 SLIME = [
+    *refused(["slime"], {"tis_level": "seq"}, "tis_level: 'seq'", "geometric"),
+    *refused(["slime"], {"tis_mode": "icepop"}, "tis_mode: 'icepop'", "truncate"),
+    *refused(["slime"], {"rs_level": "seq"}, "rs_level: 'seq'", "geometric"),
     *refused(["slime"], {"tis_level": "geometric"}, "tis_batch_normalize", "geometric"),
     *refused(["slime"], {"rs_veto_threshold": "1e-4"}, "rs_veto_threshold", "1.0e-4"),
     *refused(["slime"], {"tis_upper_bound": None}, "tis_upper_bound", NOT_ABOVE_0),
@@ -97,34 +100,6 @@ def test_refused(trainer, config, words):
     assert [word for word in words if word not in output] == []
     assert finding.fix
     assert plan.corrections == plan.configs == {}
-
-
-NEWER = [
-    ("verl-0.9", "rollout_is", "geometric", "sequence", "token"),
-    ("verl-0.9", "loss_type", "grpo", "ppo_clip", "reinforce"),
-    ("slime", "tis_level", "seq", "token", "geometric"),
-    ("slime", "tis_mode", "icepop", "truncate", "clip"),
-    ("slime", "rs_level", "seq", "token", "geometric"),
-    ("prime-rl", "type", "kpop", "ipo", "icepop"),
-    ("trl", "vllm_importance_sampling_mode", "turn_mask", "sequence_mask", "token_mask"),
-]
-
-
-@pytest.mark.parametrize(("trainer", "name", "value", "assumed", "choice"), NEWER)
-def test_a_value_that_the_newest_generation_did_not_have_is_newer(
-    trainer, name, value, assumed, choice
-):
-    own = {"use_vllm": True} if trainer == "trl" else {}
-    plan = plan_of(trainer, {**own, name: value})
-    (finding,) = (one for one in plan.findings if one.slug == "newer-than-known")
-    assert finding.severity == "warning"
-    assert f"{name}: {value!r} is none of its values in {plan.trainer.known}" in finding.message
-    assert f"{assumed}, the default, is taken in its place" in finding.message
-    assert choice in finding.fix
-    assert finding.evidence["assumed"] == assumed
-    alone = plan_of(trainer, {**own, name: assumed})
-    assert plan.corrections == alone.corrections
-    assert plan.configs == alone.configs
 
 
 @pytest.mark.parametrize("trainer", ["verl-0.7.1", "verl-0.8.0"])

@@ -278,6 +278,32 @@ def test_a_key_that_is_newer_is_left_out_and_said(tmp_path: Path, text: str, mes
     assert "it is newer, or misspelt; it is left out" in newer(plan).message
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "value", "assumed", "choice"),
+    [
+        ("rollout_is: geometric\nrollout_rs: token_k1\nrollout_rs_threshold: 2.0\n",
+         "rollout_is", "geometric", "sequence", "token"),
+        ("rollout_is: token\nloss_type: grpo\nbypass_mode: true\n",
+         "loss_type", "grpo", "ppo_clip", "reinforce"),
+        ("use_tis: true\ntis_mode: icepop\n", "tis_mode", "icepop", "truncate", "clip"),
+        ('[trainer.loss]\ntype = "kpop"\n[inference]\n', "type", "kpop", "ipo", "icepop"),
+        (f"use_vllm: true\n{MODE}: turn_mask\n", MODE, "turn_mask", "sequence_mask", "token_mask"),
+    ],
+)  # fmt: skip
+def test_a_value_that_the_newest_generation_did_not_have_is_newer(
+    tmp_path: Path, text: str, name: str, value: str, assumed: str, choice: str
+) -> None:
+    plan = plan_of(tmp_path, text)
+    finding = newer(plan)
+    assert f"{name}: {value!r} is none of its values in {plan.trainer.known}" in finding.message
+    assert f"{assumed}, the default, is taken in its place" in finding.message
+    assert choice in finding.fix
+    assert finding.evidence["assumed"] == assumed
+    known = plan_of(tmp_path, text.replace(value, assumed))
+    assert plan.corrections == known.corrections
+    assert plan.configs["config"][name] == assumed
+
+
 def test_a_setting_of_another_generation_is_said_to_be_one(tmp_path: Path) -> None:
     text = (
         "algorithm: {rollout_correction: {rollout_is: token, rollout_token_veto_threshold: 0.1}}\n"
