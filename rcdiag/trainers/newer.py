@@ -47,7 +47,7 @@ def newer_setting(
     ]
     what = f"a setting of {', '.join(elsewhere)}" if elsewhere else "newer, or misspelt"
     assumed = "it is left out"
-    if near in trainer.settings and near not in config:
+    if near is not None and near in trainer.settings and near not in config:
         assumed += f", and {near} is {yaml_value(trainer.settings[near])}, its default"
     guess = f"did you mean {near}? " if near else ""
     ways = f"give the generation: --trainer {elsewhere[-1]}" if elsewhere else _WAYS

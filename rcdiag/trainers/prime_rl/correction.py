@@ -31,9 +31,8 @@ def read(settings: Settings) -> Correction:
         )
     numbers = {name: settings[name] for name in settings if name != "type"}  # all are checked
     if kind == "ipo":
-        dropped: tuple[Rejection, ...] = (
-            Rejection("token_tv", numbers.get("eps", numbers.get("ipo_threshold"))),
-        )
+        bound = numbers["eps" if "eps" in numbers else "ipo_threshold"]
+        dropped: tuple[Rejection, ...] = (Rejection("token_tv", bound),)
     elif kind == "icepop":
         low, high = numbers["ratio_low"], numbers["ratio_high"]
         if low > high:
