@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.oracle import areal, axolotl, ms_swift, nemo_rl, openrlhf, skyrl, trl
+from tests.oracle import areal, axolotl, ms_swift, nemo_rl, openrlhf, skyrl, trl, trl_async
 from tests.oracle.checkouts import AREAL, Checkout
 from tests.trainers.answers import FOLDER, Answers, write_answers
 
 ANSWERS: dict[str, Callable[[], Answers]] = {
     "trl/trl-1.16": trl.answers,
+    "trl_async/trl-async-1.16": trl_async.answers,
     "axolotl/axolotl-0.21": axolotl.answers,
     "ms_swift/ms-swift-4.6": ms_swift.answers,
     "openrlhf/openrlhf-0.11.2": lambda: openrlhf.answers("openrlhf-0.11.2"),
