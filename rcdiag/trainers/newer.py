@@ -54,8 +54,8 @@ def newer_setting(
     return Finding(
         slug=SLUG,
         severity="warning",
-        message=f"{where}: {trainer.known} has no setting `{name}`: it is {what}; {assumed}. All "
-        f"weights, kept tokens and logged numbers are those without it",
+        message=f"`{name}` is no setting of {trainer.known}, but {what}; {assumed}. All weights, "
+        f"kept tokens and logged numbers are those without it ({where})",
         fix=f"{guess}{ways}",
         evidence={"setting": name, "value": value, "trainer": trainer.name, "assumed": None},
     )
@@ -91,9 +91,9 @@ def _newer_value(trainer: Trainer, value: Any, error: UnknownValue, where: str) 
     return Finding(
         slug=SLUG,
         severity="warning",
-        message=f"{where}: {error.message} in {trainer.known}: it is newer, or misspelt; "
+        message=f"{error.setting} = {value!r} is newer than {trainer.known}, or misspelt; "
         f"{assumed}, the default, is taken in its place. All weights, kept tokens and logged "
-        f"numbers are those of {error.setting}: {assumed}",
+        f"numbers are those of {error.setting} = {assumed} ({where})",
         fix=f"{error.hint}; {_WAYS}",
         evidence={
             "setting": error.setting,

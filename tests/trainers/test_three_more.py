@@ -131,7 +131,7 @@ def test_a_slip_is_said(tmp_path: Path) -> None:
     block = "off_policy_correction: {tis_ratio_type: token, geo_mask_hgih: 1.02}"
     found = read(tmp_path, f"trainer: {{algorithm: {{{block}}}}}\n")
     (finding,) = found.findings
-    assert "no setting `geo_mask_hgih`" in finding.message
+    assert "`geo_mask_hgih` is no setting of skyrl-0.4" in finding.message
     assert "did you mean geo_mask_high?" in finding.fix
     assert found.settings == {"tis_ratio_type": "token"}
 
