@@ -9,7 +9,11 @@ package calls `TRAINERS.add(...)` for each generation.
 from __future__ import annotations
 
 import importlib
+import tomllib
 from collections.abc import Iterable
+from importlib.resources import files
+
+from msgspec import Struct, convert
 
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.registry import Registry
@@ -21,6 +25,7 @@ FOLDERS = (
     "verl",
     "slime",
     "trl",
+    "trl_async",
     "axolotl",
     "openrlhf",
     "skyrl",
@@ -70,11 +75,40 @@ def find_trainer(name: str) -> Trainer:
                 return by_name[name]
     names = trainer_names()
     if name not in names:
+        _check_has_correction(name)
         raise RcdiagError(
             f"trainer {name}: no such trainer",
             hint=f"{did_you_mean(name, names)}known: {', '.join(names)}",
         )
     return families().get(name) or TRAINERS[name]
+
+
+class WithoutCorrection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A trainer that does not correct the mismatch of sampler and trainer."""
+
+    says: str
+    seen: str  # the version and its date at which the code was read
+    source: str
+    aliases: tuple[str, ...] = ()
+
+
+def trainers_without_correction() -> dict[str, WithoutCorrection]:
+    """Return what is known of trainers that do not correct, by every name they go by."""
+    text = files(__name__).joinpath("without_correction.toml").read_text(encoding="utf-8")
+    table = convert(tomllib.loads(text), dict[str, WithoutCorrection])
+    return {alias: one for name, one in table.items() for alias in (name, *one.aliases)}
+
+
+def _check_has_correction(name: str) -> None:
+    """Refuse the name of a trainer that is known to have no correction, with what it does."""
+    known = trainers_without_correction().get(name.lower().replace("_", "-"))
+    if known is not None:
+        raise RcdiagError(
+            f"trainer {name}: it has no correction to compute, as of {known.seen}: {known.says} "
+            f"({known.source})",
+            hint="score the two policies without a trainer, or name the trainer whose correction "
+            f"you want to try: {', '.join(families())}",
+        )
 
 
 def spoken_name(trainer: Trainer) -> str:

@@ -6,7 +6,7 @@ them. Where the settings stand and which generation they are for is in the train
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from rcdiag.results import Finding
 from rcdiag.trainers import TRAINERS, families, find_trainer
 from rcdiag.trainers.conditions import Claim
 from rcdiag.trainers.config_text import VARIABLE
+from rcdiag.trainers.newer import meant, newer_setting, with_known_values
 from rcdiag.trainers.settings_document import MISSING, Document
 from rcdiag.trainers.trainer import Config, Trainer
 
@@ -33,20 +34,27 @@ class TrainerConfig(Struct, frozen=True):
 def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig:
     """Read a whole configuration, one of its blocks, or the settings of the correction alone.
 
-    Without `trainer` the generation that claims the file most surely is taken.
+    Without `trainer` the generation that claims the file most surely is taken. A trainer's name
+    alone means its newest generation, or an older one where only that claims the file.
     """
     document = Document.read(path)
-    chosen, claim = _chosen(document, path) if trainer is None else (find_trainer(trainer), None)
+    if trainer is None:
+        chosen, claim = _chosen(document, path, TRAINERS.values())
+    else:
+        chosen, claim = _named(document, path, trainer), None
     settings: Config = settings_in(document, chosen)
     known = chosen.config.places or chosen.config.whole(document)
     block = document.under(chosen.config.path)
     if not known and not any(one.settings.keys() & block.keys() for one in TRAINERS.values()):
         raise _nothing_in(path, [chosen] if trainer else None)
-    _check_slips(document, chosen, settings, path)
     _check_variables(document, settings, path)
     findings = _number_trap(settings, document.texts_under(chosen.config.path))
+    findings += _newer_settings(document, chosen, settings, path)
+    settings = {name: value for name, value in settings.items() if name in chosen.settings}
     settings, notes = chosen.config.complete(settings, document)
     findings += notes
+    settings, newer = with_known_values(chosen, settings, str(path))
+    findings += newer
     if silent := not settings:
         settings = chosen.unset
     whole = {**chosen.settings, **settings}
@@ -108,7 +116,7 @@ def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:
     """Return the settings of the correction that a file has.
 
     A block that holds nothing but such settings is returned whole, names that the trainer does not
-    know included: these become an error with the name that was probably meant.
+    know included: these become findings with the name that was probably meant.
     """
     block = document.under(trainer.config.path)
     found: dict[str, Any] = {}
@@ -125,19 +133,34 @@ def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:
     return found
 
 
-def _chosen(document: Document, path: Path) -> tuple[Trainer, Claim]:
+def _named(document: Document, path: Path, name: str) -> Trainer:
+    """Return the generation that a name means for a file."""
+    newest = find_trainer(name)
+    if name != newest.family or _claims(document, [newest]):
+        return newest
+    family = [one for one in TRAINERS.values() if one.family == newest.family]
+    return _chosen(document, path, family)[0] if _claims(document, family) else newest
+
+
+def _chosen(document: Document, path: Path, trainers: Iterable[Trainer]) -> tuple[Trainer, Claim]:
     """Return the generation with the highest certainty; of equals the first in the registry."""
+    claims = _claims(document, trainers)
+    if not claims:
+        raise _nothing_in(path)
+    return max(claims, key=lambda candidate: candidate[1].certainty)
+
+
+def _claims(document: Document, trainers: Iterable[Trainer]) -> list[tuple[Trainer, Claim]]:
+    """Return the generations that claim a file, each with its claim."""
     claims = []
-    for trainer in TRAINERS.values():
+    for trainer in trainers:
         # A claim looks at the trainer's settings, or at the block where they would be.
         block = document.under(trainer.config.path)
         settings = settings_in(document, trainer) if trainer.config.places else block
         claim = trainer.config.claim(settings, document)
         if claim is not None:
             claims.append((trainer, claim))
-    if not claims:
-        raise _nothing_in(path)
-    return max(claims, key=lambda candidate: candidate[1].certainty)
+    return claims
 
 
 def _nothing_in(path: Path, trainers: list[Trainer] | None = None) -> RcdiagError:
@@ -162,29 +185,36 @@ def _first_word(name: str) -> str:
     return name.partition("_")[0]
 
 
-def _check_slips(document: Document, trainer: Trainer, settings: Config, path: Path) -> None:
-    """Refuse a key that looks like a misspelt setting, in a mapping that holds settings."""
+def _newer_settings(
+    document: Document, trainer: Trainer, settings: Config, path: Path
+) -> list[Finding]:
+    """Report keys of a file that the generation does not know, and that stand among its settings.
+
+    In a block that holds settings of the correction alone that is every key; elsewhere one that
+    looks like a setting.
+    """
     places = trainer.config.places
-    if not places:
-        return
-    known = {place.rpartition(".")[2] for name in places for place in places[name]}
-    known_too = known | set(trainer.config.beside)
-    keys = [
-        key
-        for name in settings
-        for key in document.neighbours(
-            places[name][0].rpartition(".")[2] if name in places else name
-        )
-    ]
+    by_key = {place.rpartition(".")[2]: name for name in places for place in places[name]}
+    beside = by_key.keys() | set(trainer.config.beside)
+    findings = []
+    for name, value in settings.items():  # of a block that was taken whole
+        if name not in trainer.settings:
+            near = meant(trainer, settings, name, value)
+            findings.append(newer_setting(trainer, name, value, near, settings, str(path)))
+    keys: list[str] = []
+    for name in settings if places else ():
+        last = places[name][0].rpartition(".")[2] if name in places else name
+        keys += document.neighbours(last)
     dotted = (place.rpartition(".")[0] for name in places for place in places[name])
     for block in filter(None, dict.fromkeys(dotted)):
         keys += document.keys_of(block)
-    for key in dict.fromkeys(keys):
-        near = nearest(key, known, likeness=0.85)
-        if key not in known_too and near:
-            raise RcdiagError(
-                f"{path}: {trainer.name} has no setting `{key}`", hint=f"did you mean {near}?"
-            )
+    closed = [key for block in trainer.config.closed for key in document.keys_of(block)]
+    for key in dict.fromkeys([*keys, *closed]):
+        near = nearest(key, by_key, likeness=0.85)
+        if key not in beside and (near or key in closed):
+            value, own = document.find(key), by_key.get(near or "", near)
+            findings.append(newer_setting(trainer, key, value, own, settings, str(path)))
+    return findings
 
 
 def _check_variables(document: Document, settings: Config, path: Path) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 from msgspec import Struct, field
 
 from rcdiag.corrections.correction import Correction, in_float32
-from rcdiag.errors import RcdiagError, did_you_mean, nearest, setting
+from rcdiag.errors import RcdiagError, did_you_mean, setting
 from rcdiag.results import Finding
+from rcdiag.trainers.newer import meant
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import Config, NotComputed, Refused, Trainer
 
@@ -108,21 +109,10 @@ def plan_corrections(
 
 
 def _unknown_setting(trainer: Trainer, preset: str, config: Config, name: str) -> RcdiagError:
-    """Suggest the setting that was probably meant: one spelt alike, else one with an effect."""
-    known = {key: value for key, value in config.items() if key in trainer.settings}
-    settings = {**trainer.settings, **known}
-
-    def acts(key: str) -> bool:
-        """Tell whether another setting with this value would change the correction."""
-        try:
-            return trainer.read({**settings, key: config[name]}) != trainer.read(settings)
-        except Refused:
-            return False
-
-    acting = list(filter(acts, trainer.settings))
-    near = nearest(name, trainer.settings, likeness=0.8) or nearest(name, acting)
+    """Suggest the setting that was probably meant."""
+    near = meant(trainer, config, name, config[name])
     return RcdiagError(
-        f"{preset}: {trainer.name} has no setting `{name}`",
+        f"{preset}: {trainer.name} has no setting `{name}` ({trainer.words.until})",
         hint=f"did you mean {near}?" if near else f"{', '.join(trainer.settings)}",
     )
 
@@ -140,7 +130,8 @@ def _refused(trainer: Trainer, name: str, settings: Config, error: Refused) -> F
     return Finding(
         slug="trainer-refuses",
         severity="error",
-        message=f"{name}: {trainer.name} stops on {error.message}; nothing is computed for it",
+        message=f"{name}: at {trainer.known} {trainer.family} stops on {error.message}; a newer "
+        "version may take it; nothing is computed for it",
         fix=error.hint,
         evidence=evidence,
     )

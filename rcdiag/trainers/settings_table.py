@@ -3,7 +3,8 @@
 Beside its words (see `rcdiag.trainers.toml_words`) a setting has the columns of `Setting`. Some of
 them may differ between generations:
 
-- `default` and `type` are one value, or a sub-table by generation; without a default it is null.
+- `default`, `type` and `choices` are one value, or a sub-table by generation; without a default it
+  is null.
 - `since` and `until` name the first and the last generation that has the setting.
 
 `[header]` has what holds for all settings together: the fields of `Header`.
@@ -47,6 +48,19 @@ class NotComputed(Refused):
     """Settings that the trainer takes, and that need what no table has."""
 
 
+class UnknownValue(Refused):
+    """A word that a setting did not have at the version that rcdiag knows: newer, or misspelt.
+
+    `assumed` is the setting's default, which plans take in its place.
+    """
+
+    def __init__(
+        self, message: str, hint: str = "", setting: str = "", assumed: Any = None
+    ) -> None:
+        super().__init__(message, hint)
+        self.setting, self.assumed = setting, assumed
+
+
 class Write(TomlWords, frozen=True, kw_only=True):
     """How a setting is written where some conditions hold."""
 
@@ -88,9 +102,11 @@ class Setting(TomlWords, frozen=True, kw_only=True):
                 return value
             allowed = [*(["null"] if self.null else []), *map(str, self.choices)]
             guess = did_you_mean(str(value), list(map(str, self.choices)))
-            raise Refused(
-                f"{self.name}: {value!r} is not a choice of this trainer",
+            raise UnknownValue(
+                f"{self.name}: {value!r} is none of its values",
                 f"{guess}one of {', '.join(allowed)}",
+                self.name,
+                self.default,
             )
         if self.type == "switch":
             return self._wanted(isinstance(value, bool), value, "true or false")
@@ -195,6 +211,9 @@ class Header(TomlWords, frozen=True, kw_only=True):
     at: tuple[str, ...] = ()  # of every setting that has no `at` of its own
     beside: tuple[str, ...] = ()  # keys of the trainer that resemble settings and are none
     blocks: tuple[str, ...] = ()  # settings that a block of others sets by being there
+    # Dotted names of blocks that hold nothing but settings and `beside`, so that another key in
+    # them is one that rcdiag does not know.
+    closed: tuple[str, ...] = ()
     form: Form = "yaml"  # in which settings are written
     needs: tuple[str, ...] = ()  # what a user has to set as well, in words
     hydra: bool = False  # the command line takes settings as `path.name=value`
@@ -214,7 +233,7 @@ class _Columns(TomlWords, frozen=True, kw_only=True):
     since: str = ""
     until: str = ""
     type: Type | dict[str, Type] = "any"
-    choices: tuple[Any, ...] = ()
+    choices: tuple[Any, ...] | dict[str, tuple[Any, ...]] = ()
     null: bool = False
     hint: str = ""
     at: tuple[str, ...] = ()
@@ -274,13 +293,14 @@ def _by_generation(table: TomlTable, header: Header, order: Sequence[str]) -> di
     """Read the columns of a setting for each generation that has it."""
     row = table.without(SettingWords.__struct_fields__).as_a(_Columns)
     defaults, types = spread(row.default, order, table), spread(row.type, order, table)
+    choices = spread(row.choices, order, table)
     return {
         generation: _placed(
             Setting(
                 name=table.name,
                 default=defaults.get(generation),
                 type=types.get(generation, "any"),
-                choices=row.choices,
+                choices=choices.get(generation, ()),
                 null=row.null,
                 hint=row.hint,
                 at=row.at,

@@ -75,6 +75,11 @@ class GenerationWords(TomlWords, frozen=True, kw_only=True):
     written: bool = True  # whether rcdiag writes settings for it
     on_sweep_page: bool = False  # beside the newest generation of each trainer
 
+    @property
+    def until(self) -> str:
+        """Up to which version and date of the trainer the generation is known, as a phrase."""
+        return f"released {self.released}" if self.released[:1].isdigit() else self.released
+
 
 class KeyWords(TomlWords, frozen=True, kw_only=True):
     """The words on one key that a trainer logs, by generation in the trainer's order."""

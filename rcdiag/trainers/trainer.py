@@ -28,6 +28,7 @@ from rcdiag.trainers.settings_table import (
     Refused,
     Settings,
     SettingsTable,
+    UnknownValue,
     read_tables,
 )
 from rcdiag.trainers.settings_text import Form, Written
@@ -40,7 +41,16 @@ from rcdiag.trainers.toml_words import (
 )
 from rcdiag.trainers.writing import OwnFacts, write_by_table
 
-__all__ = ["Config", "ConfigFile", "Metrics", "NotComputed", "Refused", "Trainer", "generation"]
+__all__ = [
+    "Config",
+    "ConfigFile",
+    "Metrics",
+    "NotComputed",
+    "Refused",
+    "Trainer",
+    "UnknownValue",
+    "generation",
+]
 
 # What a trainer's own parser makes of the settings of a file, and findings on it.
 Complete = Callable[[Config, Document], tuple[Config, list[Finding]]]
@@ -57,6 +67,7 @@ class ConfigFile(Struct, frozen=True, kw_only=True):
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     beside: tuple[str, ...] = ()  # keys of the trainer that resemble settings and are none
     blocks: tuple[str, ...] = ()  # settings that a block of others sets by being there
+    closed: tuple[str, ...] = ()  # blocks with no other keys than settings and `beside`
     form: Form = "yaml"  # in which rcdiag writes settings
     needs: tuple[str, ...] = ()  # what else has to be set there, in words
     hydra: bool = False  # its command line takes settings as `path.name=value`
@@ -126,6 +137,10 @@ class Trainer(Struct, frozen=True, kw_only=True):
         return Entry(
             what=self.says,
             generations={
+                "known": "; ".join(
+                    f"{name}: {words.until}"
+                    for name, words in read_generations(self.package).items()
+                ),
                 "keys": ", ".join(first_keys.values()),
                 "settings": f"in {self.words.place}: {settings}",
                 "presets": ", ".join(self.presets),
@@ -136,9 +151,12 @@ class Trainer(Struct, frozen=True, kw_only=True):
     @property
     def says(self) -> str:
         """What the generation does, and when it came out."""
-        released = self.words.released
-        when = f"released {released}" if released[:1].isdigit() else released
-        return f"{self.words.says} ({when})"
+        return f"{self.words.says} ({self.words.until})"
+
+    @property
+    def known(self) -> str:
+        """Name the generation, with the version and the date up to which it is known."""
+        return f"{self.name} ({self.words.until})"
 
     @property
     def words(self) -> GenerationWords:
@@ -183,6 +201,7 @@ def generation(
         places=table.places(),
         beside=header.beside,
         blocks=header.blocks,
+        closed=header.closed,
         form=header.form,
         needs=header.needs,
         hydra=header.hydra,

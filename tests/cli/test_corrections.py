@@ -137,7 +137,9 @@ def test_what_one_preset_stops_on_leaves_the_others(rcdiag, table):
     document = rcdiag("score", table, "--json", *options).document
     assert len(document["corrections"]) == len(TRAINERS["verl-0.9"].presets) - 1
     (finding,) = [f for f in document["findings"] if f["slug"] == "trainer-refuses"]
-    assert finding["message"].startswith("decoupled_token_is: verl-0.9 stops on rollout_is")
+    known = TRAINERS["verl-0.9"].known
+    stops = f"decoupled_token_is: at {known} verl stops on rollout_is"
+    assert finding["message"].startswith(stops)
     assert finding["evidence"]["config"]["rollout_is"] == "geometric"
 
 

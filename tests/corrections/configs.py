@@ -239,8 +239,10 @@ OTHERS = {
     "skyrl-0.4": skyrl(),
     "nemo-rl": nemo_rl(),
     "areal-1.0": areal(),
+    "areal-20260822": areal(),
     "slime": slime(),
     "trl-1.16": trl(),
+    "trl-async-1.16": st.fixed_dictionaries({"max_staleness": st.just(4)}),  # it corrects nothing
     "axolotl-0.21": axolotl(),
     "ms-swift-4.6": ms_swift(),
     "openrlhf-0.11.0": openrlhf_typed(),

@@ -13,12 +13,22 @@ ICEPOP = "miles.backends.training_utils.loss_hub.corrections.icepop_function"
 MIS = "examples.infra_features.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"
 
 
-def prime_rl() -> SearchStrategy[Config]:
+def prime_rl_before() -> SearchStrategy[Config]:
     """A trust region of either loss."""
     bounds = st.sampled_from((0.0, 0.05, 0.2))
     default = st.fixed_dictionaries({"dppo_mask_low": bounds, "dppo_mask_high": bounds})
     ipo = st.fixed_dictionaries({"type": st.just("ipo"), "ipo_threshold": bounds})
     return default | ipo
+
+
+def prime_rl() -> SearchStrategy[Config]:
+    """A trust region by probability, or a band of ratios."""
+    ipo = st.fixed_dictionaries({"eps": st.sampled_from((0.0, 0.05, 0.3))})
+    low, high = st.sampled_from((0.2, 0.9)), st.sampled_from((1.1, 5.0))
+    icepop = st.fixed_dictionaries(
+        {"type": st.just("icepop"), "ratio_low": low, "ratio_high": high}
+    )
+    return ipo | icepop
 
 
 def roll() -> SearchStrategy[Config]:
@@ -80,7 +90,8 @@ def miles() -> SearchStrategy[Config]:
 
 
 OF_CHECKOUTS = {
-    "prime-rl": prime_rl(),
+    "prime-rl-20260821": prime_rl_before(),
+    "prime-rl-20260918": prime_rl(),
     "roll": roll(),
     "open-instruct": open_instruct(),
     "miles": miles(),

@@ -92,7 +92,11 @@ def test_refused(trainer, config, words):
     (finding,) = plan.findings
     assert (finding.slug, finding.severity) == ("trainer-refuses", "error")
     output = f"{finding.message} / {finding.fix}"
-    assert finding.message.startswith(f"it: {trainer} stops on ")
+    generation = TRAINERS[trainer]
+    assert finding.message.startswith(
+        f"it: at {trainer} ({generation.words.until}) {generation.family} stops on "
+    )
+    assert "a newer version may take it" in finding.message
     assert [word for word in words if word not in output] == []
     assert finding.fix
     assert plan.corrections == plan.configs == {}
@@ -116,7 +120,8 @@ def test_an_unknown_setting_offers_the_near_one(trainer):
     known = next(name for name in TRAINERS[trainer].settings if len(name) > 6)
     with pytest.raises(RcdiagError) as error:
         plan_of(trainer, {known + "x": 1})
-    assert f"{trainer} has no setting `{known}x`" in error.value.message
+    assert f"{trainer} has no setting `{known}x` (" in error.value.message
+    assert TRAINERS[trainer].words.until in error.value.message
     assert error.value.hint == f"did you mean {known}?"
     with pytest.raises(RcdiagError, match="no setting `zzz`") as error:
         plan_of(trainer, {"zzz": 1})

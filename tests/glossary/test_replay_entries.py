@@ -157,7 +157,7 @@ def test_a_setting_of_a_loss_says_its_default_and_what_trainers_call_it():
         "openrlhf-0.11.0, openrlhf-0.11.2": "--actor.dual_clip, default null",
         "skyrl-0.4": "clip_ratio_c of dual_clip, default null",
         "nemo-rl": "ratio_clip_c, default null",
-        "areal-1.0": "c_clip, default null",
+        "areal-1.0, areal-20260822": "c_clip, default null",
         "roll": "1 + 2 pg_clip with dual_clip_loss, default null",
     }
     assert list(explain("dro_beta").generations) == ["verl-0.9"]

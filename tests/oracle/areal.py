@@ -14,25 +14,35 @@ import sys
 import threading
 import types
 import typing
+import warnings
 from collections import defaultdict
 from enum import Enum, auto
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
+from tests.oracle.checkouts import AREAL
 from tests.oracle.published import arithmetic, functions, module
 from tests.trainers.answers import Answers, Corrected, Settings, Updated
 from tests.trainers.batches import WITHOUT_INFINITY as BATCHES
 from tests.trainers.batches import Batch
 
 VERSION = "1.0.4"
+NEWEST = "areal-20260822"
 SCOPE = "ppo_actor/update/"
 RS = "rejection_sampling."
 # What an update logs of the correction; the rest is about the PPO ratio and entropy.
-OF_CORRECTION = ("behave_", "rs_filtered_fraction", "n_valid_tokens", "unclipped_behave_tokens")
+OF_CORRECTION = (
+    "old_logp",
+    "behave_",
+    "rs_filtered_fraction",
+    "n_valid_tokens",
+    "unclipped_behave_tokens",
+)
 OF_LOSS = ("importance_weight", "approx_kl", "clip_ratio", "dual_clip_ratio", "actor_loss", "sapo")
 DECOUPLED: Settings = {"use_decoupled_loss": True}
 
@@ -108,17 +118,28 @@ LOSSES: list[Settings] = [
     {"use_sapo_loss": True, "sapo_tau_pos": 2.0, "sapo_tau_neg": 3.0},
     {"use_sapo_loss": True, "importance_sampling_level": "sequence"},
 ]
+CISPO: list[Settings] = [
+    {"use_cispo_loss": True, "eps_clip_higher": 0.28},
+    {"use_cispo_loss": True, "eps_clip": 1.0, "eps_clip_higher": 4.0, "recompute_logprob": True},
+    {**_of(level="token", **NARROW), "use_cispo_loss": True, "eps_clip_higher": 0.1},
+    {**_of(level="sequence", action="clamp", **NARROW), "use_cispo_loss": True,
+     "eps_clip_higher": 0.28},
+]  # fmt: skip
 
 
 @dataclasses.dataclass
 class _Engine:
     """In place of the settings of the engine that trains."""
 
+    enable_delta_weight_update: bool = False
+
     def __post_init__(self) -> None:
         pass
 
 
-def _tree(path: str) -> ast.Module:
+def _tree(generation: str, path: str) -> ast.Module:
+    if generation == NEWEST:
+        return ast.parse((Path(AREAL.folder) / path).read_text())
     return module("areal", VERSION, path)
 
 
@@ -131,28 +152,38 @@ def _shell(name: str, **names: Any) -> dict[str, Any]:
 
 
 @cache
-def settings_classes() -> SimpleNamespace:
+def proximal_methods(generation: str) -> Any:
+    """`ProxLogpMethod`."""
+    tree = _tree(generation, "areal/utils/constants.py")
+    return functions(tree, ["ProxLogpMethod"], {"Enum": Enum}).ProxLogpMethod
+
+
+@cache
+def settings_classes(generation: str) -> SimpleNamespace:
     """`RejectionSamplingConfig` and `PPOActorConfig`."""
     space = _shell("areal_config", **vars(typing))
     space |= {"dataclass": dataclasses.dataclass, "field": dataclasses.field}
     space |= {"TrainEngineConfig": _Engine, "NormConfig": object}
     space |= {"logger": SimpleNamespace(warning=lambda text: None)}
     space |= {"PROX_LOGP_METHOD_RECOMPUTE": "recompute", "PROX_LOGP_METHODS_ALL": []}
-    tree = _tree("areal/api/cli_args.py")
+    if generation == NEWEST:  # its own check imports the methods
+        _shell("areal.utils.constants", ProxLogpMethod=proximal_methods(generation))
+        space |= {"DictConfig": dict, "warnings": warnings}
+    tree = _tree(generation, "areal/api/cli_args.py")
     return functions(tree, ["RejectionSamplingConfig", "PPOActorConfig"], space)
 
 
-def actor(settings: Settings) -> Any:
+def actor(generation: str, settings: Settings) -> Any:
     """The settings of `actor`; those of its block are written `rejection_sampling.level`."""
     own = {name: value for name, value in settings.items() if not name.startswith(RS)}
     if own.pop("rejection_sampling", False):
         nested = {name[len(RS) :]: settings[name] for name in settings if name.startswith(RS)}
-        own["rejection_sampling"] = settings_classes().RejectionSamplingConfig(**nested)
-    return settings_classes().PPOActorConfig(**own)
+        own["rejection_sampling"] = settings_classes(generation).RejectionSamplingConfig(**nested)
+    return settings_classes(generation).PPOActorConfig(**own)
 
 
 @cache
-def code() -> dict[str, Any]:
+def code(generation: str) -> dict[str, Any]:
     """`grpo_loss_fn` and what it calls, without what it logs of staleness."""
     import torch
 
@@ -160,28 +191,37 @@ def code() -> dict[str, Any]:
     space |= {"dataclass": dataclasses.dataclass}
     space |= {f"PROX_LOGP_METHOD_{name}": name.lower() for name in ("RECOMPUTE", "METRICS")}
     space |= {"PROX_LOGP_METHOD_LOGLINEAR": "loglinear"}
-    functions(_tree("areal/utils/data.py"), ["KLEstimator"], space)
-    functions(_tree("areal/trainer/ppo/stats.py"), ["infer_token_denominator"], space)
+    if generation == NEWEST:
+        space |= {"ProxLogpMethod": proximal_methods(generation)}
+    functions(_tree(generation, "areal/utils/data.py"), ["KLEstimator"], space)
+    functions(_tree(generation, "areal/trainer/ppo/stats.py"), ["infer_token_denominator"], space)
     names = ["_compute_sequence_level_ratio_and_advantages", "RejectionSamplingResult"]
     names += ["_check_bounds", "apply_rejection_sampling", "ppo_actor_loss_fn", "sapo_loss_fn"]
-    functions(_tree("areal/utils/functional/functional.py"), names, space)
+    if generation == NEWEST:
+        names += ["compute_binary_kl_divergence", "cispo_loss_fn"]
+    functions(_tree(generation, "areal/utils/functional/functional.py"), names, space)
     names = ["grpo_loss_fn", "_resolve_proximal_logp", "_apply_m2po_masking"]
-    functions(_tree("areal/trainer/ppo/actor.py"), [*names, "_get_m2po_loss_mask"], space)
+    functions(
+        _tree(generation, "areal/trainer/ppo/actor.py"), [*names, "_get_m2po_loss_mask"], space
+    )
     space["_log_proximal_approximation_stats"] = lambda **given: None
     return space
 
 
 @cache
-def tracker_class() -> Any:
+def tracker_class(generation: str) -> Any:
     """`DistributedStatsTracker`, which reduces what an update logs."""
     import torch
 
     space = _shell("areal_stats", torch=torch, dist=None, defaultdict=defaultdict)
     space |= {"contextmanager": contextlib.contextmanager, "Lock": threading.Lock}
+    space |= {"dataclass": dataclasses.dataclass, "MOE_AUX_LOSSES": {}}
     space |= {"Enum": Enum, "auto": auto}
     space |= {"current_platform": SimpleNamespace(is_initialized=lambda: False)}
     names = ["ReduceType", "DistributedStatsTracker"]
-    tree = _tree("areal/utils/stats_tracker.py")
+    if generation == NEWEST:
+        names = ["ReduceType", "_StatMetadata", "DistributedStatsTracker"]
+    tree = _tree(generation, "areal/utils/stats_tracker.py")
     return functions(tree, names, space).DistributedStatsTracker
 
 
@@ -196,10 +236,10 @@ class _Update:
     weights: Any | None  # 0 where rejected
 
 
-def _run(rows: Batch, settings: Settings, dtype: str, at_old: bool) -> _Update:
+def _run(generation: str, rows: Batch, settings: Settings, dtype: str, at_old: bool) -> _Update:
     import torch
 
-    config = actor(settings)
+    config = actor(generation, settings)
     with (
         arithmetic(dtype) as wide,
         patch.object(torch, "float", wide),
@@ -221,21 +261,23 @@ def _run(rows: Batch, settings: Settings, dtype: str, at_old: bool) -> _Update:
         data["advantages"] = given["token_advantages"]
         current = given["old" if at_old else "current"].requires_grad_()
         seen: list[Any] = []
-        tracker = tracker_class()()
+        tracker = tracker_class(generation)()
         names = ("rejection_sampling", "m2_threshold", "importance_sampling_level", "sapo_tau_pos")
         names += ("sapo_tau_neg", "prox_logp_method", "use_sapo_loss", "use_decoupled_loss")
-        real = code()["apply_rejection_sampling"]
+        if generation == NEWEST:
+            names += ("use_cispo_loss",)
+        real = code(generation)["apply_rejection_sampling"]
 
         def recorded(**arguments: Any) -> Any:
             seen.append(real(**arguments))
             return seen[-1]
 
         with (
-            patch.dict(code(), stats_tracker=tracker, apply_rejection_sampling=recorded),
+            patch.dict(code(generation), stats_tracker=tracker, apply_rejection_sampling=recorded),
             tracker.scope("ppo_actor"),
             tracker.scope("update"),
         ):
-            loss = code()["grpo_loss_fn"](
+            loss = code(generation)["grpo_loss_fn"](
                 current,
                 torch.zeros_like(current),
                 data,
@@ -246,7 +288,9 @@ def _run(rows: Batch, settings: Settings, dtype: str, at_old: bool) -> _Update:
             )
         kept, weights = mask, None
         if config.m2_threshold is not None:
-            kept = code()["_apply_m2po_masking"](behavior, proximal, mask, config.m2_threshold)
+            kept = code(generation)["_apply_m2po_masking"](
+                behavior, proximal, mask, config.m2_threshold
+            )
         if seen:
             kept, weights = seen[0].loss_mask, seen[0].behave_imp_weight
         return _Update(loss, current, tracker.export(), kept, weights)
@@ -261,10 +305,10 @@ def _logged(update: _Update, names: tuple[str, ...]) -> dict[str, float]:
     }
 
 
-def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
+def corrected(generation: str, batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
     """The correction in a first update, in which the current policy is the old one."""
     rows = BATCHES[batch]
-    update = _run(rows, settings, dtype, at_old=True)
+    update = _run(generation, rows, settings, dtype, at_old=True)
     total = None if update.weights is None else float(update.weights.double().sum())
     return Corrected(
         batch=batch,
@@ -277,9 +321,9 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
     )
 
 
-def updated(batch: str, settings: Settings) -> Updated:
+def updated(generation: str, batch: str, settings: Settings) -> Updated:
     """The loss of one minibatch that holds all rows."""
-    update = _run(BATCHES[batch], settings, "float64", at_old=False)
+    update = _run(generation, BATCHES[batch], settings, "float64", at_old=False)
     update.loss.backward()
     return Updated(
         batch=batch,
@@ -290,8 +334,10 @@ def updated(batch: str, settings: Settings) -> Updated:
     )
 
 
-def answers() -> Answers:
-    """All that is stored of AReaL."""
+def answers(generation: str = "areal-1.0") -> Answers:
+    """All that is stored of a generation of AReaL."""
+    newest = generation == NEWEST
+    losses = [*LOSSES, *(CISPO if newest else ())]
     everywhere = [
         (batch, settings)
         for settings in CORRECTIONS
@@ -301,20 +347,23 @@ def answers() -> Answers:
         or settings.get("use_decoupled_loss")
         or "recompute_logprob" in settings
     ]
+    source = f"AReaL commit {AREAL.commit}" if newest else f"areal {VERSION} on PyPI"
     return Answers(
-        trainer="areal-1.0",
-        source=f"areal {VERSION} on PyPI, areal/trainer/ppo/actor.py: grpo_loss_fn, "
+        trainer=generation,
+        source=f"{source}, areal/trainer/ppo/actor.py: grpo_loss_fn, "
         "_apply_m2po_masking; areal/utils/functional/functional.py: apply_rejection_sampling, "
         "ppo_actor_loss_fn, sapo_loss_fn; areal/utils/stats_tracker.py; areal/api/cli_args.py",
         corrections=[
-            *(corrected(batch, settings) for batch, settings in everywhere),
+            *(corrected(generation, batch, settings) for batch, settings in everywhere),
             *(
-                corrected(batch, settings, "float32")
+                corrected(generation, batch, settings, "float32")
                 for settings in (CORRECTIONS[3], CORRECTIONS[8], CORRECTIONS[13])
                 for batch in BATCHES
             ),
         ],
         losses=[
-            updated(batch, settings) for settings in LOSSES for batch in ("mild", "rough", "beyond")
+            updated(generation, batch, settings)
+            for settings in losses
+            for batch in ("mild", "rough", "beyond")
         ],
     )

@@ -75,6 +75,7 @@ OPEN_INSTRUCT = Checkout(
 )
 ROLL = Checkout("ROLL", "RCDIAG_ROLL", "https://github.com/alibaba/ROLL", "8eb27cc2")
 SLIME = Checkout("slime", "RCDIAG_SLIME", "https://github.com/THUDM/slime", "624b824a8")
+AREAL = Checkout("AReaL", "RCDIAG_AREAL", "https://github.com/areal-project/AReaL", "cbff54d6")
 MILES = Checkout("miles", "RCDIAG_MILES", "https://github.com/radixark/miles", "31f1ca96")
 
 

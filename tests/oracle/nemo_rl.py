@@ -19,7 +19,7 @@ NEMO_RL = Checkout("NeMo-RL", "RCDIAG_NEMO_RL", "https://github.com/NVIDIA-NeMo/
 LOSS_FILE = "nemo_rl/algorithms/loss/loss_functions.py"
 THRESHOLD = "seq_logprob_error_threshold"
 # What the loss logs of the policy in the update, and counts: nothing of a correction.
-OF_LOSS = ("probs_ratio", "loss", "kl_penalty", "approx_entropy", "positive_nll", "num_valid")
+OF_LOSS = ("probs_ratio", "loss", "kl_penalty", "approx_entropy", "positive_nll")
 IS: Settings = {"use_importance_sampling_correction": True}
 GSPO: Settings = {"sequence_level_importance_ratios": True, "token_level_loss": False}
 

@@ -115,7 +115,7 @@ def _in(dtype: str) -> Iterator[None]:
 
 
 def ask(config: dict[str, Any], batch: Batch, dtype: str = "float64") -> Answer:
-    """Return weights where tokens are kept, the kept tokens, and statistics of one step."""
+    """Return ratios, which are the weights, the kept tokens, and statistics of one step."""
     with _in(dtype):
         return _asked(config, batch, dtype)
 
@@ -128,22 +128,25 @@ def _asked(config: dict[str, Any], batch: Batch, dtype: str) -> Answer:
         key: torch.stack([output.metrics[key] for output in outputs]) for key in outputs[0].metrics
     }
     mask, width = batch.grid(batch.mask) > 0, max(batch.lengths)
-    kl = [
+    of_rows = [
         _code().compute_importance_ratio_and_mismatch_kl(
             current.detach(), torch.tensor(rollout, dtype=current.dtype)
-        )[2]
+        )
         for current, rollout in zip(variables, batch.rollout, strict=True)
     ]
-    flat = torch.cat(kl)[torch.tensor([bool(x) for row in batch.mask for x in row])]
-    weights = _weights(config, batch, dtype)
+    flat = torch.cat([kl for *_, kl in of_rows])[
+        torch.tensor([bool(x) for row in batch.mask for x in row])
+    ]
+    ratios = batch.grid([ratio.tolist() for _, ratio, _ in of_rows])
+    factors = _factors(config, batch, dtype)
     return Answer(
-        weights=weights,
-        kept=np.where(mask, weights != 0.0, False).reshape(-1, width),
+        weights=np.where(mask, ratios, 0.0),
+        kept=np.where(mask, factors != 0.0, False).reshape(-1, width),
         metrics=_statistics({"mismatch_kl/all": flat, **tensors}),
     )
 
 
-def _weights(config: dict[str, Any], batch: Batch, dtype: str) -> np.ndarray:
+def _factors(config: dict[str, Any], batch: Batch, dtype: str) -> np.ndarray:
     """Return d loss / d current over -A: what the policy term is multiplied by, 0 where dropped.
 
     Where the advantage is 0 it is that of a tiny advantage below 0, which drops the same tokens.

@@ -19,11 +19,21 @@ FILTER = {"enabled": True, "agg_type": "token", "ratio_low": 0.7, "ratio_high": 
 FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "prime-rl, whole": (
         "max_steps = 10\n[trainer.loss]\ndppo_mask_low = 0.15\n[orchestrator]\nbatch_size = 3\n",
-        "prime-rl",
+        "prime-rl-20260821",
         {"dppo_mask_low": 0.15},
     ),
-    "prime-rl, of the trainer": ('[loss]\ntype = "ipo"\n', "prime-rl", {"type": "ipo"}),
-    "prime-rl, nothing said": ("[trainer]\n[orchestrator]\n[inference]\n", "prime-rl", {}),
+    "prime-rl, of the trainer": ('[loss]\ntype = "ipo"\n', "prime-rl-20260918", {"type": "ipo"}),
+    "prime-rl, before September": (
+        '[loss]\ntype = "ipo"\nipo_threshold = 0.2\n',
+        "prime-rl-20260821",
+        {"type": "ipo", "ipo_threshold": 0.2},
+    ),
+    "prime-rl, icepop": (
+        '[trainer.loss]\ntype = "icepop"\nratio_low = 0.5\n[inference]\n',
+        "prime-rl-20260918",
+        {"type": "icepop", "ratio_low": 0.5},
+    ),
+    "prime-rl, nothing said": ("[trainer]\n[orchestrator]\n[inference]\n", "prime-rl-20260918", {}),
     "open-instruct": (
         "python grpo_fast.py --beta 0.0 \\\n  --use_rho_correction true \\\n"
         "  --rho_clamp_upper_bound 3.0 --rho_mask_sequence_level\n",
@@ -132,8 +142,10 @@ def test_traps(trainer: str, text: str, slug: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("trainer", "settings", "message"),
     [
-        ("prime-rl", {"type": "custom"}, "type: 'custom'"),
-        ("prime-rl", {"dppo_mask_low": -0.1}, "dppo_mask_low"),
+        ("prime-rl-20260821", {"dppo_mask_low": -0.1}, "dppo_mask_low"),
+        ("prime-rl-20260821", {"type": "icepop"}, "type: 'icepop' is none of its values"),
+        ("prime-rl", {"type": "icepop", "ratio_low": 6.0}, "ratio_low: 6 is above ratio_high, 5"),
+        ("prime-rl", {"eps": -0.1}, "eps"),
         ("open-instruct", {"use_vllm_logprobs": True}, "both on"),
         ("open-instruct", {"rho_mask_upper_bound": 0.9}, "rho_mask_upper_bound: 0.9"),
         ("open-instruct", {"rho_clamp_lower_bound": 1.0}, "rho_clamp_lower_bound: 1"),
@@ -151,8 +163,39 @@ def test_what_the_trainer_refuses(trainer: str, settings: dict[str, Any], messag
     assert plan.corrections == {}
 
 
+def test_a_function_of_ones_own_is_not_computed() -> None:
+    plan = plan_corrections(find_trainer("prime-rl"), {"it": {"type": "custom"}})
+    assert [finding.slug for finding in plan.findings] == ["settings-not-computed"]
+    assert "type: custom, a function of your own" in plan.findings[0].message
+    assert plan.corrections == {}
+
+
+def test_a_trainers_name_means_the_generation_whose_file_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    for text, generation in (
+        ("[loss]\ndppo_mask_low = 0.1\n", "prime-rl-20260821"),
+        ('[loss]\ntype = "default"\n', "prime-rl-20260821"),
+        ('[loss]\ntype = "icepop"\n', "prime-rl-20260918"),
+        ('[loss]\ntype = "kpop"\nkpop_threshold = 0.1\n', "prime-rl-20260918"),
+    ):
+        path.write_text(text)
+        assert read_trainer_config(path, "prime-rl").trainer.name == generation
+
+
+def test_kpop_is_newer_than_what_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text('[trainer.loss]\ntype = "kpop"\nkpop_threshold = 0.1\n')
+    read = read_trainer_config(path, "prime-rl")
+    plan = plan_corrections(read.trainer, {"config": read.settings}, findings=read.findings)
+    assert [finding.slug for finding in plan.findings] == ["newer-than-known"] * 2
+    assert {finding.evidence["setting"] for finding in plan.findings} == {"type", "kpop_threshold"}
+    known = "prime-rl-20260918 (pull request #3586 of 2026-09-18)"
+    assert all(known in finding.message for finding in plan.findings)
+
+
 EMITTED = {
-    "prime-rl": ({"dppo_mask_high": 0.05}, {"type": "ipo", "ipo_threshold": 0.3}),
+    "prime-rl-20260821": ({"dppo_mask_high": 0.05}, {"type": "ipo", "ipo_threshold": 0.3}),
+    "prime-rl": ({"eps": 0.05}, {}, {"type": "icepop"}, {"type": "icepop", "ratio_high": 2.0}),
     "open-instruct": (
         {},
         {"rho_clamp_upper_bound": 0.0, "rho_mask_lower_bound": 0.5, "rho_mask_upper_bound": 2.0},
@@ -194,5 +237,5 @@ def test_what_a_trainer_has_no_settings_for_is_refused() -> None:
     correction = verl.read({**verl.settings, **verl.presets["decoupled_seq_is_rs"]})
     for name in ("prime-rl", "open-instruct"):
         assert not expresses(find_trainer(name), correction)
-        with pytest.raises(RcdiagError, match=f"{name} has no"):
+        with pytest.raises(RcdiagError, match=rf"{name}(-\d+)? has no"):
             emit(correction, name)

@@ -19,6 +19,7 @@ from rcdiag.table.trajectories import Ragged, Trajectories
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import Plan, plan_corrections
 from rcdiag.trainers.settings_document import Document
+from rcdiag.trainers.trainer import Trainer
 from rcdiag.usecases.corrected import CorrectionRows, asked_by, correction_results
 from rcdiag.usecases.replay.preset import loss_of_preset
 from tests.trainers.checkout_batches import BATCHES, CURRENT, Batch
@@ -38,6 +39,11 @@ def stored(folder: str) -> Mapping[str, Any]:
 
 def variants(folder: str) -> Any:
     return importlib.import_module(f"tests.trainers.{folder}.variants")
+
+
+def trainer_of(folder: str) -> Trainer:
+    """Return the generation whose numbers are stored."""
+    return find_trainer(getattr(variants(folder), "TRAINER", folder.replace("_", "-")))
 
 
 def settings_of(folder: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +84,7 @@ def cases() -> Iterator[Any]:
 @pytest.mark.parametrize(("folder", "case"), cases())
 def test_a_correction(folder: str, case: Mapping[str, Any]) -> None:
     config = settings_of(folder, variants(folder).VARIANTS[case["variant"]])
-    plan = plan_corrections(find_trainer(folder.replace("_", "-")), {"it": config})
+    plan = plan_corrections(trainer_of(folder), {"it": config})
     result = result_of(plan, BATCHES[case["batch"]])
     elsewhere = getattr(variants(folder), "OF_THE_UPDATE", ())
     wanted = {name: case[name] for name in ("weight_sum", "kept_tokens", "kept_sequences")}
@@ -146,7 +152,7 @@ def test_a_loss(folder: str, case: Mapping[str, Any]) -> None:
         for name, value in config.items()
         if name not in ELSEWHERE and not name.startswith("actor_train.")
     }
-    trainer = find_trainer(folder.replace("_", "-"))
+    trainer = trainer_of(folder)
     plan = plan_corrections(trainer, {"it": settings_of(folder, own)})
     batch, current = BATCHES[case["batch"]], CURRENT[case["batch"]]
     replayed = batch_of(

@@ -8,6 +8,7 @@ import pytest
 
 from rcdiag.corrections.correction import Rejection, Weighting
 from rcdiag.errors import RcdiagError
+from rcdiag.results import Finding
 from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
 from rcdiag.trainers.plan import Plan, plan_corrections
 
@@ -163,7 +164,6 @@ def test_the_old_cap_overwrites_the_upper_bound(tmp_path: Path) -> None:
     [
         "vllm_importance_sampling_clip_min: 3.5\n",
         f"{MODE}: token_truncate\nvllm_importance_sampling_clip_max: null\n",
-        f"{MODE}: token_trunkate\n",
     ],
 )
 def test_trl_stops_where_its_config_does(text: str, tmp_path: Path) -> None:
@@ -196,10 +196,20 @@ def test_one_threshold_is_an_upper_bound(tmp_path: Path) -> None:
     assert gate == Rejection("seq_mean_binary_kl", 0.002, 0.0)
 
 
-def test_a_slip_is_refused_with_what_was_meant(tmp_path: Path) -> None:
-    with pytest.raises(RcdiagError) as error:
-        read(tmp_path, f"{MODE}: token_mask\nvllm_importance_sampling_clipmax: 2.0\n")
-    assert error.value.hint == "did you mean vllm_importance_sampling_clip_max?"
+def newer(plan: Plan) -> Finding:
+    (finding,) = (one for one in plan.findings if one.slug == "newer-than-known")
+    assert finding.severity == "warning"
+    return finding
+
+
+def test_a_slip_is_said_with_what_was_meant(tmp_path: Path) -> None:
+    text = f"use_vllm: true\n{MODE}: token_mask\n"
+    plan = plan_of(tmp_path, f"{text}vllm_importance_sampling_clipmax: 2.0\n")
+    finding = newer(plan)
+    assert "did you mean vllm_importance_sampling_clip_max?" in finding.fix
+    assert "vllm_importance_sampling_clip_max is 3.0, its default" in finding.message
+    assert "trl-1.16 (released 1.16.0 of 2026-10-15)" in finding.message
+    assert plan.corrections == plan_of(tmp_path, text).corrections
 
 
 @pytest.mark.parametrize(
@@ -213,7 +223,7 @@ def test_a_slip_is_refused_with_what_was_meant(tmp_path: Path) -> None:
         (
             "rollout: {n: 1}\ngconfig: {n: 1}\n"
             "actor: {use_decoupled_loss: true, rejection_sampling: {levl: token}}\n",
-            "level",
+            "rejection_sampling.level",
         ),
         (
             "actor_train: {n: 1}\nactor_infer: {n: 1}\ntrain_infer_correction: {filtrs: []}\n",
@@ -226,10 +236,8 @@ def test_a_slip_is_refused_with_what_was_meant(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_slip_alone_in_its_block_is_refused(tmp_path: Path, text: str, near: str) -> None:
-    with pytest.raises(RcdiagError) as error:
-        read(tmp_path, text)
-    assert error.value.hint == f"did you mean {near}?"
+def test_a_slip_alone_in_its_block_is_said(tmp_path: Path, text: str, near: str) -> None:
+    assert f"did you mean {near}?" in newer(plan_of(tmp_path, text)).fix
 
 
 def test_a_slip_in_a_filter_of_roll_says_what_was_meant(tmp_path: Path) -> None:
@@ -237,6 +245,72 @@ def test_a_slip_in_a_filter_of_roll_says_what_was_meant(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, f"actor_train: {{n: 1}}\nactor_infer: {{n: 1}}\n{filters}")
     assert plan.corrections == {}
     assert "did you mean agg_type?" in plan.findings[0].fix
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "algorithm: {rollout_correction: {rollout_is: token, rollout_is_floor: 0.5}}\n",
+            "verl-0.9 (released",
+        ),
+        (
+            "algorithm: {rollout_correction: {rollout_is: token, loss_type: reinforce, "
+            "rollout_token_veto_threshold: 0.1}}\n",
+            "",
+        ),
+        (
+            "trainer: {algorithm: {off_policy_correction: {tis_ratio_type: token, "
+            "score_centering: true}}}\ngenerator: {n: 1}\n",
+            "skyrl-0.4 (",
+        ),
+        ('[trainer.loss]\ntype = "ipo"\nscore_centering = true\n[inference]\n', "prime-rl-2026"),
+    ],
+)
+def test_a_key_that_is_newer_is_left_out_and_said(tmp_path: Path, text: str, message: str) -> None:
+    plan = plan_of(tmp_path, text)
+    assert list(plan.corrections) == ["config"]
+    if not message:  # an older generation has it, and is taken
+        assert plan.trainer.name == "verl-0.7.0"
+        assert "newer-than-known" not in slugs(plan)
+        return
+    assert message in newer(plan).message
+    assert "newer, or misspelt; it is left out" in newer(plan).message
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value", "assumed", "choice"),
+    [
+        ("rollout_is: geometric\nrollout_rs: token_k1\nrollout_rs_threshold: 2.0\n",
+         "rollout_is", "geometric", "sequence", "token"),
+        ("rollout_is: token\nloss_type: grpo\nbypass_mode: true\n",
+         "loss_type", "grpo", "ppo_clip", "reinforce"),
+        ("use_tis: true\ntis_mode: icepop\n", "tis_mode", "icepop", "truncate", "clip"),
+        ('[trainer.loss]\ntype = "kpop"\n[inference]\n', "type", "kpop", "ipo", "icepop"),
+        (f"use_vllm: true\n{MODE}: turn_mask\n", MODE, "turn_mask", "sequence_mask", "token_mask"),
+    ],
+)  # fmt: skip
+def test_a_value_that_the_newest_generation_did_not_have_is_newer(
+    tmp_path: Path, text: str, name: str, value: str, assumed: str, choice: str
+) -> None:
+    plan = plan_of(tmp_path, text)
+    finding = newer(plan)
+    assert f"{name} = {value!r} is newer than {plan.trainer.known}" in finding.message
+    assert f"{assumed}, the default, is taken in its place" in finding.message
+    assert choice in finding.fix
+    assert finding.evidence["assumed"] == assumed
+    known = plan_of(tmp_path, text.replace(value, assumed))
+    assert plan.corrections == known.corrections
+    assert plan.configs["config"][name] == assumed
+
+
+def test_a_setting_of_another_generation_is_said_to_be_one(tmp_path: Path) -> None:
+    text = (
+        "algorithm: {rollout_correction: {rollout_is: token, rollout_token_veto_threshold: 0.1}}\n"
+    )
+    finding = newer(plan_of(tmp_path, text, "verl-0.9"))
+    assert "a setting of verl-0.6.1, verl-20251203, verl-0.7.0" in finding.message
+    assert "--trainer verl-0.7.0" in finding.fix
 
 
 def slugs(plan: Plan) -> set[str]:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
 
 from rcdiag import trainers
 from rcdiag.corrections.trainer_means import Batch
+from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain
-from rcdiag.trainers import TRAINERS, families, find_trainer, spoken_name
+from rcdiag.trainers import (
+    TRAINERS,
+    families,
+    find_trainer,
+    spoken_name,
+    trainers_without_correction,
+)
 from rcdiag.trainers.emit import on_sweep_page, writer_names, writers
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.trainers.toml_words import read_terms
@@ -32,13 +40,14 @@ def test_the_newest_generation_has_the_name_of_the_trainer() -> None:
         "verl": "verl-0.9",
         "slime": "slime",
         "trl": "trl-1.16",
+        "trl-async": "trl-async-1.16",
         "axolotl": "axolotl-0.21",
         "openrlhf": "openrlhf-0.11.2",
         "skyrl": "skyrl-0.4",
         "nemo-rl": "nemo-rl",
-        "areal": "areal-1.0",
+        "areal": "areal-20260822",
         "ms-swift": "ms-swift-4.6",
-        "prime-rl": "prime-rl",
+        "prime-rl": "prime-rl-20260918",
         "roll": "roll",
         "open-instruct": "open-instruct",
         "miles": "miles",
@@ -47,9 +56,10 @@ def test_the_newest_generation_has_the_name_of_the_trainer() -> None:
 
 
 def test_settings_are_written_for_the_newest_and_for_older_ones() -> None:
-    assert writer_names()[: len(families()) + 1] == [*families(), "verl-0.9"]
-    assert set(TRAINERS) - set(writers()) == set(OLD)
-    assert on_sweep_page() == ["verl", "verl-0.7.0", *list(families())[1:]]
+    written = [name for name in families() if name != "trl-async"]  # which corrects nothing
+    assert writer_names()[: len(written) + 1] == [*written, "verl-0.9"]
+    assert set(TRAINERS) - set(writers()) == {*OLD, "trl-async-1.16"}
+    assert on_sweep_page() == ["verl", "verl-0.7.0", *written[1:]]
 
 
 @pytest.mark.parametrize("name", [name for name in writers() if TRAINERS[name].config.path])
@@ -111,3 +121,20 @@ def test_names_lead_to_the_folder_alone():
         assert find_trainer(family) is families()[family]
     folders = Path(trainers.__file__).parent.glob("*/__init__.py")
     assert {each.parent.name for each in folders} == set(trainers.FOLDERS)
+
+
+def test_a_trainer_without_a_correction_is_said_to_have_none_with_the_date() -> None:
+    for name in ("llamafactory", "LLaMA-Factory", "llama_factory"):
+        with pytest.raises(RcdiagError, match="no correction to compute, as of commit") as error:
+            find_trainer(name)
+        assert error.value.message.startswith(f"trainer {name}: ")
+        assert "verl" in error.value.hint
+    with pytest.raises(RcdiagError, match="no such trainer"):
+        find_trainer("llamafactor")
+
+
+def test_what_is_said_of_a_trainer_has_a_date() -> None:
+    dated = [one.words.released for one in TRAINERS.values()]
+    dated += [one.seen for one in trainers_without_correction().values()]
+    assert [text for text in dated if not re.search(r"\b202\d-\d\d-\d\d\b", text)] == []
+    assert not trainers_without_correction().keys() & {*TRAINERS, *families()}

@@ -105,6 +105,20 @@ FILES: list[tuple[str, str, str, str, dict[str, Any]]] = [
         {"clip_low": 0.1, "clip_high": 0.4, "clip_c": 3.0},
     ),
     (
+        "areal",
+        "actor: {use_decoupled_loss: true, use_cispo_loss: true, eps_clip_higher: 4.0}",
+        "cispo",
+        "token-mean",
+        {"clip_low": 0.2, "clip_high": 4.0},
+    ),
+    (
+        "prime-rl",
+        '[trainer.loss]\ntype = "icepop"\nadv_tau = 0.5',
+        "icepop_ratio",
+        "token-mean",
+        {"kl_tau": 0.0, "adv_tau": 0.5},
+    ),
+    (
         "prime-rl",
         '[trainer.loss]\ntype = "ipo"\nkl_tau = 0.01\nipo_threshold = 0.2',
         "ipo_tv",
@@ -201,6 +215,22 @@ def test_a_clip_ratio_that_verl_does_not_read_is_said(tmp_path: Path) -> None:
         ("trl", "use_vllm: true\nloss_type: mine", "loss_type: mine"),
         ("verl", VERL.replace("loss_mode: gspo", "loss_mode: my_loss"), "my_loss"),
         ("skyrl", "trainer: {algorithm: {loss_reduction: token_mean_legacy}}", "token_mean_legacy"),
+        (
+            "areal",
+            "actor: {use_decoupled_loss: true, use_cispo_loss: true}",
+            "use_cispo_loss without an eps_clip_higher above 0",
+        ),
+        (
+            "areal",
+            "actor: {m2_threshold: null, use_cispo_loss: true, use_sapo_loss: true, "
+            "eps_clip_higher: 4.0}",
+            "use_cispo_loss beside use_sapo_loss",
+        ),
+        (
+            "areal-1.0",
+            "actor: {behave_imp_weight_cap: 5.0, use_cispo_loss: true}",
+            "areal-1.0 has no such loss",
+        ),
     ],
 )
 def test_an_unknown_loss_stops_replay_and_another_can_be_named(

@@ -7,7 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Array, Case, rms
+from rcdiag.diagnosis.case import Array, Case, Counts, Flags, rms
 from rcdiag.diagnosis.causes.cause import (
     CLEAR,
     EXACT,

@@ -1,13 +1,19 @@
-"""AReaL 1.0.4: rejection sampling of its decoupled loss, and M2PO."""
+"""AReaL: rejection sampling of its decoupled loss, M2PO, and since June 2026 CISPO."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from rcdiag.results import Finding
 from rcdiag.trainers.areal.correction import BLOCK, facts, read
-from rcdiag.trainers.areal.losses import UPDATE
+from rcdiag.trainers.areal.losses import (
+    UPDATE,
+    UPDATE_OF_1_0,
+    loss_before_cispo,
+    loss_with_cispo,
+)
 from rcdiag.trainers.areal.metrics import metrics
 from rcdiag.trainers.settings_document import MISSING, Document
 from rcdiag.trainers.trainer import Config, Refused, generation
@@ -78,17 +84,18 @@ _PRESETS: Mapping[str, Config] = {
     "sequence_kl_k3": {**_RS, **_block(level="sequence", metric="kl_k3")},
     "m2po": {**_DECOUPLED, "m2_threshold": 0.04},
 }
+_SHARED: dict[str, Any] = {"family": "areal", "package": __name__, "presets": _PRESETS}
+_SHARED |= {"read": read, "complete": complete, "facts": facts}
 GENERATIONS = (
     generation(
-        "areal-1.0",
-        family="areal",
-        package=__name__,
+        "areal-1.0", metrics=metrics, update=UPDATE_OF_1_0, loss=loss_before_cispo, **_SHARED
+    ),
+    generation(
+        "areal-20260822",
         newest=True,
-        presets=_PRESETS,
-        read=read,
-        complete=complete,
-        facts=facts,
-        metrics=metrics,
+        metrics=partial(metrics, of_august=True),
         update=UPDATE,
+        loss=loss_with_cispo,
+        **_SHARED,
     ),
 )

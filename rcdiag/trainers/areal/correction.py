@@ -1,7 +1,8 @@
 """AReaL's settings become a correction: M2PO, then one test of tokens or sequences.
 
-Sources: areal 1.0.4, areal/api/cli_args.py (`RejectionSamplingConfig`, `PPOActorConfig`),
-areal/utils/functional/functional.py (`apply_rejection_sampling`) and areal/trainer/ppo/actor.py.
+Sources: areal 1.0.4 and AReaL commit cbff54d6 (2026-08-22), areal/api/cli_args.py
+(`RejectionSamplingConfig`, `PPOActorConfig`), areal/utils/functional/functional.py
+(`apply_rejection_sampling`) and areal/trainer/ppo/actor.py.
 """
 
 from __future__ import annotations
@@ -152,6 +153,12 @@ def _checked(settings: Settings) -> tuple[str, str, str, str, float, float | Non
         settings[f"{BLOCK}.{name}"]
         for name in ("level", "action", "metric", "agg", "upper", "lower")
     )
+    if metric == "binary_kl":
+        raise Refused(
+            "rejection_sampling.metric: binary_kl, a dead option: its help offers it and its loss "
+            "has it (KPop), but the check of RejectionSamplingConfig refuses it",
+            "take kl_k2 or kl_k3, or a version of AReaL whose _VALID_METRICS has binary_kl",
+        )
     if upper is None:
         raise Refused("upper: wanted a number, got null", "its default is 5.0")
     if lower is not None and lower > upper:

@@ -1,9 +1,10 @@
-"""AReaL's policy losses: PPO with dual clip and SAPO, on ratios of tokens or of sequences.
+"""AReaL's policy losses: PPO with dual clip and SAPO, on ratios of tokens or sequences; CISPO.
 
 Rejection moves no denominator.
 
-log_ratio = current - old, in nats, unclamped. Source: areal 1.0.4,
-areal/utils/functional/functional.py, `ppo_actor_loss_fn` and `sapo_loss_fn`.
+log_ratio = current - old, in nats, unclamped. Sources: areal 1.0.4 and AReaL commit cbff54d6
+(2026-08-22), areal/utils/functional/functional.py, `ppo_actor_loss_fn`, `sapo_loss_fn` and, in the
+later one, `cispo_loss_fn`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from rcdiag.losses import clipped
 from rcdiag.losses.aggregation import TOKEN_MEAN
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import TAU_NEG, TAU_POS, ppo
+from rcdiag.losses.on_rollout import WIDE_CLIP
 from rcdiag.losses.rules import UpdateRules, by_name
 from rcdiag.losses.settings import CLIP_C, CLIP_RANGE, LossSettings, above_one
 from rcdiag.losses.tensor import Tensor
+from rcdiag.trainers.loss_choice import LossChoice, number, value
+from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trl.losses import IMPORTANCE_SAMPLING_LEVEL, by_sequence
 
 
@@ -52,9 +56,33 @@ def _levelled(batch: LossBatch, settings: LossSettings) -> tuple[Tensor, Tensor]
 
 
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return PPO on the ratio of a token or of its sequence (GSPO), 0 at rejected tokens."""
+    """Return PPO on the ratio of a token or of its sequence (GSPO), 0 at rejected tokens.
+
+    It logs ratios of tokens and marks of clips at rejected tokens too.
+    """
     ratio, advantages = _levelled(batch, settings)
-    return _ppo(batch, settings, ratio.where(batch.kept, ratio.new_zeros(())), advantages)
+    return _ppo(batch, settings, ratio, advantages)
+
+
+def vanilla_of_1_0(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return the same losses, whose logged numbers are 0 at rejected tokens."""
+    ratio, advantages = _levelled(batch, settings)
+    losses = _ppo(batch, settings, ratio.where(batch.kept, ratio.new_zeros(())), advantages)
+    marks = ("clip_ratio", "dual_clip_ratio")
+    logged = {name: losses.logged[name].where(batch.kept, False) for name in marks}
+    return replace(losses, logged={**losses.logged, **logged})
+
+
+def cispo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return -stop_gradient(clip(ratio)) A current, 0 at rejected tokens."""
+    low, high = WIDE_CLIP
+    ratio = batch.log_ratio.exp().detach()
+    bounded = ratio.clamp(1.0 - settings.value(low), 1.0 + settings.value(high))
+    losses = -bounded * batch.advantages * batch.current
+    clipped_ones = (ratio != bounded).where(batch.kept, False)
+    logged = {"importance_weight": ratio, "approx_kl": batch.log_ratio, "clip_ratio": clipped_ones}
+    logged["dual_clip_ratio"] = batch.kept.new_zeros(batch.kept.shape)
+    return TokenLosses(losses.where(batch.kept, losses.new_zeros(())), logged)
 
 
 def sapo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
@@ -81,30 +109,69 @@ def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dic
     numbers = {}
     for name, column in {**losses.logged, "actor_loss": losses.values * weights}.items():
         values = column.detach().double()
-        if name.endswith("clip_ratio"):
-            values = values * batch.kept
         numbers[f"{name}/avg"] = float(values.mean())
         numbers[f"{name}/min"] = float(values.min())
         numbers[f"{name}/max"] = float(values.max())
     return numbers
 
 
+def loss_before_cispo(document: Document, choice: LossChoice) -> LossChoice:
+    """Refuse a switch that AReaL 1.0.4 does not have."""
+    if not value(document, CISPO_SWITCH):
+        return choice
+    why = f"{CISPO_SWITCH}: areal-1.0 has no such loss, areal-20260822 does"
+    return replace(choice, refused=why)
+
+
+def loss_with_cispo(document: Document, choice: LossChoice) -> LossChoice:
+    """Choose cispo where its switch is on; its bounds are those of PPO's clip."""
+    if not value(document, CISPO_SWITCH):
+        return choice
+    high = number(document, "actor.eps_clip_higher")
+    level = value(document, "actor.importance_sampling_level", "token")
+    if value(document, "actor.use_sapo_loss"):
+        stops = "use_cispo_loss beside use_sapo_loss"
+    elif high is None or high <= 0:
+        stops = "use_cispo_loss without an eps_clip_higher above 0"
+    elif level != "token":
+        stops = f"use_cispo_loss with importance_sampling_level: {level}"
+    else:
+        low = number(document, "actor.eps_clip")
+        return replace(
+            choice, loss="cispo", own={"clip_low": 0.2 if low is None else low, "clip_high": high}
+        )
+    return replace(choice, refused=f"AReaL commit cbff54d6 of 2026-08-22 stops on {stops}")
+
+
+CISPO_SWITCH = "actor.use_cispo_loss"
 _FILE = "areal 1.0.4, areal/utils/functional/functional.py"
+_NEWER = "AReaL commit cbff54d6, areal/utils/functional/functional.py"
 _PPO_SETTINGS = (*CLIP_RANGE, CLIP_C, IMPORTANCE_SAMPLING_LEVEL)
-VANILLA = replace(
-    clipped.VANILLA, function=vanilla, source=f"{_FILE}, ppo_actor_loss_fn", settings=_PPO_SETTINGS
+VANILLA_OF_1_0 = replace(
+    clipped.VANILLA,
+    function=vanilla_of_1_0,
+    source=f"{_FILE}, ppo_actor_loss_fn",
+    settings=_PPO_SETTINGS,
 )
+VANILLA = replace(VANILLA_OF_1_0, function=vanilla, source=f"{_NEWER}, ppo_actor_loss_fn")
 SAPO = replace(
     clipped.SAPO,
     function=sapo,
     source=f"{_FILE}, sapo_loss_fn",
     settings=(TAU_POS, TAU_NEG, IMPORTANCE_SAMPLING_LEVEL),
 )
-UPDATE = UpdateRules(
-    losses=by_name((VANILLA, SAPO)),
+CISPO = replace(
+    clipped.CISPO,
+    function=cispo,
+    source=f"{_NEWER}, cispo_loss_fn; arXiv 2506.13585",
+    settings=WIDE_CLIP,
+)
+UPDATE_OF_1_0 = UpdateRules(
+    losses=by_name((VANILLA_OF_1_0, SAPO)),
     aggregations={"token-mean": replace(TOKEN_MEAN, default="all")},
     prefix="ppo_actor/update/",
     sees_rejected=True,
     logged=logged,
     defaults=LossSettings(own={"clip_c": None}),
 )
+UPDATE = replace(UPDATE_OF_1_0, losses=by_name((VANILLA, SAPO, CISPO)))

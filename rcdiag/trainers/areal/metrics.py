@@ -1,6 +1,6 @@
 """AReaL's numbers of a correction, of one minibatch that is the table.
 
-Sources: areal 1.0.4, areal/trainer/ppo/actor.py (`grpo_loss_fn`),
+Sources: areal 1.0.4 and AReaL commit cbff54d6, areal/trainer/ppo/actor.py (`grpo_loss_fn`),
 areal/utils/functional/functional.py and areal/utils/stats_tracker.py.
 """
 
@@ -33,6 +33,12 @@ def moved(tokens: Tokens, weights: Array) -> NDArray[np.bool_]:
     """Return 1 at tokens whose weight the bounds change."""
     result: NDArray[np.bool_] = weights != tokens.ratio
     return result
+
+
+@quantity
+def old_logp(tokens: Tokens, recomputed: bool) -> Array:
+    """Return what AReaL calls old_logp, nats: the sampler's log-probs, or the trainer's."""
+    return tokens.target if recomputed else tokens.behavior
 
 
 class Numbers(Struct, frozen=True):
@@ -82,14 +88,34 @@ class Numbers(Struct, frozen=True):
             weights = self.row_weights[counts > 0]
             total = (weights * counts[counts > 0]).sum()
             return _three("behave_imp_weight", total, counts.sum(), weights, weights)
-        return self._of_tokens("behave_imp_weight", weight, counts)
+        return self._of_tokens("behave_imp_weight", weight, counts, self.is_counted)
 
     def of_changes(self) -> Metrics:
         """Return mean and extremes of the log-ratios."""
-        return self._of_tokens("behave_approx_kl", change, self.counted)
+        return self._of_tokens("behave_approx_kl", change, self.counted, self.is_counted)
 
-    def _of_tokens(self, name: str, values: Quantity, counts: NDArray[Any]) -> Metrics:
-        some, rows, flags = counts > 0, self.batch.rows, self.is_counted
+    def of_old(self) -> Metrics:
+        """Return mean and extremes of `old_logp` over the tokens that M2PO leaves."""
+        # Without the decoupled loss `recompute_logprob` overwrites the sampler's log-probs.
+        one_policy = self.correction.guard.before_sums
+        values = old_logp(one_policy and self.correction.mode == "decoupled")
+        valid = stays(self.first)
+        return self._of_tokens("old_logp", values, self.batch.rows.sum(valid), valid)
+
+    def of_filtered(self) -> Metrics:
+        """Return mean and extremes of the mark of a token that behave_* leave out."""
+        left_out = self.valid - float(self.counted.sum())
+        if not self.valid:
+            return {}
+        marks = {"avg": left_out / self.valid, "min": float(left_out == self.valid)}
+        marks["max"] = float(left_out > 0)
+        return {f"behave_filtered_ratio/{how}": value for how, value in marks.items()}
+
+    def _of_tokens(
+        self, name: str, values: Quantity, counts: NDArray[Any], flags: Quantity
+    ) -> Metrics:
+        """Return mean and extremes over flagged tokens; `counts` are those of each sequence."""
+        some, rows = counts > 0, self.batch.rows
         total = rows.sum(values.where(flags))[some].sum()
         least, most = (
             rows.min(values.where(flags, np.inf)),
@@ -131,12 +157,15 @@ def _token_weight(correction: Correction) -> Quantity | None:
     return bounded_weight(weighting)
 
 
-def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return all logged numbers under their keys."""
+def metrics(batch: Batch, correction: Correction, of_august: bool = False) -> Metrics:
+    """Return all logged numbers under their keys; `of_august` adds what came until 2026-08-22."""
     numbers = Numbers(batch, correction)
-    logged: Metrics = {"n_valid_tokens": numbers.valid}
+    logged: Metrics = {"n_valid_tokens": numbers.valid, **numbers.of_old()}
+    if of_august:
+        logged["n_valid_tokens_in_loss"] = numbers.valid
     if correction.weighting is not None:
         logged["unclipped_behave_tokens"] = float(numbers.counted.sum())
         logged["rs_filtered_fraction"] = numbers.filtered()
         logged |= numbers.of_weights() | numbers.of_changes()
+        logged |= numbers.of_filtered() if of_august else {}
     return {PREFIX + name: value for name, value in logged.items()}

@@ -133,6 +133,7 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
         "gen_kl_error": kept.mean(gen_kl(kl)),
         "policy_kl_error": kept.mean(policy_kl(kl)),
         "js_divergence_error": kept.mean(jensen_shannon),
+        "num_valid_samples": float(kept.stays.sum()) + batch.rows.empty,
     }
     by_sequence = "by sequence" in correction.logging
     logged |= _of_sequence_weights(kept) if by_sequence else _of_token_weights(kept)

@@ -1,8 +1,10 @@
 """prime-rl's loss has the mismatch in its ratio, and drops tokens beyond a trust region.
 
-There are two policies only: the log-ratio is that of the policy being trained to the sampler.
+There are two policies only: the log-ratio is that of the policy being trained to the sampler. The
+weight of a token is its ratio, of a dropped one too.
 Sources: prime-rl commit 559b4477 (2026-08-21), src/prime_rl/trainer/rl/loss.py (`default_loss_fn`,
-`ipo_loss_fn`) and packages/prime-rl-configs/src/prime_rl/configs/trainer.py.
+`ipo_loss_fn`) and packages/prime-rl-configs/src/prime_rl/configs/trainer.py; since then its pull
+requests #3418, #3526 and #3586 (2026-08-27, 2026-09-10 and 2026-09-18).
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import numpy as np
 
 from rcdiag.corrections.arithmetic import Guard
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.trainers.settings_table import Settings
+from rcdiag.trainers.settings_table import NotComputed, Refused, Settings
+from rcdiag.trainers.settings_text import Written
 from rcdiag.trainers.writing import Facts
 
 RAW = Weighting("token", np.inf, 0.0, "clip")  # the ratio, without a bound
@@ -19,31 +22,47 @@ UNCLAMPED = Guard(bound=np.inf)
 
 
 def read(settings: Settings) -> Correction:
-    """Return the ratio as weight, and which tokens lose it; these keep the quadratic term."""
-    numbers = ("dppo_mask_low", "dppo_mask_high", "ipo_threshold", "adv_tau", "kl_tau")
+    """Return the ratio as weight, and which tokens are dropped from the policy term."""
     kind = settings["type"]
-    low, high, threshold, *_ = (settings[name] for name in numbers)  # all of them are checked
+    if kind == "custom":
+        raise NotComputed(
+            "type: custom, a function of your own, of which the file has the name alone",
+            "take ipo or icepop, whichever is nearer to it",
+        )
+    numbers = {name: settings[name] for name in settings if name != "type"}  # all are checked
     if kind == "ipo":
-        dropped: tuple[Rejection, ...] = (Rejection("token_tv", threshold),)
+        bound = numbers["eps" if "eps" in numbers else "ipo_threshold"]
+        dropped: tuple[Rejection, ...] = (Rejection("token_tv", bound),)
+    elif kind == "icepop":
+        low, high = numbers["ratio_low"], numbers["ratio_high"]
+        if low > high:
+            raise Refused(f"ratio_low: {low:g} is above ratio_high, {high:g}", "exchange them")
+        dropped = (Rejection("token", high, low),)
     else:
-        dropped = (Rejection("token_rise", high), Rejection("token_fall", low))
+        rise, fall = numbers["dppo_mask_high"], numbers["dppo_mask_low"]
+        dropped = (Rejection("token_rise", rise), Rejection("token_fall", fall))
     return Correction(
         weighting=RAW,
         rejections=dropped,
-        zeroing=dropped,
         mode="bypass",
-        loss="ipo" if kind == "ipo" else "dppo_tv",
+        loss="dppo_tv" if kind == "default" else kind,
         guard=UNCLAMPED,
     )
 
 
+def write_type(correction: Correction) -> Written:
+    """Write the loss of the newest generation that drops what a correction drops."""
+    by_ratio = any(one.of_ratio for one in correction.rejections)
+    return Written({"type": "icepop" if by_ratio else "ipo"})
+
+
 def facts(correction: Correction, facts: Facts) -> Facts:
-    """Tell whether the weights have no bounds, and whether tests have more than an upper one."""
+    """Tell whether weights have no bounds, and which bounds tests have."""
     weighting, rejections = correction.weighting, correction.rejections
     return {
         "bare": weighting is not None
         and weighting.upper == np.inf
         and not (weighting.lower or 0.0) > 0.0,
         "twice": len({one.statistic for one in rejections}) < len(rejections),
-        "lower_bounds": any(one.lower is not None for one in rejections),
+        "lower_bounds": any(one.lower is not None for one in rejections if not one.of_ratio),
     }

@@ -1,8 +1,8 @@
 """prime-rl's policy losses: A times the ratio where a token is kept, and a quadratic term.
 
 The ratio is that of the policy being trained to the sampler. Dropped tokens keep the quadratic
-term, and the denominator counts them. Source: prime-rl commit 559b4477,
-src/prime_rl/trainer/rl/loss.py.
+term, and the denominator counts them. Sources: prime-rl commit 559b4477,
+src/prime_rl/trainer/rl/loss.py, and its pull requests #3526 and #3586.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ def trust_region(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     policy = settings.value(ADV_TAU) * tokens.advantages * log_ratio.exp()
     pull = settings.value(KL_TAU) * log_ratio.square()
     return TokenLosses(pull - policy.where(tokens.kept, 0.0), {}, weighted=True)
+
+
+def icepop(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return -keep adv_tau A ratio, ratio = current / rollout, [tokens]."""
+    return trust_region(tokens, settings.changed(**{KL_TAU.name: 0.0}))
 
 
 _FILE = "prime-rl commit 559b4477, src/prime_rl/trainer/rl/loss.py"
@@ -55,9 +60,25 @@ IPO = PolicyLoss(
     settings=(ADV_TAU, KL_TAU),
     see=("dppo_tv",),
 )
-UPDATE = UpdateRules(
+ICEPOP = PolicyLoss(
+    name="icepop_ratio",
+    alias="icepop",
+    says="Tokens whose ratio to the sampler is out of [ratio_low, ratio_high] leave the loss.",
+    formula=f"-adv_tau A r, and 0 where r < ratio_low or r > ratio_high, r = current / rollout; "
+    f"{SYMBOLS}",
+    source="arXiv 2510.18855; prime-rl pull request #3526 of 2026-09-10",
+    function=icepop,
+    settings=(ADV_TAU,),
+    see=("ipo_tv", "icepop_rollout"),
+)
+UPDATE_OF_AUGUST = UpdateRules(
     losses=by_name((DPPO_TV, IPO)),
     aggregations={"token-mean": replace(TOKEN_MEAN, default="all")},
     sees_rejected=True,
     logged=lambda tokens, losses, settings: {},  # all of it is of the correction
+)
+UPDATE = replace(
+    UPDATE_OF_AUGUST,
+    losses=by_name((IPO, ICEPOP)),
+    defaults=LossSettings(own={KL_TAU.name: 0.0}),
 )

@@ -1,7 +1,8 @@
 """prime-rl logs five statistics of each number: of all tokens, or of the means of sequences.
 
 Sources: prime-rl commit 559b4477, src/prime_rl/trainer/rl/loss.py (`default_loss_fn`, `ipo_loss_fn`
-and `_safe_mean`), train.py, and `Tensors` in src/prime_rl/trainer/utils.py.
+and `_safe_mean`), train.py, and `Tensors` in src/prime_rl/trainer/utils.py; its pull request #3418
+took out what DPPO alone logged.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
         "unmasked_mismatch_kl": _mean(kl_kept, rows.lengths - dropped),
         "is_masked": dropped / rows.lengths,
     }
-    # The loss tells signs of the advantage apart, but for ipo.
-    for sign in () if correction.loss == "ipo" else (1, -1):
+    # DPPO alone tells signs of the advantage apart.
+    for sign in (1, -1) if correction.loss == "dppo_tv" else ():
         of_sign = rows.sum(~is_kept & advantage_has(sign))
         side, name = ("high", "positive") if sign > 0 else ("low", "negative")
         of_rows[f"is_masked_{side}"] = of_sign / rows.lengths

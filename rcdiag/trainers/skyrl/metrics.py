@@ -1,7 +1,8 @@
 """SkyRL's numbers of a correction, of one micro-batch that is the table.
 
-Sources: skyrl 0.4.0, skyrl/backends/skyrl_train/utils/off_policy_correction_utils.py, and
-skyrl/train/trainer.py for the distances.
+Sources: skyrl 0.4.0, skyrl/backends/skyrl_train/utils/off_policy_correction_utils.py,
+skyrl/train/trainer.py for the distances, and skyrl/backends/skyrl_train/utils/ppo_utils.py for the
+losses on the rollout.
 """
 
 from __future__ import annotations
@@ -67,7 +68,31 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
             of_correction["token_mask_ratio"] = float((before - after) / max(before, 1.0))
         of_correction |= _weights(batch, correction, steps) | _sequences(batch, steps)
         logged |= {CORRECTION + name: value for name, value in of_correction.items()}
-    return logged
+    of_loss = _loss_on_rollout(batch, correction)
+    return logged | {CORRECTION + name: value for name, value in of_loss.items()}
+
+
+def _loss_on_rollout(batch: Batch, correction: Correction) -> Metrics:
+    """Return what a loss whose ratio is that to the rollout logs at the first update.
+
+    The current policy is then the old one. Later updates are those of a replay.
+    """
+    weighting, rows = correction.weighting, batch.rows
+    if weighting is None or not correction.weights_in_loss:
+        return {}
+    count = max(rows.tokens, 1)
+    lower, upper = weighting.lower_or_reciprocal, weighting.upper
+    if weighting.outside != "clip":  # dppo drops by its tests, rollout_is by the ratio
+        inside = stays(correction.zeroing) if correction.zeroing else RATIO.within(lower, upper)
+        return {"clip_ratio": float(rows.sum(~inside).sum() / count)}
+    beyond = rows.sum(lower > RATIO).sum() + rows.sum(upper < RATIO).sum()
+    return {
+        "clip_ratio": float(beyond / count),
+        "cispo/ratio_mean": float(rows.sum(RATIO).sum() / count),
+        "cispo/ratio_clamped_mean": float(rows.sum(RATIO.clip(lower, upper)).sum() / count),
+        "cispo/ratio_max": float(rows.max(RATIO).max()),
+        "cispo/ratio_min": float(rows.min(RATIO).min()),
+    }
 
 
 def _distances(batch: Batch) -> Metrics:

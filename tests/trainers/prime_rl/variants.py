@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+TRAINER = "prime-rl-20260821"
 VARIANTS = {
     "default": {},
     "ipo": {"type": "ipo"},
