@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from rcdiag.corrections.arithmetic import DEFAULT_GUARD, Guard, Tokens
 from rcdiag.corrections.quantities import Quantity, log_prob
 from rcdiag.errors import RcdiagError
-from rcdiag.statistics.merging import RowFrame, merge_fields
+from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import Sketch
-from rcdiag.table.trajectories import starts_of
+from rcdiag.table.trajectories import RowFrame, starts_of
 
 Array = NDArray[np.float64]
 

@@ -17,6 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.statistics.ratios import Array
+from rcdiag.table.trajectories import RowFrame
 
 S = TypeVar("S")
 K = TypeVar("K", bound=np.generic)
@@ -24,10 +25,6 @@ K = TypeVar("K", bound=np.generic)
 # States wait until there are this many, so that what concatenates is copied once for all of them;
 # more of them would take more memory at a time.
 TOGETHER = 8
-
-
-class RowFrame(Struct, frozen=True):
-    """Rows of a table, as arrays with an entry for each: those of consecutive parts are joined."""
 
 
 def merge(states: Sequence[S]) -> S:
