@@ -30,7 +30,6 @@ from rcdiag.statistics.histograms import log_ratio_counts
 from rcdiag.statistics.merging import merge, merged
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
-from rcdiag.statistics.quantiles import VALUES_HELD
 from rcdiag.statistics.rounding import RoundingNoise, rounding_of
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.token_ids import worst_ids
@@ -207,19 +206,17 @@ class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
     plan: Plan | None = None
     asked: Questions = Questions()  # by the plan, of the tokens
     every_row: bool = False  # count rows with a NaN or infinite log-prob in the state too
-    # The table has more tokens than single values are kept of: no part hands any over.
-    many: bool = False
 
     def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
         """Return the state of the batches of one part."""
-        part = merged(self._of(batch) for batch in batches)
-        if part is None or not self.many:
-            return part
-        rows, state = part.rows, part.state
+        return merged(self._of(batch) for batch in batches)
+
+    def in_short(self, state: RowsState) -> RowsState:
+        """Return the state of a part with counts in place of values."""
         return replace(
-            part,
-            rows=None if rows is None else rows.in_short(),
-            state=None if state is None else state.in_short(),
+            state,
+            rows=None if state.rows is None else state.rows.in_short(),
+            state=None if state.state is None else state.state.in_short(),
         )
 
     def _of(self, batch: TokenBatch) -> RowsState:
@@ -248,14 +245,12 @@ def _read(
 ) -> TableReading:
     """Read the table in one pass, and once more where no row holds numbers alone."""
     asked = Questions() if plan is None else asked_by(plan)
-    many = dump.response_tokens > 2 * VALUES_HELD  # though half of them be masked or left out
     walk = PairWalk(
         policies=(behavior, target),
         plan=plan,
         asked=asked,
         masked=bool(asked.of_masked),
         origin=True,
-        many=many,
     )
     with closing(states(dump, walk, runner, sample, origin)) as parts:
         read = merged(parts)
@@ -263,7 +258,7 @@ def _read(
         raise no_tokens(dump, (behavior, target))
     state = read.state
     if state is None:
-        again = PairWalk(policies=(behavior, target), every_row=True, many=many)
+        again = PairWalk(policies=(behavior, target), every_row=True)
         with closing(states(dump, again, runner)) as parts:
             every = merged(parts)
         assert every is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 from scipy.stats import spearmanr
 
 from rcdiag.statistics.accumulator import PairState
@@ -188,9 +187,8 @@ def test_a_part_of_a_large_table_hands_over_counts_where_they_are_smaller():
     pair = make_pair(behavior.tolist(), target.tolist(), step=[1] * 100 + [2])
     plan = presets_of("verl-0.6.0")
     walk = PairWalk(policies=("rollout", "old"), plan=plan, asked=asked_by(plan))
-    whole, short = (
-        replace(walk, many=many).state_of(iter([pair.tokens])) for many in (False, True)
-    )
+    whole = walk.state_of(iter([pair.tokens]))
+    short = walk.in_short(whole)
     for step, counted in ((1, True), (2, False)):
         kept, handed_over = (
             [part.state.suites[step].magnitudes.sketch, *part.rows.steps[step].sketches.values()]
