@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from typing import Generic, Protocol, TypeVar
 
 from rcdiag.errors import RcdiagError, did_you_mean
@@ -110,6 +110,15 @@ class Registry(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         self._read()
         return len(self._definitions)
+
+    # Those of `Mapping` look up every name again; a pass asks for all definitions at every block.
+    def values(self) -> ValuesView[T]:
+        self._read()
+        return dict(self._definitions).values()
+
+    def items(self) -> ItemsView[str, T]:
+        self._read()
+        return dict(self._definitions).items()
 
     def _read(self) -> None:
         """Make all definitions there: what ships first, then what plugins add."""

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from rcdiag.corrections.arithmetic import DEFAULT_GUARD, Guard, Tokens
 from rcdiag.corrections.quantities import Quantity, log_prob
 from rcdiag.errors import RcdiagError
-from rcdiag.statistics.merging import merge
+from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import Sketch
-from rcdiag.table.trajectories import starts_of
+from rcdiag.table.trajectories import RowFrame, starts_of
 
 Array = NDArray[np.float64]
 
@@ -47,7 +47,7 @@ class Asked(Struct, frozen=True):
         return f"the {self.reduction} of {self.quantity} in {self.dtype.__name__}"
 
 
-class Sequences(Struct, frozen=True, dict=True):
+class Sequences(RowFrame, frozen=True, dict=True):
     """Sequences with at least one unmasked token, and the number of those without."""
 
     lengths: NDArray[np.int64]  # [sequences] unmasked tokens
@@ -184,23 +184,10 @@ class Sequences(Struct, frozen=True, dict=True):
     def merged(cls, parts: Sequence[Sequences]) -> Sequences:
         """Join the sequences of parts, in order."""
         first = parts[0]
-
-        def joined(asked: Asked) -> Any:
-            columns = [rows.columns[asked] for rows in parts]
-            if asked.reduction == "sketch":
-                return Sketch.merged(columns)
-            return np.concatenate(columns)
-
-        return replace(
-            first,
-            lengths=np.concatenate([rows.lengths for rows in parts]),
-            cluster=np.concatenate([rows.cluster for rows in parts]),
-            reward=np.concatenate([rows.reward for rows in parts]),
-            columns=_Reduced({asked: joined(asked) for asked in first.columns}),
-            empty=sum(rows.empty for rows in parts),
-            width=max(rows.width for rows in parts),
-            masked=merge([rows.masked for rows in parts]),
+        joined = merge_fields(
+            parts, dtype=first.dtype, guard=first.guard, width=max(rows.width for rows in parts)
         )
+        return replace(joined, columns=_Reduced(joined.columns))
 
     @property
     def epsilon(self) -> float:

@@ -137,21 +137,6 @@ class Trainee:
         single = self._batches(rows, selected, batch_tokens=1)
         return accumulate(self.policy, single, chosen, families, len(rows), OneRow(probes))
 
-    def sequence_gradients(self, parts: Parts, coefficients: Array) -> Iterator[list[Gradient]]:
-        """Yield the K exact gradients of each row that has an unmasked token.
-
-        Every row takes one forward and up to K backward passes: for small batches, and to check
-        sketches.
-        """
-        rows = self._rows(parts)
-        basis = basis_of(coefficients)
-        for index in range(len(rows)):
-            selected = np.arange(len(rows)) == index
-            batches = self._batches(rows, selected)
-            chosen = coefficients[basis.rows]
-            summed = accumulate(self.policy, batches, chosen, alone(chosen), len(rows), None)
-            yield self._combined(summed, basis)
-
     def probes(self, settings: SketchSettings) -> Probes:
         """Return the signs that `gradients` sketches with."""
         return Probes(self.policy.parameters, settings)

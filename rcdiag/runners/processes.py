@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -100,6 +101,7 @@ def _start(function: Callable[[Any], Any], parent: int) -> None:
     """Prepare a worker, which does not go on without the first process."""
     global _function
     _function = function
+    gc.freeze()  # what is imported stays: collecting does not look through it again and again
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 

@@ -139,7 +139,6 @@ class _RowsOfBatch(Struct, frozen=True):
 
     pair: PolicyPair
     starts: Places  # [sequences] the first token of each
-    found: dict[tuple[int, int], int] = field(default_factory=dict)  # run -> its largest token
 
     def examples(self, places: Places) -> list[Example]:
         """Write the tokens at some places of the batch, each with its neighbours in the row."""
@@ -173,14 +172,6 @@ class _RowsOfBatch(Struct, frozen=True):
                 *(column.tolist() for column in columns), around, strict=True
             )
         ]
-
-    def largest_of(self, first: int, end: int) -> int:
-        """Return the place with the largest |log_ratio| of a run; several axes ask for one."""
-        place = self.found.get((first, end))
-        if place is None:
-            sizes = np.abs(self.pair.log_ratio_at(slice(first, end)))
-            place = self.found[first, end] = first + int(np.nanargmax(sizes))
-        return place
 
 
 Axis = tuple[str, Sequence[str], Places, NDArray[np.integer]]
@@ -220,9 +211,11 @@ def _of_runs(
     """Choose the runs with the largest tokens of each of `count` bins, and find these tokens."""
     starts = np.flatnonzero(np.concatenate([[True], runs.sequence[1:] != runs.sequence[:-1]]))
     chosen, bins = largest_of_bins(numbers, runs.largest, starts, count)
-    ends = runs.ends(int(rows.pair.lengths.sum()))
-    places = [
-        rows.largest_of(first, end)
-        for first, end in zip(runs.first[chosen].tolist(), ends[chosen].tolist(), strict=True)
-    ]
-    return np.array(places, np.int64), bins
+    first = runs.first[chosen]
+    lengths = runs.ends(int(rows.pair.lengths.sum()))[chosen] - first
+    run = np.repeat(np.arange(len(chosen)), lengths)
+    tokens = np.arange(len(run)) + np.repeat(first - starts_of(lengths), lengths)
+    sizes = np.abs(rows.pair.log_ratio_at(tokens))
+    largest = np.flatnonzero(sizes == runs.largest[chosen][run])
+    _, place = np.unique(run[largest], return_index=True)  # the first where several are as large
+    return tokens[largest[place]], bins

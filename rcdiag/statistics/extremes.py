@@ -218,7 +218,7 @@ class RowCount(Struct, frozen=True):
     sequences: int = 0
     tokens: int = 0
     left_out: int = 0  # of the sequences: they hold a value that no log-prob can have
-    # The smallest and the largest value of each policy; NaN where one of them is.
+    # The smallest and the largest value of each policy; both are NaN where some value is.
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
@@ -235,11 +235,11 @@ class RowCount(Struct, frozen=True):
 
     @classmethod
     def merged(cls, parts: Sequence[RowCount]) -> RowCount:
-        ranges: dict[str, tuple[float, float]] = {}
-        for part in parts:
-            for policy, (low, high) in part.ranges.items():
-                least, most = ranges.get(policy, (low, high))
-                ranges[policy] = min(least, low), max(most, high)
+        ranges = {}
+        for policy in dict.fromkeys(policy for part in parts for policy in part.ranges):
+            # By numpy, for which NaN is the least and the largest of whatever it is in.
+            ends = np.array([part.ranges[policy] for part in parts if policy in part.ranges])
+            ranges[policy] = float(ends[:, 0].min()), float(ends[:, 1].max())
         return merge_fields(parts, ranges=ranges)
 
     @property

@@ -128,7 +128,10 @@ class FigureData(Struct, frozen=True):
                 "edges": LOG_PROB_EDGES.tolist(),
                 "cells": np.stack([behavior, target, counts[behavior, target]], axis=1).tolist(),
             },
-            "paths": [{"token_counts": tokens, "sums": sums} for _, tokens, sums in self.paths],
+            "paths": [
+                {"token_counts": tokens, "sums": shown_log_ratios(np.array(sums))}
+                for _, tokens, sums in self.paths
+            ],
         }
 
 
@@ -184,6 +187,5 @@ def _paths(pair: PolicyPair) -> list[Path]:
             sums = np.cumsum(target - behavior)
         if np.isfinite(sums[-1]):
             at = np.unique(np.linspace(0, length - 1, POINTS).round().astype(int))
-            points = shown_log_ratios(sums[at])
-            paths.append((int(keys[index]), (at + 1).tolist(), points))
+            paths.append((int(keys[index]), (at + 1).tolist(), sums[at].tolist()))
     return paths

@@ -17,6 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.statistics.ratios import Array
+from rcdiag.table.trajectories import RowFrame
 
 S = TypeVar("S")
 K = TypeVar("K", bound=np.generic)
@@ -24,10 +25,6 @@ K = TypeVar("K", bound=np.generic)
 # States wait until there are this many, so that what concatenates is copied once for all of them;
 # more of them would take more memory at a time.
 TOGETHER = 8
-
-
-class RowFrame(Struct, frozen=True):
-    """Rows of a table, as arrays with an entry for each: those of consecutive parts are joined."""
 
 
 def merge(states: Sequence[S]) -> S:
@@ -72,12 +69,12 @@ def merge_fields(states: Sequence[S], **own: Any) -> S:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """Merge a field of frames: arrays, and mappings of arrays, are joined."""
+    """Merge a field of frames: arrays are joined, those of mappings too."""
     first = parts[0]
     if isinstance(first, np.ndarray):
         return np.concatenate(parts)
     if isinstance(first, Mapping):
-        return {key: np.concatenate([part[key] for part in parts]) for key in first}
+        return {key: _joined([part[key] for part in parts]) for key in first}
     return merge(parts)
 
 
@@ -89,12 +86,13 @@ def merge_by_key(states: Sequence[Mapping[Any, S]]) -> dict[Any, S]:
 
 def added_by_key(keys: Sequence[NDArray[K]], sums: Sequence[Array]) -> tuple[NDArray[K], Array]:
     """Add up rows of sums, [keys, ...] of each part, that have the same key, each ascending."""
-    every = reduce(np.union1d, keys)
+    every = np.unique(np.concatenate(keys))
     total = np.zeros((len(every), *sums[0].shape[1:]))
     # Two infinities of different sign add up to NaN, as they do within one table.
     with np.errstate(over="ignore", invalid="ignore"):
         for own, part in zip(keys, sums, strict=True):
-            total[np.searchsorted(every, own)] += part
+            # A part that has every key, as of a small vocabulary, needs no look-up.
+            total[... if len(own) == len(every) else np.searchsorted(every, own)] += part
     return every, total
 
 

@@ -12,8 +12,8 @@ from math import log10, sqrt
 import numpy as np
 
 from rcdiag.statistics.intervals import NORMAL
-from rcdiag.statistics.merging import RowFrame
 from rcdiag.statistics.ratios import Array
+from rcdiag.table.trajectories import RowFrame
 
 # Enough for the tail of a hundred million ratios; beyond, the tail is cut shorter.
 KEPT = 1 << 15

@@ -56,6 +56,10 @@ class Sketch(Struct, frozen=True):
                 counts += np.bincount(bins, minlength=BINS)
         return Sketch(None, counts)
 
+    def in_short(self) -> Sketch:
+        """Return the numbers as counts where these take less memory than the values."""
+        return self.collapsed() if self.held > BINS else self
+
     @classmethod
     def merged(cls, sketches: Sequence[Sketch]) -> Sketch:
         """Join the values of all; the result holds counts if one of them does."""

@@ -7,17 +7,17 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.table.trajectories import Trajectories
+from rcdiag.table.trajectories import RowFrame, Trajectories
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
-class TokenBatch(Struct, frozen=True, kw_only=True):
+class TokenBatch(RowFrame, frozen=True, kw_only=True):
     """Sequences with at least one sampled token; everything per token is flat and masked.
 
     No padding, prompt, tool or template token is in here. Any two of its policies are a pair.
@@ -53,50 +53,6 @@ class TokenBatch(Struct, frozen=True, kw_only=True):
     def rewards(self) -> Array:
         """Return the reward of each sequence, NaN where it is unknown; [sequences]."""
         return np.full(len(self.lengths), np.nan) if self.reward is None else self.reward
-
-    @classmethod
-    def merged(cls, batches: Sequence[TokenBatch]) -> TokenBatch:
-        """Join the sequences of batches, in order; all have the same columns and policies."""
-        first = batches[0]
-
-        def joined(name: str) -> NDArray[Any] | None:
-            columns = [getattr(batch, name) for batch in batches]
-            return None if columns[0] is None else np.concatenate(columns)
-
-        def by_policy(name: str) -> dict[str, Array]:
-            columns = [getattr(batch, name) for batch in batches]
-            return {key: np.concatenate([one[key] for one in columns]) for key in columns[0]}
-
-        empty: dict[int | None, int] = {}
-        for batch in batches:
-            for step, rows in batch.empty.items():
-                empty[step] = empty.get(step, 0) + rows
-        masked = [batch.masked for batch in batches if batch.masked is not None]
-        columns: dict[str, Any] = {
-            name: joined(name)
-            for name in (
-                *("lengths", "cluster", "row", "token_id", "position"),
-                *("step", "reward", "advantage", "advantages", "engine", "version"),
-            )
-        }
-        turn = None  # where all are 1 in each batch
-        if any(batch.turn is not None for batch in batches):
-            ones = [np.ones(len(batch.token_id), np.int64) for batch in batches]
-            pairs = zip(batches, ones, strict=True)
-            turn = np.concatenate([one if b.turn is None else b.turn for b, one in pairs])
-        return cls(
-            **columns,
-            log_probs=by_policy("log_probs"),
-            entropy=by_policy("entropy"),
-            turn=turn,
-            sample_id=None
-            if first.sample_id is None
-            else [one for batch in batches for one in batch.sample_id or ()],
-            empty=empty,
-            width=max(batch.width for batch in batches),
-            prompt_width=max(batch.prompt_width for batch in batches),
-            masked=cls.merged(masked) if masked else None,
-        )
 
     def take(self, keep: Flags, empty: Mapping[int | None, int]) -> TokenBatch:
         """Take sequences where `keep` [sequences] holds, with other rows without a token.

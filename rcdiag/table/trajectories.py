@@ -57,6 +57,10 @@ class ModelLimits(Struct, frozen=True):
     context: int | None  # tokens; None where the model states no limit
 
 
+class RowFrame(Struct, frozen=True):
+    """Rows of a table, as arrays with an entry for each: those of consecutive parts are joined."""
+
+
 class Ragged(Struct, frozen=True):
     """Lists of different lengths in flat form, Arrow's own layout."""
 

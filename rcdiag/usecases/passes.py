@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
 from rcdiag.runners import Runner
+from rcdiag.statistics.quantiles import VALUES_HELD
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.survey import unobserved
 from rcdiag.table.table import RowRange, Table
@@ -54,6 +55,13 @@ class Walk(Struct, Generic[S], frozen=True, kw_only=True):
         """
         raise NotImplementedError
 
+    def in_short(self, state: S) -> S:
+        """Return the state of a part of a table with more tokens than values are kept of.
+
+        It holds counts where these take less memory, so that less of it is sent by workers.
+        """
+        return state
+
 
 class FileMark(NamedTuple):
     """Size and time of change of a file, by which another file under the same path is noticed."""
@@ -90,7 +98,8 @@ def states(
     beside.start()
     marks = {file: _mark(file) for file in dump.parquets if isinstance(file, Path)}
     function: Callable[[RowRange], tuple[S | None, CaseSample | None]]
-    function = partial(_walk_part, dump.for_workers(), marks, walk, begun)
+    many = dump.response_tokens > 2 * VALUES_HELD  # though half of them be masked or left out
+    function = partial(_walk_part, dump.for_workers(), marks, walk, begun, many)
     if runner is None or not workers or len(parts) == 1:
         made = (function(part) for part in parts)
     else:
@@ -134,11 +143,13 @@ def _walk_part(
     marks: dict[Path, FileMark],
     walk: Walk[S],
     begun: CaseSample | None,
+    many: bool,
     part: RowRange,
 ) -> tuple[S | None, CaseSample | None]:
     """Walk one part, in whatever process this is; return its state and its rows for the diagnosis.
 
-    `marks` are those of the table's files where the pass began.
+    `marks` are those of the table's files where the pass began; `many` says that the table has more
+    tokens than single values are kept of.
     """
     for file in dump.files:
         path = file.parquet
@@ -146,7 +157,8 @@ def _walk_part(
         if inside and isinstance(path, Path) and path in marks:
             _check_same(path, marks[path])
     drawn = None if begun is None else begun.of_part()
-    return walk.state_of(token_batches(dump, walk, drawn, part)), drawn
+    state = walk.state_of(token_batches(dump, walk, drawn, part))
+    return walk.in_short(state) if many and state is not None else state, drawn
 
 
 def _mark(path: Path) -> FileMark:

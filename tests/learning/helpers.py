@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, MixtralConfig, PhiCon
 
 from rcdiag.engines.notation import parse_policy
 from rcdiag.learning.gradient import Gradient
+from rcdiag.learning.micro_batches import rows_of
 from rcdiag.learning.optimizer import StepReport
 from rcdiag.learning.trainee import Trainee
 from rcdiag.learning.training_settings import OptimizerSettings
@@ -54,6 +55,18 @@ def tokens_in(parts: Sequence[Trajectories]) -> int:
 
 def random_coefficients(parts: Sequence[Trajectories], count: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(count, tokens_in(parts))) / tokens_in(parts)
+
+
+def gradients_of_rows(
+    one: Trainee, parts: Sequence[Trajectories], coefficients: np.ndarray
+) -> list[list[Gradient]]:
+    """The exact gradients of each row: those of coefficients that are 0 in all others."""
+    tokens = [len(row.places) for row in rows_of(parts, one.policy.vocab_size)]
+    owner = np.repeat(np.arange(len(tokens)), tokens)
+    return [
+        one.gradients(parts, np.where(owner == row, coefficients, 0.0)).whole
+        for row in range(len(tokens))
+    ]
 
 
 def objective(model, parts: Sequence[Trajectories], coefficients: np.ndarray) -> Tensor:

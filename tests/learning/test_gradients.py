@@ -12,7 +12,14 @@ from rcdiag.learning.gradient import Gradient
 from rcdiag.learning.micro_batches import micro_batches, rows_of
 from rcdiag.learning.training_settings import LoraSettings
 from tests import engine_models as engines
-from tests.learning.helpers import gap, random_coefficients, reference_gradient, tokens_in, trainee
+from tests.learning.helpers import (
+    gap,
+    gradients_of_rows,
+    random_coefficients,
+    reference_gradient,
+    tokens_in,
+    trainee,
+)
 
 pytestmark = pytest.mark.engine
 
@@ -99,7 +106,7 @@ def test_nothing_but_zeros_has_a_gradient_of_zero(shared, parts):
 
 def test_gradients_of_rows_add_up_to_the_whole(shared, parts):
     coefficients = random_coefficients(parts, 2)
-    by_row = list(shared.sequence_gradients(parts, coefficients))
+    by_row = gradients_of_rows(shared, parts, coefficients)
     assert len(by_row) == sum((part.sampled_lengths > 0).sum() for part in parts)
     for k, whole in enumerate(shared.gradients(parts, coefficients).whole):
         total = by_row[0][k]

@@ -8,7 +8,7 @@ from rcdiag.learning.micro_batches import rows_of
 from rcdiag.learning.sketch import OneRow, RowsMixed, Taps, sketcher
 from rcdiag.learning.training_settings import LoraSettings, SketchSettings
 from tests import engine_models as engines
-from tests.learning.helpers import gap, random_coefficients, trainee
+from tests.learning.helpers import gap, gradients_of_rows, random_coefficients, trainee
 
 pytestmark = pytest.mark.engine
 
@@ -40,7 +40,7 @@ def check_rows(one, parts, settings, tolerance=1e-4):
         assert gradient.values.keys() == expected.values.keys()
         assert gap(gradient, expected) < tolerance
     probes = one.probes(settings)
-    exact = list(one.sequence_gradients(parts, coefficients))
+    exact = gradients_of_rows(one, parts, coefficients)
     assert result.sketches.shape == (count, len(exact), settings.dims)
     for k, whole in enumerate(result.whole):
         expected = np.array([probes.of(row[k].values) for row in exact])
@@ -97,7 +97,7 @@ def test_a_row_does_not_depend_on_its_neighbours(qwen3, parts):
 def test_inner_products_are_unbiased_with_the_stated_spread(probes, dims, shared, parts):
     """Over 30 draws of the signs, against the exact inner products of the rows."""
     coefficients = random_coefficients(parts, 1)
-    exact = [row[0] for row in shared.sequence_gradients(parts, coefficients)]
+    exact = [row[0] for row in gradients_of_rows(shared, parts, coefficients)]
     inner = np.array([[one.dot(other) for other in exact] for one in exact])
     draws = []
     for seed in range(30):

@@ -169,11 +169,11 @@ def test_another_file_under_the_same_path_is_refused(tmp_path):
     marks = {path: passes._mark(path)}
     pq.write_table(rows.slice(0, 100), path)
     with pytest.raises(RcdiagError, match="is another file") as refused:
-        passes._walk_part(table, marks, walk, None, (0, 10))
+        passes._walk_part(table, marks, walk, None, False, (0, 10))
     assert "every node reads the table" in refused.value.hint
     path.unlink()
     with pytest.raises(RcdiagError, match="is not there"):
-        passes._walk_part(table, marks, walk, None, (0, 10))
+        passes._walk_part(table, marks, walk, None, False, (0, 10))
 
 
 def test_rows_that_cannot_be_read_are_named_alike(tmp_path, small_parts):

@@ -14,12 +14,12 @@ from rcdiag.statistics.accumulator import PairState
 from rcdiag.statistics.clusters import added_by_index
 from rcdiag.statistics.extremes import NonFinite, WorstTokens, impossible, rows_of_numbers
 from rcdiag.statistics.histograms import LOG_RATIO_EDGES, log_ratio_counts
+from rcdiag.statistics.merging import merge
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import KEPT, UpperTail
 from rcdiag.statistics.profiles import finished
 from rcdiag.statistics.quantiles import COARSE_BINS, Ordered, Sketch, coarse_counts
 from rcdiag.statistics.token_ids import worst_ids
-from rcdiag.table.token_batch import TokenBatch
 from rcdiag.usecases.corrected import CorrectionRows, asked_by, correction_results
 from tests.builders import make_pair
 from tests.corrections.builders import presets_of
@@ -93,12 +93,14 @@ def test_blocks_hold_whole_sequences_once_and_in_order(columns, size):
     assert all(len(block.lengths) for block in blocks)
     # No block could be split: without its last sequence it has less than asked for.
     assert all(block.lengths[:-1].sum() < size for block in blocks)
-    joined = TokenBatch.merged(blocks)
-    assert joined.empty == batch.empty
+    assert merge([block.empty for block in blocks]) == batch.empty
     for name in ("lengths", "cluster", "row", "token_id", "position", "step"):
-        assert np.array_equal(getattr(joined, name), getattr(batch, name)), name
+        if (column := getattr(batch, name)) is not None:
+            joined = np.concatenate([getattr(block, name) for block in blocks])
+            assert np.array_equal(joined, column), name
     for policy, values in batch.log_probs.items():
-        assert np.array_equal(joined.log_probs[policy], values, equal_nan=True)
+        joined = np.concatenate([block.log_probs[policy] for block in blocks])
+        assert np.array_equal(joined, values, equal_nan=True)
 
 
 @given(columns=rows(ANY))

@@ -12,7 +12,10 @@ from rcdiag.statistics.merging import merge, take_in
 from rcdiag.statistics.quantiles import Magnitudes, Ordered, Sketch, coarse_counts
 from rcdiag.statistics.ranks import sample_by_sequence
 from rcdiag.statistics.suite import SuiteState, bounded
+from rcdiag.usecases.corrected import asked_by
+from rcdiag.usecases.score import PairWalk
 from tests.builders import make_pair, make_state, mismatch, summed, values_of
+from tests.corrections.builders import presets_of
 from tests.statistics.comparisons import assert_same_values
 from tests.statistics.strategies import seeded_batch
 
@@ -174,3 +177,24 @@ def test_a_long_stream_keeps_a_sample_of_ranks_to_speak_of(monkeypatch, rows_per
     assert sorted(state.ranks.key) == sorted(whole.thinned(state.ranks.limit).key)
     expected = spearmanr(whole.behavior, whole.target).statistic
     assert values_of(state)["prob_spearman"] == pytest.approx(expected, abs=0.1)
+
+
+def test_a_part_of_a_large_table_hands_over_counts_where_they_are_smaller():
+    """Values of 100,000 tokens are more than the counts of all bins, those of 1,000 are fewer."""
+    random = np.random.default_rng(0)
+    behavior = -random.exponential(size=(101, 1_000))
+    target = np.minimum(behavior + random.normal(0.0, 0.1, behavior.shape), 0.0)
+    pair = make_pair(behavior.tolist(), target.tolist(), step=[1] * 100 + [2])
+    plan = presets_of("verl-0.6.0")
+    walk = PairWalk(policies=("rollout", "old"), plan=plan, asked=asked_by(plan))
+    whole = walk.state_of(iter([pair.tokens]))
+    short = walk.in_short(whole)
+    for step, counted in ((1, True), (2, False)):
+        kept, handed_over = (
+            [part.state.suites[step].magnitudes.sketch, *part.rows.steps[step].sketches.values()]
+            for part in (whole, short)
+        )
+        assert len(kept) == len(handed_over) == 2  # verl 0.6.0 logs percentiles of its weights
+        for before, after in zip(kept, handed_over, strict=True):
+            assert (before.raw is not None, after.raw is None) == (True, counted)
+            assert np.array_equal(after.collapsed().counts, before.collapsed().counts)

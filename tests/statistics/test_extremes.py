@@ -11,6 +11,7 @@ from rcdiag.statistics.extremes import (
     WORST,
     WORST_SEQUENCES,
     NonFinite,
+    RowCount,
     WorstSequences,
     WorstTokens,
 )
@@ -151,3 +152,17 @@ def test_of_a_long_sequence_the_first_tokens_are_kept_and_the_sum_is_of_all():
 def test_a_sequence_without_a_sum_is_no_worst_one():
     pair = make_pair([[-1.0], [-1.0], [-1.0]], [[nan], [-inf], [-2.0]])
     assert [item.row for item in WorstSequences.of(pair).sequences] == [1, 2]
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_nan_in_any_part_is_in_the_range_of_all(place):
+    """A column of one number and NaN is not constant, wherever the NaN stands."""
+    behavior = [[-1.0, -1.0]] * 30
+    counts = []
+    for part in range(3):
+        target = [[-0.5, nan if part == place and row == 7 else -0.5] for row in range(30)]
+        counts.append(RowCount.of(make_pair(behavior, target, first_row=30 * part).tokens))
+    assert (count := summed(counts)).sequences == 90
+    assert count.ranges["rollout"] == (-1.0, -1.0)
+    assert count.ranges["old"] == pytest.approx((nan, nan), nan_ok=True)
+    assert count.constant == {"rollout"}

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.learning.learner import Parts, Scores
 from rcdiag.statistics.extremes import NonFinite
+from rcdiag.statistics.merging import merge, merge_fields
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.rounding import ASSUMED, RoundingNoise, rounding_of
 from rcdiag.table.stream import read_trajectories
@@ -190,7 +191,7 @@ def replay_batch(
     `scored` are the policies whose log-probs an engine computed.
     """
     names = tuple(dict.fromkeys(roles.names))
-    tokens = TokenBatch.merged([sampled_tokens(part, names) for part in parts])
+    tokens = _joined([sampled_tokens(part, names) for part in parts])
     by_role = tuple(zip(("rollout", "old", "current"), roles.names, strict=True))
     empty: Mapping[int | None, int] = tokens.empty
     if step is not None:
@@ -209,6 +210,24 @@ def replay_batch(
         parts=parts,
         non_finite=NonFinite.of(tokens),
         scored_roles=frozenset(role for role, name in by_role if name in scored),
+    )
+
+
+def _joined(batches: Sequence[TokenBatch]) -> TokenBatch:
+    """Join the sequences of batches, in order; all have the same columns and policies."""
+    turn = None  # where all are 1 in each batch
+    if any(batch.turn is not None for batch in batches):
+        turns = [
+            np.ones(len(batch.token_id), np.int64) if batch.turn is None else batch.turn
+            for batch in batches
+        ]
+        turn = np.concatenate(turns)
+    return merge_fields(
+        batches,
+        turn=turn,
+        empty=merge([batch.empty for batch in batches]),
+        width=max(batch.width for batch in batches),
+        prompt_width=max(batch.prompt_width for batch in batches),
     )
 
 

@@ -153,6 +153,12 @@ class SweepWalk(Walk[RowsState], frozen=True, kw_only=True):
                     state.take(pair)
         return RowsState(merge(bad), state) if bad else None
 
+    def in_short(self, state: RowsState) -> RowsState:
+        """Return the state of a part with counts in place of values."""
+        if state.state is not None:
+            state.state.suite = state.state.suite.in_short()
+        return state
+
 
 def _read(
     dump: Table, walk: SweepWalk, runner: Runner | None, sample: CaseSample | None

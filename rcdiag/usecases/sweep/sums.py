@@ -7,7 +7,7 @@ up: any threshold's estimate and its interval over clusters is read off these (`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,7 +98,7 @@ class Groups(Struct, frozen=True):
     @classmethod
     def merged(cls, parts: Sequence[Groups]) -> Groups:
         """Join the groups of parts: one sequence kept in each of two makes two."""
-        keys = reduce(np.union1d, [part.keys for part in parts])
+        keys = np.unique(np.concatenate([part.keys for part in parts]))
         one = np.zeros((len(keys), parts[0].one.shape[1]), np.uint8)
         two = np.zeros_like(one)
         for part in parts:
