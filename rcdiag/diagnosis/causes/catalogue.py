@@ -7,6 +7,7 @@ from rcdiag.diagnosis.causes.cause import CAUSES, one_of, shipped
 from rcdiag.diagnosis.causes.context import CONTEXT
 from rcdiag.diagnosis.causes.difference import DIFFERENCE
 from rcdiag.diagnosis.causes.kept_sets import KEPT_SETS, banned
+from rcdiag.diagnosis.causes.outlier_prompts import OUTLIER_PROMPTS
 from rcdiag.diagnosis.causes.penalties import PENALTIES, pushed
 from rcdiag.diagnosis.causes.placeholders import NAN_LOG_PROBS, SENTINEL, ZERO_PLACEHOLDER
 from rcdiag.diagnosis.causes.recording import RECORDING
@@ -36,4 +37,15 @@ STORAGE = (
     *STORED_PRECISION,
 )
 
-CAUSES.ship((*STORAGE, *RECORDING, *ALIGNMENT, *SAMPLED_TOKENS, *SAMPLING, *CONTEXT, *DIFFERENCE))
+CAUSES.ship(
+    (
+        *STORAGE,
+        *RECORDING,
+        *ALIGNMENT,
+        *SAMPLED_TOKENS,
+        *SAMPLING,
+        *CONTEXT,
+        OUTLIER_PROMPTS,
+        *DIFFERENCE,
+    )
+)
