@@ -43,6 +43,8 @@ def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
         grid.add_row(label, brief(text, 2))
     if headline.steps:
         grid.add_row("steps", brief(headline.steps, 2))
+    if headline.change:
+        grid.add_row("", brief(headline.change, 2))
     if headline.ruled_out:
         grid.add_row("not", f"[dim]{escape(_ruled_out(headline, width, verbose))}[/]")
     for index, action in enumerate(headline.next):

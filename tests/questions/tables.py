@@ -135,9 +135,7 @@ def micro_batches() -> Case:
 @table("verl-6240")
 def raw_or_processed() -> Case:
     """Sampled at temperature 0.7, recorded before it was applied."""
-    return made(
-        tempered(0.7), noisy(ROUNDING, tempered(0.7)), plain, temperature=np.full(128, 0.7)
-    )
+    return made(tempered(0.7), noisy(ROUNDING, tempered(0.7)), plain, temperature=np.full(128, 0.7))
 
 
 @table("verl-5392")
@@ -337,13 +335,13 @@ def only_after_the_mask(folder: Path) -> None:
 def at_rate_zero() -> Case:
     """The mismatch grows although the learning rate is 0: nothing is trained."""
     case = run(10, 32, 60, [0.05 * step for step in range(10)])
-    return replace(case, metadata={"trainer": {"learning_rate": 0.0}})
+    return replace(case, metadata={"learning_rate": 0.0})
 
 
 @table("precision-rl-10")
 def why_the_kl_grows() -> Case:
     """The KL grows twice over: responses get less peaked from step 4 on, and nothing else."""
-    return two_phases(length=(60, 60), sharpness=(1.0, 0.7), noise=(0.1, 0.1))
+    return two_phases(length=(60, 60), sharpness=(2.0, 0.7), noise=(0.1, 0.1))
 
 
 def two_phases(
@@ -359,31 +357,26 @@ def two_phases(
 
     `late` makes noise grow with the position, by so many times over 100 tokens.
     """
-    from rcdiag.diagnosis.case import joined_cases
+    rows = steps * of_step
+    phase = np.arange(rows) * 2 // rows
+    sharp, size = np.array(sharpness)[phase], np.array(noise)[phase]
 
-    half = steps // 2
-    parts = []
-    for phase in range(2):
-        rows = half * of_step
-        size = noise[phase]
+    def sharpened(logits: Array, state: Any) -> Array:
+        return logits * sharp[:, None]
 
-        def grown(logits: Array, state: Any, size: float = size) -> Array:
-            scale = size * (1.0 + late * state.position / 100)
-            return logits + scale * state.rng.standard_normal(logits.shape)
+    def off(logits: Array, state: Any) -> Array:
+        scale = size * (1.0 + late * state.position / 100)
+        return sharpened(logits, state) + scale[:, None] * state.rng.standard_normal(logits.shape)
 
-        case = made(
-            noisy(ROUNDING),
-            changed(grown),
-            rows=rows,
-            length=length[phase],
-            sharpness=sharpness[phase],
-            seed=seed * 2 + phase,
-            step=phase * half + np.repeat(np.arange(half), of_step),
-        )
-        group = np.arange(rows) // 4 + phase * rows
-        parts.append(replace(case, facts=replace(case.facts, group=group.astype(np.uint64))))
-    whole = joined_cases(parts)
-    return replace(whole, row=np.arange(len(whole.lengths)), rows_in_table=len(whole.lengths))
+    case = made(
+        changed(sharpened, noisy(ROUNDING)),
+        changed(off),
+        rows=rows,
+        length=max(length),
+        seed=seed,
+        step=np.repeat(np.arange(steps), of_step),
+    )
+    return _cut(case, np.array(length)[phase])
 
 
 @table("vllm-42259")

@@ -110,7 +110,8 @@ def _outlier_prompts(features: Features) -> Suspicion | None:
     return Suspicion(
         confidence=LIKELY,
         message=f"The same prompts are outliers at every step{by}: "
-        f"{share_of(share, 'prompts')} differ by {outliers.rms:.2g} nats rms, the others by {outliers.rms_of_others:.2g}, and "
+        f"{share_of(share, 'prompts')} differ by {outliers.rms:.2g} nats rms, the others by "
+        f"{outliers.rms_of_others:.2g}, and "
         f"{seen.value:.0%} of the variance between responses goes with the prompt.",
         evidence=[
             fact(

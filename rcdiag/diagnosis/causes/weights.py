@@ -211,6 +211,8 @@ def _never_synced(features: Features) -> Suspicion | None:
         log_ratios.rms < ENGINE_NOISE
         or log_ratios.one_sided > ONE_SIDED
         or features.validity.answer == INVALID
+        or features.location.resets  # weights that never come do not fall back
+        or features.declared.learning_rate == 0.0  # and those of no update do not lag
     ):
         return None
     if onset is not None:
