@@ -83,7 +83,7 @@ def test_steps_are_named_by_their_values():
             for name, values in case.log_probs.items()
         },
         entropy={},
-        facts=replace(case.facts, step=case.facts.step[order]),
+        facts=replace(case.facts, step=case.facts.step[order], group=case.facts.group[order]),
     )
     assert told(mixed) == told(case)
 
