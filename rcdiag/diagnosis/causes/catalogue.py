@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rcdiag.diagnosis.causes.alignment import ALIGNMENT
+from rcdiag.diagnosis.causes.blocks import BLOCK_BOUNDARIES
 from rcdiag.diagnosis.causes.cause import CAUSES, one_of, shipped
 from rcdiag.diagnosis.causes.context import CONTEXT
 from rcdiag.diagnosis.causes.difference import DIFFERENCE
@@ -14,6 +15,7 @@ from rcdiag.diagnosis.causes.recording import RECORDING
 from rcdiag.diagnosis.causes.sampled_tokens import MASK_INCLUDES_TOOL, SAMPLED_TOKENS
 from rcdiag.diagnosis.causes.stored_precision import FLOOR_CLIP, STORED_PRECISION
 from rcdiag.diagnosis.causes.temperatures import TEMPERATURES
+from rcdiag.diagnosis.causes.trainer_pair import TRAINER_PAIR
 from rcdiag.diagnosis.causes.transformed_values import TRANSFORMED_VALUES
 from rcdiag.diagnosis.causes.unlogged_sampling import UNLOGGED_SAMPLING
 from rcdiag.diagnosis.causes.vocabulary import VOCABULARY
@@ -46,6 +48,8 @@ CAUSES.ship(
         *SAMPLING,
         *CONTEXT,
         OUTLIER_PROMPTS,
+        BLOCK_BOUNDARIES,
+        *TRAINER_PAIR,
         *DIFFERENCE,
     )
 )

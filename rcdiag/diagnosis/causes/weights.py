@@ -409,7 +409,7 @@ def _draft_recorded(features: Features) -> Suspicion | None:
     )
 
 
-def _old_after_update(features: Features) -> Suspicion | None:
+def old_after_update(features: Features) -> Suspicion | None:
     """Look for rows whose log-probs rose with their advantage: `old` was computed after updates.
 
     An update on these rows raises the log-probs of those with a positive advantage and lowers
@@ -440,7 +440,7 @@ def _old_after_update(features: Features) -> Suspicion | None:
 
 
 WEIGHTS = (
-    shipped("old-after-update", "difference", _old_after_update),
+    shipped("old-after-update", "difference", old_after_update),
     shipped("stale-weights", "difference", _stale_weights),
     shipped("replica-unsynced", "difference", _replica),
     shipped("in-flight-update", "difference", _in_flight),
