@@ -165,13 +165,14 @@ def eight_turns() -> Case:
 
 @table("verl-6501")
 def separators() -> Case:
-    """A separator of the template is dropped after every tool, so that later turns are shifted."""
+    """The trainer's context lacks a separator after every tool: each turn is further off."""
     tool = [20, 45, 70]
-    case = made(noisy(ROUNDING), noisy(ROUNDING), length=95)
-    every = np.ones(len(case.lengths), np.bool_)
-    for first in tool:
-        case = shifted(case, "old", every, after=first)
-    return _turns(case, tool)
+
+    def off(logits: Array, state: Any) -> Array:
+        before = sum(first <= state.position for first in tool)
+        return logits + 0.15 * before * state.rng.standard_normal(logits.shape)
+
+    return _turns(made(noisy(0.01), changed(off, noisy(0.01)), length=95), tool)
 
 
 @files("verl-7196")

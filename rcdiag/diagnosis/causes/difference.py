@@ -35,6 +35,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         return None
     at_rounding = _share_of_rows_at_rounding(features)
     other_tokens = _below_a_uniform_guess(features)
+    turns = features.by_turn.outliers
     if validity.answer == INVALID:
         where, possible = _not_sampled(features)
     elif other_tokens.any():
@@ -50,6 +51,9 @@ def _forwards_differ(features: Features) -> Suspicion | None:
             "packing, padding, a cache, or text that was encoded again"
         )
         possible = ["replica-unsynced", "packing-leak", "retokenised", "context-differs"]
+    elif len(turns):
+        where = f" most in turn {', '.join(map(str, turns))} of the responses: {_turns(features)}"
+        possible = ["context-differs", "context-stripped", "retokenised", "prefix-cache-stale"]
     else:
         times = log_ratios.rms / ENGINE_NOISE
         where = (
@@ -70,6 +74,13 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         also_possible=possible,
         verdict="broken" if other_tokens.any() else None,
     )
+
+
+def _turns(features: Features) -> str:
+    """Compare the turns that stand out with the others."""
+    numbers, rms = features.by_turn.number, features.by_turn.rms
+    apart = np.isin(numbers, features.by_turn.outliers)
+    return f"{rms[apart].max():.2g} nats rms in the median row, other turns {rms[~apart].max():.2g}"
 
 
 def _not_of_these_tokens(features: Features) -> Suspicion | None:
