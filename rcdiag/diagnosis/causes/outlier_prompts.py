@@ -10,7 +10,7 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.location import SMALLEST, OutlierRows
-from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN, FEWEST_ROWS
+from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN, FEWEST_ROWS, LARGER
 from rcdiag.formats import share_of
 
 Array = NDArray[np.float64]
@@ -120,7 +120,7 @@ def _outlier_prompts(features: Features) -> Suspicion | None:
                 value=seen.value,
                 low=seen.low,
                 high=seen.high,
-                prompts=seen.prompts,
+                at_several_steps=seen.prompts,
             ),
             *_prompt_lengths(case, outliers),
             features.validity.evidence,
@@ -130,11 +130,13 @@ def _outlier_prompts(features: Features) -> Suspicion | None:
 
 
 def _prompt_lengths(case: Case, outliers: OutlierRows) -> list[dict[str, object]]:
-    """Compare the prompts of both kinds of rows: what long ones alone have is of their length."""
+    """Compare the lengths of prompts of both kinds of rows, where they differ."""
     length = case.facts.prompt_length
     if length is None:
         return []
     these, others = (float(np.median(length[rows])) for rows in (outliers.rows, ~outliers.rows))
+    if max(these, others) < LARGER * min(these, others):
+        return []
     return [fact("median prompt, tokens", "of outliers and others", these=these, others=others)]
 
 
