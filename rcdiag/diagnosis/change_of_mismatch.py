@@ -35,7 +35,7 @@ FEWEST_BLOCKS = 8
 
 
 def change_of_mismatch(
-    tokens: PairTokens, uncertainty: Array, later: Flags, cluster: Counts, step: int
+    tokens: PairTokens, uncertainty: Array, later: Flags, cluster: NDArray[np.integer], step: int
 ) -> ChangeOfMismatch | None:
     """Take the change of the mean k3 from the earlier to the later rows apart.
 
@@ -85,10 +85,10 @@ def change_of_mismatch(
         )
     before, after = total.sum(axis=(0, 2, 3)) / count.sum(axis=(0, 2, 3))
     return ChangeOfMismatch(
-        step=step,
-        before=_rounded(before),
-        after=_rounded(after),
-        error=_rounded(standard_error(left_out.sum(axis=1))),
+        changed_at=step,
+        k3_before=_rounded(before),
+        k3_after=_rounded(after),
+        k3_error=_rounded(standard_error(left_out.sum(axis=1))),
         **parts,
     )
 
@@ -125,8 +125,8 @@ def _contributions(count: Array, total: Array) -> Array:
 
 def _filled(both: Array) -> Array:
     """Return numbers of both parts where one that is unknown is that of the other, or 0."""
-    other = both[::-1]
-    return np.nan_to_num(np.where(np.isnan(both), other, both))
+    filled: Array = np.nan_to_num(np.where(np.isnan(both), both[::-1], both))
+    return filled
 
 
 def _mean(factors: tuple[Array, Array, Array], chosen: list[int]) -> float:
@@ -141,12 +141,13 @@ WORDS = {"length": "lengths", "peakiness": "peakiness", "noise": "noise on token
 
 def sentence(change: ChangeOfMismatch) -> str:
     """Say how much of a change is of which factor, the largest first, in percent of the change."""
-    whole = change.after - change.before
+    whole = change.k3_after - change.k3_before
     parts = [(WORDS[name], getattr(change, name)) for name in FACTORS]
     (first, most), *others = sorted(parts, key=lambda part: -abs(part[1].value))
     low, high = sorted((most.low / whole, most.high / whole))
     rest = ", ".join(f"{words} {one.value / whole:.0%}" for words, one in others)
+    size = f"{change.k3_before:.2g} to {change.k3_after:.2g}"
     return (
-        f"of the change of k3_kl by step {change.step} ({change.before:.2g} to "
-        f"{change.after:.2g}): {first} {most.value / whole:.0%} ({low:.0%} to {high:.0%}), {rest}"
+        f"of the change of k3_kl by step {change.changed_at} ({size}): {first} "
+        f"{most.value / whole:.0%} ({low:.0%} to {high:.0%}), {rest}"
     )

@@ -27,7 +27,6 @@ SHOWN = 4  # numbers of a sentence
 # A change between steps that is taken apart: its factor, and its standard errors where the step is
 # searched.
 CHANGES, SURELY_CHANGED = 1.5, 5.0
-NO_CHANGE = "no change"
 GROWS = 2.0  # a trend of k3: growth by this factor, to a large one
 # Number of a step -> the least movement that counts, in the number's unit; or, with a second
 # number, of the logarithm of the sum of both: values far below the second count as equal.
@@ -96,12 +95,7 @@ def over_steps(features: Features) -> OverSteps | None:
         says = _of_resets(steps[known], series[0].value, cleared)
     else:
         begins = None if onset is None else onset.step
-        says = _sentence(steps[known], series[0].value, moved, begins, ends)
-        if change is not None and not moved and says.startswith(NO_CHANGE):
-            says = (
-                f"k3_kl is {change.before:.2g} before step {change.step} and {change.after:.2g} "
-                "from there on"
-            )
+        says = _sentence(steps[known], series[0].value, moved, begins, ends, change)
     if features.declared.learning_rate == 0.0 and _grows(features, moved):
         says = f"{AT_RATE_ZERO}: {says}"
     return OverSteps(
@@ -173,8 +167,8 @@ def _best_split(values: Array) -> int:
 
 def _is_sure(change: ChangeOfMismatch) -> bool:
     """Tell whether a change is beyond chance, also where its step was searched, and matters."""
-    larger, smaller = max(change.before, change.after), min(change.before, change.after)
-    surely = abs(change.after - change.before) > SURELY_CHANGED * change.error
+    larger, smaller = max(change.k3_before, change.k3_after), min(change.k3_before, change.k3_after)
+    surely = abs(change.k3_after - change.k3_before) > SURELY_CHANGED * change.k3_error
     return surely and larger > LARGE_K3 and larger > CHANGES * smaller
 
 
@@ -311,7 +305,12 @@ def _change(series: Series, began: int) -> int | None:
 
 
 def _sentence(
-    steps: Counts, k3: Array, moved: Sequence[MovedNumber], onset: int | None, ends: int | None
+    steps: Counts,
+    k3: Array,
+    moved: Sequence[MovedNumber],
+    onset: int | None,
+    ends: int | None,
+    change: ChangeOfMismatch | None,
 ) -> str:
     """Describe the changes in the order of their steps, or say that there are none."""
     if ends is not None:
@@ -330,7 +329,10 @@ def _sentence(
             return _of_trend(k3)
         if onset is not None:
             return f"k3_kl is larger from step {onset} on; no other number changes significantly"
-        return f"{NO_CHANGE} over steps {steps[0]} to {steps[-1]}: k3_kl {low:.2g} to {high:.2g}"
+        if change is not None:
+            before, after = f"{change.k3_before:.2g}", f"{change.k3_after:.2g}"
+            return f"k3_kl is {before} before step {change.changed_at} and {after} from there on"
+        return f"no change over steps {steps[0]} to {steps[-1]}: k3_kl {low:.2g} to {high:.2g}"
     if some is not None and some[0] == 0 and some[-1] == len(some) - 1:
         return (
             f"k3_kl is large in steps {steps[0]} to {steps[some[-1]]} and drops at step "

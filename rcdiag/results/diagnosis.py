@@ -121,10 +121,10 @@ class MovedNumber(Part, frozen=True, kw_only=True):
 class ChangeOfMismatch(Part, frozen=True, kw_only=True):
     """A change of mismatch says which part of a change of k3_kl is of what changed in the run."""
 
-    step: Annotated[int, Doc("Value in column `step` from which on k3_kl is another.")]
-    before: Annotated[Number, Doc("Mean k3 of the tokens of the steps before.", unit="nats")]
-    after: Annotated[Number, Doc("Mean k3 of the tokens from that step on.", unit="nats")]
-    error: Annotated[Number, Doc("Standard error of after less before.", unit="nats")]
+    changed_at: Annotated[int, Doc("Value in column `step` from which on k3_kl is another.")]
+    k3_before: Annotated[Number, Doc("Mean k3 of the tokens of the steps before.", unit="nats")]
+    k3_after: Annotated[Number, Doc("Mean k3 of the tokens from that step on.", unit="nats")]
+    k3_error: Annotated[Number, Doc("Standard error of k3_after less k3_before.", unit="nats")]
     length: Annotated[
         MetricValue,
         Doc(

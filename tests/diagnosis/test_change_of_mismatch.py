@@ -23,7 +23,7 @@ def changed(seed: int = 0, **phases: Any) -> ChangeOfMismatch:
 
 
 def shares(change: ChangeOfMismatch) -> dict[str, float]:
-    whole = change.after - change.before
+    whole = change.k3_after - change.k3_before
     return {name: getattr(change, name).value / whole for name in ("length", "peakiness", "noise")}
 
 
@@ -63,8 +63,8 @@ def test_a_hand_worked_change():
         groups=10,
     )
     change = change_of_mismatch(*given, step=3)
-    assert change.before == pytest.approx((a + b) / 2)
-    assert change.after == pytest.approx((a + 2 * b) / 3)
+    assert change.k3_before == pytest.approx((a + b) / 2)
+    assert change.k3_after == pytest.approx((a + 2 * b) / 3)
     assert change.length.value == pytest.approx((a + 2 * b) / 3 - (a + b) / 2)
     assert change.peakiness.value == pytest.approx(0.0, abs=1e-12)
     assert change.noise.value == pytest.approx(0.0, abs=1e-12)
@@ -90,7 +90,7 @@ def test_two_factors_that_change_at_once_share_what_they_do_together():
     assert change.noise.value == pytest.approx(0.625 * (c - b))
     assert change.length.value == pytest.approx(0.0, abs=1e-12)
     total = change.length.value + change.peakiness.value + change.noise.value
-    assert total == pytest.approx(change.after - change.before)
+    assert total == pytest.approx(change.k3_after - change.k3_before)
 
 
 def test_few_groups_have_no_interval():
@@ -109,7 +109,7 @@ def test_few_groups_have_no_interval():
 )
 def test_what_changed_is_named(phases, factor, seed):
     change = changed(seed, **phases)
-    assert change.step == 4
+    assert change.changed_at == 4
     share = shares(change)
     assert max(share, key=share.get) == factor
     assert share[factor] == pytest.approx(1.0, abs=0.5)

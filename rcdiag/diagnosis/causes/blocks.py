@@ -32,7 +32,9 @@ class BlockEffect(Struct, frozen=True):
     p_value: float
 
 
-def block_effect(tokens: PairTokens, place: Counts, cluster: Counts) -> BlockEffect | None:
+def block_effect(
+    tokens: PairTokens, place: Counts, cluster: NDArray[np.integer]
+) -> BlockEffect | None:
     """Return the block size that |log_ratio| goes with most; None where none surely is.
 
     `place` [tokens] is the position in prompt and response, `cluster` [rows] numbers prompt groups.
@@ -56,7 +58,7 @@ def block_effect(tokens: PairTokens, place: Counts, cluster: Counts) -> BlockEff
 
 
 def _of_size(
-    tokens: PairTokens, size: Array, place: Counts, cluster: Counts, block: int
+    tokens: PairTokens, size: Array, place: Counts, cluster: NDArray[np.integer], block: int
 ) -> BlockEffect | None:
     """Test one block size on the rows that have at least two blocks."""
     from scipy.special import fdtrc
