@@ -35,7 +35,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         return None
     at_rounding = _share_of_rows_at_rounding(features)
     other_tokens = _below_a_uniform_guess(features)
-    turns = features.by_turn.outliers
+    turns, resets = features.by_turn.outliers, features.location.resets
     if validity.answer == INVALID:
         where, possible = _not_sampled(features)
     elif other_tokens.any():
@@ -54,6 +54,12 @@ def _forwards_differ(features: Features) -> Suspicion | None:
     elif len(turns):
         where = f" most in turn {', '.join(map(str, turns))} of the responses: {_turns(features)}"
         possible = ["context-differs", "context-stripped", "retokenised", "prefix-cache-stale"]
+    elif resets:
+        where = (
+            f": it grows over the steps, and falls back {len(resets)} times, as what piles up in a "
+            "cache or behind a weight sync"
+        )
+        possible = ["prefix-cache-stale", "stale-weights", "weights-differ"]
     else:
         times = log_ratios.rms / ENGINE_NOISE
         where = (

@@ -7,6 +7,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.features.alignment import Alignment
+from rcdiag.diagnosis.features.log_ratios import LARGE_MISMATCH
 from rcdiag.diagnosis.thresholds import FEWEST_ROWS, MUCH_LARGER
 
 Array = NDArray[np.float64]
@@ -22,10 +23,14 @@ class TurnMismatch(Struct, frozen=True):
 
     @property
     def outliers(self) -> NDArray[np.int64]:
-        """Return the numbers of turns with more than three times the rms of the median turn."""
+        """Return the numbers of turns with more than three times the rms of the median turn.
+
+        It must be more than engines have: where most turns are near-certain, the others stand out.
+        """
         if len(self.number) < FEWEST_TURNS:
             return self.number[:0]
-        return self.number[self.rms > MUCH_LARGER * np.median(self.rms)]
+        least = max(MUCH_LARGER * float(np.median(self.rms)), LARGE_MISMATCH)
+        return self.number[self.rms > least]
 
 
 def mismatch_by_turn(alignment: Alignment, log_ratio: Array) -> TurnMismatch:
