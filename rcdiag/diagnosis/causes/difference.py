@@ -56,7 +56,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         possible = ["context-differs", "context-stripped", "retokenised", "prefix-cache-stale"]
     elif resets:
         where = (
-            f": it grows over the steps, and falls back {len(resets)} times, as what piles up in a "
+            f", more at every step until a reset ({len(resets)} of them), as what piles up in a "
             "cache or behind a weight sync"
         )
         possible = ["prefix-cache-stale", "stale-weights", "weights-differ"]
