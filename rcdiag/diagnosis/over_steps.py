@@ -152,7 +152,10 @@ def _change_taken_apart(
             return None  # another number of the mismatch is what changed
         split = int(steps[_best_split(np.log(k3 + SMALL_K3))])
     entropy = case.entropy.get(case.sampler)
-    uncertainty = -tokens.sampler if entropy is None else entropy[tokens.place]
+    uncertainty = -tokens.sampler
+    if entropy is not None:
+        known = np.isfinite(entropy[tokens.place])
+        uncertainty = np.where(known, entropy[tokens.place], uncertainty)
     cluster = np.arange(len(step)) if case.facts.group is None else case.facts.group
     change = change_of_mismatch(tokens, uncertainty, step >= split, cluster, split)
     return change if change is None or at is not None or _is_sure(change) else None

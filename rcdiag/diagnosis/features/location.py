@@ -51,9 +51,7 @@ class MismatchByGroup(Struct, frozen=True):
 # Values that show a trend, and the rank correlation that does where few of them cannot be beyond
 # its error.
 FEWEST_OF_TREND, ALMOST_MONOTONIC = 5, 0.98
-
-
-RESETS_BY = 2.0  # factor by which a k3 grows before it is reset, and falls there
+RESETS_BY = 2.0  # factor by which k3 grows before it is reset, and by which it falls there
 
 
 class Onset(Struct, frozen=True):
@@ -102,21 +100,17 @@ def trend(values: Array) -> float:
     return last / max(first, TINY) if (last > first) == (correlation > 0) else 1.0
 
 
-def resets(values: Array) -> list[int]:
+def resets_of(values: Array) -> list[int]:
     """Return where a series that grew falls back to where it began, and grows anew: [indices].
 
     It grows by a factor of 2 over five values or more, then falls by a factor of 2 in one step, to
     less than twice its first values.
     """
     found, began = [], 0
-    for at in range(1, len(values)):
-        grown = values[began:at]
+    for at in range(FEWEST_OF_TREND, len(values)):
+        grown, fallen = values[began:at], RESETS_BY * values[at]
         start = _median(grown[: max(len(grown) // 3, 1)])
-        if (
-            trend(grown) > RESETS_BY
-            and values[at] * RESETS_BY < grown[-1]
-            and values[at] < RESETS_BY * start
-        ):
+        if fallen < grown[-1] and values[at] < RESETS_BY * start and trend(grown) > RESETS_BY:
             found.append(at)
             began = at
     return found
@@ -167,7 +161,7 @@ class MismatchLocation(Struct, frozen=True, dict=True):
     @cached_property
     def resets(self) -> list[int]:
         """Return the indices of steps at which a mismatch that had grown falls back."""
-        return [] if self.by_step is None else resets(self.by_step.k3)
+        return [] if self.by_step is None else resets_of(self.by_step.k3)
 
     @cached_property
     def onset(self) -> Onset | None:
