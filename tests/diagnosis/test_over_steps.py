@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 import rcdiag as api
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.change_of_mismatch import sentence
 from rcdiag.diagnosis.features.location import trend
 from rcdiag.diagnosis.judge import diagnose
 from rcdiag.errors import RcdiagError
@@ -157,7 +158,11 @@ def test_screen_page_and_document_say_it(tmp_path, rcdiag):  # noqa: F811
     says = api.load_result(result).diagnosis.over_steps.says
     assert "at step 7" in says
     assert says in " ".join(screen.replace("steps       ", "").split())
-    assert says in " ".join(html.read_text().split())
+    page = " ".join(html.read_text().split())
+    assert says in page
+    taken_apart = sentence(api.load_result(result).diagnosis.over_steps.change)
+    assert taken_apart in page
+    assert taken_apart[:60] in " ".join(screen.split())
     assert rcdiag("diagnose", path, "--json").document["diagnosis"]["over_steps"]["says"] == says
 
 
