@@ -136,18 +136,22 @@ def _mean(factors: tuple[Array, Array, Array], chosen: list[int]) -> float:
 
 
 # What is said of each factor.
-WORDS = {"length": "lengths", "peakiness": "peakiness", "noise": "noise on tokens alike"}
+WORDS = {"length": "lengths", "peakiness": "peakiness", "noise": "noise"}
 
 
 def sentence(change: ChangeOfMismatch) -> str:
-    """Say how much of a change is of which factor, the largest first, in percent of the change."""
+    """Say how much of a change of k3_kl is of which factor, in percent, the largest first."""
     whole = change.k3_after - change.k3_before
     parts = [(WORDS[name], getattr(change, name)) for name in FACTORS]
     (first, most), *others = sorted(parts, key=lambda part: -abs(part[1].value))
     low, high = sorted((most.low / whole, most.high / whole))
-    rest = ", ".join(f"{words} {one.value / whole:.0%}" for words, one in others)
-    size = f"{change.k3_before:.2g} to {change.k3_after:.2g}"
+    rest = ", ".join(f"{words} {_percent(one.value / whole)}" for words, one in others)
+    interval = f"{_percent(low)} to {_percent(high)}"
     return (
-        f"of the change of k3_kl by step {change.changed_at} ({size}): {first} "
-        f"{most.value / whole:.0%} ({low:.0%} to {high:.0%}), {rest}"
+        f"at step {change.changed_at}: {first} {_percent(most.value / whole)} ({interval}), {rest}"
     )
+
+
+def _percent(share: float) -> str:
+    """Write a share in whole percent, without a minus before 0."""
+    return f"{round(100 * share) + 0}%"

@@ -187,11 +187,7 @@ def experiment_at_rate_zero(
         return []
     if causes[0].slug not in OF_UPDATES or not _grows(features, diagnosed.moved):
         return []
-    text = (
-        "train a few steps at a learning rate of 0: a mismatch that still grows is not made by "
-        "updates (--given learning_rate=0)"
-    )
-    return [Action(text=text)]
+    return [Action(text="at a learning rate of 0, does it still grow? (--given learning_rate=0)")]
 
 
 def _rounded(value: float) -> float:
