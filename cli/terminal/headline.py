@@ -15,6 +15,7 @@ from rcdiag.results import Action, Diagnosis
 
 LABELS = 14  # columns of the labels on the left
 ALSO = 2  # further causes without -v
+NEXT = 1  # experiments without -v
 
 
 def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
@@ -43,9 +44,11 @@ def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
         grid.add_row(label, brief(text, 2))
     if headline.steps:
         grid.add_row("steps", brief(headline.steps, 2))
+    if headline.change:
+        grid.add_row("change", brief(headline.change, 1))
     if headline.ruled_out:
         grid.add_row("not", f"[dim]{escape(_ruled_out(headline, width, verbose))}[/]")
-    for index, action in enumerate(headline.next):
+    for index, action in enumerate(headline.next if verbose else headline.next[:NEXT]):
         grid.add_row("next" if index == 0 else "", _action(action, out.width))
     grid.add_row("numbers", escape(headline.numbers))
     out.print(grid)

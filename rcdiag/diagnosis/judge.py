@@ -15,7 +15,7 @@ from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, Onset
 from rcdiag.diagnosis.guides import beyond_guides
 from rcdiag.diagnosis.next_experiment import can_be_scored, here, next_experiment
-from rcdiag.diagnosis.over_steps import over_steps
+from rcdiag.diagnosis.over_steps import experiment_at_rate_zero, over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.thresholds import ENOUGH, MOST
 from rcdiag.diagnosis.validity import INVALID, UNKNOWN
@@ -260,14 +260,18 @@ def diagnosis_of(features: Features, named: Named) -> Diagnosis:
         pair["trainer"] = case.trainer
     causes = _ordered_causes(features, named)
     verdict = _verdict(case, causes)
+    steps = over_steps(features)
     return Diagnosis(
         verdict=verdict,
         summary=_summary(features, verdict, causes),
         pair=pair,
         causes=causes,
         ruled_out=ruled_out(features, [cause.slug for cause in causes]),
-        next=next_experiment(case, verdict, causes),
-        over_steps=over_steps(features),
+        next=[
+            *next_experiment(case, verdict, causes),
+            *experiment_at_rate_zero(features, steps, causes),
+        ],
+        over_steps=steps,
     )
 
 

@@ -10,10 +10,11 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.change_of_mismatch import change_of_mismatch
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.location import LARGE_K3, MOST_PARTS, SMALL_K3, STEPS_APART, trend
 from rcdiag.diagnosis.validity import LARGEST
-from rcdiag.results.diagnosis import MovedNumber, OverSteps
+from rcdiag.results.diagnosis import Action, ChangeOfMismatch, MovedNumber, NamedCause, OverSteps
 from rcdiag.statistics.ratios import TokenValues, outside
 
 Array = NDArray[np.float64]
@@ -23,6 +24,9 @@ Counts = NDArray[np.int64]
 # their spread + ERRORS * its standard error.
 SPREADS, ERRORS = 2.0, 4.0
 SHOWN = 4  # numbers of a sentence
+# A change between steps that is taken apart: its factor, and its standard errors where the step is
+# searched.
+CHANGES, SURELY_CHANGED = 1.5, 5.0
 GROWS = 2.0  # a trend of k3: growth by this factor, to a large one
 # Number of a step -> the least movement that counts, in the number's unit; or, with a second
 # number, of the logarithm of the sum of both: values far below the second count as equal.
@@ -36,6 +40,10 @@ LEAST_MOVED: dict[str, tuple[float, float | None]] = {
     "reward": (0.0, None),
     "entropy": (0.1, 1e-3),
 }
+# What is said first where nothing was trained.
+AT_RATE_ZERO = "by no update (learning rate 0)"
+# Causes of a mismatch that grows which updates make, and of one without a structure.
+OF_UPDATES = ("weights-never-synced", "weights-differ", "forwards-differ")
 OF_MISMATCH = ("k3_kl", "prob_diff_mean", "ratio_outside_2", "ratio_mean")
 
 
@@ -81,14 +89,105 @@ def over_steps(features: Features) -> OverSteps | None:
     moved.sort(key=lambda one: one.moved_at)
     onset = features.location.onset
     ends = None if onset is None or onset.last is None else int(onset.steps.labels[onset.last])
+    cleared = [at for at in features.location.resets if _falls(series[0], at)]
+    change = None if cleared else _change_taken_apart(case, steps[known], series[0].value, moved)
+    if cleared:
+        says = _of_resets(steps[known], series[0].value, cleared)
+    else:
+        begins = None if onset is None else onset.step
+        says = _sentence(steps[known], series[0].value, moved, begins, ends, change)
+    if features.declared.learning_rate == 0.0 and _grows(features, moved):
+        says = f"{AT_RATE_ZERO}: {says}"
     return OverSteps(
-        says=_sentence(
-            steps[known], series[0].value, moved, None if onset is None else onset.step, ends
-        ),
+        says=says,
         large_from=None if onset is None else onset.step,
         large_to=ends,
         moved=moved,
+        resets=[int(steps[known][at]) for at in cleared],
+        change=change,
     )
+
+
+def _falls(series: Series, at: int) -> bool:
+    """Tell whether a series falls at a step by more than its errors."""
+    error = np.nan_to_num(np.hypot(series.error[at - 1], series.error[at]), posinf=0.0)
+    return bool(
+        series.scale[at - 1] - series.scale[at] > LEAST_MOVED[series.name][0] + ERRORS * error
+    )
+
+
+def _of_resets(steps: Counts, k3: Array, cleared: Sequence[int]) -> str:
+    """Describe a mismatch that grows, falls back and grows anew."""
+    first = cleared[0]
+    at = ", ".join(str(steps[one]) for one in cleared[:SHOWN])
+    more = ", ..." if len(cleared) > SHOWN else ""
+    return (
+        f"k3_kl grows from step {steps[0]} to {steps[first - 1]} ({k3[0]:.2g} to "
+        f"{k3[first - 1]:.2g}), falls back at step{'s' * (len(cleared) > 1)} {at}{more}: a "
+        "restart, empty cache or weight sync"
+    )
+
+
+def _grows(features: Features, moved: Sequence[MovedNumber]) -> bool:
+    """Tell whether the mismatch grows over the steps, gradually or at one of them."""
+    parts = features.location.by_step
+    if parts is None:
+        return False
+    larger = any(one.name in OF_MISMATCH and one.median_after > one.median_before for one in moved)
+    return larger or (float(parts.k3.max()) > LARGE_K3 and trend(parts.k3) > GROWS)
+
+
+def _change_taken_apart(
+    case: Case, steps: Counts, k3: Array, moved: Sequence[MovedNumber]
+) -> ChangeOfMismatch | None:
+    """Take a change of k3_kl apart: at the step where it first moved, or else where the steps
+    before and after differ most, if they surely do.
+    """
+    step, tokens = case.facts.step, case.tokens
+    assert step is not None
+    at = next((one.moved_at for one in moved if one.name == "k3_kl"), None)
+    split = at
+    if split is None:
+        if moved:
+            return None  # another number of the mismatch is what changed
+        split = int(steps[_best_split(np.log(k3 + SMALL_K3))])
+    entropy = case.entropy.get(case.sampler)
+    uncertainty = -tokens.sampler
+    if entropy is not None:
+        known = np.isfinite(entropy[tokens.place])
+        uncertainty = np.where(known, entropy[tokens.place], uncertainty)
+    cluster = np.arange(len(step)) if case.facts.group is None else case.facts.group
+    change = change_of_mismatch(tokens, uncertainty, step >= split, cluster, split)
+    return change if change is None or at is not None or _is_sure(change) else None
+
+
+def _best_split(values: Array) -> int:
+    """Return the index at which two constants fit a series best by least squares, 1 to n - 1."""
+    count, before = np.arange(1, len(values)), np.cumsum(values)[:-1]
+    after = values.sum() - before
+    return 1 + int(np.argmax(before**2 / count + after**2 / (len(values) - count)))
+
+
+def _is_sure(change: ChangeOfMismatch) -> bool:
+    """Tell whether a change is beyond chance, also where its step was searched, and matters."""
+    larger, smaller = max(change.k3_before, change.k3_after), min(change.k3_before, change.k3_after)
+    surely = abs(change.k3_after - change.k3_before) > SURELY_CHANGED * change.k3_error
+    return surely and larger > LARGE_K3 and larger > CHANGES * smaller
+
+
+def experiment_at_rate_zero(
+    features: Features, diagnosed: OverSteps | None, causes: Sequence[NamedCause]
+) -> list[Action]:
+    """Name the experiment that separates updates from what else grows over the steps.
+
+    Where the mismatch grows, and neither the learning rate nor the versions of weights are known.
+    """
+    unknown = features.declared.learning_rate is None and features.case.facts.policy_version is None
+    if diagnosed is None or diagnosed.resets or not unknown or not causes:
+        return []
+    if causes[0].slug not in OF_UPDATES or not _grows(features, diagnosed.moved):
+        return []
+    return [Action(text="at a learning rate of 0, does it still grow? (--given learning_rate=0)")]
 
 
 def _rounded(value: float) -> float:
@@ -205,7 +304,12 @@ def _change(series: Series, began: int) -> int | None:
 
 
 def _sentence(
-    steps: Counts, k3: Array, moved: Sequence[MovedNumber], onset: int | None, ends: int | None
+    steps: Counts,
+    k3: Array,
+    moved: Sequence[MovedNumber],
+    onset: int | None,
+    ends: int | None,
+    change: ChangeOfMismatch | None,
 ) -> str:
     """Describe the changes in the order of their steps, or say that there are none."""
     if ends is not None:
@@ -224,6 +328,9 @@ def _sentence(
             return _of_trend(k3)
         if onset is not None:
             return f"k3_kl is larger from step {onset} on; no other number changes significantly"
+        if change is not None:
+            before, after = f"{change.k3_before:.2g}", f"{change.k3_after:.2g}"
+            return f"k3_kl is {before} before step {change.changed_at} and {after} from there on"
         return f"no change over steps {steps[0]} to {steps[-1]}: k3_kl {low:.2g} to {high:.2g}"
     if some is not None and some[0] == 0 and some[-1] == len(some) - 1:
         return (

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from rcdiag.diagnosis.change_of_mismatch import sentence
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
 from rcdiag.formats import measured, number, plural, with_interval
 from rcdiag.results import SEVERITIES, Action, Diagnosis, Finding, MetricValue, NamedCause
@@ -68,6 +69,7 @@ class Headline(Struct, frozen=True, kw_only=True):
     evidence: Sequence[str]
     also: Sequence[str]  # further causes, a sentence each
     steps: str  # what moved over the training steps; empty without several
+    change: str  # what a change of the mismatch over them is made of; empty without one
     ruled_out: Sequence[tuple[str, str]]  # causes, and what speaks against each
     next: Sequence[Action]
     numbers: str  # the command's own answer
@@ -97,6 +99,7 @@ def headline(result: Result, sentence: str) -> Headline:
             evidence=(),
             also=(),
             steps="",
+            change="",
             ruled_out=(),
             next=(),
             numbers=numbers,
@@ -114,10 +117,17 @@ def headline(result: Result, sentence: str) -> Headline:
         evidence=[fact_text(entry) for entry in first.evidence] if first else (),
         also=[f"{cause.slug}: {cause.message}" for cause in diagnosis.causes[1:]],
         steps="" if diagnosis.over_steps is None else diagnosis.over_steps.says,
+        change=_change(diagnosis),
         ruled_out=[(slug, _against(slug, result)) for slug in diagnosis.ruled_out],
         next=diagnosis.next,
         numbers=numbers,
     )
+
+
+def _change(diagnosis: Diagnosis) -> str:
+    """Say what a change of the mismatch over the steps is made of."""
+    change = None if diagnosis.over_steps is None else diagnosis.over_steps.change
+    return "" if change is None else sentence(change)
 
 
 def _against(slug: str, result: Result) -> str:

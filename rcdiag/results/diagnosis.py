@@ -9,6 +9,7 @@ from typing import Annotated
 
 from msgspec import field
 
+from rcdiag.results.base import MetricValue
 from rcdiag.results.doc import Anything, Doc, Number
 from rcdiag.results.parts import Part
 
@@ -117,6 +118,38 @@ class MovedNumber(Part, frozen=True, kw_only=True):
     median_after: Annotated[Number, Doc("Median of a number over the steps from its movement on.")]
 
 
+class ChangeOfMismatch(Part, frozen=True, kw_only=True):
+    """A change of mismatch says which part of a change of k3_kl is of what changed in the run."""
+
+    changed_at: Annotated[int, Doc("Value in column `step` from which on k3_kl is another.")]
+    k3_before: Annotated[Number, Doc("Mean k3 of the tokens of the steps before.", unit="nats")]
+    k3_after: Annotated[Number, Doc("Mean k3 of the tokens from that step on.", unit="nats")]
+    k3_error: Annotated[Number, Doc("Standard error of k3_after less k3_before.", unit="nats")]
+    length: Annotated[
+        MetricValue,
+        Doc(
+            "Part of a change of k3_kl that is of other lengths: more or fewer tokens at late "
+            "positions.",
+            unit="nats",
+        ),
+    ]
+    peakiness: Annotated[
+        MetricValue,
+        Doc(
+            "Part of a change of k3_kl that is of other peakiness: more or fewer uncertain tokens "
+            "at the same position.",
+            unit="nats",
+        ),
+    ]
+    noise: Annotated[
+        MetricValue,
+        Doc(
+            "Part of a change of k3_kl that is on tokens alike: of one position and uncertainty.",
+            unit="nats",
+        ),
+    ]
+
+
 class OverSteps(Part, frozen=True, kw_only=True):
     """What a run did over its steps: from which step on, and which number moved first."""
 
@@ -143,6 +176,23 @@ class OverSteps(Part, frozen=True, kw_only=True):
             see=("steps",),
         ),
     ]
+    resets: Annotated[
+        list[int],
+        Doc(
+            "Values in column `step` at which a mismatch that had grown over five steps or more "
+            "falls back to where it began: something that piles up is cleared there.",
+            added=True,
+        ),
+    ] = field(default_factory=list)
+    change: Annotated[
+        ChangeOfMismatch | None,
+        Doc(
+            "The change of k3_kl at the first step where it moved, taken apart into length, "
+            "peakiness and noise; null where it did not move.",
+            see=("moved",),
+            added=True,
+        ),
+    ] = None
 
 
 class Diagnosis(Part, frozen=True, kw_only=True):

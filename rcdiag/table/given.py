@@ -51,6 +51,9 @@ GIVEN: dict[str, GivenKind] = {
     "top_p": _FRACTION,
     "top_k": _COUNT,
     "min_p": _FRACTION,
+    "learning_rate": GivenKind(
+        pa.float64(), "a number from 0 on", float, lambda value: 0.0 <= value < float("inf")
+    ),
     "step": _COUNT,
     "policy_version": _COUNT,
     "engine": GivenKind(pa.string(), "a name or a number", _number_or_name),

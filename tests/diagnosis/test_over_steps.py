@@ -11,8 +11,10 @@ from msgspec.structs import replace
 
 import rcdiag as api
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.change_of_mismatch import sentence
 from rcdiag.diagnosis.features.location import trend
 from rcdiag.diagnosis.judge import diagnose
+from rcdiag.errors import RcdiagError
 from rcdiag.results.diagnosis import OverSteps
 from tests.cli.conftest import rcdiag  # noqa: F401
 from tests.diagnosis.tables import counted, made, noisy, plain, write
@@ -83,7 +85,7 @@ def test_steps_are_named_by_their_values():
             for name, values in case.log_probs.items()
         },
         entropy={},
-        facts=replace(case.facts, step=case.facts.step[order]),
+        facts=replace(case.facts, step=case.facts.step[order], group=case.facts.group[order]),
     )
     assert told(mixed) == told(case)
 
@@ -156,7 +158,11 @@ def test_screen_page_and_document_say_it(tmp_path, rcdiag):  # noqa: F811
     says = api.load_result(result).diagnosis.over_steps.says
     assert "at step 7" in says
     assert says in " ".join(screen.replace("steps       ", "").split())
-    assert says in " ".join(html.read_text().split())
+    page = " ".join(html.read_text().split())
+    assert says in page
+    taken_apart = sentence(api.load_result(result).diagnosis.over_steps.change)
+    assert taken_apart in page
+    assert taken_apart[:40] in " ".join(screen.split())
     assert rcdiag("diagnose", path, "--json").document["diagnosis"]["over_steps"]["says"] == says
 
 
@@ -176,3 +182,44 @@ def test_noise_in_a_part_of_the_rows_is_no_fault_of_the_trainers_layout(where, t
     diagnosis = api.score(path, presets=["disabled"]).diagnosis
     assert "vocab-shard-wrong" not in [cause.slug for cause in diagnosis.causes]
     assert diagnosis.verdict == "broken"
+
+
+SAW = [0.02 + 0.03 * (step % 7) for step in range(20)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_mismatch_that_grows_until_restarts_is_said_with_them(seed):
+    diagnosis = diagnose(counted(run(SAW, seed=seed)))
+    assert diagnosis.over_steps.resets == [7, 14]
+    assert "k3_kl grows from step 0 to 6" in diagnosis.over_steps.says
+    assert "falls back at steps 7, 14: a restart" in diagnosis.over_steps.says
+    # Weights that never come do not fall back.
+    assert "weights-never-synced" not in [cause.slug for cause in diagnosis.causes]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_neither_chance_nor_a_trend_has_resets(seed):
+    for sizes in ([0.0] * 40, [0.05] * 40, list(np.linspace(0.0, 0.3, 20))):
+        assert told(run(sizes, seed=seed)).resets == []
+
+
+def test_growth_at_a_learning_rate_of_zero_is_of_no_update():
+    case = run(list(np.linspace(0.0, 0.3, 20)))
+    unknown = diagnose(counted(case))
+    assert "learning rate of 0" in unknown.next[-1].text
+    still = diagnose(counted(replace(case, metadata={"given": {"learning_rate": 0.0}})))
+    assert still.over_steps.says.startswith("by no update (learning rate 0): ")
+    assert not {"weights-never-synced", "stale-weights"} & {one.slug for one in still.causes}
+    assert not any("learning rate" in action.text for action in still.next)
+    trained = diagnose(counted(replace(case, metadata={"learning_rate": 1e-6})))
+    assert "learning rate" not in trained.over_steps.says
+    flat = diagnose(counted(replace(run([0.0] * 20), metadata={"learning_rate": 0.0})))
+    assert "learning rate" not in flat.over_steps.says
+
+
+def test_a_learning_rate_is_given_on_the_command_line(tmp_path, rcdiag):  # noqa: F811
+    path = write(run(list(np.linspace(0.0, 0.3, 20))), tmp_path / "t.parquet")
+    screen = rcdiag("diagnose", path, "--given", "learning_rate=0").out
+    assert "by no update (learning rate 0)" in screen
+    with pytest.raises(RcdiagError, match="learning_rate=-1"):
+        api.diagnose(path, given={"learning_rate": -1})

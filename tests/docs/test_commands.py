@@ -9,6 +9,7 @@ import pytest
 from tools.docs.commands import (
     LEFT_OUT,
     ROOT,
+    TABLES,
     Shown,
     agrees,
     quoted_anew,
@@ -18,10 +19,11 @@ from tools.docs.commands import (
     without_engine,
 )
 
+# The page whose tables are made for it is run by tests/questions, a question at a time.
 COMMANDS = {
     page.relative_to(ROOT).as_posix(): commands
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-    if (commands := shown(page.read_text()))
+    if (commands := shown(page.read_text())) and not TABLES.search(page.read_text())
 }
 # Pages that show how a command fails: the exit codes that its commands may have.
 CODES = {"docs/tutorials/explain.md": {0, 2}, "docs/tutorials/report.md": {0, 1}}

@@ -2,13 +2,15 @@
 
 A block ```console holds commands after `$ ` and what they print; a quoted line `...` stands for any
 number of lines. Run as a program with pages as arguments, it writes their quotes anew and keeps
-what was left out.
+what was left out. A page whose tables are made for it says by what, in a comment
+`<!-- tables: MODULE -->`: `MODULE.write_tables` writes them into a folder with the page's name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib
 import io
 import os
 import re
@@ -21,6 +23,7 @@ from unittest import mock
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TABLES = re.compile(r"^<!-- tables: ([\w.]+) -->$", re.MULTILINE)
 LEFT_OUT = "..."
 # These load a checkpoint: what they print differs from machine to machine in the last digits.
 ENGINE = re.compile(r"--(model|policy|ladder)\b")
@@ -179,7 +182,10 @@ def quote_page(page: Path) -> None:
             parts.append("\n".join([f"$ {each.typed}", *quoted_anew(each, output)]))
         return "```console\n" + "\n".join(parts) + "\n```"
 
-    page.write_text(BLOCK.sub(block, page.read_text()))
+    text = page.read_text()
+    for module in TABLES.findall(text):
+        importlib.import_module(module).write_tables(Path(page.stem))
+    page.write_text(BLOCK.sub(block, text))
 
 
 if __name__ == "__main__":

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from rcdiag.diagnosis.causes.alignment import ALIGNMENT
+from rcdiag.diagnosis.causes.blocks import BLOCK_BOUNDARIES
 from rcdiag.diagnosis.causes.cause import CAUSES, one_of, shipped
 from rcdiag.diagnosis.causes.context import CONTEXT
 from rcdiag.diagnosis.causes.difference import DIFFERENCE
 from rcdiag.diagnosis.causes.kept_sets import KEPT_SETS, banned
+from rcdiag.diagnosis.causes.outlier_prompts import OUTLIER_PROMPTS
 from rcdiag.diagnosis.causes.penalties import PENALTIES, pushed
 from rcdiag.diagnosis.causes.placeholders import NAN_LOG_PROBS, SENTINEL, ZERO_PLACEHOLDER
 from rcdiag.diagnosis.causes.recording import RECORDING
 from rcdiag.diagnosis.causes.sampled_tokens import MASK_INCLUDES_TOOL, SAMPLED_TOKENS
 from rcdiag.diagnosis.causes.stored_precision import FLOOR_CLIP, STORED_PRECISION
 from rcdiag.diagnosis.causes.temperatures import TEMPERATURES
+from rcdiag.diagnosis.causes.trainer_pair import TRAINER_PAIR
 from rcdiag.diagnosis.causes.transformed_values import TRANSFORMED_VALUES
 from rcdiag.diagnosis.causes.turn_boundaries import TURN_BOUNDARY
 from rcdiag.diagnosis.causes.unlogged_sampling import UNLOGGED_SAMPLING
@@ -46,6 +49,9 @@ CAUSES.ship(
         *SAMPLED_TOKENS,
         *SAMPLING,
         *CONTEXT,
+        OUTLIER_PROMPTS,
+        BLOCK_BOUNDARIES,
+        *TRAINER_PAIR,
         *DIFFERENCE,
     )
 )

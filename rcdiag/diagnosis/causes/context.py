@@ -52,6 +52,9 @@ def _context(features: Features) -> Suspicion | None:
     )
 
 
+MOST_TURNS = 12  # that evidence lists
+
+
 def _context_stripped(features: Features) -> Suspicion | None:
     """Look for rows that agree in their first turn and not in later ones."""
     agree = features.first_turns_agree
@@ -62,7 +65,14 @@ def _context_stripped(features: Features) -> Suspicion | None:
         confidence=CLEAR,
         message=f"The first turns agree ({before:.2g} nats rms) and later ones do not "
         f"({after:.2g}): one side does not see earlier turns or the outputs of tools.",
-        evidence=[fact("rms log-ratio by turn", "later turns differ", first=before, later=after)],
+        evidence=[
+            fact("rms log-ratio by turn", "later turns differ", first=before, later=after),
+            fact(
+                "rms log-ratio of the median row, turn after turn",
+                "which turn is furthest off",
+                value=[float(f"{value:.2g}") for value in features.by_turn.rms[:MOST_TURNS]],
+            ),
+        ],
         side="trainer",
         also_possible=["context-differs", "retokenised", "shift-after-tool"],
     )

@@ -36,6 +36,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         return None
     at_rounding = _share_of_rows_at_rounding(features)
     other_tokens = _below_a_uniform_guess(features)
+    turns, resets = features.by_turn.outliers, features.location.resets
     if validity.answer == INVALID:
         where, possible = _not_sampled(features)
     elif other_tokens.any():
@@ -51,6 +52,15 @@ def _forwards_differ(features: Features) -> Suspicion | None:
             "packing, padding, a cache, or text that was encoded again"
         )
         possible = ["replica-unsynced", "packing-leak", "retokenised", "context-differs"]
+    elif len(turns):
+        where = f" most in turn {', '.join(map(str, turns))} of the responses: {_turns(features)}"
+        possible = ["context-differs", "context-stripped", "retokenised", "prefix-cache-stale"]
+    elif resets:
+        where = (
+            f", more at every step until a reset ({len(resets)} of them), as what piles up in a "
+            "cache or behind a weight sync"
+        )
+        possible = ["prefix-cache-stale", "stale-weights", "weights-differ"]
     else:
         times = log_ratios.rms / ENGINE_NOISE
         where = (
@@ -71,6 +81,13 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         also_possible=possible,
         verdict="broken" if other_tokens.any() else None,
     )
+
+
+def _turns(features: Features) -> str:
+    """Compare the turns that stand out with the others."""
+    numbers, rms = features.by_turn.number, features.by_turn.rms
+    apart = np.isin(numbers, features.by_turn.outliers)
+    return f"{rms[apart].max():.2g} nats rms in the median row, other turns {rms[~apart].max():.2g}"
 
 
 def _not_of_these_tokens(features: Features) -> Suspicion | None:

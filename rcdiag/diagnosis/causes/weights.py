@@ -217,6 +217,8 @@ def _never_synced(features: Features) -> Suspicion | None:
         log_ratios.rms < ENGINE_NOISE
         or log_ratios.one_sided > ONE_SIDED
         or features.validity.answer == INVALID
+        or features.location.resets  # weights that never come do not fall back
+        or features.declared.learning_rate == 0.0  # and those of no update do not lag
     ):
         return None
     if onset is not None:
@@ -402,7 +404,7 @@ def _draft_recorded(features: Features) -> Suspicion | None:
     )
 
 
-def _old_after_update(features: Features) -> Suspicion | None:
+def old_after_update(features: Features) -> Suspicion | None:
     """Look for rows whose log-probs rose with their advantage: `old` was computed after updates.
 
     An update on these rows raises the log-probs of those with a positive advantage and lowers
@@ -459,7 +461,7 @@ def _follows(mean: Array, advantage: Array) -> tuple[float, float]:
 
 
 WEIGHTS = (
-    shipped("old-after-update", "difference", _old_after_update),
+    shipped("old-after-update", "difference", old_after_update),
     shipped("stale-weights", "difference", _stale_weights),
     shipped("replica-unsynced", "difference", _replica),
     shipped("in-flight-update", "difference", _in_flight),

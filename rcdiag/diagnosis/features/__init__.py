@@ -14,6 +14,7 @@ from rcdiag.diagnosis.features.location import MismatchLocation, Onset
 from rcdiag.diagnosis.features.log_ratios import ENGINE_NOISE, LARGE_MISMATCH, LogRatios
 from rcdiag.diagnosis.features.shared_prefixes import SharedPrefixes, shared_prefixes_of
 from rcdiag.diagnosis.features.storage import StoredColumn, stored_column
+from rcdiag.diagnosis.features.turns import TurnMismatch, mismatch_by_turn
 from rcdiag.diagnosis.thresholds import ENOUGH, MANY_TIMES
 from rcdiag.diagnosis.validity import Validity, validity_of
 
@@ -28,6 +29,7 @@ __all__ = [
     "Onset",
     "SharedPrefixes",
     "StoredColumn",
+    "TurnMismatch",
 ]
 
 
@@ -74,6 +76,11 @@ class Features(Struct, frozen=True, dict=True):
             return None
         before, after = (rms(values[part]) for part in (first, ~first))
         return (before, after) if before <= ENGINE_NOISE and after >= MANY_TIMES * before else None
+
+    @cached_property
+    def by_turn(self) -> TurnMismatch:
+        """Return the mismatch of each turn of the responses."""
+        return mismatch_by_turn(self.alignment, self.log_ratios.values)
 
     @cached_property
     def shared_prefixes(self) -> SharedPrefixes | None:

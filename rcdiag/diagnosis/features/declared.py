@@ -36,6 +36,7 @@ class Declared(Struct, frozen=True, kw_only=True):
     trainer: DeclaredSide
     row_temperature: float | None  # that of all rows; None where absent or mixed
     mixed_temperatures: bool
+    learning_rate: float | None = None  # of the updates between the steps
 
     @classmethod
     def of(cls, case: Case) -> Declared:
@@ -48,6 +49,7 @@ class Declared(Struct, frozen=True, kw_only=True):
             trainer=_side(policies.get(case.trainer or "", {})),
             row_temperature=float(known[0]) if len(known) == 1 else None,
             mixed_temperatures=len(known) > 1,
+            learning_rate=_learning_rate(case.metadata),
         )
 
     @property
@@ -85,6 +87,17 @@ def _side(about: Any) -> DeclaredSide:
         quantisation=next((text for text in texts if any(q in text for q in QUANTISED)), None),
         backend=about.get("backend"),
         batch_invariant=any(options.get(name) is True for name in BATCH_INVARIANT),
+    )
+
+
+def _learning_rate(metadata: Mapping[str, Any]) -> float | None:
+    """Return the learning rate that a recorder wrote down or the user gave."""
+    given = metadata.get("given", {})
+    stated = _number(metadata.get("learning_rate"))
+    return (
+        _number(given.get("learning_rate"))
+        if stated is None and isinstance(given, Mapping)
+        else stated
     )
 
 

@@ -47,6 +47,7 @@ class MismatchByGroup(Struct, frozen=True):
 # Values that show a trend, and the rank correlation that does where few of them cannot be beyond
 # its error.
 FEWEST_OF_TREND, ALMOST_MONOTONIC = 5, 0.98
+RESETS_BY = 2.0  # factor by which k3 grows before it is reset, and by which it falls there
 
 
 class Onset(Struct, frozen=True):
@@ -95,6 +96,22 @@ def trend(values: Array) -> float:
     return last / max(first, TINY) if (last > first) == (correlation > 0) else 1.0
 
 
+def resets_of(values: Array) -> list[int]:
+    """Return where a series that grew falls back to where it began, and grows anew: [indices].
+
+    It grows by a factor of 2 over five values or more, then falls by a factor of 2 in one step, to
+    less than twice its first values.
+    """
+    found, began = [], 0
+    for at in range(FEWEST_OF_TREND, len(values)):
+        grown, fallen = values[began:at], RESETS_BY * values[at]
+        start = _median(grown[: max(len(grown) // 3, 1)])
+        if fallen < grown[-1] and values[at] < RESETS_BY * start and trend(grown) > RESETS_BY:
+            found.append(at)
+            began = at
+    return found
+
+
 def _apart(large: Array, small: Array) -> bool:
     """Tell whether the k3 of some steps is more than 5 times that of all others, and matters."""
     return float(large.min()) > max(STEPS_APART * max(float(small.max()), SMALL_K3), LARGE_K3)
@@ -136,6 +153,11 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         """Return the mismatch of each training step, ascending; None without several steps."""
         step = self.case.facts.step
         return None if step is None else self._parts(step)
+
+    @cached_property
+    def resets(self) -> list[int]:
+        """Return the indices of steps at which a mismatch that had grown falls back."""
+        return [] if self.by_step is None else resets_of(self.by_step.k3)
 
     @cached_property
     def onset(self) -> Onset | None:
