@@ -31,6 +31,7 @@ FOLDERS = (
     "open_instruct",
     "miles",
     "ms_swift",
+    "rllm",
 )
 DEFAULT = "verl"
 

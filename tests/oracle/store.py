@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.oracle import areal, axolotl, ms_swift, nemo_rl, openrlhf, skyrl, trl
+from tests.oracle import areal, axolotl, ms_swift, nemo_rl, openrlhf, rllm, skyrl, trl
 from tests.oracle.checkouts import Checkout
 from tests.trainers.answers import FOLDER, Answers, write_answers
 
@@ -17,10 +17,16 @@ ANSWERS: dict[str, Callable[[], Answers]] = {
     "skyrl/skyrl-0.4": skyrl.answers,
     "areal/areal-1.0": areal.answers,
     "nemo_rl/nemo-rl": nemo_rl.answers,
+    "rllm/rllm-verl": rllm.answers_of_verl,
+    "rllm/rllm-fireworks": rllm.answers_of_fireworks,
 }
-CHECKOUTS: dict[str, Checkout] = {"nemo_rl/nemo-rl": nemo_rl.NEMO_RL}
+# Checkouts without which there is no answer.
+CHECKOUTS: dict[str, tuple[Checkout, ...]] = {
+    "nemo_rl/nemo-rl": (nemo_rl.NEMO_RL,),
+    "rllm/rllm-fireworks": (rllm.RLLM, rllm.COOKBOOK),
+}
 
 if __name__ == "__main__":
     for name, answers in ANSWERS.items():
-        if name not in CHECKOUTS or CHECKOUTS[name].folder:
+        if all(checkout.folder for checkout in CHECKOUTS.get(name, ())):
             write_answers(FOLDER / f"{name}.json", answers())
