@@ -32,6 +32,7 @@ FOLDERS = (
     "miles",
     "ms_swift",
     "rllm",
+    "rlinf",
 )
 DEFAULT = "verl"
 

@@ -38,6 +38,7 @@ def document_of(trainer: str, settings: Settings) -> Document:
     if family == "rllm":
         return Document({"rllm": {"algorithm": settings}})
     blocks = {"nemo-rl": "loss_fn", "areal": "actor", "axolotl": "trl", "openrlhf": "actor"}
+    blocks |= {"rlinf": "algorithm"}
     return Document({blocks[family]: settings} if family in blocks else settings)
 
 
