@@ -33,6 +33,7 @@ FOLDERS = (
     "ms_swift",
     "rllm",
     "rlinf",
+    "xtuner",
 )
 DEFAULT = "verl"
 

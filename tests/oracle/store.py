@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.oracle import areal, axolotl, ms_swift, nemo_rl, openrlhf, rlinf, rllm, skyrl, trl
+from tests.oracle import (
+    areal,
+    axolotl,
+    ms_swift,
+    nemo_rl,
+    openrlhf,
+    rlinf,
+    rllm,
+    skyrl,
+    trl,
+    xtuner,
+)
 from tests.oracle.checkouts import Checkout
 from tests.trainers.answers import FOLDER, Answers, write_answers
 
@@ -20,12 +31,14 @@ ANSWERS: dict[str, Callable[[], Answers]] = {
     "rllm/rllm-verl": rllm.answers_of_verl,
     "rllm/rllm-fireworks": rllm.answers_of_fireworks,
     "rlinf/rlinf": rlinf.answers,
+    "xtuner/xtuner": xtuner.answers,
 }
 # Checkouts without which there is no answer.
 CHECKOUTS: dict[str, tuple[Checkout, ...]] = {
     "nemo_rl/nemo-rl": (nemo_rl.NEMO_RL,),
     "rllm/rllm-fireworks": (rllm.RLLM, rllm.COOKBOOK),
     "rlinf/rlinf": (rlinf.RLINF,),
+    "xtuner/xtuner": (xtuner.XTUNER,),
 }
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ def test_the_newest_generation_has_the_name_of_the_trainer() -> None:
         "miles": "miles",
         "rllm": "rllm-verl",
         "rlinf": "rlinf",
+        "xtuner": "xtuner",
     }
     assert all(find_trainer(spoken_name(trainer)) is trainer for trainer in TRAINERS.values())
 
