@@ -34,6 +34,7 @@ FOLDERS = (
     "rllm",
     "rlinf",
     "xtuner",
+    "pipelinerl",
 )
 DEFAULT = "verl"
 

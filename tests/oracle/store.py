@@ -10,6 +10,7 @@ from tests.oracle import (
     ms_swift,
     nemo_rl,
     openrlhf,
+    pipelinerl,
     rlinf,
     rllm,
     skyrl,
@@ -32,6 +33,7 @@ ANSWERS: dict[str, Callable[[], Answers]] = {
     "rllm/rllm-fireworks": rllm.answers_of_fireworks,
     "rlinf/rlinf": rlinf.answers,
     "xtuner/xtuner": xtuner.answers,
+    "pipelinerl/pipelinerl": pipelinerl.answers,
 }
 # Checkouts without which there is no answer.
 CHECKOUTS: dict[str, tuple[Checkout, ...]] = {
@@ -39,6 +41,7 @@ CHECKOUTS: dict[str, tuple[Checkout, ...]] = {
     "rllm/rllm-fireworks": (rllm.RLLM, rllm.COOKBOOK),
     "rlinf/rlinf": (rlinf.RLINF,),
     "xtuner/xtuner": (xtuner.XTUNER,),
+    "pipelinerl/pipelinerl": (pipelinerl.PIPELINERL,),
 }
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ def test_the_newest_generation_has_the_name_of_the_trainer() -> None:
         "rllm": "rllm-verl",
         "rlinf": "rlinf",
         "xtuner": "xtuner",
+        "pipelinerl": "pipelinerl",
     }
     assert all(find_trainer(spoken_name(trainer)) is trainer for trainer in TRAINERS.values())
 

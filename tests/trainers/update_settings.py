@@ -35,6 +35,8 @@ def document_of(trainer: str, settings: Settings) -> Document:
         settings = {**settings, "eps_clip_low_high": ends}
     if family == "skyrl":
         return Document(_skyrl(settings))
+    if family == "pipelinerl":
+        return Document({"finetune": {"rl": settings}})
     if family == "xtuner":
         return Document({"loss_cfg": {"policy_loss_cfg": settings}})
     if family == "rllm":
