@@ -35,6 +35,7 @@ FOLDERS = (
     "rlinf",
     "xtuner",
     "pipelinerl",
+    "tunix",
 )
 DEFAULT = "verl"
 

@@ -15,6 +15,7 @@ from tests.oracle import (
     rllm,
     skyrl,
     trl,
+    tunix,
     xtuner,
 )
 from tests.oracle.checkouts import Checkout
@@ -34,6 +35,7 @@ ANSWERS: dict[str, Callable[[], Answers]] = {
     "rlinf/rlinf": rlinf.answers,
     "xtuner/xtuner": xtuner.answers,
     "pipelinerl/pipelinerl": pipelinerl.answers,
+    "tunix/tunix": tunix.answers,
 }
 # Checkouts without which there is no answer.
 CHECKOUTS: dict[str, tuple[Checkout, ...]] = {
@@ -42,6 +44,7 @@ CHECKOUTS: dict[str, tuple[Checkout, ...]] = {
     "rlinf/rlinf": (rlinf.RLINF,),
     "xtuner/xtuner": (xtuner.XTUNER,),
     "pipelinerl/pipelinerl": (pipelinerl.PIPELINERL,),
+    "tunix/tunix": (tunix.TUNIX,),
 }
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ def test_the_newest_generation_has_the_name_of_the_trainer() -> None:
         "rlinf": "rlinf",
         "xtuner": "xtuner",
         "pipelinerl": "pipelinerl",
+        "tunix": "tunix",
     }
     assert all(find_trainer(spoken_name(trainer)) is trainer for trainer in TRAINERS.values())
 
