@@ -36,6 +36,7 @@ FOLDERS = (
     "xtuner",
     "pipelinerl",
     "tunix",
+    "tinker_cookbook",
 )
 DEFAULT = "verl"
 

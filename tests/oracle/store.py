@@ -14,6 +14,7 @@ from tests.oracle import (
     rlinf,
     rllm,
     skyrl,
+    tinker_cookbook,
     trl,
     tunix,
     xtuner,
@@ -36,6 +37,7 @@ ANSWERS: dict[str, Callable[[], Answers]] = {
     "xtuner/xtuner": xtuner.answers,
     "pipelinerl/pipelinerl": pipelinerl.answers,
     "tunix/tunix": tunix.answers,
+    "tinker_cookbook/tinker-cookbook": tinker_cookbook.answers,
 }
 # Checkouts without which there is no answer.
 CHECKOUTS: dict[str, tuple[Checkout, ...]] = {
@@ -45,6 +47,7 @@ CHECKOUTS: dict[str, tuple[Checkout, ...]] = {
     "xtuner/xtuner": (xtuner.XTUNER,),
     "pipelinerl/pipelinerl": (pipelinerl.PIPELINERL,),
     "tunix/tunix": (tunix.TUNIX,),
+    "tinker_cookbook/tinker-cookbook": (tinker_cookbook.TINKER_COOKBOOK,),
 }
 
 if __name__ == "__main__":
