@@ -31,12 +31,12 @@ GENERATIONS = (
         presets={
             "default": {},
             "token_tis": {"importance_sampling_fix": True, "importance_sampling_clip": 2.0},
-            "decoupled": {"loss_type": "decoupled_actor_critic"},
+            "decoupled_raw": {"loss_type": "decoupled_actor_critic"},
             "decoupled_threshold": {
                 "loss_type": "decoupled_actor_critic",
                 "behave_weight_threshold": 2.0,
             },
-            "bypass": {"recompute_logprobs": False},
+            "bypass_ppo": {"recompute_logprobs": False},
         },
         read=read,
         metrics=metrics,

@@ -25,8 +25,9 @@ def read(settings: Settings) -> Correction:
         return _decoupled(settings)
     bound = settings["importance_sampling_clip"]
     if not settings["importance_sampling_fix"]:
-        mode = "decoupled" if settings["recompute_logprobs"] else "bypass"
-        return Correction(mode=mode, loss="ppo_clip", guard=UNCLAMPED)
+        if settings["recompute_logprobs"]:
+            return Correction(guard=UNCLAMPED)
+        return Correction(mode="bypass", guard=UNCLAMPED)
     if bound is None:
         raise Refused(
             "importance_sampling_clip: not set, and RLinf stops without it",

@@ -16,7 +16,7 @@ _PRESETS: dict[str, Config] = {
     "default": {},
     "token_tis": _TOKEN,
     "sequence_tis": _SEQUENCE,
-    "bypass": _BYPASS,
+    "bypass_ppo": _BYPASS,
 }
 
 

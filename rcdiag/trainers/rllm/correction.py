@@ -45,9 +45,10 @@ def on_fireworks(settings: Settings) -> Correction:
     if bypass:
         return Correction(mode="bypass", guard=FIREWORKS)
     if level is None:
-        level, cap = "token", CAP_WITHOUT_TIS_MODE
-    level = "geometric" if level == "sequence" else level
-    return Correction(weighting=Weighting(level, cap), guard=FIREWORKS)
+        weighting = Weighting("token", CAP_WITHOUT_TIS_MODE)
+    else:
+        weighting = Weighting("geometric" if level == "sequence" else "token", cap)
+    return Correction(weighting=weighting, guard=FIREWORKS)
 
 
 def _check_backend(settings: Settings, expected: str) -> None:

@@ -51,5 +51,6 @@ FIREWORKS = UpdateRules(
         one.name: replace(one, default="all")
         for one in (TOKEN_SUM, TOKEN_MEAN, SEQ_MEAN_TOKEN_SUM, _ROW_MEANS)
     },
+    logged=lambda tokens, losses, settings: {},  # servers log what they like
     defaults=LossSettings(aggregation="token-sum"),
 )

@@ -117,7 +117,8 @@ def write_veto(correction: Correction) -> Written:
     if HIGHEST not in tests and LOWEST not in tests:
         return Written()
     upper = np.exp(tests[HIGHEST].upper) if HIGHEST in tests else np.inf
-    lower = np.exp(tests[LOWEST].lower) if LOWEST in tests else 0.0
+    bound = tests[LOWEST].lower if LOWEST in tests else None
+    lower = 0.0 if bound is None else np.exp(bound)
     # Their logs are float32: six digits give the same ones back.
     return _written("rollout_is_veto_threshold", (float(f"{upper:.6g}"), float(f"{lower:.6g}")))
 
