@@ -19,7 +19,7 @@ from tests.trainers.toy import update
 
 CONFIG = """
 {"loss_fn": "cispo", "loss_fn_config": {"clip_high_threshold": 5.0}, "num_substeps": 1,
- "kl_penalty_coef": 0.0, "log_path": "/tmp/run"}
+ "kl_penalty_coef": 0.0, "log_path": "runs/1"}
 """
 # Ratios 8, 1/2 and 1 of two responses.
 BATCH = padded([[math.log(8.0), -math.log(2.0)], [0.0]])
