@@ -36,6 +36,12 @@ FOLDERS = (
     "open_instruct",
     "miles",
     "ms_swift",
+    "rllm",
+    "rlinf",
+    "xtuner",
+    "pipelinerl",
+    "tunix",
+    "tinker_cookbook",
 )
 DEFAULT = "verl"
 

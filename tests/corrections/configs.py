@@ -9,6 +9,7 @@ from hypothesis.strategies import SearchStrategy
 
 from rcdiag.trainers.verl.correction import OPTIONS
 from tests.corrections.configs_of_checkouts import OF_CHECKOUTS
+from tests.corrections.configs_of_new import OF_NEW
 
 Config = dict[str, Any]
 OfVeto = st.sampled_from((None, 1e-4, 0.5, 1.5))
@@ -256,6 +257,8 @@ def configs_of(trainer: str) -> SearchStrategy[Config]:
         return OF_CHECKOUTS[trainer]
     if trainer in OTHERS:
         return OTHERS[trainer]
+    if trainer in OF_NEW:
+        return OF_NEW[trainer]
     if trainer in ("verl-0.6.0", "verl-20251027"):
         return weights_alone()
     if trainer in ("verl-0.6.1", "verl-20251203", "verl-0.7.0"):

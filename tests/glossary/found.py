@@ -23,11 +23,13 @@ LEVELS = ("token", "sequence", "geometric")
 def _more_settings(trainer: str) -> Iterator[dict[str, Any]]:
     """All ways of weighting and rejecting, by the settings that a trainer has."""
     settings = TRAINERS[trainer].settings
+    if TRAINERS[trainer].family == "xtuner":
+        return  # it has names of verl's, and presets for what it logs
     if "rollout_is_mode" in settings:
         for level, mode in product(LEVELS, ("truncate", "mask")):
             options = {"rollout_is_level": level, "rollout_is_mode": mode}
             yield {"rollout_is": True, "rollout_is_threshold": 2.0, **options}
-    elif "tis_mode" in settings:
+    elif "tis_level" in settings:
         for level, mode in product(("token", "sequence"), ("truncate", "clip", "mask")):
             yield {"tis_level": level, "tis_mode": mode, "rs_level": level}
     elif "rollout_rs_threshold_lower" in settings:

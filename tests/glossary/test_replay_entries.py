@@ -159,6 +159,10 @@ def test_a_setting_of_a_loss_says_its_default_and_what_trainers_call_it():
         "nemo-rl": "ratio_clip_c, default null",
         "areal-1.0, areal-20260822": "c_clip, default null",
         "roll": "1 + 2 pg_clip with dual_clip_loss, default null",
+        "rllm-verl": "actor.clip_ratio_c, default 3.0",
+        "rlinf": "clip_ratio_c, 3 unless it is null, default 3.0",
+        "xtuner": "policy_loss_cfg.clip_ratio_c, default 3.0",
+        "tunix": "epsilon_c, off by default, default null",
     }
     assert list(explain("dro_beta").generations) == ["verl-0.9"]
     assert list(explain("opsm_delta").generations) == ["slime, miles"]

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.oracle import areal, axolotl, ms_swift, nemo_rl, openrlhf, skyrl, trl, trl_async
+from tests.oracle import (
+    areal,
+    axolotl,
+    ms_swift,
+    nemo_rl,
+    openrlhf,
+    pipelinerl,
+    rlinf,
+    rllm,
+    skyrl,
+    tinker_cookbook,
+    trl,
+    trl_async,
+    tunix,
+    xtuner,
+)
 from tests.oracle.checkouts import AREAL, Checkout
 from tests.trainers.answers import FOLDER, Answers, write_answers
 
@@ -19,13 +34,27 @@ ANSWERS: dict[str, Callable[[], Answers]] = {
     "areal/areal-1.0": areal.answers,
     "areal/areal-20260822": lambda: areal.answers(areal.NEWEST),
     "nemo_rl/nemo-rl": nemo_rl.answers,
+    "rllm/rllm-verl": rllm.answers_of_verl,
+    "rllm/rllm-fireworks": rllm.answers_of_fireworks,
+    "rlinf/rlinf": rlinf.answers,
+    "xtuner/xtuner": xtuner.answers,
+    "pipelinerl/pipelinerl": pipelinerl.answers,
+    "tunix/tunix": tunix.answers,
+    "tinker_cookbook/tinker-cookbook": tinker_cookbook.answers,
 }
-CHECKOUTS: dict[str, Checkout] = {
-    "nemo_rl/nemo-rl": nemo_rl.NEMO_RL,
-    "areal/areal-20260822": AREAL,
+# Checkouts without which there is no answer.
+CHECKOUTS: dict[str, tuple[Checkout, ...]] = {
+    "nemo_rl/nemo-rl": (nemo_rl.NEMO_RL,),
+    "areal/areal-20260822": (AREAL,),
+    "rllm/rllm-fireworks": (rllm.RLLM, rllm.COOKBOOK),
+    "rlinf/rlinf": (rlinf.RLINF,),
+    "xtuner/xtuner": (xtuner.XTUNER,),
+    "pipelinerl/pipelinerl": (pipelinerl.PIPELINERL,),
+    "tunix/tunix": (tunix.TUNIX,),
+    "tinker_cookbook/tinker-cookbook": (tinker_cookbook.TINKER_COOKBOOK,),
 }
 
 if __name__ == "__main__":
     for name, answers in ANSWERS.items():
-        if name not in CHECKOUTS or CHECKOUTS[name].folder:
+        if all(checkout.folder for checkout in CHECKOUTS.get(name, ())):
             write_answers(FOLDER / f"{name}.json", answers())

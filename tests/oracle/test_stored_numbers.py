@@ -31,7 +31,7 @@ def close(stored: Any, computed: Any, tolerance: float) -> bool:
 
 def each_trainer() -> list[Any]:
     """Those of a checkout are skipped without it."""
-    needs = {name: [checkout.needed] for name, checkout in CHECKOUTS.items()}
+    needs = {name: [one.needed for one in several] for name, several in CHECKOUTS.items()}
     return [pytest.param(name, marks=needs.get(name, [])) for name in ANSWERS]
 
 

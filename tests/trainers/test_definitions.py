@@ -51,6 +51,12 @@ def test_the_newest_generation_has_the_name_of_the_trainer() -> None:
         "roll": "roll",
         "open-instruct": "open-instruct",
         "miles": "miles",
+        "rllm": "rllm-verl",
+        "rlinf": "rlinf",
+        "xtuner": "xtuner",
+        "pipelinerl": "pipelinerl",
+        "tunix": "tunix",
+        "tinker-cookbook": "tinker-cookbook",
     }
     assert all(find_trainer(spoken_name(trainer)) is trainer for trainer in TRAINERS.values())
 

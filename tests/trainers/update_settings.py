@@ -35,7 +35,14 @@ def document_of(trainer: str, settings: Settings) -> Document:
         settings = {**settings, "eps_clip_low_high": ends}
     if family == "skyrl":
         return Document(_skyrl(settings))
+    if family == "pipelinerl":
+        return Document({"finetune": {"rl": settings}})
+    if family == "xtuner":
+        return Document({"loss_cfg": {"policy_loss_cfg": settings}})
+    if family == "rllm":
+        return Document({"rllm": {"algorithm": settings}})
     blocks = {"nemo-rl": "loss_fn", "areal": "actor", "axolotl": "trl", "openrlhf": "actor"}
+    blocks |= {"rlinf": "algorithm"}
     return Document({blocks[family]: settings} if family in blocks else settings)
 
 

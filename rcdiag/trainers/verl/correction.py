@@ -92,7 +92,7 @@ def by_k(settings: Settings, *, icepop: bool, ordered: bool) -> Correction:
     level = settings["rollout_is"]
     weighting = None
     if level is not None and settings["rollout_is_threshold"] is not None:
-        weighting = _weighting(level, settings["rollout_is_threshold"], icepop=icepop)
+        weighting = weights_at(level, settings["rollout_is_threshold"], icepop=icepop)
     loss = settings["loss_type"]
     return Correction(
         weighting=weighting,
@@ -104,22 +104,27 @@ def by_k(settings: Settings, *, icepop: bool, ordered: bool) -> Correction:
     )
 
 
-def _weighting(level: Any, threshold: float | str, *, icepop: bool) -> Weighting:
-    """Return weights: a number truncates; the text `lower_upper` is IcePop."""
+def weights_at(
+    level: Any, threshold: float | str, *, icepop: bool, name: str = "rollout_is_threshold"
+) -> Weighting:
+    """Return weights: a number truncates; the text `lower_upper` is IcePop.
+
+    `name` is the setting in errors; rLLM has another name for it.
+    """
     if not isinstance(threshold, str):
         return Weighting(level, threshold)
     if not icepop:
         raise Refused(
-            f"rollout_is_threshold: {threshold!r} is text; this generation knows no IcePop",
+            f"{name}: {threshold!r} is text; this generation knows no IcePop",
             "a number, or verl-0.8.0 and later",
         )
     lower, upper = _lower_and_upper(
         threshold,
-        f"rollout_is_threshold: {threshold!r} is not `upper` or `lower_upper`",
+        f"{name}: {threshold!r} is not `upper` or `lower_upper`",
         '"0.5_5.0"',
     )
     if upper <= 0 or (lower is not None and not 0 < lower <= upper):
-        raise Refused(f"rollout_is_threshold: {threshold!r} wants 0 < lower <= upper", '"0.5_5.0"')
+        raise Refused(f"{name}: {threshold!r} wants 0 < lower <= upper", '"0.5_5.0"')
     return Weighting(level, upper, lower, "truncate" if lower is None else "zero")
 
 

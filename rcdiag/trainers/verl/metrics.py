@@ -307,7 +307,7 @@ def weights_metrics(batch: Batch, correction: Correction, *, percentiles: bool) 
     if percentiles:
         logged |= _percentiles(batch, weighting)
     if weighting.outside != "truncate":
-        logged |= _masked_by_weights(batch, weighting)
+        logged |= masked_by_weights(batch, weighting)
     for name, value in off_policy(batch).items():
         if not name.startswith("chi2"):  # 0.6.0 has none
             logged[f"mismatch_{name}"] = value
@@ -328,7 +328,7 @@ def _percentiles(batch: Batch, weighting: Weighting) -> Metrics:
     return {f"rollout_is_p{percent}": ordered.quantile(percent / 100.0) for percent in PERCENTILES}
 
 
-def _masked_by_weights(batch: Batch, weighting: Weighting) -> Metrics:
+def masked_by_weights(batch: Batch, weighting: Weighting) -> Metrics:
     """Count masked rows; one without a token has ratio 1, and counts if that is out of bounds."""
     rows, lower, upper = batch.rows, weighting.lower_or_reciprocal, weighting.upper
     outside_padding = 0.0 if lower <= 1.0 <= upper else 1.0

@@ -1,0 +1,25 @@
+"""PipelineRL at commit 58d39345 trains on the ratio to the sampler, and logs what it is."""
+
+from __future__ import annotations
+
+from rcdiag.trainers.pipelinerl.correction import facts, read
+from rcdiag.trainers.pipelinerl.losses import UPDATE
+from rcdiag.trainers.pipelinerl.metrics import metrics
+from rcdiag.trainers.trainer import generation
+
+__all__ = ["GENERATIONS"]
+
+GENERATIONS = (
+    generation(
+        "pipelinerl",
+        family="pipelinerl",
+        package=__name__,
+        newest=True,
+        presets={"default": {}, "bypass_ppo": {"policy_loss": "ppo"}},
+        read=read,
+        metrics=metrics,
+        update=UPDATE,
+        whole=lambda document: document.has("finetune.rl"),
+        facts=facts,
+    ),
+)

@@ -1,0 +1,58 @@
+"""PipelineRL's policy losses: summed over tokens, divided by the samples of a step.
+
+log_ratio = current - rollout, in nats, unclamped. Source: ServiceNow/PipelineRL commit 58d39345,
+pipelinerl/finetune/rl/__init__.py (`rl_step`).
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from rcdiag.losses import clipped
+from rcdiag.losses.aggregation import SEQ_MEAN_TOKEN_SUM
+from rcdiag.losses.batch import LossBatch, TokenLosses
+from rcdiag.losses.clipped import ppo
+from rcdiag.losses.policy_loss import CLIPPED_TO, SYMBOLS, PolicyLoss
+from rcdiag.losses.rules import UpdateRules, by_name
+from rcdiag.losses.settings import CLIP_HIGH, CLIP_RANGE, LossSettings
+
+
+def vanilla(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
+    """PPO on the ratio of each token, without dual clip."""
+    losses, _ = ppo(tokens.log_ratio.exp(), tokens.advantages, settings)
+    return TokenLosses(losses, {})
+
+
+def truncated_pg(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
+    """-stop_gradient(min(ratio, 1 + clip_high)) A current."""
+    ratio = tokens.log_ratio.exp().clamp(0.0, 1.0 + settings.value(CLIP_HIGH))
+    return TokenLosses(-ratio.detach() * tokens.advantages * tokens.current, {})
+
+
+_FILE = "ServiceNow/PipelineRL commit 58d39345, pipelinerl/finetune/rl/__init__.py, rl_step"
+VANILLA = replace(
+    clipped.VANILLA,
+    says="PPO on the ratio of each token to the sampler's, without dual clip.",
+    formula=f"max(-A r, -A clip(r)); {CLIPPED_TO}; {SYMBOLS}",
+    source=_FILE,
+    function=vanilla,
+    settings=CLIP_RANGE,
+)
+TRUNCATED_PG = PolicyLoss(
+    name="truncated_pg",
+    says="REINFORCE times the ratio to the sampler's policy, cut from above and without a gradient "
+    "of its own.",
+    formula=f"-sg(min(r, 1 + clip_high)) A log p_current, sg a constant of the gradient; {SYMBOLS}",
+    source=_FILE,
+    function=truncated_pg,
+    settings=(CLIP_HIGH,),
+    see=("cispo", "epsilon_high"),
+)
+UPDATE = UpdateRules(
+    losses=by_name((TRUNCATED_PG, VANILLA)),
+    aggregations={"seq-mean-token-sum": replace(SEQ_MEAN_TOKEN_SUM, default="all")},
+    logged=lambda tokens, losses, settings: {},  # all of it is of the correction
+    defaults=LossSettings(
+        aggregation="seq-mean-token-sum", own={"clip_low": 0.02, "clip_high": 0.02}
+    ),
+)

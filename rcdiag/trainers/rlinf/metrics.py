@@ -1,0 +1,47 @@
+"""RLinf logs how far old and rollout are apart, or what its decoupled loss drops.
+
+Sources: RLinf/RLinf commit a3816b59 (2026-08-22), rlinf/workers/actor/fsdp_actor_worker.py
+(`compute_rollout_train_kl`), rlinf/algorithms/losses.py (`compute_decoupled_ppo_actor_loss`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rcdiag.corrections.arithmetic import Array, Tokens
+from rcdiag.corrections.correction import Correction
+from rcdiag.corrections.quantities import LOG_RATIO, quantity, stays
+from rcdiag.corrections.trainer_means import Batch, Metrics
+from rcdiag.trainers.rlinf.correction import DECOUPLED
+
+
+@quantity
+def distance(tokens: Tokens) -> Array:
+    """Return |old - rollout| log-prob of each token, nats."""
+    return np.abs(tokens.raw_log_ratio)
+
+
+def metrics(batch: Batch, correction: Correction) -> Metrics:
+    """Return means over tokens; without the old log-probs there is nothing to log."""
+    if correction.logging == DECOUPLED:
+        return _behaviour(batch, correction)
+    if correction.mode == "bypass":
+        return {}
+    return {"actor/rollout_train_kl": float(batch.rows.sum(distance).sum()) / batch.rows.tokens}
+
+
+def _behaviour(batch: Batch, correction: Correction) -> Metrics:
+    """Return k1 of the tokens that are kept, and the share of those that are not.
+
+    A count of 0 is taken for 1.
+    """
+    rows, log_ratios = batch.rows, LOG_RATIO
+    kept = float(rows.tokens)
+    if correction.rejections:
+        is_kept = stays(correction.rejections)
+        kept, log_ratios = float(rows.sum(is_kept).sum()), LOG_RATIO.where(is_kept)
+    kept = kept or 1.0
+    return {
+        "actor/behav_approx_kl": -float(rows.sum(log_ratios).sum()) / kept,
+        "actor/behav_clip_fraction": 1.0 - kept / (rows.tokens or 1.0),
+    }

@@ -1,0 +1,66 @@
+"""rLLM's weights: by verl on one backend, by Fireworks' cookbook on the other.
+
+The same `tis_mode` is another weight on each: `sequence` is a product on verl and a geometric mean
+on Fireworks, where null is the default of the cookbook's class and not off. Sources: rllm-org/rllm
+commit 9beb6e0f (2026-08-15), rllm/trainer/verl/verl_backend.py (`process_backend_batch`,
+`validate_config`), rllm/trainer/fireworks/fireworks_policy_trainer.py
+(`forward_backward_from_trajectory_groups`); fw-ai/cookbook commit bba676c6,
+training/utils/rl/tis.py (`TISConfig`, `compute_tis_weight`) and losses.py
+(`build_builtin_loss_datums`).
+"""
+
+from __future__ import annotations
+
+from rcdiag.corrections.arithmetic import Guard
+from rcdiag.corrections.correction import Correction, Weighting
+from rcdiag.trainers.settings_table import Refused, Settings
+from rcdiag.trainers.verl.correction import weights_at
+
+BYPASS = Correction(mode="bypass")
+# Cookbook: tokens are held within +-20 before their mean is taken, and means have no epsilon.
+FIREWORKS = Guard(before_sums=True, epsilon=0.0)
+CAP_WITHOUT_TIS_MODE = 5.0  # `TISConfig().cap`
+
+
+def on_verl(settings: Settings) -> Correction:
+    """Return the weights of verl 0.8.0 at the level `tis_mode`, truncated or IcePop's."""
+    level, cap, bypass = (settings[name] for name in ("tis_mode", "tis_cap", "bypass_mode"))
+    _check_backend(settings, "verl")
+    if bypass and level is not None:
+        raise Refused(
+            "bypass_mode and tis_mode are both set, and rLLM stops on its verl backend",
+            "old is the rollout then, and every weight would be 1; turn one off",
+        )
+    if bypass:
+        return BYPASS
+    if level is None:
+        return Correction()
+    return Correction(weighting=weights_at(level, cap, icepop=True, name="tis_cap"))
+
+
+def on_fireworks(settings: Settings) -> Correction:
+    """Return weights of tokens or of geometric means, truncated; there is no switch for none."""
+    level, cap, bypass = (settings[name] for name in ("tis_mode", "tis_cap", "bypass_mode"))
+    _check_backend(settings, "fireworks")
+    if bypass:
+        return Correction(mode="bypass", guard=FIREWORKS)
+    if level is None:
+        weighting = Weighting("token", CAP_WITHOUT_TIS_MODE)
+    else:
+        weighting = Weighting("geometric" if level == "sequence" else "token", cap)
+    return Correction(weighting=weighting, guard=FIREWORKS)
+
+
+def _check_backend(settings: Settings, expected: str) -> None:
+    """Refuse settings of a run that another backend trains."""
+    backend = settings["backend"]
+    if backend == "tinker":
+        raise Refused(
+            "backend: tinker reads nothing of rollout_correction and always trains in bypass mode",
+            "weights need the verl or the fireworks backend",
+        )
+    if backend != expected:
+        raise Refused(
+            f"backend: {backend!r} is not the backend whose numbers are asked for",
+            "rllm-verl is the verl backend, rllm-fireworks the fireworks backend",
+        )

@@ -1,0 +1,164 @@
+"""rLLM logs how far old and rollout are apart under `offpolicy/`, whichever backend it runs on.
+
+On verl these are verl's numbers, which count rows without a token; on Fireworks they are rLLM's
+own, which leave these out and have extremes and differences of probabilities besides. Sources:
+rllm-org/rllm commit 9beb6e0f (2026-08-15), rllm/trainer/verl/verl_backend.py
+(`process_backend_batch`) with package verl 0.8.0, verl/trainer/ppo/rollout_corr_helper.py;
+rllm/trainer/fireworks/fireworks_policy_trainer.py (`_compute_offpolicy_metrics`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from rcdiag.corrections.arithmetic import SAFETY_BOUND, Array, Tokens, exp
+from rcdiag.corrections.correction import Correction
+from rcdiag.corrections.quantities import quantity
+from rcdiag.corrections.trainer_means import Batch, Metrics, once_a_batch
+from rcdiag.trainers.verl.metrics import off_policy, out_of_bounds, weight_metrics
+
+Side = Literal["behavior", "target"]  # whose log-probs rLLM holds as old: in bypass mode behavior
+
+
+def _log_ratio(tokens: Tokens, old: Side) -> Array:
+    """Return old - rollout log-prob of each token, nats, before any clamp."""
+    return (tokens.behavior if old == "behavior" else tokens.target) - tokens.behavior
+
+
+@quantity
+def log_ratio(tokens: Tokens, old: Side) -> Array:
+    """Return old - rollout log-prob of each token, nats, before any clamp."""
+    return _log_ratio(tokens, old)
+
+
+@quantity
+def distance(tokens: Tokens, old: Side) -> Array:
+    """Return |old - rollout| log-prob of each token, nats."""
+    return np.abs(_log_ratio(tokens, old))
+
+
+@quantity
+def k3(tokens: Tokens, old: Side) -> Array:
+    """Return ratio - 1 - log_ratio of each token, nats, without a clamp."""
+    logs = _log_ratio(tokens, old)
+    if logs.dtype == np.float64:
+        return np.expm1(logs) - logs
+    return exp(logs) - logs - logs.dtype.type(1.0)
+
+
+@quantity
+def ratio(tokens: Tokens, old: Side) -> Array:
+    """Return the ratio of each token, its log clamped to +-20."""
+    return exp(np.clip(_log_ratio(tokens, old), -SAFETY_BOUND, SAFETY_BOUND))
+
+
+@quantity
+def probability(tokens: Tokens, side: Side) -> Array:
+    """Return the probability of each token under one policy."""
+    return exp(tokens.behavior if side == "behavior" else tokens.target)
+
+
+@quantity
+def probability_product(tokens: Tokens, old: Side) -> Array:
+    """Return the product of the old and the rollout probability of each token."""
+    return exp(tokens.behavior if old == "behavior" else tokens.target) * exp(tokens.behavior)
+
+
+@quantity
+def probability_distance(tokens: Tokens, old: Side) -> Array:
+    """Return |old - rollout| probability of each token."""
+    return np.abs(
+        exp(tokens.behavior if old == "behavior" else tokens.target) - exp(tokens.behavior)
+    )
+
+
+def on_verl(batch: Batch, correction: Correction) -> Metrics:
+    """Return verl's numbers under rLLM's prefixes, those of weights where there are any."""
+    weighting = correction.weighting
+    of_weights: Metrics = {}
+    if weighting is not None:
+        of_weights = weight_metrics(
+            batch, weighting, "rollout_is", of="applied", fractions_of="applied"
+        )
+        if weighting.outside == "zero":
+            of_weights["rollout_is_oob_ratio"] = out_of_bounds(batch, weighting)
+    of_policies = off_policy(batch)
+    if correction.mode == "bypass":
+        of_policies = _of_a_copy(batch, of_policies)
+    return {
+        **{f"rollout_correction/{name}": value for name, value in of_weights.items()},
+        **{f"offpolicy/{name}": value for name, value in of_policies.items()},
+    }
+
+
+def _of_a_copy(batch: Batch, logged: Metrics) -> Metrics:
+    """Return verl's numbers where old is a copy of the rollout; NaN where a log-prob is NaN."""
+    nothing = 0.0 * logged["rollout_log_ppl"]
+    # The ratio is 1 at every token, and verl's mean over N tokens divides by N + 1e-8.
+    alike = {"ppl_ratio": 1.0, "chi2_token": batch.token_share(batch.rows.tokens) - 1.0}
+    return {
+        name: logged[name.replace("training", "rollout")]
+        if name.endswith("_ppl")
+        else nothing + alike.get(name, 0.0)
+        for name in logged
+    }
+
+
+def on_fireworks(batch: Batch, correction: Correction) -> Metrics:
+    """Return rLLM's own numbers, over rows that have a token; weights are not logged."""
+    old: Side = "behavior" if correction.mode == "bypass" else "target"
+    return {f"offpolicy/{name}": value for name, value in policies(batch, old).items()}
+
+
+@once_a_batch
+def policies(batch: Batch, old: Side) -> Metrics:
+    """Return means over tokens and over rows, extremes, and the correlation of probabilities."""
+    rows, tokens = batch.rows, batch.rows.tokens
+    training = (rows.behavior if old == "behavior" else rows.target) / rows.lengths
+    rollout = rows.behavior / rows.lengths
+    difference = rollout - training
+    sums = rows.sum(log_ratio(old))
+    of_rows = np.exp(2.0 * np.clip(sums, -SAFETY_BOUND, SAFETY_BOUND))
+    logged = {
+        "kl": -float(sums.sum()) / tokens,
+        "k3_kl": float(rows.sum(k3(old)).sum()) / tokens,
+        "training_ppl": float(np.exp(-training).mean()),
+        "training_log_ppl": float((-training).mean()),
+        "rollout_ppl": float(np.exp(-rollout).mean()),
+        "rollout_log_ppl": float((-rollout).mean()),
+        "log_ppl_diff": float(difference.mean()),
+        "log_ppl_abs_diff": float(np.abs(difference).mean()),
+        "log_ppl_diff_min": float(difference.min()),
+        "log_ppl_diff_max": float(difference.max()),
+        "ppl_ratio": float(np.exp(difference).mean()),
+        "chi2_token": float(rows.squares(ratio(old)).sum()) / tokens - 1.0,
+        "chi2_seq": float(of_rows.mean()) - 1.0,
+    }
+    of_tokens = {
+        "logprob_abs_diff": distance(old),
+        "prob_abs_diff": probability_distance(old),
+        "ratio": ratio(old),
+    }
+    for name, values in of_tokens.items():
+        logged |= {
+            f"{name}/mean": float(rows.sum(values).sum()) / tokens,
+            f"{name}/min": float(rows.min(values).min()),
+            f"{name}/max": float(rows.max(values).max()),
+        }
+    correlation = _correlation(batch, old)
+    return logged if correlation is None else {**logged, "prob_pearson_corr": correlation}
+
+
+def _correlation(batch: Batch, old: Side) -> float | None:
+    """Return Pearson's correlation of the probabilities; None where those of a policy are alike."""
+    rows, tokens = batch.rows, batch.rows.tokens
+    p, q = probability(old), probability("behavior")
+    mean_p, mean_q = (float(rows.sum(one).sum()) / tokens for one in (p, q))
+    spread_p = float(rows.squares(p).sum()) - tokens * mean_p**2
+    spread_q = float(rows.squares(q).sum()) - tokens * mean_q**2
+    shared = float(rows.sum(probability_product(old)).sum()) - tokens * mean_p * mean_q
+    if tokens <= 1 or not spread_p * spread_q > 0.0:
+        return None
+    return float(shared / np.sqrt(spread_p * spread_q))

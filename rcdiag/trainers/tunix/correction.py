@@ -1,0 +1,24 @@
+"""Tunix truncates the ratios of tokens, or takes the sampler's log-probs for the old ones.
+
+Source: google/tunix commit c7d8950f (2026-08-21), tunix/rl/agentic/agentic_grpo_learner.py
+(`GRPOConfig`, `_sampler_trainer_agreement`) and tunix/rl/grpo/grpo_learner.py.
+"""
+
+from __future__ import annotations
+
+from rcdiag.corrections.arithmetic import Guard
+from rcdiag.corrections.correction import Correction, Weighting
+from rcdiag.trainers.settings_table import Settings
+
+EXACT = Guard(epsilon=0.0)  # its means divide by counts alone
+UNSEEN = "without the sampler's log-probs"  # `Correction.logging` where none are kept
+
+
+def read(settings: Settings) -> Correction:
+    """Return the truncated ratio of tokens, or an update without weights."""
+    level, upper = settings["sampler_is"], settings["sampler_is_threshold"]
+    if not settings["use_rollout_logps"]:
+        return Correction(guard=EXACT, logging=UNSEEN)
+    if level is None:
+        return Correction(mode="bypass", guard=EXACT)
+    return Correction(weighting=Weighting(level, upper), guard=EXACT)

@@ -1,0 +1,49 @@
+"""Tunix's policy loss: PPO, with dual clip where epsilon_c is set; weights come after both.
+
+gspo-token is not offered here. Source: google/tunix commit c7d8950f, tunix/rl/algo_core.py
+(`grpo_loss_fn`) and tunix/rl/common.py (`aggregate_loss`).
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from rcdiag.losses import clipped
+from rcdiag.losses.aggregation import SEQ_MEAN_TOKEN_MEAN, SEQ_MEAN_TOKEN_SUM, TOKEN_MEAN
+from rcdiag.losses.batch import LossBatch, TokenLosses
+from rcdiag.losses.clipped import bounded_log_ratio, dual_clip, ppo
+from rcdiag.losses.rules import UpdateRules, by_name
+from rcdiag.losses.settings import CLIP_C, CLIP_RANGE, LossSettings, above_one
+from rcdiag.trainers.slime.losses import row_mean
+
+
+def vanilla(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
+    """PPO on the ratio of each token."""
+    log_ratio = bounded_log_ratio(tokens)
+    losses, beyond = ppo(log_ratio.exp(), tokens.advantages, settings)
+    logged = {"pg_clipfrac": beyond, "ppo_kl": -tokens.log_ratio}
+    if (bound := settings.value(CLIP_C)) is not None:
+        losses, _ = dual_clip(losses, tokens.advantages, above_one(bound))
+    return TokenLosses(losses, logged)
+
+
+VANILLA = replace(
+    clipped.VANILLA,
+    function=vanilla,
+    source="google/tunix commit c7d8950f, tunix/rl/algo_core.py, grpo_loss_fn",
+    settings=(*CLIP_RANGE, CLIP_C),
+)
+UPDATE = UpdateRules(
+    losses=by_name((VANILLA,)),
+    aggregations={
+        # Means over rows are over those that have a token.
+        one.name: one
+        for one in (
+            TOKEN_MEAN,
+            replace(SEQ_MEAN_TOKEN_MEAN, within=row_mean),
+            SEQ_MEAN_TOKEN_SUM,
+        )
+    },
+    prefix="actor/train/",
+    defaults=LossSettings(aggregation="seq-mean-token-mean", own={"clip_c": None}),
+)

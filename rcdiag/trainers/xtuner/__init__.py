@@ -1,0 +1,51 @@
+"""XTuner at commit b934f462: rollout importance sampling after an older helper of verl."""
+
+from __future__ import annotations
+
+from rcdiag.trainers.trainer import generation
+from rcdiag.trainers.xtuner.correction import (
+    facts,
+    read,
+    write_mask_threshold,
+    write_threshold,
+    write_veto,
+)
+from rcdiag.trainers.xtuner.losses import UPDATE
+from rcdiag.trainers.xtuner.metrics import metrics
+
+__all__ = ["GENERATIONS"]
+
+_BOUNDS = {"rollout_is_threshold": [5.0, 0.5]}
+GENERATIONS = (
+    generation(
+        "xtuner",
+        family="xtuner",
+        package=__name__,
+        newest=True,
+        # The second is that of XTuner's example configurations.
+        presets={
+            "default": {},
+            "token_both": {
+                **_BOUNDS,
+                "rollout_is_mode": "both",
+                "rollout_is_veto_threshold": [20.0, 0.0],
+            },
+            "token_truncate": _BOUNDS,
+            "sequence_mask": {
+                "rollout_is_level": "sequence",
+                "rollout_is_mode": "mask",
+                **_BOUNDS,
+            },
+        },
+        read=read,
+        metrics=metrics,
+        update=UPDATE,
+        whole=lambda document: document.has("loss_cfg.policy_loss_cfg"),
+        facts=facts,
+        write={
+            "rollout_is_threshold": write_threshold,
+            "rollout_is_mask_threshold": write_mask_threshold,
+            "rollout_is_veto_threshold": write_veto,
+        },
+    ),
+)

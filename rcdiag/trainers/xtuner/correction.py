@@ -1,0 +1,141 @@
+"""XTuner's weights, rejection and veto: an older helper of verl with bounds on both sides.
+
+Source: InternLM/xtuner commit b934f462 (2026-08-21), xtuner/v1/rl/rollout_is.py
+(`RolloutImportanceSampling`, `compute_rollout_importance_weights`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rcdiag.corrections.arithmetic import Array, Tokens
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.statistics import STATISTICS, Statistic
+from rcdiag.trainers.settings_table import Refused, Settings
+from rcdiag.trainers.settings_text import ABOVE_ALL, Written, rounded
+from rcdiag.trainers.writing import Facts
+
+HIGHEST, LOWEST = "seq_max_known_log_ratio", "seq_min_known_log_ratio"
+
+
+def _known_log_ratio(tokens: Tokens) -> Array:
+    """Return log_ratio before any clamp; 0 where it is NaN, which no bound of the veto catches."""
+    values = tokens.raw_log_ratio
+    return np.where(np.isnan(values), values.dtype.type(0.0), values)
+
+
+STATISTICS.add(
+    Statistic(
+        name="known_log_ratio",
+        formula="log_ratio without a clamp, 0 where it is NaN",
+        of=_known_log_ratio,
+        source="InternLM/xtuner commit b934f462, xtuner/v1/rl/rollout_is.py",
+    )
+)
+
+
+def read(settings: Settings) -> Correction:
+    """Return weights, rejection at their level and the veto; nothing without a threshold."""
+    bounds = _pair(settings, "rollout_is_threshold")
+    if bounds is None:
+        return Correction()
+    upper, lower = bounds
+    level, mode = settings["rollout_is_level"], settings["rollout_is_mode"]
+    mask_upper, mask_lower = _pair(settings, "rollout_is_mask_threshold") or bounds
+    rejections = [] if mode == "truncate" else [Rejection(level, mask_upper, mask_lower)]
+    return Correction(
+        weighting=Weighting(level, upper, lower, "mask" if mode == "mask" else "clip"),
+        rejections=(*rejections, *_veto(settings)),
+    )
+
+
+def _veto(settings: Settings) -> tuple[Rejection, ...]:
+    """Return the veto: no token's log-ratio is above the one bound, or below the other."""
+    bounds = _pair(settings, "rollout_is_veto_threshold", ordered=False)
+    if bounds is None:
+        return ()
+    with np.errstate(divide="ignore"):  # XTuner holds the logs of its bounds in float32
+        upper, lower = (float(np.log(np.float32(bound))) for bound in bounds)
+    return (Rejection(HIGHEST, upper), Rejection(LOWEST, np.inf, lower))
+
+
+def _pair(settings: Settings, name: str, *, ordered: bool = True) -> tuple[float, float] | None:
+    """Return (upper, lower) of a setting; None where it is null."""
+    value: Any = settings[name]
+    if value is None:
+        return None
+    numbers = [one for one in value if isinstance(one, (int, float))] if _is_list(value) else []
+    if len(numbers) != 2 or len(value) != 2:
+        raise Refused(f"{name}: wanted two numbers, (upper, lower), got {value!r}", "(5, 0.5)")
+    upper, lower = (float(one) for one in numbers)
+    if ordered and not upper > lower:
+        raise Refused(
+            f"{name}: {value!r} has the lower bound first, on which XTuner stops",
+            "write (upper, lower), whatever the docstring says",
+        )
+    if lower < 0.0 or upper < 0.0:
+        raise Refused(f"{name}: {value!r} has a bound below 0", "ratios are above 0")
+    return upper, lower
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def facts(correction: Correction, facts: Facts) -> Facts:
+    """Say which mode makes weights and rejection, and what no mode has."""
+    level, rejections = facts["weights"], facts["rejections"]
+    by_level = level in rejections
+    mode = "truncate" if not by_level else "mask" if facts["outside"] == "bare" else "both"
+    odd = tuple(one for one in rejections if one not in (level, HIGHEST, LOWEST))
+    return {"own_mode": mode, "odd_rejections": odd, "odd_rejection": next(iter(odd), "")}
+
+
+def write_threshold(correction: Correction) -> Written:
+    """Write the bounds of the weights; in mode mask they are those of the rejection."""
+    weighting = correction.weighting
+    if weighting is None:
+        return Written({"rollout_is_threshold": None})
+    if weighting.outside == "mask":
+        bounds = _level_bounds(correction) or (np.inf, 0.0)
+    else:
+        bounds = weighting.upper, 0.0 if weighting.outside == "truncate" else _lower(weighting)
+    return _written("rollout_is_threshold", bounds)
+
+
+def write_mask_threshold(correction: Correction) -> Written:
+    """Write the bounds of the rejection at the level of the weights."""
+    bounds = _level_bounds(correction)
+    return Written() if bounds is None else _written("rollout_is_mask_threshold", bounds)
+
+
+def write_veto(correction: Correction) -> Written:
+    """Write the veto's bounds as ratios."""
+    tests = {one.statistic: one for one in correction.rejections}
+    if HIGHEST not in tests and LOWEST not in tests:
+        return Written()
+    upper = np.exp(tests[HIGHEST].upper) if HIGHEST in tests else np.inf
+    bound = tests[LOWEST].lower if LOWEST in tests else None
+    lower = 0.0 if bound is None else np.exp(bound)
+    # Their logs are float32: six digits give the same ones back.
+    return _written("rollout_is_veto_threshold", (float(f"{upper:.6g}"), float(f"{lower:.6g}")))
+
+
+def _lower(weighting: Weighting) -> float:
+    return 0.0 if weighting.lower is None else weighting.lower
+
+
+def _level_bounds(correction: Correction) -> tuple[float, float] | None:
+    level = None if correction.weighting is None else correction.weighting.level
+    for one in correction.rejections:
+        if one.statistic == level:
+            return one.upper, one.lower or 0.0
+    return None
+
+
+def _written(name: str, bounds: tuple[float, float]) -> Written:
+    upper, lower = (float(bound) for bound in bounds)
+    high = ABOVE_ALL if np.isinf(upper) else upper
+    return Written({name: [rounded(high), rounded(lower) if lower > 0.0 else 0.0]})

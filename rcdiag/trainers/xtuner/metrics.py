@@ -1,0 +1,101 @@
+"""XTuner logs numbers of the two policies always, and of weights where there are any.
+
+XTuner computes them by pack of sequences and takes means, largest and smallest over packs and
+ranks; here the batch is one pack. Perplexities are those of the pack, whose sequences are not told
+apart: XTuner takes them of the packed row. Rows without a token, such as padding, count in weights
+as they do there.
+Source: InternLM/xtuner commit b934f462 (2026-08-21), xtuner/v1/rl/rollout_is.py
+(`compute_is_metrics`, `compute_mismatch_metrics`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.corrections.apply import raw_weights
+from rcdiag.corrections.arithmetic import Array, Tokens
+from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.quantities import LOG_RATIO, quantity, unclamped_k3
+from rcdiag.corrections.trainer_means import Batch, Metrics, once_a_batch, share, std
+from rcdiag.trainers.verl.metrics import masked_by_weights, weight_metrics
+from rcdiag.trainers.xtuner.correction import HIGHEST, LOWEST
+
+
+@quantity
+def distance(tokens: Tokens) -> Array:
+    """Return |log_ratio| of each token before any clamp, nats."""
+    return np.abs(tokens.raw_log_ratio)
+
+
+@quantity
+def beyond(tokens: Tokens, lower: float, upper: float) -> NDArray[np.bool_]:
+    """Return 1 where the log-ratio before any clamp is outside of the veto's bounds."""
+    with np.errstate(invalid="ignore"):  # NaN is on neither side
+        return (tokens.raw_log_ratio < lower) | (tokens.raw_log_ratio > upper)
+
+
+def metrics(batch: Batch, correction: Correction) -> Metrics:
+    """Return all numbers, over the mask before rejection."""
+    of_policies = {f"mismatch/mismatch_{name}": one for name, one in policies(batch).items()}
+    weighting = correction.weighting
+    if weighting is None:
+        return of_policies
+    logged = weight_metrics(batch, weighting, "rollout_is", of="raw", geometric_fractions="tokens")
+    logged |= _of_rows(batch, weighting) | _of_veto(batch, correction)
+    for one in correction.rejections:
+        if one.statistic == weighting.level:
+            logged |= masked_by_weights(batch, Weighting(weighting.level, one.upper, one.lower))
+    return of_policies | {f"rollout_is/mismatch/{name}": value for name, value in logged.items()}
+
+
+@once_a_batch
+def policies(batch: Batch) -> Metrics:
+    """Return KL, and perplexities of all tokens together."""
+    training, rollout = (
+        batch.token_share(float(sums.sum())) for sums in (batch.rows.target, batch.rows.behavior)
+    )
+    difference = rollout - training
+    return {
+        "training_ppl": float(np.exp(-training)),
+        "training_log_ppl": -training,
+        "kl": -batch.token_mean(LOG_RATIO),
+        "k3_kl": batch.token_mean(unclamped_k3),
+        "rollout_ppl": float(np.exp(-rollout)),
+        "rollout_log_ppl": -rollout,
+        "log_ppl_diff": difference,
+        "log_ppl_abs_diff": abs(difference),
+        "log_ppl_diff_max": difference,
+        "log_ppl_diff_min": difference,
+        "ppl_ratio": float(np.exp(difference)),
+        "logprob_abs_diff": batch.token_mean(distance),
+    }
+
+
+def _of_rows(batch: Batch, weighting: Weighting) -> Metrics:
+    """Return statistics of the mean raw weights of rows that have a token."""
+    means = batch.row_means(raw_weights(batch.rows, weighting))
+    return {
+        "rollout_is_seq_mean": float(means.mean()),
+        "rollout_is_seq_std": std(means),
+        "rollout_is_seq_max": float(means.max()),
+        "rollout_is_seq_min": float(means.min()),
+        "rollout_is_seq_max_deviation": float(np.abs(means - 1.0).max()),
+        "rollout_is_seq_fraction_high": share(means > weighting.upper),
+        "rollout_is_seq_fraction_low": share(means < weighting.lower_or_reciprocal),
+    }
+
+
+def _of_veto(batch: Batch, correction: Correction) -> Metrics:
+    """Return the share of rows with a token that the veto drops, and of tokens beyond it."""
+    tests: dict[str, Rejection] = {one.statistic: one for one in correction.rejections}
+    vetoed, tokens = 0.0, 0.0
+    if HIGHEST in tests:
+        outside = beyond(tests[LOWEST].lower, tests[HIGHEST].upper)
+        dropped = batch.rows.sum(outside) > 0
+        vetoed = float(dropped.sum()) / (len(dropped) + batch.rows.epsilon)
+        tokens = batch.token_mean(outside)
+    return {
+        "rollout_is_veto_fraction": vetoed,
+        "rollout_is_catastrophic_token_fraction": tokens,
+    }
