@@ -2,7 +2,8 @@
 
 Bounds and their source are a `Guide`. A metric carries its own; a limit of anything else is a
 `Rule` in `RULES`, under the name of what it concerns: `health.` an update, `correction.` a
-correction on one batch, `constraint.` a candidate of a sweep.
+correction on one batch, `constraint.` a candidate of a sweep, `verl_check.` what verl itself would
+warn of.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ SHOWN_BY = {
     "health": "rcdiag replay rollouts.parquet --json | jq '.presets[].health.rules[]'",
     "constraint": "rcdiag sweep rollouts.parquet --json | "
     "jq '.recommendation.candidates[].refused'",
+    "verl_check": "rcdiag score rollouts.parquet --trainer verl -v",
 }
 
 
@@ -92,7 +94,7 @@ class Rule(Struct, Generic[E], frozen=True, kw_only=True):
 
     @property
     def concerns(self) -> str:
-        """Return what the rule is about: health, correction or constraint."""
+        """Return what the rule is about: health, correction, constraint or verl_check."""
         return self.name.partition(".")[0]
 
     @property
@@ -141,17 +143,17 @@ class Rule(Struct, Generic[E], frozen=True, kw_only=True):
 
 def _shipped() -> Iterable[Rule[Any]]:
     from rcdiag.diagnosis.constraints import CONSTRAINTS
-    from rcdiag.diagnosis.correction_health import CORRECTION_RULES
+    from rcdiag.diagnosis.correction_health import CORRECTION_RULES, VERL_CHECK
     from rcdiag.diagnosis.update_health import UPDATE_RULES
 
-    return (*UPDATE_RULES, *CORRECTION_RULES, *CONSTRAINTS)
+    return (*UPDATE_RULES, *CORRECTION_RULES, *CONSTRAINTS, *VERL_CHECK)
 
 
 RULES: Registry[Rule[Any]] = Registry("rule", _shipped)
 
 
 def rules_of(concern: str) -> dict[str, Rule[Any]]:
-    """Return the rules of one concern by their names: `health`, `correction` or `constraint`."""
+    """Return the rules of one concern, such as `health`, by their names."""
     return {name: rule for name, rule in RULES.items() if rule.concerns == concern}
 
 

@@ -18,6 +18,7 @@ from rcdiag.trainers import TRAINERS, families, find_trainer
 from rcdiag.trainers.conditions import Claim
 from rcdiag.trainers.config_text import VARIABLE
 from rcdiag.trainers.settings_document import MISSING, Document
+from rcdiag.trainers.toml_words import read_settings
 from rcdiag.trainers.trainer import Config, Trainer
 
 
@@ -163,7 +164,20 @@ def _first_word(name: str) -> str:
 
 
 def _check_slips(document: Document, trainer: Trainer, settings: Config, path: Path) -> None:
-    """Refuse a key that looks like a misspelt setting, in a mapping that holds settings."""
+    """Refuse a setting's name that only documents have, or a key that looks like a misspelt one.
+
+    Misspelt ones are looked for in mappings that hold settings, of trainers whose settings stand
+    apart.
+    """
+    for name, words in read_settings(trainer.package).items():
+        if name not in trainer.settings:
+            continue
+        for other, where in words.also_called.items():
+            if document.has(other):
+                raise RcdiagError(
+                    f"{path}: {trainer.name} has no setting `{other}` and does not read it",
+                    hint=f"write `{name}`: only {where} calls it `{other}`",
+                )
     places = trainer.config.places
     if not places:
         return
