@@ -69,7 +69,8 @@ def verl_check_line(result: ScoreResult) -> str:
     checked = {
         name: verl_check(correction.metrics)
         for name, correction in result.corrections.items()
-        if correction.trainer.startswith("verl") and correction.weight_sum is not None
+        if correction.trainer.startswith("verl")
+        and any(key.endswith("/rollout_is_mean") for key in correction.metrics)
     }
     if not checked:
         return ""

@@ -1,4 +1,4 @@
-"""verl from 0.6.0 on: its rollout correction, policy losses and configuration.
+"""verl from its first weights (#2953) on: rollout correction, policy losses, configuration.
 
 The presets are those of verl's `RolloutCorrectionConfig`, by the names that each generation has.
 """
@@ -17,6 +17,7 @@ from rcdiag.trainers.verl import losses
 from rcdiag.trainers.verl.config_findings import config_findings
 from rcdiag.trainers.verl.correction import (
     OPTIONS,
+    by_cap,
     by_k,
     by_ratios,
     by_weights,
@@ -117,6 +118,13 @@ _WITH_K: dict[str, Any] = {
     "write": {"rollout_rs": write_rejections},
 }
 GENERATIONS = (
+    _verl(
+        "verl-20250826",
+        presets={"default": {"tis_imp_ratio_cap": 2.0}, "disabled": {}},
+        read=by_cap,
+        metrics=lambda batch, correction: {},
+        update=losses.UPDATE_20250826,
+    ),
     _verl(
         "verl-0.6.0",
         presets={"default": {"rollout_is": True, "rollout_is_threshold": 2.0}},
