@@ -5,13 +5,16 @@ The presets are those of verl's `RolloutCorrectionConfig`, by the names that eac
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
+from rcdiag.corrections.correction import Correction
 from rcdiag.trainers.loss_choice import LossChoice, number, value
 from rcdiag.trainers.settings_document import Document
+from rcdiag.trainers.settings_table import Settings, read_tables
 from rcdiag.trainers.trainer import Config, Trainer, generation
 from rcdiag.trainers.verl import losses
 from rcdiag.trainers.verl.config_findings import config_findings
@@ -29,6 +32,7 @@ from rcdiag.trainers.verl.metrics import (
     ratio_metrics,
     weights_metrics,
 )
+from rcdiag.trainers.verl.typical import outside_of_guide
 
 __all__ = ["GENERATIONS"]
 
@@ -99,11 +103,16 @@ def clip_range(document: Document, choice: LossChoice) -> LossChoice:
     return replace(choice, own=own, notes=tuple(notes[:1]))
 
 
-def _verl(name: str, **parts: Any) -> Trainer:
+def _verl(name: str, read: Callable[[Settings], Correction], **parts: Any) -> Trainer:
+    table = read_tables(__name__)[name].settings
     return generation(
         name,
         family="verl",
         package=__name__,
+        read=read,
+        traps=lambda settings: outside_of_guide(
+            settings, read(Settings(table, settings)), __name__
+        ),
         whole=lambda document: document.has("actor_rollout_ref"),
         file_findings=partial(config_findings, version=name.removeprefix("verl-")),
         loss=clip_range,
