@@ -37,8 +37,9 @@ would.
 Generations are written as `a`, `a to c`, `c on` (c and all later ones), or several of these,
 separated by commas. A key or setting may have `also_called`: names that documents have for it and
 the code has not, each with the place where it stands. A threshold may have `typical`: the ranges
-that the document `typical_by` names. A text may hold `{name}` for a text of `[header.texts]`. A key's name may hold it for each value of `[header.placeholders.name]`; the texts
-of that table may then hold what the value's own table says, and `numbers` is a sub-table by value.
+that the document `typical_by` names. A text may hold `{name}` for a text of `[header.texts]`. A
+key's name may hold it for each value of `[header.placeholders.name]`; the texts of that table may
+then hold what the value's own table says, and `numbers` is a sub-table by value.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class SettingWords(TomlWords, frozen=True, kw_only=True):
     example: str | None = None
     see: tuple[str, ...] = ()
     also_called: Texts = field(default_factory=dict)  # names that only documents have -> where
-    # Of a threshold: what it bounds, a level or an option of rejection -> the ends of the range that
+    # Of a threshold: what it bounds, a level or an option of rejection -> the range that
     # `typical_by` names.
     typical: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     typical_by: str = ""

@@ -44,7 +44,11 @@ from rcdiag.results.base import by_severity
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
-BY_STEP = ("mismatch-by-step", "tokens-beyond-2-by-step", "ess-by-step", "kappa-by-step")
+BY_STEP = (
+    *("mismatch-by-step", "tokens-beyond-2-by-step", "ess-by-step", "kappa-by-step"),
+    *("kl-by-step", "perplexity-ratio-by-step"),
+    *("weights-by-step", "weights-ess-by-step", "rejected-by-step"),
+)
 # Facts about what the log-probs of a policy are: of which weights, distribution and engine.
 LEADING = (
     "model",
