@@ -74,7 +74,14 @@ class Change:
     may_go: bool = False  # the leaf may be missing; where it is there it is compared
 
 
-CHANGED: tuple[Change, ...] = ()
+CHANGED: tuple[Change, ...] = (
+    Change(
+        old="findings/#",
+        new=NEW_VALUE,
+        reason="a threshold outside of the range that verl's guide names is a note",
+        only=r"config (veto|ratio_style|number_trap)|set veto",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
