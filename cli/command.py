@@ -37,6 +37,8 @@ class Command(TyperCommand):
             params=[_option(parameter, option) for parameter, option in self.own.values()],
             help=function_of(name).says,
             rich_markup_mode="markdown",
+            # `explain` is asked for the flags of trainers: `rcdiag explain --use-tis`.
+            context_settings={"ignore_unknown_options": name == "explain"},
         )
         rare = sum(not self._is_common(str(option.name)) for option in self.params)
         if rare:

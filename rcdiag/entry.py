@@ -23,6 +23,8 @@ class Entry(Struct, frozen=True, kw_only=True):
     name: str = ""
     kind: str = ""
     what: str
+    # Names that documents or earlier code have for it, and the code of today has not -> where.
+    also_called: Mapping[str, str] = field(default_factory=dict)
     formula: str | None = None
     direction: str | None = None
     units: str | None = None

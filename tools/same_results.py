@@ -83,6 +83,12 @@ CHANGED: tuple[Change, ...] = (
             leaf.replace(" 1.0 ", " 20260822 ", 1) if isinstance(leaf, str) else leaf
         ),
     ),
+    Change(
+        old="findings/#",
+        new=NEW_VALUE,
+        reason="a threshold outside of the range that verl's guide names is a note",
+        only=r"config (veto|ratio_style|number_trap)|set veto",
+    ),
 )
 
 

@@ -14,7 +14,7 @@ from rcdiag.entry import Entry
 from rcdiag.glossary import headings
 
 ROWS = (
-    *("what", "formula", "direction", "units", "healthy"),
+    *("what", "also_called", "formula", "direction", "units", "healthy"),
     *("parts", "generations", "example", "links", "see"),
 )
 WIDTH = 110
@@ -68,6 +68,8 @@ def _rows(entry: Entry) -> Iterator[tuple[str, Any]]:
             yield from value.items()
         elif row == "links" and value:
             yield row, "\n".join(f"{text}\n{url}" for text, url in value.items())
+        elif row == "also_called" and value:
+            yield "also called", "\n".join(f"{name}: {where}" for name, where in value.items())
         elif value:
             yield _label(entry, row), value
 

@@ -20,6 +20,7 @@ from rcdiag.pages.score.words import (
     limits,
     preset_lines,
     raw_ess,
+    verl_check_line,
 )
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
 from rcdiag.results.base import counted_rows
@@ -61,6 +62,8 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
         if unchanged := _without_correction(result):
             out.print(f"[dim]no correction: {', '.join(unchanged)}[/]")
         out.print(f"[dim]ESS of the weights as applied{f'; {raw}' if raw else ''}[/]")
+        if check := verl_check_line(result):
+            out.print(f"[dim]{check}[/]")
         draw_against_weights(out, result.diagnosis)
     if result.logged is not None:
         out.print()

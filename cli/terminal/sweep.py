@@ -22,19 +22,23 @@ from rcdiag.results import MetricValue, SweepFamily, SweepResult, SweepRow
 from rcdiag.results.doc import heading_of
 from rcdiag.results.sweep import Candidate, Recommendation
 
-WHY = 3  # lines of a reason without -v
+WHY = 3  # lines of a reason without -v, one less above the line on the guide
 
 
 def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
     """Draw why the choice is one, the candidates nearest to it, and the forecast."""
     advice = result.recommendation
-    reasons = advice.reasons
+    reasons, guide = advice.reasons, advice.guide or ""
     if not verbose:
-        reasons = [shortened_to(reason, out.width - 12, WHY) for reason in reasons[-2:]]
+        # Before the cause is fixed no choice matters, verl's neither.
+        guide = "" if advice.answer == "fix-the-cause" else guide.partition(";")[0]
+        most = WHY - bool(guide)
+        reasons = [shortened_to(reason, out.width - 12, most) for reason in reasons[-2:]]
     lines = [("choice", chosen(result.recommendation))]
     lines += [("why" if index == 0 else "", reason) for index, reason in enumerate(reasons)]
-    if default := by_default(result):
-        lines.append(("default", default))
+    lines += [
+        (label, text) for label, text in (("default", by_default(result)), ("guide", guide)) if text
+    ]
     draw_lines(out, lines)
     if command := to_paste(result):  # on a line of its own, where a long path is not broken
         what = "the configuration" if advice.choice is not None else "one of these"

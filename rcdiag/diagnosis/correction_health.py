@@ -1,7 +1,11 @@
-"""These rules say from where on a number of a correction is a warning or an error."""
+"""These rules say from where on a number of a correction is a warning or an error.
+
+Beside rcdiag's own stand those by which verl's document of 2025-10-27 has a run check itself.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -121,3 +125,66 @@ def correction_level(
     """
     evidence = CorrectionEvidence(correction, numbers, outcome.kept_tokens)
     return worst(level for _, level in judged("correction", evidence))
+
+
+def _verl_rule(
+    key: str, says: str, warns: Callable[[float], bool], beyond: str
+) -> Rule[Mapping[str, float]]:
+    """Make a rule of verl's own check, on what verl logs under a key without its prefix."""
+    return Rule(
+        name=f"verl_check.{key}",
+        says=f"verl's own check: {says}",
+        guide=Guide(
+            warning=1.0,
+            error=math.inf,
+            source="verl of 2025-10-27, docs/advance/rollout_is.md, check_rollout_is_health",
+        ),
+        value=lambda logged: warns(logged[key]),
+        message=lambda logged: f"{key} {logged[key]:.3g}, {beyond}",
+        applies=lambda logged: key in logged,
+        see=(key,),
+    )
+
+
+# As written there: NaN passes, and so does a number at the bound.
+VERL_CHECK: tuple[Rule[Mapping[str, float]], ...] = (
+    _verl_rule(
+        "rollout_is_mean",
+        "the mean weight lies within 0.5 to 2.",
+        lambda mean: mean < 0.5 or mean > 2.0,
+        "outside 0.5 to 2",
+    ),
+    _verl_rule(
+        "rollout_is_eff_sample_size",
+        "the effective sample size is not below 0.3.",
+        lambda size: size < 0.3,
+        "below 0.3",
+    ),
+    _verl_rule(
+        "rollout_is_veto_fraction",
+        "the veto takes out at most 0.1 of the sequences; verl 0.7.1 and later have no veto.",
+        lambda fraction: fraction > 0.1,
+        "above 0.1",
+    ),
+    _verl_rule(
+        "rollout_is_std",
+        "the standard deviation of the weights is at most 1.",
+        lambda deviation: deviation > 1.0,
+        "above 1",
+    ),
+    _verl_rule(
+        "kl", "the KL by k1 lies within -0.1 to 0.1 nats.", lambda kl: abs(kl) > 0.1, "beyond 0.1"
+    ),
+)
+
+
+def verl_check(metrics: Mapping[str, float]) -> tuple[list[str], int]:
+    """Return the warnings of verl's own check of its weights, and how many things it looked at.
+
+    `metrics` are what a generation of verl logs, with prefixes. A later generation lacks some.
+    """
+    logged = {
+        key.rpartition("/")[2].removeprefix("mismatch_"): value for key, value in metrics.items()
+    }
+    tests = judged("verl_check", logged)
+    return [rule.message(logged) for rule, level in tests if level == "warning"], len(tests)

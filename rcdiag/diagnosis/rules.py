@@ -2,8 +2,8 @@
 
 Bounds and their source are a `Guide`. A metric carries its own; a limit of anything else is a
 `Rule` in `RULES`, under the name of what it concerns: `health.` an update, `correction.` a
-correction on one batch, `constraint.` a candidate of a sweep, `log.` the
-numbers of a training log.
+correction on one batch, `constraint.` a candidate of a sweep, `log.` the numbers of a training log,
+`verl_check.` what verl itself would warn of.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ SHOWN_BY = {
     "constraint": "rcdiag sweep rollouts.parquet --json | "
     "jq '.recommendation.candidates[].refused'",
     "log": "rcdiag diagnose metrics.jsonl --json | jq '.logs[].relations[]'",
+    "verl_check": "rcdiag score rollouts.parquet --trainer verl -v",
 }
 
 
@@ -94,7 +95,7 @@ class Rule(Struct, Generic[E], frozen=True, kw_only=True):
 
     @property
     def concerns(self) -> str:
-        """Return what the rule is about: health, correction, constraint or log."""
+        """Return what the rule is about: health, correction, constraint, log or verl_check."""
         return self.name.partition(".")[0]
 
     @property
@@ -143,18 +144,18 @@ class Rule(Struct, Generic[E], frozen=True, kw_only=True):
 
 def _shipped() -> Iterable[Rule[Any]]:
     from rcdiag.diagnosis.constraints import CONSTRAINTS
-    from rcdiag.diagnosis.correction_health import CORRECTION_RULES
+    from rcdiag.diagnosis.correction_health import CORRECTION_RULES, VERL_CHECK
     from rcdiag.diagnosis.logged.relations import LOG_RULES
     from rcdiag.diagnosis.update_health import UPDATE_RULES
 
-    return (*UPDATE_RULES, *CORRECTION_RULES, *CONSTRAINTS, *LOG_RULES)
+    return (*UPDATE_RULES, *CORRECTION_RULES, *CONSTRAINTS, *VERL_CHECK, *LOG_RULES)
 
 
 RULES: Registry[Rule[Any]] = Registry("rule", _shipped)
 
 
 def rules_of(concern: str) -> dict[str, Rule[Any]]:
-    """Return the rules of one concern by their names: `health`, `log`, and so on."""
+    """Return the rules of one concern, such as `health`, by their names."""
     return {name: rule for name, rule in RULES.items() if rule.concerns == concern}
 
 

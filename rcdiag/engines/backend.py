@@ -59,12 +59,14 @@ class LadderRung(IntEnum):
     """Rungs of the ladder of scored policies, from the sampler to the trainer."""
 
     ENGINE_DECODE = 1  # low precision, one token at a time, as it was sampled
-    ENGINE_LOW = 2  # low precision, all tokens at once
-    TRAINER_LOW = 3
-    TRAINER_AUTOCAST = 4
-    TRAINER_LOW_WIDE_HEAD = 5  # low precision with logits in float32
-    ENGINE_FULL = 6
-    TRAINER_FULL = 7
+    ENGINE_QUANTIZED = 2  # weights of 8 bits or less
+    ENGINE_LOW = 3  # low precision, all tokens at once
+    TRAINER_LOW = 4
+    TRAINER_AUTOCAST = 5
+    TRAINER_LOW_WIDE_HEAD = 6  # low precision with logits in float32
+    TRAINER_HALF = 7  # float16, which rounds eight times as finely as bfloat16
+    ENGINE_FULL = 8
+    TRAINER_FULL = 9
 
 
 COMMON_OPTIONS: dict[str, Option] = {

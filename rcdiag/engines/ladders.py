@@ -18,10 +18,12 @@ from rcdiag.errors import RcdiagError, mapping_setting, setting
 LADDERS: dict[str, tuple[str, ...]] = {
     # One engine's low precision, then the trainer's from low to full.
     "precision": (
+        "vllm_fp8=vllm:bfloat16,quantization=fp8",
         "vllm_bf16=vllm:bfloat16",
         "hf_bf16=hf:bfloat16",
         "hf_autocast=hf:float32,autocast=bfloat16",
         "hf_bf16_head32=hf:bfloat16,lm_head=float32",
+        "hf_fp16=hf:float16",
         "hf_fp32=hf:float32",
     ),
     # Decode, prefill and transformers in one precision, then both engines in full precision.
@@ -33,6 +35,9 @@ LADDERS: dict[str, tuple[str, ...]] = {
         "hf_fp32=hf:float32",
     ),
 }
+
+# vLLM quantizes to fp8 on GPUs alone.
+NEED_A_GPU = ("vllm_fp8=vllm:bfloat16,quantization=fp8",)
 
 
 def again(spec: PolicySpec) -> PolicySpec:

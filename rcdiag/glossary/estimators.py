@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from rcdiag.entry import Entry, first_clause
-from rcdiag.glossary.kinds import NameKind
+from rcdiag.glossary.kinds import NameKind, also_called
 from rcdiag.glossary.options import OPTIONS_OF_REJECTION
 from rcdiag.glossary.trainers import PRESETS
 from rcdiag.glossary.words import TERM
@@ -30,6 +30,7 @@ FAMILIES_OF_SWEEP = NameKind(
     definitions=_listed,
     line=lambda family: first_clause(family.about),
     entry=_family,
+    aliases=also_called(_listed()),
 )
 
 

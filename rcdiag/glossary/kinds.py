@@ -47,6 +47,7 @@ PLACES = (
     "words.NAME",
     "logged.KEYS",
     "logged.METRICS_ELSEWHERE",
+    "diagnosis.VERL_CHECK",
     "definitions.FIGURES_OF_REPORTS",
     "fields.FIELDS",  # gives way to all others
 )
@@ -102,8 +103,15 @@ def kinds() -> Iterator[NameKind]:
 
 
 def folded(name: str) -> str:
-    """Write a name so that upper case, spaces, `-` and `_` make no difference."""
-    return re.sub(r"[\s_-]+", "_", name.strip().lower())
+    """Write a name so that upper case, spaces, `-`, `_` and the dashes of a flag do not matter."""
+    return re.sub(r"[\s_-]+", "_", name.strip().lstrip("-").lower())
+
+
+def also_called(definitions: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names that only documents have for some definitions, as aliases of theirs."""
+    return {
+        other: name for name, definition in definitions.items() for other in definition.also_called
+    }
 
 
 def with_headings(names: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from rcdiag.entry import Entry
-from rcdiag.glossary.kinds import NameKind
+from rcdiag.glossary.kinds import NameKind, also_called
 from rcdiag.glossary.metrics import METRICS_OF_PAIRS
 from rcdiag.registry import revision
 from rcdiag.statistics.metrics import METRICS
@@ -41,12 +41,23 @@ def _spellings_at(at: int) -> dict[str, KeyWords]:
             words_by_spelling.setdefault(spelling, words)
     for spelling, words in list(words_by_spelling.items()):
         words_by_spelling.setdefault(spelling.rpartition("/")[2], words)
+    for words in list(words_by_spelling.values()):
+        for name in words.also_called:
+            words_by_spelling.setdefault(name, words)
+            for logger in words.loggers:
+                words_by_spelling.setdefault(logger + name, words)
     return words_by_spelling
 
 
 def find(name: str) -> str | None:
-    """Return a name that some trainer logs, with or without prefix; None for any other name."""
-    return name if _spelt(name) else None
+    """Return a name that some trainer logs, with or without prefix; None for any other name.
+
+    A name that only documents have becomes the one that is logged.
+    """
+    words = _spelt(name)
+    if words is None:
+        return None
+    return listed(words) if name.rpartition("/")[2] in words.also_called else name
 
 
 def bare(name: str) -> str:
@@ -109,6 +120,7 @@ KEYS = NameKind(
     definition=_spelt,
     entry=_entry,
     find=find,
+    aliases=also_called(_listed()),
 )
 
 

@@ -37,11 +37,21 @@ def find(name: str) -> Entry | None:
     """
     if folded(name) in listed():
         place, own_name = listed()[folded(name)]
-        return _with_other_meanings(kind_at(place).explain(own_name), name.strip())
+        entry = _with_other_meanings(kind_at(place).explain(own_name), name.strip())
+        return _named_by_documents(entry, name)
     for kind in kinds():
         if (other := kind.find(name.strip())) is not None:
-            return kind.explain(other)
+            return _named_by_documents(kind.explain(other), name)
     return None
+
+
+def _named_by_documents(entry: Entry, query: str) -> Entry:
+    """Say first whose name it is, where the query is one that only documents have."""
+    for name, where in entry.also_called.items():
+        if folded(query).endswith(folded(name)) and folded(query) != folded(entry.name):
+            says = f"`{name}` is the name of `{entry.name}` in {where}. {entry.what}"
+            return replace(entry, what=says)
+    return entry
 
 
 def _with_terms(entry: Entry) -> Entry:

@@ -11,11 +11,16 @@ from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.describe import describe
 from rcdiag.entry import Entry
 from rcdiag.formats import yaml_value
-from rcdiag.glossary.kinds import NameKind
+from rcdiag.glossary.kinds import NameKind, also_called
 from rcdiag.glossary.losses import called_by_trainers, loss_settings
 from rcdiag.trainers import TRAINERS, families
 from rcdiag.trainers.by_generation import grouped, settings_text
-from rcdiag.trainers.toml_words import SettingWords, read_renamed_presets, read_settings
+from rcdiag.trainers.toml_words import (
+    SettingWords,
+    read_former_presets,
+    read_renamed_presets,
+    read_settings,
+)
 from rcdiag.trainers.trainer import Trainer
 
 
@@ -52,6 +57,17 @@ class NamedPreset(Struct, frozen=True):
         return trainer.read({**trainer.settings, **trainer.presets[self.name]})
 
     @property
+    def also_called(self) -> dict[str, str]:
+        """Names that only documents or unreleased code have for it -> where, and what differs."""
+        packages = dict.fromkeys(trainer.package for trainer in self.having)
+        return {
+            name: ", with ".join(filter(None, [former.where, settings_text(former.settings)]))
+            for package in packages
+            for name, former in read_former_presets(package).items()
+            if former.preset == self.name
+        }
+
+    @property
     def says(self) -> str:
         """What it does in the newest generation that has it, and whether others differ."""
         texts = [describe(self.correction(trainer)) for trainer in self.having]
@@ -73,6 +89,7 @@ class NamedPreset(Struct, frozen=True):
             generations=grouped({one.name: self._in(one) for one in self.having}),
             example=f"rcdiag score rollouts.parquet --trainer {newest.name} --preset {self.name}",
             see=(*renamed, correction.mode, *statistics),
+            also_called=self.also_called,
         )
 
     def _in(self, trainer: Trainer) -> str:
@@ -91,7 +108,11 @@ def _presets() -> Mapping[str, NamedPreset]:
 
 
 PRESETS = NameKind(
-    title="preset", plural="Presets", definitions=_presets, line=lambda preset: preset.says
+    title="preset",
+    plural="Presets",
+    definitions=_presets,
+    line=lambda preset: preset.says,
+    aliases=also_called(_presets()),
 )
 
 
@@ -123,6 +144,23 @@ def _setting(name: str, words: SettingWords) -> Entry:
     return replace(words.entry(), generations=grouped(of_losses | own))
 
 
+def _by_place(name: str) -> str | None:
+    """Return the setting that a trainer has at a dotted place of its configuration file."""
+    last = name.rpartition(".")[2]
+    having = [trainer for trainer in TRAINERS.values() if last in trainer.settings]
+    places = {
+        place
+        for trainer in having
+        for place in (trainer.config.dotted(last), f"{trainer.words.place}.{last}")
+    }
+    return last if name in places else None
+
+
 SETTINGS = NameKind(
-    title="setting", plural="Settings of trainers", definitions=_settings, entry=_setting
+    title="setting",
+    plural="Settings of trainers",
+    definitions=_settings,
+    entry=_setting,
+    find=_by_place,
+    aliases=also_called(_settings()),
 )

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import structs
 
 from rcdiag.entry import Entry, first_clause
-from rcdiag.glossary.kinds import NameKind
+from rcdiag.glossary.kinds import NameKind, also_called
 
 FILE = Path(__file__).with_name("words.toml")
 
@@ -43,7 +43,7 @@ def _kind(name: str, title: str, plural: str) -> NameKind:
         plural=plural,
         definitions=lambda: words()[name],
         line=lambda word: first_clause(word.what),
-        aliases=aliases,
+        aliases=aliases | also_called(words()[name]),
     )
 
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.pages.figures import FIGURES, applying
 from rcdiag.pages.page_figures import draw, draw_into, drawing
-from rcdiag.pages.tabs.diagnosis import BY_STEP
+from rcdiag.pages.tabs.diagnosis import BY_STEP, MORE_BY_STEP
 from rcdiag.results import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Names of several figures that stand beside each other in one.
-GROUPS = {"steps": BY_STEP}
+GROUPS = {"steps": (*BY_STEP, *MORE_BY_STEP)}
 ACROSS, UP = 6.9, 4.8  # inches of a group: the width of a page, and that of two rows
 LETTERS = 8.0  # points, in a group as wide as a page
 

@@ -449,6 +449,17 @@ class Recommendation(Part, frozen=True, kw_only=True):
             added=True,
         ),
     ] = None
+    guide: Annotated[
+        str | None,
+        Doc(
+            "What verl's own guide (docs/algo/rollout_corr_math.md, section 5.3) would choose by "
+            "the size of the mismatch and the length of responses, and why the data say otherwise; "
+            "null where no KL is known. The guide gives no numbers: rcdiag takes k3 below 0.001 "
+            "for negligible and above 0.01 for severe, and a median of 1,000 tokens for long.",
+            see=("choice", "refused", "indistinguishable"),
+            added=True,
+        ),
+    ] = None
     choice_yaml: Annotated[
         dict[str, str],
         Doc(

@@ -19,6 +19,7 @@ from rcdiag.trainers.conditions import Claim
 from rcdiag.trainers.config_text import VARIABLE
 from rcdiag.trainers.newer import meant, newer_setting, with_known_values
 from rcdiag.trainers.settings_document import MISSING, Document
+from rcdiag.trainers.toml_words import read_settings
 from rcdiag.trainers.trainer import Config, Trainer
 
 
@@ -191,8 +192,17 @@ def _newer_settings(
     """Report keys of a file that the generation does not know, and that stand among its settings.
 
     In a block that holds settings of the correction alone that is every key; elsewhere one that
-    looks like a setting.
+    looks like a setting. A name that only documents have is refused: no version reads it.
     """
+    for name, words in read_settings(trainer.package).items():
+        if name not in trainer.settings:
+            continue
+        for other, where in words.also_called.items():
+            if document.has(other):
+                raise RcdiagError(
+                    f"{path}: {trainer.name} has no setting `{other}` and does not read it",
+                    hint=f"write `{name}`: only {where} calls it `{other}`",
+                )
     places = trainer.config.places
     by_key = {place.rpartition(".")[2]: name for name in places for place in places[name]}
     beside = by_key.keys() | set(trainer.config.beside)

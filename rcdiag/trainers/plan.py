@@ -13,6 +13,7 @@ from rcdiag.errors import RcdiagError, did_you_mean, setting
 from rcdiag.results import Finding
 from rcdiag.trainers.newer import meant
 from rcdiag.trainers.settings_document import Document
+from rcdiag.trainers.toml_words import own_setting, read_former_presets
 from rcdiag.trainers.trainer import Config, NotComputed, Refused, Trainer
 
 ARITHMETICS: dict[str, type[np.floating]] = {"float64": np.float64, "float32": np.float32}
@@ -56,9 +57,13 @@ class Plan(Struct, frozen=True):
 def preset_configs(
     trainer: Trainer, names: Sequence[str], overrides: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Config]:
-    """Return settings of the named presets (all without names), with overrides."""
+    """Return settings of the named presets (all without names), with overrides.
+
+    A name that only documents have is taken for the preset that they mean.
+    """
+    presets = {**_former_presets(trainer), **trainer.presets}
     for name in (*names, *overrides):
-        if name not in trainer.presets:
+        if name not in presets:
             raise RcdiagError(
                 f"{trainer.name} has no preset `{name}`",
                 hint=f"{did_you_mean(name, trainer.presets)}there are {', '.join(trainer.presets)}",
@@ -69,8 +74,16 @@ def preset_configs(
                 hint=f"add it: {setting('presets', name, '--preset')}",
             )
     return {
-        name: {**trainer.presets[name], **overrides.get(name, {})}
-        for name in (names or trainer.presets)
+        name: {**presets[name], **overrides.get(name, {})} for name in (names or trainer.presets)
+    }
+
+
+def _former_presets(trainer: Trainer) -> dict[str, Config]:
+    """Return the presets of a generation by names that no generation has."""
+    return {
+        name: {**trainer.presets[former.preset], **former.settings}
+        for name, former in read_former_presets(trainer.package).items()
+        if former.preset in trainer.presets and former.settings.keys() <= trainer.settings.keys()
     }
 
 
@@ -109,7 +122,12 @@ def plan_corrections(
 
 
 def _unknown_setting(trainer: Trainer, preset: str, config: Config, name: str) -> RcdiagError:
-    """Suggest the setting that was probably meant."""
+    """Suggest the setting that was probably meant, or the trainer's own name for it."""
+    if (own := own_setting(trainer.package, name)) is not None and own[0] in trainer.settings:
+        return RcdiagError(
+            f"{preset}: {trainer.name} has no setting `{name}`",
+            hint=f"`{own[0]}`: only {own[1]} calls it `{name}`",
+        )
     near = meant(trainer, config, name, config[name])
     return RcdiagError(
         f"{preset}: {trainer.name} has no setting `{name}` ({trainer.words.until})",

@@ -5,15 +5,17 @@ A trainer's package holds these files, with one table for each thing that has a 
 - `generations.toml`: a table for each generation of the trainer, the oldest first, with
   `released`, `place` (where its settings stand in its own config), `says`, `source`, and `claims`:
   rules by which a configuration file is recognised as its own (`ClaimRule`). `[header]` may list
-  `renamed_presets`: the names that one preset had, the oldest first.
+  `renamed_presets`: the names that one preset had, the oldest first; and `former_presets`: names
+  that only documents or unreleased code have, with the preset that each stands for.
 - `keys.toml`: a table for each number that the trainer logs, by its name without prefix. Only
   `says` must be there. `logged_by` names the generations that log the key (without it, all),
   `detail` what holds in each of them, the sub-table `generations` what differs between them, and
   `losses` what each policy loss computes. `example` says on what the key is computed, `numbers`
   what comes out, as one number or as a sub-table by generation. `result` says where rcdiag has
-  the number if not among the trainer's metrics. `[header]` has the `families` of keys: their
-  prefix by generation, and what holds for each key of the family. A key that names no `family`
-  is of the first one. `loggers` are what the trainer's logger may put before any key.
+  the number if not among the trainer's metrics; or that it is `not observable`, as what needs more
+  than a table holds, or `a constant`. `[header]` has the `families` of keys: their prefix by
+  generation, and what holds for each key of the family. A key that names no `family` is of the
+  first one. `loggers` are what the trainer's logger may put before any key.
 - `settings.toml`: a table for each setting, with `says` and, where they differ, `generations`; and
   the columns that `rcdiag.trainers.settings_table` reads.
 - `terms.toml`: a table for what the trainer calls a name that rcdiag explains: a policy loss, an
@@ -33,9 +35,11 @@ with the tables `generations`, `keys`, `settings`, `terms` and `findings`; each 
 would.
 
 Generations are written as `a`, `a to c`, `c on` (c and all later ones), or several of these,
-separated by commas. A text may hold `{name}` for a text of `[header.texts]`. A key's name may
-hold it for each value of `[header.placeholders.name]`; the texts of that table may then hold what
-the value's own table says, and `numbers` is a sub-table by value.
+separated by commas. A key or setting may have `also_called`: names that documents have for it and
+the code has not, each with the place where it stands. A threshold may have `typical`: the ranges
+that the document `typical_by` names. A text may hold `{name}` for a text of `[header.texts]`. A
+key's name may hold it for each value of `[header.placeholders.name]`; the texts of that table may
+then hold what the value's own table says, and `numbers` is a sub-table by value.
 """
 
 from __future__ import annotations
@@ -99,6 +103,7 @@ class KeyWords(TomlWords, frozen=True, kw_only=True):
     losses: Texts  # policy loss -> its formula
     result: str | None = None  # where rcdiag has the number if not in the trainer's metrics
     see: tuple[str, ...] = ()
+    also_called: Texts = field(default_factory=dict)  # whole keys that only documents have -> where
     pattern: str | None = None  # the name of the table if that holds a placeholder
     loggers: tuple[str, ...] = ()
 
@@ -112,6 +117,7 @@ class KeyWords(TomlWords, frozen=True, kw_only=True):
             healthy=self.healthy,
             example=self.example,
             see=self.see,
+            also_called=self.also_called,
         )
 
     @property
@@ -141,15 +147,23 @@ class SettingWords(TomlWords, frozen=True, kw_only=True):
     healthy: str | None = None
     example: str | None = None
     see: tuple[str, ...] = ()
+    also_called: Texts = field(default_factory=dict)  # names that only documents have -> where
+    # Of a threshold: what it bounds, a level or an option of rejection -> the range that
+    # `typical_by` names.
+    typical: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    typical_by: str = ""
 
     def entry(self) -> Entry:
         """Say what the setting means, whichever generation has it."""
+        ranges = [f"{low:g} to {high:g} for {of}" for of, (low, high) in self.typical.items()]
+        typical = f"{self.typical_by} names {', '.join(ranges)}" if ranges else None
         return Entry(
             what=self.says,
             units=self.unit,
-            healthy=self.healthy,
+            healthy="; ".join(filter(None, [self.healthy, typical])) or None,
             example=self.example,
             see=self.see,
+            also_called=self.also_called,
         )
 
 
@@ -197,6 +211,7 @@ class _KeyRow(TomlWords, frozen=True, kw_only=True):
     generations: dict[str, str] = field(default_factory=dict)
     losses: dict[str, str] = field(default_factory=dict)
     result: str | None = None
+    also_called: dict[str, str] = field(default_factory=dict)
 
 
 class _Family(TomlWords, frozen=True, kw_only=True):
@@ -231,8 +246,17 @@ class _TermRow(TomlWords, frozen=True, kw_only=True):
     numbers: float | dict[str, float] = field(default_factory=dict)
 
 
+class FormerPreset(TomlWords, frozen=True, kw_only=True):
+    """A preset by a name that no generation has: which preset it is, and where the name stands."""
+
+    preset: str
+    where: str
+    settings: dict[str, Any] = field(default_factory=dict)  # that differ from the preset's
+
+
 class _GenerationsHeader(TomlWords, frozen=True, kw_only=True):
     renamed_presets: tuple[tuple[str, ...], ...] = ()
+    former_presets: dict[str, FormerPreset] = field(default_factory=dict)
 
 
 @cache
@@ -251,6 +275,29 @@ def read_renamed_presets(package: str) -> dict[str, tuple[str, ...]]:
         for chain in header.renamed_presets
         for name in chain
     }
+
+
+@cache
+def read_former_presets(package: str) -> dict[str, FormerPreset]:
+    """Return the presets that only documents or unreleased code name so, by that name."""
+    return (
+        TomlFile.read(package, "generations.toml")
+        .table("header")
+        .as_a(_GenerationsHeader)
+        .former_presets
+    )
+
+
+def own_setting(package: str, name: str) -> tuple[str, str] | None:
+    """Return the setting that documents call `name`, and the place where they do; or None."""
+    return next(
+        (
+            (setting, words.also_called[name])
+            for setting, words in read_settings(package).items()
+            if name in words.also_called
+        ),
+        None,
+    )
 
 
 @cache
@@ -375,6 +422,7 @@ def _key(
         },
         result=row.result,
         see=row.see,
+        also_called=row.also_called,
         pattern=pattern,
         loggers=header.loggers,
     )

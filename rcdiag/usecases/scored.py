@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
+from rcdiag.engines.gpus import gpus_here
+from rcdiag.engines.ladders import LADDERS, NEED_A_GPU, again, spec_of, to_repeat
 from rcdiag.engines.notation import default_policies, parse_policy
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, one_of, setting
@@ -73,8 +74,8 @@ def wanted_policies(
     """The policies to score.
 
     `model` alone means those of the default pair that the table lacks. Policies of a ladder that
-    the table has stay as they are. With `noise_floor` one policy is scored once more, in batches of
-    another composition.
+    the table has stay as they are, and those that need a GPU are left out where there is none. With
+    `noise_floor` one policy is scored once more, in batches of another composition.
     """
     default_model = None if model is None else str(model)
     ladders = [ladder] if isinstance(ladder, str) else list(ladder)
@@ -84,6 +85,11 @@ def wanted_policies(
         name = text.partition("=")[0]
         if name in table.policies:
             progress.say(f"{name}: already in the table")
+        elif text in NEED_A_GPU and not gpus_here():
+            progress.say(
+                f"{name}: left out, its engine needs a GPU for it and there is none here; "
+                f"{setting('policies', text, '--policy')} scores it all the same"
+            )
         else:
             texts.append(text)
     if not texts and not ladders and default_model is not None:

@@ -24,6 +24,14 @@ def test_nothing_empty_is_shown(rcdiag):
     assert "healthy" not in ran.out
 
 
+def test_a_flag_that_only_a_document_has(rcdiag):
+    ran = rcdiag("explain", "--mis-level")
+    assert ran.code == 0
+    shown = " ".join(ran.out.split())
+    assert shown.startswith("tis_level setting what `mis_level` is the name of `tis_level` in the")
+    assert "also called mis_level: the README of slime's MIS helper" in shown
+
+
 def test_brackets_are_no_markup(rcdiag):
     assert "[1/upper, 1/lower]" in rcdiag("explain", "mirrored-bounds").out
     assert "E[ratio - 1 - log_ratio]" in rcdiag("explain", "k3_kl").out

@@ -75,3 +75,12 @@ def test_a_wrong_file_is_an_error_before_anything_is_computed(rcdiag, table, tmp
     assert ran.code == 2
     assert "cannot be read" in ran.err
     assert ran.out == ""
+
+
+def test_keys_that_only_a_document_has_are_compared(rcdiag, table, tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    data = {"mismatch_kl": -0.4 / 9, "mis_truncate_fraction": 0.0}
+    path.write_text(json.dumps({"step": 7, **data}) + "\n")
+    document = rcdiag("score", table, "--logged", path, "--trainer", "slime", "--json").document
+    keys = {key["key"]: key["agrees"] for key in document["logged"]["keys"]}
+    assert keys == {"mismatch_kl": True, "mis_truncate_fraction": True}

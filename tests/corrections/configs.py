@@ -259,6 +259,8 @@ def configs_of(trainer: str) -> SearchStrategy[Config]:
         return OTHERS[trainer]
     if trainer in OF_NEW:
         return OF_NEW[trainer]
+    if trainer == "verl-20250826":
+        return st.fixed_dictionaries({"tis_imp_ratio_cap": UPPER | st.just(-1.0)})
     if trainer in ("verl-0.6.0", "verl-20251027"):
         return weights_alone()
     if trainer in ("verl-0.6.1", "verl-20251203", "verl-0.7.0"):

@@ -34,6 +34,7 @@ def test_identical_policies_need_no_correction(trainer, batch):
         ends = ("_kl", "/kl", "ppl_diff", "_fraction", "k3_kl", "fraction_high", "oob_ratio")
         gaps = {key: value for key, value in result.metrics.items() if key.endswith(ends)}
         logs_many = trainer.startswith(("verl", "slime")) and not name.endswith("_by_flag")
+        logs_many &= trainer != "verl-20250826"  # which logs nothing of its weights
         assert len(gaps) >= 3 or not logs_many, name
         assert set(gaps.values()) <= {0.0}, name
         assert result.actual["ess_token_applied"] == pytest.approx(1.0, abs=1e-12), name

@@ -71,6 +71,37 @@ def test_an_unknown_preset_offers_the_near_one(trainer, name, near):
         preset_configs(find_trainer(trainer), [], {name: {}})
 
 
+@pytest.mark.parametrize(
+    ("trainer", "name", "preset", "differs"),
+    [
+        ("verl-0.9", "token_is", "decoupled_token_is", {}),
+        ("verl-0.6.1", "seq_is_rs", "decoupled_seq_is_rs", {}),
+        ("verl-0.6.1", "geo_mis", "decoupled_geo_rs", {"rollout_rs_threshold_lower": 0.999}),
+        ("verl-0.6.1", "pure_is", "pg_is", {}),
+    ],
+)
+def test_a_preset_by_a_name_of_unreleased_code(trainer, name, preset, differs):
+    own = find_trainer(trainer)
+    expected = {**own.presets[preset], **differs}
+    assert preset_configs(own, [name], {}) == {name: expected}
+    changed = preset_configs(own, [name], {name: {"rollout_is_batch_normalize": True}})
+    assert changed == {name: {**expected, "rollout_is_batch_normalize": True}}
+
+
+def test_a_generation_has_no_former_preset_whose_settings_it_lacks():
+    with pytest.raises(RcdiagError, match=r"verl-0\.9 has no preset `geo_mis`"):
+        preset_configs(find_trainer("verl-0.9"), ["geo_mis"], {})
+
+
+def test_a_setting_by_a_name_of_a_document_is_refused_with_its_own_name():
+    configs = {"default": {"mis_level": "sequence"}}
+    with pytest.raises(RcdiagError) as error:
+        plan_corrections(find_trainer("slime"), configs)
+    assert error.value.hint == (
+        "`tis_level`: only the README of slime's MIS helper calls it `mis_level`"
+    )
+
+
 def test_a_number_truncates_and_a_pair_pops():
     assert read("verl-0.9", rollout_is="token").weighting == Weighting("token", 2.0)
     same = read("verl-0.9", rollout_is="token", rollout_is_threshold=" 2.0 ")

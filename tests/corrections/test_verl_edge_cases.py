@@ -9,7 +9,7 @@ from rcdiag.trainers import TRAINERS
 from tests.corrections.builders import padded, result_of, without_prefix
 
 BY_K = ("verl-0.7.1", "verl-0.8.0", "verl-0.9")
-OLD = ("verl-0.6.0", "verl-20251027")
+OLD = ("verl-20250826", "verl-0.6.0", "verl-20251027")
 TOKEN = {"rollout_is": "token", "rollout_is_threshold": 2.0}
 HUGE = (np.exp(20.0) + 2.0) / 3.0
 SEQUENCE = {"rollout_is": "sequence", "rollout_is_threshold": 2.0}

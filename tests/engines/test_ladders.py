@@ -42,7 +42,8 @@ def wanted(
 @pytest.mark.parametrize("text", TEXTS)
 def test_every_text_of_a_ladder_is_a_policy(text):
     spec = parse_policy(text, "m")
-    assert (spec.model, passed_on(spec)) == ("m", {})
+    quantized = {"quantization": "fp8"} if spec.name == "vllm_fp8" else {}
+    assert (spec.model, passed_on(spec)) == ("m", quantized)
 
 
 @pytest.mark.parametrize("name", LADDERS)
@@ -147,7 +148,19 @@ def test_what_the_table_has_of_a_ladder_is_left_out():
     assert wanted(ladders=["engine"], there=everything) == []
 
 
-def test_two_ladders_together_score_a_policy_once():
+@pytest.mark.parametrize(("visible", "left_out"), [("", ["vllm_fp8"]), ("0", [])])
+def test_fp8_is_left_out_without_a_gpu(monkeypatch, visible, left_out):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    everything = [text.partition("=")[0] for text in LADDERS["precision"]]
+    names = names_of(wanted(ladders=["precision"]))
+    assert [name for name in everything if name not in names] == left_out
+    # Asked for by itself it is scored anyway, or refused by the engine.
+    asked = wanted(texts=["vllm_fp8=vllm:bfloat16,quantization=fp8"], ladders=["precision"])
+    assert "vllm_fp8" in names_of(asked)
+
+
+def test_two_ladders_together_score_a_policy_once(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     names = names_of(wanted(ladders=["engine", "precision"]))
     assert len(names) == len(set(names)) == len(TEXTS)
 

@@ -120,7 +120,7 @@ def test_an_unknown_name_offers_the_nearest(wrong, near):
 
 
 def test_groups_of_trainers_are_written_short():
-    assert label(TRAINERS).startswith("verl-0.6.0 to verl-0.9, slime, trl-1.16")
+    assert label(TRAINERS).startswith("verl-20250826 to verl-0.9, slime, trl-1.16")
     assert label(["slime", "verl-0.6.1", "verl-0.6.0"]) == "verl-0.6.0, verl-0.6.1, slime"
     assert grouped({"verl-0.6.0": "a", "slime": "b", "verl-0.7.0": "a"}) == {
         "verl-0.6.0, verl-0.7.0": "a",

@@ -149,7 +149,7 @@ def test_advantages_of_three_samples_of_a_prompt():
 
 
 def test_a_setting_of_a_loss_says_its_default_and_what_trainers_call_it():
-    verl = "verl-0.6.0 to verl-0.9"
+    verl = "verl-20250826 to verl-0.9"
     assert explain("clip_low").generations[verl] == "clip_ratio_low, default 0.2"
     assert explain("clip_c").generations == {
         verl: "clip_ratio_c, default 3.0",

@@ -85,3 +85,7 @@ def taken(
 ) -> types.SimpleNamespace:
     """Return definitions of a file as attributes; they are executed once."""
     return types.SimpleNamespace(**checkout.definitions(file, names, space))
+
+
+# The weights of verl #2953 are in no package: those came between 0.5.0 and 0.6.0.
+VERL = Checkout("verl", "RCDIAG_VERL", "https://github.com/verl-project/verl", "b8dc5377c")

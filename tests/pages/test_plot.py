@@ -25,6 +25,7 @@ from rcdiag.pages.page_figures import draw
 from rcdiag.pages.save import save_figures
 from rcdiag.pages.score.sequences import paths, running
 from rcdiag.pages.sweep.families import family_figures
+from rcdiag.pages.tabs.diagnosis import BY_STEP, MORE_BY_STEP
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
@@ -41,7 +42,7 @@ def result():
 def test_steps_are_drawn_in_one_figure(result):
     figure = result.plot("steps")
     assert isinstance(figure, Figure)
-    assert len(figure.axes) == 4
+    assert len(figure.axes) == len(BY_STEP) + len(MORE_BY_STEP)
     (curve, *_) = figure.axes[0].lines
     assert curve.get_xdata().tolist() == sorted(map(int, result.steps))
     values = [result.steps[step].mismatch["k3_kl"].value for step in sorted(result.steps, key=int)]
@@ -189,7 +190,7 @@ def test_a_notebook_has_a_drawn_cell_for_each_figure_and_loads_the_result(result
         ast.parse(cell["source"])
     assert "rcdiag.load_result('results/score.json')" in code[1]["source"]
     drawn = {cell["source"]: cell["outputs"] for cell in code if cell["outputs"]}
-    by_step = {"mismatch-by-step", "tokens-beyond-2-by-step", "ess-by-step", "kappa-by-step"}
+    by_step = {*BY_STEP, *MORE_BY_STEP}
     names = {spec.name for spec in applying(result)} - by_step
     assert set(drawn) == {f'score.plot("{name}")' for name in {*names, "steps"}}
     for outputs in drawn.values():

@@ -33,7 +33,7 @@ ADDED_SINCE = {
     *("rows_left_out", "pair_reason", "diagnosis", "logged", "token_means", "sequence_means"),
     *("matched_by", "gradient_bias", "gradient_bias_high"),
     "gradient_noise",
-    "trainer_default",
+    *("trainer_default", "guide"),
 }
 
 

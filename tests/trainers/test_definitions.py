@@ -32,7 +32,7 @@ NORMALISED = {
     "verl": {"rollout_is": "token", "rollout_is_batch_normalize": True},
     "slime": {"tis_batch_normalize": True},
 }
-OLD = ("verl-0.6.0", "verl-20251027")
+OLD = ("verl-20250826", "verl-0.6.0", "verl-20251027")
 
 
 def test_the_newest_generation_has_the_name_of_the_trainer() -> None:

@@ -88,3 +88,19 @@ def test_a_command_that_calls_the_helper_says_where_its_settings_are(tmp_path):
     (outcome,) = result.corrections.values()
     assert outcome.metrics["mis_tis_weight_before_bound"] == pytest.approx(0.796904, abs=1e-6)
     assert "helper-settings-elsewhere" in [finding.slug for finding in result.findings]
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "own"),
+    [
+        ("--mis-level sequence", "mis_level", "tis_level"),
+        ("--use-rollout-correction", "use_rollout_correction", "use_tis"),
+    ],
+)
+def test_a_flag_that_only_the_readme_has_is_refused(tmp_path, flags, name, own):
+    with pytest.raises(rcdiag.RcdiagError, match=f"slime has no setting `{name}`") as error:
+        corrected(tmp_path, SCRIPT.format(flags=flags))
+    assert (
+        error.value.hint
+        == f"write `{own}`: only the README of slime's MIS helper calls it `{name}`"
+    )

@@ -40,7 +40,7 @@ MORE_SETTINGS: dict[str, tuple[Config, ...]] = {
 def _settings(trainer: str) -> Iterator[Config]:
     """Settings under which a trainer logs all that it can, those of worked numbers first."""
     has = TRAINERS[trainer].settings
-    if TRAINERS[trainer].family not in ("verl", "slime"):
+    if TRAINERS[trainer].family not in ("verl", "slime") or trainer == "verl-20250826":
         yield from MORE_SETTINGS.get(trainer, ())
         presets = TRAINERS[trainer].presets
         yield from (presets[name] for name in sorted(presets, key=lambda it: "token_" not in it))

@@ -161,6 +161,9 @@ def _entry(entry: Entry, page: str) -> str:
 
 
 def _rows(entry: Entry, page: str) -> Iterator[str]:
+    if entry.also_called:
+        names = (f"<code>{name}</code> ({where})" for name, where in entry.also_called.items())
+        yield _row("also called", ", ".join(names))
     if entry.formula:
         yield _row("formula", f"<code>{html.escape(entry.formula)}</code>")
     for label in ("direction", "units", "healthy"):

@@ -20,6 +20,8 @@ def _load(spec: PolicySpec, max_length: int) -> HfEngine:
 
 def _own_place(about: Mapping[str, Any]) -> LadderRung | None:
     options = about.get("options") or {}
+    if about.get("dtype") == "float16":
+        return LadderRung.TRAINER_HALF
     if is_low_precision(about):
         return LadderRung.TRAINER_LOW_WIDE_HEAD if options.get("lm_head") == "float32" else None
     return LadderRung.TRAINER_AUTOCAST if "autocast" in options else None

@@ -20,8 +20,10 @@ def _load(spec: PolicySpec, max_length: int) -> VllmEngine:
 
 
 def _own_place(about: Mapping[str, Any]) -> LadderRung | None:
-    decodes = (about.get("options") or {}).get("path") == "decode"
-    return LadderRung.ENGINE_DECODE if decodes and is_low_precision(about) else None
+    options = about.get("options") or {}
+    if options.get("path") == "decode" and is_low_precision(about):
+        return LadderRung.ENGINE_DECODE
+    return LadderRung.ENGINE_QUANTIZED if options.get("quantization") else None
 
 
 def _check(spec: PolicySpec) -> None:

@@ -1,13 +1,14 @@
-"""Figures of metrics of the mismatch over training steps, one for each metric."""
+"""Figures over training steps: metrics of the mismatch, and what corrections do at each step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine, Tone
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.score.profiles import with_ends
-from rcdiag.results import MetricValue, ScoreResult
+from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
+from rcdiag.results.score import StepResult
 
 SIZES = ("k3_kl", "ratio_outside_2")  # metrics that grow over decades when training collapses
 DECADES_APART = 100.0
@@ -72,6 +73,132 @@ def step_chart(metric: str, label: str) -> Callable[[ScoreResult], Chart]:
     return chart
 
 
+# A number of a correction at one step; None where it has none.
+NumberAtStep = Callable[[StepResult, CorrectionResult], float | None]
+TONES: tuple[Tone, ...] = ("first", "second", "ink")  # of at most so many presets
+
+
+def mean_weight(step: StepResult, correction: CorrectionResult) -> float | None:
+    """Return the mean weight of the tokens, before rejection and batch normalisation."""
+    if correction.weight_sum is None or not step.num_tokens:
+        return None
+    return correction.weight_sum / step.num_tokens
+
+
+def effective_tokens(step: StepResult, correction: CorrectionResult) -> float | None:
+    """Return the effective sample size of the tokens by their applied weights, a fraction."""
+    size: float | None = correction.actual["ess_token_applied"]
+    return None if correction.weight_sum is None else size
+
+
+def rejected_tokens(step: StepResult, correction: CorrectionResult) -> float | None:
+    """Return the share of the tokens that rejection or a veto takes out of the loss mask."""
+    return 1.0 - correction.kept_tokens / step.num_tokens if step.num_tokens else None
+
+
+def series_of_presets(
+    result: ScoreResult, number: NumberAtStep, *, without: float | None = None
+) -> dict[str, list[float | None]]:
+    """Return a number of each preset at every step in order; presets with equal ones share a name.
+
+    A preset is left out whose numbers are all None, or all `without`. Three are taken, those whose
+    numbers differ most over the steps first.
+    """
+    steps = [result.steps[step] for step in sorted(result.steps, key=int)]
+    alike: dict[tuple[float | None, ...], list[str]] = {}
+    for name in result.corrections:
+        values = tuple(number(step, step.corrections[name]) for step in steps)
+        if set(values) - {None, without}:
+            alike.setdefault(values, []).append(name)
+    known = {values: [one for one in values if one is not None] for values in alike}
+    most = sorted(alike, key=lambda values: max(known[values]) - min(known[values]), reverse=True)
+    return {
+        f"{alike[values][0]} (+{len(alike[values]) - 1})"
+        if len(alike[values]) > 1
+        else alike[values][0]: list(values)
+        for values in most[: len(TONES)]
+    }
+
+
+def lines_over_steps(
+    result: ScoreResult,
+    series: Mapping[str, Sequence[float | None]],
+    axis: ChartAxis,
+    levels: Sequence[ReferenceLine] = (),
+) -> Chart:
+    """Make the chart of a few series over training steps, with lines across at some values."""
+    steps = sorted(map(int, result.steps))
+    marks = [
+        Mark(
+            shape="line",
+            x="step",
+            y=name,
+            label=name if len(series) > 1 else "",
+            tone=tone,
+            points=len(steps) <= MOST_POINTS,
+        )
+        for name, tone in zip(series, TONES, strict=False)
+    ]
+    at_changes = [ReferenceLine(at=step, label=f"from step {step}") for step in changes(result)]
+    return Chart(
+        columns=("step", *series),
+        rows=list(zip(steps, *series.values(), strict=True)),
+        panels=[
+            Panel(
+                x=ChartAxis(label="training step", whole=True),
+                y=axis,
+                marks=marks,
+                rules=[*levels, *at_changes],
+                height=0.62,
+            )
+        ],
+    )
+
+
+def _of_presets(
+    name: str,
+    title: str,
+    number: NumberAtStep,
+    axis: ChartAxis,
+    levels: Sequence[ReferenceLine],
+    says: str,
+    without: float | None = None,
+) -> FigureSpec:
+    def series(result: ScoreResult) -> dict[str, list[float | None]]:
+        return series_of_presets(result, number, without=without)
+
+    return FigureSpec(
+        name=name,
+        kind="score",
+        title=title,
+        says=says,
+        chart=lambda result: lines_over_steps(result, series(result), axis, levels),
+        applies=lambda result: bool(result.steps) and bool(series(result)),
+        adds=_adds,
+    )
+
+
+def _of_metrics(
+    name: str, title: str, metrics: Sequence[str], axis: ChartAxis, ideal: float, says: str
+) -> FigureSpec:
+    def chart(result: ScoreResult) -> Chart:
+        series = {
+            metric: [value.value for value in values_by_step(result, metric).values()]
+            for metric in metrics
+        }
+        return lines_over_steps(result, series, axis, [ReferenceLine(at=ideal, axis="y")])
+
+    return FigureSpec(
+        name=name,
+        kind="score",
+        title=title,
+        says=says,
+        chart=chart,
+        applies=lambda result: bool(result.steps),
+        adds=_adds,
+    )
+
+
 def _adds(result: ScoreResult) -> str:
     named = [str(step) for step in changes(result)]
     return f"Dashed: the cause shows from step {' and '.join(named)} on." if named else ""
@@ -118,5 +245,54 @@ FIGURES = (
         "kappa",
         "kappa",
         "Near 1 the recorded policy sampled; a fall is a step at which it did not.",
+    ),
+    _of_metrics(
+        "kl-by-step",
+        "Two estimates of the KL by training step",
+        ("k1_kl", "k3_kl"),
+        ChartAxis(label="nats per token"),
+        0.0,
+        "Both estimate KL(sampler || trainer) and agree where the recorded policy sampled; k1 may "
+        "be negative. Apart from each other they are no KL.",
+    ),
+    _of_metrics(
+        "perplexity-ratio-by-step",
+        "Ratio of perplexities by training step",
+        ("ppl_ratio",),
+        ChartAxis(label="trainer / sampler"),
+        1.0,
+        "Above 1 by the KL where the recorded policy sampled. Below 1 by more than noise tokens "
+        "are likelier to the trainer than to the policy that is said to have sampled them.",
+    ),
+    _of_presets(
+        "weights-by-step",
+        "Mean weight by training step",
+        mean_weight,
+        ChartAxis(label="mean weight of the tokens"),
+        [ReferenceLine(at=1.0, axis="y")],
+        "Of presets with weights, the three whose mean weight moves most. Near 1 they leave the "
+        "gradient its size; below 1 the bounds take more than ratios above 1 add.",
+    ),
+    _of_presets(
+        "weights-ess-by-step",
+        "Effective sample size under the weights by training step",
+        effective_tokens,
+        ChartAxis(label="ESS of tokens (fraction)", start=0.0, end=1.0),
+        [
+            ReferenceLine(at=0.5, axis="y", dashed=True),
+            ReferenceLine(at=0.3, axis="y", dashed=True),
+        ],
+        "Of presets with weights, by the weights that enter the loss, 0 for rejected tokens. By "
+        "verl's guide 0.5 is good and 0.3 a warning: the dashed lines.",
+    ),
+    _of_presets(
+        "rejected-by-step",
+        "Rejected tokens by training step",
+        rejected_tokens,
+        ChartAxis(label="share of tokens", start=0.0, percent=True),
+        [ReferenceLine(at=0.1, axis="y", dashed=True)],
+        "Tokens that rejection or a veto takes out of the loss. verl's guide wants less than 10%, "
+        "the dashed line.",
+        without=0.0,
     ),
 )

@@ -7,6 +7,7 @@ from math import isfinite
 
 from msgspec import Struct
 
+from rcdiag.diagnosis.correction_health import verl_check
 from rcdiag.formats import effective, fraction, part_of, plural, with_interval
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, SequenceTokens
 from rcdiag.statistics.metrics import METRICS
@@ -61,6 +62,28 @@ def raw_ess(result: ScoreResult) -> str:
     if token is None or sequence is None:
         return ""
     return f"of raw ratios: tokens {fraction(token)}, sequences {fraction(sequence)}"
+
+
+def verl_check_line(result: ScoreResult) -> str:
+    """Say what verl's own check of its weights would warn of; empty for other trainers."""
+    checked = {
+        name: verl_check(correction.metrics)
+        for name, correction in result.corrections.items()
+        if correction.trainer.startswith("verl")
+        and any(key.endswith("/rollout_is_mean") for key in correction.metrics)
+    }
+    if not checked:
+        return ""
+    worst = max(checked, key=lambda name: len(checked[name][0]))
+    warnings, tests = checked[worst]
+    if not warnings:
+        return f"verl's own check (check_rollout_is_health): no warning for any of {len(checked)}"
+    quiet = sum(not warnings for warnings, _ in checked.values())
+    others = f"; none for {quiet} of {len(checked)} presets" if len(checked) > 1 else ""
+    return (
+        f"verl's own check (check_rollout_is_health): {len(warnings)} of {tests} warnings for "
+        f"{worst}: {'; '.join(warnings)}{others}"
+    )
 
 
 class CorrectionRow(Struct, frozen=True):

@@ -46,6 +46,11 @@ from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 BY_STEP = ("mismatch-by-step", "tokens-beyond-2-by-step", "ess-by-step", "kappa-by-step")
+# Of these the page shows one at a time.
+MORE_BY_STEP = (
+    *("weights-by-step", "weights-ess-by-step", "rejected-by-step"),
+    *("kl-by-step", "perplexity-ratio-by-step"),
+)
 # Facts about what the log-probs of a policy are: of which weights, distribution and engine.
 LEADING = (
     "model",
@@ -248,6 +253,8 @@ def _steps(results: DumpResults) -> Section | None:
         return None
     how = "Bands are 95% intervals over prompt groups, where there is one."
     blocks: list[Block] = [Paragraph(text=how, soft=True), Figures(items=figures)]
+    if more := figures_of(results.score, MORE_BY_STEP):
+        blocks.append(Figures(items=more, picker="Also by training step"))
     return Section(title="Over the training steps", blocks=blocks, name="steps")
 
 

@@ -1,22 +1,26 @@
-"""verl from 0.6.0 on: its rollout correction, policy losses and configuration.
+"""verl from its first weights (#2953) on: rollout correction, policy losses, configuration.
 
 The presets are those of verl's `RolloutCorrectionConfig`, by the names that each generation has.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
+from rcdiag.corrections.correction import Correction
 from rcdiag.trainers.loss_choice import LossChoice, number, value
 from rcdiag.trainers.settings_document import Document
+from rcdiag.trainers.settings_table import Settings, read_tables
 from rcdiag.trainers.trainer import Config, Trainer, generation
 from rcdiag.trainers.verl import losses
 from rcdiag.trainers.verl.config_findings import config_findings
 from rcdiag.trainers.verl.correction import (
     OPTIONS,
+    by_cap,
     by_k,
     by_ratios,
     by_weights,
@@ -28,6 +32,7 @@ from rcdiag.trainers.verl.metrics import (
     ratio_metrics,
     weights_metrics,
 )
+from rcdiag.trainers.verl.typical import outside_of_guide
 
 __all__ = ["GENERATIONS"]
 
@@ -98,11 +103,16 @@ def clip_range(document: Document, choice: LossChoice) -> LossChoice:
     return replace(choice, own=own, notes=tuple(notes[:1]))
 
 
-def _verl(name: str, **parts: Any) -> Trainer:
+def _verl(name: str, read: Callable[[Settings], Correction], **parts: Any) -> Trainer:
+    table = read_tables(__name__)[name].settings
     return generation(
         name,
         family="verl",
         package=__name__,
+        read=read,
+        traps=lambda settings: outside_of_guide(
+            settings, read(Settings(table, settings)), __name__
+        ),
         whole=lambda document: document.has("actor_rollout_ref"),
         file_findings=partial(config_findings, version=name.removeprefix("verl-")),
         loss=clip_range,
@@ -117,6 +127,13 @@ _WITH_K: dict[str, Any] = {
     "write": {"rollout_rs": write_rejections},
 }
 GENERATIONS = (
+    _verl(
+        "verl-20250826",
+        presets={"default": {"tis_imp_ratio_cap": 2.0}, "disabled": {}},
+        read=by_cap,
+        metrics=lambda batch, correction: {},
+        update=losses.UPDATE_20250826,
+    ),
     _verl(
         "verl-0.6.0",
         presets={"default": {"rollout_is": True, "rollout_is_threshold": 2.0}},

@@ -19,7 +19,9 @@ from rcdiag.trainers.settings_document import MISSING, at_path
 from rcdiag.trainers.settings_table import Config
 
 # In these versions the sampler records no log-probs unless calculate_log_probs is set.
-LOG_PROBS_OFF_BY_DEFAULT = ("0.6.0", "20251027", "0.6.1", "20251203", "0.7.0", "0.7.1", "0.8.0")
+LOG_PROBS_OFF_BY_DEFAULT = (
+    *("20250826", "0.6.0", "20251027", "0.6.1", "20251203", "0.7.0", "0.7.1", "0.8.0"),
+)
 LEGACY_ACTOR = LOG_PROBS_OFF_BY_DEFAULT[:-1]
 PROCESSED_BY_DEFAULT = ("0.7.0", "0.7.1", "0.8.0", "0.9")
 BY_GROUP = ("grpo", "rloo")  # advantages against the other samples of a prompt
@@ -48,7 +50,8 @@ class WholeConfig(Struct, frozen=True):
 
     @property
     def corrects(self) -> bool:
-        return bool(self.settings.get("rollout_is")) or self.rejects or self.bypass
+        weights = self.settings.get("rollout_is") or self.settings.get("tis_imp_ratio_cap", 0) > 0
+        return bool(weights) or self.rejects or self.bypass
 
     @property
     def v1(self) -> bool:

@@ -1,7 +1,8 @@
 """verl's corrections, generation by generation, and how rejection by k1, k2 and k3 is written.
 
-Generations differ in how they reject: 0.6.0 has weights alone, 0.6.1 to 0.7.0 reject by ratios and
-a veto, 0.7.1 and later by k1, k2 and k3. Sources: packages verl 0.6.0 to 0.9.1,
+Generations differ in how they reject: those up to 0.6.0 have weights alone, 0.6.1 to 0.7.0 reject
+by ratios and a veto, 0.7.1 and later by k1, k2 and k3. Sources: verl #2953 (commit b8dc5377c),
+verl/trainer/ppo/core_algos.py (`compute_policy_loss_vanilla`); packages verl 0.6.0 to 0.9.1,
 verl/trainer/ppo/mismatch_helper.py (0.6.0) and rollout_corr_helper.py
 (`compute_rollout_correction_weights`, `compute_rollout_rejection_mask`),
 verl/trainer/config/algorithm.py; verl's documents of 2025-10-27 and 2025-12-03.
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rcdiag.corrections.arithmetic import Guard
 from rcdiag.corrections.bounds import Window, windows_of
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.trainers.settings_table import Refused, Settings
@@ -24,7 +26,16 @@ OPTIONS = (
     *(f"seq_mean_k{k}" for k in (1, 2, 3)),
     *(f"seq_max_k{k}" for k in (2, 3)),
 )
+UNCLAMPED = Guard(bound=np.inf)
 OF_K1 = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
+
+
+def by_cap(settings: Settings) -> Correction:
+    """Return the correction of verl #2953: weights of tokens, whose log-ratio is not clamped."""
+    cap = settings["tis_imp_ratio_cap"]
+    if not cap > 0:
+        return Correction()
+    return Correction(Weighting("token", cap), guard=UNCLAMPED)
 
 
 def by_weights(settings: Settings, *, mask_is_rejection: bool) -> Correction:

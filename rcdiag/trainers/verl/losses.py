@@ -1,7 +1,7 @@
 """Each generation of verl makes the loss of an update by these losses and reductions.
 
-Sources: packages verl 0.6.0 to 0.9.1, verl/trainer/ppo/core_algos.py; `POLICY_LOSS_REGISTRY` and
-`agg_loss` there.
+Sources: verl #2953 and packages verl 0.6.0 to 0.9.1, verl/trainer/ppo/core_algos.py;
+`POLICY_LOSS_REGISTRY` and `agg_loss` there.
 """
 
 from __future__ import annotations
@@ -17,12 +17,24 @@ from rcdiag.losses.aggregation import (
     TOKEN_SUM,
     Aggregation,
 )
-from rcdiag.losses.batch import EPSILON
+from rcdiag.losses.batch import EPSILON, LossBatch, TokenLosses
 from rcdiag.losses.clipped import CISPO, GEO_MEAN, GSPO, SAPO, VANILLA
 from rcdiag.losses.divergence import DPPO_KL, DPPO_TV
 from rcdiag.losses.linear import DRO, GPG, REINFORCE
+from rcdiag.losses.policy_loss import PolicyLoss
 from rcdiag.losses.rules import UpdateRules, by_name
 from rcdiag.losses.selected import CLIP_COV, KL_COV
+from rcdiag.losses.settings import LossSettings
+
+
+def _without_weights(loss: PolicyLoss) -> PolicyLoss:
+    """Return a loss to which IS weights do nothing."""
+
+    def unweighted(batch: LossBatch, settings: LossSettings) -> TokenLosses:
+        return replace(loss(batch, settings), weighted=True)
+
+    return replace(loss, function=unweighted)
+
 
 _LOSSES_060 = (VANILLA, GSPO, GPG, CLIP_COV, KL_COV, GEO_MEAN)
 _LOSSES_061 = (*_LOSSES_060, REINFORCE)
@@ -65,6 +77,11 @@ UPDATE_060 = UpdateRules(
     fixed=_FIXED,
     prefix="actor/",
     zeros=_THREE,
+)
+# tis_imp_ratio_cap weights the vanilla loss alone.
+UPDATE_20250826 = replace(
+    UPDATE_060,
+    losses={**UPDATE_060.losses, **by_name(map(_without_weights, _LOSSES_060[1:]))},
 )
 UPDATE_20251027 = replace(UPDATE_060, aggregations=_REDUCTIONS_061)
 UPDATE_061 = UpdateRules(

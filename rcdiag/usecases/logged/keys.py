@@ -35,6 +35,8 @@ class KeyNames(Struct, frozen=True):
             spellings |= {name: own for name in one.names.values()}
             # A tag of ROLL's keys, `actor/clipfrac@sum`, is cut off by its tracker.
             spellings |= {name.partition("@")[0]: own for name in one.names.values()}
+        for own, one in words.items():
+            spellings = {**dict.fromkeys(one.also_called, own), **spellings}
         return cls(trainer, words, spellings)
 
     def ours(self, key: str) -> str | None:

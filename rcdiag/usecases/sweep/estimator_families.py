@@ -6,12 +6,13 @@ add a family: one entry in FAMILIES.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rcdiag.corrections.correction import Correction, Level, Rejection, Weighting
 from rcdiag.corrections.describe import describe
@@ -102,6 +103,7 @@ class EstimatorFamily(Struct, frozen=True):
     axis: str  # the bound that rows are ordered by
     grid: Callable[[int], list[Bounds]]  # number wanted -> about as many settings
     correction: Callable[[Bounds], Correction]
+    also_called: Mapping[str, str] = field(default_factory=dict)  # name in a document -> which
 
     @property
     def middle(self) -> Bounds:
@@ -123,6 +125,7 @@ class EstimatorFamily(Struct, frozen=True):
             units=units,
             example=f"{bounds_text(bounds)}: {describe(correction)}",
             see=("bounds", self.level, "weight_distance", "efficiency"),
+            also_called=self.also_called,
         )
 
 
@@ -169,6 +172,7 @@ def _k_family(statistic: str, low: float, high: float, what: str) -> EstimatorFa
     )
 
 
+_VERL = "verl, docs/algo/rollout_corr_math.md"
 _K2, _K3 = "log_ratio^2 / 2", "ratio - 1 - log_ratio"
 
 FAMILIES: dict[str, EstimatorFamily] = {
@@ -243,13 +247,17 @@ FAMILIES: dict[str, EstimatorFamily] = {
         "upper",
         geometric_windows,
         partial(_rejected, "geometric"),
+        also_called={"K1-RS": _VERL},
     ),
     "token_k2": _k_family("token_k2", 1e-5, 20.0, f"tokens with {_K2} up to a bound"),
     "token_k3": _k_family("token_k3", 1e-5, 100.0, f"tokens with {_K3} up to a bound"),
     "seq_sum_k2": _k_family("seq_sum_k2", 1e-4, 100.0, f"sequences by the sum of {_K2}"),
     "seq_sum_k3": _k_family("seq_sum_k3", 1e-4, 100.0, f"sequences by the sum of {_K3}"),
     "seq_mean_k2": _k_family("seq_mean_k2", 1e-6, 1.0, f"sequences by the mean of {_K2}"),
-    "seq_mean_k3": _k_family("seq_mean_k3", 1e-6, 1.0, f"sequences by the mean of {_K3}"),
+    "seq_mean_k3": replace(
+        _k_family("seq_mean_k3", 1e-6, 1.0, f"sequences by the mean of {_K3}"),
+        also_called={"K3-RS": _VERL},
+    ),
     "seq_max_k2": _k_family("seq_max_k2", 1e-5, 20.0, f"sequences by the largest {_K2}"),
     "seq_max_k3": _k_family("seq_max_k3", 1e-5, 100.0, f"sequences by the largest {_K3}"),
     "veto": EstimatorFamily(
@@ -267,6 +275,7 @@ FAMILIES: dict[str, EstimatorFamily] = {
         "rs_upper",
         partial(geometric_pairs, TOKEN_REACH),
         partial(_pair, "geometric", "token"),
+        also_called={"K1-RS-Token-TIS": _VERL},
     ),
     "geo_rs_seq_tis": EstimatorFamily(
         "geometric rejection and sequence TIS",

@@ -39,6 +39,7 @@ from rcdiag.usecases.sweep.configuration import (
 )
 from rcdiag.usecases.sweep.estimates import length_quartiles, sweep_rows
 from rcdiag.usecases.sweep.estimator_families import FAMILIES
+from rcdiag.usecases.sweep.guide import guide_sentence
 from rcdiag.usecases.sweep.plan import SweepPlan, plan_of_table
 from rcdiag.usecases.sweep.recommend import SweepEvidence, recommend
 from rcdiag.usecases.sweep.sums import SweepState
@@ -77,8 +78,10 @@ def sweep(
     values = with_premises(judged(Suite(whole, rounding)), diagnosis)
     bad_tokens = sum(non_finite.tokens.values())
     advice = recommend(SweepEvidence(state, rows, values, bad_tokens, diagnosis))
+    quartiles = length_quartiles(state)
     advice = replace(
         advice,
+        guide=guide_sentence(advice, values["k3_kl"], quartiles[1]),
         trainer_default=trainer_default(name, plan.candidates),
         choice_yaml=choice_configurations(advice.choice),
     )
@@ -90,7 +93,7 @@ def sweep(
         num_tokens=int(whole.table.lengths.sum()),
         num_groups_with_two=int(state.groups_with_two("")[0]),
         num_clusters=len(whole.tokens),
-        length_quartiles=length_quartiles(state),
+        length_quartiles=quartiles,
         families=_families(plan, rows),
         recommendation=advice,
         forecast=_forecast(whole.table),

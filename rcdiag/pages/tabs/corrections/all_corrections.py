@@ -25,7 +25,7 @@ from rcdiag.pages.blocks import (
 from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.page_figures import figures_of
-from rcdiag.pages.score.words import raw_ess
+from rcdiag.pages.score.words import raw_ess, verl_check_line
 from rcdiag.pages.sweep.words import as_good, squared
 from rcdiag.pages.tabs.corrections.treatments import Treatment, recommended, tag_of
 from rcdiag.results.sweep import Recommendation
@@ -119,6 +119,9 @@ def _how(results: DumpResults, treatments: Sequence[Treatment], estimated: bool)
     raw = "" if results.score is None else raw_ess(results.score)
     if raw:
         sentences.append(f"ESS {raw}.")
+    check = "" if results.score is None else verl_check_line(results.score)
+    if check:
+        sentences.append(f"By {check}.")
     if estimated and results.sweep is not None:
         advice = results.sweep.recommendation
         sentences += [
