@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 import rcdiag
 from rcdiag.diagnosis.logged.changes import _jumps, changes_of, period_of, spikes_of
-from rcdiag.diagnosis.logged.run import QUANTITIES, Series
+from rcdiag.diagnosis.logged.run import QUANTITIES, Series, _spellings
 from rcdiag.errors import RcdiagError
 from rcdiag.results import DiagnoseResult
+from rcdiag.trainers import families
+from rcdiag.trainers.toml_words import read_keys
 
 STEPS = 60
 BEGINS = 34  # index of the first step with a fault
@@ -330,6 +332,21 @@ def test_what_is_neither_a_dump_nor_a_log_keeps_its_refusal(tmp_path: Path) -> N
     with pytest.raises(RcdiagError) as refused:
         rcdiag.diagnose(path)
     assert "token ids" in (refused.value.hint or "")
+
+
+def test_no_key_is_that_of_two_quantities() -> None:
+    keys = [key for quantity in QUANTITIES.values() for key in quantity.keys]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize("name", [name for name in families() if name != "trl-async"])
+def test_each_trainer_logs_a_quantity_of_the_mismatch(name: str) -> None:
+    """But TRL's asynchronous GRPO, whose only ratio is that of the update."""
+    words = read_keys(families()[name].package).values()
+    logged = {key for one in words for key in one.names.values()}
+    known = {key for one in QUANTITIES.values() if one.mismatch for key in one.keys}
+    spelled = {spelling for key in logged for spelling in _spellings(key)}
+    assert spelled & known
 
 
 @pytest.mark.weekly

@@ -18,6 +18,7 @@ from msgspec import Struct
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, LIKELY, WEAK, fact
 from rcdiag.diagnosis.logged.window import Window
 
+SIZES = ("k3", "k2", "abs_diff", "exp_abs_diff")  # quantities that show how large log-ratios are
 # log_ratio below this, nats rms, is the rounding of two engines in all honest runs known.
 ENGINE = 0.045  # k3 of .001, the guide of k3_kl
 # Lagging weights and coarse precision differ by less than this, nats rms; so much surprisal under
@@ -166,7 +167,7 @@ def _other_tokens(window: Window) -> Found | None:
     of_rows, mean = window.number("log_ppl_abs_diff"), window.number("log_ppl_diff")
     swapped = of_rows is not None and mean is not None and abs(mean) < ALIKE * of_rows
     evidence = [
-        window.fact("k3", "large at single tokens"),
+        window.fact(next(n for n in SIZES if window.series(n)), "large at single tokens"),
         _of_k1(window, "near 0: the same values, at other tokens"),
     ]
     if of_rows is not None:
@@ -319,7 +320,7 @@ def _flatter_trainer(window: Window) -> Found | None:
 def _other_forward(window: Window) -> Found | None:
     """A mismatch beyond rounding: other weights, contexts or functions, which means do not tell."""
     rms = window.rms
-    names = [name for name in ("k3", "abs_diff", "exp_abs_diff") if window.number(name) is not None]
+    names = [name for name in SIZES if window.number(name) is not None]
     if rms is None:
         bad = [
             name
@@ -382,11 +383,7 @@ def _other_forward(window: Window) -> Found | None:
 
 def _noise(window: Window) -> Found | None:
     """A mismatch that is no larger than the rounding of two engines."""
-    names = [
-        name
-        for name in ("k3", "abs_diff", "exp_abs_diff", "pearson", "prob_diff")
-        if window.number(name) is not None
-    ]
+    names = [name for name in (*SIZES, "pearson", "prob_diff") if window.number(name) is not None]
     if not names:
         return None
     return Found(

@@ -16,7 +16,7 @@ from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import LIKELY, fact
 from rcdiag.diagnosis.confidence import COEFFICIENTS, MOST
 from rcdiag.diagnosis.judge import DECIDES
-from rcdiag.diagnosis.logged.causes import ENGINE, Found, found_in
+from rcdiag.diagnosis.logged.causes import ENGINE, SIZES, Found, found_in
 from rcdiag.diagnosis.logged.changes import Change, changes_of, period_of, spikes_of
 from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import Window
@@ -32,9 +32,7 @@ from rcdiag.results.diagnosis import (
 # The quantities by whose changes the steps are divided: the size of a mismatch, as far as it is
 # logged, and the surprisals, which a broken column moves.
 DIVIDING = (
-    "k3",
-    "abs_diff",
-    "exp_abs_diff",
+    *SIZES,
     "pearson",
     "prob_diff",
     "trainer_log_ppl",
@@ -175,7 +173,7 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], found: Found) -> Found
     """Name weights that lag where the course of the mismatch over the steps shows it."""
     if found.slug != "forwards-differ" or found.verdict == "broken":
         return found
-    size = next((run.series[name] for name in ("k3", "abs_diff") if name in run.series), None)
+    size = next((run.series[name] for name in SIZES if name in run.series), None)
     if size is None:
         return found
     staleness = run.series.get("staleness")

@@ -86,11 +86,12 @@ class Window(Struct, frozen=True, dict=True):
     def excess(self) -> Estimate | None:
         """Return E[ratio] - 1, which is 0 where the recorded distribution sampled.
 
-        It is logged as the mean ratio, or follows from k3 - k1 = E[ratio] - 1.
+        It is logged as the mean ratio, or follows from k3 - k1 = E[ratio] - 1; k2 - k1 is that to
+        second order.
         """
         if (of_ratio := self.estimate("ratio_mean")) is not None:
             return Estimate(of_ratio.value - 1.0, of_ratio.error)
-        return self.estimate("k3", "k1")
+        return self.estimate("k3", "k1") or self.estimate("k2", "k1")
 
     @cached_property
     def k1(self) -> Estimate | None:
@@ -114,17 +115,19 @@ class Window(Struct, frozen=True, dict=True):
         """Return the key of the mean ratio, or the sum of keys that it is computed as."""
         if self.series("ratio_mean") is not None:
             return self.key("ratio_mean")
-        return f"1 + {self.key('k3')} - {self.key('k1')}"
+        size = "k3" if self.series("k3") is not None else "k2"
+        return f"1 + {self.key(size)} - {self.key('k1')}"
 
     @cached_property
     def rms(self) -> float | None:
-        """Return the typical size of log_ratio, nats: sqrt(2 k3), or that of mean |log_ratio|.
+        """Return the typical size of log_ratio, nats: by k3, k2, or the mean of |log_ratio|.
 
         Both are exact for small normal log-ratios, and a size of the right order elsewhere.
         """
-        k3 = self.number("k3")
-        if k3 is not None:
-            return float(np.sqrt(2.0 * max(k3, 0.0)))
+        for name in ("k3", "k2"):
+            half_square = self.number(name)
+            if half_square is not None:
+                return float(np.sqrt(2.0 * max(half_square, 0.0)))
         for name, back in (("abs_diff", float), ("exp_abs_diff", _log)):
             value = self.number(name)
             if value is not None:
