@@ -90,10 +90,10 @@ def logged_run(name: str, log: Log, keys: Mapping[str, str] | None = None) -> Lo
     A quantity that a log has under two keys is taken from the first in the quantity's list.
     """
     given = dict(keys or {})
-    for quantity, key in given.items():
-        if quantity not in QUANTITIES:
+    for name_of_quantity, key in given.items():
+        if name_of_quantity not in QUANTITIES:
             raise RcdiagError(
-                f"{setting('keys', f'{quantity}={key}', '--key')}: no quantity of logs",
+                f"{setting('keys', f'{name_of_quantity}={key}', '--key')}: no quantity of logs",
                 hint="one of " + ", ".join(QUANTITIES),
             )
         if key not in log.keys:
