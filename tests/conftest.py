@@ -55,8 +55,14 @@ def memory() -> Iterator[Any]:
     system.store.clear()
 
 
+def pytest_configure() -> None:
+    """Collect without the garbage collector: nearly all that is made then stays."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Leave what collecting made out of every later round of the garbage collector."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
