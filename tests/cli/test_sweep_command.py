@@ -12,9 +12,10 @@ import pytest
 
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, settings
 from tests.builders import write_table
-from tests.cli.conftest import BEHAVIOR
+from tests.cli.conftest import BEHAVIOR, dump_with_shift
 from tests.cli.sweep_tables import FEW, sampled_table
 
+SLOW = pytest.mark.slow  # the page of a sweep takes seconds
 NOTHING = [[nan] * 3, [nan], [nan] * 2]
 
 
@@ -138,3 +139,18 @@ def test_what_cannot_run_says_error_and_hint_and_exits_2(
 )
 def test_wrong_usage_exits_2(rcdiag, table, arguments):
     assert rcdiag("sweep", *[item.format(table=table) for item in arguments]).code == 2
+
+
+@pytest.mark.parametrize(
+    "shift",
+    [
+        pytest.param(0.0, marks=SLOW),
+        pytest.param(4.0, marks=SLOW),
+        float("nan"),
+    ],
+)
+def test_any_table_makes_a_page(rcdiag, tmp_path, shift):
+    table = dump_with_shift(tmp_path / "a.parquet", shift)
+    ran = rcdiag("sweep", table, *FEW, "--html", tmp_path / "r.html")
+    assert ran.code == 0, ran.err
+    assert ">nan" not in (tmp_path / "r.html").read_text()
