@@ -22,9 +22,12 @@ from rcdiag.results import (
     convert,
     diagnose,
     diagnosis,
+    forecast,
     logged,
+    model_step,
     replay,
     score,
+    sequences,
     sweep,
 )
 from rcdiag.results.doc import Doc, described_types, documented_fields
@@ -32,7 +35,10 @@ from rcdiag.results.guide import Guide
 
 TITLE = "field of a result"
 # Fields of one name are explained in this order.
-_MODULES = (base, diagnosis, score, logged, sweep, replay, compare, diagnose, convert)
+_MODULES = (
+    *(base, diagnosis, sequences, score, logged, sweep, forecast, replay, model_step),
+    *(compare, diagnose, convert),
+)
 _TABLES = {"compare": "scored.parquet", "convert": "dump.jsonl -o dump.parquet"}
 _SUFFIX = re.compile(r"(Result|Report|Replay|Summary)$")
 
