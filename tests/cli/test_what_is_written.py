@@ -40,7 +40,7 @@ finally:
 COMMANDS = {
     "score": [
         *("score", "{in}/table.parquet", "--html", "{out}/a.html", "--csv", "{out}/a.csv"),
-        *("--plots", "{out}/plots", "--result", "{out}/r"),
+        *("--plots", "{out}/plots", "--figure", "concentration", "--result", "{out}/r"),
     ],
     "compare": ["compare", "{in}/table.parquet", "{in}/table.parquet", "--result", "{out}/r"],
     "convert": ["convert", "{in}/table.parquet", "-o", "{out}/c.parquet"],
