@@ -6,8 +6,6 @@ import json
 from math import nan
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, settings
@@ -60,15 +58,6 @@ def test_behavior_and_target_exchanged_turn_the_ratios_over(rcdiag, table):
     rows = ran.document["families"]["geo_rs"]["rows"]
     assert (ran.document["behavior"], ran.document["target"]) == ("old", "rollout")
     assert [row["kept_tokens"] for row in rows] != [row["kept_tokens"] for row in other]
-
-
-def test_columns_can_be_mapped(rcdiag, tmp_path):
-    ids = pa.array([[1, 2, 3], [4], [5, 6]])
-    parts = {"ids": ids, "lp": pa.array(BEHAVIOR), "old_log_probs": pa.array(BEHAVIOR)}
-    pq.write_table(pa.table(parts), tmp_path / "a.parquet")
-    options = ("--column", "response_ids=ids", "--column", "rollout_log_probs=lp")
-    document = rcdiag("sweep", tmp_path / "a.parquet", *FEW, *options, "--json").document
-    assert document["num_tokens"] == 6
 
 
 def test_equal_policies_need_no_correction(rcdiag, clean):
