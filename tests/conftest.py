@@ -19,18 +19,18 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Files that take longest: started first, so that all workers end at about the same time.
 LONGEST = (
-    "pages/test_every_page.py",
     "test_sample_data.py",
-    "engines/test_vllm.py",
-    "faults/test_faults.py",
-    "usecases/test_diagnose.py",
-    "pages/test_interactions.py",
-    "runners/test_local.py",
+    "pages/test_every_page.py",
     "diagnosis/test_judge.py",
+    "faults/test_faults.py",
+    "pages/test_plot.py",
+    "usecases/test_one_diagnosis.py",
+    "usecases/test_diagnose.py",
+    "runners/test_workers.py",
+    "pages/test_interactions.py",
     "pages/test_transcript.py",
     "pages/test_sliders.py",
-    "usecases/test_one_diagnosis.py",
-    "cli/test_what_is_written.py",
+    "table/test_recorder.py",
 )
 
 
