@@ -15,10 +15,12 @@ unexport PYTHONDONTWRITEBYTECODE
 # What `make test` leaves to others: longer tests, and those that need more than this machine has.
 LEFT_OUT := not slow and not weekly and not gpu and not oracle and not cluster
 QUICK := not engine and not browser and $(LEFT_OUT)
+# mypy has one process and no wait, tests wait now and then: both together are done sooner.
+BESIDE_LINT := $(MAKE) --no-print-directory -j2 lint pytest
 SEED ?= 1
 CHROMIUM ?= $(firstword $(shell command -v chromium chromium-browser google-chrome))
 
-.PHONY: help demo test check lint nightly weekly test-pages test-slow test-oracle test-cluster test-gpu sample-data bench faults fuzz kill reports screenshots schema docs clean
+.PHONY: help demo test check lint pytest nightly weekly test-pages test-slow test-oracle test-cluster test-gpu sample-data bench faults fuzz kill reports screenshots schema docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -34,14 +36,17 @@ demo: $(READY) ## score the shipped rollouts with vLLM and Hugging Face, report 
 	    -o reports/demo/scored.parquet --result reports/demo/result.json \
 	    --html reports/demo/report.html --plots reports/demo/plots
 
-test: lint ## set up, lint and test, with real vLLM and Chromium (7 minutes on two cores)
+test: $(READY) ## set up, lint and test, with real vLLM and Chromium (7 minutes on two cores)
 	@[ -n "$(CHROMIUM)" ] || \
 	    echo "left out: tests of the pages (no Chromium: apt-get install chromium, or set CHROMIUM)"
-	@$(PYTEST) -m "$(if $(CHROMIUM),,not browser and )$(LEFT_OUT)" tests
+	@$(BESIDE_LINT) SELECTION="$(if $(CHROMIUM),,not browser and )$(LEFT_OUT)"
 	@echo "left to make nightly: stored numbers, trainers' own code, other paths of vLLM, other pages, fuzz, kill"
 
-check: lint ## ruff, format, types, quick tests
-	@$(PYTEST) -m "$(QUICK)" tests
+check: $(READY) ## ruff, format, types, quick tests
+	@$(BESIDE_LINT) SELECTION="$(QUICK)"
+
+pytest: $(READY)
+	@$(PYTEST) -m "$(SELECTION)" tests
 
 lint: $(READY) ## ruff, format, types
 	@$(PY) -m ruff check .

@@ -19,18 +19,18 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Files that take longest: started first, so that all workers end at about the same time.
 LONGEST = (
-    "pages/test_every_page.py",
     "test_sample_data.py",
-    "engines/test_vllm.py",
-    "faults/test_faults.py",
-    "usecases/test_diagnose.py",
-    "pages/test_interactions.py",
-    "runners/test_local.py",
+    "pages/test_every_page.py",
     "diagnosis/test_judge.py",
+    "faults/test_faults.py",
+    "pages/test_plot.py",
+    "usecases/test_one_diagnosis.py",
+    "usecases/test_diagnose.py",
+    "runners/test_workers.py",
+    "pages/test_interactions.py",
     "pages/test_transcript.py",
     "pages/test_sliders.py",
-    "usecases/test_one_diagnosis.py",
-    "cli/test_what_is_written.py",
+    "table/test_recorder.py",
 )
 
 
@@ -55,8 +55,14 @@ def memory() -> Iterator[Any]:
     system.store.clear()
 
 
+def pytest_configure() -> None:
+    """Collect without the garbage collector: nearly all that is made then stays."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Leave what collecting made out of every later round of the garbage collector."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

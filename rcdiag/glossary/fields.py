@@ -22,10 +22,13 @@ from rcdiag.results import (
     convert,
     diagnose,
     diagnosis,
+    forecast,
     log_summary,
     logged,
+    model_step,
     replay,
     score,
+    sequences,
     sweep,
 )
 from rcdiag.results.doc import Doc, described_types, documented_fields
@@ -33,7 +36,10 @@ from rcdiag.results.guide import Guide
 
 TITLE = "field of a result"
 # Fields of one name are explained in this order.
-_MODULES = (base, diagnosis, score, logged, sweep, replay, compare, diagnose, log_summary, convert)
+_MODULES = (
+    *(base, diagnosis, sequences, score, logged, sweep, forecast, replay, model_step),
+    *(compare, diagnose, log_summary, convert),
+)
 _TABLES = {"compare": "scored.parquet", "convert": "dump.jsonl -o dump.parquet"}
 _SUFFIX = re.compile(r"(Result|Report|Replay|Summary)$")
 

@@ -34,13 +34,12 @@ from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
 from rcdiag.results.document import KINDS, Document, Result, from_json
 from rcdiag.results.logged import LogComparison, LoggedKey
+from rcdiag.results.model_step import AfterStep, GradientReport, SplitReport
 from rcdiag.results.plain import to_json, to_plain
 from rcdiag.results.replay import (
-    AfterStep,
     Coefficients,
     Denominator,
     Factor,
-    GradientReport,
     Health,
     PairedDifference,
     PresetReplay,
@@ -48,15 +47,12 @@ from rcdiag.results.replay import (
     ReplayStep,
     Rule,
     Shares,
-    SplitReport,
 )
-from rcdiag.results.score import (
+from rcdiag.results.score import CorrectionResult, ScoreResult, StepResult
+from rcdiag.results.sequences import (
     BinExamples,
-    CorrectionResult,
-    ScoreResult,
     SequenceContext,
     SequenceTokens,
-    StepResult,
     TokenAlternatives,
     TokenProfile,
     TokenWeights,

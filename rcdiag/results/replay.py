@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 from msgspec import field
 
@@ -30,305 +30,22 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Anything, Doc, Number
+from rcdiag.results.model_step import (
+    PER_TOKEN,
+    PER_WEIGHT,
+    WITH_MODEL,
+    AfterStep,
+    GradientReport,
+    SplitReport,
+    UpdateModel,
+)
 from rcdiag.results.parts import Part
 from rcdiag.results.show import Shown, Summary, size
-
-_MODEL = "--model CHECKPOINT"
-_WITH_MODEL = f"rcdiag replay rollouts.parquet {_MODEL}"
 
 _C = "c = d loss / d current log-prob of a token"
 _PULL = "c below 0 raises the token's log-prob in a step down the loss, above 0 lowers it"
 _PER = "loss per nat"
 _PULLED = "coefficients [-0.2, -0.2, -0.1], [0.2, 0.2], advantages 1 and -1: "
-
-_WITH = "G the preset's gradient, R the reference's, sums over each prompt group"
-_OFF = "<..> by products of different groups"
-_FEW = "null below three groups, and where noise leaves no squared norm above 0."
-_UNIT = "loss per unit of weight"
-_GROUPS = "gradients of three groups (2, 0), (1, 1), (2, -1), references (0, 1), (1, 1), (1, 0): "
-_TURN = "1 the same direction, 0 across, below 0 against it"
-
-_TOKENS = "over the recorded tokens"
-_NATS = "nats per token"
-_STEPPED = (
-    "old to new log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5], rollout to old 0.1 throughout, "
-    "advantages 1 and -1: "
-)
-_SPLIT = "log-ratio 0.1 on every token: 0.00517"
-_ENTROPY = "E[-sum_v p(v) log p(v)] " + _TOKENS
-
-
-class UpdateModel(TypedDict):
-    """An update model says which model takes the step, and with which settings."""
-
-    checkpoint: Annotated[
-        str,
-        Doc(
-            "Checkpoint that the model was loaded from.",
-            see=("dtype", "reference", "optimizer", "minibatches"),
-        ),
-    ]
-    dtype: Annotated[
-        str,
-        Doc(
-            "Precision of the trained model; weights are stepped in float32 whatever it is.",
-            example=f"{_WITH_MODEL} --precision bfloat16",
-            see=("checkpoint", "options"),
-        ),
-    ]
-    options: Annotated[
-        dict[str, Anything],
-        Doc(
-            "Options of the model beside its dtype, as those of a policy that is scored.",
-            example=f"{_WITH_MODEL} --precision float32,autocast=bfloat16",
-            see=("checkpoint", "dtype"),
-        ),
-    ]
-    lora_rank: Annotated[
-        int | None,
-        Doc(
-            "Rank of the adapters that are trained in place of the weights; null without.",
-            example=f"{_WITH_MODEL} --lora 16",
-            see=("checkpoint", "norm_by_layer"),
-        ),
-    ]
-    checkpointing: Annotated[
-        bool,
-        Doc(
-            "Whether activations are computed again in the backward pass: less memory, more time, "
-            "the same numbers.",
-            example=f"{_WITH_MODEL} --checkpointing",
-            see=("checkpoint",),
-        ),
-    ]
-    reference: Annotated[
-        str,
-        Doc(
-            "What gradients are compared with: seq_is, fresh or none.",
-            example=f"{_WITH_MODEL} --reference seq_is",
-            see=("seq_is", "fresh", "reference.none", "cosine"),
-            one_of=("seq_is", "fresh", "none"),
-        ),
-    ]
-    epochs: Annotated[
-        int,
-        Doc(
-            "Number of passes over the batch.",
-            example=f"{_WITH_MODEL} --epochs 2",
-            see=("minibatches",),
-        ),
-    ]
-    minibatches: Annotated[
-        int,
-        Doc(
-            "Number of optimizer steps in one pass over the batch. From the second step on current "
-            "is not old, and the PPO ratio not 1.",
-            example=f"{_WITH_MODEL} --minibatches 4; --split 4",
-            see=("epochs", "split", "staleness"),
-        ),
-    ]
-    backwards: Annotated[
-        int,
-        Doc(
-            "Backward passes that all gradients took together: those of presets that are alike are "
-            "shared.",
-            unit="passes",
-            see=("updates", "gradient"),
-        ),
-    ]
-    updates: Annotated[
-        int,
-        Doc(
-            "Number of updates that were computed: presets and `naive`.",
-            see=("backwards", "presets"),
-        ),
-    ]
-    optimizer: Annotated[
-        str,
-        Doc(
-            "The optimizer of the step: adamw or sgd.",
-            example=f"{_WITH_MODEL} --optimizer sgd",
-            see=("adamw", "sgd", "learning_rate"),
-            one_of=("adamw", "sgd"),
-        ),
-    ]
-    learning_rate: Annotated[
-        Number,
-        Doc(
-            "Learning rate of the step; no schedule changes it.",
-            healthy="where ESS is low: times sqrt(ESS / ESS on policy) (rcdiag's proposal)",
-            example=f"{_WITH_MODEL} --lr 1e-6",
-            see=("optimizer", "step_norm", "ESS"),
-        ),
-    ]
-    max_grad_norm: Annotated[
-        Number | None,
-        Doc(
-            "Longer gradients are scaled down to this norm; null: never.",
-            example=f"{_WITH_MODEL} --max-grad-norm 1",
-            see=("grad_norm", "optimizer"),
-        ),
-    ]
-    weight_decay: Annotated[
-        Number,
-        Doc(
-            "Weight decay of the optimizer.",
-            example=f"{_WITH_MODEL} --weight-decay 0.01",
-            see=("optimizer",),
-        ),
-    ]
-
-
-class GradientReport(Part, frozen=True, kw_only=True):
-    """A gradient report compares the gradient of a preset's loss with the reference's.
-
-    The gradient is by all trained parameters. Products of different prompt groups share no noise,
-    so that they are unbiased (U-statistics, Hoeffding 1948).
-    """
-
-    grad_norm: Annotated[
-        Number,
-        Doc(
-            "Norm of the gradient before any clipping by it.",
-            unit=_UNIT,
-            formula="|sum over groups of G|",
-            healthy="no bound; above max_grad_norm the step is scaled down",
-            example=_GROUPS + "5",
-            see=("norm_by_layer", "max_grad_norm", "coefficients.norm"),
-            heading="|g|",
-        ),
-    ]
-    norm_by_layer: Annotated[
-        dict[str, Number],
-        Doc(
-            "Norm of the gradient in each part of the model: embedding, layer 0, ..., norm, head.",
-            unit=_UNIT,
-            formula="|G| of the part; squares add up to grad_norm^2",
-            see=("grad_norm", "embedding", "layer 0", "norm_by_layer.norm", "head"),
-        ),
-    ]
-    cosine: Annotated[
-        MetricValue,
-        Doc(
-            "Direction of the gradient against the reference, unbiased by noise; " + _FEW,
-            unit="none",
-            formula="<G, R> / sqrt(<G, G> <R, R>), " + _OFF + ", held within -1 and 1; " + _WITH,
-            direction=_TURN,
-            healthy="ideal 1; for bounds see health.cosine",
-            example=_GROUPS + "0.8018",
-            see=("health.cosine", "cosine_whole", "reference"),
-            heading="cos",
-        ),
-    ]
-    cosine_whole: Annotated[
-        Number | None,
-        Doc(
-            "Direction of the whole gradient against the whole reference: both share the noise of "
-            "the batch, which makes it larger than `cosine`. Null without a reference and for a "
-            "gradient of 0.",
-            unit="none",
-            formula="sum G . sum R / (|sum G| |sum R|); " + _WITH,
-            direction=_TURN,
-            healthy="not judged: see cosine",
-            example=_GROUPS + "0.7071",
-            see=("cosine",),
-            heading="~",
-        ),
-    ]
-    norm_ratio: Annotated[
-        Number | None,
-        Doc(
-            "Length of the whole gradient over that of the whole reference.",
-            unit="none",
-            formula="|sum G| / |sum R|; " + _WITH,
-            direction="below 1: a shorter step than the reference's",
-            healthy="ideal 1; not judged",
-            example=_GROUPS + "1.768",
-            see=("norm_ratio_unbiased",),
-        ),
-    ]
-    norm_ratio_unbiased: Annotated[
-        MetricValue,
-        Doc(
-            "Length of the gradient over that of the reference, without the noise of either; "
-            + _FEW,
-            unit="none",
-            formula="sqrt(<G, G> / <R, R>), " + _OFF + "; " + _WITH,
-            direction="below 1: a shorter step than the reference's",
-            healthy="ideal 1; not judged",
-            example=_GROUPS + "1.871",
-            see=("norm_ratio", "cosine"),
-        ),
-    ]
-    squared_bias: Annotated[
-        MetricValue,
-        Doc(
-            "Squared distance of the mean gradient from the mean reference, relative to the latter "
-            "and without their noise; null below three groups.",
-            unit="none",
-            formula="max(<G - R, G - R>, 0) / <R, R>, " + _OFF + "; " + _WITH,
-            healthy="ideal 0; not judged; 1 is the bias of no step at all",
-            example=_GROUPS + "1.5",
-            see=("relative_variance", "cosine"),
-        ),
-    ]
-    relative_variance: Annotated[
-        Number | None,
-        Doc(
-            "Noise of the gradient: trace of the covariance of its sum over the squared norm of "
-            "its mean; null below three groups and where noise is all there is.",
-            unit="none",
-            formula="(sum |G|^2 - |sum G|^2 / n) / <G, G>, " + _OFF + ", n groups; " + _WITH,
-            healthy="ideal 0; not judged; above 1 noise is larger than the signal",
-            example=_GROUPS + "0.1905",
-            see=("signal_to_noise",),
-        ),
-    ]
-    signal_to_noise: Annotated[
-        Number | None,
-        Doc(
-            "Squared norm of the mean gradient over its noise.",
-            unit="none",
-            formula="1 / relative_variance",
-            healthy="not judged; below 1 noise is larger than the signal",
-            example=_GROUPS + "5.25",
-            see=("relative_variance",),
-        ),
-    ]
-    sequence_norms: Annotated[
-        list[Number],
-        Doc(
-            "Norm of each sequence's gradient, the largest first, at most 100 of them; estimated "
-            "from a random sketch.",
-            unit=_UNIT,
-            formula="|gradient of the sequence|",
-            see=("top_norm_share",),
-        ),
-    ]
-    top_norm_share: Annotated[
-        Number | None,
-        Doc(
-            "Share of the squared norms that the 1% of sequences with the largest have, one "
-            "sequence at least.",
-            unit="share",
-            formula="sum of the largest 1% of |gradient of the sequence|^2 / their sum",
-            healthy="not judged; above 0.5 is flagged for shares of weights (rcdiag's proposal)",
-            example="norms 2, 1, 1: 4 / 6 = 0.667",
-            see=("sequence_norms", "top_sequences"),
-        ),
-    ]
-    skew: Annotated[
-        Number | None,
-        Doc(
-            "How much leaving out token weights would change a gradient of unclipped losses, "
-            "relative to this gradient (after arXiv 2605.14220).",
-            unit="none",
-            formula="|sum over tokens of (ratio - 1) A / N d log p| / grad_norm, "
-            "ratio = old / rollout",
-            healthy="ideal 0; not judged",
-            see=("squared_bias", "mismatch"),
-        ),
-    ]
 
 
 class Coefficients(Part, frozen=True, kw_only=True):
@@ -614,217 +331,6 @@ class Health(Part, frozen=True, kw_only=True):
     ]
 
 
-class AfterStep(Part, frozen=True, kw_only=True):
-    """These numbers describe the policy after the step, on the same batch."""
-
-    learning_rate: Annotated[Number, Doc("Learning rate of the step.", see=("step_norm",))]
-    step_norm: Annotated[
-        Number,
-        Doc(
-            "How far the weights moved: the norm of their change, in quadrature over the optimizer "
-            "steps.",
-            unit="weight",
-            formula="sqrt(sum over steps of |change of the weights|^2)",
-            healthy="no bound",
-            see=("learning_rate", "grad_norm"),
-        ),
-    ]
-    kl_old_new: Annotated[
-        MetricValue,
-        Doc(
-            "How far the step moves the policy, by k3.",
-            unit=_NATS,
-            formula="E[ratio - 1 - log_ratio] " + _TOKENS + ", ratio = new / old",
-            direction="KL(old || new)",
-            healthy="no ideal; for bounds see health.kl_old_new",
-            example=_STEPPED + "0.5199",
-            see=("health.kl_old_new", "k3", "kl_rollout_new"),
-            heading="KL step",
-        ),
-    ]
-    kl_rollout_new: Annotated[
-        MetricValue,
-        Doc(
-            "How far the policy is from its sampler after the step, by k3: mismatch and step "
-            "together. Decoupled updates do not see it.",
-            unit=_NATS,
-            formula="E[ratio - 1 - log_ratio] " + _TOKENS + ", ratio = new / rollout",
-            direction="KL(rollout || new)",
-            healthy="ideal: as small as before the step; see mismatch_growth",
-            example=_STEPPED + "0.5755",
-            see=("kl_old_new", "mismatch_growth", "updates-part"),
-        ),
-    ]
-    log_prob_change_positive: Annotated[
-        Number | None,
-        Doc(
-            "Mean change of log-probs of tokens with positive advantage; null without any.",
-            unit="nats",
-            formula="E[log p_new - log p_old] where A > 0",
-            direction="above 0: the step makes them more likely, as it should",
-            healthy="above 0; not judged",
-            example=_STEPPED + "0.5",
-            see=("log_prob_change_negative",),
-        ),
-    ]
-    log_prob_change_negative: Annotated[
-        Number | None,
-        Doc(
-            "Mean change of log-probs of tokens with negative advantage; null without any.",
-            unit="nats",
-            formula="E[log p_new - log p_old] where A < 0",
-            direction="below 0: the step makes them less likely, as it should",
-            healthy="below 0; not judged",
-            example=_STEPPED + "-0.85",
-            see=("log_prob_change_positive",),
-        ),
-    ]
-    entropy_before: Annotated[
-        Number | None,
-        Doc(
-            "Mean entropy of the next-token distribution before the step.",
-            unit=_NATS,
-            formula=_ENTROPY,
-            healthy="no bound; compare with entropy_after",
-            example="two tokens equally likely: 0.693",
-            see=("entropy_after",),
-        ),
-    ]
-    entropy_after: Annotated[
-        Number | None,
-        Doc(
-            "Mean entropy of the next-token distribution after the step: a fall from step to step "
-            "is a policy that stops exploring.",
-            unit=_NATS,
-            formula=_ENTROPY,
-            healthy="no bound; compare with entropy_before",
-            see=("entropy_before",),
-        ),
-    ]
-    perplexity_before: Annotated[
-        Number,
-        Doc(
-            "Perplexity of the recorded tokens under the policy before the step.",
-            unit="none",
-            formula="exp(-E[log p_old]) over tokens",
-            healthy="no bound",
-            example="log-probs -1 and -0.5: exp(0.75) = 2.12",
-            see=("perplexity_after",),
-        ),
-    ]
-    perplexity_after: Annotated[
-        Number,
-        Doc(
-            "Perplexity of the recorded tokens under the policy after the step.",
-            unit="none",
-            formula="exp(-E[log p_new]) over tokens",
-            direction="above perplexity_before where the step makes the recorded tokens less "
-            "likely",
-            healthy="no bound",
-            example="log-probs -0.9 and -0.5: exp(0.7) = 2.01",
-            see=("perplexity_before",),
-        ),
-    ]
-    beyond_clip: Annotated[
-        Number,
-        Doc(
-            "Share of tokens that the step moves beyond the clip range: a second step on the batch "
-            "would find them clipped.",
-            unit="share",
-            formula="E[1(new / old outside [1 - clip_low, 1 + clip_high])]",
-            healthy="ideal 0; not judged",
-            example=_STEPPED + "0.6",
-            see=("clip_low", "clip_high", "actor/pg_clipfrac"),
-        ),
-    ]
-    mismatch_growth: Annotated[
-        Number | None,
-        Doc(
-            "How many times as far from its sampler the policy is after the step as before; null "
-            "where it was not apart.",
-            unit="none",
-            formula="k3(rollout, new) / k3(rollout, old)",
-            healthy="ideal 1; for bounds see health.mismatch_growth",
-            example=_STEPPED + "111.3",
-            see=("health.mismatch_growth", "kl_rollout_new"),
-        ),
-    ]
-    reward_before: Annotated[
-        MetricValue | None,
-        Doc(
-            f"Mean reward of fresh samples before the step; null without {setting('evaluate')}.",
-            unit="reward",
-            formula="E[reward] over samples, interval by prompt",
-            healthy="compare with reward_after, and their intervals",
-            see=("reward_after",),
-        ),
-    ]
-    reward_after: Annotated[
-        MetricValue | None,
-        Doc(
-            "Mean reward of fresh samples after the step, drawn with the seed of those before it; "
-            f"null without {setting('evaluate')}.",
-            unit="reward",
-            formula="E[reward] over samples, interval by prompt",
-            healthy="above reward_before; not judged",
-            see=("reward_before",),
-        ),
-    ]
-
-
-class SplitReport(Part, frozen=True, kw_only=True):
-    """A split report compares one step on the whole batch with several on its mini-batches."""
-
-    minibatches: Annotated[
-        int,
-        Doc(
-            "Number of mini-batches that the batch was cut into.",
-            see=("split",),
-            heading="mini-batches",
-        ),
-    ]
-    kl_between: Annotated[
-        MetricValue,
-        Doc(
-            "How far apart one step and several lead, by k3.",
-            unit=_NATS,
-            formula="E[ratio - 1 - log_ratio] " + _TOKENS + ", ratio = several / one",
-            direction="KL(one step || several)",
-            healthy="ideal 0; tells which mode stays put when a batch is cut into several; not "
-            "judged",
-            example=_SPLIT,
-            see=("kl_whole", "kl_split"),
-            heading="between",
-        ),
-    ]
-    kl_whole: Annotated[
-        MetricValue,
-        Doc(
-            "How far one step on the whole batch leads, by k3.",
-            unit=_NATS,
-            formula="E[ratio - 1 - log_ratio] " + _TOKENS + ", ratio = one step / old",
-            direction="KL(old || one step)",
-            healthy="as kl_old_new",
-            example=_SPLIT,
-            see=("kl_split", "kl_old_new"),
-            heading="old to one",
-        ),
-    ]
-    kl_split: Annotated[
-        MetricValue,
-        Doc(
-            "How far the several steps lead, by k3.",
-            unit=_NATS,
-            formula="E[ratio - 1 - log_ratio] " + _TOKENS + ", ratio = several / old",
-            direction="KL(old || several)",
-            healthy="as kl_old_new",
-            example=_SPLIT,
-            see=("kl_whole", "kl_old_new"),
-            heading="old to several",
-        ),
-    ]
-
-
 class PresetReplay(Part, frozen=True, kw_only=True):
     """A preset replay describes the update by one preset on one batch."""
 
@@ -915,10 +421,10 @@ class PresetReplay(Part, frozen=True, kw_only=True):
         Doc(
             "The gradient of a preset's loss by all trained parameters, against the reference; "
             f"null without {setting('model')} and where coefficients are not finite.",
-            unit=_UNIT,
+            unit=PER_WEIGHT,
             formula="sum over tokens of c d log p / d parameters, c its coefficient",
             see=("cosine", "norm_ratio", "squared_bias", "relative_variance", "reference"),
-            needs=_MODEL,
+            needs=WITH_MODEL,
         ),
     ]
     after_step: Annotated[
@@ -927,7 +433,7 @@ class PresetReplay(Part, frozen=True, kw_only=True):
             "The policy after the step, on the same batch; null without "
             f"{setting('model')} and where there is no step.",
             see=("kl_old_new", "kl_rollout_new", "mismatch_growth", "beyond_clip"),
-            needs=_MODEL,
+            needs=WITH_MODEL,
         ),
     ]
     split: Annotated[
@@ -936,7 +442,7 @@ class PresetReplay(Part, frozen=True, kw_only=True):
             "The batch as one optimizer step and as several mini-batches, from the same start; "
             f"null without {setting('split')}.",
             see=("kl_between", "kl_whole", "kl_split", "minibatches"),
-            needs=_MODEL + " --split 4",
+            needs=WITH_MODEL + " --split 4",
         ),
     ]
     health: Annotated[
@@ -976,7 +482,7 @@ class Factor(Part, frozen=True, kw_only=True):
         MetricValue,
         Doc(
             "Distance of the two policies of a factor, by k3.",
-            unit=_NATS,
+            unit=PER_TOKEN,
             formula="E[ratio - 1 - log_ratio] over tokens",
             direction="KL(behavior || target)",
             healthy="ideal 0; for bounds see mismatch_k3 and staleness_k3",
@@ -1041,13 +547,13 @@ class PairedDifference(Part, frozen=True, kw_only=True):
 
     loss: Annotated[
         MetricValue | None,
-        Doc("Difference of the losses; null where one has none.", unit=_UNIT, see=("loss",)),
+        Doc("Difference of the losses; null where one has none.", unit=PER_WEIGHT, see=("loss",)),
     ]
     grad_norm: Annotated[
         MetricValue | None,
         Doc(
             "Difference of the norms of the gradients; null without a model.",
-            unit=_UNIT,
+            unit=PER_WEIGHT,
             see=("grad_norm",),
         ),
     ] = None
@@ -1056,7 +562,7 @@ class PairedDifference(Part, frozen=True, kw_only=True):
         Doc(
             "Difference of the distances from the sampler after the step, by k3; null without a "
             "model.",
-            unit=_NATS,
+            unit=PER_TOKEN,
             see=("kl_rollout_new",),
         ),
     ] = None
@@ -1150,7 +656,7 @@ class ReplayResult(Shown, frozen=True, kw_only=True):
         Doc(
             "How the step was computed: the checkpoint and all that was set; null without a model.",
             see=("dtype", "reference", "optimizer", "minibatches"),
-            needs=_MODEL,
+            needs=WITH_MODEL,
             keys=UpdateModel,
         ),
     ] = None

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.results import MetricValue
-from rcdiag.results.sweep import Forecast, ForecastPoint, HeldOutBin
+from rcdiag.results.forecast import Forecast, ForecastPoint, HeldOutBin
 from rcdiag.statistics.clusters import added_by_index, cluster_sums, content_order
 from rcdiag.statistics.intervals import (
     COVERAGE,

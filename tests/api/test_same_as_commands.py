@@ -13,6 +13,7 @@ import typer.main
 import rcdiag as api
 from cli.app import COMMANDS, app
 from cli.options import OPTIONS, options_of
+from cli.parameters import function_of
 from tests.cli.conftest import dump_with_shift, rcdiag
 from tests.cli.sweep_tables import sampled_table
 
@@ -173,3 +174,32 @@ def test_a_parameter_is_explained_where_it_is_defined(command):
     assert all(parameter.says for parameter, _ in own)
     flags = [flag for parameter, option in own for flag in option.flags or [parameter.name]]
     assert len(set(flags)) == len(flags)
+
+
+# Parameters that do something else in a command, or more, which its own words say.
+OWN_WORDS = {
+    "behavior": ("sweep",),
+    "target": ("score", "sweep"),
+    "model": ("diagnose", "replay"),
+    "policies": ("compare",),
+    "noise_floor": ("compare",),
+    "trainer": ("sweep", "replay"),
+    "presets": ("replay",),
+    "trainer_config": ("replay",),
+    "output": ("convert",),
+    "rows": ("diagnose", "replay"),
+    "on": ("sweep",),
+    "force": ("score", "compare", "convert"),
+}
+
+
+def test_a_parameter_has_the_same_words_in_every_command():
+    shared: dict[str, set[str]] = {}
+    for command in COMMANDS:
+        for name, parameter in function_of(command).parameters.items():
+            if command not in OWN_WORDS.get(name, ()):
+                shared.setdefault(name, set()).add(parameter.says)
+    assert {name: texts for name, texts in shared.items() if len(texts) > 1} == {}
+    for name, commands in OWN_WORDS.items():
+        own = [function_of(command).parameters[name].says for command in commands]
+        assert len({*own, *shared[name]}) == len(own) + 1, name

@@ -162,3 +162,27 @@ def test_no_number_is_cut_on_a_narrow_terminal(rcdiag, stored, monkeypatch, colu
     assert not re.search(r"\S…", narrow), narrow
     assert sorted(number.findall(narrow)) == wide
     assert max(map(len, narrow.splitlines())) <= int(columns)
+
+
+@pytest.mark.parametrize("names", [["vllm_bf16", "vllm_bf16_again"], ["rollout", "hf_fp32"]])
+def test_few_policies_make_a_page_too(rcdiag, many, tmp_path, names):
+    chosen = [word for name in names for word in ("--policy", name)]
+    ran = rcdiag("compare", many, *chosen, "--html", tmp_path / "r.html")
+    assert ran.code == 0, ran.err
+    assert all(name in ran.out for name in names)
+
+
+def test_equal_policies_make_a_page_too(rcdiag, clean, tmp_path):
+    ran = rcdiag("compare", clean, "--html", tmp_path / "r.html", "--plots", tmp_path / "p")
+    assert ran.code == 0, ran.err
+    assert "nan" not in ran.out.lower()
+
+
+def test_what_is_no_number_makes_a_page_too(rcdiag, tmp_path):
+    values = [[-1.0, float("nan"), -1.0], [float("-inf")], [-4.0, -4.5]]
+    path = write_policies(tmp_path / "a.parquet", {"rollout": BEHAVIOR, "old": values})
+    files = ("--result", tmp_path / "r.json", "--html", tmp_path / "r.html")
+    ran = rcdiag("compare", path, *files)
+    assert ran.code == 0, ran.err
+    assert "non-finite-log-probs" in ran.out
+    assert rcdiag("report", tmp_path / "r.json").out == ran.out

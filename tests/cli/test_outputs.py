@@ -4,48 +4,147 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from cli.terminal.console import TerminalConsole
 from cli.terminal.screen import Screen
 from tests.builders import write_table
+from tests.cli.conftest import Ran
+from tests.cli.sweep_tables import FEW, sampled_table
+
+# The commands that measure, with what makes them quick.
+COMMANDS = {"score": (), "compare": (), "sweep": FEW, "replay": ()}
+every_command = pytest.mark.parametrize("command", COMMANDS)
 
 
-def test_result_is_the_document_that_json_prints(rcdiag, doubtful, tmp_path):
-    ran = rcdiag("score", doubtful, "--result", tmp_path / "r.json", "--json")
-    assert json.loads((tmp_path / "r.json").read_text()) == ran.document
-    assert f"Wrote {tmp_path / 'r.json'}" in ran.err
+@pytest.fixture
+def table(tmp_path) -> Path:
+    return sampled_table(tmp_path / "table.parquet")
 
 
-def test_quiet_says_nothing_but_the_document(rcdiag, doubtful, tmp_path):
-    ran = rcdiag("score", doubtful, "-q", "--result", tmp_path / "r.json")
+@dataclass(frozen=True)
+class Written:
+    """The folder with a command's result `r.json` and page `r.html`; the table is gone."""
+
+    command: str
+    out: Path
+    ran: Ran
+
+
+@pytest.fixture(scope="module", params=COMMANDS)
+def written(request, run_once, tmp_path_factory) -> Written:
+    folder = tmp_path_factory.mktemp(request.param)
+    table, out = sampled_table(folder / "table.parquet"), folder / "out"
+    files = ("--result", out / "r.json", "--html", out / "r.html", "-v")
+    ran = run_once(request.param, table, *COMMANDS[request.param], *files)
+    assert ran.code == 0, ran.err
+    table.unlink()
+    return Written(request.param, out, ran)
+
+
+def test_result_and_page_are_written(written):
+    result, page = written.out / "r.json", written.out / "r.html"
+    assert json.loads(result.read_text())["kind"] == written.command
+    for path in (result, page):
+        assert f"Wrote {path}" in written.ran.err
+    text = page.read_text()
+    assert f"rcdiag {written.command}" in text
+    assert not re.search(r"""(src|href)=["']http|@import|url\(http""", text)  # needs no network
+
+
+def test_a_report_renders_the_stored_result_to_the_same_bytes(rcdiag, written, tmp_path):
+    again = rcdiag("report", written.out / "r.json", "--html", tmp_path / "2.html", "-v")
+    assert again.out == written.ran.out
+    assert (tmp_path / "2.html").read_bytes() == (written.out / "r.html").read_bytes()
+    document = rcdiag("report", written.out / "r.json", "--json").out
+    assert document == (written.out / "r.json").read_text()
+
+
+@pytest.mark.slow
+def test_figures_are_written(rcdiag, written, tmp_path):
+    assert rcdiag("report", written.out / "r.json", "--plots", tmp_path / "p").code == 0
+    suffixes: dict[str, set[str]] = {}
+    for path in (tmp_path / "p").iterdir():
+        suffixes.setdefault(path.stem, set()).add(path.suffix)
+    assert suffixes
+    assert all(kinds - {".csv"} == {".png", ".svg", ".pdf"} for kinds in suffixes.values())
+
+
+@every_command
+def test_the_document_on_stdout_is_the_one_in_the_file(rcdiag, table, tmp_path, command):
+    result = tmp_path / "r.json"
+    ran = rcdiag(command, table, *COMMANDS[command], "-v", "--json", "--result", result)
+    assert ran.document["kind"] == command
+    assert ran.out == result.read_text()
+    assert f"Wrote {result}" in ran.err
+
+
+@every_command
+def test_quiet_says_nothing(rcdiag, table, tmp_path, command):
+    """The result goes to a file: `-o` is that of all commands but score, which writes a table."""
+    result = tmp_path / "r.json"
+    option = "--result" if command == "score" else "-o"
+    ran = rcdiag(command, table, *COMMANDS[command], "-q", option, result)
     assert (ran.code, ran.out, ran.err) == (0, "", "")
+    assert json.loads(result.read_text())["kind"] == command
+
+
+def test_quiet_says_the_document_that_is_asked_for(rcdiag, doubtful):
     ran = rcdiag("score", doubtful, "-q", "--json")
     assert ran.document["kind"] == "score"
     assert ran.err == ""
 
 
+@pytest.mark.parametrize("option", ["--result", "--html", "-o", "--plots"])
+@every_command
+def test_an_output_that_is_there_is_refused_and_left_alone(
+    rcdiag, table, tmp_path, command, option
+):
+    there = tmp_path / "there"
+    mine = there / "mine" if option == "--plots" else there
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("mine")
+    ran = rcdiag(command, table, option, there)
+    assert ran.code == 2
+    assert str(there) in ran.err
+    assert "--force" in ran.err
+    assert mine.read_text() == "mine"
+    assert option != "--plots" or list(there.iterdir()) == [mine]
+
+
+@every_command
+def test_force_overwrites(rcdiag, table, tmp_path, command):
+    (tmp_path / "there").write_text("mine")
+    options = (*COMMANDS[command], "--result", tmp_path / "there", "--force")
+    assert rcdiag(command, table, *options).code == 0
+    assert json.loads((tmp_path / "there").read_text())["kind"] == command
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "says"),
+    [
+        ("score", (), ("80 sequences", "rollout, old")),
+        ("compare", (), ("80 sequences", "rollout, old")),
+        ("sweep", ("--emit", "verl"), ("80 sequences; would sweep rollout -> old",)),
+        ("replay", (), ("would replay 19 presets",)),
+    ],
+)
+def test_a_dry_run_writes_nothing_and_says_what_would_run(
+    rcdiag, table, tmp_path, command, options, says
+):
+    files = ("--result", tmp_path / "r.json", "--html", tmp_path / "h")
+    ran = rcdiag(command, table, "--dry-run", *options, *files)
+    assert (ran.code, ran.out) == (0, "")
+    assert all(words in ran.err for words in says)
+    assert [item.name for item in tmp_path.iterdir()] == ["table.parquet"]
+
+
 def test_quiet_still_says_errors(rcdiag):
     assert rcdiag("score", "none.parquet", "-q").err.startswith("error: ")
-
-
-@pytest.mark.parametrize("option", ["--result", "--html", "-o"])
-def test_an_output_that_is_already_there_is_refused_and_left_alone(
-    rcdiag, doubtful, tmp_path, option
-):
-    (tmp_path / "there").write_text("mine")
-    ran = rcdiag("score", doubtful, option, tmp_path / "there")
-    assert ran.code == 2
-    assert str(tmp_path / "there") in ran.err
-    assert "--force" in ran.err
-    assert (tmp_path / "there").read_text() == "mine"
-
-
-def test_force_overwrites(rcdiag, doubtful, tmp_path):
-    (tmp_path / "r.json").write_text("mine")
-    assert rcdiag("score", doubtful, "--result", tmp_path / "r.json", "--force").code == 0
-    assert json.loads((tmp_path / "r.json").read_text())["kind"] == "score"
 
 
 def test_missing_folders_of_outputs_are_made(rcdiag, doubtful, tmp_path):
@@ -108,26 +207,9 @@ def test_an_output_table_that_nothing_would_be_written_to_is_never_passed_over_i
     assert output.exists() or str(output) in ran.err or "-o" in ran.err
 
 
-def test_a_dry_run_writes_nothing_and_says_what_would_run(rcdiag, doubtful, tmp_path):
-    ran = rcdiag("score", doubtful, "--dry-run", "--result", tmp_path / "r.json")
-    assert ran.code == 0
-    assert ran.out == ""
-    assert "3 sequences" in ran.err
-    assert "rollout, old" in ran.err
-    assert not (tmp_path / "r.json").exists()
-
-
 def test_a_dry_run_finds_what_the_run_would_stumble_over(rcdiag, doubtful):
     assert rcdiag("score", doubtful, "--dry-run", "--target", "current").code == 2
     assert rcdiag("score", doubtful, "--dry-run", "--policy", "new=hf", "--model", "none").code == 2
-
-
-def test_the_report_page_is_written_and_needs_no_network(rcdiag, doubtful, tmp_path):
-    assert rcdiag("score", doubtful, "--html", tmp_path / "r.html", "-q").code == 0
-    page = (tmp_path / "r.html").read_text()
-    assert "k3_kl" in page
-    for loaded in ('src="http', "src='http", 'href="http', "@import", "url(http"):
-        assert loaded not in page
 
 
 def test_a_failed_scoring_without_an_output_leaves_no_scratch_folder(

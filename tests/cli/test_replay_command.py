@@ -159,13 +159,6 @@ def test_a_trainers_own_config_is_one_preset(rcdiag, table, tmp_path):
     assert result["config"]["loss"] == pytest.approx(-sum(pulls) / TOKENS)
 
 
-def test_dry_run_computes_nothing(rcdiag, table, tmp_path):
-    ran = rcdiag("replay", table, "--dry-run", "--result", tmp_path / "r.json")
-    assert (ran.code, ran.out) == (0, "")
-    assert "would replay 19 presets of verl-0.9" in ran.err
-    assert not (tmp_path / "r.json").exists()
-
-
 def test_the_same_seed_gives_the_same_document(rcdiag, table):
     one, other = (rcdiag("replay", table, "--json", "--seed", 3).document for _ in range(2))
     for document in (one, other):

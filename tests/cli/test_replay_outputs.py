@@ -1,9 +1,8 @@
-"""What `rcdiag replay` leaves: the screen, files, and the report made again."""
+"""What `rcdiag replay` shows and writes; what all commands write alike: test_outputs.py."""
 
 from __future__ import annotations
 
 import io
-import json
 import re
 from pathlib import Path
 
@@ -92,59 +91,6 @@ def test_verbose_names_the_rules_of_every_preset(rcdiag, table):
     rules = rcdiag("replay", table, "--json").document["presets"]["naive"]["health"]["rules"]
     assert ran.out.count("loss_defined") == 2  # disabled is the same as no correction
     assert {rule["name"] for rule in rules} <= set(ran.out.split())
-
-
-def test_quiet_says_nothing(rcdiag, table):
-    ran = rcdiag("replay", table, "-q")
-    assert (ran.code, ran.out, ran.err) == (0, "", "")
-
-
-def test_json_goes_to_stdout_alone(rcdiag, table):
-    ran = rcdiag("replay", table, "--json", "-v")
-    assert ran.document["kind"] == "replay"
-
-
-@pytest.fixture(scope="module")
-def stored(run_once, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("replay")
-    table = dump_with_shift(folder / "t.parquet", 0.1, **COLUMNS)
-    options = ("--result", folder / "r.json", "--html", folder / "r.html")
-    assert run_once("replay", table, *options, "-q").code == 0
-    table.unlink()
-    return folder / "r.json"
-
-
-def test_a_stored_result_comes_back_as_it_was(rcdiag, stored):
-    ran = rcdiag("report", stored, "--json")
-    assert ran.document == json.loads(stored.read_text())
-
-
-def test_the_page_made_again_has_the_same_bytes(rcdiag, stored, tmp_path):
-    again = tmp_path / "again.html"
-    assert rcdiag("report", stored, "--html", again, "-q").code == 0
-    assert again.read_bytes() == stored.with_suffix(".html").read_bytes()
-
-
-def test_the_screen_made_again_is_the_same(rcdiag, table, tmp_path):
-    first = rcdiag("replay", table, "--result", tmp_path / "r.json")
-    assert rcdiag("report", tmp_path / "r.json").out == first.out
-
-
-def test_the_page_holds_every_preset_and_asks_for_nothing(stored):
-    page = stored.with_suffix(".html").read_text()
-    for name in json.loads(stored.read_text())["presets"]:
-        assert name in page
-    assert not re.search(r"(src|href)=[\"']https?://", page)
-
-
-@pytest.mark.slow
-def test_plots_are_png_and_svg(rcdiag, table, tmp_path):
-    rcdiag("replay", table, "--plots", tmp_path / "plots", "-q")
-    names = {path.stem: set() for path in (tmp_path / "plots").iterdir()}
-    for path in (tmp_path / "plots").iterdir():
-        names[path.stem].add(path.suffix)
-    assert names
-    assert all(kinds - {".csv"} == {".png", ".svg", ".pdf"} for kinds in names.values())
 
 
 def test_a_result_without_a_loss_is_strict_json_and_a_page(rcdiag, tmp_path):

@@ -18,12 +18,6 @@ def stored(rcdiag, doubtful, tmp_path):
     return tmp_path / "result.json"
 
 
-def test_a_result_comes_back_as_it_was(rcdiag, stored):
-    ran = rcdiag("report", stored, "--json")
-    assert ran.code == 0
-    assert ran.document == json.loads(stored.read_text())
-
-
 def test_a_result_with_no_numbers_comes_back_as_it_was(rcdiag, tmp_path):
     values = [[float("-inf"), float("nan"), -1.0], [-1.0], [-4.0, -4.5]]
     ids = [[1, 2, 3], [4], [5, 6]]
@@ -35,12 +29,6 @@ def test_a_result_with_no_numbers_comes_back_as_it_was(rcdiag, tmp_path):
     assert rcdiag("report", tmp_path / "r.json", "--json").document == stored
     assert rcdiag("report", tmp_path / "r.json").code == 0
     assert rcdiag("report", tmp_path / "r.json", "--html", tmp_path / "r.html").code == 0
-
-
-def test_the_screen_is_that_of_the_run(rcdiag, doubtful, tmp_path):
-    first = rcdiag("score", doubtful, "--result", tmp_path / "r.json")
-    again = rcdiag("report", tmp_path / "r.json")
-    assert again.out == first.out
 
 
 def test_a_result_may_come_through_a_pipe(rcdiag, stored, monkeypatch):

@@ -159,14 +159,6 @@ def test_a_directory_and_its_files_in_one_are_the_same_table(rcdiag, tmp_path):
     assert len(document["provenance"]["dump"]) == 2
 
 
-def test_several_steps_are_told_apart(rcdiag, tmp_path):
-    path = dump_with_shift(tmp_path / "a.parquet", 0.07, step=[40, 40, 41])
-    steps = rcdiag("score", path, "--json").document["steps"]
-    assert set(steps) == {"40", "41"}
-    assert set(steps["40"]["mismatch"]) == set(METRICS)
-    assert steps["41"]["num_tokens"] == 2
-
-
 def test_the_same_seed_gives_the_same_document(rcdiag, doubtful):
     first = rcdiag("score", doubtful, "--json").document
     second = rcdiag("score", doubtful, "--json").document

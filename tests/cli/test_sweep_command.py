@@ -6,15 +6,14 @@ import json
 from math import nan
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, settings
 from tests.builders import write_table
-from tests.cli.conftest import BEHAVIOR
+from tests.cli.conftest import BEHAVIOR, dump_with_shift
 from tests.cli.sweep_tables import FEW, sampled_table
 
+SLOW = pytest.mark.slow  # the page of a sweep takes seconds
 NOTHING = [[nan] * 3, [nan], [nan] * 2]
 
 
@@ -59,15 +58,6 @@ def test_behavior_and_target_exchanged_turn_the_ratios_over(rcdiag, table):
     rows = ran.document["families"]["geo_rs"]["rows"]
     assert (ran.document["behavior"], ran.document["target"]) == ("old", "rollout")
     assert [row["kept_tokens"] for row in rows] != [row["kept_tokens"] for row in other]
-
-
-def test_columns_can_be_mapped(rcdiag, tmp_path):
-    ids = pa.array([[1, 2, 3], [4], [5, 6]])
-    parts = {"ids": ids, "lp": pa.array(BEHAVIOR), "old_log_probs": pa.array(BEHAVIOR)}
-    pq.write_table(pa.table(parts), tmp_path / "a.parquet")
-    options = ("--column", "response_ids=ids", "--column", "rollout_log_probs=lp")
-    document = rcdiag("sweep", tmp_path / "a.parquet", *FEW, *options, "--json").document
-    assert document["num_tokens"] == 6
 
 
 def test_equal_policies_need_no_correction(rcdiag, clean):
@@ -138,3 +128,18 @@ def test_what_cannot_run_says_error_and_hint_and_exits_2(
 )
 def test_wrong_usage_exits_2(rcdiag, table, arguments):
     assert rcdiag("sweep", *[item.format(table=table) for item in arguments]).code == 2
+
+
+@pytest.mark.parametrize(
+    "shift",
+    [
+        pytest.param(0.0, marks=SLOW),
+        pytest.param(4.0, marks=SLOW),
+        float("nan"),
+    ],
+)
+def test_any_table_makes_a_page(rcdiag, tmp_path, shift):
+    table = dump_with_shift(tmp_path / "a.parquet", shift)
+    ran = rcdiag("sweep", table, *FEW, "--html", tmp_path / "r.html")
+    assert ran.code == 0, ran.err
+    assert ">nan" not in (tmp_path / "r.html").read_text()

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from rcdiag.corrections.apply import TokenEffects, outcome, token_effects
 from rcdiag.corrections.arithmetic import Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.corrections.sequences import rows_of
+from rcdiag.corrections.sequences import Sequences, rows_of
 from rcdiag.statistics.pair import pair_of
 from rcdiag.table.trajectories import segment_sum
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.plan import Plan
+from rcdiag.usecases.corrected import correction_results
 from tests.corrections.batches import batches, seeded
 from tests.corrections.brute_force import kept_tokens, weights_of
 from tests.corrections.brute_force import rows_of as lists_of
@@ -24,7 +25,6 @@ from tests.corrections.builders import (
     padded,
     plan_of,
     presets_of,
-    results_of,
     trajectories_of,
 )
 from tests.corrections.drawn_corrections import corrections_of
@@ -37,14 +37,16 @@ def tokens_of(batch: Padded) -> Tokens:
     return Tokens.of(pair_of(trajectories_of(batch), "rollout", "old"))
 
 
-def effects_of(plan: Plan, name: str, batch: Padded) -> TokenEffects:
-    rows = correction_rows(plan, batch).whole
+def effects_of(plan: Plan, rows: Sequences, batch: Padded) -> dict[str, TokenEffects]:
+    """What every correction of a plan does to the tokens; `rows` are those of the batch."""
+    tokens = tokens_of(batch)
     with np.errstate(all="ignore"):
-        return token_effects(plan.corrections[name], tokens_of(batch), rows)
+        return {name: token_effects(it, tokens, rows) for name, it in plan.corrections.items()}
 
 
 def of_config(trainer: str, batch: Padded, **config: object) -> TokenEffects:
-    return effects_of(plan_of(trainer, config), "it", batch)
+    plan = plan_of(trainer, config)
+    return effects_of(plan, correction_rows(plan, batch).whole, batch)["it"]
 
 
 def lengths_of(batch: Padded) -> np.ndarray:
@@ -61,8 +63,10 @@ def rows_kept(kept: np.ndarray, batch: Padded) -> int:
 @dear(50)
 def test_tokens_add_up_to_what_every_preset_reports(trainer, batch):
     plan = presets_of(trainer)
-    for name, expected in results_of(plan, batch).items():
-        result = effects_of(plan, name, batch)
+    rows = correction_rows(plan, batch).whole
+    effects = effects_of(plan, rows, batch)
+    for name, expected in correction_results(plan, rows).items():
+        result = effects[name]
         assert int(result.kept.sum()) == expected.kept_tokens
         assert rows_kept(result.kept, batch) == expected.kept_sequences
         assert (result.weights is None) == (plan.corrections[name].loss_weighting is None)
@@ -95,12 +99,13 @@ def test_tokens_add_up_to_the_rows_of_any_correction(trainer, data, batch):
 @dear(25)
 def test_tokens_of_every_preset_are_those_of_a_loop(trainer, batch):
     plan = presets_of(trainer)
+    effects = effects_of(plan, correction_rows(plan, batch).whole, batch)
+    lists = [row for _, row in lists_of(batch)]
     for name, correction in plan.corrections.items():
         config = dict(plan.configs[name])
         if isinstance(config["rollout_rs_threshold"], float) and trainer == "verl-0.9":
             config["rollout_rs_threshold"] = str(config["rollout_rs_threshold"])
-        lists = [row for _, row in lists_of(batch)]
-        result = effects_of(plan, name, batch)
+        result = effects[name]
         kept = [item for row in lists for item in kept_tokens(config, row)]
         assert result.kept.tolist() == kept
         if correction.loss_weighting is not None:

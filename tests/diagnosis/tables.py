@@ -7,7 +7,6 @@ the log-probs of both sides. Where `recorded` is `sampled`, E[ratio] = 1 whateve
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -354,8 +353,3 @@ def write(case: Case, path: Path, **columns: object) -> Path:
         table = table.replace_schema_metadata({"rcdiag": json.dumps(dict(case.metadata))})
     pq.write_table(table, path)
     return path
-
-
-def seed_of(name: str) -> int:
-    """Return a seed that belongs to a name."""
-    return zlib.crc32(name.encode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +10,11 @@ import pytest
 from rcdiag.diagnosis.causes.cause import CAUSES, Cause, Suspicion, fact
 from rcdiag.diagnosis.causes.cause_words import CauseWords
 from rcdiag.diagnosis.features import Features
-from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain, names
-from rcdiag.pages.page import page
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
 from rcdiag.usecases.sweep.run import sweep
-from tests.cli.conftest import rcdiag  # noqa: F401
 from tests.diagnosis.tables import made, write
 from tests.usecases.replay.builders import replay_of
 
@@ -81,38 +77,10 @@ def test_every_command_weighs_it(added, table):
         assert first.evidence[1]["name"] == "rms log-ratio without that fault"
 
 
-def test_it_is_first_on_screen_and_page(added, table, rcdiag):  # noqa: F811
-    for command in ("score", "compare", "sweep", "replay"):
-        ran = rcdiag(command, table, "--fail-on", "error")
-        assert ran.code == 1, command
-        assert ran.out.startswith("broken"), command
-        assert re.search(r"first-token-constant, 9\d% sure", ran.out)
-        assert "The first token of 64 responses has one log-prob." in " ".join(ran.out.split())
-    text = page(score(open_table(table)))
-    assert "first-token-constant" in text
-    assert "Record the log-prob of the first token too." in text
-
-
-def test_it_is_explained(added, rcdiag):  # noqa: F811
+def test_it_is_explained(added):
+    """That screens, page and `rcdiag explain` have it: tests/test_contributing.py."""
     entry = explain("first-token-constant")
     assert entry.kind == "cause"
     assert entry.what.startswith("The first token has no log-prob of its own.")
     assert entry.parts["similar"] == CONSTANT.words.told_apart
     assert names()["cause"]["first-token-constant"] == CONSTANT.words.title
-    assert "Record the log-prob" in rcdiag("explain", "first-token-constant").out
-
-
-def test_it_leaves_no_trace(table):
-    with CAUSES.with_added(CONSTANT):
-        pass
-    assert "first-token-constant" not in {
-        cause.slug for cause in score(open_table(table)).diagnosis.causes
-    }
-    with pytest.raises(RcdiagError):
-        explain("first-token-constant")
-
-
-def test_a_name_that_is_taken_is_refused():
-    taken = CAUSES["stale-weights"]
-    with pytest.raises(RcdiagError, match="defined twice"):
-        CAUSES.add(taken)

@@ -11,7 +11,6 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.judge import diagnose
 from rcdiag.results import Diagnosis
 from tests.diagnosis.tables import (
-    Law,
     changed,
     counted,
     drifted,
@@ -183,25 +182,6 @@ def test_other_weights_are_named_beside_a_law(law: str) -> None:
 def test_log_probs_of_another_base_are_no_likeliest_tokens() -> None:
     case = in_base(made(plain, drifted(0.8), rows=200), "rollout", 10.0)
     assert "top-one-recorded" not in named(case)
-
-
-def raw_and_kept(share: float) -> Case:
-    """Make a table sampled with top-p at 0.7, of which the record has neither."""
-    both = changed(lambda logits, state: logits / 0.7, top_p(share))
-    at = np.full(ROWS, 0.7)
-    return made(both, tempered(0.7), plain, temperature=at, prompts=True)
-
-
-def in_one_engine(law: Law, other: Law) -> Case:
-    """Make a table whose sampler has a law, and one engine other logits than the trainer."""
-    engine = np.arange(ROWS) % 4
-    theirs = (engine == 2)[:, None]
-    return made(
-        law,
-        lambda logits, state: np.where(theirs, other(logits, state), noisy(0.005)(logits, state)),
-        engine=[f"engine-{number}" for number in engine],
-        prompts=True,
-    )
 
 
 BESIDE: dict[str, tuple[set[str], Callable[[], Case]]] = {

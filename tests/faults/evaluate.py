@@ -223,18 +223,6 @@ def shortfalls(numbers: dict[str, Any], thresholds: Thresholds, *, full_bin: int
     return [sentence for misses, sentence in text if misses]
 
 
-def misses_of(
-    seed: int, tables: int, folder: Path, thresholds: Thresholds, *, small: bool = True
-) -> list[str]:
-    """Return what the diagnosis of the first tables of a seed misses, in this process."""
-    judged = [
-        answer
-        for number in range(tables)
-        for answer in made_and_judged(number, seed=seed, folder=folder, small=small)
-    ]
-    return shortfalls(summary(judged), thresholds)
-
-
 def judge_folder(folder: Path, *, model: bool = False) -> list[Judged]:
     """Judge the tables of a folder that has an answer key."""
     labels = json.loads((folder / "labels.json").read_text())["tables"]

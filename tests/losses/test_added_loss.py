@@ -1,4 +1,7 @@
-"""A loss that is one registration is replayed under every trainer, and explained."""
+"""A loss that is one registration is replayed under every trainer.
+
+That it is explained and on screen and page: tests/test_contributing.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from rcdiag.glossary import explain
 from rcdiag.losses import LOSSES
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.policy_loss import PolicyLoss
@@ -58,11 +60,6 @@ def test_it_is_replayed_under_every_trainer(rcdiag: Rcdiag, table: Path, trainer
     assert squared["presets"]["naive"]["coefficients"]["norm"] == pytest.approx(
         2 * naive["coefficients"]["norm"]
     )
-
-
-def test_it_and_its_setting_are_explained() -> None:
-    assert "made up for this test" in explain("powered").what
-    assert explain("power").what == "The exponent of the ratio."
 
 
 def test_a_misspelt_setting_is_refused_with_the_right_one(rcdiag: Rcdiag, table: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from rcdiag.results import MetricValue
 from rcdiag.results.doc import Doc, documented_fields
-from rcdiag.results.replay import AfterStep, Coefficients, GradientReport, Shares
+from rcdiag.results.model_step import AfterStep, GradientReport
+from rcdiag.results.replay import Coefficients, Shares
 from rcdiag.results.score import CorrectionNumbers, CorrectionResult
 from rcdiag.results.sweep import SweepRow
 from tests.results import worked

@@ -87,12 +87,13 @@ def compared(table: rcdiag.Table, runner: Any = None) -> Document:
 
 
 @pytest.mark.parametrize(
-    ("command", "workers"), [(scored, 1), (scored, 2), (scored, 3), (compared, 2), (swept, 2)]
+    ("command", "several"), [(scored, (1, 2, 3)), (compared, (2,)), (swept, (2,))]
 )
-def test_any_number_of_workers_gives_the_same_numbers(table, small_parts, command, workers):
-    alone = document(command(table))
-    shared = document(command(table, runner_on("local", None, workers)))
-    assert_near(in_order(shared), in_order(alone), "result")
+def test_any_number_of_workers_gives_the_same_numbers(table, small_parts, command, several):
+    alone = in_order(document(command(table)))
+    for workers in several:
+        shared = document(command(table, runner_on("local", None, workers)))
+        assert_near(in_order(shared), alone, f"result of {workers}")
 
 
 def test_a_small_table_stays_in_this_process(table):

@@ -73,6 +73,7 @@ def test_a_state_is_the_same_whatever_the_cut():
     expected = state_of(columns)
     assert set(plain(expected)["profiles"]) >= {"position", "turn", "entropy", "reward"}
     assert_same_state(state_of(columns, 20, 21, 55), expected)
+    assert_same_state(state_of(columns, 1, 2, 79), expected)
     assert_same_state(state_of(columns, *range(5, 80, 5)), expected)
 
 

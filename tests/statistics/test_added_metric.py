@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import numpy as np
@@ -20,7 +19,7 @@ from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from rcdiag.usecases.score import score
 from tests.builders import make_state, mismatch
-from tests.cli.conftest import BEHAVIOR, dump_with_shift, rcdiag  # noqa: F401
+from tests.cli.conftest import BEHAVIOR, dump_with_shift
 from tests.pages.unpacked import unpacked
 
 # It has a sum over tokens that no other metric has, and one over sequences that is made of it.
@@ -90,25 +89,8 @@ def test_its_sums_are_added_up_by_sequence_and_by_cluster(added):
         assert mismatch(state)["rare_squares"].value == pytest.approx((0.25 + 0.0625) / 2)
 
 
-def test_it_is_on_the_screen_among_the_names_and_in_the_document(added, table, rcdiag, monkeypatch):  # noqa: F811
-    monkeypatch.setenv("COLUMNS", "400")
-    assert "rare_shift" in rcdiag("score", table).out
-    assert RARE_SHIFT.says in rcdiag("score", table, "-v").out
-    assert "rare_shift" in rcdiag("compare", table, "-v").out
-    assert "rare_shift" in rcdiag("explain").out
-    document = json.loads(rcdiag("score", table, "--json").out)
-    assert document["mismatch"]["rare_shift"]["level"] == "error"
-
-
-def test_it_is_in_the_pages(added, table):
-    for result in (score(open_table(table)), compare(open_table(table))):
-        assert "rare_shift" in page(result)
-    text = page(score(open_table(table)), explain=explanation)
-    (terms,) = re.findall(r'id="terms">([^<]*)<', text)
-    assert RARE_SHIFT.says in unpacked(terms)
-
-
-def test_it_is_explained_and_described(added, rcdiag):  # noqa: F811
+def test_it_is_explained_and_described(added, table):
+    """That screen, page and `rcdiag explain` have it: tests/test_contributing.py."""
     entry = explain("rare_shift")
     assert entry.kind == "metric"
     assert entry.formula == RARE_SHIFT.formula
@@ -116,8 +98,11 @@ def test_it_is_explained_and_described(added, rcdiag):  # noqa: F811
     assert entry.healthy == "ideal 0; warning at or above 1e-05, error at or above 0.0001 (a test)"
     assert entry.generations == {"SomeTrainer": "rare/shift"}
     assert "rare_shift" in names()["metric"]
-    assert "rare_shift" in rcdiag("explain", "rare-shift").out
     assert RARE_SHIFT.formula in metric_descriptions()["rare_shift"]
+    (terms,) = re.findall(
+        r'id="terms">([^<]*)<', page(score(open_table(table)), explain=explanation)
+    )
+    assert RARE_SHIFT.says in unpacked(terms)
 
 
 def test_it_leaves_no_trace(table):

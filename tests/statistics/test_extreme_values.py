@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import entropy
 
-import rcdiag
-from tests.builders import make_state, metrics, mismatch, values_of, write_table
+from tests.builders import make_state, metrics, mismatch, values_of
 
 
 def with_log_ratio(log_ratio: float) -> dict[str, float]:
@@ -181,32 +180,3 @@ def test_effective_sample_sizes_of_placeholders_are_counts(size, giants):
     sums = np.ldexp(target - behavior, -10).sum(axis=1)
     largest = np.count_nonzero(sums == sums.max())
     assert result["ess_seq"] == pytest.approx(largest / 8)
-
-
-@pytest.mark.parametrize("size", [1e3, 1e9, 1e12, 1e15, 1e38, 1e154, 1e300, 1e308])
-@pytest.mark.parametrize("column", ["rollout_log_probs", "old_log_probs"])
-def test_commands_answer_to_huge_log_probs_without_a_warning(tmp_path, size, column):
-    """Rows with log-probs below -1e12 are left out. Warnings are errors here."""
-    rng = np.random.default_rng(0)
-    rollout = -rng.exponential(1.0, (40, 30))
-    columns = {
-        "rollout_log_probs": rollout,
-        "old_log_probs": np.minimum(rollout + rng.normal(0.0, 0.02, rollout.shape), 0.0),
-    }
-    columns[column][[0, 3, 3], [1, 2, 5]] = -size
-    path = write_table(
-        tmp_path / "t.parquet",
-        response_ids=rng.integers(0, 99, rollout.shape).tolist(),
-        response_mask=np.ones(rollout.shape, int).tolist(),
-        group_id=[str(row // 4) for row in range(40)],
-        **{name: values.tolist() for name, values in columns.items()},
-    )
-    left_out = [0, 3] if size > 1e12 else []
-    log_ratio = np.delete(columns["old_log_probs"] - columns["rollout_log_probs"], left_out, axis=0)
-    weights = np.exp(log_ratio - log_ratio.max())
-    expected = float(np.square(weights.sum()) / (weights.size * np.square(weights).sum()))
-    result = rcdiag.score(path)
-    assert result.mismatch["ess_token"].value == pytest.approx(expected)
-    assert result.rows_left_out == len(left_out)
-    assert rcdiag.sweep(path).forecast.about
-    assert rcdiag.compare(path).pairs

@@ -33,10 +33,6 @@ def refused(**columns: Any) -> RcdiagError:
     return caught.value
 
 
-def of_lists(kind: Any) -> list:
-    return [kind(row) for row in ROWS]
-
-
 IDS = {
     "lists": ROWS,
     "tuples": tuple(map(tuple, ROWS)),

@@ -48,12 +48,6 @@ class Answers:
     losses: list[Updated] = field(default_factory=list)
 
 
-def path_of(trainer: str) -> Path:
-    """The file with the numbers of a generation, such as `trl-1.16`."""
-    (found,) = FOLDER.glob(f"*/{trainer}.json")
-    return found
-
-
 def read_answers(path: Path) -> Answers:
     """Stored numbers; JSON has NaN and Infinity as Python writes them."""
     stored = json.loads(path.read_text())

@@ -28,18 +28,6 @@ def table(tmp_path: Path) -> Path:
     return sampled_table(tmp_path / "table.parquet")
 
 
-def test_its_presets_and_keys_are_in_the_result_of_score(rcdiag: Rcdiag, table: Path) -> None:
-    ran = rcdiag("score", table, "--trainer", "smallest", "--json")
-    assert ran.code == 0, ran.err
-    (result,) = ran.document["corrections"].values()
-    assert result["trainer"] == "smallest-1.0"
-    assert list(result["metrics"]) == ["smallest/capped_mean"]
-    mean = result["weight_sum"] / ran.document["num_tokens"]
-    assert result["metrics"]["smallest/capped_mean"] == pytest.approx(mean)
-    shown = rcdiag("score", table, "--trainer", "smallest", "-v")
-    assert "narrow" in shown.out
-
-
 @pytest.mark.parametrize(
     "document",
     [

@@ -11,8 +11,8 @@ import rcdiag
 from tests.builders import ids_like, write_table
 
 ROWS = 40
-HUGE = [-2e12, -1e13, -1e15, -1e16, -1e38, -1e153, -1e154, -1e155, -1e300, -1e308, -np.inf]
-LARGE = [-50.0, -1e6, -1e9, -1e11]
+HUGE = [-2e12, -1e13, -1e16, -1e38, -1e153, -1e155, -1e308, -np.inf]
+LARGE = [-50.0, -1e9, -1e12]
 
 
 def table_of(path, value: float, where: str):
@@ -64,9 +64,15 @@ def test_smaller_ones_count_as_they_are(tmp_path, value, where):
 
 
 @pytest.mark.parametrize("command", ["sweep", "compare", "replay", "diagnose"])
-@pytest.mark.parametrize("value", [-1e16, -1e38, -1e154, -1e308])
-def test_no_command_ends_in_a_traceback_or_a_warning(tmp_path, command, value):
-    path, *_ = table_of(tmp_path / "a.parquet", value, "both")
+@pytest.mark.parametrize(
+    ("value", "where"),
+    [
+        *((-1e3, "behavior"), (-1e9, "target"), (-1e12, "behavior"), (-1e16, "both")),
+        *((-1e38, "target"), (-1e154, "both"), (-1e300, "behavior"), (-1e308, "both")),
+    ],
+)
+def test_no_command_ends_in_a_traceback_or_a_warning(tmp_path, command, value, where):
+    path, *_ = table_of(tmp_path / "a.parquet", value, where)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         getattr(rcdiag, command)(path)

@@ -92,21 +92,6 @@ def test_a_table_without_any_unmasked_token_is_refused(tmp_path):
     assert caught.value.hint
 
 
-def test_no_number_at_an_unmasked_token_is_a_finding_with_counts_and_rows(tmp_path):
-    result = run(tmp_path, old_log_probs=[TARGET[0], [nan, -inf, -1.1], [inf], TARGET[3]])
-    (finding,) = [item for item in result.findings if item.slug == "non-finite-log-probs"]
-    assert finding.severity == "error"
-    assert finding.evidence == {
-        "policy": "old",
-        "tokens": 3,
-        "rows": 2,
-        "first_rows": [1, 2],
-        "first_places": [f"{tmp_path}/a.parquet, row {row}" for row in (1, 2)],
-    }
-    assert "`mismatch` is computed without these rows" in finding.message
-    assert result.findings[0].severity == "error"
-
-
 def test_steps_are_told_apart_and_named_by_their_number(tmp_path):
     result = run(tmp_path, step=[7, 7, 8, 8])
     assert list(result.steps) == ["7", "8"]

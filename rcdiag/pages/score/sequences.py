@@ -8,7 +8,7 @@ from math import isfinite
 from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine, Tone
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import ScoreResult
-from rcdiag.results.score import SequenceTokens
+from rcdiag.results.sequences import SequenceTokens
 
 MOST_WORST = 5
 MOST_POINTS, MOST_PATHS = 24, 20  # points of a path, and paths of the sample

@@ -7,7 +7,8 @@ from msgspec import Struct
 from rcdiag.formats import number
 from rcdiag.pages.command_again import of_same_data
 from rcdiag.results import SweepResult
-from rcdiag.results.sweep import WORTH, Candidate, Forecast, Recommendation
+from rcdiag.results.forecast import Forecast
+from rcdiag.results.sweep import WORTH, Candidate, Recommendation
 
 NEAREST = 5  # candidates that a screen shows beside the choice
 ANSWERS = {

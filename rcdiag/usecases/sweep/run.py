@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, with_premises
 from rcdiag.results import SweepResult
-from rcdiag.results.sweep import Forecast, SweepFamily, SweepRow
+from rcdiag.results.forecast import Forecast
+from rcdiag.results.sweep import SweepFamily, SweepRow
 from rcdiag.runners import Runner
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.forecast import forecast
