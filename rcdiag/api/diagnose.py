@@ -11,6 +11,7 @@ from rcdiag.errors import RcdiagError, setting
 from rcdiag.formats import plural
 from rcdiag.results import DiagnoseResult
 from rcdiag.table.survey import known_steps
+from rcdiag.table.unknown_file import UnknownFormatError
 from rcdiag.usecases.case_of_table import pair_of_table
 from rcdiag.usecases.checkpoints import Model, folders_of, tried_checkpoints
 from rcdiag.usecases.diagnose import diagnose as run
@@ -84,8 +85,9 @@ def diagnose(
             given=given,
             progress=progress,
         )
-    except RcdiagError:
-        logs = None if format is not None else logs_of(source, keys)
+    except RcdiagError as refused:
+        unknown = isinstance(refused, UnknownFormatError)
+        logs = None if format is not None else logs_of(source, keys, no_dump=unknown)
         if logs is None:
             raise
         length = sum(len(log.rows) for log in logs)

@@ -133,7 +133,7 @@ def _verl_rule(
     """Make a rule of verl's own check, on what verl logs under a key without its prefix."""
     return Rule(
         name=f"verl_check.{key}",
-        says=f"verl's own check: {says}",
+        says=f"In verl's own check {says}",
         guide=Guide(
             warning=1.0,
             error=math.inf,

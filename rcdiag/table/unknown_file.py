@@ -46,6 +46,10 @@ _OF_OTHERS = {
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
+class UnknownFormatError(RcdiagError):
+    """No reader of dumps knows a file."""
+
+
 def is_packed_or_cut(path: AnyFile) -> bool:
     """Tell whether a file may be a part of a dump that is packed, or cut off."""
     peek = Peek(path)
@@ -152,8 +156,9 @@ def _unknown(path: AnyFile, name: str) -> RcdiagError:
     elif found:
         known += (
             "; a dump has lists of token ids and log-probs, text alone is not enough; a log of a "
-            "trainer's metrics goes beside a dump, by rcdiag score DUMP --logged FILE"
+            "trainer's metrics is for rcdiag diagnose FILE, or beside a dump: rcdiag score DUMP "
+            "--logged FILE"
         )
     else:
         known += "; or write the dump as parquet or JSON lines, under any column names"
-    return RcdiagError(f"{name}: not a format that rcdiag knows{found}", hint=known)
+    return UnknownFormatError(f"{name}: not a format that rcdiag knows{found}", hint=known)

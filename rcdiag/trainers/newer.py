@@ -14,8 +14,6 @@ from rcdiag.results import Finding
 from rcdiag.trainers import TRAINERS, families
 from rcdiag.trainers.trainer import Config, Refused, Trainer, UnknownValue
 
-SLUG = "newer-than-known"
-
 
 def meant(trainer: Trainer, config: Config, name: str, value: Any) -> str | None:
     """Return the setting that was probably meant: one spelt alike, else one with an effect."""
@@ -52,7 +50,7 @@ def newer_setting(
     guess = f"did you mean {near}? " if near else ""
     ways = f"give the generation: --trainer {elsewhere[-1]}" if elsewhere else _WAYS
     return Finding(
-        slug=SLUG,
+        slug="newer-than-known",
         severity="warning",
         message=f"`{name}` is no setting of {trainer.known}, but {what}; {assumed}. All weights, "
         f"kept tokens and logged numbers are those without it ({where})",
@@ -89,7 +87,7 @@ def _newer_value(trainer: Trainer, value: Any, error: UnknownValue, where: str) 
     """Say that a setting has a value which the generation did not have, and what is assumed."""
     assumed = yaml_value(error.assumed)
     return Finding(
-        slug=SLUG,
+        slug="newer-than-known",
         severity="warning",
         message=f"{error.setting} = {value!r} is newer than {trainer.known}, or misspelt; "
         f"{assumed}, the default, is taken in its place. All weights, kept tokens and logged "

@@ -23,10 +23,11 @@ WORST_FIRST = ("broken", "correctable", "inconclusive", "healthy")
 assert set(WORST_FIRST) == set(VERDICTS)
 
 
-def logs_of(source: object, keys: Mapping[str, str] | None) -> list[Log] | None:
-    """Read files as training logs; None where one is none, or no key of theirs is known.
+def logs_of(source: object, keys: Mapping[str, str] | None, *, no_dump: bool) -> list[Log] | None:
+    """Read files as training logs; None where one is none.
 
-    Keys that are given make any log one that is known.
+    A log is known by a key of the mismatch, or by keys that are given. Where files are `no_dump` of
+    any format, any key of a training log tells; else the error of the dump is to be shown.
     """
     paths = [source] if isinstance(source, (str, Path)) else source
     if not isinstance(paths, (list, tuple)) or not paths:
@@ -39,7 +40,8 @@ def logs_of(source: object, keys: Mapping[str, str] | None) -> list[Log] | None:
             log = read_log(Path(path))
         except RcdiagError:
             return None
-        if not keys and not logged_run(str(path), log).series:
+        run = logged_run(str(path), log)
+        if not (keys or run.of_mismatch or (no_dump and run.series)):
             return None
         logs.append(log)
     return logs

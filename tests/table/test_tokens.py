@@ -11,7 +11,8 @@ from msgspec.structs import fields, replace
 from rcdiag.statistics.pair import pair_of
 from rcdiag.table.token_batch import TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Ragged, Trajectories
-from tests.builders import make_trajectories, summed
+from rcdiag.usecases.replay.update_batch import joined_batches
+from tests.builders import make_trajectories
 
 POLICIES = ("rollout", "old")
 
@@ -139,8 +140,8 @@ def test_batches_of_a_table_add_up_to_the_whole(cuts, steps):
     ends = zip([0, *cuts], [*cuts, 40], strict=True)
     parts = [sampled_tokens(rows_of(table, start, end), POLICIES) for start, end in ends]
     whole = sampled_tokens(table, POLICIES)
-    assert_same(summed(parts), whole)
-    assert summed(parts).rewards.tolist() == whole.reward.tolist()
+    assert_same(joined_batches(parts), whole)
+    assert joined_batches(parts).rewards.tolist() == whole.reward.tolist()
 
 
 def test_a_batch_of_one_turn_and_one_of_two_add_up():
@@ -149,9 +150,9 @@ def test_a_batch_of_one_turn_and_one_of_two_add_up():
     rows = make_trajectories([[-1.0] * 3], [[-1.0] * 3], [[1, 0, 1]], first_row=1)
     two = sampled_tokens(rows, POLICIES)
     assert one.turn is None
-    assert summed([one, two]).turn.tolist() == [1, 1, 1, 1, 2]
-    assert summed([two, one]).turn.tolist() == [1, 2, 1, 1, 1]
-    assert summed([one, one]).turn is None
+    assert joined_batches([one, two]).turn.tolist() == [1, 1, 1, 1, 2]
+    assert joined_batches([two, one]).turn.tolist() == [1, 2, 1, 1, 1]
+    assert joined_batches([one, one]).turn is None
 
 
 def test_the_parts_of_every_step_are_its_rows():
@@ -160,8 +161,8 @@ def test_the_parts_of_every_step_are_its_rows():
     assert list(parts) == [1, 2, 3]
     for step, part in parts.items():
         rows = np.flatnonzero(table.step == step)
-        alone = summed(
-            sampled_tokens(rows_of(table, row, row + 1), POLICIES) for row in rows.tolist()
+        alone = joined_batches(
+            [sampled_tokens(rows_of(table, row, row + 1), POLICIES) for row in rows.tolist()]
         )
         assert_same(replace(part, width=0), replace(alone, width=0))
 
@@ -210,5 +211,5 @@ def test_masked_tokens_are_there_where_they_are_asked_for():
     by_step = {step: part.masked for step, part in found.by_step().items()}
     assert by_step[1].log_probs["old"].tolist() == [-2.5]
     assert by_step[2].log_probs["old"].tolist() == [-4.5, -5.5]
-    joined = summed([found, found])
+    joined = joined_batches([found, found])
     assert joined.masked.lengths.tolist() == [1, 2, 1, 2]

@@ -98,7 +98,7 @@ LOG_RULES: tuple[Rule[Window], ...] = (
     ),
     Rule(
         name="log.k3-below-zero",
-        says="k3 is never below 0, token by token: a mean below 0 is no k3.",
+        says="No token has a k3 below 0, so that a mean below 0 is no k3.",
         formula="ratio - 1 - log_ratio >= 0",
         unit="nats",
         guide=Guide(warning=-1e-9, error=-1e-6, source="x - 1 - ln x >= 0"),

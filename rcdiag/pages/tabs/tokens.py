@@ -32,7 +32,7 @@ from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.score.exceedance import SMALLEST, any_beyond
 from rcdiag.pages.score.profiles import FIGURES as PROFILES
 from rcdiag.pages.tabs.corrections.treatments import recommended
-from rcdiag.pages.tabs.diagnosis import BY_STEP
+from rcdiag.pages.tabs.diagnosis import BY_STEP, MORE_BY_STEP
 from rcdiag.results import ScoreResult, SequenceTokens
 
 LONGEST = 60  # letters of a name or a token in a table
@@ -61,7 +61,8 @@ def tab(results: DumpResults) -> Tab | None:
 
 
 def _where(result: ScoreResult) -> Section | None:
-    others = [f for f in figures_of(result) if f.name not in (*PROFILE_NAMES, *BY_STEP)]
+    elsewhere = (*PROFILE_NAMES, *BY_STEP, *MORE_BY_STEP)
+    others = [f for f in figures_of(result) if f.name not in elsewhere]
     words = [
         Paragraph(text=text, soft=True) for text in (_left_out(result), _agree(result)) if text
     ]

@@ -191,7 +191,7 @@ def replay_batch(
     `scored` are the policies whose log-probs an engine computed.
     """
     names = tuple(dict.fromkeys(roles.names))
-    tokens = _joined([sampled_tokens(part, names) for part in parts])
+    tokens = joined_batches([sampled_tokens(part, names) for part in parts])
     by_role = tuple(zip(("rollout", "old", "current"), roles.names, strict=True))
     empty: Mapping[int | None, int] = tokens.empty
     if step is not None:
@@ -213,7 +213,7 @@ def replay_batch(
     )
 
 
-def _joined(batches: Sequence[TokenBatch]) -> TokenBatch:
+def joined_batches(batches: Sequence[TokenBatch]) -> TokenBatch:
     """Join the sequences of batches, in order; all have the same columns and policies."""
     turn = None  # where all are 1 in each batch
     if any(batch.turn is not None for batch in batches):

@@ -105,7 +105,7 @@ def test_without_old_log_probs_nothing_is_logged() -> None:
     ("settings", "message"),
     [
         ({"importance_sampling_fix": True}, "RLinf stops without it"),
-        ({"loss_type": "opd"}, "not a choice"),
+        ({"loss_type": "opd"}, "none of its values"),
         ({**DECOUPLED, "recompute_logprobs": False}, "between rollout and current"),
     ],
 )

@@ -123,7 +123,7 @@ def test_bypass_mode_shows_nothing_of_the_mismatch() -> None:
         ("rllm-verl", {"backend": "tinker"}, "tinker reads nothing"),
         ("rllm-verl", {"backend": "fireworks"}, "not the backend whose numbers"),
         ("rllm-verl", {"tis_mode": "token", "tis_cap": "2_1"}, "tis_cap: '2_1' wants 0 < lower"),
-        ("rllm-verl", {"tis_mode": "geometric"}, "not a choice"),
+        ("rllm-verl", {"tis_mode": "geometric"}, "none of its values"),
         ("rllm-fireworks", {"tis_mode": "token", "tis_cap": "0.5_5.0"}, "wanted a number"),
         ("rllm-fireworks", {"backend": "tinker"}, "tinker reads nothing"),
     ],
