@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -54,10 +55,11 @@ def map_in_processes(
 
     from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
 
-    executor = ProcessPoolExecutor(
-        workers, initializer=_start, initargs=(function, os.getpid()), env=ENVIRONMENT
-    )
-    resource_tracker.ensure_running()  # which lets interrupts through when it starts
+    with _quiet_tracker():
+        executor = ProcessPoolExecutor(
+            workers, initializer=_start, initargs=(function, os.getpid()), env=ENVIRONMENT
+        )
+        resource_tracker.ensure_running()  # which lets interrupts through when it starts
     finished = False
     due: deque[Future[Made]] = deque()
     try:
@@ -81,6 +83,19 @@ def map_in_processes(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             executor.shutdown(wait=True, kill_workers=not finished)
+
+
+@contextmanager
+def _quiet_tracker() -> Iterator[None]:
+    """Start the process that tidies up semaphores without its warnings.
+
+    It warns of those that an interrupt left behind, after the command has said that it ended.
+    """
+    sys.warnoptions.append("ignore:resource_tracker")  # the new process has the same options
+    try:
+        yield
+    finally:
+        sys.warnoptions.remove("ignore:resource_tracker")
 
 
 @contextmanager

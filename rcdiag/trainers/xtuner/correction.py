@@ -26,13 +26,15 @@ def _known_log_ratio(tokens: Tokens) -> Array:
     return np.where(np.isnan(values), values.dtype.type(0.0), values)
 
 
-STATISTICS.add(
-    Statistic(
-        name="known_log_ratio",
-        formula="log_ratio without a clamp, 0 where it is NaN",
-        of=_known_log_ratio,
-        source="InternLM/xtuner commit b934f462, xtuner/v1/rl/rollout_is.py",
-    )
+STATISTICS.ship(
+    [
+        Statistic(
+            name="known_log_ratio",
+            formula="log_ratio without a clamp, 0 where it is NaN",
+            of=_known_log_ratio,
+            source="InternLM/xtuner commit b934f462, xtuner/v1/rl/rollout_is.py",
+        )
+    ]
 )
 
 
