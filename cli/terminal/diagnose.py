@@ -67,24 +67,27 @@ def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool) -> None:
 def _moved(out: Console, moved: Sequence[KeyMoved]) -> Table:
     columns = [
         ScreenColumn(heading="key that moved", align="left", words=True),
-        ScreenColumn(heading="step"),
-        ScreenColumn(heading="95%", dispensable=1),
+        ScreenColumn(heading="at step", align="left"),
         ScreenColumn(heading="before"),
         ScreenColumn(heading="after"),
-        ScreenColumn(heading="moves", align="left", dispensable=2),
     ]
     rows = [
         [
             escape(one.key),
-            str(one.step_moved),
-            f"{one.earliest} to {one.latest}",
+            _step(one),
             number(one.key_before),
             number(one.key_after),
-            one.shape,
         ]
         for one in moved
     ]
     return fitted(out, columns, rows, gap=2)
+
+
+def _step(one: KeyMoved) -> str:
+    """Say when a key moved: `25`, `25 (24 to 26)` with its interval, `from 25` where it creeps."""
+    interval = one.earliest < one.latest
+    ends = f" ({one.earliest} to {one.latest})" if interval else ""
+    return f"{'from ' if one.shape == 'creep' else ''}{one.step_moved}{ends}"
 
 
 def _settings(result: DiagnoseResult) -> list[tuple[str, str]]:
