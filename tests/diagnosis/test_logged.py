@@ -247,6 +247,22 @@ def test_surprisals_of_another_base(tmp_path: Path) -> None:
     assert diagnosis.causes[0].slug == "log-base"
 
 
+@pytest.mark.parametrize(
+    ("factor", "slug"), [(1.5, "trainer-without-temperature"), (1.0, "forwards-differ")]
+)
+def test_an_entropy_that_leaves_the_surprisal_is_of_another_temperature(
+    tmp_path: Path, factor: float, slug: str
+) -> None:
+    """Means over tokens and over responses have a factor of their own, 1.3 here, which stays."""
+    rows = run_of(0.01, 0.2)
+    for i, row in enumerate(rows):
+        surprisal = row["rollout_corr/rollout_log_ppl"]
+        row["actor/entropy"] = 1.3 * surprisal * (factor if i >= BEGINS else 1.0)
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.causes[0].slug == slug
+
+
 def test_a_mismatch_that_follows_the_staleness_is_of_stale_weights(tmp_path: Path) -> None:
     rows = []
     for i in range(STEPS):

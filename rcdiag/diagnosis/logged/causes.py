@@ -31,6 +31,8 @@ SURE, OF_K3 = 4.0, 0.25
 LEAST_LEFT_OUT, MOST_LEFT_OUT = 0.005, 0.6
 # Distance of two probabilities above which one side alone is certain of a token.
 CERTAIN = 0.95
+# Change of the trainer's entropy over the sampled surprisal, as a logarithm: a factor of 1.25.
+OTHER_ENTROPY = math.log(1.25)
 # |k1| above which means of ratios over the tokens of a step are ruled by their largest tokens.
 HEAVY = 0.7
 # Mean surprisals that differ by less than this share of the mismatch's size, which is at least
@@ -294,27 +296,38 @@ def _certain_tokens(window: Window) -> Found:
     )
 
 
-def _flatter_trainer(window: Window) -> Found | None:
-    """Look for a trainer whose own entropy is far from the surprisal of what was sampled."""
-    entropy, sampler = window.number("entropy"), window.number("sampler_log_ppl")
-    k1, rms = window.k1, window.rms
-    if entropy is None or sampler is None or k1 is None or rms is None or rms < ENGINE:
+def _other_temperature(window: Window) -> Found | None:
+    """Look for an entropy of the trainer that left the surprisal of what is sampled at a step.
+
+    Without a fault both are means of the same quantity, over tokens the one and over responses the
+    other, so that their factor is not 1 but stays what it was.
+    """
+    k1, rms, before = window.k1, window.rms, window.before
+    now, then = _entropy_over_surprisal(window), before and _entropy_over_surprisal(before)
+    if now is None or not then or k1 is None or rms is None or rms < ENGINE:
         return None
-    away = entropy - sampler
-    if abs(away) < max(3.0 * abs(k1.value), 0.15 * sampler) or k1.value < 0 or k1.value > HEAVY:
+    if abs(math.log(now / then)) < OTHER_ENTROPY or not 0.0 < k1.value < HEAVY:
         return None
+    flatter = now > then
     return Found(
-        slug="trainer-without-temperature",
+        slug="trainer-without-temperature" if flatter else "sampler-ignores-temperature",
         score=WEAK,
         verdict="broken",
-        message=f"The trainer's entropy is {entropy:.2f} nats where the sampled tokens have a "
-        f"surprisal of {sampler:.2f}: the two sides use other temperatures.",
+        message=f"The trainer's entropy over the surprisal of what was sampled went from "
+        f"{then:.2f} to {now:.2f}: the two sides use other temperatures.",
         evidence=[
             window.fact("entropy", "of the trainer's distribution"),
             window.fact("sampler_log_ppl", "of the distribution that sampled"),
         ],
         also_possible=["sampler-ignores-temperature", "forwards-differ"],
     )
+
+
+def _entropy_over_surprisal(window: Window) -> float | None:
+    entropy, surprisal = window.number("entropy"), window.number("sampler_log_ppl")
+    if entropy is None or surprisal is None or min(entropy, surprisal) <= 0.0:
+        return None
+    return entropy / surprisal
 
 
 def _other_forward(window: Window) -> Found | None:
@@ -406,7 +419,7 @@ LOG_CAUSES: tuple[Weigh, ...] = (
     _other_tokens,
     _not_the_sampler,
     _kept_set,
-    _flatter_trainer,
+    _other_temperature,
     _other_forward,
     _noise,
 )

@@ -37,6 +37,12 @@ class Window(Struct, frozen=True, dict=True):
     last: int
     given: Mapping[str, Any] = {}
 
+    @property
+    def before(self) -> Window | None:
+        """Return the steps before this window; None where there are none."""
+        first = int(self.run.steps[0])
+        return None if first >= self.first else Window(self.run, first, self.first - 1, self.given)
+
     def series(self, name: str) -> Series | None:
         """Return the whole series of a quantity; None where the log lacks it."""
         return self.run.series.get(name)
