@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rcdiag.diagnosis.logged.judge import judge
-from rcdiag.diagnosis.logged.run import logged_run
+from msgspec.structs import replace
+
+from rcdiag.diagnosis.logged.judge import judge, parting
+from rcdiag.diagnosis.logged.run import LoggedRun, logged_run
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.logs import Log, read_log
 from rcdiag.results.diagnose import DiagnoseResult
-from rcdiag.results.diagnosis import VERDICTS
+from rcdiag.results.diagnosis import VERDICTS, Diagnosis
 from rcdiag.trainers import families, find_trainer
 from rcdiag.usecases.log_alone import summarised
 from rcdiag.usecases.logged.keys import count_keys
@@ -79,11 +81,20 @@ def diagnose_logs(
         weights=[],
         open=[],
         duration=time.monotonic() - began,
-        diagnosis=found[worst].diagnosis,
+        diagnosis=_beside_others(found[worst].diagnosis, runs[worst], runs),
         logs=[
             summarised(run, of, judged) for run, of, judged in zip(runs, known, found, strict=True)
         ],
     )
+
+
+def _beside_others(diagnosis: Diagnosis, worst: LoggedRun, runs: Sequence[LoggedRun]) -> Diagnosis:
+    """Say of the run that speaks where it leaves the others."""
+    others = [parting(worst, other) for other in runs if other is not worst]
+    if not others or diagnosis.over_steps is None:
+        return diagnosis
+    says = " ".join([*others, diagnosis.over_steps.says])
+    return replace(diagnosis, over_steps=replace(diagnosis.over_steps, says=says))
 
 
 def _vocabulary(value: object) -> int:

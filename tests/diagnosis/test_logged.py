@@ -340,6 +340,8 @@ def test_of_several_runs_the_worst_speaks_and_each_has_its_summary(tmp_path: Pat
     assert result.diagnosis is not None
     assert result.diagnosis.verdict == "correctable"
     assert [log.log_verdict for log in result.logs] == ["healthy", "correctable"]
+    assert result.diagnosis.over_steps is not None
+    assert f"Leaves healthy.jsonl at step {BEGINS + 1}" in result.diagnosis.over_steps.says
 
 
 def test_what_is_neither_a_dump_nor_a_log_keeps_its_refusal(tmp_path: Path) -> None:

@@ -58,6 +58,22 @@ def changes_of(series: Series) -> list[Change]:
     return sorted(found, key=lambda one: one.step)
 
 
+def parting_of(one: Series, other: Series) -> Change | None:
+    """Return where a series leaves that of another run, at the steps that both log; None: nowhere.
+
+    `before` and `after` of the change are the difference on the quantity's own scale.
+    """
+    _, here, there = np.intersect1d(one.steps, other.steps, return_indices=True)
+    known = np.isfinite(one.values[here]) & np.isfinite(other.values[there])
+    here, there = here[known], there[known]
+    if len(here) < FEWEST:
+        return None
+    scaled = one.quantity.scaled
+    apart = scaled(one.values[here]) - scaled(other.values[there])
+    found = _within(one, one.steps[here], apart, apart, _noise(apart), 0, len(apart))
+    return min(found, key=lambda change: change.step, default=None)
+
+
 def _noise(y: Array) -> float:
     """Return the standard deviation of a series without its movements."""
     away = np.abs(np.diff(y))

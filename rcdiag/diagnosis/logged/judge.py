@@ -17,7 +17,13 @@ from rcdiag.diagnosis.causes.cause import LIKELY, fact
 from rcdiag.diagnosis.confidence import COEFFICIENTS, MOST
 from rcdiag.diagnosis.judge import DECIDES
 from rcdiag.diagnosis.logged.causes import ENGINE, SIZES, Found, found_in
-from rcdiag.diagnosis.logged.changes import Change, changes_of, period_of, spikes_of
+from rcdiag.diagnosis.logged.changes import (
+    Change,
+    changes_of,
+    parting_of,
+    period_of,
+    spikes_of,
+)
 from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import Window
 from rcdiag.results.diagnosis import (
@@ -340,6 +346,21 @@ def _over_steps(
         said.append(f"{keys} compare old with current log-probs and say nothing of the sampler.")
     steps = f"steps {run.steps[0]} to {run.steps[-1]}"
     return " ".join(said) or f"no number of the mismatch moves over {steps}"
+
+
+def parting(run: LoggedRun, other: LoggedRun) -> str:
+    """Say where a run leaves another one: the keys of the mismatch that do so first."""
+    parted = [
+        found
+        for one in run.of_mismatch
+        if one.quantity.name in other.series
+        and (found := parting_of(one, other.series[one.quantity.name])) is not None
+    ]
+    if not parted:
+        return f"No key of the mismatch leaves that of {other.name}."
+    first = min(parted, key=lambda change: change.step)
+    keys = [f"`{one.key}`" for one in parted if one.low <= first.high][:SHOWN]
+    return f"Leaves {other.name} at step {first.step}: {', '.join(keys)}."
 
 
 def _ruled_out(window: Window, causes: Sequence[NamedCause]) -> list[str]:
