@@ -329,9 +329,14 @@ def _weights(
         counts = sums.weights(settings).sum
         kept = sums.kept_weights(settings).sum if settings.rejects_tokens else counts
     squares = np.square(of_rows)
+
+    def summed(values: Array, count: Array) -> Array:
+        # A sequence whose tokens are all zeroed has no weight, be it infinite before.
+        return np.where(count > 0.0, values * count, 0.0) if settings.zeroing else values * count
+
     return (
-        WeightSums(of_rows * counts, squares * counts),
-        WeightSums(of_rows * kept, squares * kept),
+        WeightSums(summed(of_rows, counts), summed(squares, counts)),
+        WeightSums(summed(of_rows, kept), summed(squares, kept)),
     )
 
 

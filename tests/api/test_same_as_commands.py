@@ -183,7 +183,7 @@ OWN_WORDS = {
     "model": ("diagnose", "replay"),
     "policies": ("compare",),
     "noise_floor": ("compare",),
-    "trainer": ("sweep", "replay"),
+    "trainer": ("sweep", "replay", "diagnose"),
     "presets": ("replay",),
     "trainer_config": ("replay",),
     "output": ("convert",),

@@ -58,6 +58,20 @@ def rows_kept(kept: np.ndarray, batch: Padded) -> int:
     return int((segment_sum(kept.astype(np.int64), lengths_of(batch)) > 0).sum())
 
 
+def test_a_sequence_whose_tokens_are_zeroed_has_no_weight_however_large_it_was():
+    """The ratio is infinite: AReaL's mask writes 0 in its place."""
+    batch = Padded(
+        old=np.zeros((1, 1)),
+        rollout=np.full((1, 1), -1000.0),
+        mask=np.ones((1, 1), np.bool_),
+        group=np.zeros(1, np.int64),
+        reward=np.zeros(1),
+    )
+    plan = presets_of("areal")
+    results = correction_results(plan, correction_rows(plan, batch).whole)
+    assert results["sequence_mask"].weight_sum == 0.0
+
+
 @every_trainer
 @given(batch=batches() | st.integers(0, 99).map(seeded))
 @dear(50)
