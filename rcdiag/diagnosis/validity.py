@@ -45,6 +45,9 @@ ROUNDING = 1e-3
 # Nats, rms: two correct engines differ by up to .06, and a sample shows a little more by chance.
 # The mean squared error of the record is E[ratio] - 1.
 MOST_OF_ENGINES = 0.07
+# Surely so far below 1 a mean ratio lacks something: a part of the trainer's support, or the few
+# large ratios by which it would be 1. Whether the recorded distribution sampled is then open.
+MOST_LACKING = 0.05
 
 
 class Interval(Struct, frozen=True):
@@ -83,8 +86,15 @@ class Validity(Struct, frozen=True, dict=True):
             return INVALID
         if self.ratio_mean.low - 1.0 > MOST_OF_ENGINES**2:
             return INVALID
+        if self.lacks_ratio:
+            return UNKNOWN
         by_mean = self.excess.between(-HALFWAY, HALFWAY)
         return VALID if by_mean or self.by_kappa.between(-HALFWAY, MOST_BY_KAPPA) else UNKNOWN
+
+    @property
+    def lacks_ratio(self) -> bool:
+        """Tell whether the mean ratio is surely below 1, by more than rounding can make it."""
+        return self.ratio_mean.high < 1.0 - MOST_LACKING
 
     @property
     def lacks_support(self) -> bool:
@@ -109,6 +119,11 @@ class Validity(Struct, frozen=True, dict=True):
             return f"{found}, not 1: the recorded distribution is not the one that sampled."
         if self.rows < FEWEST_ROWS:
             return f"{self.rows} rows are too few to tell who sampled."
+        if self.lacks_ratio:
+            return (
+                f"{found}, below 1: another distribution sampled, or few large ratios are missing "
+                "by which it would be 1."
+            )
         return (
             f"{found}, too wide to tell whether the recorded distribution sampled: about "
             f"{self.rows_needed:,} rows like these {self.rows:,} would decide."
@@ -123,6 +138,8 @@ class Validity(Struct, frozen=True, dict=True):
             UNKNOWN: "too wide to tell which distribution sampled",
         }[self.answer]
         mean = self.ratio_mean
+        if self.answer == UNKNOWN and self.lacks_ratio:
+            reads = "below 1: another distribution sampled, or large ratios are missing"
         if self.answer == UNKNOWN and max(abs(mean.low - 1), abs(mean.high - 1)) < ROUNDING:
             reads = "1 to within rounding"
         return {

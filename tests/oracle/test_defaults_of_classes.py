@@ -13,6 +13,8 @@ from tests.oracle.nemo_rl import NEMO_RL, THRESHOLD
 
 pytestmark = pytest.mark.oracle
 
+AREAL = "areal-1.0"  # the generation whose code is in a package
+
 
 def test_defaults_of_skyrl() -> None:
     config = skyrl.settings_class()()
@@ -23,8 +25,8 @@ def test_defaults_of_skyrl() -> None:
 
 
 def test_defaults_of_areal() -> None:
-    found = find_trainer("areal").settings
-    config, block = areal.actor({}), areal.settings_classes().RejectionSamplingConfig()
+    found = find_trainer(AREAL).settings
+    config, block = areal.actor(AREAL, {}), areal.settings_classes(AREAL).RejectionSamplingConfig()
     assert config.rejection_sampling is None
     for name, default in found.items():
         if name.startswith(areal.RS):
@@ -58,9 +60,9 @@ RS = {"use_decoupled_loss": True, "rejection_sampling": True}
 )
 def test_both_stop_on_a_block_of_areal(own: dict[str, Any]) -> None:
     settings = {**RS, **{areal.RS + name: value for name, value in own.items()}}
-    trainer = find_trainer("areal")
+    trainer = find_trainer(AREAL)
     with pytest.raises(ValueError, match=r".+"):
-        areal.actor(settings)
+        areal.actor(AREAL, settings)
     with pytest.raises(Refused):
         trainer.read({**trainer.settings, **settings})
 
