@@ -352,6 +352,18 @@ def test_what_is_neither_a_dump_nor_a_log_keeps_its_refusal(tmp_path: Path) -> N
     assert "token ids" in (refused.value.hint or "")
 
 
+def test_a_counter_that_is_no_step_is_left_out(tmp_path: Path) -> None:
+    rows = run_of(0.01, 0.01)
+    path = log_of(rows, tmp_path)
+    last = {"step": 10**30, **rows[-1]}
+    path.write_text(f"{path.read_text()}{json.dumps(last)}\n")
+    result = rcdiag.diagnose(path)
+    assert result.logs[0].num_steps == STEPS
+    path.write_text(json.dumps(last) + "\n")
+    with pytest.raises(RcdiagError):
+        rcdiag.diagnose(path)
+
+
 def test_no_key_is_that_of_two_quantities() -> None:
     keys = [key for quantity in QUANTITIES.values() for key in quantity.keys]
     assert len(keys) == len(set(keys))

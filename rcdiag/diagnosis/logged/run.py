@@ -20,6 +20,8 @@ Counts = NDArray[np.int64]
 
 # Below these a logarithm says nothing: a mismatch of 1e-7 nats is one of float32.
 FLOOR = 1e-7
+# A counter beyond this is no training step: float64 does not hold its last digit.
+LARGEST_STEP = 2**53
 
 
 class Quantity(Struct, frozen=True, kw_only=True):
@@ -103,8 +105,8 @@ def logged_run(name: str, log: Log, keys: Mapping[str, str] | None = None) -> Lo
     series = {}
     for quantity in QUANTITIES.values():
         found = given.get(quantity.name) or _key_of(quantity, list(log.keys))
-        if found is not None:
-            series[quantity.name] = _series(quantity, found, log)
+        if found is not None and len((one := _series(quantity, found, log)).steps):
+            series[quantity.name] = one
     return LoggedRun(name, log, series)
 
 
@@ -131,7 +133,7 @@ def _series(quantity: Quantity, key: str, log: Log) -> Series:
     rows = [
         (0 if step is None else step, row[key].value)
         for step, row in log.rows.items()
-        if key in row
+        if key in row and (step is None or abs(step) < LARGEST_STEP)
     ]
     return Series(
         quantity=quantity,
