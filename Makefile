@@ -36,7 +36,7 @@ demo: $(READY) ## score the shipped rollouts with vLLM and Hugging Face, report 
 	    -o reports/demo/scored.parquet --result reports/demo/result.json \
 	    --html reports/demo/report.html --plots reports/demo/plots
 
-test: $(READY) ## set up, lint and test, with real vLLM and Chromium (7 minutes on two cores)
+test: $(READY) ## set up, lint and test, with real vLLM and Chromium (6 minutes on two cores)
 	@[ -n "$(CHROMIUM)" ] || \
 	    echo "left out: tests of the pages (no Chromium: apt-get install chromium, or set CHROMIUM)"
 	@$(BESIDE_LINT) SELECTION="$(if $(CHROMIUM),,not browser and )$(LEFT_OUT)"
