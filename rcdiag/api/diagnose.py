@@ -90,9 +90,20 @@ def diagnose(
         logs = None if format is not None else logs_of(source, keys, no_dump=unknown)
         if logs is None:
             raise
+        if model is not None:
+            raise RcdiagError(
+                f"{setting('model', model)}: a training log has no tokens to score",
+                hint="give the run's dump, or the log alone",
+            ) from refused
         length = sum(len(log.rows) for log in logs)
         yield f"{name_of(source)}: a training log of {plural(length, 'step')}; would diagnose it"
         return diagnose_logs(logs, keys=keys, trainer=trainer, given=given or {}, seed=seed)
+    if keys:
+        raise RcdiagError(
+            f"{setting('keys', ', '.join(keys), '--key')}: keys are those of a training log, and "
+            f"{name_of(source)} is a table",
+            hint=f"columns have names by {setting('columns', 'CANONICAL=NAME', '--column')}",
+        )
     sampler, trainer_side = pair_of_table(table, behavior, target)
     for name in (sampler, trainer_side):
         if name is not None:

@@ -47,3 +47,4 @@ def _rules(title: str, plural: str, concern: str) -> NameKind:
 HEALTH = _rules("rule of health", "Rules of health in `rcdiag replay`", "health")
 CONSTRAINTS_OF_SWEEP = _rules("constraint", "Constraints of `rcdiag sweep`", "constraint")
 VERL_CHECK = _rules("check of verl's", "verl's own check of its weights", "verl_check")
+LOG_RELATIONS = _rules("relation of logs", "Relations between keys of a training log", "log")

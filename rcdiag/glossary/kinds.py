@@ -48,6 +48,7 @@ PLACES = (
     "logged.KEYS",
     "logged.METRICS_ELSEWHERE",
     "diagnosis.VERL_CHECK",
+    "diagnosis.LOG_RELATIONS",
     "definitions.FIGURES_OF_REPORTS",
     "fields.FIELDS",  # gives way to all others
 )

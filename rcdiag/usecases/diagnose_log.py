@@ -10,9 +10,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.logged.judge import judge, parting
-from rcdiag.diagnosis.logged.run import LoggedRun, logged_run
+from rcdiag.diagnosis.logged.run import QUANTITIES, LoggedRun, logged_run
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.logs import Log, read_log
+from rcdiag.logs import Log, LogFile, read_log
 from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.diagnosis import VERDICTS, Diagnosis
 from rcdiag.trainers import families, find_trainer
@@ -41,12 +41,21 @@ def logs_of(source: object, keys: Mapping[str, str] | None, *, no_dump: bool) ->
         try:
             log = read_log(Path(path))
         except RcdiagError:
+            if no_dump and _names_a_quantity(Path(path)):
+                raise  # a log that is damaged
             return None
         run = logged_run(str(path), log)
         if not (keys or run.of_mismatch or (no_dump and run.series)):
             return None
         logs.append(log)
     return logs
+
+
+def _names_a_quantity(path: Path) -> bool:
+    """Tell whether the first bytes of a file hold a quoted key of the mismatch."""
+    head = LogFile.at(path).head.decode(errors="replace")
+    keys = (key for one in QUANTITIES.values() if one.mismatch for key in one.keys)
+    return any(f'{key}"' in head for key in keys)
 
 
 def diagnose_logs(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import rcdiag
 from rcdiag.diagnosis.logged.changes import _jumps, changes_of, period_of, spikes_of
 from rcdiag.diagnosis.logged.run import QUANTITIES, Series, _spellings
+from rcdiag.diagnosis.rules import rules_of
 from rcdiag.errors import RcdiagError
 from rcdiag.results import DiagnoseResult
 from rcdiag.trainers import families
@@ -350,6 +351,28 @@ def test_what_is_neither_a_dump_nor_a_log_keeps_its_refusal(tmp_path: Path) -> N
     with pytest.raises(RcdiagError) as refused:
         rcdiag.diagnose(path)
     assert "token ids" in (refused.value.hint or "")
+
+
+def test_a_damaged_log_is_refused_by_its_line(tmp_path: Path) -> None:
+    path = log_of(run_of(0.01, 0.01), tmp_path)
+    lines = path.read_text().splitlines()
+    lines[9] = lines[9][:40]
+    path.write_text("\n".join(lines))
+    with pytest.raises(RcdiagError, match="line 10"):
+        rcdiag.diagnose(path)
+
+
+def test_a_log_is_no_table_and_a_table_no_log(tmp_path: Path) -> None:
+    path = log_of(run_of(0.01, 0.01), tmp_path)
+    with pytest.raises(RcdiagError, match="no tokens to score"):
+        rcdiag.diagnose(path, model=tmp_path)
+    with pytest.raises(RcdiagError, match="is a table"):
+        rcdiag.diagnose("sample_data/stale.parquet", keys={"k3": "my/k3"})
+
+
+def test_each_relation_is_explained() -> None:
+    for name in rules_of("log"):
+        assert rcdiag.explain(name)
 
 
 def test_a_counter_that_is_no_step_is_left_out(tmp_path: Path) -> None:
