@@ -39,7 +39,7 @@ def convert(
         format: format of the dump, where its files do not show it.
         given: facts that the dump lacks, for all rows. `{"temperature": 0.7, "group_size": 8}`
         tokenizer: checkpoint folder with the tokenizer for dumps that hold only text. Prompts of
-            dumps with messages beside token ids (rLLM) are held against its chat template.
+            dumps with messages beside token ids (rLLM) are compared with its chat template.
         columns: names of columns in the files, by the names that rcdiag knows; an empty one reads
             none.
         force: overwrite the output.

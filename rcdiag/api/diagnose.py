@@ -15,7 +15,7 @@ from rcdiag.table.unknown_file import UnknownFormatError
 from rcdiag.usecases.case_of_table import pair_of_table
 from rcdiag.usecases.checkpoints import Model, folders_of, tried_checkpoints
 from rcdiag.usecases.diagnose import diagnose as run
-from rcdiag.usecases.diagnose_log import diagnose_logs, logs_of
+from rcdiag.usecases.diagnose_log import diagnose_logs, logged_runs
 from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.tables import Source, drawn, name_of, open_table
 
@@ -87,17 +87,17 @@ def diagnose(
         )
     except RcdiagError as refused:
         unknown = isinstance(refused, UnknownFormatError)
-        logs = None if format is not None else logs_of(source, keys, no_dump=unknown)
-        if logs is None:
+        runs = None if format is not None else logged_runs(source, keys, no_dump=unknown)
+        if runs is None:
             raise
         if model is not None:
             raise RcdiagError(
                 f"{setting('model', model)}: a training log has no tokens to score",
                 hint="give the run's dump, or the log alone",
             ) from refused
-        length = sum(len(log.rows) for log in logs)
+        length = sum(len(one.log.rows) for one in runs)
         yield f"{name_of(source)}: a training log of {plural(length, 'step')}; would diagnose it"
-        return diagnose_logs(logs, keys=keys, trainer=trainer, given=given or {}, seed=seed)
+        return diagnose_logs(runs, trainer=trainer, given=given or {}, seed=seed)
     if keys:
         raise RcdiagError(
             f"{setting('keys', ', '.join(keys), '--key')}: keys are those of a training log, and "

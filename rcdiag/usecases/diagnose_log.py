@@ -25,7 +25,9 @@ WORST_FIRST = ("broken", "correctable", "inconclusive", "healthy")
 assert set(WORST_FIRST) == set(VERDICTS)
 
 
-def logs_of(source: object, keys: Mapping[str, str] | None, *, no_dump: bool) -> list[Log] | None:
+def logged_runs(
+    source: object, keys: Mapping[str, str] | None, *, no_dump: bool
+) -> list[LoggedRun] | None:
     """Read files as training logs; None where one is none.
 
     A log is known by a key of the mismatch, or by keys that are given. Where files are `no_dump` of
@@ -34,7 +36,7 @@ def logs_of(source: object, keys: Mapping[str, str] | None, *, no_dump: bool) ->
     paths = [source] if isinstance(source, (str, Path)) else source
     if not isinstance(paths, (list, tuple)) or not paths:
         return None
-    logs = []
+    runs = []
     for path in paths:
         if not isinstance(path, (str, Path)) or "://" in str(path):
             return None
@@ -44,11 +46,11 @@ def logs_of(source: object, keys: Mapping[str, str] | None, *, no_dump: bool) ->
             if no_dump and _names_a_quantity(Path(path)):
                 raise  # a log that is damaged
             return None
-        run = logged_run(str(path), log)
+        run = logged_run(log.path.name, log, keys)
         if not (keys or run.of_mismatch or (no_dump and run.series)):
             return None
-        logs.append(log)
-    return logs
+        runs.append(run)
+    return runs
 
 
 def _names_a_quantity(path: Path) -> bool:
@@ -59,25 +61,23 @@ def _names_a_quantity(path: Path) -> bool:
 
 
 def diagnose_logs(
-    logs: Sequence[Log],
+    runs: Sequence[LoggedRun],
     *,
-    keys: Mapping[str, str] | None,
     trainer: str | None,
     given: Mapping[str, Any],
     seed: int,
 ) -> DiagnoseResult:
     """Diagnose training logs; of several the worst speaks, and each has its own summary."""
     began = time.monotonic()
-    runs = [logged_run(Path(log.path).name, log, keys) for log in logs]
     named = None if trainer is None else find_trainer(trainer).family
-    known = [named or _family_of(log) for log in logs]
+    known = [named or _family_of(run.log) for run in runs]
     given = {"vocab_size": _vocabulary(given["vocab_size"])} if "vocab_size" in given else {}
     found = [judge(run, family=of, given=given) for run, of in zip(runs, known, strict=True)]
     worst = min(
         range(len(found)), key=lambda index: WORST_FIRST.index(found[index].diagnosis.verdict)
     )
     return DiagnoseResult(
-        provenance=provenance_of_files([log.path for log in logs], seed),
+        provenance=provenance_of_files([run.log.path for run in runs], seed),
         num_sequences=0,
         num_tokens=0,
         trainer_model=None,
