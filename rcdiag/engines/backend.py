@@ -12,6 +12,7 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.entry import Entry
 
 if TYPE_CHECKING:
+    from rcdiag.engines.checkpoint import ModelFacts
     from rcdiag.table.trajectories import Scores, Trajectories
 
 Progress = Callable[[int], None]  # called with the number of tokens that have just been scored
@@ -89,6 +90,12 @@ COMMON_OPTIONS: dict[str, Option] = {
 }
 
 
+def _checkpoint_facts(spec: PolicySpec) -> ModelFacts:
+    from rcdiag.engines.checkpoint import checkpoint_facts  # numpy, which help has no use for
+
+    return checkpoint_facts(spec)
+
+
 class Backend(Struct, frozen=True, kw_only=True):
     """The description of an engine without loading it."""
 
@@ -104,6 +111,12 @@ class Backend(Struct, frozen=True, kw_only=True):
     other_batches: OtherBatches | None = None
     # Refuses what the options of a policy ask for and the engine cannot do, before it is started.
     check: Callable[[PolicySpec], None] = lambda spec: None
+    # Whether a policy needs a checkpoint of --model or model=; else its model may be unnamed ("").
+    needs_model: bool = True
+    # Limits and weights of a policy's model, asked for before an engine starts.
+    facts: Callable[[PolicySpec], ModelFacts] = _checkpoint_facts
+    # Whether the model runs outside of rcdiag's own processes, which one engine then speaks to.
+    runs_outside: bool = False
     # How many rows a part holds at least, given the policy's options: what fills one batch.
     rows_per_part: Callable[[Mapping[str, Any]], int] = lambda options: 1
     # How many GPUs one engine of a policy takes, given the policy's options.

@@ -8,6 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
+from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import ModelLimits
 
@@ -18,6 +21,19 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 # them.
 HASHED_WHOLE = 256 << 20
 BLOCK, BLOCKS = 1 << 20, 128
+
+
+class ModelFacts(Struct, frozen=True):
+    """What a run knows of a policy's model before an engine starts."""
+
+    limits: ModelLimits
+    fingerprint: str  # of the weights, or of what stands for them where they are not here
+
+
+def checkpoint_facts(spec: PolicySpec) -> ModelFacts:
+    """Return limits and weights of a policy's checkpoint, or refuse it."""
+    folder = check_checkpoint(spec.model)
+    return ModelFacts(limits(spec.model, folder), fingerprint(folder))
 
 
 def resolve_model(model: str) -> Path:

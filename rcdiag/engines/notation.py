@@ -54,11 +54,11 @@ def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
         )
     options = dict(_pair(text, pair, backend) for pair in pairs)
     model = options.pop("model", default_model)
-    if model is None:
+    if model is None and backend.needs_model:
         hint = f"give {setting('model', 'PATH')}, or model=PATH in the policy"
         raise _bad(text, "no model", hint=hint)
     return PolicySpec(
-        name=name, backend=backend_name, dtype=dtype, model=str(model), options=options
+        name=name, backend=backend_name, dtype=dtype, model=str(model or ""), options=options
     )
 
 

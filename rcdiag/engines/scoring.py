@@ -17,7 +17,6 @@ import pyarrow as pa
 from msgspec import Struct
 
 from rcdiag.engines import BACKENDS
-from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, limits
 from rcdiag.engines.process import Job
 from rcdiag.engines.schedule import RunningEngine, Schedule, TablePart
 from rcdiag.engines.scored_by import RATES, facts_of, rate_of, unlike
@@ -130,8 +129,8 @@ def plan_scoring(
     _check_names(dump, specs, force)
     for spec in specs:
         BACKENDS[spec.backend].check(spec)
-    folders = {spec.model: check_checkpoint(spec.model) for spec in specs}
-    table_survey = survey(dump, [limits(model, folder) for model, folder in folders.items()])
+    facts = {spec.name: BACKENDS[spec.backend].facts(spec) for spec in specs}
+    table_survey = survey(dump, list(dict.fromkeys(fact.limits for fact in facts.values())))
     rows = max((BACKENDS[spec.backend].rows_per_part(spec.options) for spec in specs), default=1)
     mean = table_survey.tokens / max(len(table_survey.lengths), 1)
     tokens = max(TOKENS_PER_PART, min(int(rows * mean), MOST_TOKENS_PER_PART))
@@ -141,7 +140,7 @@ def plan_scoring(
         survey=table_survey,
         ranges=table_survey.ranges(tokens),
         output=output,
-        fingerprints={spec.name: fingerprint(folders[spec.model]) for spec in specs},
+        fingerprints={name: fact.fingerprint for name, fact in facts.items()},
         tokens_per_part=tokens,
     )
 

@@ -66,7 +66,7 @@ class LocalRunner(Struct, frozen=True):
 
     def engines(self, spec: PolicySpec) -> int:
         """Return the number of sets of GPUs, or of shares of the processor."""
-        if self.devices is None:
+        if self.devices is None or BACKENDS[spec.backend].runs_outside:
             return 1
         size = self._set_size(spec)
         if size > self.devices.count:
@@ -83,7 +83,7 @@ class LocalRunner(Struct, frozen=True):
 
         log = f"engine{number or ''}.log"
         job = replace(job, log=log)
-        if self.devices is None:
+        if self.devices is None or BACKENDS[job.spec.backend].runs_outside:
             return EngineProcess(job)
         if self.gpus:
             size = self._set_size(job.spec)
@@ -97,6 +97,8 @@ class LocalRunner(Struct, frozen=True):
 
     def plan(self, spec: PolicySpec) -> str:
         """Say how many engines of a policy would run, and on what."""
+        if BACKENDS[spec.backend].runs_outside:
+            return "outside of rcdiag, by one process that speaks to it"
         if self.devices is None:
             idle = self.idle(spec)
             return f"one engine on this machine{idle and '; '}{idle}"
@@ -107,7 +109,7 @@ class LocalRunner(Struct, frozen=True):
     def idle(self, spec: PolicySpec) -> str:
         """Say how many GPUs no engine uses where the user allowed none by number."""
         size, gpus = BACKENDS[spec.backend].gpus(spec.options), len(gpus_here())
-        if self.devices is not None or gpus < 2 * size:
+        if self.devices is not None or BACKENDS[spec.backend].runs_outside or gpus < 2 * size:
             return ""
         return f"{gpus - size} of {gpus} GPUs stay idle; {setting('devices', gpus)} uses all"
 

@@ -315,6 +315,8 @@ def _check_rows(batch: RowBatch, rows: Trajectories) -> None:
 
 
 def _check_ids(where: Callable[[int], str], name: str, ids: Ragged, limit: ModelLimits) -> None:
+    if limit.vocab_size is None:
+        return
     bad = ids.values >= limit.vocab_size
     if bad.any():
         at = int(np.argmax(bad))

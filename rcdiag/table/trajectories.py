@@ -53,7 +53,7 @@ class ModelLimits(Struct, frozen=True):
     """The vocabulary and context that a model can take."""
 
     model: str
-    vocab_size: int
+    vocab_size: int | None  # None where it is not known before an engine starts
     context: int | None  # tokens; None where the model states no limit
 
 
