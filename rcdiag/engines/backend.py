@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -115,6 +115,8 @@ class Backend(Struct, frozen=True, kw_only=True):
     needs_model: bool = True
     # Limits and weights of a policy's model, asked for before an engine starts.
     facts: Callable[[PolicySpec], ModelFacts] = _checkpoint_facts
+    # Columns with a list for each token that a policy's engine reads besides ids and temperature.
+    reads: Callable[[PolicySpec], Sequence[str]] = lambda spec: ()
     # Whether the model runs outside of rcdiag's own processes, which one engine then speaks to.
     runs_outside: bool = False
     # How many rows a part holds at least, given the policy's options: what fills one batch.

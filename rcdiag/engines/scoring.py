@@ -129,6 +129,7 @@ def plan_scoring(
     _check_names(dump, specs, force)
     for spec in specs:
         BACKENDS[spec.backend].check(spec)
+        dump.require(*BACKENDS[spec.backend].reads(spec))
     facts = {spec.name: BACKENDS[spec.backend].facts(spec) for spec in specs}
     table_survey = survey(dump, list(dict.fromkeys(fact.limits for fact in facts.values())))
     rows = max((BACKENDS[spec.backend].rows_per_part(spec.options) for spec in specs), default=1)
@@ -275,7 +276,7 @@ def _score_policy(
             folder=folder,
             weights=plan.fingerprints[spec.name],
         )
-        parts = _parts(plan, missing)
+        parts = _parts(plan, missing, BACKENDS[spec.backend].reads(spec))
         Schedule(parts, lambda number: runner.start(job, number), advance, say).run(engines)
     abouts = list(plan.abouts(spec).values())
     if differs := unlike(facts_of(abouts)):
@@ -283,9 +284,11 @@ def _score_policy(
     return abouts
 
 
-def _parts(plan: ScoringPlan, missing: Mapping[str, RowRange]) -> Iterator[TablePart]:
+def _parts(
+    plan: ScoringPlan, missing: Mapping[str, RowRange], lists: Sequence[str]
+) -> Iterator[TablePart]:
     """Read the rows of parts, one after the other, with the columns that an engine reads."""
-    names = columns_needed(plan.dump.schema.names, (), prompts=True)
+    names = [*columns_needed(plan.dump.schema.names, (), prompts=True), *lists]
     chunks = read_chunks(plan.dump, list(missing.values()), names)
     for name, batches in zip(missing, chunks, strict=True):
         file, row = batches[0].file, batches[0].row_in_file

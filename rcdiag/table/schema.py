@@ -35,6 +35,7 @@ DEEPEST = 64
 
 LOG_PROBS = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_log_probs")
 ENTROPY = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_entropy")
+KEPT_IDS = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_kept_ids")
 ROUTED_EXPERTS = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_routed_experts")
 
 
@@ -70,6 +71,7 @@ KEY = ColumnType(
     ),
 )
 EXPERTS = ColumnType("list<list<uint16>>", _list_of(_list_of(pt.is_integer)))
+LISTS_OF_IDS = ColumnType("list<list<int32>>", _list_of(_list_of(pt.is_integer)))
 
 COLUMNS: dict[str, ColumnType] = {
     "response_ids": TOKEN_IDS,
@@ -102,12 +104,19 @@ def column_spec(name: str) -> ColumnType | None:
         return TOKEN_FLOATS
     if ROUTED_EXPERTS.fullmatch(name):
         return EXPERTS
+    if KEPT_IDS.fullmatch(name):
+        return LISTS_OF_IDS
     return COLUMNS.get(name)
 
 
 def column_setting(columns: Mapping[str, str]) -> str:
     """Name the setting that reads columns of a file under the names that rcdiag knows."""
     return mapping_setting("columns", columns, "--column")
+
+
+def has_token_lists(name: str) -> bool:
+    """Tell whether a column has a list for each response token."""
+    return bool(KEPT_IDS.fullmatch(name) or ROUTED_EXPERTS.fullmatch(name))
 
 
 # How to restore a column of lists that a CSV file, or printing, turned into text.

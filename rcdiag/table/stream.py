@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import as_numpy
 from rcdiag.table.hashing import hashed_texts, mixed
-from rcdiag.table.schema import is_list
+from rcdiag.table.schema import has_token_lists, is_list
 from rcdiag.table.table import RowBatch, RowRange, Table
 from rcdiag.table.token_columns import check_ids, check_lengths, check_mask, in_file
 from rcdiag.table.trajectories import Ragged, Trajectories, segment_sum
@@ -180,6 +180,11 @@ def decode(batch: RowBatch, policies: Sequence[str] = ()) -> Trajectories:
         engine=_texts(batch, "engine") if "engine" in names else None,
         finish_reason=_texts(batch, "finish_reason") if "finish_reason" in names else None,
         policy_version=_versions(batch, response_ids) if "policy_version" in names else None,
+        token_lists={
+            name: _lists_of_tokens(batch, name, response_ids)
+            for name in names
+            if has_token_lists(name)
+        },
     )
 
 
@@ -264,6 +269,34 @@ def _by_response(
     refuse = in_file(batch.where)
     check_lengths(name, column.lengths, response_ids.lengths, refuse, prompts=prompts)
     return column
+
+
+def _lists_of_tokens(batch: RowBatch, name: str, response_ids: Ragged) -> Ragged:
+    """Return a column of lists of lists with one list for each response token; null is empty."""
+    array = _without_nulls(batch, name).cast(pa.large_list(pa.large_list(pa.int32())))
+    rows = as_numpy(array.offsets)
+    lengths = np.diff(rows)
+    check_lengths(name, lengths, response_ids.lengths, in_file(batch.where))
+    lists = array.values.slice(rows[0], rows[-1] - rows[0])
+    if lists.null_count:  # their offsets may span values that are not theirs
+        lists = lists.fill_null(pa.scalar([], lists.type))
+    offsets = as_numpy(lists.offsets)
+    values = lists.values.slice(offsets[0], offsets[-1] - offsets[0])
+    if values.null_count:
+        token = (
+            int(
+                np.searchsorted(
+                    offsets - offsets[0], np.argmax(as_numpy(values.is_null())), "right"
+                )
+            )
+            - 1
+        )
+        row = int(np.searchsorted(rows - rows[0], token, side="right")) - 1
+        raise RcdiagError(
+            f"{batch.where(row)}: column `{name}` holds a null in a list of a token",
+            hint="write an empty list where nothing was recorded for a token",
+        )
+    return Ragged(as_numpy(values), offsets - offsets[0])
 
 
 def _by_token(

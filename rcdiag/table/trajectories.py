@@ -99,6 +99,8 @@ class Trajectories(Struct, frozen=True, kw_only=True):
     finish_reason: Sequence[str | None] | None = None  # [sequences]
     # Version of the weights that sampled, [sequences] or [response tokens]; -1 = unknown.
     policy_version: NDArray[np.int64] | None = None
+    # By column name, a list for each response token: `rollout_kept_ids`, `rollout_routed_experts`.
+    token_lists: dict[str, Ragged] = field(default_factory=dict)
     # Numbers in the whole table, [sequences]; None where all rows from `first_row` on are here.
     rows: NDArray[np.int64] | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rcdiag.errors import RcdiagError
@@ -209,3 +210,32 @@ def test_a_signalling_nan_is_read_without_a_warning(tmp_path):
     )
     batch = RowBatch(table, TableFile(tmp_path / "a.parquet", 1, 0), 0)
     assert np.isnan(decode(batch, ("rollout", "old")).log_probs["old"]).all()
+
+
+def test_lists_of_tokens_have_one_list_for_each_response_token(tmp_path):
+    experts = pa.array([[[1, 2], [3, 4]], [], [[5, 6]]], pa.list_(pa.list_(pa.uint16())))
+    kept = pa.array([[[7, 8, 9], []], [], [None]], pa.list_(pa.list_(pa.int32())))
+    table = pa.table(
+        {
+            "response_ids": pa.array([[7, 1], [], [2]], pa.list_(pa.int32())),
+            "rollout_routed_experts": experts,
+            "rollout_kept_ids": kept,
+        }
+    )
+    pq.write_table(table, path := tmp_path / "lists.parquet")
+    (batch,) = open_table(path).batches(table.column_names)
+    lists = decode(batch).token_lists
+    routed = lists["rollout_routed_experts"]
+    assert [routed.row(token).tolist() for token in range(3)] == [[1, 2], [3, 4], [5, 6]]
+    assert lists["rollout_kept_ids"].lengths.tolist() == [3, 0, 0]
+
+
+def test_a_null_in_a_list_of_a_token_is_refused(tmp_path):
+    kept = pa.array([[[1]], [[2], [3, None]]], pa.list_(pa.list_(pa.int32())))
+    table = pa.table(
+        {"response_ids": pa.array([[1], [2, 3]], pa.list_(pa.int32())), "old_kept_ids": kept}
+    )
+    pq.write_table(table, path := tmp_path / "null.parquet")
+    (batch,) = open_table(path).batches(table.column_names)
+    with pytest.raises(RcdiagError, match=r"row 1: column `old_kept_ids` holds a null in a list"):
+        decode(batch)
