@@ -48,6 +48,10 @@ def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool) -> None:
     for log in logs:
         if len(logs) > 1:
             out.print(f"[bold]{escape(log.file)}[/]: {log.log_verdict}. {escape(log.summary)}\n")
+        if log.generations_of_log is not None:
+            correction = f": {log.correction_of_log}" if log.correction_of_log else ""
+            draw_lines(out, [("run", f"{log.generations_of_log}{correction}")])
+            out.print()
         if log.keys_moved:
             out.print(_moved(out, log.keys_moved if verbose else log.keys_moved[:MOVED]))
         if len(log.keys_moved) > MOVED and not verbose:

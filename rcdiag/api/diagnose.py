@@ -34,6 +34,7 @@ def diagnose(
     given: Mapping[str, Any] | None = None,
     keys: Mapping[str, str] | None = None,
     trainer: str | None = None,
+    trainer_config: str | Path | None = None,
     rows: int = 256,
     seed: int = 0,
     progress: Progress | None = None,
@@ -60,6 +61,8 @@ def diagnose(
         given: facts that the dump lacks, for all rows. `{"temperature": 0.7, "group_size": 8}`
         keys: of a training log: what rcdiag calls a quantity -> the key under which it is logged.
         trainer: of a training log: the trainer that wrote it, where its keys do not tell.
+        trainer_config: of a training log: the run's own configuration file, which says what its
+            correction does.
         rows: about how many rows to score with the checkpoint, spread over the table.
         seed: seed of everything that is drawn at random.
         progress: listener for what happens meanwhile.
@@ -97,7 +100,15 @@ def diagnose(
             ) from refused
         length = sum(len(one.log.rows) for one in runs)
         yield f"{name_of(source)}: a training log of {plural(length, 'step')}; would diagnose it"
-        return diagnose_logs(runs, trainer=trainer, given=given or {}, seed=seed)
+        return diagnose_logs(
+            runs, trainer=trainer, trainer_config=trainer_config, given=given or {}, seed=seed
+        )
+    if trainer_config is not None:
+        raise RcdiagError(
+            f"{setting('trainer_config', trainer_config)}: a configuration goes with a training "
+            f"log, and {name_of(source)} is a table",
+            hint="`rcdiag score` takes it with a table",
+        )
     if keys:
         raise RcdiagError(
             f"{setting('keys', ', '.join(keys), '--key')}: keys are those of a training log, and "

@@ -246,7 +246,7 @@ def _log(path: Path, plan: Plan, rows: int | None) -> Log:
             hint=f"say whose: {setting('trainer', plan.trainer.family)}",
         )
     from rcdiag.logs import read_log  # the readers of logs, which only few commands need
-    from rcdiag.usecases.logged import check_keys
+    from rcdiag.usecases.logged.keys import check_keys
 
     log = read_log(path)
     check_keys(log, plan.trainer)

@@ -44,10 +44,12 @@ ONE_POLICY = "Only one policy is recorded: nothing was compared."
 # Where a cause is named and the verdict is `inconclusive`: what is open, in a few words, and in a
 # sentence.
 IDENTICAL = "columns-identical"
+OPEN_PAIR = "the other policy"
 OPEN_CAUSE = "its cause"
 OPEN_ORIGIN = "a copy, or one engine for both"
 OPEN_NAME = "too little to act on"
 KNOWN = {
+    OPEN_PAIR: ONE_POLICY,
     OPEN_CAUSE: "The two sides differ; the cause is open, and with it whether importance weights "
     "are valid.",
     OPEN_ORIGIN: "The columns are equal; whether one engine made both or one was copied is open.",
@@ -163,6 +165,8 @@ def open_beside(diagnosis: Diagnosis) -> str | None:
     if diagnosis.verdict != "inconclusive" or not diagnosis.causes:
         return None
     first = diagnosis.causes[0]
+    if not compared(diagnosis):
+        return OPEN_PAIR
     if first.slug == IDENTICAL:
         return OPEN_ORIGIN
     return OPEN_NAME if first.verdict == "broken" else OPEN_CAUSE

@@ -34,6 +34,9 @@ class LoggedQuantity(Part, frozen=True, kw_only=True):
     quantity: Annotated[str, Doc("What a key logs, by rcdiag's name.", example="k3, grad_norm")]
     means: Annotated[str, Doc("What a quantity of a log is, in a few words.")]
     quantity_unit: Annotated[str, Doc("Unit of a logged quantity.")]
+    key_note: Annotated[
+        str, Doc("Clamps, masks and means behind the numbers of a key, as the trainer takes them.")
+    ] = ""
     at_steps: Annotated[list[int], Doc("Training steps at which a key is logged.")]
     numbers: Annotated[
         list[Number | None], Doc("What was logged, step by step; null where it is no number.")
@@ -62,6 +65,17 @@ class LogSummary(Part, frozen=True, kw_only=True):
     trainer_of_log: Annotated[
         str | None, Doc("The trainer whose keys a log has; null where it is none that is known.")
     ]
+    generations_of_log: Annotated[
+        str | None,
+        Doc("Generations of the trainer that log most of a log's keys, or that of its settings."),
+    ] = None
+    correction_of_log: Annotated[
+        str | None,
+        Doc(
+            "What the correction of a run does, by its configuration file, else by the numbers "
+            "that it logs; null where neither tells."
+        ),
+    ] = None
     num_steps: Annotated[int, Doc("Number of training steps in a log.", unit="steps")]
     log_verdict: Annotated[str, Doc("The verdict on one of several logs.")]
     summary: Annotated[str, Doc("The verdict and its cause in one or two sentences.")]

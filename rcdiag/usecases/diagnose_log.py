@@ -12,13 +12,12 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.logged.judge import judge, parting
 from rcdiag.diagnosis.logged.run import QUANTITIES, LoggedRun, logged_run
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.logs import Log, LogFile, read_log
+from rcdiag.logs import LogFile, read_log
 from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.diagnosis import VERDICTS, Diagnosis
-from rcdiag.trainers import families, find_trainer
 from rcdiag.usecases.log_alone import summarised
-from rcdiag.usecases.logged.keys import count_keys
 from rcdiag.usecases.provenance import provenance_of_files
+from rcdiag.usecases.run_setup import setup_of
 
 # The verdicts, the one that speaks for several runs first.
 WORST_FIRST = ("broken", "correctable", "inconclusive", "healthy")
@@ -64,15 +63,18 @@ def diagnose_logs(
     runs: Sequence[LoggedRun],
     *,
     trainer: str | None,
+    trainer_config: str | Path | None = None,
     given: Mapping[str, Any],
     seed: int,
 ) -> DiagnoseResult:
     """Diagnose training logs; of several the worst speaks, and each has its own summary."""
     began = time.monotonic()
-    named = None if trainer is None else find_trainer(trainer).family
-    known = [named or _family_of(run.log) for run in runs]
+    setups = [setup_of(run, trainer, trainer_config) for run in runs]
     given = {"vocab_size": _vocabulary(given["vocab_size"])} if "vocab_size" in given else {}
-    found = [judge(run, family=of, given=given) for run, of in zip(runs, known, strict=True)]
+    found = [
+        judge(run, family=setup.family, given=given)
+        for run, setup in zip(runs, setups, strict=True)
+    ]
     worst = min(
         range(len(found)), key=lambda index: WORST_FIRST.index(found[index].diagnosis.verdict)
     )
@@ -92,7 +94,8 @@ def diagnose_logs(
         duration=time.monotonic() - began,
         diagnosis=_beside_others(found[worst].diagnosis, runs[worst], runs),
         logs=[
-            summarised(run, of, judged) for run, of, judged in zip(runs, known, found, strict=True)
+            summarised(run, setup, judged)
+            for run, setup, judged in zip(runs, setups, found, strict=True)
         ],
     )
 
@@ -117,10 +120,3 @@ def _vocabulary(value: object) -> int:
             hint="give what the model's config.json has as vocab_size",
         )
     return size
-
-
-def _family_of(log: Log) -> str | None:
-    """Return the trainer that most keys of a log are of; None where none has any."""
-    counts = {name: count_keys(log, trainer) for name, trainer in families().items()}
-    best = max(counts, key=lambda name: counts[name])
-    return best if counts[best] else None

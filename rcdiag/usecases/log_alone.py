@@ -10,23 +10,28 @@ from rcdiag.diagnosis.logged.run import LoggedRun, Series, logged_run
 from rcdiag.diagnosis.rules import judged as judged_rules
 from rcdiag.logs import Log
 from rcdiag.results.log_summary import KeyMoved, LoggedQuantity, LogSummary, Relation
+from rcdiag.usecases.run_setup import RunSetup, setup_of
 
 
 def log_alone(log: Log, trainer: str) -> LogSummary | None:
     """Judge a trainer's log; None where no key of it is known."""
     run = logged_run(log.path.name, log)
-    return summarised(run, trainer, judge(run, family=trainer)) if run.series else None
+    if not run.series:
+        return None
+    return summarised(run, setup_of(run, trainer), judge(run, family=trainer))
 
 
-def summarised(run: LoggedRun, trainer: str | None, judged: Judged) -> LogSummary:
+def summarised(run: LoggedRun, setup: RunSetup, judged: Judged) -> LogSummary:
     return LogSummary(
         file=str(run.log.path),
         log_format=run.log.format,
-        trainer_of_log=trainer,
+        trainer_of_log=setup.family,
+        generations_of_log=setup.generations,
+        correction_of_log=setup.correction,
         num_steps=len(run.steps) if run.series else len(run.log.rows),
         log_verdict=judged.diagnosis.verdict,
         summary=judged.diagnosis.summary,
-        quantities=[_quantity(one) for one in run.series.values()],
+        quantities=[_quantity(one, setup.note(one.key)) for one in run.series.values()],
         keys_moved=[_moved(change) for change in judged.changes],
         relations=[
             Relation(
@@ -41,12 +46,13 @@ def summarised(run: LoggedRun, trainer: str | None, judged: Judged) -> LogSummar
     )
 
 
-def _quantity(series: Series) -> LoggedQuantity:
+def _quantity(series: Series, note: str) -> LoggedQuantity:
     return LoggedQuantity(
         key=series.key,
         quantity=series.quantity.name,
         means=series.quantity.says,
         quantity_unit=series.quantity.unit,
+        key_note=note,
         at_steps=series.steps.tolist(),
         numbers=[float(f"{x:.6g}") if np.isfinite(x) else None for x in series.values],
     )

@@ -110,7 +110,7 @@ def score(
     if origin is not None and origin.drawn_from is not None:
         result = _with_numbers_of(result, origin)
     if log is not None and plan is not None:
-        from rcdiag.usecases.logged import compared  # loads what logs are compared with
+        from rcdiag.usecases.logged.run import compared  # loads what logs are compared with
 
         result = replace(result, logged=compared(log, result, dump, plan))
     given = CheckInput(

@@ -414,3 +414,53 @@ def test_made_logs_meet_the_aims() -> None:
     assert not any(one["verdict"] == "broken" for one in healthy)
     missed = [o for o in faulty if o["verdict"] == "healthy" and "healthy" not in o["verdicts"]]
     assert not missed
+
+
+def log_with(tmp_path: Path, *keys: str) -> Path:
+    path = tmp_path / "log.jsonl"
+    rows = ({"step": step, **dict.fromkeys(keys, 0.01)} for step in range(20))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("keys", "generations"),
+    [
+        (("mismatch/mismatch_kl", "mismatch/mismatch_k3_kl"), "verl-0.6.0, verl-20251027"),
+        (("rollout_corr/kl", "rollout_corr/k3_kl"), "verl-0.6.1 to verl-0.9"),
+    ],
+)
+def test_keys_tell_the_generation_of_a_run(
+    tmp_path: Path, keys: tuple[str, ...], generations: str
+) -> None:
+    (log,) = rcdiag.diagnose(log_with(tmp_path, *keys)).logs
+    assert log.generations_of_log == generations
+    assert log.correction_of_log is None
+    assert "taken over the mask before rejection" in log.quantities[0].key_note
+
+
+def test_numbers_of_weights_and_rejection_tell_the_correction(tmp_path: Path) -> None:
+    path = log_with(tmp_path, "rollout_corr/k3_kl", "rollout_corr/rollout_is_mean")
+    (log,) = rcdiag.diagnose(path).logs
+    assert log.correction_of_log == (
+        "importance weights (`rollout_corr/rollout_is_mean`), no rejection that is logged"
+    )
+
+
+def test_a_configuration_tells_the_correction_of_a_run(tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        "algorithm:\n  rollout_correction:\n    rollout_is: token\n"
+        "    rollout_is_threshold: 3.0\n    bypass_mode: true\n"
+    )
+    path = log_with(tmp_path, "rollout_corr/k3_kl", "actor/ppo_kl")
+    (log,) = rcdiag.diagnose(path, trainer_config=config).logs
+    assert log.trainer_of_log == "verl"
+    assert log.correction_of_log is not None
+    assert "truncated at 3" in log.correction_of_log
+    assert "bypass" in log.correction_of_log
+
+
+def test_a_configuration_with_a_table_is_refused() -> None:
+    with pytest.raises(RcdiagError, match="goes with a training log"):
+        rcdiag.diagnose("sample_data/stale.parquet", trainer_config="run.yaml")

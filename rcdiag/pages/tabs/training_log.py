@@ -68,10 +68,15 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
             words("Key", lambda one: code(one.key)),
             words("Quantity", lambda one: text(one.quantity)),
             words("Means", lambda one: text(f"{one.means} ({one.quantity_unit})")),
+            words("Taken", lambda one: text(one.key_note)),
         ],
         log.quantities,
         lambda one: {"key": one.key},
     )
-    blocks: list[Block] = [moved] if log.keys_moved else []
+    blocks: list[Block] = []
+    if log.generations_of_log is not None:
+        correction = f": {log.correction_of_log}" if log.correction_of_log else ""
+        blocks.append(Paragraph(text=f"{log.file} is of {log.generations_of_log}{correction}."))
+    blocks += [moved] if log.keys_moved else []
     blocks += [relations] if log.relations else []
     return [*blocks, Fold(label=f"{len(log.quantities)} keys that are known", blocks=[known])]
