@@ -33,11 +33,13 @@ ASK = """
 import json, sys
 found = {"python": "%d.%d.%d" % sys.version_info[:3]}
 if sys.version_info >= (3, 10):
-    from importlib.metadata import packages_distributions, version
+    from importlib.metadata import PackageNotFoundError, packages_distributions, version
     distributions = packages_distributions()
     for name in sys.argv[1:]:
-        if name in distributions:
-            found[name] = version(distributions[name][0])
+        try:
+            found[name] = version(distributions.get(name, [name])[0])
+        except PackageNotFoundError:
+            pass
 print(json.dumps(found))
 """
 ANSWER_S = 300  # so long an interpreter may take to answer that, from a slow network drive
@@ -114,7 +116,7 @@ def check_python(spec: PolicySpec, backend: Backend) -> None:
         found = versions_in(python, tuple(wanted))
     except ValueError as error:
         inside = Path(python, "bin", "python")
-        example = inside if inside.exists() else "/venv/bin/python"
+        example = inside if inside.expanduser().exists() else "/venv/bin/python"
         raise RcdiagError(
             f"{policy}: does not run as a Python ({error})",
             hint=f"give the interpreter of the environment: python={example}",
@@ -126,10 +128,12 @@ def check_python(spec: PolicySpec, backend: Backend) -> None:
         )
     lacking = {name: least for name, least in wanted.items() if _older(found.get(name, ""), least)}
     if lacking:
-        there = ", ".join(f"{name} {found.get(name, 'is not installed')}" for name in lacking)
+        there = ", ".join(
+            f"{name} {found[name]}" if name in found else f"no {name}" for name in lacking
+        )
         needs = " ".join(f"'{name}>={least}'" for name, least in lacking.items())
         raise RcdiagError(
-            f"{policy}: {there}; {spec.backend} needs {needs}",
+            f"{policy}: {there} in that environment, where {spec.backend} needs {needs}",
             hint=f"{python} -m pip install {needs}",
         )
 
@@ -141,6 +145,8 @@ def versions_in(python: str, packages: tuple[str, ...]) -> Mapping[str, str]:
     Raises:
         ValueError: it is no Python, and why.
     """
+    if os.path.isdir(os.path.expanduser(python)):
+        raise ValueError("a folder")
     other = Interpreter(python)
     try:
         ran = subprocess.run(
@@ -160,7 +166,7 @@ def versions_in(python: str, packages: tuple[str, ...]) -> Mapping[str, str]:
     answer = ran.stdout.strip().rpartition("\n")[2]
     if ran.returncode or not answer.startswith('{"python": '):
         said = ran.stderr.strip().splitlines()
-        raise ValueError(said[-1] if said else f"exit code {ran.returncode}")
+        raise ValueError(said[-1] if said else f"no answer, exit code {ran.returncode}")
     versions: Mapping[str, str] = json.loads(answer)
     return versions
 

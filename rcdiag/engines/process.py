@@ -101,8 +101,11 @@ class EngineProcess:
         rows = rows_to_bytes(part.rows)
         self._send({"bytes": len(rows)}, rows)
         said, content = self._listen("part", on_tokens)
-        about = {**self._about, SECONDS: said["seconds"]}
-        return ScoredPart(scores=scores_from_bytes(content), about=about)
+        try:
+            scores = scores_from_bytes(content)
+        except ValueError as error:
+            raise self._error(f"it returned no arrays of numbers ({error})") from error
+        return ScoredPart(scores=scores, about={**self._about, SECONDS: said["seconds"]})
 
     def close(self) -> None:
         """End the process: the engine must not outlive its work, nor keep the GPU's memory."""
