@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -164,6 +165,43 @@ def test_pages_are_made_from_results_alone():
 def test_commands_import_no_engine_and_no_file_format():
     heavy = ("torch", "transformers", "vllm", "pyarrow", "polars", "matplotlib", "jinja2", "numpy")
     assert importers(CLI, *heavy) == []
+
+
+# What runs in the process of an engine, which may be the Python of another environment.
+IN_ENGINES = ("worker", "hf.engine", "vllm.engine", "vllm.plugin", "vllm.prefill")
+OF_ENGINES = {"numpy", "torch", "transformers", "vllm"}
+
+
+def file_of(module: str) -> Path | None:
+    """The file of a module of the library; None for a name in a module, or of another package."""
+    path = ROOT / module.replace(".", "/")
+    files = (path.with_suffix(".py"), path / "__init__.py")
+    return next((file for file in files if file.is_file()), None)
+
+
+def test_an_engine_s_process_needs_numpy_and_the_engine_alone():
+    """Also of Python 3.10, whose syntax is asked of every file that is imported there."""
+    waiting = [f"rcdiag.engines.{module}" for module in IN_ENGINES]
+    seen: set[Path] = set()
+    while waiting:
+        module = waiting.pop()
+        waiting += [module.rpartition(".")[0]] if "." in module else []
+        path = file_of(module)
+        if path is None or path in seen:
+            continue
+        seen.add(path)
+        for node in ast.parse(path.read_text(), feature_version=(3, 10)).body:
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            waiting += [name for name in names if name.startswith("rcdiag.")]
+            others = {name.partition(".")[0] for name in names} - {"rcdiag"}
+            assert others <= {*sys.stdlib_module_names, *OF_ENGINES}, name_of(path)
+    names = {name_of(path) for path in seen}
+    assert {"rcdiag/engines/hf/model.py", "rcdiag/table/trajectories.py"} < names
+    assert "rcdiag/table/parts.py" not in names
 
 
 def imports_at_top(path: Path, modules: set[str], *, with_types: bool = False) -> set[str]:

@@ -24,7 +24,8 @@ from rcdiag.errors import RcdiagError
 from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import Sketch
-from rcdiag.table.trajectories import RowFrame, starts_of
+from rcdiag.table.token_batch import RowFrame
+from rcdiag.table.trajectories import starts_of
 
 Array = NDArray[np.float64]
 

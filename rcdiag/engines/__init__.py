@@ -7,9 +7,20 @@ and its name in `BACKENDS`; or `BACKENDS.add(...)` in a package of your own (ent
 
 from __future__ import annotations
 
-from rcdiag.engines.backend import Backend
-from rcdiag.engines.hf import HF
-from rcdiag.engines.vllm import VLLM
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from rcdiag.registry import Registry
 
-BACKENDS: Registry[Backend] = Registry("backend", (HF, VLLM))
+if TYPE_CHECKING:
+    from rcdiag.engines.backend import Backend
+
+
+def _shipped() -> Iterable[Backend]:
+    from rcdiag.engines.hf import HF
+    from rcdiag.engines.vllm import VLLM
+
+    return HF, VLLM
+
+
+BACKENDS: Registry[Backend] = Registry("backend", _shipped)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from msgspec import Struct, field
-
 from rcdiag.engines.spec import PolicySpec
-from rcdiag.entry import Entry
 
 if TYPE_CHECKING:
     from rcdiag.engines.checkpoint import ModelFacts
+    from rcdiag.entry import Entry
     from rcdiag.table.trajectories import Scores, Trajectories
 
 Progress = Callable[[int], None]  # called with the number of tokens that have just been scored
@@ -34,12 +33,14 @@ class Engine(Protocol):
         ...
 
 
-class Option(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Option:
     """One `key=value` of a policy that rcdiag reads itself, not the engine."""
 
     says: str
     takes: type | tuple[str, ...] = str  # bool, int, str, or the words that are allowed
     shown: str | None = None  # its words in a policy's description, "{}" the value; "" hides it
+    runs_code: bool = False  # what it names is run, so that it is never taken from a file
 
     @property
     def words(self) -> str:
@@ -48,7 +49,8 @@ class Option(Struct, frozen=True, kw_only=True):
         return f"{self.says}{values}"
 
 
-class OtherBatches(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class OtherBatches:
     """The option that changes which rows share a batch, for a second run of the policy."""
 
     option: str
@@ -89,6 +91,12 @@ COMMON_OPTIONS: dict[str, Option] = {
     "repeat_of": Option(says="the policy that this one is a second run of", shown=""),
 }
 
+PYTHON = Option(
+    says="the Python of another environment that the engine runs in, with its own torch and vLLM, "
+    "such as /venv/bin/python; rcdiag need not be installed there",
+    runs_code=True,
+)
+
 
 def _checkpoint_facts(spec: PolicySpec) -> ModelFacts:
     from rcdiag.engines.checkpoint import checkpoint_facts  # numpy, which help has no use for
@@ -96,7 +104,8 @@ def _checkpoint_facts(spec: PolicySpec) -> ModelFacts:
     return checkpoint_facts(spec)
 
 
-class Backend(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Backend:
     """The description of an engine without loading it."""
 
     name: str  # in --policy NAME=BACKEND
@@ -117,6 +126,9 @@ class Backend(Struct, frozen=True, kw_only=True):
     facts: Callable[[PolicySpec], ModelFacts] = _checkpoint_facts
     # Columns with a list for each token that a policy's engine reads besides ids and temperature.
     reads: Callable[[PolicySpec], Sequence[str]] = lambda spec: ()
+    # What an environment of `python=PATH` must hold for the engine, name -> least version. Without
+    # any there is no such option: the engine runs where rcdiag is installed.
+    packages: Mapping[str, str] = field(default_factory=dict)
     # Whether the model runs outside of rcdiag's own processes, which one engine then speaks to.
     runs_outside: bool = False
     # How many rows a part holds at least, given the policy's options: what fills one batch.
@@ -129,10 +141,13 @@ class Backend(Struct, frozen=True, kw_only=True):
     @property
     def known_options(self) -> dict[str, Option]:
         """Return all options that rcdiag reads itself."""
-        return {**COMMON_OPTIONS, **self.options}
+        python = {"python": PYTHON} if self.packages else {}
+        return {**COMMON_OPTIONS, **python, **self.options}
 
     def entry(self) -> Entry:
         """Say what the engine is and which options a policy of it takes."""
+        from rcdiag.entry import Entry  # with msgspec, which an engine's process may not have
+
         stands_for = {"engine": "inference engine that sampled", "trainer": "trainer"}[self.role]
         policy = self.default_policy or self.name
         return Entry(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from msgspec import Struct
 
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
@@ -23,7 +22,8 @@ HASHED_WHOLE = 256 << 20
 BLOCK, BLOCKS = 1 << 20, 128
 
 
-class ModelFacts(Struct, frozen=True):
+@dataclass(frozen=True)
+class ModelFacts:
     """What a run knows of a policy's model before an engine starts."""
 
     limits: ModelLimits

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from msgspec.structs import replace
 
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.backend import Backend, is_low_precision
@@ -121,7 +120,8 @@ WORD = re.compile(r"[A-Za-z0-9_.-]+")
 def _check_settings(name: str, options: Mapping[str, Any], backend: Backend) -> None:
     """Refuse options from file metadata that could name code: a class, a package, hub kernels."""
     for key, value in options.items():
-        known = key in SETTINGS or (key in backend.known_options and key != "trust_remote_code")
+        option = backend.known_options.get(key)
+        known = key in SETTINGS or (option is not None and not option.runs_code)
         if isinstance(value, str):
             harmless = bool(WORD.fullmatch(value)) or Path(value).is_dir()
         else:

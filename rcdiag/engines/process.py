@@ -7,14 +7,18 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from rcdiag.engines.schedule import EngineLostError, OnTokens, TablePart
+from rcdiag.engines import BACKENDS
+from rcdiag.engines.arrays import rows_to_bytes, scores_from_bytes
+from rcdiag.engines.backend import Backend
+from rcdiag.engines.interpreter import Interpreter, from_anywhere, own_environment
+from rcdiag.engines.schedule import EngineLostError, OnTokens, ScoredPart, TablePart
+from rcdiag.engines.scored_by import SECONDS
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 
@@ -24,19 +28,34 @@ class Job(Struct, frozen=True, kw_only=True):
 
     spec: PolicySpec
     max_length: int  # tokens of the longest sequence, prompt and response
-    folder: Path  # where finished parts go
+    folder: Path  # where the log goes
     log: str = "engine.log"  # the file in `folder` that takes what the engine prints
     weights: str | None = None  # fingerprint that the checkpoint must have where the engine runs
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job as the first line of what the process reads."""
         return {
-            "spec": self.spec.to_dict(),
+            "spec": from_anywhere(self.spec),
+            "engine": engine_address(BACKENDS[self.spec.backend]),
             "max_length": self.max_length,
-            "weights": self.weights,
-            "folder": str(self.folder),
-            "log": str(self.folder / self.log),
+            "log": os.path.abspath(self.folder / self.log),
         }
+
+    def about(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a part's metadata hold of the policy and of its engine, which `said` that.
+
+        Raises:
+            RcdiagError: the checkpoint is not the one that the run was planned with.
+        """
+        own = said.get("weights_fingerprint")
+        if self.weights is not None and own is not None and own != self.weights:
+            raise RcdiagError(
+                f"policy `{self.spec.name}`: on {said['host']} {self.spec.model} has other weights "
+                f"(fingerprint {own}) than where the run was started ({self.weights})",
+                hint="copy the same checkpoint to all nodes, or put it on a path that they share; "
+                "if it was written to meanwhile, start again",
+            )
+        return {**self.spec.to_dict(), **said}
 
 
 class EngineProcess:
@@ -48,18 +67,23 @@ class EngineProcess:
         environment: Mapping[str, str] | None = None,
         cores: Sequence[int] | None = None,
     ) -> None:
-        """Start the process.
+        """Start the process, in this environment or the one that the policy names.
 
         `environment` is added to that of this process, which says what GPUs the engine may use;
         `cores` are the processor's that it may use, by default all.
         """
         self._job = job
+        self._about: dict[str, Any] = {}
+        python = job.spec.options.get("python")
+        self._other = other = None if python is None else Interpreter(python)
+        variables = own_environment() if other is None else other.environment
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "rcdiag.engines.worker"],
+            [sys.executable if other is None else other.path, "-m", "rcdiag.engines.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**_environment(), **(environment or {})},
+            cwd=None if other is None else other.folder,
+            env={**variables, **(environment or {})},
         )
         if cores is not None:
             os.sched_setaffinity(self._process.pid, cores)
@@ -67,18 +91,29 @@ class EngineProcess:
     def load(self) -> None:
         """Wait until the model is loaded."""
         self._send(self._job.to_dict())
-        self._listen("ready", lambda tokens: None)
+        said, _ = self._listen("ready", lambda tokens: None)
+        self._about = self._job.about(said["about"])
+        if self._other is not None:
+            self._about["versions"] = {**self._about.get("versions", {}), **said["python"]}
 
-    def score(self, part: TablePart, on_tokens: OnTokens) -> None:
-        """Score a part, which is a file in the job's folder then."""
-        self._send({"part": part.name, **part.place, "bytes": len(part.rows)}, part.rows)
-        self._listen("part", on_tokens)
+    def score(self, part: TablePart, on_tokens: OnTokens) -> ScoredPart:
+        """Score a part."""
+        rows = rows_to_bytes(part.rows)
+        self._send({"bytes": len(rows)}, rows)
+        said, content = self._listen("part", on_tokens)
+        try:
+            scores = scores_from_bytes(content)
+        except ValueError as error:
+            raise self._error(f"it returned no arrays of numbers ({error})") from error
+        return ScoredPart(scores=scores, about={**self._about, SECONDS: said["seconds"]})
 
     def close(self) -> None:
         """End the process: the engine must not outlive its work, nor keep the GPU's memory."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
+        if self._other is not None:
+            self._other.close()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):  # it had stopped reading
@@ -91,16 +126,19 @@ class EngineProcess:
             self._process.stdin.write(json.dumps(message).encode() + b"\n" + content)
             self._process.stdin.flush()
 
-    def _listen(self, awaited: str, on_tokens: OnTokens) -> None:
-        """Read messages of the process until the awaited kind comes."""
+    def _listen(self, awaited: str, on_tokens: OnTokens) -> tuple[dict[str, Any], bytes]:
+        """Read messages of the process until the awaited kind comes, with its bytes."""
         assert self._process.stdout is not None
         last: dict[str, Any] = {}
         for line in self._process.stdout:
             last = json.loads(line)
+            content = self._process.stdout.read(last["bytes"])
+            if len(content) < last["bytes"]:  # it ended in the middle
+                break
             if last["event"] == "tokens":
                 on_tokens(last["tokens"])
             elif last["event"] == awaited:
-                return
+                return last, content
         raise self._ended(last)
 
     def _ended(self, last: Mapping[str, Any]) -> Exception:
@@ -128,19 +166,14 @@ class EngineProcess:
         )
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment of a worker, which imports nothing from the current directory.
-
-    `python -m` would look for modules there first: a file `torch.py` beside a downloaded checkpoint
-    would run. What the worker starts itself inherits this. An empty or relative entry of PYTHONPATH
-    means the current directory, too. Where rcdiag is not installed, its own folder is added.
-    """
-    own = str(Path(__file__).resolve().parents[2])
-    entries = [
-        entry
-        for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        if os.path.isabs(entry)
-    ]
-    if own not in (*entries, sysconfig.get_path("purelib")):
-        entries.append(own)
-    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(entries)}
+def engine_address(backend: Backend) -> str:
+    """Return where the engine's process finds what loads the engine: `module:function`."""
+    module = getattr(backend.load, "__module__", "__main__")
+    name = getattr(backend.load, "__qualname__", "<none>")
+    if module == "__main__" or "<" in name:
+        raise RcdiagError(
+            f"backend `{backend.name}` is loaded by {module}.{name}, which another process cannot "
+            "import",
+            hint="`load` is a class or function at the top of a module that is installed",
+        )
+    return f"{module}:{name}"

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.trajectories import Scores, Trajectories
 
 OnTokens = Callable[[int], None]  # called with the number of tokens that have just been scored
 # A part that has killed this many engines is given up, and so is an engine that died this often in
@@ -21,8 +22,14 @@ class TablePart(Struct, frozen=True, kw_only=True):
     """Some rows of a table, with the columns that an engine reads."""
 
     name: str  # the file that its scores are written to
-    rows: bytes  # an Arrow stream
-    place: dict[str, Any]  # `file` and `row`: where its first row stands, for errors
+    rows: Trajectories
+
+
+class ScoredPart(Struct, frozen=True, kw_only=True):
+    """The scores of a part, and what the engine says of itself."""
+
+    scores: Scores
+    about: dict[str, Any]
 
 
 class EngineLostError(Exception):
@@ -40,8 +47,8 @@ class RunningEngine(Protocol):
         """Wait until the model is loaded, or raise `EngineLostError`."""
         ...
 
-    def score(self, part: TablePart, on_tokens: OnTokens) -> None:
-        """Score a part and put it into the folder of parts, or raise `EngineLostError`."""
+    def score(self, part: TablePart, on_tokens: OnTokens) -> ScoredPart:
+        """Score a part, or raise `EngineLostError`."""
         ...
 
     def close(self) -> None:
@@ -56,15 +63,18 @@ class Schedule:
         self,
         parts: Iterator[TablePart],
         start: Callable[[int], RunningEngine],
+        keep: Callable[[TablePart, ScoredPart], None],
         on_tokens: OnTokens,
         say: Callable[[str], None],
     ) -> None:
         """`start(n)` starts engine number n, from 0; `parts` is read lazily.
 
+        `keep` writes a scored part to disk, in the thread of the engine that scored it.
         `on_tokens` is called with 0 once an engine is loaded, then with the tokens that have just
         been scored; `say` takes a sentence where an engine has died.
         """
-        self._parts, self._start, self._on_tokens, self._say = parts, start, on_tokens, say
+        self._parts, self._start, self._keep = parts, start, keep
+        self._on_tokens, self._say = on_tokens, say
         self._changed = threading.Condition()
         self._again: list[
             tuple[TablePart, int]
@@ -110,7 +120,7 @@ class Schedule:
                     part, deaths = self._next()
                     if part is None:
                         return
-                    engine.score(part, advance)
+                    self._keep(part, engine.score(part, advance))
                 except EngineLostError as lost:
                     lost_in_a_row += 1
                     if part is not None:

@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,18 +18,19 @@ import pyarrow as pa
 from msgspec import Struct
 
 from rcdiag.engines import BACKENDS
+from rcdiag.engines.interpreter import check_python
 from rcdiag.engines.process import Job
-from rcdiag.engines.schedule import RunningEngine, Schedule, TablePart
-from rcdiag.engines.scored_by import RATES, facts_of, rate_of, unlike
+from rcdiag.engines.schedule import RunningEngine, Schedule, ScoredPart, TablePart
+from rcdiag.engines.scored_by import RATES, TOKENS, facts_of, rate_of, unlike
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.files import not_writable
 from rcdiag.table.opening import open_table
-from rcdiag.table.parts import about_part, read_part, score_columns
-from rcdiag.table.stream import columns_needed, joined, read_chunks
+from rcdiag.table.parts import about_part, read_part, score_columns, score_table, write_part
+from rcdiag.table.stream import columns_needed, decode, joined, read_chunks, whole
 from rcdiag.table.survey import Survey, survey
 from rcdiag.table.table import RowRange, Table
-from rcdiag.table.trajectories import POLICY_NAME
+from rcdiag.table.trajectories import POLICY_NAME, Trajectories
 from rcdiag.table.writer import TableWriter
 
 # One part: what a kill can cost at most, and what rows are sorted by length within. A backend may
@@ -128,6 +130,7 @@ def plan_scoring(
     """Check models and rows, and cut the table into parts, without starting an engine."""
     _check_names(dump, specs, force)
     for spec in specs:
+        check_python(spec, BACKENDS[spec.backend])
         BACKENDS[spec.backend].check(spec)
         dump.require(*BACKENDS[spec.backend].reads(spec))
     facts = {spec.name: BACKENDS[spec.backend].facts(spec) for spec in specs}
@@ -277,7 +280,11 @@ def _score_policy(
             weights=plan.fingerprints[spec.name],
         )
         parts = _parts(plan, missing, BACKENDS[spec.backend].reads(spec))
-        Schedule(parts, lambda number: runner.start(job, number), advance, say).run(engines)
+
+        def keep(part: TablePart, scored: ScoredPart) -> None:
+            _write_part(folder / part.name, spec, part.rows, scored)
+
+        Schedule(parts, lambda number: runner.start(job, number), keep, advance, say).run(engines)
     abouts = list(plan.abouts(spec).values())
     if differs := unlike(facts_of(abouts)):
         say(f"{spec.name} was scored by {differs}: last digits differ between them")
@@ -291,15 +298,30 @@ def _parts(
     names = [*columns_needed(plan.dump.schema.names, (), prompts=True), *lists]
     chunks = read_chunks(plan.dump, list(missing.values()), names)
     for name, batches in zip(missing, chunks, strict=True):
-        file, row = batches[0].file, batches[0].row_in_file
-        table, sink = joined(batches), pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        yield TablePart(
-            name=name,
-            rows=sink.getvalue().to_pybytes(),
-            place={"file": file.name, "row": row},
-        )
+        yield TablePart(name=name, rows=decode(whole(batches)))
+
+
+def _write_part(path: Path, spec: PolicySpec, rows: Trajectories, scored: ScoredPart) -> None:
+    """Write the scores of some rows as a file, which appears whole or not at all.
+
+    Columns that have not one number for each response token are refused, whatever engine made them.
+    """
+    scores, tokens = scored.scores, len(rows.response_ids.values)
+    for field in fields(scores):
+        values = getattr(scores, field.name)
+        if values is None:
+            continue
+        if values.shape[:1] != (tokens,) or values.dtype.kind not in "fi":
+            raise RcdiagError(
+                f"policy `{spec.name}`: {spec.backend} returned {values.size} values of "
+                f"{field.name} ({values.dtype}) for the {tokens} response tokens of rows "
+                f"{rows.row[0]} to {rows.row[-1]}",
+                hint=f"an error of backend `{spec.backend}`: wanted is one number for each token",
+            )
+    prompts = rows.prompt_ids
+    read = tokens + (0 if prompts is None else len(prompts.values))
+    table = score_table(spec.name, scores, rows.response_ids.offsets)
+    write_part(path, table, {**scored.about, TOKENS: read})
 
 
 def _join(plan: ScoringPlan, abouts: Mapping[str, Sequence[dict[str, Any]]]) -> None:

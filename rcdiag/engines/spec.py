@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from msgspec import Struct, field, structs
 
-
-class PolicySpec(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class PolicySpec:
     """One policy to score: its engine, precision and options."""
 
     name: str
@@ -17,4 +17,4 @@ class PolicySpec(Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        return structs.asdict(self)
+        return asdict(self)

@@ -110,7 +110,7 @@ def _check_spec(spec: PolicySpec, lora: LoraSettings | None) -> None:
             f"policy `{spec.name}`: autocast={spec.options['autocast']} would need loss scaling",
             hint="autocast=bfloat16",
         )
-    for option in ("lm_head", "compile"):
+    for option in ("lm_head", "compile", "python"):
         if spec.options.get(option):
             raise RcdiagError(
                 f"policy `{spec.name}`: {option}= is for scoring only", hint="leave it out"

@@ -15,12 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rcdiag.engines import schedule
+from rcdiag.engines import BACKENDS
+from rcdiag.engines.interpreter import check_python
 from rcdiag.engines.process import EngineProcess, Job
-from rcdiag.engines.schedule import EngineLostError, OnTokens
+from rcdiag.engines.schedule import EngineLostError, OnTokens, ScoredPart, TablePart
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
-from rcdiag.files import write_bytes
 from rcdiag.runners.ray_cluster import ray_module
 
 # So long an engine waits for a node with free GPUs or cores.
@@ -32,26 +32,28 @@ class EngineActor:
 
     def __init__(self, spec: dict[str, Any], max_length: int, weights: str | None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="rcdiag-"))
-        job = Job(
+        self._job = Job(
             spec=PolicySpec(**spec), max_length=max_length, folder=self._folder, weights=weights
         )
-        self._engine = EngineProcess(job)
+        self._engine: EngineProcess | None = None
 
     def node(self) -> tuple[str, str]:
         """Return the name of the node that the actor runs on."""
         return "node", socket.gethostname()
 
     def load(self) -> tuple[str, Any]:
-        """Wait until the model is loaded."""
+        """Start the process and wait until the model is loaded."""
         try:
+            check_python(self._job.spec, BACKENDS[self._job.spec.backend])
+            self._engine = EngineProcess(self._job)
             self._engine.load()
         except (EngineLostError, RcdiagError) as error:
             return self._failure(error)
         return "ready", None
 
-    def score(self, part: schedule.TablePart) -> Iterator[tuple[str, Any]]:
-        """Yield the tokens that were scored as they come, then the part's file."""
-        file = self._folder / part.name
+    def score(self, part: TablePart) -> Iterator[tuple[str, Any]]:
+        """Yield the tokens that were scored as they come, then the scores."""
+        assert self._engine is not None, "it is loaded first"
         heard: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         with ThreadPoolExecutor(1) as pool:
             scored = pool.submit(self._engine.score, part, heard.put)
@@ -61,9 +63,7 @@ class EngineActor:
         if isinstance(error, (EngineLostError, RcdiagError)):
             yield self._failure(error)
             return
-        scored.result()
-        yield "part", file.read_bytes()
-        file.unlink()
+        yield "part", scored.result()
 
     def _failure(self, error: EngineLostError | RcdiagError) -> tuple[str, Any]:
         """Return an error with the end of the engine's log, which lies on this node."""
@@ -95,13 +95,13 @@ class RayEngine:
         self._heard(waiting)
         self._heard(self._actor.load.remote())
 
-    def score(self, part: schedule.TablePart, on_tokens: OnTokens) -> None:
+    def score(self, part: TablePart, on_tokens: OnTokens) -> ScoredPart:
         for reference in self._actor.score.options(num_returns="streaming").remote(part):
             value = self._heard(reference)
-            if isinstance(value, int):
-                on_tokens(value)
-            else:
-                write_bytes(self._job.folder / part.name, value)
+            if isinstance(value, ScoredPart):
+                return value
+            on_tokens(value)
+        raise AssertionError("an actor's last word is a scored part, or an error")
 
     def close(self) -> None:
         ray_module().kill(self._actor)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.statistics.ratios import Array
-from rcdiag.table.trajectories import RowFrame
+from rcdiag.table.token_batch import RowFrame
 
 S = TypeVar("S")
 K = TypeVar("K", bound=np.generic)

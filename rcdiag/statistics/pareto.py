@@ -13,7 +13,7 @@ import numpy as np
 
 from rcdiag.statistics.intervals import NORMAL
 from rcdiag.statistics.ratios import Array
-from rcdiag.table.trajectories import RowFrame
+from rcdiag.table.token_batch import RowFrame
 
 # Enough for the tail of a hundred million ratios; beyond, the tail is cut shorter.
 KEPT = 1 << 15

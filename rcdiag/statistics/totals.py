@@ -18,7 +18,8 @@ from rcdiag.registry import Registry
 from rcdiag.statistics.clusters import ClusterSums, content_order, grouping
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import RATIO_SUMS, TOKEN_MAXIMA, TOKEN_SUMS, Array, Ratios
-from rcdiag.table.trajectories import RowFrame, starts_of
+from rcdiag.table.token_batch import RowFrame
+from rcdiag.table.trajectories import starts_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from msgspec import field
+from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.table.trajectories import RowFrame, Trajectories
+from rcdiag.table.trajectories import Trajectories
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+
+
+class RowFrame(Struct, frozen=True):
+    """Rows of a table, as arrays with an entry for each: those of consecutive parts are joined."""
 
 
 class TokenBatch(RowFrame, frozen=True, kw_only=True):
@@ -157,7 +162,7 @@ def sampled_tokens(
     """
     everything = bool(trajectories.mask.all())
     if masked and not everything:
-        rest = sampled_tokens(replace(trajectories, mask=~trajectories.mask), policies)
+        rest = sampled_tokens(dataclasses.replace(trajectories, mask=~trajectories.mask), policies)
         return replace(sampled_tokens(trajectories, policies), masked=rest)
     ids, prompts = trajectories.response_ids, trajectories.prompt_ids
     mask, counts = trajectories.mask, ids.lengths if everything else trajectories.sampled_lengths

@@ -1,17 +1,18 @@
 """Ragged rows of sampled responses hold whole sequences, as models need them.
 
 Values of tokens are flat and reduce to their sequences. Statistics need only the tokens that the
-policy sampled: `token_batch.sampled_tokens`.
+policy sampled: `token_batch.sampled_tokens`. Engines read these rows in processes that may have
+numpy alone, so they are dataclasses, and nothing else is imported here.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, field
 from numpy.typing import NDArray
 
 
@@ -49,7 +50,8 @@ def starts_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
-class ModelLimits(Struct, frozen=True):
+@dataclass(frozen=True)
+class ModelLimits:
     """The vocabulary and context that a model can take."""
 
     model: str
@@ -57,11 +59,8 @@ class ModelLimits(Struct, frozen=True):
     context: int | None  # tokens; None where the model states no limit
 
 
-class RowFrame(Struct, frozen=True):
-    """Rows of a table, as arrays with an entry for each: those of consecutive parts are joined."""
-
-
-class Ragged(Struct, frozen=True):
+@dataclass(frozen=True)
+class Ragged:
     """Lists of different lengths in flat form, Arrow's own layout."""
 
     values: NDArray[Any]  # [tokens]
@@ -78,7 +77,8 @@ class Ragged(Struct, frozen=True):
         return len(self.offsets) - 1
 
 
-class Trajectories(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Trajectories:
     """Rows of a trajectory table, in its order."""
 
     first_row: int  # number in the whole table of the first row that was read
@@ -132,7 +132,8 @@ class Trajectories(Struct, frozen=True, kw_only=True):
         return self.row.astype(np.uint64)
 
 
-class Scores(Struct, frozen=True):
+@dataclass(frozen=True)
+class Scores:
     """Log-probs of every response token, in the order of `Trajectories.response_ids`."""
 
     log_probs: NDArray[np.float32]  # [response tokens] nats

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
 from rcdiag.runners import Runner
@@ -206,7 +206,7 @@ def token_batches(
     ):
         if sample is not None:
             sample.add(rows)
-        needed = rows if walk.prompts else replace(rows, prompt_ids=None)
+        needed = rows if walk.prompts else dataclasses.replace(rows, prompt_ids=None)
         tokens = sampled_tokens(needed, walk.policies, masked=walk.masked)
         yield from tokens.blocks(MOST_TOKENS_OF_BATCH)
 

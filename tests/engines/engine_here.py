@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 
-from rcdiag.engines import BACKENDS, worker
+from rcdiag.engines import BACKENDS
+from rcdiag.engines.arrays import (
+    rows_from_bytes,
+    rows_to_bytes,
+    scores_from_bytes,
+    scores_to_bytes,
+)
 from rcdiag.engines.process import Job
-from rcdiag.engines.schedule import OnTokens, TablePart
+from rcdiag.engines.schedule import OnTokens, ScoredPart, TablePart
 from tests.builders import write_table
 from tests.engines.toy_engine import TOY, make_checkpoint
 
@@ -19,18 +25,21 @@ scored_parts: list[str] = []  # their names, in the order of their scoring
 
 
 class EngineHere:
-    """The worker's own steps, in this process."""
+    """An engine in this process, to which rows and scores come by way of bytes as to any other."""
 
     def __init__(self, job: Job) -> None:
-        self.job = job.to_dict()
+        self.job = job
 
     def load(self) -> None:
-        worker.run(self.job, iter(()), lambda message: None)
+        spec = self.job.spec
+        self.engine = BACKENDS[spec.backend].load(spec, self.job.max_length)
+        self.about = self.job.about({**self.engine.provenance(), "host": "here"})
 
-    def score(self, part: TablePart, on_tokens: OnTokens) -> None:
-        header = {"part": part.name, **part.place, "bytes": len(part.rows)}
-        worker.run(self.job, iter([(header, part.rows)]), lambda message: None)
+    def score(self, part: TablePart, on_tokens: OnTokens) -> ScoredPart:
         scored_parts.append(part.name)
+        scores = self.engine.score(rows_from_bytes(rows_to_bytes(part.rows)), on_tokens)
+        about = {**self.about, "seconds": 1.0}
+        return ScoredPart(scores=scores_from_bytes(scores_to_bytes(scores)), about=about)
 
     def close(self) -> None:
         pass

@@ -123,6 +123,8 @@ def test_a_table_does_not_say_what_is_fetched():
     "option",
     [
         {"trust_remote_code": True},
+        {"python": "python3"},
+        {"python": "/tmp"},
         {"worker_cls": "os.system"},
         {"logits_processors": ["os.system"]},
         {"attention": "somebody/kernels"},

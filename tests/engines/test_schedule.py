@@ -7,19 +7,35 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rcdiag.engines.schedule import ATTEMPTS, EngineLostError, OnTokens, Schedule, TablePart
+from rcdiag.engines.schedule import (
+    ATTEMPTS,
+    EngineLostError,
+    OnTokens,
+    Schedule,
+    ScoredPart,
+    TablePart,
+)
 from rcdiag.errors import RcdiagError
+from rcdiag.table.trajectories import Scores
+from tests.builders import make_trajectories
 
 TOKENS = 7  # of every part
+ROWS = make_trajectories([[-1.0]], [[-1.0]])
+SCORED = ScoredPart(scores=Scores(np.zeros(1, np.float32)), about={})
 LIMIT = 300.0  # seconds until another thread has done what takes it a moment
 
 
+def ignore(*_: object) -> None:
+    pass
+
+
 def parts(count: int) -> Iterator[TablePart]:
-    return (TablePart(name=f"{number}", rows=b"", place={}) for number in range(count))
+    return (TablePart(name=f"{number}", rows=ROWS) for number in range(count))
 
 
 class Engines:
@@ -27,11 +43,16 @@ class Engines:
 
     def __init__(self, deaths: dict[str, int] | None = None) -> None:
         self.deaths = Counter(deaths or {})
-        self.scored: list[str] = []
+        self.kept: list[str] = []
         self.started: Counter[int] = Counter()
         self.closed = 0
         self.alive: set[Engine] = set()
         self.lock = threading.Lock()
+
+    def keep(self, part: TablePart, scored: ScoredPart) -> None:
+        assert scored is SCORED
+        with self.lock:
+            self.kept.append(part.name)
 
     def start(self, number: int) -> Engine:
         self.started[number] += 1
@@ -48,15 +69,14 @@ class Engine:
     def load(self) -> None:
         pass
 
-    def score(self, part: TablePart, on_tokens: OnTokens) -> None:
+    def score(self, part: TablePart, on_tokens: OnTokens) -> ScoredPart:
         on_tokens(TOKENS - 1)
         with self.all.lock:
             if self.all.deaths[part.name] > 0:
                 self.all.deaths[part.name] -= 1
                 raise EngineLostError(RcdiagError("the engine failed: killed by signal 9"))
         on_tokens(1)
-        with self.all.lock:
-            self.all.scored.append(part.name)
+        return SCORED
 
     def close(self) -> None:
         with self.all.lock:
@@ -73,7 +93,7 @@ def run(
         nonlocal told
         told += tokens
 
-    Schedule(parts(count), engines.start, tell, say).run(side_by_side)
+    Schedule(parts(count), engines.start, engines.keep, tell, say).run(side_by_side)
     return told
 
 
@@ -88,7 +108,7 @@ def test_all_parts_are_scored_once_whatever_engines_die(
 ) -> None:
     engines = Engines(deaths)
     told = run(engines, count, side_by_side)
-    assert sorted(engines.scored, key=int) == [str(number) for number in range(count)]
+    assert sorted(engines.kept, key=int) == [str(number) for number in range(count)]
     assert told == TOKENS * count
     assert not engines.alive
 
@@ -96,7 +116,7 @@ def test_all_parts_are_scored_once_whatever_engines_die(
 def test_parts_are_begun_in_their_order_by_one_engine() -> None:
     engines = Engines()
     run(engines, 6, 1)
-    assert engines.scored == list("012345")
+    assert engines.kept == list("012345")
     assert engines.started == {0: 1}
 
 
@@ -120,12 +140,12 @@ def test_an_error_of_one_engine_ends_the_others_in_the_middle_of_their_part() ->
     working, ended = threading.Event(), threading.Event()
 
     class Refuses(Engine):
-        def score(self, part: TablePart, on_tokens: OnTokens) -> None:
+        def score(self, part: TablePart, on_tokens: OnTokens) -> ScoredPart:
             assert working.wait(LIMIT), "the other engine got no part"
             raise RcdiagError("no such option")
 
     class Works(Engine):
-        def score(self, part: TablePart, on_tokens: OnTokens) -> None:
+        def score(self, part: TablePart, on_tokens: OnTokens) -> ScoredPart:
             working.set()
             assert ended.wait(LIMIT), "nobody ended this engine"
             raise EngineLostError(RcdiagError("killed by signal 9"))
@@ -137,7 +157,7 @@ def test_an_error_of_one_engine_ends_the_others_in_the_middle_of_their_part() ->
         return (Works if number else Refuses)(Engines())
 
     with pytest.raises(RcdiagError, match="no such option"):
-        Schedule(parts(2), start, lambda tokens: None, lambda text: None).run(2)
+        Schedule(parts(2), start, ignore, ignore, ignore).run(2)
     assert ended.is_set()
 
 
@@ -148,7 +168,7 @@ def test_a_damaged_table_ends_all_engines() -> None:
 
     engines = Engines()
     with pytest.raises(RcdiagError, match="damaged"):
-        Schedule(damaged(), engines.start, lambda tokens: None, lambda text: None).run(2)
+        Schedule(damaged(), engines.start, ignore, ignore, ignore).run(2)
     assert not engines.alive
 
 
@@ -158,10 +178,10 @@ def test_an_engine_without_a_part_waits_for_one_that_comes_back() -> None:
     slow = Engine.score
 
     class Slow(Engine):
-        def score(self, part: TablePart, on_tokens: OnTokens) -> None:
+        def score(self, part: TablePart, on_tokens: OnTokens) -> ScoredPart:
             if part.name == "1":
                 time.sleep(0.05)
-            slow(self, part, on_tokens)
+            return slow(self, part, on_tokens)
 
     def start(number: int) -> Engine:
         engine = Slow(engines)
@@ -169,8 +189,8 @@ def test_an_engine_without_a_part_waits_for_one_that_comes_back() -> None:
             engines.alive.add(engine)
         return engine
 
-    Schedule(parts(2), start, lambda tokens: None, lambda text: None).run(2)
-    assert sorted(engines.scored) == ["0", "1"]
+    Schedule(parts(2), start, engines.keep, ignore, ignore).run(2)
+    assert sorted(engines.kept) == ["0", "1"]
 
 
 def test_an_engine_that_never_starts_is_done_without() -> None:
@@ -188,16 +208,16 @@ def test_an_engine_that_never_starts_is_done_without() -> None:
             raise EngineLostError(RcdiagError("no room"))
 
     class Waits(Engine):
-        def score(self, part: TablePart, on_tokens: OnTokens) -> None:
+        def score(self, part: TablePart, on_tokens: OnTokens) -> ScoredPart:
             assert tried.wait(LIMIT)
-            super().score(part, on_tokens)
+            return super().score(part, on_tokens)
 
     def start(number: int) -> Engine:
         return (Never if number else Waits)(engines)
 
     said: list[str] = []
-    Schedule(parts(3), start, lambda tokens: None, said.append).run(2)
-    assert engines.scored == list("012")
+    Schedule(parts(3), start, engines.keep, ignore, said.append).run(2)
+    assert engines.kept == list("012")
     assert attempts == ATTEMPTS
 
 
@@ -216,8 +236,8 @@ def test_an_engine_that_is_still_starting_at_the_end_is_closed() -> None:
     def start(number: int) -> Engine:
         return (Pending if number else Engine)(engines)
 
-    Schedule(parts(3), start, lambda tokens: None, lambda text: None).run(2)
-    assert sorted(engines.scored) == list("012")
+    Schedule(parts(3), start, engines.keep, ignore, ignore).run(2)
+    assert sorted(engines.kept) == list("012")
 
 
 def test_where_no_engine_starts_the_run_fails() -> None:
@@ -226,4 +246,4 @@ def test_where_no_engine_starts_the_run_fails() -> None:
             raise EngineLostError(RcdiagError("no room"))
 
     with pytest.raises(RcdiagError, match="no room"):
-        Schedule(parts(3), lambda number: Never(Engines()), lambda t: None, lambda t: None).run(2)
+        Schedule(parts(3), lambda number: Never(Engines()), ignore, ignore, ignore).run(2)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rcdiag.engines import BACKENDS, worker
+from rcdiag.engines.process import Job
 from rcdiag.engines.scored_by import facts_of, rate_of, unlike
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
-from tests.engines.toy_engine import TOY, make_checkpoint
+from tests.engines.toy_engine import ToyEngine, make_checkpoint
 
 
 def part(host: str = "a", device: str = "H200", torch: str = "2.8", tokens: int = 10, **more):
@@ -70,9 +70,6 @@ def test_the_rate_is_that_of_one_engine():
 def test_other_weights_under_the_same_path_are_refused(tmp_path):
     model = make_checkpoint(tmp_path / "model")
     spec = PolicySpec(name="old", backend="toy", dtype="float32", model=str(model))
-    job = {"spec": spec.to_dict(), "max_length": 4, "folder": str(tmp_path), "weights": "another"}
-    with (
-        BACKENDS.with_added(TOY),
-        pytest.raises(RcdiagError, match="has other weights"),
-    ):
-        worker.run(job, iter(()), lambda message: None)
+    job = Job(spec=spec, max_length=4, folder=tmp_path, weights="another")
+    with pytest.raises(RcdiagError, match="has other weights"):
+        job.about({**ToyEngine(spec, 4).provenance(), "host": "here"})

@@ -1,6 +1,7 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from msgspec.structs import replace
 from transformers import Qwen3Config
 
 from rcdiag.engines.hf.engine import HfEngine

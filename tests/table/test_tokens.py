@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def rows_of(table: Trajectories, start: int, end: int) -> Trajectories:
     offsets = table.response_ids.offsets[start : end + 1]
     tokens = slice(offsets[0], offsets[-1])
     of_rows = ("group", "step", "reward", "advantage", "sample_id")
-    return replace(
+    return dataclasses.replace(
         table,
         first_row=table.first_row + start,
         response_ids=Ragged(table.response_ids.values[tokens], offsets - offsets[0]),
@@ -179,7 +180,7 @@ def test_a_table_without_steps_or_of_one_step_is_not_copied():
     tokens = sampled_tokens(rows, POLICIES)
     assert tokens.by_step() == {None: tokens}
     assert tokens.by_step()[None] is tokens
-    tokens = sampled_tokens(replace(rows, step=np.array([7, 7])), POLICIES)
+    tokens = sampled_tokens(dataclasses.replace(rows, step=np.array([7, 7])), POLICIES)
     assert tokens.by_step()[7] is tokens
 
 

@@ -56,8 +56,11 @@ HF = Backend(
         "device": Option(says="cpu or cuda; by default the GPU where there is one"),
         "batch_tokens": Option(says="tokens of one forward, padding included", takes=int),
         "compile": Option(says="run the model through torch.compile", takes=bool),
-        "trust_remote_code": Option(says="run the checkpoint's own model code", takes=bool),
+        "trust_remote_code": Option(
+            says="run the checkpoint's own model code", takes=bool, runs_code=True
+        ),
     },
+    packages={"torch": "2.8", "transformers": "4.57", "accelerate": "1.4"},
     other_batches=OtherBatches(option="batch_tokens", size=1021, smaller=509),
     own_place=_own_place,
 )

@@ -73,6 +73,7 @@ VLLM = Backend(
         ),
     },
     passes_options_on=True,
+    packages={"torch": "2.8", "vllm": "0.20"},
     other_batches=OtherBatches(option="max_num_seqs", size=5, smaller=3),
     gpus=_gpus,
     check=_check,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -243,4 +244,4 @@ def _masked(part: Trajectories, rows: Flags) -> Trajectories:
     """Mask the tokens of the rows that `rows` [rows] leaves out."""
     if rows.all():
         return part
-    return replace(part, mask=part.mask & np.repeat(rows, part.response_ids.lengths))
+    return dataclasses.replace(part, mask=part.mask & np.repeat(rows, part.response_ids.lengths))

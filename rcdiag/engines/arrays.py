@@ -1,0 +1,75 @@
+"""Rows and scores as bytes of an .npz file: what an engine's process gets and what it returns.
+
+The file holds arrays alone, no pickled objects, and versions 1.26 and 2 of numpy both read it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.table.trajectories import Ragged, Scores, Trajectories
+
+# What of `Trajectories` engines read: columns with a value for each row or token, and lists.
+COLUMNS = ("mask", "temperature", "rows")
+LISTS = ("prompt_ids", "response_ids")
+TOKEN_LIST = "token_lists."  # before the name of a column with a list for each token
+
+
+def rows_to_bytes(rows: Trajectories) -> bytes:
+    """Pack what an engine reads of some rows."""
+    lists = {name: getattr(rows, name) for name in LISTS}
+    lists |= {TOKEN_LIST + name: column for name, column in rows.token_lists.items()}
+    arrays = {name: getattr(rows, name) for name in COLUMNS}
+    for name, column in lists.items():
+        if column is not None:
+            arrays |= {f"{name}.values": column.values, f"{name}.offsets": column.offsets}
+    return _pack({**arrays, "first_row": np.asarray(rows.first_row)})
+
+
+def rows_from_bytes(content: bytes) -> Trajectories:
+    """Unpack rows as an engine reads them."""
+    arrays = _unpack(content)
+    names = [name.removesuffix(".values") for name in arrays if name.endswith(".values")]
+    lists = {name: Ragged(arrays[f"{name}.values"], arrays[f"{name}.offsets"]) for name in names}
+    return Trajectories(
+        first_row=int(arrays["first_row"]),
+        response_ids=lists["response_ids"],
+        prompt_ids=lists.get("prompt_ids"),
+        mask=arrays["mask"],
+        temperature=arrays.get("temperature"),
+        rows=arrays.get("rows"),
+        token_lists={
+            name.removeprefix(TOKEN_LIST): column
+            for name, column in lists.items()
+            if name.startswith(TOKEN_LIST)
+        },
+    )
+
+
+def scores_to_bytes(scores: Scores) -> bytes:
+    """Pack what an engine has computed."""
+    return _pack({field.name: getattr(scores, field.name) for field in fields(Scores)})
+
+
+def scores_from_bytes(content: bytes) -> Scores:
+    """Unpack what an engine has computed; ValueError where it holds anything but arrays."""
+    return Scores(**_unpack(content))
+
+
+def _pack(arrays: Mapping[str, NDArray[Any] | None]) -> bytes:
+    """Return those arrays that are there as the bytes of an .npz file."""
+    file = io.BytesIO()
+    present: dict[str, Any] = {name: one for name, one in arrays.items() if one is not None}
+    np.savez(file, **present)
+    return file.getvalue()
+
+
+def _unpack(content: bytes) -> dict[str, NDArray[Any]]:
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
