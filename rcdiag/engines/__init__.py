@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from rcdiag.engines.backend import Backend
 from rcdiag.engines.hf import HF
+from rcdiag.engines.server import SERVER
 from rcdiag.engines.vllm import VLLM
 from rcdiag.registry import Registry
 
-BACKENDS: Registry[Backend] = Registry("backend", (HF, VLLM))
+BACKENDS: Registry[Backend] = Registry("backend", (HF, VLLM, SERVER))

@@ -55,6 +55,7 @@ class ModelLimits(Struct, frozen=True):
     model: str
     vocab_size: int | None  # None where it is not known before an engine starts
     context: int | None  # tokens; None where the model states no limit
+    temperature: float | None = None  # the one that it scores at; None where any
 
 
 class RowFrame(Struct, frozen=True):
