@@ -22,7 +22,9 @@ LOGITS = 3.0 * np.random.default_rng(5).standard_normal((VOCABULARY, VOCABULARY)
 LOG_PROBS = (LOGITS - np.log(np.exp(LOGITS).sum(1, keepdims=True))).astype(np.float32)
 
 Answer = tuple[int, dict[str, str], bytes]  # status, headers, body
-Fault = Callable[["Model", str, dict[str, Any], Answer], Answer]
+# Changes the answer on a row, of which it gets the request.
+Fault = Callable[["Model", dict[str, Any], Answer], Answer]
+GREETING = [0, 1, 0, 1]  # what a server of vLLM scores before any row
 
 
 def expected(prompt: list[int], response: list[int]) -> np.ndarray:
@@ -35,9 +37,10 @@ class Model:
 
     def __init__(self, api: str, fault: Fault | None = None, table: np.ndarray = LOG_PROBS) -> None:
         self.api, self.fault, self.table = api, fault, table
-        self.asked: list[tuple[str, dict[str, Any] | None]] = []
+        self.rows: list[dict[str, Any]] = []  # what it was asked to score
         self.headers: list[dict[str, str]] = []
         self.version = "0.32.0" if api == "vllm" else "0.5.23"
+        self.fingerprint = "vllm-0.32.0-6490b793"
         self.names = ["policy"]
         self.adapters: list[str] = []
         self.weight_version = "default"
@@ -46,8 +49,11 @@ class Model:
         self.lock = threading.Lock()
 
     def answer(self, path: str, body: dict[str, Any] | None) -> Answer:
-        with self.lock:
-            self.asked.append((path, body))
+        ids = (body or {}).get("prompt") or (body or {}).get("input_ids")
+        is_row = ids is not None and ids != GREETING
+        if is_row:
+            with self.lock:
+                self.rows.append(body or {})
         pages = self._vllm_pages() if self.api == "vllm" else self._sglang_pages()
         if path == "/v1/completions" and self.api == "vllm" and body is not None:
             made = _json(self._completion(body))
@@ -57,7 +63,7 @@ class Model:
             made = pages[path]
         else:
             return _json({"detail": "Not Found"}, 404)
-        return made if self.fault is None else self.fault(self, path, body or {}, made)
+        return self.fault(self, body or {}, made) if is_row and self.fault else made
 
     def _vllm_pages(self) -> dict[str, Answer]:
         cards = [{"id": n, "root": "ckpt", "max_model_len": CONTEXT} for n in self.names]
@@ -96,7 +102,11 @@ class Model:
                 }
             )
         choice = {"prompt_logprobs": entries, "prompt_token_ids": ids, "text": "x"}
-        return {"id": "cmpl-1", "choices": [choice], "usage": {"prompt_tokens": len(ids)}}
+        return {
+            "system_fingerprint": self.fingerprint,
+            "choices": [choice],
+            "usage": {"prompt_tokens": len(ids)},
+        }
 
     def _generate(self, body: dict[str, Any]) -> dict[str, Any]:
         ids, first = body["input_ids"], body["logprob_start_len"]
@@ -113,11 +123,6 @@ class Model:
 
 def _json(value: Any, status: int = 200) -> Answer:
     return status, {"Content-Type": "application/json"}, json.dumps(value).encode()
-
-
-def scored(path: str) -> bool:
-    """Tell whether a path is that of a request for log-probs."""
-    return path in ("/v1/completions", "/generate")
 
 
 class DropError(Exception):

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,6 @@ from rcdiag.engines.server.served import answer_size, apis, identify
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
-
-Made = TypeVar("Made")
 
 FIRST_REQUESTS = 4  # at a time; doubled while all goes well, halved where the server is busy
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.25, 10.0  # seconds after a failure, doubled with each one
@@ -36,7 +34,6 @@ class ServerEngine:
         self.api = apis()[self.served.api]
         self.patience = float(spec.options.get("patience", PATIENCE_SECONDS))
         self.requests = min(FIRST_REQUESTS, self._most_requests)
-        self._is_checked = False
 
     @property
     def _most_requests(self) -> int:
@@ -52,15 +49,9 @@ class ServerEngine:
         numbers = trajectories.row
         rows = np.flatnonzero(trajectories.response_ids.lengths > 0).tolist()
 
-        def check(row: int) -> None:
-            self.api.check(self.client, self.served, tokens[row].tolist())
-
         def score_row(row: int) -> NDArray[np.float32]:
             return self._score(tokens[row].tolist(), int(starts[row]))
 
-        if not self._is_checked:
-            for _ in self._each(rows[:1], check, numbers):
-                self._is_checked = True
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
         for row, values in self._each(rows, score_row, numbers):
             scores[row] = values
@@ -82,15 +73,18 @@ class ServerEngine:
         return np.array(values, np.float32)[:, np.newaxis]
 
     def _each(
-        self, rows: Sequence[int], work: Callable[[int], Made], numbers: NDArray[np.int64]
-    ) -> Iterator[tuple[int, Made]]:
-        """Yield rows with what `work` makes of them, as they come; one that fails is tried again.
+        self,
+        rows: Sequence[int],
+        work: Callable[[int], NDArray[np.float32]],
+        numbers: NDArray[np.int64],
+    ) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yield rows with their scores as they come; one that fails is asked for again.
 
         How many requests a server can take nobody tells: it is found out by doubling. `numbers` are
         those of the rows in the table, for errors.
         """
         waiting, since, failures, successes = deque(rows), dict[int, float](), 0, 0
-        running: dict[Future[Made], int] = {}
+        running: dict[Future[NDArray[np.float32]], int] = {}
         pool = ThreadPoolExecutor(self._most_requests)
         try:
             while waiting or running:
@@ -101,7 +95,7 @@ class ServerEngine:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     row = running.pop(future)
                     try:
-                        made = future.result()
+                        values = future.result()
                     except RcdiagError as error:
                         raise RcdiagError(
                             self._at(numbers[row], error.message), error.hint
@@ -113,7 +107,7 @@ class ServerEngine:
                         self._give_up_after(began, *failed)
                         continue
                     failures, successes = 0, successes + 1
-                    yield row, made
+                    yield row, values
                 if failed is not None:
                     failures, successes = failures + 1, 0
                     self.requests = max(self.requests // 2, 1)

@@ -72,10 +72,6 @@ class Api(Protocol):
         """Return the log-probs of `ids[start:]`, or refuse an answer on other tokens."""
         ...
 
-    def check(self, client: Client, served: Served, ids: list[int]) -> None:
-        """Refuse a server whose values are no log-probs, by a request on some stored sequence."""
-        ...
-
 
 def apis() -> dict[str, Api]:
     """Return the kinds of servers by name."""
@@ -94,7 +90,7 @@ def identify(client: Client, spec: PolicySpec) -> Served:
         try:
             served = api.identify(client, spec.model)
         except (KeyError, TypeError, AttributeError) as error:
-            raise malformed(f"no models as {name} lists them ({error!r})") from error
+            raise malformed(f"another form than {name}'s ({error!r})") from error
         if served is not None:
             return served
     raise RcdiagError(

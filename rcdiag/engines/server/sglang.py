@@ -83,9 +83,6 @@ class SglangApi:
             raise malformed("a log-prob where logprob_start_len is, and wanted is None")
         return [entry[0] for entry in entries[1:]]
 
-    def check(self, client: Client, served: Served, ids: list[int]) -> None:
-        """SGLang returns logits nowhere in place of log-probs."""
-
 
 def _check_weights(about: dict[str, Any], served: Served) -> None:
     """Refuse an answer of weights of another version: a trainer has updated the server."""

@@ -13,6 +13,8 @@ import re
 import secrets
 from typing import Any
 
+from msgspec.structs import replace
+
 from rcdiag.engines.server.client import Client
 from rcdiag.engines.server.served import Served, answer_size, choose, malformed, other_tokens
 from rcdiag.errors import RcdiagError
@@ -41,7 +43,7 @@ class VllmApi:
         model = models[choose(client, wanted, models if wanted else _one_name_each(bases))]
         base = models.get(model.get("parent"), model)
         longest = base.get("max_model_len")
-        return Served(
+        served = Served(
             address=client.address,
             api=self.name,
             model=model["id"],
@@ -51,6 +53,8 @@ class VllmApi:
             version=str(version),
             settings={"root": model.get("root"), **_cache_settings(client)},
         )
+        greeting = self._greet(client, served)
+        return replace(served, settings={**served.settings, **greeting})
 
     def request(self, served: Served, ids: list[int], start: int) -> dict[str, Any]:
         return {
@@ -66,26 +70,31 @@ class VllmApi:
         }
 
     def read(self, served: Served, answer: dict[str, Any], ids: list[int], start: int) -> list[Any]:
-        return [entry[str(token)]["logprob"] for entry, token in _entries(answer, ids)[start - 1 :]]
+        values = [
+            entry[str(token)].get("logprob") for entry, token in _entries(answer, ids)[start - 1 :]
+        ]
+        return [-math.inf if value == CLAMPED else value for value in values]
 
-    def check(self, client: Client, served: Served, ids: list[int]) -> None:
-        """Refuse `--logprobs-mode raw_logits`: a logit may look like a log-prob, their sum cannot.
+    def _greet(self, client: Client, served: Served) -> dict[str, str]:
+        """Score the first ids of the vocabulary, and refuse values that are no log-probs.
 
-        The likeliest tokens of a position have a probability of at most 1 together.
+        With `--logprobs-mode raw_logits` they are logits, some of which would pass for log-probs.
+        But the likeliest tokens of a position have a probability of at most 1 together. The answer
+        also holds a hash of what decides the numbers: quantization, kernels, parallel sizes.
         """
+        ids = [0, 1, 0, 1]
         body = self.request(served, ids, 1) | {"prompt_logprobs": LIKELIEST}
         answer = client.ask(self.path, body, answer_size(ids))
-        for position, (entry, _) in enumerate(_entries(answer, ids), start=1):
-            try:
-                mass = sum(math.exp(min(value["logprob"], 1.0)) for value in entry.values())
-            except (TypeError, KeyError):
-                raise malformed(f"no log-probs at position {position}") from None
+        for entry, _ in _entries(answer, ids):
+            mass = sum(math.exp(min(value["logprob"], 1.0)) for value in entry.values())
             if not LEAST_MASS <= mass <= MOST_MASS:
                 raise RcdiagError(
-                    f"{client.address}: the likeliest tokens of a position have a probability of "
-                    f"{mass:.3g} together: these are no log-probs",
+                    f"{client.address}: the {LIKELIEST} likeliest tokens of a position have a "
+                    f"probability of {mass:.3g} together: these are no log-probs",
                     hint="start vllm serve without --logprobs-mode raw_logits or processed_logits",
                 )
+        told = answer.get("system_fingerprint")
+        return {} if told is None else {"system_fingerprint": str(told)}
 
 
 def _entries(answer: dict[str, Any], ids: list[int]) -> list[tuple[dict[str, Any], int]]:
@@ -107,12 +116,6 @@ def _entries(answer: dict[str, Any], ids: list[int]) -> list[tuple[dict[str, Any
         if not isinstance(entry, dict) or not isinstance(entry.get(str(token)), dict):
             found = ", ".join(entry) if isinstance(entry, dict) else "nothing"
             raise other_tokens(f"position {position} has {found[:80]} and not token {token}")
-        if entry[str(token)].get("logprob") == CLAMPED:
-            raise RcdiagError(
-                f"the log-prob of token {token} at position {position} is -9999.0, which vLLM puts "
-                "in place of minus infinity",
-                hint="is it the model that sampled these rows?",
-            )
     return list(zip(entries[1:], ids[1:], strict=True))
 
 
