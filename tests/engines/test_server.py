@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import rcdiag
 from rcdiag.engines.notation import parse_policy
-from rcdiag.engines.server import check_address, connect, engine
+from rcdiag.engines.server import check_address, connect, pace
 from rcdiag.engines.server.engine import ServerEngine
 from rcdiag.engines.server.served import apis
 from rcdiag.errors import RcdiagError
@@ -44,8 +44,8 @@ APIS = pytest.mark.parametrize("api", ["vllm", "sglang"])
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch):
-    monkeypatch.setattr(engine, "SHORTEST_PAUSE", 0.01)
-    monkeypatch.setattr(engine, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(pace, "SHORTEST_PAUSE", 0.01)
+    monkeypatch.setattr(pace, "LONGEST_PAUSE", 0.05)
 
 
 @dataclass(frozen=True)
@@ -257,12 +257,17 @@ def test_after_its_patience_the_error_names_row_and_address(api, tmp_path):
 @APIS
 def test_another_model_after_a_restart_is_refused(api, tmp_path):
     def restart(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
-        if len(model.rows) == 5:
+        if len(model.rows) >= 5 and model.version != "9.9":
             model.version = "9.9"
             return 502, {}, b""
         return answer
 
-    with faulty(api, restart) as (_, address), pytest.raises(RcdiagError, match="restarted"):
+    with (
+        faulty(api, restart) as (_, address),
+        pytest.raises(
+            RcdiagError, match=r"something else than when the run began: version .* -> 9.9"
+        ),
+    ):
         scores(address, case(30).write(tmp_path))
 
 
@@ -271,8 +276,22 @@ def test_a_weight_update_in_the_middle_is_refused(tmp_path):
         model.weight_version = "7"
         return answer
 
-    with faulty("sglang", update) as (_, address), pytest.raises(RcdiagError, match="updated mean"):
+    with (
+        faulty("sglang", update) as (_, address),
+        pytest.raises(RcdiagError, match="weight_version default -> 7"),
+    ):
         scores(address, case(30).write(tmp_path))
+
+
+def test_other_settings_in_the_middle_are_refused_by_vllms_own_fingerprint(tmp_path):
+    def restart(answer: Any) -> None:
+        answer["system_fingerprint"] = "vllm-0.32.0-other"
+
+    with (
+        faulty("vllm", changed(restart)) as (_, address),
+        pytest.raises(RcdiagError, match=r"system_fingerprint vllm-.*-6490b793 -> vllm-.*-other"),
+    ):
+        scores(address, case(3).write(tmp_path))
 
 
 # Answers that are refused

@@ -16,13 +16,11 @@ from rcdiag.engines.backend import Progress
 from rcdiag.engines.padded_batches import gather_scores, whole_sequences
 from rcdiag.engines.server import MOST_REQUESTS, PATIENCE_SECONDS, connect
 from rcdiag.engines.server.client import Unavailable
-from rcdiag.engines.server.served import answer_size, apis, identify
+from rcdiag.engines.server.pace import Pace
+from rcdiag.engines.server.served import Served, answer_size, apis, identify, other_server
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
-
-FIRST_REQUESTS = 4  # at a time; doubled while all goes well, halved where the server is busy
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.25, 10.0  # seconds after a failure, doubled with each one
 
 
 class ServerEngine:
@@ -33,11 +31,7 @@ class ServerEngine:
         self.client, self.served = connect(spec)
         self.api = apis()[self.served.api]
         self.patience = float(spec.options.get("patience", PATIENCE_SECONDS))
-        self.requests = min(FIRST_REQUESTS, self._most_requests)
-
-    @property
-    def _most_requests(self) -> int:
-        return int(self.spec.options.get("concurrency", MOST_REQUESTS))
+        self.pace = Pace(spec.options.get("concurrency", MOST_REQUESTS))
 
     def provenance(self) -> dict[str, Any]:
         """Return what the server tells of itself; on what device it computes it does not."""
@@ -50,7 +44,10 @@ class ServerEngine:
         rows = np.flatnonzero(trajectories.response_ids.lengths > 0).tolist()
 
         def score_row(row: int) -> NDArray[np.float32]:
-            return self._score(tokens[row].tolist(), int(starts[row]))
+            try:
+                return self._score(tokens[row].tolist(), int(starts[row]))
+            except RcdiagError as error:
+                raise RcdiagError(self._at(numbers[row], error.message), error.hint) from error
 
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
         for row, values in self._each(rows, score_row, numbers):
@@ -80,15 +77,14 @@ class ServerEngine:
     ) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Yield rows with their scores as they come; one that fails is asked for again.
 
-        How many requests a server can take nobody tells: it is found out by doubling. `numbers` are
-        those of the rows in the table, for errors.
+        `numbers` are those of the rows in the table, for errors.
         """
-        waiting, since, failures, successes = deque(rows), dict[int, float](), 0, 0
+        waiting, first_failure = deque(rows), dict[int, float]()
         running: dict[Future[NDArray[np.float32]], int] = {}
-        pool = ThreadPoolExecutor(self._most_requests)
+        pool = ThreadPoolExecutor(self.pace.most)
         try:
             while waiting or running:
-                while waiting and len(running) < self.requests:
+                while waiting and len(running) < self.pace.requests:
                     row = waiting.popleft()
                     running[pool.submit(work, row)] = row
                 failed: tuple[int, Unavailable] | None = None
@@ -96,57 +92,43 @@ class ServerEngine:
                     row = running.pop(future)
                     try:
                         values = future.result()
-                    except RcdiagError as error:
-                        raise RcdiagError(
-                            self._at(numbers[row], error.message), error.hint
-                        ) from error
                     except Unavailable as error:
+                        failed = row, error
                         waiting.appendleft(row)
-                        failed = int(numbers[row]), error
-                        began = since.setdefault(row, time.monotonic())
-                        self._give_up_after(began, *failed)
-                        continue
-                    failures, successes = 0, successes + 1
-                    yield row, values
+                        first_failure.setdefault(row, time.monotonic())
+                    else:
+                        self.pace.went_well()
+                        yield row, values
                 if failed is not None:
-                    failures, successes = failures + 1, 0
-                    self.requests = max(self.requests // 2, 1)
-                    self._wait(*failed, failures)
-                elif successes >= self.requests:
-                    self.requests = min(2 * self.requests, self._most_requests)
-                    successes = 0
+                    row, failure = failed
+                    self._wait(numbers[row], first_failure[row], failure)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _at(self, number: int, what: str) -> str:
-        return f"policy `{self.spec.name}`: row {number}: {what}"
+    def _wait(self, number: int, since: float, failure: Unavailable) -> None:
+        """Wait until the server answers again, and refuse it if it serves something else then.
 
-    def _wait(self, number: int, failed: Unavailable, failures: int) -> None:
-        """Wait until the server answers again, and refuse it if it serves something else then."""
-        began = time.monotonic()
-        while True:
-            pause = min(SHORTEST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)
-            time.sleep(max(pause, failed.wait))
+        `number` is that of a row in the table that has not been scored `since` then.
+        """
+        served: Served | None = None
+        while served is None:
+            if time.monotonic() - since > self.patience:
+                raise RcdiagError(
+                    self._at(
+                        number,
+                        f"no answer from {self.client.address} in {self.patience:g} s: {failure}",
+                    ),
+                    hint="the same command goes on from the finished parts once the server is up; "
+                    "patience= waits longer",
+                )
+            self.pace.failed()
+            time.sleep(max(self.pace.pause, failure.wait))
             try:
                 served = identify(self.client, self.spec)
-                break
             except Unavailable as error:
-                failed, failures = error, failures + 1
-                self._give_up_after(began, number, error)
+                failure = error
         if served.fingerprint != self.served.fingerprint:
-            raise RcdiagError(
-                f"policy `{self.spec.name}`: {self.client.address} was restarted, and serves "
-                f"something else now ({served.model}, {served.settings}) than before "
-                f"({self.served.model}, {self.served.settings})",
-                hint="the same command scores all rows with what is served now",
-            )
+            raise other_server(self.served, served)
 
-    def _give_up_after(self, began: float, number: int, error: Unavailable) -> None:
-        if time.monotonic() - began > self.patience:
-            raise RcdiagError(
-                self._at(
-                    number, f"no answer from {self.client.address} in {self.patience:g} s: {error}"
-                ),
-                hint="the same command goes on from the finished parts once the server is up; "
-                "patience= waits longer",
-            )
+    def _at(self, number: int, what: str) -> str:
+        return f"policy `{self.spec.name}`: row {number}: {what}"

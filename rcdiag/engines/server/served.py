@@ -117,6 +117,26 @@ def choose(client: Client, wanted: str, names: dict[str, Any]) -> str:
     return next(iter(names))
 
 
+def other_server(before: Served, now: Served) -> RcdiagError:
+    """Make the error for a server that serves something else than when the run began."""
+    told = [
+        {
+            "model": one.model,
+            "version": one.version,
+            "weight_version": one.weight_version,
+            "longest": one.longest,
+            **one.settings,
+        }
+        for one in (before, now)
+    ]
+    differs = [key for key in {**told[0], **told[1]} if told[0].get(key) != told[1].get(key)]
+    changes = ", ".join(f"{key} {told[0].get(key)} -> {told[1].get(key)}" for key in differs)
+    return RcdiagError(
+        f"{before.address} serves something else than when the run began: {changes}",
+        hint="the same command begins again with what is served now",
+    )
+
+
 def answer_size(ids: list[int]) -> int:
     """Return the bytes that an answer on some tokens may have: an entry of each, with its text."""
     return (1 << 20) + 1024 * len(ids)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from rcdiag.engines.server.client import Client
-from rcdiag.engines.server.served import Served, choose, malformed, other_tokens
-from rcdiag.errors import RcdiagError
+from rcdiag.engines.server.served import Served, choose, malformed, other_server, other_tokens
 
 # Arguments in /server_info that decide numbers. The rest holds paths, ports and keys.
 SETTINGS = (
@@ -68,7 +69,9 @@ class SglangApi:
         entries = about.get("input_token_logprobs") if isinstance(about, dict) else None
         if not isinstance(about, dict) or not isinstance(entries, list):
             raise malformed("no meta_info.input_token_logprobs")
-        _check_weights(about, served)
+        if about.get("weight_version") not in (None, served.weight_version):
+            now = replace(served, weight_version=str(about["weight_version"]))
+            raise other_server(served, now)  # a trainer updates its weights
         if about.get("prompt_tokens") != len(ids):
             raise other_tokens(f"{about.get('prompt_tokens')} tokens, not {len(ids)}")
         tokens = ids[start - 1 :]
@@ -82,18 +85,6 @@ class SglangApi:
         if entries[0][0] is not None:
             raise malformed("a log-prob where logprob_start_len is, and wanted is None")
         return [entry[0] for entry in entries[1:]]
-
-
-def _check_weights(about: dict[str, Any], served: Served) -> None:
-    """Refuse an answer of weights of another version: a trainer has updated the server."""
-    now = about.get("weight_version")
-    if now is not None and served.weight_version is not None and str(now) != served.weight_version:
-        raise RcdiagError(
-            f"{served.address}: the weights were updated meanwhile, from version "
-            f"{served.weight_version} to {now}",
-            hint="score while no trainer updates the server; the same command begins again with "
-            "the new weights",
-        )
 
 
 def _longest(server: dict[str, Any], listed: list[dict[str, Any]]) -> int | None:

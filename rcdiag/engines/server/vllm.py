@@ -16,7 +16,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from rcdiag.engines.server.client import Client
-from rcdiag.engines.server.served import Served, answer_size, choose, malformed, other_tokens
+from rcdiag.engines.server.served import (
+    Served,
+    answer_size,
+    choose,
+    malformed,
+    other_server,
+    other_tokens,
+)
 from rcdiag.errors import RcdiagError
 
 CLAMPED = -9999.0  # what vLLM puts in place of minus infinity
@@ -70,6 +77,10 @@ class VllmApi:
         }
 
     def read(self, served: Served, answer: dict[str, Any], ids: list[int], start: int) -> list[Any]:
+        told = answer.get("system_fingerprint")
+        if told not in (None, served.settings.get("system_fingerprint")):
+            settings = {**served.settings, "system_fingerprint": told}
+            raise other_server(served, replace(served, settings=settings))
         values = [
             entry[str(token)].get("logprob") for entry, token in _entries(answer, ids)[start - 1 :]
         ]
