@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 
 import rcdiag
 from rcdiag.engines.notation import parse_policy
-from rcdiag.engines.server import check_address, connect, pace
+from rcdiag.engines.server import pace
+from rcdiag.engines.server.address import check_address
+from rcdiag.engines.server.connection import APIS as KNOWN
+from rcdiag.engines.server.connection import connect
 from rcdiag.engines.server.engine import ServerEngine
-from rcdiag.engines.server.served import apis
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain
 from rcdiag.table.opening import open_table
@@ -595,7 +597,7 @@ def test_explain_and_the_api_know_the_backend(tmp_path):
     assert entry.kind == "backend"
     assert "url" in entry.generations
     assert "key_env" in entry.generations
-    assert set(apis()) == {"vllm", "sglang"}
+    assert set(KNOWN) == {"vllm", "sglang"}
     with pytest.raises(RcdiagError, match="no answer"):
         rcdiag.score(
             case(2).write(tmp_path),

@@ -6,21 +6,22 @@ at temperature 1 alone, so other rows are refused before the first request.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from rcdiag.engines.backend import Backend, Option, OtherBatches
+from rcdiag.engines.server.address import (
+    MOST_REQUESTS,
+    PATIENCE_SECONDS,
+    REQUEST_SECONDS,
+    check_address,
+    server_key,
+)
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 
 if TYPE_CHECKING:
     from rcdiag.engines.checkpoint import ModelFacts
-    from rcdiag.engines.server.client import Client
     from rcdiag.engines.server.engine import ServerEngine
-    from rcdiag.engines.server.served import Served
-
-REQUEST_SECONDS, PATIENCE_SECONDS, MOST_REQUESTS = 600, 600, 64
 
 # Options of other engines, and why a served one refuses them.
 CANNOT = {
@@ -41,74 +42,14 @@ def _check(spec: PolicySpec) -> None:
                 f"policy `{spec.name}`: {key}={spec.options[key]}: {why}",
                 hint=f"leave {key} out, or score the checkpoint with vllm: or hf:",
             )
-    _key(spec)
+    server_key(spec)
     if spec.options.get("concurrency", 1) < 1:
         raise RcdiagError(f"policy `{spec.name}`: concurrency=0", hint="take 1 or more")
 
 
-def check_address(spec: PolicySpec) -> str:
-    """Return the address of a policy's server without a slash at its end, or refuse it."""
-    address = spec.options.get("url")
-    if not address:
-        raise RcdiagError(
-            f"policy `{spec.name}`: no url", hint="give url=http://HOST:PORT, that of the server"
-        )
-    try:
-        parts = urlsplit(address)
-        parts.port  # noqa: B018  # reading it checks it
-    except ValueError as error:
-        raise RcdiagError(f"policy `{spec.name}`: url: {error}", "write http://HOST:PORT") from None
-    if parts.username is not None or parts.password is not None:
-        raise RcdiagError(
-            f"policy `{spec.name}`: the url holds a user or a password, which the table would keep",
-            hint="put the key into an environment variable, and name it: key_env=VAR",
-        )
-    printable = address.isascii() and address.isprintable() and " " not in address
-    if parts.scheme not in ("http", "https") or not parts.hostname or not printable:
-        raise RcdiagError(
-            f"policy `{spec.name}`: url={address}: no address of a server",
-            hint="write http://HOST:PORT or https://HOST:PORT",
-        )
-    if "?" in address or "#" in address:
-        raise RcdiagError(
-            f"policy `{spec.name}`: the url has a query or a fragment",
-            hint="write http://HOST:PORT; a key goes into an environment variable, key_env=VAR",
-        )
-    return str(address).rstrip("/").removesuffix("/v1")
-
-
-def _key(spec: PolicySpec) -> str | None:
-    """Return the server's key, read from the environment; None where the policy names none."""
-    name = spec.options.get("key_env")
-    if name is None:
-        return None
-    key = os.environ.get(name, "")
-    if not key or not (key.isascii() and key.isprintable()) or " " in key:
-        raise RcdiagError(
-            f"policy `{spec.name}`: key_env={name}: the environment variable {name} "
-            + ("holds no key that HTTP can carry" if key else "is not set"),
-            hint=f"export {name}=... with the key that the server was started with",
-        )
-    return key
-
-
-def connect(spec: PolicySpec) -> tuple[Client, Served]:
-    """Ask the server of a policy what it serves; the client is that for all later requests."""
-    from rcdiag.engines.server.client import Client, Unavailable
-    from rcdiag.engines.server.served import identify
-
-    client = Client(check_address(spec), _key(spec), spec.options.get("timeout", REQUEST_SECONDS))
-    try:
-        return client, identify(client, spec)
-    except Unavailable as error:
-        raise RcdiagError(
-            f"policy `{spec.name}`: no answer from {client.address}: {error}",
-            hint="is the server up? Loading its model takes minutes; curl the address + /v1/models",
-        ) from error
-
-
 def _facts(spec: PolicySpec) -> ModelFacts:
     from rcdiag.engines.checkpoint import ModelFacts
+    from rcdiag.engines.server.connection import connect
     from rcdiag.table.trajectories import ModelLimits
 
     client, served = connect(spec)

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from rcdiag.engines.backend import Progress
 from rcdiag.engines.padded_batches import gather_scores, whole_sequences
-from rcdiag.engines.server import MOST_REQUESTS, PATIENCE_SECONDS, connect
+from rcdiag.engines.server.address import MOST_REQUESTS, PATIENCE_SECONDS
 from rcdiag.engines.server.client import Unavailable
+from rcdiag.engines.server.connection import APIS, connect, identify
 from rcdiag.engines.server.pace import Pace
-from rcdiag.engines.server.served import Served, answer_size, apis, identify, other_server
+from rcdiag.engines.server.served import Served, answer_size, other_server
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
@@ -29,7 +30,7 @@ class ServerEngine:
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
         self.client, self.served = connect(spec)
-        self.api = apis()[self.served.api]
+        self.api = APIS[self.served.api]
         self.patience = float(spec.options.get("patience", PATIENCE_SECONDS))
         self.pace = Pace(spec.options.get("concurrency", MOST_REQUESTS))
 

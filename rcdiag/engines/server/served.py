@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from rcdiag.engines.server.client import Client
-from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 
 
@@ -71,33 +70,6 @@ class Api(Protocol):
     def read(self, served: Served, answer: dict[str, Any], ids: list[int], start: int) -> list[Any]:
         """Return the log-probs of `ids[start:]`, or refuse an answer on other tokens."""
         ...
-
-
-def apis() -> dict[str, Api]:
-    """Return the kinds of servers by name."""
-    from rcdiag.engines.server.sglang import SglangApi
-    from rcdiag.engines.server.vllm import VllmApi
-
-    return {"vllm": VllmApi(), "sglang": SglangApi()}
-
-
-def identify(client: Client, spec: PolicySpec) -> Served:
-    """Ask a server what it is and serves; `api` of the policy says what to take it for."""
-    given = spec.options.get("api")
-    for name, api in apis().items():
-        if given not in (None, name):
-            continue
-        try:
-            served = api.identify(client, spec.model)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise malformed(f"another form than {name}'s ({error!r})") from error
-        if served is not None:
-            return served
-    raise RcdiagError(
-        f"policy `{spec.name}`: {client.address} is no server of "
-        + ("vLLM (/version) or SGLang (/model_info)" if given is None else given),
-        hint="wanted is the address of vLLM's OpenAI server or of SGLang's, without a path",
-    )
 
 
 def choose(client: Client, wanted: str, names: dict[str, Any]) -> str:
