@@ -116,6 +116,7 @@ class Backend:
     load: Callable[[PolicySpec, int], Engine]  # the policy, and its longest sequence in tokens
     options: Mapping[str, Option] = field(default_factory=dict)  # besides COMMON_OPTIONS
     passes_options_on: bool = False  # options that rcdiag does not know go to the engine
+    example: str | None = None  # a policy as a user writes it, where it needs options
     default_policy: str | None = None  # what --model alone scores with it where a table lacks it
     other_batches: OtherBatches | None = None
     # Refuses what the options of a policy ask for and the engine cannot do, before it is started.
@@ -149,13 +150,13 @@ class Backend:
         from rcdiag.entry import Entry  # with msgspec, which an engine's process may not have
 
         stands_for = {"engine": "inference engine that sampled", "trainer": "trainer"}[self.role]
-        policy = self.default_policy or self.name
+        policy = f"{self.default_policy or self.name}={self.name}:{self.default_dtype}"
         return Entry(
             what=f"{self.says} Its policies stand for the {stands_for}.",
             formula=f"--policy NAME={self.name}[:DTYPE][,key=value...]",
             units=f"dtypes: {', '.join(self.dtypes)}; {self.default_dtype} where none is given",
             generations={key: option.words for key, option in self.known_options.items()},
-            example=f"--policy {policy}={self.name}:{self.default_dtype}",
+            example=f"--policy {self.example or policy}",
             see=("engine", "trainer"),
         )
 

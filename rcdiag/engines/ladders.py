@@ -75,8 +75,10 @@ def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
 
     `about` is what the file metadata note of the policy, `model` the default checkpoint. A file
     must not make us download or run anything: its model counts only if it is a local folder, its
-    options only if they are plain settings.
+    options only if they are plain settings, and no server is spoken to on its word.
     """
+    if about.get("backend") in BACKENDS and BACKENDS[about["backend"]].runs_outside:
+        return None
     recorded = about.get("model")
     where = recorded if Path(str(recorded)).is_dir() else model
     if about.get("backend") not in BACKENDS or "options" not in about or where is None:

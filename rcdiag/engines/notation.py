@@ -30,7 +30,10 @@ def default_policies() -> dict[str, str]:
 
 
 def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
-    """Parse NAME=BACKEND[:DTYPE][,key=value...]; without `model=` it has the default model."""
+    """Parse NAME=BACKEND[:DTYPE][,key=value...].
+
+    Without `model=` a policy that needs a checkpoint has the default model.
+    """
     name, _, rest = text.partition("=")
     head, *pairs = _pieces(rest)
     backend_name, _, dtype = head.partition(":")
@@ -53,7 +56,7 @@ def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
             guess=did_you_mean(dtype, backend.dtypes, likeness=SHORT),
         )
     options = dict(_pair(text, pair, backend) for pair in pairs)
-    model = options.pop("model", default_model)
+    model = options.pop("model", default_model if backend.needs_model else None)
     if model is None and backend.needs_model:
         hint = f"give {setting('model', 'PATH')}, or model=PATH in the policy"
         raise _bad(text, "no model", hint=hint)

@@ -270,7 +270,8 @@ def _score_policy(
     if missing:
         engines = min(runner.engines(spec), len(missing))
         times = "" if engines == 1 else f" {engines} times"
-        say(f"loading {spec.model}{times} for {spec.name} ({spec.backend}, {spec.dtype})")
+        what = f"loading {spec.model}{times} for" if spec.model else "scoring"
+        say(f"{what} {spec.name} ({spec.backend}, {spec.dtype})")
         if idle := runner.idle(spec):
             say(idle)
         job = Job(

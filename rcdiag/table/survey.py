@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.table.arrow import as_numpy
 from rcdiag.table.readers.footer import RowGroup
 from rcdiag.table.readers.parquet import open_parquet, read_whole, row_groups_of
@@ -290,6 +290,15 @@ def check_limits(rows: Trajectories, limit: ModelLimits, where: Callable[[int], 
             f"{where(row)}: {lengths[row]} tokens in columns `prompt_ids` and "
             f"`response_ids`, but the context of {limit.model} is {limit.context}",
             hint="is it the model that sampled these rows? Otherwise drop the row",
+        )
+    other = rows.scoring_temperature != limit.temperature
+    if limit.temperature is not None and other.any():
+        row = int(np.argmax(other))
+        raise RcdiagError(
+            f"{where(row)}: column `temperature` is {rows.scoring_temperature[row]:g}, but "
+            f"{limit.model} gives log-probs of temperature {limit.temperature:g} alone",
+            hint="score the checkpoint itself, which takes any temperature: vllm:bfloat16 or "
+            f"hf:float32 with {setting('model', 'PATH')}",
         )
 
 

@@ -57,6 +57,7 @@ class ModelLimits:
     model: str
     vocab_size: int | None  # None where it is not known before an engine starts
     context: int | None  # tokens; None where the model states no limit
+    temperature: float | None = None  # the one that it scores at; None where any
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,15 @@ _LINUX = (
     *("--only-binary", ":all:", "--python-version", "3.11", "--implementation", "cp"),
     *("--platform", "manylinux1_x86_64"),
 )
+_NEWER_LINUX = (*_LINUX[:-1], "manylinux_2_34_x86_64")
 
 
 @cache
 def wheel(package: str, version: str) -> zipfile.ZipFile:
     with TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder]
-        platform = {"openrlhf": _LINUX, "nemo-gym": _NEWER_PYTHON}.get(package, _ANY_PYTHON)
+        platforms = {"openrlhf": _LINUX, "nemo-gym": _NEWER_PYTHON, "sglang": _NEWER_LINUX}
+        platform = platforms.get(package, _ANY_PYTHON)
         subprocess.run(
             [*command, *platform, f"{package}=={version}"], check=True, capture_output=True
         )

@@ -1,0 +1,156 @@
+"""Ask a server in JSON over HTTP, within bounds: size, time, no redirect, no proxy."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+from rcdiag.errors import RcdiagError
+
+BUSY = (408, 429, 500, 502, 503, 504)  # the same request may do well later
+ABSENT = (404, 405)
+SMALL_ANSWER = 8 << 20  # bytes; what a server says of itself, its metrics among it
+SAID = 300  # letters of a server's own message that an error quotes
+LONGEST_WAIT = 60.0  # seconds that a server may ask for by Retry-After
+
+
+class Unavailable(Exception):
+    """The server does not answer now: it is down, restarting or overloaded."""
+
+    def __init__(self, reason: str, wait: float = 0.0) -> None:
+        super().__init__(reason)
+        self.wait = wait  # seconds that it asks for
+
+
+class Client:
+    """One address; each request has a connection of its own, so that threads share nothing.
+
+    Proxies of the environment are not used: the address that the user names is the one that is
+    spoken to, and nobody else sees the key.
+    """
+
+    def __init__(self, address: str, key: str | None, timeout: float) -> None:
+        self.address, self._key, self._timeout = address, key, timeout
+        self._parts = urlsplit(address)
+
+    def ask(self, path: str, body: dict[str, Any] | None = None, most: int = SMALL_ANSWER) -> Any:
+        """Return the JSON object of an answer; `most` is the size that it may have, in bytes."""
+        content, kind = self._content(path, body, most)
+        try:
+            answer = json.loads(content)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            raise RcdiagError(
+                f"{self.address}{path}: the answer is {kind or 'of no type'}, no JSON object",
+                hint="is it the address of the server itself, and not of a page before it?",
+            )
+        return answer
+
+    def find(self, *paths: str) -> dict[str, Any] | None:
+        """Return the answer of the first path that the server has, None where it has none."""
+        for path in paths:
+            try:
+                answer: dict[str, Any] = self.ask(path)
+            except _AbsentError:
+                continue
+            return answer
+        return None
+
+    def text(self, path: str) -> str | None:
+        """Return a page of text, None where the server has none."""
+        try:
+            return self._content(path, None, SMALL_ANSWER)[0].decode(errors="replace")
+        except _AbsentError:
+            return None
+
+    def _content(self, path: str, body: dict[str, Any] | None, most: int) -> tuple[bytes, str]:
+        """Return the bytes of a good answer and their type."""
+        deadline = time.monotonic() + self._timeout
+        connection = self._connection()
+        try:
+            connection.request(
+                "GET" if body is None else "POST",
+                self._parts.path + path,
+                None if body is None else json.dumps(body).encode(),
+                self._headers(),
+            )
+            with connection.getresponse() as response:
+                content = self._read(path, response, most, deadline)
+        except ssl.SSLCertVerificationError as error:
+            raise RcdiagError(
+                f"{self.address}: {error.verify_message}",
+                hint="name the certificate that signs it in SSL_CERT_FILE",
+            ) from error
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise Unavailable(reason[:1].lower() + reason[1:]) from error
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise self._refusal(path, response, content)
+        return content, response.headers.get_content_type()
+
+    def _connection(self) -> HTTPConnection:
+        host, port = self._parts.hostname or "", self._parts.port
+        if self._parts.scheme == "https":
+            context = ssl.create_default_context()
+            return HTTPSConnection(host, port, timeout=self._timeout, context=context)
+        return HTTPConnection(host, port, timeout=self._timeout)
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "Connection": "close"}
+        return headers if self._key is None else {**headers, "Authorization": f"Bearer {self._key}"}
+
+    def _read(self, path: str, response: HTTPResponse, most: int, deadline: float) -> bytes:
+        """Read a body to its end, unless it is larger or takes longer than it may."""
+        pieces: list[bytes] = []
+        size = 0
+        while piece := response.read1(1 << 16):
+            pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                raise RcdiagError(
+                    f"{self.address}{path}: an answer of more than {most:,} bytes, which is more "
+                    "than one can take",
+                    hint="is it the address of a vLLM or SGLang server?",
+                )
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"an answer of more than {self._timeout:g} s")
+        if response.length:  # bytes that were announced and did not come
+            raise ConnectionResetError("the answer breaks off")
+        return b"".join(pieces)
+
+    def _refusal(self, path: str, response: HTTPResponse, content: bytes) -> Exception:
+        """Return the error for an answer that is not 200."""
+        status, where = response.status, f"{self.address}{path}"
+        said = content.decode(errors="replace")[:SAID].strip()
+        if self._key is not None:
+            said = said.replace(self._key, "***")
+        if status in BUSY:
+            return Unavailable(f"HTTP {status} {said}".strip(), _seconds(response))
+        if status in ABSENT:
+            return _AbsentError(f"{where}: HTTP {status} {said}", hint="is it the right address?")
+        if 300 <= status < 400:
+            return RcdiagError(
+                f"{where}: redirects (HTTP {status}), and redirects are not followed",
+                hint="give the address that it leads to as url=",
+            )
+        hint = "the server's own words and log say why"
+        if status in (401, 403):
+            hint = "put its key into an environment variable, and name it: key_env=VAR"
+        return RcdiagError(f"{where}: HTTP {status} {said}", hint=hint)
+
+
+class _AbsentError(RcdiagError):
+    """The server has no such path."""
+
+
+def _seconds(response: HTTPResponse) -> float:
+    """Return the seconds of Retry-After, 0 without; a date is passed over."""
+    text = response.getheader("Retry-After", "")
+    return min(float(text), LONGEST_WAIT) if text.isdecimal() else 0.0

@@ -1,0 +1,135 @@
+"""Score the rows of a table by requests to a server, as many at a time as it can take."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.engines.backend import Progress
+from rcdiag.engines.padded_batches import gather_scores, whole_sequences
+from rcdiag.engines.server.address import MOST_REQUESTS, PATIENCE_SECONDS
+from rcdiag.engines.server.client import Unavailable
+from rcdiag.engines.server.connection import APIS, connect, identify
+from rcdiag.engines.server.pace import Pace
+from rcdiag.engines.server.served import Served, answer_size, other_server
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError
+from rcdiag.table.trajectories import Scores, Trajectories
+
+
+class ServerEngine:
+    """One served model, which is asked for a row at a time, by several threads."""
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self.spec = spec
+        self.client, self.served = connect(spec)
+        self.api = APIS[self.served.api]
+        self.patience = float(spec.options.get("patience", PATIENCE_SECONDS))
+        self.pace = Pace(spec.options.get("concurrency", MOST_REQUESTS))
+
+    def provenance(self) -> dict[str, Any]:
+        """Return what the server tells of itself; on what device it computes it does not."""
+        return self.served.provenance()
+
+    def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
+        """Score the response tokens of some rows; each answer is checked against what was sent."""
+        tokens, starts = whole_sequences(trajectories)
+        numbers = trajectories.row
+        rows = np.flatnonzero(trajectories.response_ids.lengths > 0).tolist()
+
+        def score_row(row: int) -> NDArray[np.float32]:
+            try:
+                return self._score(tokens[row].tolist(), int(starts[row]))
+            except RcdiagError as error:
+                raise RcdiagError(self._at(numbers[row], error.message), error.hint) from error
+
+        scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
+        for row, values in self._each(rows, score_row, numbers):
+            scores[row] = values
+            progress(len(tokens[row]))
+        return gather_scores(trajectories, scores, entropy=False, top_k=0)
+
+    def _score(self, ids: list[int], start: int) -> NDArray[np.float32]:
+        """Return the log-probs of `ids[start:]`, [tokens, 1], in nats."""
+        body = self.api.request(self.served, ids, start)
+        answer = self.client.ask(self.api.path, body, answer_size(ids))
+        values = self.api.read(self.served, answer, ids, start)
+        for position, value in enumerate(values, start):
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not is_number or not -math.inf < value <= 0.0:
+                raise RcdiagError(
+                    f"the log-prob of token {ids[position]} at position {position} is {value}",
+                    hint="a log-prob is a finite number of at most 0: look at the server's log",
+                )
+        return np.array(values, np.float32)[:, np.newaxis]
+
+    def _each(
+        self,
+        rows: Sequence[int],
+        work: Callable[[int], NDArray[np.float32]],
+        numbers: NDArray[np.int64],
+    ) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yield rows with their scores as they come; one that fails is asked for again.
+
+        `numbers` are those of the rows in the table, for errors.
+        """
+        waiting, first_failure = deque(rows), dict[int, float]()
+        running: dict[Future[NDArray[np.float32]], int] = {}
+        pool = ThreadPoolExecutor(self.pace.most)
+        try:
+            while waiting or running:
+                while waiting and len(running) < self.pace.requests:
+                    row = waiting.popleft()
+                    running[pool.submit(work, row)] = row
+                failed: tuple[int, Unavailable] | None = None
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    row = running.pop(future)
+                    try:
+                        values = future.result()
+                    except Unavailable as error:
+                        failed = row, error
+                        waiting.appendleft(row)
+                        first_failure.setdefault(row, time.monotonic())
+                    else:
+                        self.pace.went_well()
+                        yield row, values
+                if failed is not None:
+                    row, failure = failed
+                    self._wait(numbers[row], first_failure[row], failure)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _wait(self, number: int, since: float, failure: Unavailable) -> None:
+        """Wait until the server answers again, and refuse it if it serves something else then.
+
+        `number` is that of a row in the table that has not been scored `since` then.
+        """
+        served: Served | None = None
+        while served is None:
+            if time.monotonic() - since > self.patience:
+                raise RcdiagError(
+                    self._at(
+                        number,
+                        f"no answer from {self.client.address} in {self.patience:g} s: {failure}",
+                    ),
+                    hint="the same command goes on from the finished parts once the server is up; "
+                    "patience= waits longer",
+                )
+            self.pace.failed()
+            time.sleep(max(self.pace.pause, failure.wait))
+            try:
+                served = identify(self.client, self.spec)
+            except Unavailable as error:
+                failure = error
+        if served.fingerprint != self.served.fingerprint:
+            raise other_server(self.served, served)
+
+    def _at(self, number: int, what: str) -> str:
+        return f"policy `{self.spec.name}`: row {number}: {what}"

@@ -1,0 +1,130 @@
+"""What a server says of itself: which engine, model, versions and settings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from rcdiag.engines.server.client import Client
+from rcdiag.errors import RcdiagError
+
+
+class Served(Struct, frozen=True, kw_only=True):
+    """The model that a server scores with, as far as the server tells."""
+
+    address: str
+    api: str  # vllm or sglang
+    model: str  # its name among those that are served
+    adapter: bool = False  # the name is that of a LoRA adapter
+    longest: int | None  # tokens that a scored sequence may have; None where it is not told
+    version: str | None  # of the engine
+    weight_version: str | None = None  # SGLang's, which a weight update changes
+    settings: dict[str, Any]  # the server's arguments that decide numbers
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash what tells another model: weights under the same name and path stay unnoticed."""
+        told: list[Any] = [self.address, self.api, self.model, self.longest, self.version]
+        told += [self.weight_version, sorted(self.settings.items())]
+        return hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()
+
+    def provenance(self) -> dict[str, Any]:
+        """Return what the metadata of a scored table say of the server.
+
+        No `weights_fingerprint`: nobody hashed weights, and one of another kind would be compared
+        with those of checkpoints.
+        """
+        return {
+            "versions": {self.api: self.version},
+            "served": {
+                "model": self.model,
+                "adapter": self.adapter,
+                "longest": self.longest,
+                "weight_version": self.weight_version,
+                "fingerprint": self.fingerprint,
+                **self.settings,
+            },
+        }
+
+
+class Api(Protocol):
+    """One kind of server: how it is asked, and what it answers."""
+
+    name: str
+    path: str  # that a sequence is posted to
+
+    def identify(self, client: Client, wanted: str) -> Served | None:
+        """Return what is served under the name (the one model where it is empty).
+
+        None where it is another kind of server.
+        """
+        ...
+
+    def request(self, served: Served, ids: list[int], start: int) -> dict[str, Any]:
+        """Return the body that asks for log-probs of `ids` from `start` on; start is at least 1."""
+        ...
+
+    def read(self, served: Served, answer: dict[str, Any], ids: list[int], start: int) -> list[Any]:
+        """Return the log-probs of `ids[start:]`, or refuse an answer on other tokens."""
+        ...
+
+
+def choose(client: Client, wanted: str, names: dict[str, Any]) -> str:
+    """Return the name of the model to score with, among those that are served."""
+    if wanted in names:
+        return wanted
+    listed = ", ".join(names) or "none"
+    if wanted:
+        raise RcdiagError(
+            f"model={wanted}: {client.address} serves no such model; there are: {listed}",
+            hint="model= is a served name, not a path; leave it out where one model is served",
+        )
+    if len(names) != 1:
+        raise RcdiagError(
+            f"{client.address} serves several models: {listed}", hint="name one: model=NAME"
+        )
+    return next(iter(names))
+
+
+def other_server(before: Served, now: Served) -> RcdiagError:
+    """Make the error for a server that serves something else than when the run began."""
+    told = [
+        {
+            "model": one.model,
+            "version": one.version,
+            "weight_version": one.weight_version,
+            "longest": one.longest,
+            **one.settings,
+        }
+        for one in (before, now)
+    ]
+    differs = [key for key in {**told[0], **told[1]} if told[0].get(key) != told[1].get(key)]
+    changes = ", ".join(f"{key} {told[0].get(key)} -> {told[1].get(key)}" for key in differs)
+    return RcdiagError(
+        f"{before.address} serves something else than when the run began: {changes}",
+        hint="the same command begins again with what is served now",
+    )
+
+
+def answer_size(ids: list[int]) -> int:
+    """Return the bytes that an answer on some tokens may have: an entry of each, with its text."""
+    return (1 << 20) + 1024 * len(ids)
+
+
+def other_tokens(what: str) -> RcdiagError:
+    """Make the error for an answer that is not on the tokens that were sent."""
+    return RcdiagError(
+        f"the server scored other tokens than were sent: {what}",
+        hint="does it add, cut off or encode tokens again, or is something between it and rcdiag?",
+    )
+
+
+def malformed(what: str) -> RcdiagError:
+    """Make the error for an answer that lacks what was asked for."""
+    return RcdiagError(
+        f"the answer has {what}",
+        hint="is it a version of the server whose format rcdiag does not know (docs/engines.md)?",
+    )

@@ -1,0 +1,94 @@
+"""SGLang's own server: `input_token_logprobs` of /generate.
+
+Read in SGLang 0.5.23 (`srt/entrypoints/http_server.py`, `srt/managers/io_struct.py`,
+`scheduler_components/logprob_result_processor.py`, `layers/logits_processor.py`). With
+`logprob_start_len` s the answer has an entry [log-prob, token id, text] for each token from number
+s on, counted from 0; the first has None in place of the log-prob. They are a log-softmax of the
+logits as they are, whatever `temperature` says (SGLang #36213).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from rcdiag.engines.server.client import Client
+from rcdiag.engines.server.served import Served, choose, malformed, other_server, other_tokens
+
+# Arguments in /server_info that decide numbers. The rest holds paths, ports and keys.
+SETTINGS = (
+    *("dtype", "quantization", "kv_cache_dtype", "attention_backend", "sampling_backend"),
+    *("tp_size", "pp_size", "dp_size", "ep_size", "enable_fp32_lm_head", "revision"),
+    *("chunked_prefill_size", "disable_radix_cache", "speculative_algorithm"),
+    "enable_deterministic_inference",
+)
+
+
+class SglangApi:
+    """Scores by `return_logprob` with a start."""
+
+    name = "sglang"
+    path = "/generate"
+
+    def identify(self, client: Client, wanted: str) -> Served | None:
+        model = client.find("/model_info", "/get_model_info")
+        if model is None or "model_path" not in model:
+            return None
+        server = client.find("/server_info", "/get_server_info") or {}
+        listed = (client.find("/v1/models") or {}).get("data", [])
+        base = model.get("served_model_name") or server.get("served_model_name")
+        base = str(base or model["model_path"])
+        adapters = {one["id"]: one for one in listed if one.get("parent")}
+        name = choose(client, wanted or base, {base: None, **adapters})
+        weights = model.get("weight_version")
+        settings = {key: server[key] for key in SETTINGS if server.get(key) is not None}
+        return Served(
+            address=client.address,
+            api=self.name,
+            model=name,
+            adapter=name in adapters,
+            longest=_longest(server, listed),
+            version=None if "version" not in server else str(server["version"]),
+            weight_version=None if weights is None else str(weights),
+            settings={"root": model["model_path"], **settings},
+        )
+
+    def request(self, served: Served, ids: list[int], start: int) -> dict[str, Any]:
+        body = {
+            "input_ids": ids,
+            "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
+            "return_logprob": True,
+            "logprob_start_len": start - 1,
+            "stream": False,
+        }
+        return {**body, "lora_path": served.model} if served.adapter else body
+
+    def read(self, served: Served, answer: dict[str, Any], ids: list[int], start: int) -> list[Any]:
+        about = answer.get("meta_info")
+        entries = about.get("input_token_logprobs") if isinstance(about, dict) else None
+        if not isinstance(about, dict) or not isinstance(entries, list):
+            raise malformed("no meta_info.input_token_logprobs")
+        if about.get("weight_version") not in (None, served.weight_version):
+            now = replace(served, weight_version=str(about["weight_version"]))
+            raise other_server(served, now)  # a trainer updates its weights
+        if about.get("prompt_tokens") != len(ids):
+            raise other_tokens(f"{about.get('prompt_tokens')} tokens, not {len(ids)}")
+        tokens = ids[start - 1 :]
+        if len(entries) != len(tokens):
+            raise other_tokens(f"{len(entries)} values for {len(tokens)} tokens")
+        for position, (entry, token) in enumerate(zip(entries, tokens, strict=True), start - 1):
+            if not isinstance(entry, list) or len(entry) < 2:
+                raise malformed(f"no pair of log-prob and token id at position {position}")
+            if entry[1] != token:
+                raise other_tokens(f"position {position} has {entry[1]} and not token {token}")
+        if entries[0][0] is not None:
+            raise malformed("a log-prob where logprob_start_len is, and wanted is None")
+        return [entry[0] for entry in entries[1:]]
+
+
+def _longest(server: dict[str, Any], listed: list[dict[str, Any]]) -> int | None:
+    """Return the tokens that an input may have: fewer than both limits, not as many."""
+    limits = [one.get("max_model_len") for one in listed] + [server.get("max_req_input_len")]
+    known = [limit for limit in limits if isinstance(limit, int)]
+    return min(known) - 1 if known else None

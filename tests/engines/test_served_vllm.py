@@ -1,0 +1,144 @@
+"""A real `vllm serve` on loopback scores what vLLM scores in this process, killed or not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import rcdiag
+from rcdiag.engines.notation import parse_policy
+from rcdiag.engines.server.engine import ServerEngine
+from rcdiag.table.opening import open_table
+from rcdiag.table.stream import decode, read_chunks, whole
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+SAMPLE = Path(__file__).parents[2] / "sample_data"
+CHECKPOINT = SAMPLE / "policy" / "step_8"
+ROWS, CONTEXT = 500, 256
+
+
+class VllmServer:
+    """vLLM's OpenAI server of the sample policy, in float32, on one port however often it starts.
+
+    It runs in a process group of its own: its engine is a process that it starts.
+    """
+
+    def __init__(self, log: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.log, self.process = log, None
+        self.address = f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        settings = {
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
+        options = [
+            *("--model", CHECKPOINT, "--dtype", "float32", "--enforce-eager"),
+            *("--max-model-len", CONTEXT, "--host", "127.0.0.1", "--port", self.port),
+        ]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *map(str, options)],
+                env={**os.environ, **settings},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def wait(self) -> None:
+        """Wait until it answers."""
+        while True:
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            try:
+                urllib.request.urlopen(f"{self.address}/health", timeout=5).close()
+            except OSError:
+                time.sleep(0.5)
+            else:
+                return
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[VllmServer]:
+    server = VllmServer(tmp_path_factory.mktemp("vllm") / "server.log")
+    server.start()
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> Path:
+    """The first rows of the sample that fit, with the least of columns."""
+    rows = pq.read_table(
+        SAMPLE / "rollouts.parquet", columns=["prompt_ids", "response_ids", "rollout_log_probs"]
+    ).to_pylist()
+    short = [row for row in rows if len(row["prompt_ids"]) + len(row["response_ids"]) < CONTEXT]
+    path = tmp_path_factory.mktemp("table") / "table.parquet"
+    schema = pq.read_schema(SAMPLE / "rollouts.parquet")
+    fields = [schema.field(name) for name in short[0]]
+    pq.write_table(pa.Table.from_pylist(short[:ROWS], pa.schema(fields)), path)
+    assert pq.read_metadata(path).num_rows == ROWS
+    return path
+
+
+def column(path: Path, name: str) -> np.ndarray:
+    return pq.read_table(path)[name].combine_chunks().flatten().to_numpy()
+
+
+def test_served_and_in_this_process_vllm_score_alike(server, table, tmp_path):
+    out = tmp_path / "scored.parquet"
+    policies = {"served": f"server:float32,url={server.address}", "here": "vllm:float32"}
+    result = rcdiag.score(
+        table, model=CHECKPOINT, policies=policies, behavior="served", target="here", output=out
+    )
+    served, here = (column(out, f"{name}_log_probs") for name in policies)
+    np.testing.assert_allclose(served, here, atol=1e-5)
+    assert result.mismatch["k3_kl"].value < 1e-10
+
+
+def test_a_server_that_is_killed_and_started_again_ends_the_run_right(server, table):
+    dump = open_table(table)
+    rows = decode(whole(next(read_chunks(dump, [(0, ROWS)]))))
+    spec = parse_policy(f"x=server,url={server.address},concurrency=8")
+    undisturbed = ServerEngine(spec).score(rows, lambda tokens: None).log_probs
+
+    def restart() -> None:
+        server.kill()
+        server.start()
+
+    done, killer = 0, threading.Thread(target=restart)
+
+    def progress(tokens: int) -> None:
+        nonlocal done
+        done += 1
+        if done == ROWS // 3:
+            killer.start()
+
+    again = ServerEngine(spec).score(rows, progress).log_probs
+    killer.join()
+    assert done == ROWS
+    np.testing.assert_allclose(again, undisturbed, atol=1e-5)

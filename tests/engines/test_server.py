@@ -1,0 +1,606 @@
+"""A policy scored by a served engine: right numbers, or a refusal that names the row."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rcdiag
+from rcdiag.engines.notation import parse_policy
+from rcdiag.engines.server import pace
+from rcdiag.engines.server.address import check_address
+from rcdiag.engines.server.connection import APIS as KNOWN
+from rcdiag.engines.server.connection import connect
+from rcdiag.engines.server.engine import ServerEngine
+from rcdiag.errors import RcdiagError
+from rcdiag.glossary import explain
+from rcdiag.table.opening import open_table
+from rcdiag.table.stream import decode, read_chunks, whole
+from tests.builders import write_table
+from tests.engines.engine_here import EngineHere
+from tests.engines.served_model import (
+    CONTEXT,
+    LOG_PROBS,
+    VOCABULARY,
+    Answer,
+    DropError,
+    Fault,
+    Model,
+    expected,
+    serve,
+)
+
+APIS = pytest.mark.parametrize("api", ["vllm", "sglang"])
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch):
+    monkeypatch.setattr(pace, "SHORTEST_PAUSE", 0.01)
+    monkeypatch.setattr(pace, "LONGEST_PAUSE", 0.05)
+
+
+@dataclass(frozen=True)
+class Case:
+    prompts: list[list[int]]
+    responses: list[list[int]]
+
+    @property
+    def log_probs(self) -> np.ndarray:
+        rows = [expected(p, r) for p, r in zip(self.prompts, self.responses, strict=True) if r]
+        return np.concatenate(rows)
+
+    def write(self, folder: Path, **columns: Any) -> Path:
+        return write_table(
+            folder / "table.parquet",
+            prompt_ids=self.prompts,
+            response_ids=self.responses,
+            rollout_log_probs=[[-1.0] * len(row) for row in self.responses],
+            **columns,
+        )
+
+
+def case(rows: int, seed: int = 0) -> Case:
+    """Rows of all sizes: prompts of one token, empty responses, as long as the context takes."""
+    random = np.random.default_rng(seed)
+
+    def ids(least: int, most: int) -> list[int]:
+        return random.integers(0, VOCABULARY - 1, random.integers(least, most + 1)).tolist()
+
+    prompts = [ids(1, 6) for _ in range(rows - 1)] + [ids(3, 3)]
+    responses = [ids(0, 9) for _ in range(rows - 1)] + [ids(CONTEXT - 5, CONTEXT - 5)]
+    return Case(prompts, responses)
+
+
+def rows_of(table: Path) -> Any:
+    dump = open_table(table)
+    return decode(whole(next(read_chunks(dump, [(0, dump.num_rows)]))))
+
+
+def scores(address: str, table: Path, options: str = "") -> np.ndarray:
+    spec = parse_policy(f"x=server,url={address}{options}")
+    return ServerEngine(spec).score(rows_of(table), lambda tokens: None).log_probs
+
+
+@contextmanager
+def faulty(api: str, fault: Fault) -> Iterator[tuple[Model, str]]:
+    model = Model(api, fault)
+    with serve(model) as address:
+        yield model, address
+
+
+# Right numbers
+
+
+@APIS
+def test_scores_are_those_of_the_served_distribution(api, tmp_path):
+    some = case(40)
+    with serve(Model(api)) as address:
+        found = scores(address, some.write(tmp_path))
+    assert np.array_equal(found, some.log_probs)
+
+
+@APIS
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_any_row_has_its_own_scores_in_its_own_place(api, data, tmp_path_factory):
+    ids = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12)
+    prompts = data.draw(st.lists(ids, min_size=1, max_size=8))
+    some = Case(prompts, [data.draw(ids) for _ in prompts])
+    with serve(Model(api)) as address:
+        found = scores(address, some.write(tmp_path_factory.mktemp("rows")))
+    assert np.array_equal(found, some.log_probs)
+
+
+@APIS
+def test_score_fills_the_column_and_says_what_was_served(api, rcdiag, tmp_path, monkeypatch):
+    """Through `score`, in the worker's own steps; the server's key stays out of the table."""
+    monkeypatch.setattr("rcdiag.engines.process.EngineProcess", EngineHere)
+    monkeypatch.setenv("SERVER_KEY", "open-sesame")
+    some, out = case(12), tmp_path / "scored.parquet"
+    with serve(model := Model(api)) as address:
+        ran = rcdiag(
+            *("score", some.write(tmp_path), "-o", out, "--target", "served", "--model", "ckpt"),
+            *("--policy", f"served=server,url={address}/v1/,key_env=SERVER_KEY", "--json"),
+        )
+    assert ran.code == 0, ran.err
+    column = np.concatenate(
+        [np.array(row) for row in pq.read_table(out)["served_log_probs"].to_pylist()]
+    )
+    np.testing.assert_array_equal(column.astype(np.float32), some.log_probs)
+    assert "scoring served (server, served)" in ran.err
+    about = json.loads(pq.read_schema(out).metadata[b"rcdiag"])["policies"]["served"]
+    assert about["versions"] == {api: model.version}
+    assert about["served"]["root"] == "ckpt"
+    assert about["served"]["longest"] == CONTEXT - (1 if api == "vllm" else 2)
+    assert "weights_fingerprint" not in about
+    assert {headers["Authorization"] for headers in model.headers} == {"Bearer open-sesame"}
+    for text in (out.read_bytes(), ran.out.encode(), ran.err.encode()):
+        assert b"sesame" not in text
+
+
+def test_vllm_gets_ids_a_salt_of_its_own_for_each_row_and_no_special_tokens(tmp_path):
+    some = case(6)
+    with serve(model := Model("vllm")) as address:
+        scores(address, some.write(tmp_path))
+    bodies = model.rows
+    assert len({body["cache_salt"] for body in bodies}) == len(bodies)
+    assert all(body["temperature"] == 1.0 and not body["add_special_tokens"] for body in bodies)
+    sent = {tuple(body["prompt"]) for body in bodies}
+    rows = zip(some.prompts, some.responses, strict=True)
+    assert sent == {(*prompt, *response) for prompt, response in rows if response}
+
+
+@APIS
+def test_a_name_of_several_and_an_adapter_are_chosen_by_model(api, tmp_path):
+    model = Model(api)
+    model.adapters = ["lora"]
+    some = case(3).write(tmp_path)
+    with serve(model) as address:
+        scores(address, some)
+        scores(address, some, ",model=lora")
+        with pytest.raises(RcdiagError, match="serves no such model; there are: policy, lora"):
+            scores(address, some, ",model=other")
+    key = "model" if api == "vllm" else "lora_path"
+    names = [body.get(key) for body in model.rows]
+    assert names[0] == ("policy" if api == "vllm" else None)
+    assert names[-1] == "lora"
+
+
+def test_requests_double_while_all_goes_well_and_keep_to_the_most(tmp_path):
+    def slow(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
+        time.sleep(0.01)
+        return answer
+
+    some = case(150)
+    with faulty("vllm", slow) as (model, address):
+        found = scores(address, some.write(tmp_path), ",concurrency=16")
+    assert np.array_equal(found, some.log_probs)
+    assert 8 <= model.most_running <= 16
+
+
+# A server in trouble: asked again, never a wrong number
+
+
+def every(number: int, made: Callable[[Answer], Answer]) -> Fault:
+    """A fault of every so-many-th request for log-probs."""
+    count = 0
+
+    def fault(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
+        nonlocal count
+        with model.lock:
+            count += 1
+            hit = count % number == 0
+        return made(answer) if hit else answer
+
+    return fault
+
+
+def broken_connection(answer: Answer) -> Answer:
+    raise DropError
+
+
+def half(answer: Answer) -> Answer:
+    status, headers, body = answer
+    return status, {**headers, "Content-Length": str(len(body))}, body[: len(body) // 2]
+
+
+def slower(answer: Answer) -> Answer:
+    time.sleep(1.5)
+    return answer
+
+
+TROUBLE = {
+    "429": lambda answer: (429, {"Retry-After": "0"}, b"{}"),
+    "500 then well": lambda answer: (500, {}, b"Internal Server Error"),
+    "503": lambda answer: (503, {}, b""),
+    "connection lost": broken_connection,
+    "answer cut off": half,
+}
+
+
+@APIS
+@pytest.mark.parametrize("trouble", TROUBLE)
+def test_a_server_in_trouble_is_asked_again(api, trouble, tmp_path):
+    some = case(30)
+    with faulty(api, every(4, TROUBLE[trouble])) as (_, address):
+        found = scores(address, some.write(tmp_path))
+    assert np.array_equal(found, some.log_probs)
+
+
+def test_a_slow_answer_is_given_up_and_asked_for_again(tmp_path):
+    some = case(6)
+    with faulty("vllm", every(5, slower)) as (_, address):
+        found = scores(address, some.write(tmp_path), ",timeout=1")
+    assert np.array_equal(found, some.log_probs)
+
+
+@APIS
+def test_after_its_patience_the_error_names_row_and_address(api, tmp_path):
+    with (
+        faulty(api, every(1, TROUBLE["503"])) as (_, address),
+        pytest.raises(
+            RcdiagError, match=r"row 0: no answer from http://127.0.0.1:\d+ in 0 s: HTTP"
+        ),
+    ):
+        scores(address, Case([[1]], [[2, 3]]).write(tmp_path), ",patience=0")
+
+
+@APIS
+def test_another_model_after_a_restart_is_refused(api, tmp_path):
+    def restart(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
+        if len(model.rows) >= 5 and model.version != "9.9":
+            model.version = "9.9"
+            return 502, {}, b""
+        return answer
+
+    with (
+        faulty(api, restart) as (_, address),
+        pytest.raises(
+            RcdiagError, match=r"something else than when the run began: version .* -> 9.9"
+        ),
+    ):
+        scores(address, case(30).write(tmp_path))
+
+
+def test_a_weight_update_in_the_middle_is_refused(tmp_path):
+    def update(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
+        model.weight_version = "7"
+        return answer
+
+    with (
+        faulty("sglang", update) as (_, address),
+        pytest.raises(RcdiagError, match="weight_version default -> 7"),
+    ):
+        scores(address, case(30).write(tmp_path))
+
+
+def test_other_settings_in_the_middle_are_refused_by_vllms_own_fingerprint(tmp_path):
+    def restart(answer: Any) -> None:
+        answer["system_fingerprint"] = "vllm-0.32.0-other"
+
+    with (
+        faulty("vllm", changed(restart)) as (_, address),
+        pytest.raises(RcdiagError, match=r"system_fingerprint vllm-.*-6490b793 -> vllm-.*-other"),
+    ):
+        scores(address, case(3).write(tmp_path))
+
+
+# Answers that are refused
+
+
+def changed(change: Callable[[Any], Any]) -> Fault:
+    """A fault in the JSON of every answer with log-probs."""
+
+    def fault(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
+        document = json.loads(answer[2])
+        made = change(document)
+        return 200, answer[1], json.dumps(document if made is None else made).encode()
+
+    return fault
+
+
+def vllm_entries(document: Any) -> list[Any]:
+    return document["choices"][0]["prompt_logprobs"]
+
+
+def sglang_entries(document: Any) -> list[Any]:
+    return document["meta_info"]["input_token_logprobs"]
+
+
+def value_of_last(value: Any) -> dict[str, Fault]:
+    """The last log-prob of each answer is this value."""
+
+    def vllm(document: Any) -> None:
+        next(iter(vllm_entries(document)[-1].values()))["logprob"] = value
+
+    def sglang(document: Any) -> None:
+        sglang_entries(document)[-1][0] = value
+
+    return {"vllm": changed(vllm), "sglang": changed(sglang)}
+
+
+def sends(change: Callable[[list[int]], list[int]]) -> dict[str, Fault]:
+    """The server computes with other tokens than it was sent."""
+
+    def fault(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
+        key = "prompt" if model.api == "vllm" else "input_ids"
+        other = {**body, key: change(body[key])}
+        made = model._completion(other) if model.api == "vllm" else model._generate(other)
+        return 200, answer[1], json.dumps(made).encode()
+
+    return {"vllm": fault, "sglang": fault}
+
+
+def keys_only(fault: Fault) -> Fault:
+    """As vLLM before `return_token_ids`: what it computed with shows in the entries alone."""
+
+    def without(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
+        status, headers, content = fault(model, body, answer)
+        document = json.loads(content)
+        document["choices"][0].pop("prompt_token_ids", None)
+        return status, headers, json.dumps(document).encode()
+
+    return without
+
+
+OTHER = "scored other tokens than were sent"
+REFUSED: dict[str, tuple[dict[str, Fault], str]] = {
+    "NaN": (value_of_last(float("nan")), "is nan|no log-probs"),
+    "minus infinity": (value_of_last(float("-inf")), "is -inf"),
+    "positive": (value_of_last(0.25), "is 0.25|no log-probs"),
+    "null": (value_of_last(None), "is None|no log-probs"),
+    "text": (value_of_last("-1.0"), "is -1.0|no log-probs"),
+    "true": (value_of_last(True), "is True|no log-probs"),
+    "a BOS before": (sends(lambda ids: [1, *ids]), OTHER),
+    "cut off": (sends(lambda ids: ids[:-1]), OTHER),
+    "cut off in front": (sends(lambda ids: ids[1:]), OTHER),
+    "another token": (sends(lambda ids: [*ids[:-1], (ids[-1] + 1) % VOCABULARY]), OTHER),
+    "one too many": (
+        {
+            "vllm": changed(lambda d: vllm_entries(d).append(vllm_entries(d)[-1])),
+            "sglang": changed(lambda d: sglang_entries(d).append(sglang_entries(d)[-1])),
+        },
+        OTHER,
+    ),
+    "one too few": (
+        {
+            "vllm": changed(lambda d: vllm_entries(d).__delitem__(-1)),
+            "sglang": changed(lambda d: sglang_entries(d).__delitem__(-1)),
+        },
+        OTHER,
+    ),
+    "no log-probs": (
+        {
+            "vllm": changed(lambda d: d["choices"][0].__delitem__("prompt_logprobs")),
+            "sglang": changed(lambda d: d["meta_info"].__delitem__("input_token_logprobs")),
+        },
+        "the answer has no",
+    ),
+    "nothing": (dict.fromkeys(("vllm", "sglang"), changed(lambda d: {})), "the answer has no"),
+    "a list": (dict.fromkeys(("vllm", "sglang"), changed(lambda d: [d])), "no JSON object"),
+}
+
+
+def answers(answer: Answer) -> dict[str, Fault]:
+    return dict.fromkeys(("vllm", "sglang"), every(1, lambda _: answer))
+
+
+REFUSED |= {
+    "HTML": (answers((200, {"Content-Type": "text/html"}, b"<html>")), "text/html, no JSON"),
+    "a redirect": (answers((307, {"Location": "http://localhost:1/x"}, b"")), "not followed"),
+    "no right": (answers((401, {}, b'{"error": "Unauthorized"}')), "HTTP 401 .*Unauthorized"),
+    "a refusal": (answers((400, {}, b'{"message": "too long"}')), "HTTP 400 .*too long"),
+    "a huge body": (answers((200, {}, b" " * (3 << 20))), "more than .* bytes"),
+}
+
+
+@APIS
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_answer_that_is_not_what_was_asked_for_is_refused_with_its_row(api, name, tmp_path):
+    faults, words = REFUSED[name]
+    table = Case([[3, 1, 4]], [[1, 5, 9, 2]]).write(tmp_path)
+    with (
+        faulty(api, faults[api]) as (_, address),
+        pytest.raises(RcdiagError, match=words) as caught,
+    ):
+        scores(address, table)
+    assert "policy `x`: row 0: " in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["a BOS before", "cut off", "cut off in front", "another token"])
+def test_other_tokens_are_seen_without_prompt_token_ids_too(name, tmp_path):
+    table = Case([[3, 1, 4]], [[1, 5, 9, 2]]).write(tmp_path)
+    with (
+        faulty("vllm", keys_only(REFUSED[name][0]["vllm"])) as (_, address),
+        pytest.raises(RcdiagError, match=OTHER),
+    ):
+        scores(address, table)
+
+
+def test_minus_infinity_in_vllms_own_spelling_is_refused(tmp_path):
+    with (
+        faulty("vllm", value_of_last(-9999.0)["vllm"]) as (_, address),
+        pytest.raises(RcdiagError, match="is -inf"),
+    ):
+        scores(address, Case([[3]], [[1, 5]]).write(tmp_path))
+
+
+@pytest.mark.parametrize("shift", [-40.0, 0.5])
+def test_logits_in_place_of_log_probs_are_refused(shift, tmp_path):
+    """`--logprobs-mode raw_logits`: some are negative, and would pass for log-probs."""
+    logits = (LOG_PROBS + shift).astype(np.float32)
+    with (
+        serve(Model("vllm", table=logits)) as address,
+        pytest.raises(RcdiagError, match="these are no log-probs"),
+    ):
+        scores(address, Case([[3]], [[1, 5]]).write(tmp_path))
+
+
+def test_speculative_decoding_is_refused():
+    model = Model("vllm")
+    model.metrics += "vllm:spec_decode_num_drafts_total 0.0\n"
+    with serve(model) as address, pytest.raises(RcdiagError, match="#53488"):
+        connect(parse_policy(f"x=server,url={address}"))
+
+
+# Refused before the first request
+
+
+def refused(rcdiag: Any, table: Path, policy: str) -> str:
+    out = table.with_name("out.parquet")
+    ran = rcdiag("score", table, "-o", out, "--policy", f"x={policy}", "--target", "x")
+    assert ran.code == 2, ran.err
+    assert not out.exists()
+    assert "hint:" in ran.err
+    return ran.err
+
+
+@APIS
+def test_rows_of_another_temperature_are_refused_before_the_first_request(api, rcdiag, tmp_path):
+    table = case(5).write(tmp_path, temperature=[1.0, None, 1.0, 0.7, 1.0])
+    with serve(model := Model(api)) as address:
+        said = refused(rcdiag, table, f"server,url={address}")
+    assert "row 3" in said
+    assert "column `temperature` is 0.7" in said
+    assert "vllm:bfloat16" in said
+    assert not model.rows
+
+
+@APIS
+def test_a_row_longer_than_the_served_context_is_refused(api, rcdiag, tmp_path):
+    table = Case([[1], [1] * 9], [[2], [3] * (CONTEXT - 9)]).write(tmp_path)
+    with serve(model := Model(api)) as address:
+        said = refused(rcdiag, table, f"server,url={address}")
+    assert "row 1" in said
+    assert f"{CONTEXT} tokens" in said
+    assert not model.rows
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("server", "no url"),
+        ("server,url=ftp://host", "no address of a server"),
+        ("server,url=localhost:8000", "no address of a server"),
+        ("server,url=http://", "no address of a server"),
+        ("server,url=http://host:99999", "url"),
+        ("server,url=http://user:hidden@host", "user or a password"),
+        ("server,url=http://host/?api_key=hidden", "query or a fragment"),
+        ("server,url=http://host,key_env=NOT_SET_ANYWHERE", "is not set"),
+        ("server,url=http://host,entropy=true", "returns no entropy"),
+        ("server,url=http://host,top_k=5", "top_k=5"),
+        ("server,url=http://host,adapter=lora", "model=NAME"),
+        ("server,url=http://host,concurrency=0", "1 or more"),
+        ("server,url=http://host,api=tgi", "api=tgi"),
+        ("server:float8,url=http://host", "no dtype `float8`"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_said_before_anything_is_sent(rcdiag, policy, words, tmp_path):
+    said = refused(rcdiag, case(2).write(tmp_path), policy)
+    assert words in " ".join(said.split())
+    assert "hidden" not in said
+
+
+def test_a_key_that_http_cannot_carry_is_refused_without_being_shown(monkeypatch):
+    monkeypatch.setenv("SERVER_KEY", "open\r\nsesame")
+    with pytest.raises(RcdiagError, match="no key that HTTP can carry") as caught:
+        connect(parse_policy("x=server,url=http://127.0.0.1:1,key_env=SERVER_KEY"))
+    assert "sesame" not in caught.value.message + caught.value.hint
+
+
+def test_a_key_that_the_server_repeats_is_not_shown(monkeypatch, tmp_path):
+    monkeypatch.setenv("SERVER_KEY", "opensesame")
+    said = answers((403, {}, b"wrong key: Bearer opensesame"))["vllm"]
+    with faulty("vllm", said) as (_, address), pytest.raises(RcdiagError) as caught:
+        scores(address, case(2).write(tmp_path), ",key_env=SERVER_KEY")
+    assert "HTTP 403 wrong key: Bearer ***" in caught.value.message
+
+
+def test_no_server_and_another_server_are_said():
+    with pytest.raises(RcdiagError, match="connection refused") as caught:
+        connect(parse_policy("x=server,url=http://127.0.0.1:9"))
+    assert caught.value.hint
+    with serve(Model("sglang")) as address:
+        with pytest.raises(RcdiagError, match="is no server of vllm"):
+            connect(parse_policy(f"x=server,url={address},api=vllm"))
+        assert connect(parse_policy(f"x=server,url={address}"))[1].api == "sglang"
+
+
+def test_the_environments_proxies_are_not_used(monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with serve(Model("vllm")) as address:
+        assert connect(parse_policy(f"x=server,url={address}"))[1].model == "policy"
+
+
+def test_several_models_need_a_name_and_two_names_of_one_do_not():
+    model = Model("vllm")
+    model.names = ["policy", "alias"]  # one root
+    with serve(model) as address:
+        assert connect(parse_policy(f"x=server,url={address}"))[1].model == "policy"
+        assert connect(parse_policy(f"x=server,url={address},model=alias"))[1].model == "alias"
+
+
+@APIS
+def test_the_fingerprint_tells_versions_and_models_apart(api):
+    model = Model(api)
+    with serve(model) as address:
+        spec = parse_policy(f"x=server,url={address}")
+        first = connect(spec)[1].fingerprint
+        assert connect(spec)[1].fingerprint == first
+        model.version = "9.9"
+        assert connect(spec)[1].fingerprint != first
+
+
+def test_addresses_are_those_of_the_server_itself():
+    def address(url: str) -> str:
+        return check_address(parse_policy(f"x=server,url={url}"))
+
+    assert address("http://host:8000/v1/") == "http://host:8000"
+    assert address("https://host/llm/v1") == "https://host/llm"
+    assert address("http://[::1]:8000") == "http://[::1]:8000"
+
+
+def test_the_default_checkpoint_is_not_the_name_of_a_served_model():
+    assert parse_policy("x=server,url=http://host", "ckpt/step_8").model == ""
+    assert parse_policy("x=server,url=http://host,model=name", "ckpt/step_8").model == "name"
+
+
+def test_a_table_does_not_choose_a_server_to_speak_to(tmp_path):
+    """`--noise-floor` repeats a recorded policy; a file's word is not enough for an address."""
+    from rcdiag.engines.ladders import spec_of
+
+    about = {
+        "name": "x",
+        "backend": "server",
+        "dtype": "served",
+        "model": "",
+        "options": {"url": "http://127.0.0.1:9", "key_env": "HOME"},
+    }
+    assert spec_of(about, str(tmp_path)) is None
+
+
+def test_explain_and_the_api_know_the_backend(tmp_path):
+    entry = explain("server")
+    assert entry.kind == "backend"
+    assert "url" in entry.generations
+    assert "key_env" in entry.generations
+    assert set(KNOWN) == {"vllm", "sglang"}
+    with pytest.raises(RcdiagError, match="no answer"):
+        rcdiag.score(
+            case(2).write(tmp_path),
+            policies={"x": "server,url=http://127.0.0.1:9"},
+            output=tmp_path / "o.parquet",
+        )
