@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.backend import Backend, is_low_precision
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint
+from rcdiag.engines.command import COMMAND
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 
@@ -76,11 +77,13 @@ def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
 
     `about` is what the file metadata note of the policy, `model` the default checkpoint. A file
     must not make us download or run anything: its model counts only if it is a local folder, its
-    options only if they are plain settings.
+    options only if they are plain settings. A program that scored (`command`) is never run again.
     """
     recorded = about.get("model")
     where = recorded if Path(str(recorded)).is_dir() else model
     if about.get("backend") not in BACKENDS or "options" not in about or where is None:
+        return None
+    if about["backend"] == COMMAND.name:
         return None
     weights = about.get("weights_fingerprint")
     comparable = Path(str(where)).is_dir() and isinstance(weights, str)
@@ -115,13 +118,15 @@ SETTINGS = {
     "seed",
     "tensor_parallel_size",
 }
+# Options that name code: a program, a Python, a class of a checkpoint.
+NAME_CODE = {"run", "python", "trust_remote_code"}
 WORD = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def _check_settings(name: str, options: Mapping[str, Any], backend: Backend) -> None:
     """Refuse options from file metadata that could name code: a class, a package, hub kernels."""
     for key, value in options.items():
-        known = key in SETTINGS or (key in backend.known_options and key != "trust_remote_code")
+        known = key in SETTINGS or (key in backend.known_options and key not in NAME_CODE)
         if isinstance(value, str):
             harmless = bool(WORD.fullmatch(value)) or Path(value).is_dir()
         else:
