@@ -385,3 +385,10 @@ def test_a_table_names_no_program_to_run(tmp_path):
     noted = about("x", "hf", model=str(tmp_path), python="evil")
     with pytest.raises(RcdiagError, match="not taken from a file"):
         spec_of(noted, None)
+
+
+def test_the_program_of_the_docs_runs(score, tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "scorers.md").read_text()
+    (tmp_path / "score.py").write_text(page.split("```python\n")[1].split("```")[0])
+    found = score(f"{sys.executable} {tmp_path}/score.py")
+    np.testing.assert_allclose(found, -math.log(32_000), rtol=1e-6)

@@ -125,6 +125,7 @@ COMMAND = Backend(
         ),
         "stays": Option(
             says="the program stays for the next part, its model loaded, instead of ending",
+            shown="",
             takes=bool,
         ),
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,9 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Ragged, Scores, Trajectories
 
 PAUSE = 0.05  # seconds between two looks for the output
-TAIL, TAIL_BYTES = 5, 4096  # lines of a failed program's log that its error quotes
+TAIL, TAIL_BYTES = 5, 1 << 16  # last lines of a failed program that its error quotes, of so much
+# The last line of a traceback; torchrun prints a long summary after it, and an error without words.
+PYTHON_ERROR = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception): \S")
 
 
 class CommandEngine:
@@ -128,7 +131,9 @@ class CommandEngine:
             size = log.seek(0, 2)
             log.seek(max(self._printed, size - TAIL_BYTES))
             printed = log.read().decode(errors="replace").splitlines()
-        last = [line.rstrip() for line in printed if line.strip()][-TAIL:]
+        lines = [line.rstrip() for line in printed if line.strip()]
+        errors = [line for line in lines[:-TAIL] if PYTHON_ERROR.match(line)]
+        last = [*errors[-1:], *lines[-TAIL:]]
         quoted = "".join(f"\n  {line[:200]}" for line in last)
         return RcdiagError(
             f"policy `{self.spec.name}`: the program `{self.spec.options['run']}` failed: {why}"
