@@ -1,4 +1,4 @@
-"""Engines turn stored tokens into log-probs: transformers, vLLM, and what is served over HTTP.
+"""Engines turn stored tokens into log-probs: transformers, vLLM, servers over HTTP, any program.
 
 To add an engine: a folder with a `Backend`, whose `load` imports the engine and nothing before it,
 and its name in `BACKENDS`; or `BACKENDS.add(...)` in a package of your own (entry-point group
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 def _shipped() -> Iterable[Backend]:
+    from rcdiag.engines.command import COMMAND
     from rcdiag.engines.hf import HF
     from rcdiag.engines.server import SERVER
     from rcdiag.engines.vllm import VLLM
 
-    return HF, VLLM, SERVER
+    return HF, VLLM, SERVER, COMMAND
 
 
 BACKENDS: Registry[Backend] = Registry("backend", _shipped)

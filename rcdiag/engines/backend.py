@@ -185,10 +185,10 @@ def is_low_precision(about: Mapping[str, Any]) -> bool:
 def describe(about: Mapping[str, Any], options: Mapping[str, Option]) -> str:
     """Write backend, precision and options in a few words: `hf float32 autocast bfloat16`."""
     given = about.get("options") or {}
-    words = [str(about["backend"]), str(about.get("dtype", ""))]
+    words = [str(about["backend"]), str(about.get("dtype") or "")]
     for name, option in options.items():
         if option.shown and (value := given.get(name) or about.get(name)):
             words.append(option.shown.format(value))
     hidden = {name for name, option in options.items() if option.shown is not None}
     words += [f"{name}={value}" for name, value in given.items() if name not in hidden]
-    return " ".join(words)
+    return " ".join(word for word in words if word)

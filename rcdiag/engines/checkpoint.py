@@ -28,6 +28,7 @@ class ModelFacts:
 
     limits: ModelLimits
     fingerprint: str  # of the weights, or of what stands for them where they are not here
+    program: str = ""  # state of a program of the user's that scores: an edited one is another
 
 
 def checkpoint_facts(spec: PolicySpec) -> ModelFacts:

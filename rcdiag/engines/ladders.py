@@ -75,7 +75,7 @@ def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
 
     `about` is what the file metadata note of the policy, `model` the default checkpoint. A file
     must not make us download or run anything: its model counts only if it is a local folder, its
-    options only if they are plain settings, and no server is spoken to on its word.
+    options only if they are plain settings. No server is spoken to on its word, and no program run.
     """
     if about.get("backend") in BACKENDS and BACKENDS[about["backend"]].runs_outside:
         return None

@@ -14,6 +14,10 @@ from rcdiag.table.trajectories import POLICY_NAME
 SHORT = 0.5  # similarity (difflib) at which fp32 still suggests float32 and bf16 bfloat16
 LONGEST_NAME = 128  # letters of a policy's name, after which the folder of its parts is named
 JSON = ("{", "[", '"')  # first letters of a value that is JSON: an object, a list or a string
+JSON_HINT = (
+    "keep its double quotes from the shell, with single quotes around the policy: "
+    """'a=vllm,key={"mode":0,"on":true}'"""
+)
 SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -87,7 +91,9 @@ def _is_json(pair: str) -> bool:
 def _pair(text: str, pair: str, backend: Backend) -> tuple[str, Any]:
     key, equals, value = pair.partition("=")
     if not equals or not key:
-        raise _bad(text, f"`{pair}` is not key=value")
+        hint = "a value with commas is text in double quotes, and single quotes around the policy "
+        hint += """keep them from the shell: 'a=command,run="python score.py --layers 1,2"'"""
+        raise _bad(text, f"`{pair}` is not key=value", hint=hint)
     option = backend.known_options.get(key)
     if option is not None:
         return key, _checked(text, key, value, option)
@@ -96,12 +102,7 @@ def _pair(text: str, pair: str, backend: Backend) -> tuple[str, Any]:
         hint = f"{did_you_mean(key, names)}known: {', '.join(names)}"
         raise _bad(text, f"unknown option `{key}`", hint=hint)
     if value[:1] in JSON and not _is_json(pair):
-        raise _bad(
-            text,
-            f"{key}={value}: not JSON",
-            hint="keep its double quotes from the shell, with single quotes around the policy: "
-            """'a=vllm,key={"mode":0,"on":true}'""",
-        )
+        raise _bad(text, f"{key}={value}: not JSON", hint=JSON_HINT)
     # What only the engine reads is taken as true, false or JSON, else as text.
     if value.lower() in ("true", "false"):
         return key, value.lower() == "true"
@@ -127,7 +128,11 @@ def _checked(text: str, key: str, value: str, option: Option) -> Any:
             f"{key}={value}: not known; there are {', '.join(option.takes)}",
             guess=did_you_mean(value, option.takes, likeness=SHORT),
         )
-    return value
+    if value[:1] != '"':
+        return value
+    if not _is_json(f"{key}={value}"):
+        raise _bad(text, f"{key}={value}: not JSON", hint=JSON_HINT)
+    return json.loads(value)
 
 
 def _bad(text: str, why: str, hint: str = "", guess: str = "") -> RcdiagError:

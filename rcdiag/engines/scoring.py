@@ -18,6 +18,8 @@ import pyarrow as pa
 from msgspec import Struct
 
 from rcdiag.engines import BACKENDS
+from rcdiag.engines.backend import describe
+from rcdiag.engines.checkpoint import ModelFacts
 from rcdiag.engines.interpreter import check_python
 from rcdiag.engines.process import Job
 from rcdiag.engines.schedule import RunningEngine, Schedule, ScoredPart, TablePart
@@ -65,7 +67,7 @@ class ScoringPlan(Struct, frozen=True, kw_only=True):
     survey: Survey
     ranges: list[RowRange]
     output: Path
-    fingerprints: dict[str, str]  # policy -> weights
+    facts: dict[str, ModelFacts]  # by policy
     tokens_per_part: int
 
     @property
@@ -76,7 +78,8 @@ class ScoringPlan(Struct, frozen=True, kw_only=True):
         """Hash all that decides the scores of a policy; its parts lie in a folder of that name."""
         deciding = [
             spec.to_dict(),
-            self.fingerprints[spec.name],
+            self.facts[spec.name].fingerprint,
+            self.facts[spec.name].program,
             self.dump.fingerprint,
             dict(self.dump.renames),
             dict(self.dump.given),
@@ -144,7 +147,7 @@ def plan_scoring(
         survey=table_survey,
         ranges=table_survey.ranges(tokens),
         output=output,
-        fingerprints={name: fact.fingerprint for name, fact in facts.items()},
+        facts=facts,
         tokens_per_part=tokens,
     )
 
@@ -191,7 +194,10 @@ def run_scoring(
 LOCK = ".lock"
 # What runs leave in the folder of a policy's parts; `NAME-KEY` is the folder's name.
 PART_FOLDER = re.compile(rf"{POLICY_NAME.pattern}-[0-9a-f]{{12}}")
-PART_FILE = re.compile(r"\d{6}\.parquet|(job|provenance)\.json|engine\d*\.log|\..+\.tmp")
+PART_FILE = re.compile(
+    r"\d{6}\.parquet|(job|provenance)\.json|engine\d*\.log|\..+\.tmp"
+    r"|(input|output)\.parquet(\.tmp)?"  # of a program that scores
+)
 
 
 @contextlib.contextmanager
@@ -269,18 +275,22 @@ def _score_policy(
 
     if missing:
         engines = min(runner.engines(spec), len(missing))
-        times = "" if engines == 1 else f" {engines} times"
-        what = f"loading {spec.model}{times} for" if spec.model else "scoring"
-        say(f"{what} {spec.name} ({spec.backend}, {spec.dtype})")
+        backend = BACKENDS[spec.backend]
+        if backend.runs_outside:
+            about = {**spec.to_dict(), "dtype": None}  # chosen where it runs
+            say(f"scoring {spec.name} by {describe(about, backend.known_options)}")
+        else:
+            times = "" if engines == 1 else f" {engines} times"
+            say(f"loading {spec.model}{times} for {spec.name} ({spec.backend}, {spec.dtype})")
         if idle := runner.idle(spec):
             say(idle)
         job = Job(
             spec=spec,
             max_length=int(lengths.max()),
             folder=folder,
-            weights=plan.fingerprints[spec.name],
+            weights=plan.facts[spec.name].fingerprint,
         )
-        parts = _parts(plan, missing, BACKENDS[spec.backend].reads(spec))
+        parts = _parts(plan, missing, backend.reads(spec))
 
         def keep(part: TablePart, scored: ScoredPart) -> None:
             _write_part(folder / part.name, spec, part.rows, scored)

@@ -1,0 +1,139 @@
+"""Any program scores: it reads a parquet of tokens and writes one with their log-probs.
+
+What a program is told and has to write stands in docs/scorers.md.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from rcdiag.engines.backend import Backend, Option
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError
+
+if TYPE_CHECKING:
+    from rcdiag.engines.checkpoint import ModelFacts
+    from rcdiag.engines.command.engine import CommandEngine
+
+MODEL = "{model}"  # in `run=`: the policy's model
+UNSTATED = "unstated"  # the dtype of a program of which the user says nothing
+# What rcdiag's own engines do with a model; a program has options of its own for that.
+FOR_OTHER_ENGINES = ("adapter", "top_k", "lm_head", "matmul")
+
+
+def words_of(spec: PolicySpec) -> list[str]:
+    """Return the program and its arguments: `run=`, split as a shell does, `{model}` filled in."""
+    words = shlex.split(str(spec.options["run"]))
+    return [word.replace(MODEL, spec.model) for word in words]
+
+
+def is_given_the_model(spec: PolicySpec) -> bool:
+    """Tell whether the command names the policy's model: only then is it known what was scored."""
+    return MODEL in str(spec.options["run"])
+
+
+def _load(spec: PolicySpec, max_length: int) -> CommandEngine:
+    from rcdiag.engines.command.engine import CommandEngine
+
+    # The process of an engine prints to its log, which lies beside the parts of the policy.
+    return CommandEngine(spec, words_of(spec), log=Path(os.readlink("/proc/self/fd/1")))
+
+
+def _check(spec: PolicySpec) -> None:
+    """Refuse a policy whose program is not there, or that asks for what no program is told."""
+    policy, run = f"policy `{spec.name}`", spec.options.get("run")
+    if not run:
+        raise RcdiagError(
+            f"{policy}: command needs the program that scores",
+            hint=f"""--policy '{spec.name}=command,run="python score.py"'""",
+        )
+    for name in FOR_OTHER_ENGINES:
+        if name in spec.options:
+            raise RcdiagError(
+                f"{policy}: {name} is nothing that a program is told", hint="put it into run="
+            )
+    if is_given_the_model(spec) and not spec.model:
+        raise RcdiagError(
+            f"{policy}: run= has {MODEL} in it, and no model is given",
+            hint="add model=PATH to the policy, or write the path into run=",
+        )
+    try:
+        words = words_of(spec)
+    except ValueError as error:
+        raise RcdiagError(
+            f"{policy}: run={run}: {error}".replace("No", "no"),
+            hint="it is split as a shell does: quotes come in pairs",
+        ) from error
+    if not words or shutil.which(words[0]) is None:
+        program = words[0] if words else ""
+        is_here = os.path.isfile(program)
+        raise RcdiagError(
+            f"{policy}: run={run}: `{program}` is no program here",
+            hint=f"it is a file: run=./{program} with execute permission, or an interpreter before "
+            "it (run=python ...)"
+            if is_here
+            else "give its path, or one that PATH finds; there is no shell: for pipes and "
+            """variables write run="bash -c '...'\"""",
+        )
+
+
+def _facts(spec: PolicySpec) -> ModelFacts:
+    """Return the limits of a checkpoint that lies here; of any other model nothing is known."""
+    from rcdiag.engines.checkpoint import ModelFacts, checkpoint_facts
+    from rcdiag.table.trajectories import ModelLimits
+
+    if spec.model and (Path(spec.model) / "config.json").is_file():
+        facts = checkpoint_facts(spec)
+    else:
+        facts = ModelFacts(ModelLimits(spec.model or "the program", None, None), "unknown")
+    return replace(facts, program=_state_of(words_of(spec)))
+
+
+def _state_of(words: list[str]) -> str:
+    """Return size and time of the files that a command names, so that an edited one is another."""
+    files = {word: os.stat(word) for word in words if os.path.isfile(word)}
+    return " ".join(f"{name} {one.st_size} {one.st_mtime_ns}" for name, one in files.items())
+
+
+def about_model(spec: PolicySpec) -> dict[str, Any]:
+    """Return what is known of a policy's model and precision, for the table's metadata."""
+    return {
+        "model": spec.model or None,
+        "dtype": None if spec.dtype == UNSTATED else spec.dtype,
+    }
+
+
+COMMAND = Backend(
+    name="command",
+    says="Any program: it reads a parquet file of tokens and writes one with their log-probs "
+    "(docs/scorers.md). The dtype is what you say of it.",
+    role="trainer",
+    dtypes=(UNSTATED, "float32", "bfloat16", "float16"),
+    default_dtype=UNSTATED,
+    load=_load,
+    options={
+        "run": Option(
+            says="the program and its arguments, split as a shell does but run without one; the "
+            "paths of input and output are added at the end, {model} is the policy's model",
+            shown="{}",
+            runs_code=True,
+        ),
+        "stays": Option(
+            says="the program stays for the next part, its model loaded, instead of ending",
+            shown="",
+            takes=bool,
+        ),
+    },
+    check=_check,
+    needs_model=False,
+    facts=_facts,
+    runs_outside=True,
+    # A program that ends after each part loads its model each time: as few parts as may be.
+    rows_per_part=lambda options: 1 << 20,
+)

@@ -1,0 +1,132 @@
+"""What a program wrote for a part: read, and refused where it cannot be the scores of its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.arrow import as_numpy
+from rcdiag.table.readers.parquet import read_whole
+from rcdiag.table.trajectories import Scores, Trajectories
+
+# A log-prob that rounding alone has lifted above 0: logit minus log-sum-exp, in float32, of logits
+# of some hundreds.
+ROUNDING = 1e-4
+POSITIVE = "log-probs are natural logarithms of probabilities: <= 0"
+
+
+def read_answer(path: Path, rows: Trajectories, who: str, *, wants_entropy: bool) -> Scores:
+    """Return the scores of some rows, which a program wrote in any order of its rows.
+
+    Raises:
+        RcdiagError: rows that are missing or not asked for, lists of another length than the
+            response, values that no log-prob or entropy can have; `who` begins the message.
+    """
+    table = read_whole(path)
+    order = _order(table, rows, who)
+    log_probs = _values(table, "log_probs", order, rows, who)
+    _refuse(log_probs > ROUNDING, log_probs, "log_probs", rows, who, POSITIVE)
+    scores = Scores(log_probs.clip(max=0.0).astype(np.float32))
+    if "entropy" in table.column_names:
+        entropy = _values(table, "entropy", order, rows, who)
+        _refuse(entropy < -ROUNDING, entropy, "entropy", rows, who, "entropies are in nats, >= 0")
+        return Scores(scores.log_probs, entropy.clip(min=0.0).astype(np.float32))
+    if wants_entropy:
+        raise RcdiagError(
+            f"{who} wrote no column `entropy`, which entropy=true asks for",
+            hint="write it as a list for each row, or leave entropy=true out",
+        )
+    return scores
+
+
+def _order(table: pa.Table, rows: Trajectories, who: str) -> NDArray[np.int64]:
+    """Return for each row that was asked for its place in the answer."""
+    if lacking := {"row", "log_probs"} - set(table.column_names):
+        raise RcdiagError(
+            f"{who} wrote no column `{min(lacking)}`; there are {', '.join(table.column_names)}",
+            hint="wanted are `row`, as the input has it, and `log_probs`, a list for each row",
+        )
+    column = table["row"]
+    if not pt.is_integer(column.type) or column.null_count:
+        raise RcdiagError(
+            f"{who} wrote no whole number in each row of column `row`",
+            hint="write back what the input has there",
+        )
+    answered, asked = as_numpy(column).astype(np.int64), rows.row
+    hint = f"the input has {len(asked):,} rows, the output {len(answered):,}; write each one once"
+    names, count = np.unique(answered, return_counts=True)
+    if (count > 1).any():
+        raise RcdiagError(f"{who} wrote row {names[count > 1][0]} several times", hint=hint)
+    for which, says in (
+        (np.setdiff1d(asked, answered), "left out row"),
+        (np.setdiff1d(answered, asked), "wrote a row that the input does not have,"),
+    ):
+        if len(which):
+            raise RcdiagError(f"{who} {says} {which[0]}", hint=hint)
+    places = np.argsort(answered)
+    return places[np.searchsorted(answered[places], asked)]
+
+
+def _values(
+    table: pa.Table, name: str, order: NDArray[np.int64], rows: Trajectories, who: str
+) -> NDArray[np.float64]:
+    """Return a column of lists as flat values in the order of the rows, [response tokens]."""
+    column = table[name].combine_chunks()
+    is_list = pt.is_list(column.type) or pt.is_large_list(column.type)
+    if not is_list or not pt.is_floating(column.type.value_type):
+        raise RcdiagError(
+            f"{who} wrote column `{name}` as {column.type}", hint="wanted is a list of floats"
+        )
+    lists = column.take(pa.array(order))
+    values = lists.flatten()
+    if lists.null_count or values.null_count:
+        raise RcdiagError(
+            f"{who} wrote a null in column `{name}`",
+            hint="wanted is a number for each response token, masked ones too",
+        )
+    lengths, wanted = np.diff(as_numpy(lists.offsets)), rows.response_ids.lengths
+    if (wrong := lengths != wanted).any():
+        assert rows.prompt_ids is not None
+        row = int(np.argmax(wrong))
+        found, response = int(lengths[row]), int(wanted[row])
+        prompt = int(rows.prompt_ids.lengths[row])
+        why = "masked ones too, and no padding"
+        if found in (prompt + response, prompt + response - 1):
+            why = "and none for the prompt"
+        elif found == response - 1:
+            why = "the first one from the logits at the prompt's last token"
+        raise RcdiagError(
+            f"{who} wrote {found} values of `{name}` for row {rows.row[row]}, whose response has "
+            f"{response} tokens",
+            hint=f"wanted is a value for each response token, {why}",
+        )
+    numbers = as_numpy(values).astype(np.float64)
+    hint = "it has to be a finite number at each response token, masked ones too"
+    _refuse(~np.isfinite(numbers), numbers, name, rows, who, hint)
+    return numbers
+
+
+def _refuse(
+    bad: NDArray[np.bool_],
+    values: NDArray[np.float64],
+    name: str,
+    rows: Trajectories,
+    who: str,
+    hint: str,
+) -> None:
+    """Refuse values, of which the error shows the first."""
+    if not bad.any():
+        return
+    at = int(np.argmax(bad))
+    offsets = rows.response_ids.offsets
+    row = int(np.searchsorted(offsets, at, side="right")) - 1
+    raise RcdiagError(
+        f"{who} wrote {values[at]:g} in `{name}` at response token {at - offsets[row]} of row "
+        f"{rows.row[row]} ({int(bad.sum())} such values in this part)",
+        hint=hint,
+    )

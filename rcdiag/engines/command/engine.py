@@ -1,0 +1,146 @@
+"""Hand parts of a table to a program, one after the other, and read back what it makes of them."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rcdiag.engines.backend import Progress
+from rcdiag.engines.checkpoint import check_checkpoint, fingerprint
+from rcdiag.engines.command import about_model, is_given_the_model, supervisor
+from rcdiag.engines.command.answer import read_answer
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError
+from rcdiag.table.trajectories import Ragged, Scores, Trajectories
+
+PAUSE = 0.05  # seconds between two looks for the output
+TAIL, TAIL_BYTES = 5, 1 << 16  # last lines of a failed program that its error quotes, of so much
+# The last line of a traceback; torchrun prints a long summary after it, and an error without words.
+PYTHON_ERROR = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception): \S")
+
+
+class CommandEngine:
+    """A program that gets a part in INPUT and answers in OUTPUT, both in the folder of its log.
+
+    A program that stays knows by the OUTPUT that is gone that INPUT is the next part.
+    """
+
+    def __init__(self, spec: PolicySpec, words: Sequence[str], log: Path) -> None:
+        self.spec, self._log = spec, log
+        self._input = log.with_name("input.parquet")
+        self._output = log.with_name("output.parquet")
+        self._words = [*words, str(self._input), str(self._output)]
+        self._stays = bool(spec.options.get("stays"))
+        self._staying: subprocess.Popen[bytes] | None = None
+        self._printed = 0  # bytes in the log when the program was started
+
+    def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
+        """Have the program score a part."""
+        assert trajectories.prompt_ids is not None
+        self._give(trajectories)
+        if self._stays:
+            self._wait_for_output()
+        else:
+            with self._start() as program:
+                program.wait()
+            if program.returncode:
+                raise self._failed(program.returncode)
+        if not self._output.exists():
+            raise self._error(
+                "it ended with exit code 0 and wrote no output",
+                "its last argument is the path to write to",
+            )
+        who = f"policy `{self.spec.name}`: the program `{self.spec.options['run']}`"
+        wants_entropy = bool(self.spec.options.get("entropy"))
+        scores = read_answer(self._output, trajectories, who, wants_entropy=wants_entropy)
+        progress(len(trajectories.prompt_ids.values) + len(trajectories.response_ids.values))
+        return scores
+
+    def provenance(self) -> dict[str, Any]:
+        """Return the weights, where the command names them, and what the user says of the rest."""
+        about = about_model(self.spec)
+        if is_given_the_model(self.spec) and Path(self.spec.model).is_dir():
+            about["weights_fingerprint"] = fingerprint(check_checkpoint(self.spec.model))
+        return about
+
+    def _give(self, rows: Trajectories) -> None:
+        """Put a part into INPUT, whole from the first moment on, then take OUTPUT away."""
+        assert rows.prompt_ids is not None
+        table = pa.table(
+            {
+                "row": pa.array(rows.row),
+                "prompt_ids": _lists(rows.prompt_ids),
+                "response_ids": _lists(rows.response_ids),
+                "temperature": pa.array(rows.scoring_temperature),
+            }
+        )
+        unfinished = self._input.with_name(".input.parquet.tmp")
+        pq.write_table(table, unfinished)
+        unfinished.replace(self._input)
+        self._output.unlink(missing_ok=True)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Start the program under a supervisor, which ends it when this process ends."""
+        with self._log.open("ab") as log:
+            self._printed = log.tell()
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", supervisor.__file__, *self._words],
+                stdin=subprocess.PIPE,  # which the supervisor sees closed
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # what kills our process group leaves it to end the rest
+            )
+
+    def _wait_for_output(self) -> None:
+        """Wait until a program that stays has written its output; it is started for the first."""
+        self._staying = self._staying or self._start()
+        while True:
+            code = self._staying.poll()
+            if self._output.exists():
+                return
+            if code:
+                raise self._failed(code)
+            if code == 0:
+                raise self._error(
+                    "it has ended, without an output for the part that waits",
+                    "leave stays=true out where a program ends after each part",
+                )
+            time.sleep(PAUSE)
+
+    def _failed(self, code: int) -> RcdiagError:
+        number = code - supervisor.OF_SIGNALS
+        if number in set(signal.Signals):
+            memory = ", out of memory?" if number == signal.SIGKILL else ""
+            why = f"killed by signal {number} ({signal.Signals(number).name}{memory})"
+        else:
+            why = f"exit code {code}"
+        return self._error(why, "with -o FILE the same command goes on from the finished parts")
+
+    def _error(self, why: str, hint: str) -> RcdiagError:
+        """Return the error for a program, with the last lines that it printed."""
+        with self._log.open("rb") as log:
+            size = log.seek(0, 2)
+            log.seek(max(self._printed, size - TAIL_BYTES))
+            printed = log.read().decode(errors="replace").splitlines()
+        lines = [line.rstrip() for line in printed if line.strip()]
+        errors = [line for line in lines[:-TAIL] if PYTHON_ERROR.match(line)]
+        last = [*errors[-1:], *lines[-TAIL:]]
+        quoted = "".join(f"\n  {line[:200]}" for line in last)
+        return RcdiagError(
+            f"policy `{self.spec.name}`: the program `{self.spec.options['run']}` failed: {why}"
+            + (f"; it printed last:{quoted}" if last else "; it printed nothing"),
+            hint=f"all that it printed is in {self._log}; {hint}",
+        )
+
+
+def _lists(column: Ragged) -> pa.Array:
+    return pa.ListArray.from_arrays(column.offsets.astype("int32"), pa.array(column.values))
