@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Ragged, Trajectories
+
+
+def kept_ids_of(lists: Sequence[Sequence[int]]) -> Ragged:
+    """Return kept ids, a list for each token, in flat form."""
+    lengths = np.array([len(ids) for ids in lists], np.int64)
+    ids = np.fromiter(chain.from_iterable(lists), np.int32, lengths.sum())
+    return Ragged(ids, np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def unpadded(ids: NDArray[np.integer]) -> Ragged:
+    """Return kept ids, [tokens, most], whose rows are filled up with -1, in flat form."""
+    kept = ids >= 0
+    ends = np.cumsum(kept.sum(axis=1), dtype=np.int64)
+    return Ragged(ids[kept].astype(np.int32), np.concatenate([[0], ends]))
 
 
 def in_own_set(kept: Ragged, token_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
