@@ -40,38 +40,49 @@ def by_row(kept: Ragged, rows: Trajectories) -> Ragged:
     return Ragged(kept.values, kept.offsets[rows.response_ids.offsets])
 
 
-def check_kept_ids(rows: Trajectories, name: str, where: Callable[[int], str]) -> None:
-    """Refuse rows whose sampled tokens are not all in a kept set of theirs.
+def check_kept_ids(
+    name: str,
+    kept: Ragged,
+    response_ids: Ragged,
+    mask: NDArray[np.bool_],
+    where: Callable[[int], str],
+) -> None:
+    """Refuse a sampled token that is not in its own kept set, from which it cannot have come."""
+    outside = mask & (kept.lengths > 0) & ~in_own_set(kept, response_ids.values)
+    _refuse_first(
+        outside,
+        response_ids,
+        lambda row, token: f"{where(row)}: column `{name}` lacks {token}, which was sampled",
+        "do the kept ids belong to these rows and tokens? One position off, prompts among them, or "
+        "those of another policy look like this",
+    )
 
-    A column in which some tokens have no set would mix log-probs over kept sets with those over the
-    whole vocabulary: neither E[ratio] = 1 nor E[ratio] = kept mass holds for it. A token outside
-    its own set cannot have been sampled from it.
+
+def check_all_recorded(rows: Trajectories, name: str, where: Callable[[int], str]) -> None:
+    """Refuse rows in which a sampled token has no kept ids.
+
+    Log-probs over kept sets at some tokens and over the whole vocabulary at others would be a
+    column for which neither E[ratio] = 1 nor E[ratio] = kept mass holds.
     """
-    kept, tokens = rows.token_lists[name], rows.response_ids
-    empty = rows.mask & (kept.lengths == 0)
-    outside = rows.mask & ~empty & ~in_own_set(kept, tokens.values)
-    for wrong, what, hint in (
-        (
-            empty,
-            "has no ids for {token}, which was sampled",
-            "leave out rows without kept ids; where a token was not sampled, response_mask is 0",
+    _refuse_first(
+        rows.mask & (rows.token_lists[name].lengths == 0),
+        rows.response_ids,
+        lambda row, token: (
+            f"{where(row)}: column `{name}` has no ids for {token}, which was sampled"
         ),
-        (
-            outside,
-            "lacks {token}, which was sampled",
-            "do the kept ids belong to these rows and tokens? One position off, prompts among "
-            "them, or another policy's look like this",
-        ),
-    ):
-        if wrong.any():
-            at = int(np.argmax(wrong))
-            row = int(np.searchsorted(tokens.offsets, at, side="right")) - 1
-            token = f"token {at - tokens.offsets[row]} (id {tokens.values[at]})"
-            several = (
-                f" (the first of {wrong.sum():,} such tokens in the {len(rows):,} rows around)"
-            )
-            raise RcdiagError(
-                f"{where(row)}: column `{name}` {what.format(token=token)}"
-                f"{several if wrong.sum() > 1 else ''}",
-                hint=hint,
-            )
+        "leave out rows without kept ids; where a token was not sampled, response_mask is 0",
+    )
+
+
+def _refuse_first(
+    wrong: NDArray[np.bool_], response_ids: Ragged, says: Callable[[int, str], str], hint: str
+) -> None:
+    """Refuse the first token that is `wrong`, [tokens], and say how many are."""
+    if not wrong.any():
+        return
+    at = int(np.argmax(wrong))
+    row = int(np.searchsorted(response_ids.offsets, at, side="right")) - 1
+    token = f"token {at - response_ids.offsets[row]} (id {response_ids.values[at]})"
+    count = int(wrong.sum())
+    several = f" (the first of {count:,} such tokens in {len(response_ids):,} rows from here)"
+    raise RcdiagError(says(row, token) + (several if count > 1 else ""), hint=hint)

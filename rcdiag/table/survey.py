@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import as_numpy
-from rcdiag.table.kept_ids import by_row, check_kept_ids
+from rcdiag.table.kept_ids import by_row, check_all_recorded
 from rcdiag.table.readers.footer import RowGroup
 from rcdiag.table.readers.parquet import open_parquet, read_whole, row_groups_of
 from rcdiag.table.schema import KEPT_IDS
@@ -269,7 +269,7 @@ def survey(dump: Table, limits: Sequence[ModelLimits], reads: Collection[str] = 
         for name, lists in rows.token_lists.items():
             ids_in_lists += len(lists.values)
             if KEPT_IDS.fullmatch(name):
-                check_kept_ids(rows, name, batch.where)
+                check_all_recorded(rows, name, batch.where)
                 for limit in limits:
                     _check_ids(batch.where, name, by_row(lists, rows), limit)
         assert rows.prompt_ids is not None
