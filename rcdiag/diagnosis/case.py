@@ -82,6 +82,8 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
     mask: Flags  # [response tokens] True = sampled by the policy
     log_probs: Mapping[str, Array]  # policy -> [response tokens] nats
     entropy: Mapping[str, Array] = field(default_factory=dict)  # policy -> [response tokens] nats
+    # How many tokens the sampler could take, [response tokens]; 0 where that was not recorded.
+    kept_size: Counts | None = None
     prompt_ids: Ragged | None = None
     facts: RowFacts = field(default_factory=RowFacts)
     metadata: Mapping[str, Any] = field(default_factory=dict)  # of the file, key `rcdiag`
@@ -177,6 +179,7 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
             broken=None if self.broken is None else self.broken[tokens],
             log_probs={name: values[tokens] for name, values in self.log_probs.items()},
             entropy={name: values[tokens] for name, values in self.entropy.items()},
+            kept_size=None if self.kept_size is None else self.kept_size[tokens],
             prompt_ids=None if self.prompt_ids is None else _take_lists(self.prompt_ids, rows),
             facts=self.facts.take(rows, tokens),
         )
@@ -248,6 +251,7 @@ def joined_cases(cases: Sequence[Case]) -> Case:
         lengths=of("lengths"),
         token_id=of("token_id"),
         mask=of("mask"),
+        kept_size=None if first.kept_size is None else of("kept_size"),
         log_probs=by_policy("log_probs"),
         entropy=by_policy("entropy"),
         prompt_ids=prompts,

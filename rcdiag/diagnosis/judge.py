@@ -11,6 +11,7 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
 from rcdiag.diagnosis.causes.difference import beside_sampling_cause
+from rcdiag.diagnosis.causes.kept_sets import KEPT_SET_SLUGS
 from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, Onset
 from rcdiag.diagnosis.guides import beyond_guides
@@ -35,6 +36,11 @@ GENERIC_CAUSES = (GENERIC, "context-differs")
 # Faults of the trainer's layout: they hit every row, and do not pass while a run goes on.
 IN_EVERY_ROW = ("vocab-shard-wrong",)
 MUCH_LESS = 0.1  # confidence by which a narrow cause is less believed than an umbrella
+KEPT_SET_CAUSES = ("truncated-law", *KEPT_SET_SLUGS)
+REPLAY = (
+    "See what a replay over the kept ids changes: rcdiag score DUMP --model CKPT "
+    "--policy old_kept=hf:float32,support=rollout -o kept.parquet"
+)
 UNLOGGED_SAMPLING = ("temperature-silent", "top-p-silent")
 # Name of an evidence entry: the residual mismatch once a fault is repaired.
 RESIDUAL = "rms log-ratio without that fault"
@@ -350,6 +356,9 @@ def _repair_actions(features: Features, cause: Cause, verdict: str) -> list[Acti
             f"{here(sampler, 'OLDER')}"
         )
         return [*actions[:1], Action(text="Confirm", command=command), *actions[1:]]
+    kept = features.kept_sets
+    if slug in KEPT_SET_CAUSES and kept is not None and kept.replay is None:
+        actions.append(_action(features, REPLAY))
     details = Action(text="In each engine and trainer", command=f"rcdiag explain {slug}")
     return [*actions, details]
 

@@ -38,6 +38,8 @@ from rcdiag.table.writer import TableWriter
 # One part: what a kill can cost at most, and what rows are sorted by length within. A backend may
 # ask for more rows in it, up to a size that still passes through a pipe in no time.
 TOKENS_PER_PART, MOST_TOKENS_PER_PART = 131_072, 2_097_152
+# Ids of a part in columns with a list for each token, such as kept ids: 64 MB.
+MOST_IDS_PER_PART = 16_777_216
 
 OnTokens = Callable[[str, int, int], None]  # policy, tokens scored so far, tokens in all
 Say = Callable[[str], None]
@@ -135,12 +137,15 @@ def plan_scoring(
     for spec in specs:
         check_python(spec, BACKENDS[spec.backend])
         BACKENDS[spec.backend].check(spec)
-        dump.require(*BACKENDS[spec.backend].reads(spec))
     facts = {spec.name: BACKENDS[spec.backend].facts(spec) for spec in specs}
-    table_survey = survey(dump, list(dict.fromkeys(fact.limits for fact in facts.values())))
+    limits = list(dict.fromkeys(fact.limits for fact in facts.values()))
+    reads = dict.fromkeys(name for spec in specs for name in BACKENDS[spec.backend].reads(spec))
+    table_survey = survey(dump, limits, list(reads))
     rows = max((BACKENDS[spec.backend].rows_per_part(spec.options) for spec in specs), default=1)
     mean = table_survey.tokens / max(len(table_survey.lengths), 1)
     tokens = max(TOKENS_PER_PART, min(int(rows * mean), MOST_TOKENS_PER_PART))
+    ids_per_token = table_survey.ids_in_lists / max(table_survey.tokens, 1)
+    tokens = min(tokens, max(int(MOST_IDS_PER_PART / max(ids_per_token, 1.0)), 1))
     return ScoringPlan(
         dump=dump,
         specs=tuple(specs),

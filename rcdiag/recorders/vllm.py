@@ -36,6 +36,7 @@ def columns_of(outputs: Sequence[Any], sampling_params: Any = None) -> dict[str,
         "response_ids": [list(completion.token_ids) for _, completion, _ in rows],
         "prompt_ids": [output.prompt_token_ids for output, _, _ in rows],
         "rollout_log_probs": [_log_probs(output, completion) for output, completion, _ in rows],
+        "rollout_kept_ids": [_kept_ids(completion) for _, completion, _ in rows],
         "finish_reason": [completion.finish_reason for _, completion, _ in rows],
         "group_id": [str(output.request_id) if several else None for output, _, _ in rows],
         **{name: [_parameter(params, name) for _, _, params in rows] for name in SAMPLING},
@@ -67,6 +68,12 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _kept_ids(completion: Any) -> list[list[int]] | None:
+    """Return the ids that the filters left, of an engine with `return_sampling_mask` (0.28 on)."""
+    mask = getattr(completion, "sampling_mask", None)
+    return None if mask is None else mask.token_ids
 
 
 def _for_each(sampling_params: Any, requests: int) -> list[Any]:

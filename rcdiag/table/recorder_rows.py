@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError, nearest
 from rcdiag.table.arrow import as_numpy, column_on_cpu, lengths_of, ragged
 from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS, known_names
+from rcdiag.table.kept_ids import kept_ids_of, unpadded
 from rcdiag.table.padding import (
     ATTENTION,
     CUTTING,
@@ -41,12 +42,14 @@ from rcdiag.table.schema import (
     COLUMNS,
     ENTROPY,
     EXPERTS,
+    LISTS_OF_IDS,
     NUMBER,
     TOKEN_FLOATS,
     column_spec,
     with_versions_as_numbers,
 )
 from rcdiag.table.token_columns import check_ids, check_lengths, check_mask
+from rcdiag.table.trajectories import Ragged, segment_sum
 
 # A name that is this like one of rcdiag's is a slip of the pen, and no column of the user's own.
 SLIP = 0.85
@@ -182,7 +185,7 @@ def _is_per_token(name: str, value: Any) -> bool:
     if name == "policy_version":
         first = next((row for row in value if row is not None), None) if _is_rows(value) else None
         return hasattr(first, "__len__") and not isinstance(first, str)
-    return spec is TOKEN_FLOATS or spec is EXPERTS or name == MASK
+    return spec in (TOKEN_FLOATS, EXPERTS, LISTS_OF_IDS) or name == MASK
 
 
 def _row_column(name: str, value: Any, rows: int) -> pa.Array:
@@ -354,6 +357,8 @@ def _of_matrix(
             f"column j of every matrix belongs to column j of `{IDS}`",
         )
     flat = where.values(matrix)
+    if column_spec(name) is LISTS_OF_IDS and flat.ndim == 2:  # filled up with -1
+        return _lists_of_ids(name, unpadded(flat), where.lengths)
     if column_spec(name) is EXPERTS:
         return _nested(name, flat.reshape(len(flat), -1), where.lengths)
     _check_flat(name, flat, where.lengths)
@@ -364,6 +369,9 @@ def _of_lists(name: str, value: list[Any]) -> pa.ListArray:
     null = np.array([row is None for row in value], dtype=np.bool_)
     lengths = np.array([0 if row is None else len(row) for row in value], dtype=np.int64)
     filled = [row for row in value if row is not None]
+    if column_spec(name) is LISTS_OF_IDS:
+        column = _lists_of_ids(name, _kept_ids(name, filled), lengths)
+        return _with_nulls(column, pa.array(null)) if null.any() else column
     if column_spec(name) is EXPERTS:
         parts = [
             _experts_of(name, number, row) for number, row in enumerate(value) if row is not None
@@ -385,10 +393,15 @@ def _of_lists(name: str, value: list[Any]) -> pa.ListArray:
     if null.any():
         if name in (IDS, MASK, PROMPT):
             raise wrong(name, int(np.argmax(null)), "None", "of no tokens it is an empty list")
-        import pyarrow.compute as pc
-
-        column = pc.if_else(pa.array(null), pa.scalar(None, column.type), column)
+        column = _with_nulls(column, pa.array(null))
     return column
+
+
+def _with_nulls(column: pa.ListArray, null: pa.BooleanArray) -> pa.ListArray:
+    """Return a column that is null where `null` holds."""
+    import pyarrow.compute as pc
+
+    return pc.if_else(null, pa.scalar(None, column.type), column)
 
 
 def _experts_of(name: str, number: int, row: Any) -> NDArray[Any]:
@@ -399,6 +412,23 @@ def _experts_of(name: str, number: int, row: Any) -> NDArray[Any]:
         raise wrong(
             name, number, "its tokens have unlike numbers of experts", "layers x k for each token"
         ) from error
+
+
+def _kept_ids(name: str, rows: Sequence[Any]) -> Ragged:
+    """Return the ids of all rows' tokens behind each other; None for a token is no ids."""
+    by_token = [() if ids is None else ids for row in rows for ids in row]
+    try:
+        return kept_ids_of(by_token)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise wrong(
+            name, None, f"it is not a list of ids for each token ({error})", "give lists of ids"
+        ) from error
+
+
+def _lists_of_ids(name: str, kept: Ragged, lengths: NDArray[np.int64]) -> pa.ListArray:
+    """Return ids of tokens as lists of lists for each row."""
+    check_ids(name, kept.values, segment_sum(kept.lengths, lengths), wrong)
+    return ragged(ragged(kept.values, kept.lengths), lengths)
 
 
 def _flat(name: str, rows: Sequence[Any]) -> NDArray[Any]:

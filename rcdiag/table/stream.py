@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import as_numpy
 from rcdiag.table.hashing import hashed_texts, mixed
-from rcdiag.table.schema import has_token_lists, is_list
+from rcdiag.table.kept_ids import check_kept_ids
+from rcdiag.table.schema import KEPT_IDS, has_token_lists, is_list
 from rcdiag.table.table import RowBatch, RowRange, Table
 from rcdiag.table.token_columns import check_ids, check_lengths, check_mask, in_file
 from rcdiag.table.trajectories import Ragged, Trajectories, segment_sum
@@ -117,7 +118,7 @@ def columns_needed(
     """Return the columns of `names` that are read.
 
     `prompts` adds the prompts, `details` rewards, advantages, ids and the entropies of `policies`,
-    `origin` how each row was sampled.
+    `origin` how each row was sampled, and the kept ids of `policies`.
     """
     columns = ["response_ids", *ROW_COLUMNS, *(f"{policy}_log_probs" for policy in policies)]
     if prompts:
@@ -125,7 +126,7 @@ def columns_needed(
     if details:
         columns += [*DETAIL_COLUMNS, *(f"{policy}_entropy" for policy in policies)]
     if origin:
-        columns += ORIGIN_COLUMNS
+        columns += [*ORIGIN_COLUMNS, *(f"{policy}_kept_ids" for policy in policies)]
     return [name for name in columns if name in names]
 
 
@@ -146,6 +147,11 @@ def decode(batch: RowBatch, policies: Sequence[str] = ()) -> Trajectories:
             "Write a row for each response",
         )
     mask = _mask(batch, response_ids)
+    lists = {
+        name: _lists_of_tokens(batch, name, response_ids) for name in names if has_token_lists(name)
+    }
+    for name in filter(KEPT_IDS.fullmatch, lists):
+        check_kept_ids(name, lists[name], response_ids, mask, batch.where)
     return Trajectories(
         first_row=batch.first_row,
         rows=batch.rows,
@@ -180,11 +186,7 @@ def decode(batch: RowBatch, policies: Sequence[str] = ()) -> Trajectories:
         engine=_texts(batch, "engine") if "engine" in names else None,
         finish_reason=_texts(batch, "finish_reason") if "finish_reason" in names else None,
         policy_version=_versions(batch, response_ids) if "policy_version" in names else None,
-        token_lists={
-            name: _lists_of_tokens(batch, name, response_ids)
-            for name in names
-            if has_token_lists(name)
-        },
+        token_lists=lists,
     )
 
 

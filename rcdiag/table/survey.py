@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.table.arrow import as_numpy
+from rcdiag.table.kept_ids import by_row, check_all_recorded
 from rcdiag.table.readers.footer import RowGroup
 from rcdiag.table.readers.parquet import open_parquet, read_whole, row_groups_of
+from rcdiag.table.schema import KEPT_IDS
 from rcdiag.table.stream import columns_needed, decode, floats, hashed, token_ids
 from rcdiag.table.table import RowBatch, RowRange, Table, TableFile
 from rcdiag.table.trajectories import ModelLimits, Ragged, Trajectories
@@ -222,6 +224,7 @@ class Survey(Struct, frozen=True, kw_only=True):
     response_lengths: NDArray[np.int64]  # [sequences]
     sampled_tokens: int  # unmasked response tokens
     rows_without_temperature: int
+    ids_in_lists: int = 0  # in the columns with a list for each token that engines read
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -245,20 +248,30 @@ class Survey(Struct, frozen=True, kw_only=True):
         return ranges
 
 
-def survey(dump: Table, limits: Sequence[ModelLimits]) -> Survey:
-    """Check every row against the models that are to score it, and measure the table."""
-    dump.require("prompt_ids")
-    names = columns_needed(dump.schema.names, (), prompts=True)
+def survey(dump: Table, limits: Sequence[ModelLimits], reads: Collection[str] = ()) -> Survey:
+    """Check every row against the models that are to score it, and measure the table.
+
+    `reads` are the columns that engines read besides tokens, mask and temperature.
+    """
+    dump.require("prompt_ids", *reads)
+    names = [*columns_needed(dump.schema.names, (), prompts=True), *reads]
     if "sample_id" in dump.schema.names:
         names.append("sample_id")
     unique = UniqueSampleIds()
-    prompts, responses, sampled, unknown = [], [], 0, 0
+    prompts, responses, sampled, unknown, ids_in_lists = [], [], 0, 0, 0
     for batch in dump.batches(names):
         unique.add(batch)
         rows = decode(batch)
         _check_rows(batch, rows)
         for limit in limits:
             check_limits(rows, limit, batch.where)
+        _check_sampling(batch, rows)
+        for name, lists in rows.token_lists.items():
+            ids_in_lists += len(lists.values)
+            if KEPT_IDS.fullmatch(name):
+                check_all_recorded(rows, name, batch.where)
+                for limit in limits:
+                    _check_ids(batch.where, name, by_row(lists, rows), limit)
         assert rows.prompt_ids is not None
         prompts.append(rows.prompt_ids.lengths)
         responses.append(rows.response_ids.lengths)
@@ -275,6 +288,7 @@ def survey(dump: Table, limits: Sequence[ModelLimits]) -> Survey:
         response_lengths=np.concatenate(responses),
         sampled_tokens=sampled,
         rows_without_temperature=unknown,
+        ids_in_lists=ids_in_lists,
     )
 
 
@@ -321,6 +335,18 @@ def _check_rows(batch: RowBatch, rows: Trajectories) -> None:
             "response token has nothing before it to be scored from",
             hint="store at least the beginning-of-sequence token as the prompt",
         )
+
+
+def _check_sampling(batch: RowBatch, rows: Trajectories) -> None:
+    """Refuse a row whose kept sets cannot be made for want of a sampling parameter."""
+    for name, values in rows.sampling.items():
+        unknown = np.isnan(values)
+        if unknown.any():
+            raise RcdiagError(
+                f"{batch.where(int(np.argmax(unknown)))}: column `{name}` is null, so that its "
+                "kept sets are unknown",
+                hint="write 1 for top_p, -1 for top_k and 0 for min_p where they were off",
+            )
 
 
 def _check_ids(where: Callable[[int], str], name: str, ids: Ragged, limit: ModelLimits) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import lengths_of
-from rcdiag.table.schema import EXPERTS, TOKEN_FLOATS, column_spec
+from rcdiag.table.schema import EXPERTS, LISTS_OF_IDS, TOKEN_FLOATS, column_spec
 
 # No vocabulary is so large; sums by token id are arrays of the largest id.
 MOST_TOKEN_IDS = 1 << 20
@@ -34,7 +34,7 @@ def in_file(where: Callable[[int], str]) -> Refuse:
 
 def has_value_by_token(name: str, kind: pa.DataType) -> bool:
     """Tell whether a column of a type has a value for each response token."""
-    if column_spec(name) in (TOKEN_FLOATS, EXPERTS) or name == "response_mask":
+    if column_spec(name) in (TOKEN_FLOATS, EXPERTS, LISTS_OF_IDS) or name == "response_mask":
         return not pt.is_null(kind)
     return name == "policy_version" and pt.is_nested(kind)  # of each row, or of each token
 

@@ -74,6 +74,11 @@ class Ragged:
     def row(self, index: int) -> NDArray[Any]:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
+    def slice(self, start: int, stop: int) -> Ragged:
+        """Return the lists from `start` to before `stop`."""
+        offsets = self.offsets[start : stop + 1]
+        return Ragged(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

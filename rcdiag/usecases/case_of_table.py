@@ -180,6 +180,7 @@ def _in_sample(row: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
 def _case(rows: Trajectories, policies: Sequence[str], sampler: str, trainer: str | None) -> Case:
     """Make a case of some rows, with the log-probs of some policies and the prompts."""
     version = rows.policy_version
+    kept = rows.token_lists.get(f"{sampler}_kept_ids")
     return Case(
         sampler=sampler,
         trainer=trainer,
@@ -189,6 +190,7 @@ def _case(rows: Trajectories, policies: Sequence[str], sampler: str, trainer: st
         mask=rows.mask,
         log_probs={name: rows.log_probs[name] for name in policies},
         entropy={name: rows.entropy[name] for name in policies if name in rows.entropy},
+        kept_size=None if kept is None else kept.lengths,
         prompt_ids=rows.prompt_ids,
         facts=RowFacts(
             step=rows.step,

@@ -90,3 +90,11 @@ def test_log_probs_of_other_tokens_are_refused():
 def test_as_many_parameters_as_requests():
     with pytest.raises(RcdiagError, match="2 sampling parameters for 1 requests"):
         columns_of([output(completion([5], 1))], [None, None])
+
+
+def test_sampling_masks_are_recorded_as_kept_ids():
+    """As an engine with `return_sampling_mask` returns them, `vllm.outputs.SamplingMask`."""
+    given = completion([5, 6], 2)
+    given.sampling_mask = SimpleNamespace(token_ids=[[5, 9], [6]])
+    assert columns_of([output(given)])["rollout_kept_ids"] == [[[5, 9], [6]]]
+    assert "rollout_kept_ids" not in columns_of([output(completion([5], 1))])

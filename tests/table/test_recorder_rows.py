@@ -222,6 +222,38 @@ def test_versions_and_experts_by_token():
     assert rows.schema.field("old_routed_experts").type == pa.list_(pa.list_(pa.uint16()))
 
 
+def test_kept_ids_are_lists_of_lists_or_a_padded_tensor():
+    rows = rows_of(
+        {
+            "response_ids": np.array([[1, 2], [3, 0]]),
+            "lengths": [2, 1],
+            "rollout_kept_ids": [[[1, 5], np.array([2])], [None]],
+            "other_kept_ids": np.array([[[1, 5], [2, -1]], [[3, 4], [-1, -1]]]),
+            "late_kept_ids": [[[1], [2]], None],
+        }
+    )
+    assert rows["rollout_kept_ids"].to_pylist() == [[[1, 5], [2]], [[]]]
+    assert rows["other_kept_ids"].to_pylist() == [[[1, 5], [2]], [[3, 4]]]
+    assert rows["late_kept_ids"].to_pylist() == [[[1], [2]], None]
+    assert rows.schema.field("rollout_kept_ids").type == pa.list_(pa.list_(pa.int32()))
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        ([[[1], [2]], [[3], [4]]], "row 1 of the batch: 2 values for 1 tokens"),
+        ([[[1], [2]], [[-3]]], "row 1 of the batch: it holds token id -3"),
+        ([[[1], [2]], [["3 4"]]], "it is not a list of ids for each token"),
+        ([[1, 2], [3]], "it is not a list of ids for each token"),
+    ],
+)
+def test_kept_ids_of_another_shape_are_refused(kept, message):
+    columns = {"response_ids": [[1, 2], [3]], "rollout_kept_ids": kept}
+    with pytest.raises(RcdiagError) as caught:
+        rows_of(columns)
+    assert message in caught.value.message
+
+
 def test_float64_is_kept_where_float32_would_change_it():
     exact, other = -0.5, -0.1
     for values, kind in (([exact], pa.float32()), ([other], pa.float64())):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rcdiag.diagnosis.case import PairTokens
 from rcdiag.diagnosis.causes.cause import (
     CLEAR,
+    EXACT,
     LIKELY,
     Suspicion,
     fact,
@@ -15,7 +18,7 @@ from rcdiag.diagnosis.causes.cause import (
     shipped,
     shipped_family,
 )
-from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features import Features, RecordedKeptSets
 from rcdiag.diagnosis.thresholds import (
     ALL,
     BY_ITS_ERROR,
@@ -72,6 +75,12 @@ def _kept_set(features: Features) -> Suspicion | None:
     """Detect log-probs that were renormalised over a kept set at all positions."""
     if not features.log_ratios.show_sampling:
         return None
+    kept = features.kept_sets
+    if kept is not None and kept.sampler_is_over_them is not None:
+        over_both = kept.sampler_is_over_them and kept.trainer_is_over_them
+        return (
+            _from_kept_ids(features, kept) if kept.sampler_is_over_them and not over_both else None
+        )
     if sets_of_one(features, features.case.sampler) and not sets_of_one(
         features, features.case.trainer
     ):
@@ -84,15 +93,16 @@ def _kept_set(features: Features) -> Suspicion | None:
         return None
     if features.shared_prefixes is not None and features.shared_prefixes.is_one_power:
         return None  # a kept set does not change the log-prob differences within one context
+    words, evidence = _replayed(kept)
     return Suspicion(
         confidence=CLEAR,
         message="Recorded log-probs lack a part of what the trainer expects, as over a kept set: "
-        "E[ratio] is "
-        f"{mean_ratio(mean)} ({z:+.0f} standard errors from 1), log-ratios are at most noise "
-        f"above 0 and at least {low:.2f}.",
+        f"E[ratio] is {mean_ratio(mean)}{words} ({z:+.0f} standard errors from 1), log-ratios are "
+        f"at most noise above 0 and at least {low:.2f}.",
         evidence=[
             mean_ratio_fact(log_ratios, "the mean mass that the kept set holds"),
             fact("log-ratios", "one sign and bounded", low=low, high=high),
+            *evidence,
         ],
         also_possible=[
             *KEPT_SET_SLUGS,
@@ -101,6 +111,52 @@ def _kept_set(features: Features) -> Suspicion | None:
             "vocabulary-padding",
         ],
     )
+
+
+def _from_kept_ids(features: Features, kept: RecordedKeptSets) -> Suspicion:
+    """Say what the kept ids prove: a set of one token is certain for the sampler's record alone."""
+    mean = mean_ratio(features.log_ratios.ratio_mean[0])
+    words, evidence = _replayed(kept)
+    proof = (
+        f", {kept.mean_size:.3g} on the mean: {kept.of_one:,} tokens that were the only ones left "
+        f"are recorded as certain, and the trainer gives them {kept.trainer_of_one:.3f} nats"
+    )
+    return Suspicion(
+        confidence=EXACT,
+        message="Recorded log-probs are renormalised over the kept ids"
+        f"{'' if evidence else proof}. E[ratio] is {mean}{words}.",
+        evidence=[
+            kept.fact("the record is over the kept ids, the trainer's log-probs are not"),
+            mean_ratio_fact(features.log_ratios, "the mean mass that the kept set holds"),
+            *evidence,
+        ],
+        also_possible=KEPT_SET_SLUGS,
+    )
+
+
+def _replayed(kept: RecordedKeptSets | None) -> tuple[str, list[dict[str, Any]]]:
+    """Say what log-probs over the same kept ids change: behind E[ratio], and as evidence.
+
+    Both are empty where no policy was scored over them.
+    """
+    replay = None if kept is None else kept.replay
+    if replay is None:
+        return "", []
+    words = (
+        f" over the whole vocabulary (kept mass {mean_ratio(replay.kept_mass)}) and "
+        f"{mean_ratio(replay.ratio_mean)} over the kept ids (`{replay.policy}`); outside of 0.9 to "
+        f"1.1 are {replay.outside_before:.1%} and {replay.outside:.1%} of the ratios"
+    )
+    evidence = fact(
+        "E[ratio] over the kept ids",
+        "1 where nothing else differs",
+        policy=replay.policy,
+        value=replay.ratio_mean,
+        kept_mass=replay.kept_mass,
+        outside=replay.outside,
+        outside_before=replay.outside_before,
+    )
+    return words, [evidence]
 
 
 def _from_certain_tokens(features: Features) -> Suspicion | None:
@@ -137,6 +193,9 @@ def _which_kept_set(features: Features) -> tuple[str, Suspicion] | None:
     suspicion = _kept_set(features)
     if suspicion is None:
         return None
+    kept = features.kept_sets
+    if kept is not None and kept.same_size is not None:
+        return "top-k-renormalised", suspicion
     return declared_kept_set(features) or "truncated-law", suspicion
 
 

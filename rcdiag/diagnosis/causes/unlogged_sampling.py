@@ -16,7 +16,7 @@ from rcdiag.diagnosis.causes.cause import (
 )
 from rcdiag.diagnosis.causes.kept_sets import declared_kept_set, sets_of_one
 from rcdiag.diagnosis.causes.temperatures import MOST_OF_SQUARES
-from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features import Features, RecordedKeptSets
 from rcdiag.diagnosis.features.log_ratios import FEWEST_TO_JUDGE, VISIBLE
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MUCH_LARGER, SLIGHT
 from rcdiag.formats import mean_ratio
@@ -34,6 +34,9 @@ def _unlogged(features: Features) -> tuple[str, Suspicion] | None:
     """
     if not features.log_ratios.show_sampling or features.log_ratios.rms > SLIGHT:
         return None
+    kept = features.kept_sets
+    if kept is not None and kept.sampler_is_over_them is not None:
+        return None if kept.sampler_is_over_them else _unlogged_by_kept_ids(kept)
     stated = _unlogged_by_metadata(features)
     if stated is not None:
         return stated
@@ -121,6 +124,18 @@ def _unlogged_by_kept_set(features: Features) -> tuple[str, Suspicion] | None:
             mean_ratio_fact(log_ratios, "no mass is missing from the record"),
             fact("top_p of the rows", "the table says so", declared=value),
         ],
+    )
+
+
+def _unlogged_by_kept_ids(kept: RecordedKeptSets) -> tuple[str, Suspicion]:
+    """Take a record whose tokens were the only ones in their kept sets, and are not certain."""
+    return "top-p-silent", Suspicion(
+        confidence=EXACT,
+        message=f"The sampler left {kept.mean_size:.3g} tokens on the mean, and one alone for "
+        f"{kept.of_one:,} of {kept.tokens:,} tokens, which were certain; they are recorded with "
+        f"{kept.sampler_of_one:.3f} nats on the mean, so both columns are of the whole "
+        "distribution.",
+        evidence=[kept.fact("a record over the kept ids would be 0 where one token was left")],
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,6 +12,7 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.case import Case, rms
 from rcdiag.diagnosis.features.alignment import Alignment
 from rcdiag.diagnosis.features.declared import Declared
+from rcdiag.diagnosis.features.kept_sets import RecordedKeptSets, recorded_kept_sets
 from rcdiag.diagnosis.features.location import MismatchLocation, Onset
 from rcdiag.diagnosis.features.log_ratios import ENGINE_NOISE, LARGE_MISMATCH, LogRatios
 from rcdiag.diagnosis.features.shared_prefixes import SharedPrefixes, shared_prefixes_of
@@ -17,6 +20,7 @@ from rcdiag.diagnosis.features.storage import StoredColumn, stored_column
 from rcdiag.diagnosis.features.turns import TurnMismatch, mismatch_by_turn
 from rcdiag.diagnosis.thresholds import ENOUGH, MANY_TIMES
 from rcdiag.diagnosis.validity import Validity, validity_of
+from rcdiag.engines.kept_sets import SUPPORT
 
 __all__ = [
     "ENGINE_NOISE",
@@ -27,6 +31,7 @@ __all__ = [
     "LogRatios",
     "MismatchLocation",
     "Onset",
+    "RecordedKeptSets",
     "SharedPrefixes",
     "StoredColumn",
     "TurnMismatch",
@@ -78,6 +83,11 @@ class Features(Struct, frozen=True, dict=True):
         return (before, after) if before <= ENGINE_NOISE and after >= MANY_TIMES * before else None
 
     @cached_property
+    def kept_sets(self) -> RecordedKeptSets | None:
+        """Return what the recorded kept sets say of the log-probs; None without any."""
+        return recorded_kept_sets(self.case, over_kept_sets(self.case.metadata))
+
+    @cached_property
     def by_turn(self) -> TurnMismatch:
         """Return the mismatch of each turn of the responses."""
         return mismatch_by_turn(self.alignment, self.log_ratios.values)
@@ -107,13 +117,25 @@ class Features(Struct, frozen=True, dict=True):
         return LogRatios(replace(self.case, sampler=sampler, trainer=trainer).tokens)
 
 
+def over_kept_sets(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return the policies that were scored over kept sets, and whose these are, by metadata."""
+    options = {
+        name: about.get("options") or {} for name, about in metadata.get("policies", {}).items()
+    }
+    return {name: str(given[SUPPORT]) for name, given in options.items() if SUPPORT in given}
+
+
 def rescored_policies(case: Case) -> tuple[str | None, str | None]:
     """Return the policies scored anew with the sampler's engine and with the trainer's model.
 
     Metadata says which backend scored a policy; else its name does: `vllm_bf16`, `hf_fp32`.
     """
-    others = [name for name in case.log_probs if name not in (case.sampler, case.trainer)]
     about = case.metadata.get("policies", {})
+    others = [
+        name
+        for name in case.log_probs
+        if name not in (case.sampler, case.trainer, *over_kept_sets(case.metadata))
+    ]
     backend = {name: str(about.get(name, {}).get("backend", "")) for name in others}
 
     def first(*words: str) -> str | None:

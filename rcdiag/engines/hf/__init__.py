@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.engines.backend import Backend, LadderRung, Option, OtherBatches, is_low_precision
+from rcdiag.engines.kept_sets import OWN, SUPPORT, check_support, kept_sets_from
 from rcdiag.engines.spec import PolicySpec
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ HF = Backend(
             takes=("float32", "logits"),
             shown="{} division",
         ),
+        SUPPORT: Option(
+            says="the tokens that the softmax is over: rollout, or another policy, for those "
+            f"in rollout_kept_ids, {OWN} for what the row's top_p, top_k and min_p leave here",
+            shown="over {} kept sets",
+        ),
         "device": Option(says="cpu or cuda; by default the GPU where there is one"),
         "batch_tokens": Option(says="tokens of one forward, padding included", takes=int),
         "compile": Option(says="run the model through torch.compile", takes=bool),
@@ -63,4 +69,6 @@ HF = Backend(
     packages={"torch": "2.8", "transformers": "4.57", "accelerate": "1.4"},
     other_batches=OtherBatches(option="batch_tokens", size=1021, smaller=509),
     own_place=_own_place,
+    check=check_support,
+    reads=kept_sets_from,
 )

@@ -25,6 +25,7 @@ from rcdiag.engines.hf.model import (
     head_is_known,
     load_model,
 )
+from rcdiag.engines.hf.support import KeptSets, kept_sets_of
 from rcdiag.engines.matmul import (
     ROUNDED,
     RoundedProducts,
@@ -65,11 +66,18 @@ class HfEngine:
         tokens, starts = whole_sequences(trajectories)
         lengths = np.array([len(row) for row in tokens])
         responses = trajectories.response_ids.lengths
+        kept = kept_sets_of(self.spec, trajectories)
+        first = trajectories.response_ids.offsets
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
         for rows in length_buckets(np.where(responses > 0, lengths, 0), self.batch_tokens):
             temperature = trajectories.scoring_temperature[rows]
+            own = kept and kept.take(
+                np.concatenate([np.arange(first[row], first[row + 1]) for row in rows])
+            )
             with self._out_of_memory(lengths[rows]):
-                values = self._score_bucket([tokens[r] for r in rows], starts[rows], temperature)
+                values = self._score_bucket(
+                    [tokens[r] for r in rows], starts[rows], temperature, own
+                )
             split = np.split(values, np.cumsum(responses[rows])[:-1])
             for row, row_scores in zip(rows, split, strict=True):
                 scores[row] = row_scores
@@ -102,7 +110,11 @@ class HfEngine:
         }
 
     def _score_bucket(
-        self, tokens: list[NDArray[Any]], starts: NDArray[Any], temperature: NDArray[Any]
+        self,
+        tokens: list[NDArray[Any]],
+        starts: NDArray[Any],
+        temperature: NDArray[Any],
+        kept_sets: KeptSets | None,
     ) -> NDArray[np.float32]:
         """Score a few sequences, padded on the right: [response tokens, 1 + entropy + 2 top_k].
 
@@ -126,6 +138,7 @@ class HfEngine:
                 self.vocab_size,
                 torch.from_numpy(ids[rows, columns]),
                 torch.from_numpy(temperature[rows]),
+                kept_sets=kept_sets,
                 low_division=self.options.get("division") == "logits",
                 **self._score_options(),
             )

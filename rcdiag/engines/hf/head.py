@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from rcdiag.engines.hf.support import KeptSets
 
 # Logits are made for this many values at a time, whatever the vocabulary: 16 MB in float32 on a
 # CPU, which stay near its caches (a third quicker than 64 MB, measured), 256 MB on a GPU.
@@ -24,10 +27,13 @@ def token_scores(
     entropy: bool,
     top_k: int,
     low_division: bool = False,
+    kept: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Score `targets` under softmax(logits / temperature), in float32.
 
     With `low_division` the temperature and the quotient are rounded to the dtype of the logits.
+    With `kept` the softmax is over the tokens for which `kept(logits / temperature)` [rows,
+    vocabulary] is true; all others have probability 0.
 
     logits [rows, vocabulary], targets [rows], temperature [rows] (on the CPU) ->
     [rows, 1 + entropy + 2 top_k]: the target's log-prob (nats, clamped to 0 from above, where only
@@ -38,11 +44,14 @@ def token_scores(
     if bool((temperature != 1.0).any()):
         scaled = scaled / temperature[:, None].to(scaled.device, scaled.dtype)
     scaled = scaled.float()
+    if kept is not None:
+        scaled = scaled.masked_fill(~kept(scaled), -torch.inf)
     normalizer = scaled.logsumexp(dim=-1)
     target_logits = scaled.gather(1, targets[:, None].to(logits.device)).squeeze(1)
     columns = [(target_logits - normalizer).clamp(max=0.0)[:, None]]
     if entropy:
-        mean_logit = (torch.softmax(scaled, dim=-1) * scaled).sum(dim=-1)
+        finite = scaled if kept is None else scaled.clamp(min=torch.finfo(torch.float32).min)
+        mean_logit = (torch.softmax(scaled, dim=-1) * finite).sum(dim=-1)
         columns.append((normalizer - mean_logit)[:, None])
     if top_k:
         best, ids = scaled.topk(top_k, dim=-1)
@@ -56,15 +65,21 @@ def scores_in_chunks(
     vocab_size: int,
     targets: Tensor,
     temperature: Tensor,
+    *,
+    kept_sets: KeptSets | None = None,
     **options: Any,
 ) -> Tensor:
-    """Score hidden states [rows, width] as `token_scores` does, a few rows' logits at a time."""
+    """Score hidden states [rows, width] as `token_scores` does, a few rows' logits at a time.
+
+    `kept_sets` are those of the rows.
+    """
     step = rows_at_once(hidden.device.type, vocab_size)
     scores = []
     for start in range(0, len(hidden), step):
         rows = slice(start, start + step)
         logits = to_logits(hidden[rows])
-        scores.append(token_scores(logits, targets[rows], temperature[rows], **options))
+        kept = None if kept_sets is None else partial(kept_sets.mask, rows)
+        scores.append(token_scores(logits, targets[rows], temperature[rows], kept=kept, **options))
     return torch.cat(scores)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rcdiag.engines.backend import Backend, LadderRung, Option, OtherBatches, is_low_precision
+from rcdiag.engines.kept_sets import SUPPORT
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 
@@ -28,6 +29,12 @@ def _own_place(about: Mapping[str, Any]) -> LadderRung | None:
 
 def _check(spec: PolicySpec) -> None:
     """Refuse options with which vLLM's log-probs are wrong, or do not come back."""
+    if SUPPORT in spec.options:
+        raise RcdiagError(
+            f"policy `{spec.name}`: {SUPPORT}={spec.options[SUPPORT]}: vLLM scores the whole "
+            "distribution alone",
+            hint=f"{spec.name}=hf:float32,{SUPPORT}={spec.options[SUPPORT]}",
+        )
     for key in ("enable_prefix_caching", "speculative_config"):
         if spec.options.get(key):
             raise RcdiagError(

@@ -20,6 +20,7 @@ from rcdiag.table.arrow import IDS
 from rcdiag.table.readers.jsonl import Bit, Id, bits, floats
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Notes
+from rcdiag.table.trajectories import Ragged
 
 FIELDS = 9  # that every micro-batch has; those behind them may be left out
 PACKED = "sequences were packed into micro-batches, and are taken apart by their lengths"
@@ -37,6 +38,13 @@ class RoutedExperts(msgspec.Struct, array_like=True, gc=False):
     data: bytes
     shape: list[int]
     dtype: str
+
+
+class SamplingMask(msgspec.Struct, array_like=True, gc=False):
+    """The kept ids of all tokens and how many each token has, as the bytes of int32 arrays."""
+
+    ids: bytes
+    counts: bytes
 
 
 class TrainerMicroBatch(msgspec.Struct, array_like=True, gc=False):
@@ -57,6 +65,8 @@ class TrainerMicroBatch(msgspec.Struct, array_like=True, gc=False):
     mm_token_type_ids: Any = None
     rl_weights: list[float] | None = None
     ce_weights: list[float] | None = None
+    ref_kl_weights: list[float] | None = None
+    sampling_mask: SamplingMask | None = None
 
 
 def is_batches(peek: Peek) -> bool:
@@ -93,11 +103,12 @@ def batch_rows(file: Path, step: int | None, notes: Notes) -> Iterator[tuple[int
     number = 0
     for place, batch in enumerate(batches):
         where = f"{file}, micro-batch {place}"
-        experts = _experts(batch, where)
+        experts, kept = _experts(batch, where), _kept_ids(batch, where)
         start = 0
         for length in _lengths(batch, where):
             notes.change(PACKED, 1)
-            if row := _row(batch, slice(start, start + length), experts, where, notes):
+            tokens = slice(start, start + length)
+            if row := _row(batch, tokens, experts, kept, where, notes):
                 yield number, {**row, "step": step}
             start += length
             number += 1
@@ -140,10 +151,27 @@ def _experts(batch: TrainerMicroBatch, where: str) -> NDArray[np.integer] | None
     return values
 
 
+def _kept_ids(batch: TrainerMicroBatch, where: str) -> Ragged | None:
+    """Return the kept ids of all tokens; None without them."""
+    packed = batch.sampling_mask
+    if packed is None:
+        return None
+    try:
+        ids, counts = (np.frombuffer(part, "<i4") for part in (packed.ids, packed.counts))
+    except ValueError as error:
+        raise _wrong(where, f"sampling_mask has no 32-bit numbers ({error})") from error
+    if len(counts) < sum(batch.sequence_lengths) or counts.min(initial=0) < 0:
+        raise _wrong(where, f"sampling_mask has {len(counts)} counts, or counts below 0")
+    if counts.sum() != len(ids):
+        raise _wrong(where, f"sampling_mask has {len(ids)} ids, and counts of {counts.sum()}")
+    return Ragged(ids, np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]))
+
+
 def _row(
     batch: TrainerMicroBatch,
     tokens: slice,
     experts: NDArray[np.integer] | None,
+    kept: Ragged | None,
     where: str,
     notes: Notes,
 ) -> dict[str, Any] | None:
@@ -173,5 +201,6 @@ def _row(
         "advantages": floats(batch.advantages[response]),
         "temperature": temperatures.pop() if len(temperatures) == 1 else None,
         "rollout_routed_experts": None if experts is None else experts[response],
+        "rollout_kept_ids": kept and kept.slice(response.start, response.stop),
         "env_name": batch.env_names[first] if first < len(batch.env_names) else None,
     }

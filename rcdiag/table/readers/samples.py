@@ -14,6 +14,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import BITS, FLOATS, IDS
 from rcdiag.table.readers.reader import DAMAGED
 from rcdiag.table.readers.safe import StoredTensor
+from rcdiag.table.trajectories import Ragged
 
 LARGEST_ID = 2**31 - 1
 
@@ -114,6 +115,22 @@ class Fields(Struct, frozen=True):
         of_response = array[prompt:]
         made[: len(of_response)] = of_response
         return made
+
+    def kept_ids(self, ids: str, offsets: str, length: int) -> Ragged | None:
+        """Return the kept ids of response tokens, [length]; None where they are not there.
+
+        Those of token i are `ids[offsets[i]:offsets[i + 1]]`.
+        """
+        values, ends = self.ids(ids), self._array(offsets, "iu")
+        if values is None and ends is None:
+            return None
+        if values is None or ends is None:
+            raise self.wrong(offsets if ends is None else ids, "is not there")
+        if len(ends) != length + 1:
+            raise self.wrong(offsets, f"has {len(ends)} values for {length} tokens and the end")
+        if ends[0] != 0 or ends[-1] != len(values) or (np.diff(ends) < 0).any():
+            raise self.wrong(offsets, f"does not lead from 0 to the {len(values)} ids of `{ids}`")
+        return Ragged(values, ends.astype(np.int64))
 
     def _array(self, name: str, kinds: str) -> NDArray[Any] | None:
         """Return a list or tensor of one dimension whose numbers are of some kinds of NumPy's."""

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.kept_ids import kept_ids_of
 from rcdiag.table.readers.gather import gathering
 from rcdiag.table.readers.jsonl import Id, Int, check_length, floats, ids, records
 from rcdiag.table.readers.peek import Peek
@@ -19,6 +20,10 @@ EMPTY = "a response without any token is left out"
 NO_PROMPT = (
     "the prompt's token ids are not in a response: they are with `return_prompt_token_ids: true`, "
     "with `logprob_start_len: 0`, or with the request's `input_ids` beside it"
+)
+OVER_KEPT = (
+    "rollout_log_probs are `output_token_sampling_logprobs`, over the kept ids, as the response "
+    "has them too"
 )
 ASK = "send the request with `return_logprob: true`, and keep the whole response"
 
@@ -35,6 +40,9 @@ class Meta(msgspec.Struct):
     weight_version: str | Int | None = None
     output_token_logprobs: list[LogProb] | None = None
     input_token_logprobs: list[LogProb] | None = None
+    output_token_sampling_mask: list[list[Id]] | None = None  # kept ids
+    # Log-probs over them: of the sampled token, or of every kept id.
+    output_token_sampling_logprobs: list[float | list[float]] | None = None
 
 
 class SglangResponse(msgspec.Struct):
@@ -74,7 +82,13 @@ def _row(
     prompt = _prompt(response, meta, where) or (tokens_in(request.input_ids) if request else None)
     if prompt is None:
         notes.change(NO_PROMPT, 1)
-    log_probs = None if recorded is None else [value for value, _, _ in recorded]
+    kept = meta.output_token_sampling_mask
+    check_length(kept, len(tokens), where, "output_token_sampling_mask", "output_ids")
+    log_probs = _over_kept_ids(meta, tokens, where)
+    if log_probs is not None:
+        notes.change(OVER_KEPT, 1)
+    elif recorded is not None:
+        log_probs = [value for value, _, _ in recorded]
     if log_probs is not None and None in log_probs:
         raise RcdiagError(
             f"{where}: `output_token_logprobs[{log_probs.index(None)}]` has no log-prob", hint=ASK
@@ -86,9 +100,31 @@ def _row(
         "prompt_ids": None if prompt is None else ids(prompt),
         "response_ids": ids(tokens),
         "rollout_log_probs": None if log_probs is None else floats(log_probs),
+        "rollout_kept_ids": None if kept is None else kept_ids_of(kept),
         "finish_reason": finish.type if isinstance(finish, Finish) else finish,
         "policy_version": int(version) if is_number else None,
     }
+
+
+def _over_kept_ids(meta: Meta, tokens: list[int], where: str) -> list[float | None] | None:
+    """Return the log-probs of the response over its kept ids; None where they are not there."""
+    kept, log_probs = meta.output_token_sampling_mask, meta.output_token_sampling_logprobs
+    if kept is None or log_probs is None:
+        return None
+    check_length(log_probs, len(tokens), where, "output_token_sampling_logprobs", "output_ids")
+    own: list[float | None] = []
+    for place, (token, ids_there, value) in enumerate(zip(tokens, kept, log_probs, strict=True)):
+        if not isinstance(value, list):
+            own.append(value)
+            continue
+        if token not in ids_there or len(value) != len(ids_there):
+            raise RcdiagError(
+                f"{where}: `output_token_sampling_logprobs[{place}]` has {len(value)} values for "
+                f"{len(ids_there)} ids, which should be those of token {token} among them",
+                hint="ids and log-probs of this response do not belong together",
+            )
+        own.append(value[ids_there.index(token)])
+    return own
 
 
 def _tokens(output: list[int] | None, recorded: list[LogProb] | None, where: str) -> list[int]:

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import experts as experts_of_tokens
-from rcdiag.table.arrow import from_numpy, from_python
+from rcdiag.table.arrow import from_numpy, from_python, ragged
+from rcdiag.table.kept_ids import unpadded
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where, cut_rows
@@ -42,6 +43,8 @@ CLASS, REBUILD = "TrainingInputBatch", "_rebuild_tensor_batch"
 FORMAT = "TensorFormat"  # an enumeration of texts, by which SkyRL 0.4 says how a tensor is stored
 NAMES = foreign((module, name) for module in MODULES for name in (CLASS, REBUILD, FORMAT))
 STEP = re.compile(r"global_step_(\d+)_")
+# Kept ids, [response tokens, most], filled up with -1; a packed tensor from SkyRL 0.4 on.
+SUPPORT = "rollout_sample_support"
 
 # SkyRL's columns of numbers by response token, and the table's.
 FLOATS = {
@@ -129,7 +132,11 @@ def _rows_of(
     if "loss_mask" not in tensors:
         notes.change(NO_MASK, count - fills)
     experts = tensors.get("rollout_expert_indices")
-    width = sequences.shape[1] * (1 + padded.width_of_experts(experts))
+    support = tensors.get(SUPPORT)
+    most_kept = 0
+    if support is not None:
+        most_kept = (support.values if isinstance(support, Jagged) else support).shape[-1]
+    width = sequences.shape[1] * (1 + padded.width_of_experts(experts) + most_kept)
     cut = partial(_token_columns, tensors)
     yield from padded.rows_in_parts(path, np.arange(count - fills), width, facts, cut)
 
@@ -200,6 +207,10 @@ def _token_columns(
             made_up = cut_rows(unknown, rows, response, "router_padding_mask", where) != 0
             values = np.where(made_up[:, None, None], 0, values)
         columns["rollout_routed_experts"] = experts_of_tokens(values, response.lengths)
+    support = tensors.get(SUPPORT)
+    if support is not None:
+        kept = unpadded(cut_rows(support, rows, lengths, SUPPORT, where))
+        columns["rollout_kept_ids"] = ragged(ragged(kept.values, kept.lengths), lengths.lengths)
     return columns
 
 

@@ -20,6 +20,7 @@ from rcdiag.table.readers.parquet import read_whole
 from rcdiag.table.readers.reader import Notes
 from rcdiag.table.readers.safe import foreign, load_torch
 from rcdiag.table.readers.samples import Fields, prompt_and_response, samples_of
+from rcdiag.table.trajectories import Ragged
 
 OPTION = "--save-debug-rollout-data"
 ABORTED = "a sample without any response token (aborted before its first) is left out"
@@ -42,6 +43,12 @@ NO_REMOVED = (
 BYSTANDERS = foreign(("miles.utils.types", name) for name in ("AdapterRef", "RewardSpec"))
 # What a sample's status was made of: the engine's reason for its end.
 FINISH_REASONS = {"completed": "stop", "truncated": "length", "aborted": "abort"}
+
+# Where slime keeps the ids that top-p left, and miles those of any filter (sampling masks).
+KEPT_IDS = (
+    ("rollout_top_p_token_ids", "rollout_top_p_token_offsets"),
+    ("rollout_sampling_mask_ids", "rollout_sampling_mask_offsets"),
+)
 
 Row = dict[str, Any]
 
@@ -90,12 +97,21 @@ def _row(fields: Fields, notes: Notes, reward_key: str | None) -> Row | None:
         "rollout_routed_experts": fields.experts(
             "rollout_routed_experts", len(prompt), len(response)
         ),
+        "rollout_kept_ids": kept_ids(fields, len(response)),
         "reward": _reward(fields, notes, reward_key),
         "group_id": fields.integer("group_index"),
         "sample_index": fields.integer("index"),
         "policy_version": _version(fields.values.get("weight_versions"), notes),
         "finish_reason": FINISH_REASONS.get(status) if isinstance(status, str) else None,
     }
+
+
+def kept_ids(fields: Fields, length: int) -> Ragged | None:
+    """Return the kept ids of a sample, under slime's names or those of miles."""
+    for ids, offsets in KEPT_IDS:
+        if (kept := fields.kept_ids(ids, offsets, length)) is not None:
+            return kept
+    return None
 
 
 def _reward(fields: Fields, notes: Notes, key: str | None) -> float | None:

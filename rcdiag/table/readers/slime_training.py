@@ -19,7 +19,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.reader import Notes
 from rcdiag.table.readers.safe import StoredTensor, load_torch
 from rcdiag.table.readers.samples import Fields, prompt_and_response, samples_of
-from rcdiag.table.readers.slime_rollouts import Row
+from rcdiag.table.readers.slime_rollouts import Row, kept_ids
 
 OPTION = "--save-debug-train-data"
 COPIES = "a sample that several ranks hold is read once"
@@ -190,6 +190,7 @@ def _row(fields: Fields, parts: Mapping[Any, Fields], size: int, notes: Notes) -
     prompt, response = prompt_and_response(fields, "tokens", "response_lengths")
     mask = fields.bits("loss_masks", len(response))
     row: Row = {"prompt_ids": prompt, "response_ids": response}
+    row["rollout_kept_ids"] = kept_ids(fields, len(response))  # whole on every rank
     if mask is not None:
         row["response_mask"] = mask
     for name, column in STREAMS.items():

@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.kept_ids import kept_ids_of
 from rcdiag.table.readers.gather import gathering
 from rcdiag.table.readers.jsonl import Id, Int, check_length, floats, ids, records
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader
 from rcdiag.table.readers.requests import Request, request_of, sampling_of, tokens_in
 from rcdiag.table.readers.samples import Fields
+from rcdiag.table.trajectories import Ragged
 
 OBJECTS = ("chat.completion", "text_completion")
 ID_PREFIX = "token_id:"
@@ -58,6 +60,7 @@ class Choice(msgspec.Struct):
     logprobs: LogProbs | None = None
     finish_reason: str | None = None
     routed_experts: str | None = None  # the bytes of an .npy file in base64
+    sampling_mask: list[list[Id]] | None = None  # of /inference/v1/generate: kept ids
 
     @property
     def ids(self) -> list[int] | None:
@@ -178,6 +181,7 @@ def _row(
         "response_ids": ids(tokens),
         "rollout_log_probs": None if values is None else floats(values),
         "finish_reason": choice.finish_reason,
+        "rollout_kept_ids": _kept_ids(choice, len(tokens), where),
         "rollout_routed_experts": _experts(choice, len(prompt or ()), len(tokens), where),
     }
 
@@ -208,6 +212,11 @@ def _echoed(
         return len(prompt)
     usage = response.usage
     return (usage.prompt_tokens or 0) if usage and len(response.choices or ()) == 1 else 0
+
+
+def _kept_ids(choice: Choice, length: int, where: str) -> Ragged | None:
+    check_length(choice.sampling_mask, length, where, "sampling_mask", "token_ids")
+    return None if choice.sampling_mask is None else kept_ids_of(choice.sampling_mask)
 
 
 def _experts(choice: Choice, prompt: int, length: int, where: str) -> NDArray[np.uint16] | None:

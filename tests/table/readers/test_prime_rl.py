@@ -443,3 +443,14 @@ def test_a_file_of_batches_that_is_cut_off_is_refused(tmp_path):
     path = save_batches(tmp_path, 3, micro_batch(packed([1, 2], [3], [1], [-0.5])))
     path.write_bytes(path.read_bytes()[:-20])
     assert "no micro-batches" in refusal(PRIME_RL, path)
+
+
+def test_sampling_masks_of_micro_batches(tmp_path):
+    """Behind ref_kl_weights since PR 3431: ids and counts of all tokens as bytes of int32."""
+    one = packed([1, 2], [3, 4], [1, 1], [-0.5, -1.0])
+    counts, ids = np.array([0, 0, 2, 1], "<i4"), np.array([3, 7, 4], "<i4")
+    batch = [*micro_batch(one), None, [ids.tobytes(), counts.tobytes()], ["t1"]]
+    result = rows_of(PRIME_RL, save_batches(tmp_path, 1, batch))
+    assert result.column("rollout_kept_ids") == [[[3, 7], [4]]]
+    wrong = [*micro_batch(one), None, [ids.tobytes(), counts[:3].tobytes()]]
+    assert "sampling_mask has 3 counts" in refusal(PRIME_RL, save_batches(tmp_path, 2, wrong))

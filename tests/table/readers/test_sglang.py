@@ -128,3 +128,33 @@ def test_broken_responses_are_refused(tmp_path, meta, message):
 def test_a_record_without_meta_info(tmp_path):
     file = write_lines(tmp_path / "r.jsonl", [response(), {"text": "..."}])
     assert "line 2: no `meta_info`" in refusal(SGLANG, file)
+
+
+@pytest.mark.parametrize("values", [[-0.4, -0.1], [[-1.1, -0.4], [-0.1]]])
+def test_sampling_masks_are_kept_ids_and_log_probs_over_them_those_of_the_sampler(tmp_path, values):
+    """As `return_sampling_mask` gives them: of the sampled token, or of every id."""
+    masks = {
+        "output_token_sampling_mask": [[9, 4], [5]],
+        "output_token_sampling_logprobs": values,
+    }
+    result = rows_of(SGLANG, write_lines(tmp_path / "r.jsonl", [response(**masks)]))
+    kept = {"rollout_log_probs": [-0.4, -0.1], "rollout_kept_ids": [[9, 4], [5]]}
+    assert result.rows == [ROW | {**kept, "rollout_log_probs": pytest.approx([-0.4, -0.1])}]
+    assert [rows for text, rows in result.changes.items() if "over the kept ids" in text] == [1]
+
+
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        ({"output_token_sampling_mask": [[4]]}, "has 1 values, `output_ids` has 2"),
+        (
+            {
+                "output_token_sampling_mask": [[9, 8], [5]],
+                "output_token_sampling_logprobs": [[-1.0, -0.5], [0.0]],
+            },
+            "should be those of token 4 among them",
+        ),
+    ],
+)
+def test_sampling_masks_of_other_tokens_are_refused(tmp_path, masks, message):
+    assert message in refusal(SGLANG, write_lines(tmp_path / "r.jsonl", [response(**masks)]))

@@ -180,7 +180,7 @@ def test_rows_that_fill_up_and_are_trained_on_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("offset", [0, 1])
-def test_packed_experts_of_0_4_are_cut_to_the_response(offset, tmp_path):
+def test_packed_experts_and_kept_ids_of_0_4_are_cut_to_the_response(offset, tmp_path):
     """Its formats are members of an enumeration; rows of packed tensors stand behind each other."""
     batch = rollouts(6)
     tensors = tensors_of(batch)
@@ -197,6 +197,17 @@ def test_packed_experts_of_0_4_are_cut_to_the_response(offset, tmp_path):
     held = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     stored_by_name = {name: of_0_4(stored(tensor)) for name, tensor in held.items()}
     stored_by_name["router_padding_mask"] = of_0_4(stored(unknown))
+    kept = np.full((sum(len(row["response_ids"]) for row in batch.rows), 3), -1, np.int32)
+    kept[:, 0] = np.arange(len(kept))
+    kept[::2, 1] = 7
+    responses = np.cumsum([0, *(len(row["response_ids"]) for row in batch.rows)])
+    stored_by_name["rollout_sample_support"] = of_0_4(
+        {
+            "format": "packed_tensor",
+            "values": of_0_4({"format": "numpy_view", "data": kept}),
+            "cu_seqlens": of_0_4(stored(torch.tensor(responses, dtype=torch.int32))),
+        }
+    )
     stored_by_name["rollout_expert_indices"] = of_0_4(
         {
             "format": "packed_tensor",
@@ -217,3 +228,6 @@ def test_packed_experts_of_0_4_are_cut_to_the_response(offset, tmp_path):
     for row, start, size in zip(rows, np.cumsum(lengths) - lengths, lengths, strict=True):
         own = experts[start + len(row["prompt_ids"]) : start + size].reshape(-1, 4).tolist()
         assert row["rollout_routed_experts"] == ([*own[:-1], []] if own else [])
+    by_token = [[place, 7] if place % 2 == 0 else [place] for place in range(len(kept))]
+    assert [ids for row in rows for ids in row["rollout_kept_ids"]] == by_token
+    assert [len(row["rollout_kept_ids"]) for row in rows] == np.diff(responses).tolist()

@@ -162,6 +162,40 @@ def test_wrong_experts_are_refused(tmp_path, rollouts, experts, message):
         rows_of(SLIME, save_rollout(tmp_path, 12, rollouts))
 
 
+def test_the_nucleus_of_response_tokens(tmp_path, rollouts, training):
+    """Flat ids and offsets; tokens that nobody sampled have none, a sample may lack them."""
+    kept = {
+        "rollout_top_p_token_ids": torch.tensor([4, 9, 6], dtype=torch.int32),
+        "rollout_top_p_token_offsets": torch.tensor([0, 2, 2, 3], dtype=torch.int32),
+    }
+    rollouts[0] |= kept | {"loss_mask": [1, 0, 1]}
+    training[0] |= kept
+    saved = save_rollout(tmp_path, 12, rollouts[:2]), save_train(tmp_path / "t", 12, training)
+    for file in saved:
+        assert rows_of(SLIME, file).column("rollout_kept_ids") == [[[4, 9], [], [6]], None]
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        ({"rollout_top_p_token_ids": [4]}, "offsets` is not there"),
+        ({"rollout_top_p_token_offsets": [0, 1, 1, 1]}, "ids` is not there"),
+        (
+            {"rollout_top_p_token_ids": [4], "rollout_top_p_token_offsets": [0, 1, 1]},
+            "has 3 values for 3 tokens and the end",
+        ),
+        (
+            {"rollout_top_p_token_ids": [4], "rollout_top_p_token_offsets": [0, 1, 2, 1]},
+            "does not lead from 0 to the 1 ids",
+        ),
+    ],
+)
+def test_a_nucleus_that_does_not_fit_is_refused(tmp_path, rollouts, kept, message):
+    rollouts[0] |= kept
+    with pytest.raises(RcdiagError, match=message):
+        rows_of(SLIME, save_rollout(tmp_path, 12, rollouts))
+
+
 def test_steps_are_in_order_and_evaluations_left_out(tmp_path, rollouts):
     files = [save_rollout(tmp_path, step, rollouts[:1]) for step in (10, 9)]
     files.append(save_rollout(tmp_path, 9, rollouts, name="eval_{}.pt"))

@@ -291,3 +291,14 @@ def test_a_chat_of_sglang_has_its_ids_on_the_choices(tmp_path):
     (row,) = rows_of(VLLM, write_lines(tmp_path / "r.jsonl", [response])).rows
     assert (row["prompt_ids"], row["response_ids"]) == (PROMPT, [4, 5])
     assert row["rollout_log_probs"] == [-0.5, -0.25]
+
+
+def test_the_sampling_mask_of_generate_is_kept_ids(tmp_path):
+    """`/inference/v1/generate` of a server with `--return-sampling-mask`, vLLM 0.28 on."""
+    chosen = chat_choice(0, [4, 5], [-0.5, -0.25], sampling_mask=[[187, 4, 512], [5]])
+    (row,) = rows_of(VLLM, write_lines(tmp_path / "r.jsonl", [chat([chosen])])).rows
+    assert row["rollout_kept_ids"] == [[187, 4, 512], [5]]
+    wrong = chat_choice(0, [4, 5], [-0.5, -0.25], sampling_mask=[[4]])
+    assert "`sampling_mask` has 1 values, `token_ids` has 2" in refusal(
+        VLLM, write_lines(tmp_path / "w.jsonl", [chat([wrong])])
+    )

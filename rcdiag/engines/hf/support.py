@@ -1,0 +1,97 @@
+"""The tokens that a distribution is restricted to, as a mask over logits of a few positions."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from msgspec import Struct
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rcdiag.engines.kept_sets import OWN, SAMPLING_PARAMETERS, SUPPORT
+from rcdiag.engines.spec import PolicySpec
+from rcdiag.table.trajectories import Ragged, Trajectories
+
+
+class KeptSets(Protocol):
+    """The kept set of each of some positions."""
+
+    def take(self, tokens: NDArray[np.int64]) -> KeptSets:
+        """Return the sets of some positions, by their numbers."""
+        ...
+
+    def mask(self, positions: slice, scaled: Tensor) -> Tensor:
+        """Return which tokens are kept, [positions, vocabulary], given logits / temperature."""
+        ...
+
+
+class RecordedSets(Struct, frozen=True):
+    """Kept sets that a sampler recorded, as token ids."""
+
+    ids: Ragged  # a list for each position
+
+    def take(self, tokens: NDArray[np.int64]) -> RecordedSets:
+        lengths = self.ids.lengths[tokens]
+        ends = np.cumsum(lengths)
+        # For each id that is taken its place among all: that of its list, and its own in the list.
+        places = np.arange(lengths.sum()) + np.repeat(
+            self.ids.offsets[tokens] - (ends - lengths), lengths
+        )
+        return RecordedSets(Ragged(self.ids.values[places], np.concatenate([[0], ends])))
+
+    def mask(self, positions: slice, scaled: Tensor) -> Tensor:
+        """Keep the recorded ids; where none are, at tokens that nobody sampled, all."""
+        offsets = self.ids.offsets[positions.start : positions.start + len(scaled) + 1]
+        ids = torch.from_numpy(self.ids.values[offsets[0] : offsets[-1]].astype(np.int64))
+        lengths = torch.from_numpy(np.diff(offsets)).to(scaled.device)
+        kept = (lengths == 0)[:, None].repeat(1, scaled.shape[1])
+        rows = torch.arange(len(scaled), device=scaled.device).repeat_interleave(lengths)
+        kept[rows, ids.to(scaled.device)] = True
+        return kept
+
+
+class OwnSets(Struct, frozen=True):
+    """Kept sets of the model itself, made as vLLM makes a sampler's.
+
+    min-p acts on the distribution at the row's temperature, top-k on what is left, top-p on what is
+    left then, renormalised (`Sampler.sample` and `apply_top_k_top_p` in vllm/v1/sample).
+    """
+
+    top_p: NDArray[np.float64]  # [positions] 1 = off
+    top_k: NDArray[np.float64]  # [positions] 0 and -1 = off
+    min_p: NDArray[np.float64]  # [positions] 0 = off
+
+    def take(self, tokens: NDArray[np.int64]) -> OwnSets:
+        return OwnSets(self.top_p[tokens], self.top_k[tokens], self.min_p[tokens])
+
+    def mask(self, positions: slice, scaled: Tensor) -> Tensor:
+        """Keep what min-p, top-k and top-p leave; equally likely tokens at the k-th rank stay."""
+        size = scaled.shape[1]
+        most = np.where(self.top_k > 0, np.minimum(self.top_k, size), size)[positions]
+        top_k = torch.from_numpy(most.astype(np.int64)).to(scaled.device)[:, None]
+        top_p, min_p = (
+            torch.from_numpy(values[positions].astype(np.float32)).to(scaled.device)[:, None]
+            for values in (self.top_p, self.min_p)
+        )
+        likeliest = scaled.amax(dim=1, keepdim=True)
+        left = scaled.masked_fill(scaled < likeliest + min_p.log(), -torch.inf)
+        ordered, order = left.sort(dim=1)  # ascending
+        ordered = ordered.masked_fill(ordered < ordered.gather(1, size - top_k), -torch.inf)
+        # A token is dropped if it and all less likely ones together have at most 1 - top_p.
+        dropped = torch.where(top_p < 1, 1 - top_p, -1.0)
+        kept = (ordered.softmax(dim=1).cumsum(dim=1) > dropped) & ordered.isfinite()
+        kept[:, -1] = True
+        return torch.zeros_like(kept).scatter_(1, order, kept)
+
+
+def kept_sets_of(spec: PolicySpec, rows: Trajectories) -> KeptSets | None:
+    """Return the kept sets of all response tokens that a policy asks for; None without any."""
+    support = spec.options.get(SUPPORT)
+    if support is None:
+        return None
+    if support != OWN:
+        return RecordedSets(rows.token_lists[f"{support}_kept_ids"])
+    lengths = rows.response_ids.lengths
+    return OwnSets(*(np.repeat(rows.sampling[name], lengths) for name in SAMPLING_PARAMETERS))
