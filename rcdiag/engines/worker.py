@@ -31,7 +31,7 @@ from rcdiag.table.stream import decode
 from rcdiag.table.table import RowBatch, TableFile
 from rcdiag.table.trajectories import Scores, Trajectories
 
-SCORES = ("log_probs", "entropy", "top_ids", "top_log_probs")
+SCORES = ("log_probs", "entropy", "top_ids", "top_log_probs", "routed_experts")
 Say = Callable[[dict[str, Any]], None]
 
 

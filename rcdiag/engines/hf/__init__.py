@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rcdiag.engines.backend import Backend, LadderRung, Option, OtherBatches, is_low_precision
 from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError
 
 if TYPE_CHECKING:
     from rcdiag.engines.hf.engine import HfEngine
@@ -25,6 +26,20 @@ def _own_place(about: Mapping[str, Any]) -> LadderRung | None:
     if is_low_precision(about):
         return LadderRung.TRAINER_LOW_WIDE_HEAD if options.get("lm_head") == "float32" else None
     return LadderRung.TRAINER_AUTOCAST if "autocast" in options else None
+
+
+def _check(spec: PolicySpec) -> None:
+    watched = "experts" in spec.options or spec.options.get("record_experts")
+    if watched and spec.options.get("compile"):
+        raise RcdiagError(
+            f"policy `{spec.name}`: compile=true compiles routers too, whose experts can then be "
+            "neither given nor recorded",
+            hint="leave compile=true out",
+        )
+
+
+def _reads(spec: PolicySpec) -> list[str]:
+    return [f"{spec.options['experts']}_routed_experts"] if "experts" in spec.options else []
 
 
 HF = Backend(
@@ -56,8 +71,20 @@ HF = Backend(
         "device": Option(says="cpu or cuda; by default the GPU where there is one"),
         "batch_tokens": Option(says="tokens of one forward, padding included", takes=int),
         "compile": Option(says="run the model through torch.compile", takes=bool),
+        "experts": Option(
+            says="the policy whose experts a mixture of experts takes for response tokens, with "
+            "gates of its own (routing replay): experts=rollout reads rollout_routed_experts",
+            shown="experts of {}",
+        ),
+        "record_experts": Option(
+            says="also record the experts that each response token takes, as NAME_routed_experts",
+            takes=bool,
+            shown="",
+        ),
         "trust_remote_code": Option(says="run the checkpoint's own model code", takes=bool),
     },
     other_batches=OtherBatches(option="batch_tokens", size=1021, smaller=509),
     own_place=_own_place,
+    check=_check,
+    reads=_reads,
 )
