@@ -272,10 +272,17 @@ def _by_response(
 
 
 def _lists_of_tokens(batch: RowBatch, name: str, response_ids: Ragged) -> Ragged:
-    """Return a column of lists of lists with one list for each response token; null is empty."""
-    array = _without_nulls(batch, name).cast(pa.large_list(pa.large_list(pa.int32())))
+    """Return a column of lists of lists with one list for each response token; null is empty.
+
+    A row that is null has no list at any of its tokens.
+    """
+    array = _column(batch, name).cast(pa.large_list(pa.large_list(pa.int32())))
+    known = as_numpy(array.is_valid())
+    if array.null_count:
+        array = array.filter(array.is_valid())
     rows = as_numpy(array.offsets)
-    lengths = np.diff(rows)
+    lengths = response_ids.lengths.copy()
+    lengths[known] = np.diff(rows)
     check_lengths(name, lengths, response_ids.lengths, in_file(batch.where))
     lists = array.values.slice(rows[0], rows[-1] - rows[0])
     if lists.null_count:  # their offsets may span values that are not theirs
@@ -291,12 +298,14 @@ def _lists_of_tokens(batch: RowBatch, name: str, response_ids: Ragged) -> Ragged
             )
             - 1
         )
-        row = int(np.searchsorted(rows - rows[0], token, side="right")) - 1
+        row = np.flatnonzero(known)[np.searchsorted(rows - rows[0], token, side="right") - 1]
         raise RcdiagError(
             f"{batch.where(row)}: column `{name}` holds a null in a list of a token",
             hint="write an empty list where nothing was recorded for a token",
         )
-    return Ragged(as_numpy(values), offsets - offsets[0])
+    sizes = np.zeros(len(response_ids.values), np.int64)
+    sizes[np.repeat(known, response_ids.lengths)] = np.diff(offsets)
+    return Ragged(as_numpy(values), np.concatenate([[0], np.cumsum(sizes)]))
 
 
 def _by_token(

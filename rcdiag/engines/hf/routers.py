@@ -137,10 +137,13 @@ class Routers:
     def last_chosen(self, places: Tensor) -> NDArray[np.uint16]:
         """Return the experts of the last forward pass at places of its tokens, row after row.
 
-        [places, layers with a router * top_k], in each layer in the router's order.
+        [places, layers * top_k], in each layer in the router's order; a layer without a router has
+        0, as in vLLM and SGLang.
         """
-        chosen = torch.cat([experts[places] for experts in self.chosen], dim=1)
-        return chosen.to(torch.int32).cpu().numpy().astype(np.uint16)
+        made = np.zeros((len(places), self.layers_in_model, self.top_k), np.uint16)
+        for layer, experts in zip(self.layers, self.chosen, strict=True):
+            made[:, layer] = experts[places].cpu().numpy()
+        return made.reshape(len(places), -1)
 
 
 def gates_of(router: Any, logits: Tensor, experts: Tensor) -> Tensor:
