@@ -38,18 +38,19 @@ def read_trajectories(
     prompts: bool = False,
     origin: bool = False,
     between: RowRange | None = None,
+    lists: Sequence[str] = (),
 ) -> Iterator[Trajectories]:
     """Yield the rows that have recorded log-probs of all `policies`, with them.
 
     Rows where they are null, which `unobserved` counts, are left out. `prompts` adds the prompts,
     `origin` how each row was sampled. `between` are the first row that is read and the row after
-    the last.
+    the last. `lists` names columns with a list for each token.
     """
     dump.require(*(f"{policy}_log_probs" for policy in policies))
     names = columns_needed(
         dump.schema.names, policies, prompts=prompts, details=True, origin=origin
     )
-    for batch in dump.batches(names, between):
+    for batch in dump.batches([*names, *lists], between):
         known = with_log_probs(batch, policies)
         if known.table.num_rows:
             yield decode(known, policies)

@@ -66,7 +66,10 @@ def read_case(
     """
     sample = CaseSample.of(table, sampler, trainer, prompts=prompts, tokens=tokens)
     read = prompts or "prompt_ids" in table.columns
-    for rows in read_trajectories(table, sample.policies, prompts=read, origin=True):
+    # Experiments with a model give it the sampler's experts.
+    experts = f"{sampler}_routed_experts"
+    lists = [experts] if prompts and experts in table.columns else []
+    for rows in read_trajectories(table, sample.policies, prompts=read, origin=True, lists=lists):
         sample.add(rows)
     return sample.case(table)
 
@@ -190,6 +193,7 @@ def _case(rows: Trajectories, policies: Sequence[str], sampler: str, trainer: st
         log_probs={name: rows.log_probs[name] for name in policies},
         entropy={name: rows.entropy[name] for name in policies if name in rows.entropy},
         prompt_ids=rows.prompt_ids,
+        experts=rows.token_lists.get(f"{sampler}_routed_experts"),
         facts=RowFacts(
             step=rows.step,
             group=rows.group,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from rcdiag.engines.hf.model import (
     head_is_known,
     load_model,
 )
-from rcdiag.engines.hf.routers import OWN, Routers
+from rcdiag.engines.hf.routers import OWN, Routers, place_in_rows
 from rcdiag.engines.matmul import (
     ROUNDED,
     RoundedProducts,
@@ -98,7 +99,10 @@ class HfEngine:
         """Return the recorded experts of each row's response tokens; None where none are asked."""
         if self.routers is None or self.experts_of is None:
             return None
-        experts = self.routers.recorded(trajectories, f"{self.experts_of}_routed_experts")
+        column = f"{self.experts_of}_routed_experts"
+        experts = self.routers.recorded(
+            trajectories.token_lists[column], partial(place_in_rows, trajectories, column)
+        )
         return np.split(experts, trajectories.response_ids.offsets[1:-1])
 
     @contextlib.contextmanager

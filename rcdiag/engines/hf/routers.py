@@ -8,6 +8,7 @@ routing replay, R3 (arXiv 2510.11370).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.trajectories import Trajectories
+from rcdiag.table.trajectories import Ragged, Trajectories
 
 # An expert's number where none was recorded: the router chooses there itself.
 OWN = -1
@@ -29,12 +30,9 @@ class Routers:
     """
 
     def __init__(self, model: Any) -> None:
-        self.layers: list[int] = []  # of the model, that have a router
-        self._routers: list[Any] = []
-        for name, module in model.named_modules():
-            if type(module).__name__.lower().endswith("topkrouter"):
-                self.layers.append(int(name.split("layers.")[1].split(".")[0]))
-                self._routers.append(module)
+        routers = routers_of(model)
+        self.layers = list(routers)  # of the model, that have a router
+        self._routers = list(routers.values())
         config = model.config.get_text_config()
         self.layers_in_model = int(config.num_hidden_layers)
         if not self._routers:
@@ -78,14 +76,13 @@ class Routers:
             if not torch.allclose(ours, gates.float(), rtol=1e-2, atol=1e-6):
                 raise _unknown(kind, "weights its experts in a way that rcdiag does not know")
 
-    def recorded(self, rows: Trajectories, column: str) -> NDArray[np.int64]:
-        """Return the experts of a column, [response tokens, layers with a router, top_k].
+    def recorded(self, lists: Ragged, place: Callable[[int], str]) -> NDArray[np.int64]:
+        """Return recorded experts as an array, [tokens, layers with a router, top_k].
 
-        The column holds a list for each token: `top_k` experts for each layer, layer by layer, of
-        all layers or of those with a router. An empty list is `OWN`. Lists of another length and
-        numbers that are no choice of this model's routers are refused.
+        A token has a list of `top_k` experts for each layer, layer by layer, of all layers or of
+        those with a router. An empty list is `OWN`. Lists of another length and numbers that are no
+        choice of this model's routers are refused; `place` names the row and column of a token.
         """
-        lists = rows.token_lists[column]
         sizes = lists.lengths
         widths = (len(self.layers) * self.top_k, self.layers_in_model * self.top_k)
         wrong = (sizes != 0) & ~np.isin(sizes, widths)
@@ -93,8 +90,8 @@ class Routers:
             token = int(np.argmax(wrong))
             both = " or ".join(str(width) for width in dict.fromkeys(widths))
             raise RcdiagError(
-                f"{_place(rows, token)}: `{column}` has {sizes[token]} experts, and the model has "
-                f"{both} ({len(self.layers)} layers with a router, {self.top_k} experts each)",
+                f"{place(token)} has {sizes[token]} experts, and the model has {both} "
+                f"({len(self.layers)} layers with a router, {self.top_k} experts each)",
                 hint="is it the model that sampled? The column holds, for each token, the experts "
                 "of the first layer, then those of the second, and so on",
             )
@@ -105,11 +102,11 @@ class Routers:
             made[own] = lists.values[places].reshape(len(own), width // self.top_k, self.top_k)[
                 :, list(layers)
             ]
-        self._check_experts(rows, column, made, sizes > 0)
+        self._check_experts(made, sizes > 0, place)
         return made
 
     def _check_experts(
-        self, rows: Trajectories, column: str, made: NDArray[np.int64], known: NDArray[np.bool_]
+        self, made: NDArray[np.int64], known: NDArray[np.bool_], place: Callable[[int], str]
     ) -> None:
         """Refuse experts that the model does not have, and one expert twice for a token."""
         twice = (np.diff(np.sort(made, axis=2), axis=2) == 0).any(2)
@@ -119,9 +116,9 @@ class Routers:
             token = int(np.argmax(wrong.any(1)))
             layer = int(np.argmax(wrong[token]))
             raise RcdiagError(
-                f"{_place(rows, token)}: `{column}` has the experts "
-                f"{made[token, layer].tolist()} in layer {self.layers[layer]}; a router chooses "
-                f"{self.top_k} different ones of {self.experts}",
+                f"{place(token)} has the experts {made[token, layer].tolist()} in layer "
+                f"{self.layers[layer]}; a router chooses {self.top_k} different ones of "
+                f"{self.experts}",
                 hint="write an empty list where the experts of a token were not recorded",
             )
 
@@ -144,6 +141,15 @@ class Routers:
         for layer, experts in zip(self.layers, self.chosen, strict=True):
             made[:, layer] = experts[places].cpu().numpy()
         return made.reshape(len(places), -1)
+
+
+def routers_of(model: Any) -> dict[int, Any]:
+    """Return the routers of a model by their layer; none in one whose routers are not known."""
+    return {
+        int(name.split("layers.")[1].split(".")[0]): module
+        for name, module in model.named_modules()
+        if type(module).__name__.lower().endswith("topkrouter")
+    }
 
 
 def gates_of(router: Any, logits: Tensor, experts: Tensor) -> Tensor:
@@ -169,7 +175,8 @@ def _unknown(kind: str, why: str) -> RcdiagError:
     )
 
 
-def _place(rows: Trajectories, token: int) -> str:
-    """Name the row and the token in it of one of all response tokens."""
+def place_in_rows(rows: Trajectories, column: str, token: int) -> str:
+    """Name row, token and column of one of all response tokens of some rows."""
     row = int(np.searchsorted(rows.response_ids.offsets, token, side="right")) - 1
-    return f"row {rows.row[row]}, response token {token - rows.response_ids.offsets[row]}"
+    at = token - int(rows.response_ids.offsets[row])
+    return f"row {rows.row[row]}, response token {at}: `{column}`"
