@@ -90,3 +90,12 @@ def test_log_probs_of_other_tokens_are_refused():
 def test_as_many_parameters_as_requests():
     with pytest.raises(RcdiagError, match="2 sampling parameters for 1 requests"):
         columns_of([output(completion([5], 1))], [None, None])
+
+
+def test_experts_that_the_engine_returns():
+    """[tokens but the last, layers, top-k] of prompt and response."""
+    experts = np.arange(1, 9, dtype=np.int16).reshape(2, 2, 2)
+    made = completion([5, 6], 2)
+    made.routed_experts = experts
+    columns = columns_of([output(made)])
+    assert columns["rollout_routed_experts"][0].tolist() == [experts[1].tolist(), [[0, 0], [0, 0]]]
