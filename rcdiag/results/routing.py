@@ -10,10 +10,7 @@ from rcdiag.results.base import MetricValue
 from rcdiag.results.doc import Doc
 from rcdiag.results.parts import Part
 
-EXAMPLE = (
-    "rcdiag score rollouts.parquet --model CKPT --policy old=hf:float32,record_experts=true "
-    "--policy r3=hf:float32,experts=rollout"
-)
+EXAMPLE = "rcdiag score moe.parquet --model CKPT --policy r3=hf:float32,experts=rollout"
 
 
 class ExpertChanges(Part, frozen=True, kw_only=True):
@@ -33,8 +30,8 @@ class ExpertChanges(Part, frozen=True, kw_only=True):
     rerouted: Annotated[
         MetricValue,
         Doc(
-            "Share of the tokens that read the token before with another set of experts, in one "
-            "layer or more.",
+            "Share of the tokens at which the policies took different experts, in one layer or more: "
+            "those that read the token before.",
             unit="share",
             healthy="ideal 0; it grows with the number of layers; not judged",
             example=EXAMPLE,
@@ -44,8 +41,8 @@ class ExpertChanges(Part, frozen=True, kw_only=True):
     rerouted_by_layer: Annotated[
         list[MetricValue],
         Doc(
-            "Share of the tokens with another set of experts in each layer of the column, the "
-            "first layer first; 0 in layers without a router.",
+            "Share of the tokens at which the policies took different experts, for each layer of "
+            "the column, the first one first; 0 in layers without a router.",
             unit="share",
             healthy="ideal 0; deeper layers have more, as they read what earlier ones changed",
             see=("rerouted",),
@@ -54,7 +51,8 @@ class ExpertChanges(Part, frozen=True, kw_only=True):
     k2_same_experts: Annotated[
         MetricValue,
         Doc(
-            "Half the mean squared log-ratio of tokens with the same experts in all layers.",
+            "Half the mean squared log-ratio of tokens at which the policies took the same experts "
+            "in all layers.",
             unit="nats per token",
             formula="mean of log_ratio^2 / 2",
             see=("k2_rerouted", "k2_kl"),
@@ -63,7 +61,8 @@ class ExpertChanges(Part, frozen=True, kw_only=True):
     k2_rerouted: Annotated[
         MetricValue,
         Doc(
-            "Half the mean squared log-ratio of tokens with other experts in a layer or more.",
+            "Half the mean squared log-ratio of tokens at which the policies took different experts "
+            "in a layer or more.",
             unit="nats per token",
             formula="mean of log_ratio^2 / 2",
             see=("k2_same_experts", "k2_kl"),
@@ -80,8 +79,8 @@ class ExpertChanges(Part, frozen=True, kw_only=True):
     ]
 
 
-class Replay(Part, frozen=True, kw_only=True):
-    """A replay is a policy that was scored with the experts of the behavior policy."""
+class ReplayedExperts(Part, frozen=True, kw_only=True):
+    """Replayed experts are those of a policy that was scored with the behavior policy's."""
 
     k2_own_experts: Annotated[
         MetricValue,
@@ -129,6 +128,6 @@ class Routing(Part, frozen=True, kw_only=True):
         ),
     ] = None
     replays: Annotated[
-        dict[str, Replay],
+        dict[str, ReplayedExperts],
         Doc("What is left with the behavior policy's experts, by the policy scored with them."),
     ] = field(default_factory=dict)

@@ -485,8 +485,7 @@ class ScoreResult(Shown, frozen=True, kw_only=True):
             "How much of the mismatch comes from other experts of a mixture of experts; null where "
             "the table has neither the experts of both policies nor a policy that was scored with "
             "those of the behavior policy.",
-            example="rcdiag score rollouts.parquet --model CKPT --policy r3=hf:float32,"
-            "experts=rollout",
+            example="rcdiag score moe.parquet --model CKPT --policy r3=hf:float32,experts=rollout",
             see=("rerouted", "removed", "moe-routing"),
             sparse=True,
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rcdiag.results.routing import ExpertChanges, Replay, Routing
+from rcdiag.results.routing import ExpertChanges, ReplayedExperts, Routing
 from rcdiag.statistics.clusters import ClusterSums
 from rcdiag.statistics.merging import merge
 from rcdiag.statistics.moments import mean
@@ -74,9 +74,9 @@ def _changes(routed: ClusterSums, top_k: int) -> ExpertChanges | None:
     )
 
 
-def _replay(replayed: ClusterSums) -> Replay:
+def _replay(replayed: ClusterSums) -> ReplayedExperts:
     tokens, own, with_experts = replayed.sums.T
-    return Replay(
+    return ReplayedExperts(
         k2_own_experts=mean(0.5 * own, tokens, floor=0.0),
         k2_replayed=mean(0.5 * with_experts, tokens, floor=0.0),
         removed=mean(own - with_experts, own),
