@@ -30,8 +30,8 @@ class ExpertChanges(Part, frozen=True, kw_only=True):
     rerouted: Annotated[
         MetricValue,
         Doc(
-            "Share of the tokens at which the policies took different experts, in one layer or more: "
-            "those that read the token before.",
+            "Share of the tokens at which the policies took different experts, in one layer or "
+            "more: those that read the token before.",
             unit="share",
             healthy="ideal 0; it grows with the number of layers; not judged",
             example=EXAMPLE,
@@ -61,8 +61,8 @@ class ExpertChanges(Part, frozen=True, kw_only=True):
     k2_rerouted: Annotated[
         MetricValue,
         Doc(
-            "Half the mean squared log-ratio of tokens at which the policies took different experts "
-            "in a layer or more.",
+            "Half the mean squared log-ratio of tokens at which the policies took different "
+            "experts in a layer or more.",
             unit="nats per token",
             formula="mean of log_ratio^2 / 2",
             see=("k2_same_experts", "k2_kl"),
