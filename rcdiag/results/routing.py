@@ -119,7 +119,7 @@ class ReplayedExperts(Part, frozen=True, kw_only=True):
 class Routing(Part, frozen=True, kw_only=True):
     """Routing says how much of a mismatch comes from other experts of a mixture of experts."""
 
-    changes: Annotated[
+    rerouting: Annotated[
         ExpertChanges | None,
         Doc(
             "Where the two policies chose other experts; null where the experts of one of them are "

@@ -43,7 +43,7 @@ def routing_of(dump: Table, behavior: str, target: str) -> Routing | None:
     if changes is None and not replays:
         return None
     return Routing(
-        changes=changes, replays={name: _replay(one) for name, one in sums.replayed.items()}
+        rerouting=changes, replays={name: _replay(one) for name, one in sums.replayed.items()}
     )
 
 

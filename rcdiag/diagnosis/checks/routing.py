@@ -17,7 +17,7 @@ def _experts_differ(given: CheckInput) -> Iterator[Observation]:
     result: ScoreResult = given.result
     if result.routing is None:
         return
-    changes = result.routing.changes
+    changes = result.routing.rerouting
     if changes is not None and not changes.rerouted.value:
         yield Observation(
             message=f"{result.behavior} and {result.target} took the same experts at all "
@@ -28,11 +28,15 @@ def _experts_differ(given: CheckInput) -> Iterator[Observation]:
         return
     said = [] if changes is None else [_changed(result, changes)]
     for name, replay in result.routing.replays.items():
+        if replay.removed.value is None:
+            continue  # nothing differs that could be removed
         said.append(
             f"with the experts of {result.behavior} ({name}) k2 is {replay.k2_replayed.value:.3g} "
             f"nats per token and not {replay.k2_own_experts.value:.3g}: routing makes "
             f"{with_interval(replay.removed)} of the squared log-ratios"
         )
+    if not said:
+        return
     yield Observation(
         message="; ".join(said),
         evidence={
