@@ -6,7 +6,13 @@ from pathlib import Path
 import torch
 from problems import EOS, PAD, SPECIAL, draw_problem
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 VOCABULARY = 1024
 
@@ -62,7 +68,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalL
     return Qwen3ForCausalLM(config).float()
 
 
-def weights(model: Qwen3ForCausalLM) -> list[tuple[str, torch.Tensor]]:
+def weights(model: PreTrainedModel) -> list[tuple[str, torch.Tensor]]:
     """List the named weights in bfloat16 as a checkpoint holds them (the tied head once)."""
     return [(name, p.detach().to(torch.bfloat16)) for name, p in model.named_parameters()]
 
@@ -78,11 +84,11 @@ def round_to_bf16(parameters, masters=None) -> None:
             parameter.copy_(master.to(torch.bfloat16))
 
 
-def save_policy(model: Qwen3ForCausalLM, tokenizer, folder: Path) -> None:
+def save_policy(model: PreTrainedModel, tokenizer, folder: Path) -> None:
     """Write a complete bfloat16 model folder; the values must already be bfloat16 values."""
     state = dict(weights(model))
     config = type(model.config).from_dict(model.config.to_dict())
-    twin = Qwen3ForCausalLM(config).to(torch.bfloat16)
+    twin = type(model)(config).to(torch.bfloat16)
     twin.load_state_dict(state, strict=False)
     twin.generation_config = GenerationConfig(
         do_sample=True,

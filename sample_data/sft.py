@@ -59,9 +59,9 @@ def sft_loss(model, ids: torch.Tensor, learn: torch.Tensor) -> torch.Tensor:
 class SftTrainer:
     """Muon for the matrices of the body, AdamW for embeddings and norms: fewest steps tried."""
 
-    def __init__(self, model, tokenizer, modes: dict[str, float], seed: int):
+    def __init__(self, model, tokenizer, modes: dict[str, float], seed: int, loss=sft_loss):
         """Set up both optimizers and the random stream of problems."""
-        self.model, self.tokenizer, self.modes = model, tokenizer, modes
+        self.model, self.tokenizer, self.modes, self.loss = model, tokenizer, modes, loss
         self.rng = random.Random(seed)
         self.step, self.tokens, self.stream = 0, 0, None
         body, rest = [], []
@@ -100,7 +100,7 @@ class SftTrainer:
     def one_step(self, rate: float) -> float:
         """Take one optimizer step at a learning rate and return its loss."""
         ids, learn = next(self.stream)
-        loss = sft_loss(self.model, ids, learn)
+        loss = self.loss(self.model, ids, learn)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:

@@ -18,6 +18,8 @@ LIST_TYPES = {
     "response_mask": pa.uint8(),
     "rollout_log_probs": pa.float32(),
     "old_log_probs": pa.float32(),
+    "rollout_routed_experts": pa.list_(pa.uint16()),
+    "old_routed_experts": pa.list_(pa.uint16()),
 }
 
 

@@ -13,7 +13,7 @@ from rcdiag.usecases.score import score
 from tests.engine_models import rcdiag_alone, scored
 
 DATA = Path("sample_data")
-TABLES = ["rollouts", "multi_turn", "stale", "temperature"]
+TABLES = ["rollouts", "multi_turn", "stale", "temperature", "moe"]
 
 
 def flat(table: str, column: str) -> np.ndarray:
@@ -166,3 +166,31 @@ def test_vllm_gives_what_the_sampler_recorded_up_to_bfloat16(request, table, pat
     sampler, engine = rms(recorded - exact), rms(again - exact)
     assert 2 / 3 < engine / sampler < 3 / 2
     assert rms(again - recorded) < 1.1 * np.hypot(sampler, engine)
+
+
+def test_routing_of_the_mixture_is_what_its_columns_say():
+    """Counted token by token: 4 layers of 2 experts, in whatever order."""
+    rows = pq.read_table(DATA / "moe.parquet").to_pylist()
+    squares = {False: [], True: []}
+    by_layer = [0, 0, 0, 0]
+    for row in rows:
+        for place in range(1, len(row["response_ids"])):
+            pair = [row[f"{name}_routed_experts"][place - 1] for name in ("rollout", "old")]
+            sets = [[set(one[2 * k : 2 * k + 2]) for k in range(4)] for one in pair]
+            differ = [one != other for one, other in zip(*sets, strict=True)]
+            by_layer = [count + one for count, one in zip(by_layer, differ, strict=True)]
+            log_ratio = row["old_log_probs"][place] - row["rollout_log_probs"][place]
+            squares[any(differ)].append(log_ratio**2)
+    tokens = len(squares[False]) + len(squares[True])
+    routing = score(open_table(DATA / "moe.parquet")).routing
+    changes = routing.rerouting
+    assert (changes.routed_tokens, changes.experts_chosen) == (tokens, 2)
+    assert changes.rerouted.value == pytest.approx(len(squares[True]) / tokens)
+    assert [one.value for one in changes.rerouted_by_layer] == pytest.approx(
+        [count / tokens for count in by_layer]
+    )
+    assert changes.k2_same_experts.value == pytest.approx(np.mean(squares[False]) / 2)
+    assert changes.k2_rerouted.value == pytest.approx(np.mean(squares[True]) / 2)
+    held = sum(squares[True]) / (sum(squares[True]) + sum(squares[False]))
+    assert changes.rerouted_share_of_squares.value == pytest.approx(held)
+    assert changes.k2_rerouted.low > changes.k2_same_experts.high

@@ -173,7 +173,9 @@ def score(
     check_pair(table, pair.behavior, pair.target, [spec.name for spec in specs])
     rows_named(table, sequences or ())
     unused = len(scored_names) > 1 and not {pair.behavior, pair.target} & set(scored_names)
-    if unused and written is None:
+    # A policy with the sampler's experts is not of the pair: what they explain is read off it.
+    replays = any(spec.options.get("experts") == pair.behavior for spec in specs)
+    if unused and written is None and not replays:
         every_pair = compare_command(table, policies, ladder, model)
         raise _scored_for_nothing(scored_names, pair, every_pair)
     if pair.reason:

@@ -85,6 +85,8 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
     # How many tokens the sampler could take, [response tokens]; 0 where that was not recorded.
     kept_size: Counts | None = None
     prompt_ids: Ragged | None = None
+    # The experts that the sampler recorded, [response tokens], layer by layer.
+    experts: Ragged | None = None
     facts: RowFacts = field(default_factory=RowFacts)
     metadata: Mapping[str, Any] = field(default_factory=dict)  # of the file, key `rcdiag`
     source: str = "TABLE"  # the table as a command line names it
@@ -181,6 +183,7 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
             entropy={name: values[tokens] for name, values in self.entropy.items()},
             kept_size=None if self.kept_size is None else self.kept_size[tokens],
             prompt_ids=None if self.prompt_ids is None else _take_lists(self.prompt_ids, rows),
+            experts=None if self.experts is None else _take_lists(self.experts, tokens),
             facts=self.facts.take(rows, tokens),
         )
 
@@ -218,7 +221,7 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def _take_lists(lists: Ragged, rows: Flags) -> Ragged:
-    """Return some of the lists."""
+    """Return the lists that are flagged."""
     counts = lists.lengths
     values = lists.values[np.repeat(rows, counts)]
     return Ragged(values, np.concatenate([[0], np.cumsum(counts[rows])]))
@@ -239,12 +242,14 @@ def joined_cases(cases: Sequence[Case]) -> Case:
             for policy in getattr(first, name)
         }
 
-    prompts = None
-    if first.prompt_ids is not None:
-        lists = [case.prompt_ids for case in cases if case.prompt_ids is not None]
-        counts = np.concatenate([part.lengths for part in lists])
-        values = np.concatenate([part.values for part in lists])
-        prompts = Ragged(values, np.concatenate([[0], np.cumsum(counts)]))
+    def lists_of(name: str) -> Ragged | None:
+        parts = [part for case in cases if (part := getattr(case, name)) is not None]
+        if not parts:
+            return None
+        counts = np.concatenate([part.lengths for part in parts])
+        values = np.concatenate([part.values for part in parts])
+        return Ragged(values, np.concatenate([[0], np.cumsum(counts)]))
+
     return replace(
         first,
         row=of("row"),
@@ -254,7 +259,8 @@ def joined_cases(cases: Sequence[Case]) -> Case:
         kept_size=None if first.kept_size is None else of("kept_size"),
         log_probs=by_policy("log_probs"),
         entropy=by_policy("entropy"),
-        prompt_ids=prompts,
+        prompt_ids=lists_of("prompt_ids"),
+        experts=lists_of("experts"),
         facts=_joined_facts([case.facts for case in cases]),
     )
 

@@ -19,6 +19,7 @@ from rcdiag.table.trajectories import Ragged, Scores, Trajectories
 COLUMNS = ("mask", "temperature", "rows")
 LISTS = ("prompt_ids", "response_ids")
 TOKEN_LIST = "token_lists."  # before the name of a column with a list for each token
+SAMPLING = "sampling."  # before the name of a sampling parameter, which has a value for each row
 
 
 def rows_to_bytes(rows: Trajectories) -> bytes:
@@ -26,6 +27,7 @@ def rows_to_bytes(rows: Trajectories) -> bytes:
     lists = {name: getattr(rows, name) for name in LISTS}
     lists |= {TOKEN_LIST + name: column for name, column in rows.token_lists.items()}
     arrays = {name: getattr(rows, name) for name in COLUMNS}
+    arrays |= {SAMPLING + name: column for name, column in rows.sampling.items()}
     for name, column in lists.items():
         if column is not None:
             arrays |= {f"{name}.values": column.values, f"{name}.offsets": column.offsets}
@@ -44,6 +46,11 @@ def rows_from_bytes(content: bytes) -> Trajectories:
         mask=arrays["mask"],
         temperature=arrays.get("temperature"),
         rows=arrays.get("rows"),
+        sampling={
+            name.removeprefix(SAMPLING): column
+            for name, column in arrays.items()
+            if name.startswith(SAMPLING)
+        },
         token_lists={
             name.removeprefix(TOKEN_LIST): column
             for name, column in lists.items()

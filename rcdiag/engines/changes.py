@@ -13,6 +13,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from rcdiag.table.trajectories import Ragged
+
 
 class RotaryBase(Struct, frozen=True):
     """The base of the rotary embedding is `factor` times the checkpoint's."""
@@ -92,6 +94,10 @@ class SwappedExperts(Struct, frozen=True):
     other: int
 
 
+class RecordedExperts(Struct, frozen=True):
+    """Tokens of a mixture of experts take the experts that their passage records."""
+
+
 Change = (
     RotaryBase
     | PositionScale
@@ -103,6 +109,7 @@ Change = (
     | Moved
     | Shards
     | SwappedExperts
+    | RecordedExperts
 )
 
 
@@ -111,7 +118,8 @@ class Passage(Struct, frozen=True):
 
     `places` are indices of `ids`, 1 or more: a token is scored by the logits of the one before it.
     `positions` are the positions for the rotary embedding; None counts from 0. The first `prefix`
-    tokens are the prompt.
+    tokens are the prompt. `experts` are lists of the last tokens' experts, layer by layer, empty
+    where they are not recorded.
     """
 
     ids: NDArray[np.int32]  # [length]
@@ -120,6 +128,7 @@ class Passage(Struct, frozen=True):
     positions: NDArray[np.int64] | None = None  # [length]
     prefix: int = 0
     temperature: float = 1.0
+    experts: Ragged | None = None  # [tokens after the prompt]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -152,6 +161,7 @@ class Tensors(Struct, frozen=True):
     special_ids: tuple[int, ...]  # begin, end, padding and other special tokens
     end_ids: tuple[int, ...]
     pad_id: int
+    routers: int = 0  # layers whose routers take recorded experts
 
 
 class Forward(Protocol):

@@ -327,7 +327,7 @@ def _write_part(path: Path, spec: PolicySpec, rows: Trajectories, scored: Scored
         values = getattr(scores, field.name)
         if values is None:
             continue
-        if values.shape[:1] != (tokens,) or values.dtype.kind not in "fi":
+        if values.shape[:1] != (tokens,) or values.dtype.kind not in "fiu":
             raise RcdiagError(
                 f"policy `{spec.name}`: {spec.backend} returned {values.size} values of "
                 f"{field.name} ({values.dtype}) for the {tokens} response tokens of rows "

@@ -27,6 +27,7 @@ from rcdiag.results import (
     logged,
     model_step,
     replay,
+    routing,
     score,
     sequences,
     sweep,
@@ -37,7 +38,7 @@ from rcdiag.results.guide import Guide
 TITLE = "field of a result"
 # Fields of one name are explained in this order.
 _MODULES = (
-    *(base, diagnosis, sequences, score, logged, sweep, forecast, replay, model_step),
+    *(base, diagnosis, sequences, score, routing, logged, sweep, forecast, replay, model_step),
     *(compare, diagnose, log_summary, convert),
 )
 _TABLES = {"compare": "scored.parquet", "convert": "dump.jsonl -o dump.parquet"}

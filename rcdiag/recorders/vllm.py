@@ -13,6 +13,9 @@ import importlib.metadata
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rcdiag.errors import RcdiagError
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p")
@@ -37,6 +40,7 @@ def columns_of(outputs: Sequence[Any], sampling_params: Any = None) -> dict[str,
         "prompt_ids": [output.prompt_token_ids for output, _, _ in rows],
         "rollout_log_probs": [_log_probs(output, completion) for output, completion, _ in rows],
         "rollout_kept_ids": [_kept_ids(completion) for _, completion, _ in rows],
+        "rollout_routed_experts": [_experts(output, completion) for output, completion, _ in rows],
         "finish_reason": [completion.finish_reason for _, completion, _ in rows],
         "group_id": [str(output.request_id) if several else None for output, _, _ in rows],
         **{name: [_parameter(params, name) for _, _, params in rows] for name in SAMPLING},
@@ -92,6 +96,22 @@ def _parameter(params: Any, name: str) -> Any:
     """Return a sampling parameter; greedy sampling has no temperature."""
     value = getattr(params, name, None)
     return None if name == "temperature" and value == 0 else value
+
+
+def _experts(output: Any, completion: Any) -> NDArray[np.uint16] | None:
+    """Return the experts of the response tokens, [tokens, layers, top-k]; the last token has 0.
+
+    vLLM gives them for prompt and response but the last token, where it runs with
+    `enable_return_routed_experts=True`.
+    """
+    experts = getattr(completion, "routed_experts", None)
+    if experts is None:
+        return None
+    tokens = len(completion.token_ids)
+    of_response = experts[len(experts) - max(tokens - 1, 0) :]
+    made = np.zeros((tokens, *experts.shape[1:]), np.uint16)
+    made[: len(of_response)] = of_response
+    return made
 
 
 def _log_probs(output: Any, completion: Any) -> list[float] | None:

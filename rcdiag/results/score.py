@@ -43,6 +43,7 @@ from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Anything, Doc, Number
 from rcdiag.results.logged import LogComparison
 from rcdiag.results.parts import Part
+from rcdiag.results.routing import Routing
 from rcdiag.results.sequences import (
     BinExamples,
     SequenceTokens,
@@ -475,6 +476,18 @@ class ScoreResult(Shown, frozen=True, kw_only=True):
             needs="--logged",
             see=("theirs", "ours", "explained_by", "logged-differs"),
             added=True,
+        ),
+    ] = None
+
+    routing: Annotated[
+        Routing | None,
+        Doc(
+            "How much of the mismatch comes from other experts of a mixture of experts; null where "
+            "the table has neither the experts of both policies nor a policy that was scored with "
+            "those of the behavior policy.",
+            example="rcdiag score moe.parquet --model CKPT --policy r3=hf:float32,experts=rollout",
+            see=("rerouted", "removed", "moe-routing"),
+            sparse=True,
         ),
     ] = None
 

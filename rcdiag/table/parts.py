@@ -21,19 +21,24 @@ SCORED_BY = "scored_by"
 
 
 def score_columns(policy: str) -> list[str]:
-    """Return the column names of a policy's scores: log-probs, entropy, top-k ids and log-probs."""
-    return [f"{policy}_{what}" for what in ("log_probs", "entropy", "top_ids", "top_logprobs")]
+    """Return the column names of a policy's scores: log-probs, entropy, top-k ids and log-probs,
+    experts.
+    """
+    names = ("log_probs", "entropy", "top_ids", "top_logprobs", "routed_experts")
+    return [f"{policy}_{what}" for what in names]
 
 
 def score_table(policy: str, scores: Scores, offsets: NDArray[np.int64]) -> pa.Table:
     """Return a policy's scores as list columns, one list for each row (`offsets` bound rows)."""
-    log_probs, entropy, top_ids, top_log_probs = score_columns(policy)
+    log_probs, entropy, top_ids, top_log_probs, experts = score_columns(policy)
     columns = {log_probs: _lists(scores.log_probs, offsets)}
     if scores.entropy is not None:
         columns[entropy] = _lists(scores.entropy, offsets)
     if scores.top_ids is not None and scores.top_log_probs is not None:
         columns[top_ids] = _lists_of_lists(scores.top_ids, offsets)
         columns[top_log_probs] = _lists_of_lists(scores.top_log_probs, offsets)
+    if scores.routed_experts is not None:
+        columns[experts] = _lists_of_lists(scores.routed_experts, offsets)
     return pa.table(columns)
 
 

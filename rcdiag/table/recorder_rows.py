@@ -489,10 +489,17 @@ def _typed(name: str, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _nested(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> pa.ListArray:
-    """Return experts, [tokens, layers x k], as lists of lists for each row."""
+    """Return experts, [tokens, layers x k], as lists of lists for each row.
+
+    A token with nothing but 0, as the last one of engines' arrays has, was not recorded: its list
+    is empty.
+    """
     if flat.dtype.kind not in "iu" and flat.size:
         raise wrong(name, None, f"it holds {flat.dtype}", "numbers of experts are whole")
     if flat.size and (flat.min() < 0 or flat.max() > np.iinfo(np.uint16).max):
         raise wrong(name, None, f"from {flat.min()} to {flat.max()}", "experts count from 0")
-    by_token = ragged(flat.astype(np.uint16).ravel(), np.full(len(flat), flat.shape[1]))
+    recorded = flat.any(1) if flat.shape[1] > 1 else np.ones(len(flat), np.bool_)
+    by_token = ragged(
+        flat[recorded].astype(np.uint16).ravel(), np.where(recorded, flat.shape[1], 0)
+    )
     return ragged(by_token, lengths)

@@ -39,18 +39,19 @@ def read_trajectories(
     prompts: bool = False,
     origin: bool = False,
     between: RowRange | None = None,
+    lists: Sequence[str] = (),
 ) -> Iterator[Trajectories]:
     """Yield the rows that have recorded log-probs of all `policies`, with them.
 
     Rows where they are null, which `unobserved` counts, are left out. `prompts` adds the prompts,
     `origin` how each row was sampled. `between` are the first row that is read and the row after
-    the last.
+    the last. `lists` names columns with a list for each token.
     """
     dump.require(*(f"{policy}_log_probs" for policy in policies))
     names = columns_needed(
         dump.schema.names, policies, prompts=prompts, details=True, origin=origin
     )
-    for batch in dump.batches(names, between):
+    for batch in dump.batches([*names, *lists], between):
         known = with_log_probs(batch, policies)
         if known.table.num_rows:
             yield decode(known, policies)
@@ -274,10 +275,17 @@ def _by_response(
 
 
 def _lists_of_tokens(batch: RowBatch, name: str, response_ids: Ragged) -> Ragged:
-    """Return a column of lists of lists with one list for each response token; null is empty."""
-    array = _without_nulls(batch, name).cast(pa.large_list(pa.large_list(pa.int32())))
+    """Return a column of lists of lists with one list for each response token; null is empty.
+
+    A row that is null has no list at any of its tokens.
+    """
+    array = _column(batch, name).cast(pa.large_list(pa.large_list(pa.int32())))
+    known = as_numpy(array.is_valid())
+    if array.null_count:
+        array = array.filter(array.is_valid())
     rows = as_numpy(array.offsets)
-    lengths = np.diff(rows)
+    lengths = response_ids.lengths.copy()
+    lengths[known] = np.diff(rows)
     check_lengths(name, lengths, response_ids.lengths, in_file(batch.where))
     lists = array.values.slice(rows[0], rows[-1] - rows[0])
     if lists.null_count:  # their offsets may span values that are not theirs
@@ -293,12 +301,14 @@ def _lists_of_tokens(batch: RowBatch, name: str, response_ids: Ragged) -> Ragged
             )
             - 1
         )
-        row = int(np.searchsorted(rows - rows[0], token, side="right")) - 1
+        row = np.flatnonzero(known)[np.searchsorted(rows - rows[0], token, side="right") - 1]
         raise RcdiagError(
             f"{batch.where(row)}: column `{name}` holds a null in a list of a token",
             hint="write an empty list where nothing was recorded for a token",
         )
-    return Ragged(as_numpy(values), offsets - offsets[0])
+    sizes = np.zeros(len(response_ids.values), np.int64)
+    sizes[np.repeat(known, response_ids.lengths)] = np.diff(offsets)
+    return Ragged(as_numpy(values), np.concatenate([[0], np.cumsum(sizes)]))
 
 
 def _by_token(

@@ -146,3 +146,5 @@ class Scores:
     entropy: NDArray[np.float32] | None = None  # [response tokens] nats
     top_ids: NDArray[np.int32] | None = None  # [response tokens, k]
     top_log_probs: NDArray[np.float32] | None = None  # [response tokens, k] nats
+    # [response tokens, layers x top-k] of a mixture of experts, layer by layer
+    routed_experts: NDArray[np.uint16] | None = None

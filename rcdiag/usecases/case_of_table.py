@@ -66,7 +66,10 @@ def read_case(
     """
     sample = CaseSample.of(table, sampler, trainer, prompts=prompts, tokens=tokens)
     read = prompts or "prompt_ids" in table.columns
-    for rows in read_trajectories(table, sample.policies, prompts=read, origin=True):
+    # Experiments with a model give it the sampler's experts.
+    experts = f"{sampler}_routed_experts"
+    lists = [experts] if prompts and experts in table.columns else []
+    for rows in read_trajectories(table, sample.policies, prompts=read, origin=True, lists=lists):
         sample.add(rows)
     return sample.case(table)
 
@@ -192,6 +195,7 @@ def _case(rows: Trajectories, policies: Sequence[str], sampler: str, trainer: st
         entropy={name: rows.entropy[name] for name in policies if name in rows.entropy},
         kept_size=None if kept is None else kept.lengths,
         prompt_ids=rows.prompt_ids,
+        experts=rows.token_lists.get(f"{sampler}_routed_experts"),
         facts=RowFacts(
             step=rows.step,
             group=rows.group,

@@ -102,7 +102,7 @@ class SequenceReader(Struct, kw_only=True):
     def _from_files(self, rows: NDArray[np.int64]) -> Iterator[RowBatch]:
         """Yield rows, with all that is shown of them, from the row groups that hold them."""
         table, policies = self.table, (self.behavior, self.target)
-        tops = [name for policy in policies for name in score_columns(policy)[2:]]
+        tops = [name for policy in policies for name in score_columns(policy)[2:4]]
         texts = text_columns(table) if self.text and self.decode_ids is None else []
         needed = columns_needed(table.schema.names, policies, prompts=True, details=True)
         names = [*needed, *(name for name in (*tops, *texts) if name in table.schema.names)]
@@ -239,7 +239,7 @@ def _alternatives(
     log_ratio: NDArray[np.float64],
 ) -> Iterator[TokenAlternatives]:
     """Yield what a policy had for the tokens with the largest log-ratios, where that is stored."""
-    ids_name, log_probs_name = score_columns(policy)[2:]
+    ids_name, log_probs_name = score_columns(policy)[2:4]
     if not {ids_name, log_probs_name} <= set(batch.table.column_names):
         return
     ids = batch.table.column(ids_name)[index].as_py() or []

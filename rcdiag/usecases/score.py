@@ -50,6 +50,7 @@ from rcdiag.usecases.diagnosed import diagnosis_of_table, recorded_constants, sa
 from rcdiag.usecases.passes import Walk, no_tokens, states
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.reading import Decode, SequenceReader, decoded_examples
+from rcdiag.usecases.routing import routing_of
 from rcdiag.usecases.shown_sequences import rows_named, shown_sequences
 
 if TYPE_CHECKING:
@@ -93,7 +94,9 @@ def score(
     diagnosis = diagnosis_of_table(dump, origin, sample)
     about = provenance(origin or dump, seed)
     result = replace(
-        _result(dump, behavior, target, reading, plan, diagnosis, about), pair_reason=pair_reason
+        _result(dump, behavior, target, reading, plan, diagnosis, about),
+        pair_reason=pair_reason,
+        routing=routing_of(dump, behavior, target),
     )
     if text and decode is not None:
         result = _with_text(result, decode)

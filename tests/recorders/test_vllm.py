@@ -98,3 +98,12 @@ def test_sampling_masks_are_recorded_as_kept_ids():
     given.sampling_mask = SimpleNamespace(token_ids=[[5, 9], [6]])
     assert columns_of([output(given)])["rollout_kept_ids"] == [[[5, 9], [6]]]
     assert "rollout_kept_ids" not in columns_of([output(completion([5], 1))])
+
+
+def test_experts_that_the_engine_returns():
+    """[tokens but the last, layers, top-k] of prompt and response."""
+    experts = np.arange(1, 9, dtype=np.int16).reshape(2, 2, 2)
+    made = completion([5, 6], 2)
+    made.routed_experts = experts
+    columns = columns_of([output(made)])
+    assert columns["rollout_routed_experts"][0].tolist() == [experts[1].tolist(), [[0, 0], [0, 0]]]

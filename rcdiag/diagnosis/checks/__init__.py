@@ -18,6 +18,7 @@ from rcdiag.diagnosis.checks.families import family_checks
 from rcdiag.diagnosis.checks.logged import LOGGED_CHECKS
 from rcdiag.diagnosis.checks.measurable import FEW_PROMPT_GROUPS, TABLE_CHECKS
 from rcdiag.diagnosis.checks.policies import POLICY_CHECKS
+from rcdiag.diagnosis.checks.routing import ROUTING_CHECKS
 from rcdiag.diagnosis.checks.trainer_config import TRAINER_CONFIG_CHECKS, trainer_checks
 from rcdiag.diagnosis.checks.updates import UPDATE_CHECKS
 from rcdiag.results import Finding
@@ -42,6 +43,7 @@ CHECKS.ship(
         FEW_PROMPT_GROUPS,
         *CORRECTION_CHECKS,
         *LOGGED_CHECKS,
+        *ROUTING_CHECKS,
         *TRAINER_CONFIG_CHECKS,
     )
 )

@@ -14,13 +14,14 @@ from rcdiag.diagnosis.experiment_fit import NO_RIVAL
 from rcdiag.diagnosis.experiments.checkpoint_causes import single_checkpoint
 from rcdiag.diagnosis.experiments.missing_eos import cause_in_missing_eos
 from rcdiag.diagnosis.experiments.one_side import conclude_side
-from rcdiag.diagnosis.experiments.order import EXPERIMENTS
+from rcdiag.diagnosis.experiments.order import EXPERIMENTS, RunSummary, explains
 from rcdiag.diagnosis.experiments.outcome import (
     ExperimentOptions,
     Outcome,
     Suspicions,
     cause_of,
 )
+from rcdiag.diagnosis.experiments.recorded_experts import cause_in_experts, test_of_experts
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side, rescore, rows_in_time
 from rcdiag.diagnosis.experiments.sides import EXACT, fit_of_side, side_of
 from rcdiag.diagnosis.experiments.thresholds import LARGEST_DIFFERENCE, MOST_NOISE, SOME
@@ -76,10 +77,16 @@ def run_experiments(
         return outcome
     outcome.temperature, in_sampling = cause_in_sampling(sample, sides)
     named = [in_sampling, cause_in_missing_eos(sample, forward)]
+    experts = test_of_experts(sample, sides[0], forward, given.deadline)
+    if experts is not None:
+        outcome.record(RunSummary((experts,), ()))
+        named.append(cause_in_experts(sample, sides[0], experts))
     if _agree_against_model(sides):
         named += _conclude_both(outcome, forward, given)
     else:
         for index, side in enumerate(sides):
+            if index == 0 and experts is not None and explains(experts, sample.noise):
+                continue  # nothing is left to explain
             other = sides[1 - index] if len(sides) > 1 else None
             named.append(conclude_side(outcome, side, other, forward, given))
     found = [one for one in named if one is not None]

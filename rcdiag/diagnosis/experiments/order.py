@@ -33,6 +33,7 @@ from rcdiag.diagnosis.experiments.recorded import (
     SHIFTS,
     TOKEN_IDS,
 )
+from rcdiag.diagnosis.experiments.recorded_experts import RECORDED_EXPERTS
 from rcdiag.diagnosis.experiments.rescored_sample import Side
 from rcdiag.diagnosis.experiments.sampling_parameters import (
     BIASES,
@@ -54,6 +55,7 @@ EXPERIMENTS: Registry[Experiment] = Registry(
         *(EXCHANGED_IDS, PROMPTS, TRUNCATIONS, *BATCHES, STRIPPED),
         *FUNCTIONS,
         *WEIGHTS,
+        RECORDED_EXPERTS,
     ),
 )
 

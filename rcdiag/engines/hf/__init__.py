@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rcdiag.engines.backend import Backend, LadderRung, Option, OtherBatches, is_low_precision
 from rcdiag.engines.kept_sets import OWN, SUPPORT, check_support, kept_sets_from
 from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError
 
 if TYPE_CHECKING:
     from rcdiag.engines.hf.engine import HfEngine
@@ -26,6 +27,22 @@ def _own_place(about: Mapping[str, Any]) -> LadderRung | None:
     if is_low_precision(about):
         return LadderRung.TRAINER_LOW_WIDE_HEAD if options.get("lm_head") == "float32" else None
     return LadderRung.TRAINER_AUTOCAST if "autocast" in options else None
+
+
+def _check(spec: PolicySpec) -> None:
+    check_support(spec)
+    watched = "experts" in spec.options or spec.options.get("record_experts")
+    if watched and spec.options.get("compile"):
+        raise RcdiagError(
+            f"policy `{spec.name}`: compile=true compiles routers too, whose experts can then be "
+            "neither given nor recorded",
+            hint="leave compile=true out",
+        )
+
+
+def _reads(spec: PolicySpec) -> list[str]:
+    experts = spec.options.get("experts")
+    return [*kept_sets_from(spec), *([] if experts is None else [f"{experts}_routed_experts"])]
 
 
 HF = Backend(
@@ -62,6 +79,16 @@ HF = Backend(
         "device": Option(says="cpu or cuda; by default the GPU where there is one"),
         "batch_tokens": Option(says="tokens of one forward, padding included", takes=int),
         "compile": Option(says="run the model through torch.compile", takes=bool),
+        "experts": Option(
+            says="the policy whose experts a mixture of experts takes for response tokens, with "
+            "gates of its own (routing replay): experts=rollout reads rollout_routed_experts",
+            shown="experts of {}",
+        ),
+        "record_experts": Option(
+            says="also record the experts that each response token takes, as NAME_routed_experts",
+            takes=bool,
+            shown="",
+        ),
         "trust_remote_code": Option(
             says="run the checkpoint's own model code", takes=bool, runs_code=True
         ),
@@ -69,6 +96,6 @@ HF = Backend(
     packages={"torch": "2.8", "transformers": "4.57", "accelerate": "1.4"},
     other_batches=OtherBatches(option="batch_tokens", size=1021, smaller=509),
     own_place=_own_place,
-    check=check_support,
-    reads=kept_sets_from,
+    check=_check,
+    reads=_reads,
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from rcdiag.engines.hf.model import (
     head_is_known,
     load_model,
 )
+from rcdiag.engines.hf.routers import OWN, Routers, place_in_rows
 from rcdiag.engines.hf.support import KeptSets, kept_sets_of
 from rcdiag.engines.matmul import (
     ROUNDED,
@@ -55,6 +58,10 @@ class HfEngine:
         self.body, self.to_logits = body_and_head(self.model, self.options.get("lm_head"))
         self.vocab_size = self.model.get_output_embeddings().weight.shape[0]
         self.context = context_of(self.model)
+        self.experts_of = self.options.get("experts")  # the policy whose experts it takes
+        self.records_experts = bool(self.options.get("record_experts", False))
+        watched = self.records_experts or self.experts_of is not None
+        self.routers = Routers(self.model) if watched else None
         if self.options.get("compile"):
             self.body = torch.compile(self.body, dynamic=True)
         self.batch_tokens = int(self.options.get("batch_tokens", BATCH_TOKENS[self.device.type]))
@@ -69,20 +76,40 @@ class HfEngine:
         kept = kept_sets_of(self.spec, trajectories)
         first = trajectories.response_ids.offsets
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
+        given = self._given_experts(trajectories)
+        chosen = [np.zeros((0, 0), np.uint16)] * len(tokens)
         for rows in length_buckets(np.where(responses > 0, lengths, 0), self.batch_tokens):
             temperature = trajectories.scoring_temperature[rows]
             own = kept and kept.take(
                 np.concatenate([np.arange(first[row], first[row + 1]) for row in rows])
             )
             with self._out_of_memory(lengths[rows]):
-                values = self._score_bucket(
-                    [tokens[r] for r in rows], starts[rows], temperature, own
+                experts = None if given is None else [given[r] for r in rows]
+                values, routed = self._score_bucket(
+                    [tokens[r] for r in rows], starts[rows], temperature, own, experts
                 )
-            split = np.split(values, np.cumsum(responses[rows])[:-1])
-            for row, row_scores in zip(rows, split, strict=True):
+            ends = np.cumsum(responses[rows])[:-1]
+            for row, row_scores in zip(rows, np.split(values, ends), strict=True):
                 scores[row] = row_scores
+            if routed is not None:
+                for row, row_experts in zip(rows, np.split(routed, ends), strict=True):
+                    chosen[row] = row_experts
             progress(int(lengths[rows].sum()))
-        return gather_scores(trajectories, scores, **self._score_options())
+        gathered = gather_scores(trajectories, scores, **self._score_options())
+        if not self.records_experts:
+            return gathered
+        filled = [one for one in chosen if len(one)]
+        return replace(gathered, routed_experts=np.concatenate(filled or chosen[:1]))
+
+    def _given_experts(self, trajectories: Trajectories) -> list[NDArray[np.int64]] | None:
+        """Return the recorded experts of each row's response tokens; None where none are asked."""
+        if self.routers is None or self.experts_of is None:
+            return None
+        column = f"{self.experts_of}_routed_experts"
+        experts = self.routers.recorded(
+            trajectories.token_lists[column], partial(place_in_rows, trajectories, column)
+        )
+        return np.split(experts, trajectories.response_ids.offsets[1:-1])
 
     @contextlib.contextmanager
     def _out_of_memory(self, lengths: NDArray[Any]) -> Iterator[None]:
@@ -115,11 +142,15 @@ class HfEngine:
         starts: NDArray[Any],
         temperature: NDArray[Any],
         kept_sets: KeptSets | None,
-    ) -> NDArray[np.float32]:
+        experts: list[NDArray[np.int64]] | None,
+    ) -> tuple[NDArray[np.float32], NDArray[np.uint16] | None]:
         """Score a few sequences, padded on the right: [response tokens, 1 + entropy + 2 top_k].
 
-        Under a causal mask nothing before the padding can see it, so no attention mask is
-        needed, and the fast causal kernels stay in use.
+        `experts` are those that response tokens take, row by row. The second result are those that
+        they took, where they are to be recorded.
+
+        Under a causal mask nothing before the padding can see it, so no attention mask is needed,
+        and the fast causal kernels stay in use.
         """
         ids = padded(tokens, self.context)
         lengths = np.array([len(row) for row in tokens])
@@ -127,6 +158,10 @@ class HfEngine:
         columns = np.concatenate(
             [np.arange(s, n) for s, n in zip(starts, lengths, strict=True)]
         ).astype(np.int64)
+        if self.routers is not None and experts is not None:
+            given = np.full((*ids.shape, *experts[0].shape[1:]), OWN)
+            given[rows, columns] = np.concatenate(experts)
+            self.routers.give(given)
         with self._precision():
             inputs = torch.from_numpy(ids).to(self.device)
             hidden: Tensor = self.body(input_ids=inputs, use_cache=False).last_hidden_state
@@ -142,7 +177,10 @@ class HfEngine:
                 low_division=self.options.get("division") == "logits",
                 **self._score_options(),
             )
-        return scores.float().cpu().numpy()
+        routed = None
+        if self.routers is not None and self.records_experts:
+            routed = self.routers.last_chosen(_index(rows * ids.shape[1] + columns, self.device))
+        return scores.float().cpu().numpy(), routed
 
     def _precision(self) -> contextlib.AbstractContextManager[object]:
         contexts = contextlib.ExitStack()
@@ -181,6 +219,15 @@ class HfEngine:
             **product_settings(),
             "environment": kernel_environment(),
             **({"matmul": ROUNDED} if self.rounds else {}),
+            **({} if self.experts_of is None else {"experts": self._whose_experts()}),
+        }
+
+    def _whose_experts(self) -> dict[str, str]:
+        """Say which tokens took recorded experts, and which the model's own."""
+        return {
+            "response_tokens": f"{self.experts_of}_routed_experts",
+            "prompt_tokens": "own",
+            "tokens_without_recorded_experts": "own",
         }
 
 

@@ -20,6 +20,7 @@ from rcdiag.engines.changes import (
     LowPrecision,
     Passage,
     Reading,
+    RecordedExperts,
     SlidingWindow,
     Tensors,
 )
@@ -33,6 +34,7 @@ from rcdiag.engines.hf.model import (
     context_of,
     load_model,
 )
+from rcdiag.engines.hf.routers import OWN, Routers, routers_of
 from rcdiag.engines.matmul import RoundedProducts, rounds
 from rcdiag.engines.padded_batches import length_buckets
 from rcdiag.engines.spec import PolicySpec
@@ -80,6 +82,7 @@ class Probe:
             special_ids=tuple(sorted(token for token in special if token < self.vocab_size)),
             end_ids=ends,
             pad_id=0 if pad is None else int(pad),
+            routers=len(routers_of(self.model)),
         )
 
     @torch.inference_mode()
@@ -225,8 +228,29 @@ class Probe:
         if isinstance(change, KeyValueCache):
             given["past_key_values"] = _float8_cache(change.scale)
         inputs = torch.from_numpy(ids).to(self.device)
-        hidden: Tensor = body(input_ids=inputs, **given).last_hidden_state
+        if isinstance(change, RecordedExperts):
+            self.routers.give(self._experts_of(passages, ids.shape))
+        try:
+            hidden: Tensor = body(input_ids=inputs, **given).last_hidden_state
+        finally:
+            if isinstance(change, RecordedExperts):
+                self.routers.give(None)
         return hidden
+
+    @cached_property
+    def routers(self) -> Routers:
+        """Return the routers of a mixture of experts; another model is refused."""
+        return Routers(self.model)
+
+    def _experts_of(self, passages: Sequence[Passage], shape: tuple[int, ...]) -> NDArray[np.int64]:
+        """Return the experts that passages record, [passages, width, layers, top_k]."""
+        routers = self.routers
+        given = np.full((*shape, len(routers.layers), routers.top_k), OWN)
+        for index, one in enumerate(passages):
+            if one.experts is not None:
+                own = slice(len(one.ids) - len(one.experts), len(one.ids))
+                given[index, own] = routers.recorded(one.experts, place_in_passage)
+        return given
 
     def _mask(self, rows: int, width: int, reach: int) -> Tensor:
         """Make an additive causal mask that of a window, [rows, 1, width, width]."""
@@ -256,6 +280,11 @@ class Probe:
         return self._chosen(
             torch.cat(states), self.to_logits, self._targets(passages), _temperatures(passages)
         )
+
+
+def place_in_passage(token: int) -> str:
+    """Name a token of a passage whose recorded experts are refused."""
+    return f"the sampler's column of experts, response token {token}"
 
 
 def _temperatures(passages: Sequence[Passage]) -> NDArray[np.float64]:

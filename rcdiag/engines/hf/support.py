@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
-from msgspec import Struct
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,7 +27,8 @@ class KeptSets(Protocol):
         ...
 
 
-class RecordedSets(Struct, frozen=True):
+@dataclass(frozen=True)
+class RecordedSets:
     """Kept sets that a sampler recorded, as token ids."""
 
     ids: Ragged  # a list for each position
@@ -52,7 +53,8 @@ class RecordedSets(Struct, frozen=True):
         return kept
 
 
-class OwnSets(Struct, frozen=True):
+@dataclass(frozen=True)
+class OwnSets:
     """Kept sets of the model itself, made as vLLM makes a sampler's.
 
     min-p acts on the distribution at the row's temperature, top-k on what is left, top-p on what is

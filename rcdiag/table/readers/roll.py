@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.arrow import experts as experts_of_tokens
 from rcdiag.table.arrow import from_numpy, from_python
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
@@ -111,7 +112,8 @@ def _rows_of(
     if "response_mask" not in tensors:
         notes.change(NO_MASK, len(ids))
     cut = partial(_token_columns, tensors)
-    yield from padded.rows_in_parts(path, np.arange(len(ids)), ids.shape[1], facts, cut)
+    width = ids.shape[1] * (1 + padded.width_of_experts(tensors.get("routed_experts")))
+    yield from padded.rows_in_parts(path, np.arange(len(ids)), width, facts, cut)
 
 
 def _token_columns(
@@ -145,6 +147,9 @@ def _token_columns(
             if tensors[source].shape[1:] != (width - 1,):
                 raise ValueError(f"{source} has not one column less than input_ids ({width})")
             columns[name] = column(source, _of_next_token(response, prompt))
+    if "routed_experts" in tensors:  # of all tokens, at their own place; the last token has 0
+        experts = padded.cut_rows(tensors["routed_experts"], rows, response, "experts", where)
+        columns["rollout_routed_experts"] = experts_of_tokens(experts, response.lengths)
     if "advantages" in tensors and len(tensors["advantages"].shape) == 2:
         columns["advantages"] = column("advantages", _of_next_token(response, prompt))
     return columns

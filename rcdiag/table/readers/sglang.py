@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.kept_ids import kept_ids_of
@@ -15,6 +18,7 @@ from rcdiag.table.readers.jsonl import Id, Int, check_length, floats, ids, recor
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader
 from rcdiag.table.readers.requests import Request, request_of, sampling_of, tokens_in
+from rcdiag.table.readers.samples import Fields
 
 EMPTY = "a response without any token is left out"
 NO_PROMPT = (
@@ -26,6 +30,8 @@ OVER_KEPT = (
     "has them too"
 )
 ASK = "send the request with `return_logprob: true`, and keep the whole response"
+
+DAMAGED = "the response is damaged, or is not one of SGLang's with `return_routed_experts`"
 
 LogProb = tuple[float | None, Id, str | None]
 
@@ -43,6 +49,7 @@ class Meta(msgspec.Struct):
     output_token_sampling_mask: list[list[Id]] | None = None  # kept ids
     # Log-probs over them: of the sampled token, or of every kept id.
     output_token_sampling_logprobs: list[float | list[float]] | None = None
+    routed_experts: str | None = None  # int32 of [tokens, layers, top-k] in base64
 
 
 class SglangResponse(msgspec.Struct):
@@ -103,6 +110,7 @@ def _row(
         "rollout_kept_ids": None if kept is None else kept_ids_of(kept),
         "finish_reason": finish.type if isinstance(finish, Finish) else finish,
         "policy_version": int(version) if is_number else None,
+        "rollout_routed_experts": _experts(meta, prompt, len(tokens), where),
     }
 
 
@@ -125,6 +133,39 @@ def _over_kept_ids(meta: Meta, tokens: list[int], where: str) -> list[float | No
             )
         own.append(value[ids_there.index(token)])
     return own
+
+
+def _experts(
+    meta: Meta, prompt: list[int] | None, length: int, where: str
+) -> NDArray[np.uint16] | None:
+    """Return the experts of the response's tokens, [length, 1, layers x top-k], layer by layer.
+
+    The engine gives them for prompt and response but the last token, or for all of them.
+    """
+    if meta.routed_experts is None:
+        return None
+    before = meta.prompt_tokens if prompt is None else len(prompt)
+    try:
+        content = base64.b64decode(meta.routed_experts, validate=True)
+        values = np.frombuffer(content, np.dtype("<i4"))
+    except ValueError as error:
+        raise RcdiagError(
+            f"{where}: `routed_experts` are no int32 in base64 ({error})", hint=DAMAGED
+        ) from error
+    if before is None:
+        raise RcdiagError(
+            f"{where}: `routed_experts` of prompt and response, and no `prompt_tokens`", hint=ASK
+        )
+    counts = [count for count in (before + length - 1, before + length) if count]
+    rows = next((count for count in counts if len(values) % count == 0), None)
+    if rows is None:
+        raise RcdiagError(
+            f"{where}: `routed_experts` has {len(values)} numbers; prompt and response have "
+            f"{before} and {length} tokens",
+            hint=DAMAGED,
+        )
+    fields = Fields({"routed_experts": values.reshape(rows, 1, -1)}, where)
+    return fields.experts("routed_experts", before, length)
 
 
 def _tokens(output: list[int] | None, recorded: list[LogProb] | None, where: str) -> list[int]:

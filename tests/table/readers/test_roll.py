@@ -138,3 +138,21 @@ def test_a_batch_of_another_layout_is_refused(change, message, tmp_path):
     path = write_batch(tmp_path / "step_000001.pkl", tensors, tensordict)
     with pytest.raises(RcdiagError, match=message):
         read(path)
+
+
+def test_experts_stand_at_their_own_tokens(tmp_path):
+    """ROLL's `routed_experts`, [rows, tokens, layers, top-k], have nothing at the last token."""
+    batch = rollouts(4)
+    tensors = tensors_of(batch)
+    width = tensors["input_ids"].shape[1]
+    experts = torch.arange(4 * width * 4).reshape(4, width, 2, 2).remainder(200) + 1
+    lengths = tensors["attention_mask"].sum(1)
+    for row, length in enumerate(lengths.tolist()):
+        experts[row, length - 1 :] = 0
+    tensors["routed_experts"] = experts.to(torch.uint8)
+    rows, _ = read(write_batch(tmp_path / "step_000001.pkl", tensors, tensordict))
+    for row, wanted, length in zip(rows, experts, lengths.tolist(), strict=True):
+        first = len(row["prompt_ids"])
+        of_tokens = wanted[first : length - 1].reshape(-1, 4).tolist()
+        last = [[]] if row["response_ids"] else []
+        assert row["rollout_routed_experts"] == [*of_tokens, *last]

@@ -1,5 +1,8 @@
 """Responses of SGLang's /generate: triples of log-prob, id and text."""
 
+import base64
+
+import numpy as np
 import pytest
 
 from rcdiag.table.readers.sglang import SGLANG
@@ -40,6 +43,24 @@ def test_cells(tmp_path):
     result = rows_of(SGLANG, write_lines(tmp_path / "r.jsonl", [response()]))
     assert result.rows == [ROW]
     assert result.changes == {}
+
+
+@pytest.mark.parametrize("rows", [4, 5])
+def test_experts_of_the_response(rows, tmp_path):
+    """Three layers of one expert for tokens of prompt and response, with or without the last."""
+    experts = np.arange(1, 3 * rows + 1, dtype=np.int32)
+    packed = base64.b64encode(experts.tobytes()).decode()
+    result = rows_of(SGLANG, write_lines(tmp_path / "r.jsonl", [response(routed_experts=packed)]))
+    of_tokens = experts.reshape(rows, 3).tolist()[3:]
+    assert result.column("rollout_routed_experts") == [of_tokens + [[]] * (2 - len(of_tokens))]
+
+
+def test_experts_of_other_tokens_are_refused(tmp_path):
+    packed = base64.b64encode(np.zeros(7, np.int32).tobytes()).decode()
+    path = write_lines(tmp_path / "r.jsonl", [response(routed_experts=packed)])
+    assert "`routed_experts` has 7 numbers; prompt and response have 3 and 2 tokens" in refusal(
+        SGLANG, path
+    )
 
 
 def test_a_batch_is_a_list(tmp_path):

@@ -1,0 +1,76 @@
+"""The check of a mixture of experts: how much of the mismatch other experts make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
+from rcdiag.formats import percentage, share_of, with_interval
+from rcdiag.results.routing import EXAMPLE, ExpertChanges
+
+if TYPE_CHECKING:
+    from rcdiag.results import ScoreResult
+
+
+def _experts_differ(given: CheckInput) -> Iterator[Observation]:
+    result: ScoreResult = given.result
+    if result.routing is None:
+        return
+    changes = result.routing.rerouting
+    if changes is not None and not changes.rerouted.value:
+        yield Observation(
+            message=f"{result.behavior} and {result.target} took the same experts at all "
+            f"{changes.routed_tokens:,} tokens where both are known: none of the mismatch is "
+            "routing",
+            fix="look at the other causes",
+        )
+        return
+    said = [] if changes is None else [_changed(result, changes)]
+    for name, replay in result.routing.replays.items():
+        if replay.removed.value is None:
+            continue  # nothing differs that could be removed
+        said.append(
+            f"with the experts of {result.behavior} ({name}) k2 is {replay.k2_replayed.value:.3g} "
+            f"nats per token and not {replay.k2_own_experts.value:.3g}: routing makes "
+            f"{with_interval(replay.removed)} of the squared log-ratios"
+        )
+    if not said:
+        return
+    yield Observation(
+        message="; ".join(said),
+        evidence={
+            "rerouted": None if changes is None else changes.rerouted.value,
+            "removed": {name: one.removed.value for name, one in result.routing.replays.items()},
+        },
+    )
+
+
+def _changed(result: ScoreResult, changes: ExpertChanges) -> str:
+    """Say at how many tokens experts differ, and how much of the mismatch these tokens hold."""
+    shares = [layer.value or 0.0 for layer in changes.rerouted_by_layer]
+    return (
+        f"{result.behavior} and {result.target} took other experts in one of {len(shares)} layers "
+        f"or more at {share_of(changes.rerouted.value or 0.0, 'tokens')} "
+        f"({percentage(min(shares))} to {percentage(max(shares))} by layer); these tokens hold "
+        f"{with_interval(changes.rerouted_share_of_squares)} of the squared log-ratios"
+    )
+
+
+ROUTING_CHECKS = (
+    Check(
+        slug="experts-differ",
+        severity="note",
+        stages=("score",),
+        asks="Did both policies of a mixture of experts take the same experts?",
+        says="The experts of both policies are recorded, or a policy was scored with those of the "
+        "sampler: the finding says how many tokens took other experts, and how much of the "
+        "mismatch goes when they take the same.",
+        fix="replay the sampler's experts in the trainer (rcdiag explain moe-routing), or compute "
+        "the router in float32 on both sides",
+        example=EXAMPLE,
+        see=("moe-routing", "rerouted", "removed"),
+        source="rollout routing replay (R3), arXiv 2510.11370",
+        find=_experts_differ,
+    ),
+)

@@ -1,0 +1,86 @@
+"""Gives the model the experts that the sampler recorded: how much of a mismatch is routing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from rcdiag.diagnosis.causes.cause import fact
+from rcdiag.diagnosis.experiments.hypothesis_tester import (
+    Experiment,
+    HypothesisTest,
+    HypothesisTester,
+)
+from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
+from rcdiag.diagnosis.experiments.sides import fit_of_residual
+from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion, make_suspicion
+from rcdiag.diagnosis.thresholds import SURELY
+from rcdiag.engines.changes import Forward, RecordedExperts
+from rcdiag.formats import percentage
+
+MOST_OF_IT = 0.5  # of the squares, from which on other experts are the cause of a mismatch
+
+
+def run_recorded_experts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+    """Give the model the sampler's experts on all rows of the sample."""
+    test = tester.test_pass(
+        "moe-routing",
+        "the recorded experts",
+        change=RecordedExperts(),
+        rows=tester.sample.rows,
+    )
+    if test is not None:
+        yield test
+
+
+RECORDED_EXPERTS = Experiment(
+    name="recorded-experts",
+    slugs=("moe-routing",),
+    asks="Is the mismatch gone with the experts that the sampler recorded?",
+    run=run_recorded_experts,
+    passes=lambda tester: 4.0,
+    worth=lambda tester: 0.0,  # it runs before the others, where there are experts to give
+    sides=("sampler",),
+)
+
+
+def test_of_experts(
+    sample: RescoredSample, side: Side, forward: Forward, deadline: float | None
+) -> HypothesisTest | None:
+    """Test the sampler's column against the model with the recorded experts.
+
+    None where none are recorded, for models without a router that takes them, and out of time.
+    """
+    tester = HypothesisTester(sample, side, forward, deadline=deadline)
+    if side.name != "sampler" or sample.case.experts is None or not forward.tensors.routers:
+        return None
+    if tester.out_of_time:
+        return None
+    began = time.monotonic()
+    tests = [test for test in RECORDED_EXPERTS.run(tester) if len(test.at)]
+    if not tests:
+        return None
+    spent = time.monotonic() - began
+    return replace(tests[0], experiment=RECORDED_EXPERTS.name, seconds=spent)
+
+
+def cause_in_experts(sample: RescoredSample, side: Side, test: HypothesisTest) -> Conclusion | None:
+    """Return `moe-routing` where the sampler's experts explain most of its column's distance."""
+    if test.explained < MOST_OF_IT or test.z < SURELY:
+        return None
+    fit = fit_of_residual(
+        sample, test.residual, test.at, "hypothesis", explained=test.explained, z=test.z
+    )
+    message = (
+        f"With the experts that the sampler recorded, {percentage(test.explained)} of the squared "
+        f"distance between {side.policy}_log_probs and the checkpoint's log-probs is gone (rms "
+        f"{test.baseline.rms:.2g} to {test.residual.rms:.2g} nats): other experts make it."
+    )
+    evidence = fact(
+        "rms of recorded - the checkpoint's log-prob",
+        "the experts make most of it",
+        **{"own experts": test.baseline.rms, "recorded experts": test.residual.rms},
+    )
+    return "moe-routing", make_suspicion(fit, message, [evidence], side="none")

@@ -1,0 +1,123 @@
+"""Where two policies of a mixture of experts chose other experts, and what that moves.
+
+The experts of a token are chosen where it is read, and the next token's log-prob is computed there:
+a token counts as *rerouted* if a layer's experts differ between the policies at the token before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from rcdiag.statistics.clusters import ClusterSums, cluster_sums
+from rcdiag.statistics.ratios import Array
+from rcdiag.table.trajectories import Ragged, Trajectories, segment_sum
+
+Flags = NDArray[np.bool_]
+
+# Tokens on which the experts of a layer are counted, and the fewest that tell.
+MOST_COUNTED, LEAST_COUNTED = 1_000, 20
+
+
+def experts_per_layer(lists: Ragged) -> int | None:
+    """Return how many experts a layer chooses, given the lists of tokens, layer by layer.
+
+    It is the largest part of a list that, cutting all lists so, never holds an expert twice: a
+    router chooses different ones, and two layers sooner or later choose the same. Layers without a
+    router have 0 everywhere. None where too few tokens have a list.
+
+    >>> lists = np.array([[0, 1, 1, 0], [2, 3, 0, 2]] * 20)
+    >>> experts_per_layer(Ragged(lists.ravel(), np.arange(41) * 4))
+    2
+    """
+    width = int(lists.lengths.max(initial=0))
+    full = np.flatnonzero(lists.lengths == width)[:MOST_COUNTED]
+    if not width or len(full) < LEAST_COUNTED:
+        return None
+    lines = lists.values[lists.offsets[full][:, None] + np.arange(width)]
+    for size in range(width, 0, -1):
+        if width % size:
+            continue
+        parts = np.sort(lines.reshape(len(full), -1, size), axis=2)
+        twice = (np.diff(parts, axis=2) == 0).any(2) & parts.any(2)
+        if not twice.any():
+            return size
+    return None
+
+
+def rerouted_layers(one: Ragged, other: Ragged, top_k: int) -> tuple[Flags, Flags]:
+    """Compare two policies' experts, token by token, whatever the order within a layer.
+
+    Returns where both are recorded, [tokens], and which layers differ, [tokens, layers]. Lists of
+    two lengths, of other layers, count as not recorded.
+    """
+    width = int(one.lengths.max(initial=0))
+    known = (one.lengths == width) & (other.lengths == width) & (width > 0)
+    at = np.flatnonzero(known)
+    differ = np.zeros((len(known), width // top_k), np.bool_)
+    sorted_lists = [
+        np.sort(
+            lists.values[lists.offsets[at][:, None] + np.arange(width)].reshape(len(at), -1, top_k),
+            axis=2,
+        )
+        for lists in (one, other)
+    ]
+    differ[at] = (sorted_lists[0] != sorted_lists[1]).any(2)
+    return known, differ
+
+
+class RoutingSums(Struct, frozen=True):
+    """Sums by cluster over sampled tokens; squares are those of log-ratios, nats^2.
+
+    `routed` [clusters, 4 + layers] is over tokens at which both policies' experts are known:
+    tokens, rerouted ones, squares of all, squares of the rerouted ones, tokens rerouted in each
+    layer; None where a policy's experts are not recorded. `replayed` has for each policy that took
+    the behavior policy's experts [clusters, 3]: tokens, squares of the target's log-ratio, squares
+    of its own.
+    """
+
+    routed: ClusterSums | None
+    replayed: dict[str, ClusterSums]
+
+
+def routing_sums(
+    rows: Trajectories, behavior: str, target: str, top_k: int | None, replays: Sequence[str]
+) -> RoutingSums:
+    """Sum up what some rows say of the routing; without `top_k` experts are not compared."""
+    one, other = rows.log_probs[behavior], rows.log_probs[target]
+    numbers = rows.mask & np.isfinite(one) & np.isfinite(other)
+    log_ratio = np.where(numbers, other - one, 0.0)
+    replayed = {}
+    for name in replays:
+        known = numbers & np.isfinite(rows.log_probs[name])
+        own = np.where(known, rows.log_probs[name] - one, 0.0)
+        replayed[name] = _by_cluster(rows, [known, np.where(known, log_ratio, 0.0) ** 2, own**2])
+    if top_k is None:
+        return RoutingSums(None, replayed)
+    experts = {name: rows.token_lists[f"{name}_routed_experts"] for name in (behavior, target)}
+    recorded, differ = rerouted_layers(experts[behavior], experts[target], top_k)
+    # Of the first token of a response the token before is the prompt's, whose experts none records.
+    first = rows.response_ids.offsets[:-1][rows.response_ids.lengths > 0]
+    known = numbers & _of_token_before(recorded, first)
+    differ = _of_token_before(differ, first) & known[:, None]
+    changed = differ.any(1)
+    squares = np.where(known, log_ratio, 0.0) ** 2
+    columns = [known, changed, squares, np.where(changed, squares, 0.0), *differ.T]
+    return RoutingSums(_by_cluster(rows, columns), replayed)
+
+
+def _of_token_before(values: Flags, first: NDArray[np.int64]) -> Flags:
+    """Give each token the flags of the token before it; False at the `first` of rows."""
+    moved = np.roll(values, 1, axis=0)
+    moved[first] = False
+    return moved
+
+
+def _by_cluster(rows: Trajectories, columns: Sequence[Array | Flags]) -> ClusterSums:
+    """Add up numbers of tokens, [tokens] each, by cluster: [clusters, columns]."""
+    lengths = rows.response_ids.lengths
+    sums = [segment_sum(column.astype(np.float64), lengths) for column in columns]
+    return cluster_sums(rows.groups, np.stack(sums, axis=1))

@@ -1,0 +1,83 @@
+"""What a table says of the routing of a mixture of experts: a pass over its columns of experts."""
+
+from __future__ import annotations
+
+from rcdiag.results.routing import ExpertChanges, ReplayedExperts, Routing
+from rcdiag.statistics.clusters import ClusterSums
+from rcdiag.statistics.merging import merge
+from rcdiag.statistics.moments import mean
+from rcdiag.statistics.routing import RoutingSums, experts_per_layer, routing_sums
+from rcdiag.table.stream import columns_needed, decode, with_log_probs
+from rcdiag.table.table import Table
+
+
+def routing_of(dump: Table, behavior: str, target: str) -> Routing | None:
+    """Compare the experts of two policies, and what is left where one takes the other's.
+
+    None where the table has neither the experts of both policies nor a policy that was scored with
+    those of the behavior policy.
+    """
+    lists = [f"{name}_routed_experts" for name in (behavior, target)]
+    compared = all(name in dump.columns for name in lists)
+    replays = _replays(dump, behavior, target)
+    if not compared and not replays:
+        return None
+    policies = [behavior, target, *replays]
+    names = columns_needed(dump.schema.names, policies)
+    parts: list[RoutingSums] = []
+    top_k: int | None = None
+    for batch in dump.batches([*names, *(lists if compared else [])]):
+        known = with_log_probs(batch, policies)
+        if not known.table.num_rows:
+            continue
+        rows = decode(known, policies)
+        if compared and top_k is None:
+            top_k = experts_per_layer(rows.token_lists[lists[0]])
+        parts.append(routing_sums(rows, behavior, target, top_k, replays))
+    if not parts:
+        return None
+    sums = merge(parts)
+    changes = None
+    if sums.routed is not None and top_k is not None:
+        changes = _changes(sums.routed, top_k)
+    if changes is None and not replays:
+        return None
+    return Routing(
+        rerouting=changes, replays={name: _replay(one) for name, one in sums.replayed.items()}
+    )
+
+
+def _replays(dump: Table, behavior: str, target: str) -> list[str]:
+    """Return the policies that were scored with the behavior policy's experts, but the target."""
+    about = dump.metadata.get("policies", {})
+    return [
+        name
+        for name in dump.policies
+        if name not in (behavior, target)
+        and (about.get(name, {}).get("options") or {}).get("experts") == behavior
+    ]
+
+
+def _changes(routed: ClusterSums, top_k: int) -> ExpertChanges | None:
+    """Turn sums by cluster into numbers; None where no token has the experts of both."""
+    tokens, changed, squares, of_changed, *layers = routed.sums.T
+    if not tokens.any():
+        return None
+    return ExpertChanges(
+        routed_tokens=int(tokens.sum()),
+        experts_chosen=top_k,
+        rerouted=mean(changed, tokens, floor=0.0),
+        rerouted_by_layer=[mean(layer, tokens, floor=0.0) for layer in layers],
+        k2_same_experts=mean(0.5 * (squares - of_changed), tokens - changed, floor=0.0),
+        k2_rerouted=mean(0.5 * of_changed, changed, floor=0.0),
+        rerouted_share_of_squares=mean(of_changed, squares, floor=0.0),
+    )
+
+
+def _replay(replayed: ClusterSums) -> ReplayedExperts:
+    tokens, own, with_experts = replayed.sums.T
+    return ReplayedExperts(
+        k2_own_experts=mean(0.5 * own, tokens, floor=0.0),
+        k2_replayed=mean(0.5 * with_experts, tokens, floor=0.0),
+        removed=mean(own - with_experts, own),
+    )
