@@ -19,8 +19,8 @@ from rcdiag.diagnosis.change_points import (
     noise_of,
 )
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.features.location import LARGE_K3, MOST_PARTS, SMALL_K3, STEPS_APART, trend
-from rcdiag.diagnosis.thresholds import EQUAL, LARGER, SURELY
+from rcdiag.diagnosis.features.location import GROWN, LARGE_K3, MOST_PARTS, SMALL_K3, trend
+from rcdiag.diagnosis.thresholds import EQUAL, LARGER, MANY_TIMES, SURELY
 from rcdiag.diagnosis.validity import LARGEST
 from rcdiag.results.diagnosis import Action, ChangeOfMismatch, MovedNumber, NamedCause, OverSteps
 from rcdiag.statistics.ratios import TokenValues, outside
@@ -29,8 +29,6 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 SHOWN = 4  # numbers of a sentence
-SURELY_CHANGED = 5.0  # standard errors of a change whose step was searched
-GROWS = 2.0  # a trend of k3: growth by this factor, to a large one
 # Number of a step -> the least movement that counts, in the number's unit; or, with a second
 # number, of the logarithm of the sum of both: values far below the second count as equal.
 LEAST_MOVED: dict[str, tuple[float, float | None]] = {
@@ -138,7 +136,7 @@ def _grows(features: Features, moved: Sequence[MovedNumber]) -> bool:
     if parts is None:
         return False
     larger = any(one.name in OF_MISMATCH and one.median_after > one.median_before for one in moved)
-    return larger or (float(parts.k3.max()) > LARGE_K3 and trend(parts.k3) > GROWS)
+    return larger or (float(parts.k3.max()) > LARGE_K3 and trend(parts.k3) > GROWN)
 
 
 def _change_taken_apart(
@@ -169,7 +167,7 @@ def _change_taken_apart(
 def _is_sure(change: ChangeOfMismatch) -> bool:
     """Tell whether a change is beyond chance, also where its step was searched, and matters."""
     larger, smaller = max(change.k3_before, change.k3_after), min(change.k3_before, change.k3_after)
-    surely = abs(change.k3_after - change.k3_before) > SURELY_CHANGED * change.k3_error
+    surely = abs(change.k3_after - change.k3_before) > SURELY * change.k3_error
     return surely and larger > LARGE_K3 and larger > LARGER * smaller
 
 
@@ -305,7 +303,7 @@ def _sentence(
         return f"k3_kl spikes in {len(some)} of {len(steps)} steps: {named}"
     if not moved:
         low, high = k3.min(), k3.max()
-        if high > LARGE_K3 and not 1 / GROWS < trend(k3) < GROWS:
+        if high > LARGE_K3 and not 1 / GROWN < trend(k3) < GROWN:
             return _of_trend(k3)
         if onset is not None:
             return f"k3_kl is larger from step {onset} on; no other number changes significantly"
@@ -344,7 +342,7 @@ def _of_trend(k3: Array) -> str:
 def _large(k3: Array) -> Counts | None:
     """Return the indices of steps whose k3 is far above that of the others; None without any."""
     for low, high in pairwise(np.sort(k3)):
-        if high > STEPS_APART * max(low, SMALL_K3) and high > LARGE_K3:
+        if high > MANY_TIMES * max(low, SMALL_K3) and high > LARGE_K3:
             return np.flatnonzero(k3 >= high)
     return None
 
