@@ -88,5 +88,16 @@ def std(values: Array) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
+def row_statistics(values: Array, ideal: float) -> Metrics:
+    """Return what verl and its heirs log of a number of each row; deviations are from `ideal`."""
+    return {
+        "seq_mean": float(values.mean()),
+        "seq_std": std(values),
+        "seq_max": float(values.max()),
+        "seq_min": float(values.min()),
+        "seq_max_deviation": float(np.abs(values - ideal).max()),
+    }
+
+
 def share(flags: NDArray[Any]) -> float:
     return float(np.mean(flags)) if len(flags) else 0.0

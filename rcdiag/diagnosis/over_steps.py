@@ -11,8 +11,16 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.change_of_mismatch import change_of_mismatch
+from rcdiag.diagnosis.change_points import (
+    FEWEST,
+    ChangePoint,
+    change_points,
+    jump_gains,
+    noise_of,
+)
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.features.location import LARGE_K3, MOST_PARTS, SMALL_K3, STEPS_APART, trend
+from rcdiag.diagnosis.features.location import GROWN, LARGE_K3, MOST_PARTS, SMALL_K3, trend
+from rcdiag.diagnosis.thresholds import EQUAL, LARGER, MANY_TIMES, SURELY
 from rcdiag.diagnosis.validity import LARGEST
 from rcdiag.results.diagnosis import Action, ChangeOfMismatch, MovedNumber, NamedCause, OverSteps
 from rcdiag.statistics.ratios import TokenValues, outside
@@ -20,14 +28,7 @@ from rcdiag.statistics.ratios import TokenValues, outside
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-# A number has moved if it stays away from the median of the earlier steps by more than SPREADS *
-# their spread + ERRORS * its standard error.
-SPREADS, ERRORS = 2.0, 4.0
 SHOWN = 4  # numbers of a sentence
-# A change between steps that is taken apart: its factor, and its standard errors where the step is
-# searched.
-CHANGES, SURELY_CHANGED = 1.5, 5.0
-GROWS = 2.0  # a trend of k3: growth by this factor, to a large one
 # Number of a step -> the least movement that counts, in the number's unit; or, with a second
 # number, of the logarithm of the sum of both: values far below the second count as equal.
 LEAST_MOVED: dict[str, tuple[float, float | None]] = {
@@ -76,13 +77,14 @@ def over_steps(features: Features) -> OverSteps | None:
     moved = [
         MovedNumber(
             name=one.name,
-            moved_at=int(steps[known][at]),
-            median_before=_rounded(float(np.median(one.value[before:at]))),
-            median_after=_rounded(float(np.median(one.value[at:]))),
+            moved_at=int(steps[known][point.at]),
+            median_before=_rounded(before),
+            median_after=_rounded(after),
         )
         for one in series
-        for before, at in _changes(one)
-        if rows[known][at:].sum() > 1  # one row alone is no movement of a run
+        for point in _moves(one)
+        if rows[known][point.at : point.end].sum() > 1  # one row alone is no movement of a run
+        for before, after in (point.levels(one.value),)
     ]
     if not any(one.name in OF_MISMATCH for one in moved):
         moved = []  # changes without a change of the mismatch are normal training
@@ -112,7 +114,7 @@ def _falls(series: Series, at: int) -> bool:
     """Tell whether a series falls at a step by more than its errors."""
     error = np.nan_to_num(np.hypot(series.error[at - 1], series.error[at]), posinf=0.0)
     return bool(
-        series.scale[at - 1] - series.scale[at] > LEAST_MOVED[series.name][0] + ERRORS * error
+        series.scale[at - 1] - series.scale[at] > LEAST_MOVED[series.name][0] + SURELY * error
     )
 
 
@@ -134,7 +136,7 @@ def _grows(features: Features, moved: Sequence[MovedNumber]) -> bool:
     if parts is None:
         return False
     larger = any(one.name in OF_MISMATCH and one.median_after > one.median_before for one in moved)
-    return larger or (float(parts.k3.max()) > LARGE_K3 and trend(parts.k3) > GROWS)
+    return larger or (float(parts.k3.max()) > LARGE_K3 and trend(parts.k3) > GROWN)
 
 
 def _change_taken_apart(
@@ -150,7 +152,8 @@ def _change_taken_apart(
     if split is None:
         if moved:
             return None  # another number of the mismatch is what changed
-        split = int(steps[_best_split(np.log(k3 + SMALL_K3))])
+        logs = np.log(k3 + SMALL_K3)
+        split = int(steps[np.argmax(jump_gains(logs, np.ones(len(logs)), fewest=1))])
     entropy = case.entropy.get(case.sampler)
     uncertainty = -tokens.sampler
     if entropy is not None:
@@ -161,18 +164,11 @@ def _change_taken_apart(
     return change if change is None or at is not None or _is_sure(change) else None
 
 
-def _best_split(values: Array) -> int:
-    """Return the index at which two constants fit a series best by least squares, 1 to n - 1."""
-    count, before = np.arange(1, len(values)), np.cumsum(values)[:-1]
-    after = values.sum() - before
-    return 1 + int(np.argmax(before**2 / count + after**2 / (len(values) - count)))
-
-
 def _is_sure(change: ChangeOfMismatch) -> bool:
     """Tell whether a change is beyond chance, also where its step was searched, and matters."""
     larger, smaller = max(change.k3_before, change.k3_after), min(change.k3_before, change.k3_after)
-    surely = abs(change.k3_after - change.k3_before) > SURELY_CHANGED * change.k3_error
-    return surely and larger > LARGE_K3 and larger > CHANGES * smaller
+    surely = abs(change.k3_after - change.k3_before) > SURELY * change.k3_error
+    return surely and larger > LARGE_K3 and larger > LARGER * smaller
 
 
 def experiment_at_rate_zero(
@@ -270,37 +266,20 @@ class _Means(Struct, frozen=True):
         return Series(name, shown, np.log(mean + small), error / (mean + small))
 
 
-def _changes(series: Series) -> list[tuple[int, int]]:
-    """Return where a series moved and stayed: the step from which its level before is taken, and
-    that of the movement; from one movement on the next is looked for.
-    """
-    found, began = [], 0
-    while (at := _change(series, began)) is not None:
-        found.append((began, at))
-        began = at
-    return found
-
-
-def _change(series: Series, began: int) -> int | None:
-    """Return the first step from which on a series stays beyond the steps before."""
-    scale = series.scale[began:]
+def _moves(series: Series) -> list[ChangePoint]:
+    """Return the steps at which a series jumps: by more than its errors and its other movements."""
+    known = np.isfinite(series.error)
+    if len(series.scale) >= FEWEST:
+        noise = noise_of(series.scale)
+    elif known.any():
+        noise = 0.0
+    else:
+        return []  # neither groups nor other steps show how large chance is
     # A step with one group has no error of its own: the median of the other steps is used.
-    error = series.error[began:]
-    finite = error[np.isfinite(error)]
-    typical = float(np.median(finite)) if len(finite) else None
-    for at in range(1, len(scale)):
-        before, away = scale[:at], scale[at:] - np.median(scale[:at])
-        if abs(np.sign(away).sum()) < len(away):
-            continue
-        spread = float(np.abs(before - np.median(before)).max())
-        if typical is None and at < 3:
-            continue  # neither groups nor earlier steps give a standard error
-        errors = np.where(np.isfinite(error[at:]), error[at:], typical or 0.0)
-        of_before = np.where(np.isfinite(error[:at]), error[:at], typical or 0.0)
-        chance = np.hypot(errors, np.median(of_before))
-        if np.all(np.abs(away) > SPREADS * spread + ERRORS * chance + LEAST_MOVED[series.name][0]):
-            return began + at
-    return None
+    typical = float(np.median(series.error[known])) if known.any() else noise
+    error = np.maximum(np.where(known, series.error, typical), max(noise, EQUAL))
+    points = change_points(series.scale, error, LEAST_MOVED[series.name][0], fewest=1)
+    return [point for point in points if point.shape == "jump"]
 
 
 def _sentence(
@@ -324,7 +303,7 @@ def _sentence(
         return f"k3_kl spikes in {len(some)} of {len(steps)} steps: {named}"
     if not moved:
         low, high = k3.min(), k3.max()
-        if high > LARGE_K3 and not 1 / GROWS < trend(k3) < GROWS:
+        if high > LARGE_K3 and not 1 / GROWN < trend(k3) < GROWN:
             return _of_trend(k3)
         if onset is not None:
             return f"k3_kl is larger from step {onset} on; no other number changes significantly"
@@ -363,7 +342,7 @@ def _of_trend(k3: Array) -> str:
 def _large(k3: Array) -> Counts | None:
     """Return the indices of steps whose k3 is far above that of the others; None without any."""
     for low, high in pairwise(np.sort(k3)):
-        if high > STEPS_APART * max(low, SMALL_K3) and high > LARGE_K3:
+        if high > MANY_TIMES * max(low, SMALL_K3) and high > LARGE_K3:
             return np.flatnonzero(k3 >= high)
     return None
 

@@ -108,14 +108,14 @@ class MovedNumber(Part, frozen=True, kw_only=True):
     moved_at: Annotated[
         int,
         Doc(
-            "Value in column `step` from which on a number stays beyond all steps before, by more "
-            "than twice their spread and four standard errors of its rows."
+            "Value in column `step` at which a number jumps, by least squares, by more than chance "
+            "between prompt groups and steps."
         ),
     ]
     median_before: Annotated[
         Number, Doc("Median of a number over the steps before it moved, from its last movement on.")
     ]
-    median_after: Annotated[Number, Doc("Median of a number over the steps from its movement on.")]
+    median_after: Annotated[Number, Doc("Median of a number from its movement to the next.")]
 
 
 class ChangeOfMismatch(Part, frozen=True, kw_only=True):

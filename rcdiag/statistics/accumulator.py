@@ -70,10 +70,6 @@ class PairState(Struct, frozen=True):
         """Return the state with the suites of all steps bounded together."""
         return replace(self, suites=bounded(self.suites))
 
-    def in_short(self) -> PairState:
-        """Return the state with single values as counts where these take less memory."""
-        return replace(self, suites={step: one.in_short() for step, one in self.suites.items()})
-
     def by_step(self) -> dict[Step, SuiteState]:
         """Return one state per training step, ascending."""
         order = sorted(self.suites, key=lambda step: -1 if step is None else step)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.statistics.clusters import ClusterSums, content_order
@@ -17,6 +19,8 @@ from rcdiag.statistics.intervals import (
     too_few,
 )
 from rcdiag.statistics.ratios import Array
+
+S = TypeVar("S")
 
 # Bins are cut from the bits of a float32: 1,024 to each factor of two, from 2^-40 to 2^31. Their
 # middle is within 0.05% of every value in them.
@@ -56,10 +60,6 @@ class Sketch(Struct, frozen=True):
                 counts += np.bincount(bins, minlength=BINS)
         return Sketch(None, counts)
 
-    def in_short(self) -> Sketch:
-        """Return the numbers as counts where these take less memory than the values."""
-        return self.collapsed() if self.held > BINS else self
-
     @classmethod
     def merged(cls, sketches: Sequence[Sketch]) -> Sketch:
         """Join the values of all; the result holds counts if one of them does."""
@@ -68,6 +68,21 @@ class Sketch(Struct, frozen=True):
             return cls(tuple(values for held in raw for values in held))
         counts = [sketch.collapsed().counts for sketch in sketches]
         return cls(None, np.sum([part for part in counts if part is not None], axis=0))
+
+
+def in_short(state: S) -> S:
+    """Return a state with its sketches as counts where these take less memory than the values.
+
+    They are looked for in the fields of structs and the values of dictionaries.
+    """
+    if isinstance(state, Sketch):
+        return state.collapsed() if state.held > BINS else state  # type: ignore[return-value]
+    if isinstance(state, dict):
+        return type(state)({key: in_short(value) for key, value in state.items()})
+    if isinstance(state, Struct):
+        fields = {name: in_short(getattr(state, name)) for name in state.__struct_fields__}
+        return replace(state, **fields)
+    return state
 
 
 def bounded_sketches(sketches: Sequence[Sketch]) -> list[Sketch]:

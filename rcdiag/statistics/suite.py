@@ -130,11 +130,6 @@ class SuiteState(Struct, frozen=True):
         """Return the state with single values as counts, where there are too many."""
         return bounded({None: self})[None]
 
-    def in_short(self) -> SuiteState:
-        """Return the state with single values as counts where these take less memory."""
-        sketch = self.magnitudes.sketch.in_short()
-        return replace(self, magnitudes=replace(self.magnitudes, sketch=sketch))
-
 
 def bounded(states: Mapping[K, SuiteState]) -> dict[K, SuiteState]:
     """Bound states that are kept together: single values become counts when there are too many."""

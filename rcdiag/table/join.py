@@ -30,6 +30,7 @@ NAMED = 10
 COMPARED = 4
 ROW = "__row"
 PLACE = "__place"
+IN_ALL, SAME, OTHER = "__in_all", "__same", "__other"
 Hashes = NDArray[np.uint64]
 # Columns beside log-probs for which it matters which rows of two dumps belong together.
 NUMBERS = ("reward", "advantage", "advantages")
@@ -68,6 +69,80 @@ def join_tables(
             ) from error
 
 
+class _Addition(Struct, frozen=True, kw_only=True):
+    """What a later table adds to the columns of the first."""
+
+    dump: Table
+    frame: pl.LazyFrame
+    policies: Mapping[str, str]  # name in its table -> name in the joined one
+    log_probs: Mapping[str, str]  # the same of their columns
+    lacking: Sequence[str]  # columns that no earlier table has
+
+    @property
+    def about_policies(self) -> dict[str, Any]:
+        """Return the metadata of its policies by their new names; a repeat is of its own table."""
+        renamed = {}
+        for old, facts in self.dump.metadata.get("policies", {}).items():
+            if old in self.policies:
+                options = dict(facts.get("options") or {})
+                if (repeated := options.get("repeat_of")) is not None:
+                    options["repeat_of"] = self.policies.get(repeated, repeated)
+                name = self.policies[old]
+                renamed[name] = {**facts, "name": name, "options": options}
+        return renamed
+
+
+def _additions(
+    dumps: Sequence[Table],
+    frames: Sequence[pl.LazyFrame],
+    names: Sequence[str],
+    key: str,
+    of_one_run: bool,
+) -> list[_Addition]:
+    """Return what each later table adds, under names that no table before it has."""
+    taken, columns = set(dumps[0].policies), set(frames[0].collect_schema().names())
+    added = []
+    for dump, frame, name in zip(dumps[1:], frames[1:], names[1:], strict=True):
+        policies: dict[str, str] = {}
+        for old in dump.policies:
+            new = old
+            while new in taken or new in policies.values() or (new != old and new in dump.policies):
+                new = f"{new}_{name}"
+            policies[old] = new
+        log_probs = {f"{old}_log_probs": f"{new}_log_probs" for old, new in policies.items()}
+        own = set(frame.collect_schema().names()) - columns - log_probs.keys() - {key}
+        lacking = sorted(own) if of_one_run else []
+        taken |= set(policies.values())
+        columns |= {*lacking, *log_probs.values()}
+        added.append(
+            _Addition(
+                dump=dump, frame=frame, policies=policies, log_probs=log_probs, lacking=lacking
+            )
+        )
+    return added
+
+
+def _side_by_side(first: pl.LazyFrame, added: Sequence[_Addition], key: str) -> pl.LazyFrame:
+    """Put what later tables add beside the rows of the first, with the helper columns PLACE,
+    IN_ALL and SAME (all tables have the row, and its tokens), and OTHER, the second's tokens.
+    """
+    wide, ids = first.with_row_index(PLACE), [f"__ids{n}" for n in range(len(added))]
+    for name, one in zip(ids, added, strict=True):
+        part = one.frame.select(
+            key,
+            pl.struct("response_ids").alias(name),  # null where the table lacks the row
+            *one.lacking,
+            *(pl.col(old).alias(new) for old, new in one.log_probs.items()),
+        )
+        wide = wide.join(part, on=key, how="left", maintain_order="left")
+    tokens = [pl.col(name).struct.field("response_ids") for name in ids]
+    return wide.with_columns(
+        pl.all_horizontal(pl.col(name).is_not_null() for name in ids).alias(IN_ALL),
+        pl.all_horizontal(one.eq_missing(pl.col("response_ids")) for one in tokens).alias(SAME),
+        tokens[0].alias(OTHER),
+    ).drop(ids)
+
+
 def _joined(
     dumps: Sequence[Table],
     frames: Sequence[pl.LazyFrame],
@@ -79,56 +154,33 @@ def _joined(
 ) -> tuple[Table, JoinReport]:
     """Join scans of the tables, whose rows are the same sample `by` id, row or tokens."""
     key = "sample_id" if by == "sample_id" else ROW
-    first, *later_frames = frames
-    policies = dict(dumps[0].metadata.get("policies", {}))
-    taken, columns = set(dumps[0].policies), set(first.collect_schema().names())
-    wide, numbers = first.with_row_index(PLACE), range(len(later_frames))
-    twins: dict[str, str] = {}  # column of a policy that an earlier dump has too -> that one
-    for index, (dump, frame, name) in enumerate(
-        zip(dumps[1:], later_frames, names[1:], strict=True)
-    ):
-        renamed = _renamed(dump, taken, name)
-        taken |= set(renamed.values())
-        about = dump.metadata.get("policies", {})
-        policies |= {
-            new: _about(about[old], new, renamed) for old, new in renamed.items() if old in about
-        }
-        twins |= {f"{b}_log_probs": f"{a}_log_probs" for a, b in renamed.items() if a != b}
-        log_probs = {f"{a}_log_probs": f"{b}_log_probs" for a, b in renamed.items()}
-        own = set(frame.collect_schema().names()) - columns - log_probs.keys() - {key}
-        lacking = sorted(own) if of_one_run else []
-        columns |= {*lacking, *log_probs.values()}
-        part = frame.select(
-            key,
-            pl.lit(True).alias(f"__in{index}"),
-            pl.col("response_ids").alias(f"__ids{index}"),
-            *lacking,
-            *(pl.col(old).alias(new) for old, new in log_probs.items()),
-        )
-        wide = wide.join(part, on=key, how="left", maintain_order="left")
-    in_all = pl.all_horizontal(pl.col(f"__in{n}").is_not_null() for n in numbers)
-    tokens = pl.col("response_ids")
-    same = pl.all_horizontal(pl.col(f"__ids{n}").eq_missing(tokens) for n in numbers)
-    report = _report(dumps, names, frames, wide, in_all, same, by, partners)
-    kept = wide.filter(in_all & same)
-    places = kept.select(PLACE).collect()[PLACE].to_numpy().astype(np.int64)
-    helpers = [PLACE, *(f"__{what}{n}" for what in ("in", "ids") for n in numbers)]
-    kept = kept.drop(*helpers, *([ROW] if key == ROW else []))
-    if of_one_run:
-        repeated = _equal_columns(kept, twins)
-        kept = kept.drop(*repeated)
-        policies = {
-            name: facts for name, facts in policies.items() if f"{name}_log_probs" not in repeated
-        }
+    added = _additions(dumps, frames, names, key, of_one_run)
+    wide = _side_by_side(frames[0], added, key)
+    report = _report(dumps, names, frames, wide, by, partners)
     if report.common_samples == 0:
-        by_id = report.matched_by == "sample_id"
-        where = _first_difference(wide.filter(in_all & ~same), names, report)
+        by_id = by == "sample_id"
+        matched = (
+            "is `sample_id` the same thing in both?" if by_id else "rows are matched by tokens"
+        )
+        where = _first_difference(wide.filter(pl.col(IN_ALL), ~pl.col(SAME)), names, report)
         raise RcdiagError(
             f"{', '.join(report.tables)}: no sample is in all tables with the same tokens "
             f"({report.tokens_differ:,} have other tokens{where})",
-            hint="join what was recorded of one run; "
-            + ("is `sample_id` the same thing in both?" if by_id else "rows are matched by tokens"),
+            hint=f"join what was recorded of one run; {matched}",
         )
+    kept = wide.filter(IN_ALL, SAME)
+    places = kept.select(PLACE).collect()[PLACE].to_numpy().astype(np.int64)
+    kept = kept.drop(PLACE, IN_ALL, SAME, OTHER, *([ROW] if key == ROW else []))
+    policies = dict(dumps[0].metadata.get("policies", {}))
+    for one in added:
+        policies |= one.about_policies
+    if of_one_run:
+        twins = {b: a for one in added for a, b in one.log_probs.items() if a != b}
+        repeated = _equal_columns(kept, twins)
+        kept = kept.drop(repeated)
+        policies = {
+            name: facts for name, facts in policies.items() if f"{name}_log_probs" not in repeated
+        }
     kept.sink_parquet(path, maintain_order=True, compression="lz4")
     metadata = {"format_version": FORMAT_VERSION, **dumps[0].metadata}
     if policies:
@@ -147,8 +199,7 @@ def _joined(
 
 def _first_difference(wrong: pl.LazyFrame, names: Sequence[str], report: JoinReport) -> str:
     """Say where the tokens of the first sample with other tokens part, in two dumps."""
-    own = ["response_ids", "__ids0"]
-    rows = wrong.select(own).head(1).collect().rows()
+    rows = wrong.select("response_ids", OTHER).head(1).collect().rows()
     if len(names) != 2 or not rows or None in rows[0]:
         return ""
     one, other = rows[0]
@@ -302,32 +353,11 @@ def _copy(dump: Table, path: Path) -> None:
         raise not_writable(path, error) from error
 
 
-def _renamed(dump: Table, taken: set[str], name: str) -> dict[str, str]:
-    """Return the names of a table's policies in the joined table: name in the table -> new name."""
-    renamed: dict[str, str] = {}
-    for old in dump.policies:
-        new = old
-        while new in taken or new in renamed.values() or (new != old and new in dump.policies):
-            new = f"{new}_{name}"
-        renamed[old] = new
-    return renamed
-
-
-def _about(about: Mapping[str, Any], name: str, renamed: Mapping[str, str]) -> dict[str, Any]:
-    """Return a policy's metadata under its new name; a repeat repeats its own table's policy."""
-    options = dict(about.get("options") or {})
-    if "repeat_of" in options:
-        options["repeat_of"] = renamed.get(options["repeat_of"], options["repeat_of"])
-    return {**about, "name": name, "options": options}
-
-
 def _report(
     dumps: Sequence[Table],
     names: Sequence[str],
     frames: Sequence[pl.LazyFrame],
     wide: pl.LazyFrame,
-    in_all: pl.Expr,
-    same: pl.Expr,
     by: str,
     partners: Sequence[NDArray[np.int64] | None],
 ) -> JoinReport:
@@ -342,14 +372,14 @@ def _report(
         name: keys(every.join(frame, on=key, how="anti", maintain_order="left"))
         for name, frame in zip(names, frames, strict=True)
     }
-    wrong = keys(wide.filter(in_all & ~same))
+    wrong = keys(wide.filter(pl.col(IN_ALL), ~pl.col(SAME)))
     out = [(sample, "other tokens") for sample in wrong[:NAMED]]
     out += [(one, f"not in {name}") for name, ids in lacking.items() for one in ids[:NAMED]]
     named = [f"{_sample(one, dumps, partners)} ({reason})" for one, reason in out[:NAMED]]
     return JoinReport(
         tables=[dump.name for dump in dumps],
         table_rows=[dump.num_rows for dump in dumps],
-        common_samples=wide.filter(in_all & same).select(pl.len()).collect().item(),
+        common_samples=wide.filter(IN_ALL, SAME).select(pl.len()).collect().item(),
         missing_rows={name: len(ids) for name, ids in lacking.items()},
         tokens_differ=len(wrong),
         left_out=named,
@@ -405,28 +435,17 @@ def _keys(dump: Table, names: Sequence[str]) -> Hashes:
     return np.concatenate(parts)
 
 
-def _numbered(keys: Hashes) -> NDArray[np.int64]:
-    """Return for every row how many rows before it have its key, [rows]."""
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    new = np.concatenate([[True], ordered[1:] != ordered[:-1]])
-    start = np.maximum.accumulate(np.where(new, np.arange(len(keys)), 0))
-    number = np.empty(len(keys), np.int64)
-    number[order] = np.arange(len(keys)) - start
-    return number
-
-
 def _partners(first: Hashes, later: Hashes) -> NDArray[np.int64]:
-    """Return for every later row the row of the first dump with its key, or -1, [rows]."""
-    keys = np.concatenate([first, later])
-    number = np.concatenate([_numbered(first), _numbered(later)])
-    _, code = np.unique(keys, return_inverse=True)
-    place = code * (int(number.max()) + 1) + number  # one number for key and repetition
-    order = np.argsort(place[: len(first)])
-    ordered = place[: len(first)][order]
-    wanted = place[len(first) :]
-    at = np.minimum(np.searchsorted(ordered, wanted), len(first) - 1)
-    return np.where(ordered[at] == wanted, order[at], -1)
+    """Return for every later row the row of the first dump with its key, or -1, [rows].
+
+    Of rows with one key the n-th meets the n-th.
+    """
+    repeat = pl.int_range(pl.len()).over("key").alias("repeat")
+    ours, theirs = (pl.DataFrame({"key": keys}).with_columns(repeat) for keys in (first, later))
+    found = theirs.join(
+        ours.with_row_index("row"), on=["key", "repeat"], how="left", maintain_order="left"
+    )
+    return found["row"].cast(pl.Int64).fill_null(-1).to_numpy().copy()
 
 
 def _check_ambiguity(one: Table, one_keys: Hashes, other: Table, other_keys: Hashes) -> None:

@@ -85,25 +85,30 @@ class GenerationWords(TomlWords, frozen=True, kw_only=True):
         return f"released {self.released}" if self.released[:1].isdigit() else self.released
 
 
-class KeyWords(TomlWords, frozen=True, kw_only=True):
-    """The words on one key that a trainer logs, by generation in the trainer's order."""
+class _KeyTexts(TomlWords, frozen=True, kw_only=True):
+    """What is said of a key in every generation."""
 
-    name: str  # without prefix
     says: str
-    family: str
-    names: Texts  # generation -> the key as it is logged; only those that log it
-    generations: Texts  # generation -> what holds there, "" for nothing in particular
-    note: str | None = None  # what holds for each key of the family
     formula: str | None = None
     direction: str | None = None
     unit: str | None = None
     healthy: str | None = None
     example: str | None = None  # what the numbers are computed on, or a command
-    numbers: Mapping[str, float]  # generation -> the key's value on the example
-    losses: Texts  # policy loss -> its formula
     result: str | None = None  # where rcdiag has the number if not in the trainer's metrics
     see: tuple[str, ...] = ()
     also_called: Texts = field(default_factory=dict)  # whole keys that only documents have -> where
+
+
+class KeyWords(_KeyTexts, frozen=True, kw_only=True):
+    """The words on one key that a trainer logs, by generation in the trainer's order."""
+
+    name: str  # without prefix
+    family: str
+    names: Texts  # generation -> the key as it is logged; only those that log it
+    generations: Texts  # generation -> what holds there, "" for nothing in particular
+    note: str | None = None  # what holds for each key of the family
+    numbers: Mapping[str, float]  # generation -> the key's value on the example
+    losses: Texts  # policy loss -> its formula
     pattern: str | None = None  # the name of the table if that holds a placeholder
     loggers: tuple[str, ...] = ()
 
@@ -194,24 +199,15 @@ class FindingWords(TomlWords, frozen=True, kw_only=True):
     evidence: tuple[str, ...] = ()  # settings
 
 
-class _KeyRow(TomlWords, frozen=True, kw_only=True):
+class _KeyRow(_KeyTexts, frozen=True, kw_only=True):
     """The table of a key as it stands in the file."""
 
-    says: str
-    formula: str | None = None
-    direction: str | None = None
-    unit: str | None = None
-    healthy: str | None = None
-    example: str | None = None
     numbers: float | dict[str, float] = field(default_factory=dict)
-    see: tuple[str, ...] = ()
     family: str = ""
     logged_by: str = ""
     detail: str = ""
     generations: dict[str, str] = field(default_factory=dict)
     losses: dict[str, str] = field(default_factory=dict)
-    result: str | None = None
-    also_called: dict[str, str] = field(default_factory=dict)
 
 
 class _Family(TomlWords, frozen=True, kw_only=True):
@@ -401,9 +397,10 @@ def _key(
     prefixes, own = spread(family.prefix, order, table), spread(row.generations, order, table)
     if strange := [generation for generation in own if generation not in logged_by]:
         raise table.error(f"`generations` has {strange[0]}, which does not log the key")
+    texts = {text: getattr(row, text) for text in _KeyTexts.__struct_fields__}
     return KeyWords(
+        **{**texts, "direction": row.direction or family.direction},
         name=table.name,
-        says=row.says,
         family=name,
         names={generation: prefixes.get(generation, "") + table.name for generation in logged_by},
         generations={
@@ -411,18 +408,10 @@ def _key(
             for generation in logged_by
         },
         note=family.note,
-        formula=row.formula,
-        direction=row.direction or family.direction,
-        unit=row.unit,
-        healthy=row.healthy,
-        example=row.example,
         numbers=spread(row.numbers, logged_by, table),
         losses={
             loss.strip(): text for group, text in row.losses.items() for loss in group.split(",")
         },
-        result=row.result,
-        see=row.see,
-        also_called=row.also_called,
         pattern=pattern,
         loggers=header.loggers,
     )

@@ -63,17 +63,6 @@ class CorrectionRows(Struct, frozen=True):
     def bounded(self) -> CorrectionRows:
         return CorrectionRows(_bounded(self.steps))
 
-    def in_short(self) -> CorrectionRows:
-        """Return the rows with single values as counts where these take less memory."""
-        return CorrectionRows(
-            {
-                step: rows.with_sketches(
-                    {asked: sketch.in_short() for asked, sketch in rows.sketches.items()}
-                )
-                for step, rows in self.steps.items()
-            }
-        )
-
     @property
     def whole(self) -> Sequences:
         """The rows of all steps as one batch."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from rcdiag.errors import RcdiagError
 from rcdiag.runners import Runner
-from rcdiag.statistics.quantiles import VALUES_HELD
+from rcdiag.statistics.quantiles import VALUES_HELD, in_short
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.survey import unobserved
 from rcdiag.table.table import RowRange, Table
@@ -60,7 +60,7 @@ class Walk(Struct, Generic[S], frozen=True, kw_only=True):
 
         It holds counts where these take less memory, so that less of it is sent by workers.
         """
-        return state
+        return in_short(state)
 
 
 class FileMark(NamedTuple):

@@ -214,14 +214,6 @@ class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
         """Return the state of the batches of one part."""
         return merged(self._of(batch) for batch in batches)
 
-    def in_short(self, state: RowsState) -> RowsState:
-        """Return the state of a part with counts in place of values."""
-        return replace(
-            state,
-            rows=None if state.rows is None else state.rows.in_short(),
-            state=None if state.state is None else state.state.in_short(),
-        )
-
     def _of(self, batch: TokenBatch) -> RowsState:
         """Return the state of one batch."""
         pair = PolicyPair(batch, *self.policies)

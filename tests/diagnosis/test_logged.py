@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rcdiag
-from rcdiag.diagnosis.logged.changes import _jumps, changes_of, period_of, spikes_of
+from rcdiag.diagnosis.change_points import jump_gains
+from rcdiag.diagnosis.logged.changes import changes_of, period_of, spikes_of
 from rcdiag.diagnosis.logged.run import QUANTITIES, Series, _spellings
 from rcdiag.diagnosis.rules import rules_of
 from rcdiag.errors import RcdiagError
@@ -78,9 +79,10 @@ def test_spikes_at_equal_distances_have_a_period() -> None:
 def test_gain_of_a_jump_is_what_two_means_take_off_the_squares(values: list[float]) -> None:
     y = np.array(values)
     whole = np.square(y - y.mean()).sum()
+    gains = jump_gains(y, np.ones(len(y)), fewest=2)
     for at in range(2, len(y) - 1):
         parts = sum(np.square(part - part.mean()).sum() for part in (y[:at], y[at:]))
-        assert _jumps(y)[at] == pytest.approx(whole - parts, abs=1e-9)
+        assert gains[at] == pytest.approx(whole - parts, abs=1e-9)
 
 
 def log_of(rows: list[dict[str, float]], folder: Path, name: str = "log.jsonl") -> Path:

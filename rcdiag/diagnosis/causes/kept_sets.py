@@ -26,6 +26,7 @@ from rcdiag.diagnosis.thresholds import (
     FEW,
     FEWEST,
     LARGE,
+    MANY_TIMES,
     MUCH_LARGER,
     NEARLY_ALL,
     ONE_SIDED,
@@ -39,9 +40,7 @@ from rcdiag.formats import mean_ratio
 # Log-ratios of the other sign are at most those that engines in bfloat16 leave (nats, where their
 # rms is 0.03), or this share of the largest.
 NOISE, OTHER_SIGN = 0.12, 0.35
-# Where the end token was banned up to a position, hardly a response ends before this share of it,
-# and strong log-ratios are RARER times as rare beyond it, which takes FEWEST_BEYOND tokens to see.
-EARLIER, FEWEST_BEYOND, RARER = 0.9, 100, 10.0
+FEWEST_BEYOND = 100  # tokens beyond the position up to which the end token was banned
 
 KEPT_SET_SLUGS = ("top-p-renormalised", "top-k-renormalised", "min-p-renormalised")
 
@@ -219,7 +218,7 @@ def banned(features: Features) -> tuple[str, Suspicion] | None:
     # Hardly a response ends before a position up to which its end is banned.
     row_ends = np.zeros(tokens.rows, np.int64)
     np.maximum.at(row_ends, tokens.owner, tokens.position)
-    ends &= bool(np.mean(row_ends[tokens.per_row > 0] < EARLIER * last_place) <= FEW)
+    ends &= bool(np.mean(row_ends[tokens.per_row > 0] < NEARLY_ALL * last_place) <= FEW)
     if not ends and z > -SURELY:
         # min-tokens ends at a position, which is evidence of its own; logit-bias needs more
         return None
@@ -251,7 +250,7 @@ def _stops_at_a_position(tokens: PairTokens, strong: np.ndarray) -> bool:
     edge = places[int((1 - FEW) * (len(places) - 1))]
     after = tokens.position > edge
     return bool(
-        after.sum() > FEWEST_BEYOND and RARER * strong[after].mean() < strong[~after].mean()
+        after.sum() > FEWEST_BEYOND and MANY_TIMES * strong[after].mean() < strong[~after].mean()
     )
 
 

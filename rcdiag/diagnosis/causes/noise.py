@@ -12,13 +12,11 @@ from rcdiag.diagnosis.causes.cause import (
     shipped,
 )
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
-from rcdiag.diagnosis.thresholds import FEW, MOST, MUCH_LARGER, SLIGHT
+from rcdiag.diagnosis.thresholds import FEW, MOST, MUCH_LARGER, SLIGHT, UNRELATED
 from rcdiag.diagnosis.validity import INVALID, MOST_OF_ENGINES
 
 # Both sides compute in one precision with one kernel.
 BITWISE = 1e-4
-# Structure by token id: the correlation of ids' means between halves of the rows.
-DIRECTED = 0.3
 
 
 def structures(features: Features) -> list[str]:
@@ -27,7 +25,7 @@ def structures(features: Features) -> list[str]:
     seen = log_ratios.by_token_id
     outliers = location.outlier_rows
     tests = {
-        "by token id": seen.correlation >= DIRECTED
+        "by token id": seen.correlation >= UNRELATED
         and seen.explained >= FEW
         and seen.beyond_chance,
         "at the first tokens": log_ratios.first_tokens > MUCH_LARGER,
@@ -98,7 +96,7 @@ def _moe_routing(features: Features) -> Suspicion | None:
     if log_ratios.rms_of_bulk > SLIGHT or features.validity.answer == INVALID:
         return None
     anywhere = not set(structures(features)) - {"of one sign", "in some rows alone"}
-    anywhere &= abs(log_ratios.by_token_id.correlation) < DIRECTED
+    anywhere &= abs(log_ratios.by_token_id.correlation) < UNRELATED
     if not anywhere or log_ratios.rows_of_tail < 0.5:
         return None
     return Suspicion(

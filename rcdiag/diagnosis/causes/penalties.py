@@ -16,6 +16,7 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
     LARGE,
+    MANY_TIMES,
     MOST_IDS,
     NEARLY_ALL,
     PART,
@@ -29,8 +30,6 @@ FEWEST_OF_KIND = 2  # tokens of an id, repeated and new
 LEAST_GAP = 0.06  # between the shares of positive log-ratios
 # A log-ratio has a sign beyond rounding from this size on, nats, and from this share of the rms on.
 LEAST_SIGNED, SHARE_SIGNED = 0.005, 0.05
-TIMES_MEDIAN = 8.0  # the rms of a median id, from which on an id is pushed
-ONE_EDGE = 0.93  # of the largest log-ratio, which others of a pushed id reach
 
 
 def _penalty(features: Features) -> Suspicion | None:
@@ -147,7 +146,7 @@ def _one_way(log_ratios: LogRatios) -> _FewIds | None:
     # not.
     squares = np.bincount(ids, values**2)
     rms = np.sqrt(squares / np.maximum(counts, 1))
-    apart = seen[rms[seen] > max(TIMES_MEDIAN * float(np.median(rms[seen])), COARSE)]
+    apart = seen[rms[seen] > max(MANY_TIMES * float(np.median(rms[seen])), COARSE)]
     if not len(apart):
         return None
     signed = np.bincount(ids, np.sign(values) * values**2)
@@ -185,7 +184,7 @@ def _one_edge(log_ratios: LogRatios, ids: Counts, sign: float) -> bool:
         return False
     to_side = [sign * log_ratios.values[log_ratios.tokens.token_id == one] for one in ids]
     edge = max(float(values.max()) for values in to_side)
-    near = [int((values > ONE_EDGE * edge).sum()) for values in to_side]
+    near = [int((values > NEARLY_ALL * edge).sum()) for values in to_side]
     if sum(near) >= FEWEST_OF_PATTERN and (len(ids) == 1 or sum(count > 0 for count in near) >= 2):
         return True
     return _residual_share_of_one_bias(log_ratios, ids, -sign * edge) < FEW

@@ -20,6 +20,7 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST_OF_PATTERN,
     HARDLY_EVER,
     LARGER,
+    MANY_TIMES,
     MOST,
     NEARLY_ALL,
     PART,
@@ -29,7 +30,6 @@ from rcdiag.diagnosis.thresholds import (
 )
 
 SPAN = 3  # tokens of the shortest span that is taken for a tool's output
-FAR_OFF = 4.0  # nats; a wrong token id costs more on the mean
 
 
 def tool_spans(case: Case) -> Flags | None:
@@ -161,11 +161,7 @@ def _special_ids(features: Features) -> Suspicion | None:
     early = float(np.mean(tokens.position[named] < FIRST_TOKENS))
     rest = features.log_ratios.values[~named]
     median_of_others = float(np.median(np.abs(rest))) if len(rest) else 0.0
-    if (
-        early > 0.5
-        or median_of_others > SLIGHT
-        or any(abs(outlier.mean) < FAR_OFF for outlier in outliers)
-    ):
+    if early > 0.5 or median_of_others > SLIGHT:
         return None
     if float(np.median(tokens.trainer[named])) > 0:
         return None  # no log-prob is positive: the trainer's softmax sum lacks something
@@ -324,8 +320,6 @@ def _runs_of_zeros(features: Features) -> Suspicion | None:
 
 # Occurrences of an id, and share of rows that have it, from which on it may be a tool's marker.
 OFTEN, LEAST_ROWS = 12, 0.1
-# Occurrences over the number expected if every position offered the id with its median probability.
-TOO_OFTEN = 4.0
 
 
 def _nobody_samples(features: Features) -> Suspicion | None:
@@ -348,7 +342,7 @@ def _nobody_samples(features: Features) -> Suspicion | None:
     # Ignore the likeliest tenth of an id's tokens: the id may occur in responses as well.
     high = likelier[order][ends - 1 - counts // 10]
     middle = likelier[order][ends - 1 - counts // 2]
-    too_often = counts / 2 >= TOO_OFTEN * len(tokens) * np.exp(middle)
+    too_often = counts / 2 >= MANY_TIMES * len(tokens) * np.exp(middle)
     foreign = (counts >= OFTEN) & too_often & (high < HARDLY_EVER)
     for index in np.flatnonzero(foreign):
         rows = np.unique(tokens.owner[order[ends[index] - counts[index] : ends[index]]])

@@ -27,12 +27,14 @@ from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, Lo
 from rcdiag.diagnosis.features.log_ratios import VISIBLE
 from rcdiag.diagnosis.features.shared_prefixes import A_POWER, SharedPrefixes
 from rcdiag.diagnosis.thresholds import (
+    BY_ITS_ERROR,
     CERTAIN,
     EQUAL,
     FEW,
     FEWEST,
     MUCH_LARGER,
     ONE_SIDED,
+    PART,
     SAME,
     SLIGHT,
     SURE,
@@ -54,17 +56,14 @@ MOST_OF_SQUARES = 0.4
 LEAST_OF_DECLARED, MOST_OF_DECLARED = 0.4, 1.25
 # Largest residual share of log-prob differences in a context under the declared temperature.
 MOST_RESIDUAL = 0.6
-# A power agrees with a stated temperature within this share of its logarithm.
-AGREES = 0.25
 # Log-probs that were divided are a multiple of the others: the share of squared values that the
-# factor leaves without noise, or with noise if it leaves few of the squared log-ratios.
-LEFT_WITHOUT_NOISE, LEFT_WITH_NOISE = 3e-4, 0.01
+# factor leaves without noise; with noise it leaves few of them and of the squared log-ratios.
+LEFT_WITHOUT_NOISE = 3e-4
 # Divided and not normalised: sampler / trainer of sure tokens at the 5% and 95% quantiles, where
 # the trainer's log-probs are too low and where they are too high.
 SURE_TOKENS, TOO_LOW, TOO_HIGH = (0.05, 0.95), (0.002, 0.75), 1.4
-# Nats by which all tokens together are likelier under one of two distributions, so that the odds
-# are 150 to 1, and standard errors of the mean.
-LIKELIER, LIKELIER_Z = 5.0, 2.5
+# Nats by which all tokens together are likelier under one of two distributions: odds of 150 to 1.
+LIKELIER = 5.0
 
 
 class Power(Struct, frozen=True):
@@ -119,7 +118,7 @@ def _likelier(features: Features) -> str | None:
     """
     log_ratios, tokens = features.log_ratios, features.case.tokens
     mean, z = log_ratios.mean
-    surely = abs(mean) * len(tokens) > LIKELIER and abs(z) > tokens.as_far(LIKELIER_Z)
+    surely = abs(mean) * len(tokens) > LIKELIER and abs(z) > tokens.as_far(BY_ITS_ERROR)
     # Noise of an engine takes half of its square from the mean, whichever side sampled.
     if not surely or features.case.picked_tokens or abs(mean) < ENGINE_NOISE**2:
         return None
@@ -153,7 +152,7 @@ def _power(features: Features) -> Power | None:
 def _temperature_and_more(prefixes: SharedPrefixes, declared: float) -> bool:
     """Tell whether the declared temperature explains most, but not all, of the difference."""
     off = abs(np.log(declared))
-    near = abs(abs(np.log(max(prefixes.power, EQUAL))) - off) < max(A_POWER, AGREES * off)
+    near = abs(abs(np.log(max(prefixes.power, EQUAL))) - off) < max(A_POWER, PART * off)
     return bool(
         off > 2 * A_POWER and near and prefixes.residual < MOST_RESIDUAL * prefixes.distance
     )
@@ -170,7 +169,7 @@ def _stated(features: Features, seen: Power | None) -> tuple[str, Power, str] | 
     if sampled not in (recorded, trained) or min(recorded, trained) <= 0:
         return None
     power = trained / recorded
-    far = max(A_POWER, AGREES * abs(np.log(power)))
+    far = max(A_POWER, PART * abs(np.log(power)))
     if seen is not None and abs(np.log(seen.value / power)) > far:
         return None
     # A power may be too near to 1 to show in shared prefixes.
@@ -195,7 +194,7 @@ def _temperature_fault(features: Features) -> tuple[str, Suspicion] | None:
     estimate = seen.value if slug != "trainer-without-temperature" else 1 / seen.value
     known = declared is not None and declared != 1.0
     agrees = declared not in (None, 1.0) and bool(
-        abs(np.log(estimate / declared)) < AGREES * abs(np.log(declared))
+        abs(np.log(estimate / declared)) < PART * abs(np.log(declared))
     )
     raw = slug == "temperature-raw-recorded"
     either = not (raw or features.case.picked_tokens) and _likelier(features) is None
@@ -268,7 +267,7 @@ def _divided(features: Features) -> Suspicion | None:
         return None
     log_ratios, tokens = features.log_ratios, features.case.tokens
     k, residual = log_ratios.proportion
-    but_for_noise = residual < LEFT_WITH_NOISE and log_ratios.residual_share_of_proportion < FEW
+    but_for_noise = residual < FEW and log_ratios.residual_share_of_proportion < FEW
     if abs(k - 1) > A_POWER and (residual < LEFT_WITHOUT_NOISE or but_for_noise):
         return Suspicion(
             confidence=CLEAR,

@@ -43,9 +43,7 @@ from rcdiag.formats import share_of
 EXPLAINED, LARGEST_DRIFT = 0.08, 0.5
 # Standard errors of E[1 / ratio] under a draft, over those of E[ratio]: noise of its own engine.
 BY_NOISE = 0.4
-# Rows whose log-ratio follows the advantage: the correlation within prompt groups, and its t
-# statistic in standard errors.
-LEAST_CORRELATION, LEAST_T = 0.5, 4.5
+LEAST_CORRELATION = 0.5  # of log-ratio and advantage within prompt groups, where rows follow it
 
 
 def _declared_weights(features: Features) -> Suspicion | None:
@@ -418,7 +416,7 @@ def old_after_update(features: Features) -> Suspicion | None:
     mean = tokens.row_sums(features.log_ratios.values)[known] / tokens.per_row[known]
     group = _groups(features.case.facts.group, known)
     r, t = _follows(_centred(mean, group), _centred(advantage[known], group))
-    if r < LEAST_CORRELATION or t < LEAST_T:
+    if r < LEAST_CORRELATION or t < SURELY:
         return None
     return Suspicion(
         confidence=CLEAR,

@@ -24,13 +24,12 @@ from rcdiag.diagnosis.thresholds import (
     TINY,
 )
 
-# Multiple of other steps' k3 from which a step's is large, and the least k3 that counts, nats per
-# token, of a large step and of the others.
-STEPS_APART, LARGE_K3, SMALL_K3 = MANY_TIMES, 1e-4, 1e-5
+# The least k3 that counts, nats per token, of a step where it is large and of the others.
+LARGE_K3, SMALL_K3 = 1e-4, 1e-5
 MOST_PARTS = 2000  # steps or engines that are compared
 ROWS_OF_TWO_KINDS = 32  # fewest rows that are split into two kinds
-# Token ids that stand out: mean log-ratio (nats), and spread over the mean.
-FAR_OFF, SPREAD = 2.5, 0.4
+# Token ids that stand out: mean log-ratio (nats; a wrong id costs more), and spread over the mean.
+FAR_OFF, SPREAD = 3.0, 0.4
 # Floor of a row's rms: rows below it count as equal.
 SMALLEST = LARGE_MISMATCH / MANY_TIMES  # nats rms
 
@@ -47,7 +46,7 @@ class MismatchByGroup(Struct, frozen=True):
 # Values that show a trend, and the rank correlation that does where few of them cannot be beyond
 # its error.
 FEWEST_OF_TREND, ALMOST_MONOTONIC = 5, 0.98
-RESETS_BY = 2.0  # factor by which k3 grows before it is reset, and by which it falls there
+GROWN = 2.0  # factor by which k3 grows in a trend, and by which it falls where it is reset
 
 
 class Onset(Struct, frozen=True):
@@ -104,9 +103,9 @@ def resets_of(values: Array) -> list[int]:
     """
     found, began = [], 0
     for at in range(FEWEST_OF_TREND, len(values)):
-        grown, fallen = values[began:at], RESETS_BY * values[at]
+        grown, fallen = values[began:at], GROWN * values[at]
         start = _median(grown[: max(len(grown) // 3, 1)])
-        if fallen < grown[-1] and values[at] < RESETS_BY * start and trend(grown) > RESETS_BY:
+        if fallen < grown[-1] and values[at] < GROWN * start and trend(grown) > GROWN:
             found.append(at)
             began = at
     return found
@@ -114,7 +113,7 @@ def resets_of(values: Array) -> list[int]:
 
 def _apart(large: Array, small: Array) -> bool:
     """Tell whether the k3 of some steps is more than 5 times that of all others, and matters."""
-    return float(large.min()) > max(STEPS_APART * max(float(small.max()), SMALL_K3), LARGE_K3)
+    return float(large.min()) > max(MANY_TIMES * max(float(small.max()), SMALL_K3), LARGE_K3)
 
 
 class IdOutlier(Struct, frozen=True):

@@ -9,16 +9,15 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Array, Case
-from rcdiag.diagnosis.thresholds import SLIGHT
+from rcdiag.diagnosis.thresholds import PART, SLIGHT, TWICE
 from rcdiag.table.hashing import mixed
 
 Hashes = NDArray[np.uint64]
 
-FAR = 0.7  # nats between two tokens of one context, from which on their ratio says something
 FEWEST_PAIRS = 12  # of tokens with one context, from which on they tell
-# Bounds on the median residual of sampler = power * trainer beyond rounding: shares of the median
-# difference without the power, for large and for all differences.
-FAR_APART, LEFT_OVER = 0.11, 0.25
+# Bound on the median residual of sampler = power * trainer beyond rounding, for large differences:
+# a share of the median difference without the power. For all of them it is PART.
+FAR_APART = 0.11
 A_POWER = 0.03  # of which a power is from 1, at least
 
 
@@ -52,7 +51,7 @@ class SharedPrefixes(Struct, frozen=True, dict=True):
     def is_one_power(self) -> bool:
         """Tell whether one distribution is a power of the other, as with another temperature."""
         another = self.power > 0 and abs(np.log(self.power)) > A_POWER
-        most = min(max(SLIGHT, FAR_APART * self.distance), LEFT_OVER * self.distance)
+        most = min(max(SLIGHT, FAR_APART * self.distance), PART * self.distance)
         return another and self.residual <= most
 
 
@@ -78,7 +77,7 @@ def shared_prefixes_of(case: Case) -> SharedPrefixes | None:
     begins = np.append(True, context[1:] != context[:-1])
     first = np.flatnonzero(begins)[np.cumsum(begins) - 1]
     apart = trainer[first] - trainer
-    far = apart > FAR
+    far = apart > TWICE  # from here on the ratio of two tokens of one context says something
     if far.sum() < FEWEST_PAIRS:
         return None
     return SharedPrefixes((sampler[first] - sampler)[far], apart[far])

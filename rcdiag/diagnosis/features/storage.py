@@ -15,6 +15,7 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST,
     FEWEST_OF_ROW,
     NEARLY_ALL,
+    PART,
     RARE,
     SURE,
     TINY,
@@ -24,8 +25,6 @@ from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
 # Ranges of surprisal, nats, in which tokens are compared.
 SURE_RANGE, SURPRISALS = (0.003, 0.15), (0.5, 1.2, 2.5, 20.0)
-# Share of log(factor) by which a second fault may move the median of such a range.
-BY_OTHERS = 0.3
 # Range of values, nats, in which decimals are counted, and the most that count as rounding.
 DECIMALS_FROM, DECIMALS_TO, MOST_DECIMALS = -8.0, -0.02, 5
 LEAST_FLOAT16 = -65_000.0  # float16 ends at 65,504
@@ -221,7 +220,8 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
     def is_no_factor(self, factor: float) -> bool:
         """Tell whether `factor` fails in some range of surprisal: values are not factor * other."""
         sure, *parts = self._off(factor)
-        allowed = BY_OTHERS * abs(np.log(factor)) * np.array([4, *[1] * len(parts)])
+        # A second fault may move the median of a range by a part of log(factor).
+        allowed = PART * abs(np.log(factor)) * np.array([4, *[1] * len(parts)])
         ranges_and_bounds = zip((sure, *parts), allowed, strict=True)
         return any(
             len(off) >= FEWEST and abs(float(np.median(off))) > most

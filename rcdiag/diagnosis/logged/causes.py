@@ -16,16 +16,15 @@ import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, LIKELY, WEAK, fact
+from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
 from rcdiag.diagnosis.logged.window import Window
+from rcdiag.diagnosis.thresholds import SURELY
 
 SIZES = ("k3", "k2", "abs_diff", "exp_abs_diff")  # quantities that show how large log-ratios are
 # log_ratio below this, nats rms, is the rounding of two engines in all honest runs known.
 ENGINE = 0.045  # k3 of .001, the guide of k3_kl
-# Lagging weights and coarse precision differ by less than this, nats rms; so much surprisal under
-# the trainer, on the mean and beyond the sampler's, leaves no doubt.
-LARGEST_DRIFT, BEYOND_DOUBT = 0.5, 3.0
-# E[ratio] is off 1 if it is so by this many standard errors over steps and by this share of k3.
-SURE, OF_K3 = 4.0, 0.25
+BEYOND_DOUBT = 3.0  # nats of surprisal under the trainer beyond the sampler's, on the mean
+OF_K3 = 0.25  # E[ratio] is off 1 if it surely is, and by this share of k3
 # Probability that top-p, top-k and min-p leave out: less than the least, and more than the most,
 # are other causes.
 LEAST_LEFT_OUT, MOST_LEFT_OUT = 0.005, 0.6
@@ -49,7 +48,6 @@ BASES, EXACTLY = {"2": math.log(2.0), "10": math.log(10.0)}, 0.02
 # else is no longer one of rounding.
 OF_ENGINE = {"pearson": 0.995, "prob_diff": 0.01}
 LARGEST_VOCABULARY = 2**18  # tokens; of a vocabulary that the user does not give
-MIRRORED = 0.05  # of the other surprisal: one is minus the other
 ONE_TOKEN = 1e-9  # a share of the values that counts as some
 
 
@@ -116,7 +114,7 @@ def _impossible_surprisals(window: Window) -> Found | None:
         if value is None or value > 1e-6:
             continue
         other = window.number("trainer_log_ppl" if side == "recorder" else "sampler_log_ppl")
-        mirrored = other is not None and abs(value + other) < MIRRORED * other
+        mirrored = other is not None and abs(value + other) < SAME_SURPRISAL * other
         if abs(value) <= 1e-6:
             slug, what = "zero-placeholder", "exactly 0: zeros stand where log-probs belong"
         elif value >= -1.0 and not mirrored:
@@ -217,7 +215,7 @@ def _not_the_sampler(window: Window) -> Found | None:
     excess, rms = window.excess, window.rms
     if k1 is None or rms is None or rms < ENGINE:
         return None
-    below = k1.z < -SURE and k1.value < -NO_LESS * rms
+    below = k1.z < -SURELY and k1.value < -NO_LESS * rms
     if not below:
         return None
     evidence = [_of_k1(window, "below 0: the trainer finds the tokens likelier")]
@@ -250,7 +248,7 @@ def _kept_set(window: Window) -> Found | None:
         return None
     k3 = rms**2 / 2.0
     left_out = -excess.value  # the probability that the trainer gives to tokens left out
-    if excess.z > -SURE or not max(OF_K3 * k3, LEAST_LEFT_OUT) < left_out < MOST_LEFT_OUT:
+    if excess.z > -SURELY or not max(OF_K3 * k3, LEAST_LEFT_OUT) < left_out < MOST_LEFT_OUT:
         return None
     # Renormalised over a set with the probability q, a probability grows by 1 - q at most.
     largest = window.number("prob_diff_max")
@@ -354,7 +352,7 @@ def _other_forward(window: Window) -> Found | None:
         known
         and excess is not None
         and abs(excess.value)
-        < max(OF_K3 * (rms or 1.0) ** 2 / 2.0, SURE * (excess.error if excess.error > 0 else 0.0))
+        < max(OF_K3 * (rms or 1.0) ** 2 / 2.0, SURELY * (excess.error if excess.error > 0 else 0.0))
     )
     evidence = [window.fact(name, "beyond the rounding of two engines") for name in names]
     if excess is not None:

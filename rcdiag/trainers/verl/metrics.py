@@ -26,7 +26,14 @@ from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import LOG_RATIO, RATIO, named, unclamped_k3, within
 from rcdiag.corrections.sequences import EPSILON
-from rcdiag.corrections.trainer_means import Batch, Metrics, OfTokens, once_a_batch, share, std
+from rcdiag.corrections.trainer_means import (
+    Batch,
+    Metrics,
+    OfTokens,
+    once_a_batch,
+    row_statistics,
+    share,
+)
 from rcdiag.statistics.quantiles import Ordered
 
 Statistics = Literal["raw", "applied"]
@@ -127,11 +134,7 @@ def _of_rows(batch: Batch, weighting: Weighting, used: OfTokens, compared: OfTok
     means = batch.padded(batch.row_means(used))
     against = batch.padded(batch.row_means(compared))
     return {
-        "seq_mean": float(means.mean()),
-        "seq_std": std(means),
-        "seq_max": float(means.max()),
-        "seq_min": float(means.min()),
-        "seq_max_deviation": float(np.abs(means - 1.0).max()),
+        **row_statistics(means, 1.0),
         "seq_fraction_high": share(against > weighting.upper),
         "seq_fraction_low": share(against < weighting.lower_or_reciprocal),
     }
@@ -182,14 +185,8 @@ def _sequence_k_metrics(batch: Batch, rejection: Rejection) -> Metrics:
 
 
 def _of_valid_rows(values: np.ndarray, rejection: Rejection) -> Metrics:
-    logged = {
-        "seq_mean": float(values.mean()),
-        "seq_std": std(values),
-        "seq_max": float(values.max()),
-        "seq_min": float(values.min()),
-        "seq_max_deviation": float(np.abs(values).max()),
-        "seq_fraction_high": share(values > rejection.upper),
-    }
+    logged = row_statistics(values, 0.0)
+    logged["seq_fraction_high"] = share(values > rejection.upper)
     if rejection.lower is not None:
         logged["seq_fraction_low"] = share(values < rejection.lower)
     return logged

@@ -17,7 +17,7 @@ from rcdiag.corrections.apply import raw_weights
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.quantities import LOG_RATIO, quantity, unclamped_k3
-from rcdiag.corrections.trainer_means import Batch, Metrics, once_a_batch, share, std
+from rcdiag.corrections.trainer_means import Batch, Metrics, once_a_batch, row_statistics, share
 from rcdiag.trainers.verl.metrics import masked_by_weights, weight_metrics
 from rcdiag.trainers.xtuner.correction import HIGHEST, LOWEST
 
@@ -42,7 +42,14 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
     if weighting is None:
         return of_policies
     logged = weight_metrics(batch, weighting, "rollout_is", of="raw", geometric_fractions="tokens")
-    logged |= _of_rows(batch, weighting) | _of_veto(batch, correction)
+    means = batch.row_means(raw_weights(batch.rows, weighting))
+    of_rows = {
+        **row_statistics(means, 1.0),
+        "seq_fraction_high": share(means > weighting.upper),
+        "seq_fraction_low": share(means < weighting.lower_or_reciprocal),
+    }
+    logged |= {f"rollout_is_{name}": value for name, value in of_rows.items()}
+    logged |= _of_veto(batch, correction)
     for one in correction.rejections:
         if one.statistic == weighting.level:
             logged |= masked_by_weights(batch, Weighting(weighting.level, one.upper, one.lower))
@@ -69,20 +76,6 @@ def policies(batch: Batch) -> Metrics:
         "log_ppl_diff_min": difference,
         "ppl_ratio": float(np.exp(difference)),
         "logprob_abs_diff": batch.token_mean(distance),
-    }
-
-
-def _of_rows(batch: Batch, weighting: Weighting) -> Metrics:
-    """Return statistics of the mean raw weights of rows that have a token."""
-    means = batch.row_means(raw_weights(batch.rows, weighting))
-    return {
-        "rollout_is_seq_mean": float(means.mean()),
-        "rollout_is_seq_std": std(means),
-        "rollout_is_seq_max": float(means.max()),
-        "rollout_is_seq_min": float(means.min()),
-        "rollout_is_seq_max_deviation": float(np.abs(means - 1.0).max()),
-        "rollout_is_seq_fraction_high": share(means > weighting.upper),
-        "rollout_is_seq_fraction_low": share(means < weighting.lower_or_reciprocal),
     }
 
 

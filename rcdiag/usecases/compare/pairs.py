@@ -76,10 +76,6 @@ class Comparison(Struct, frozen=True):
         }
         return cls(suites, weighted, figures, moments_of(batch))
 
-    def in_short(self) -> Comparison:
-        """Return the state with single values as counts where these take less memory."""
-        return replace(self, suites={pair: one.in_short() for pair, one in self.suites.items()})
-
 
 class RowsState(Struct, frozen=True):
     """What some rows leave for the result."""
@@ -98,12 +94,6 @@ class ComparingWalk(Walk[RowsState], frozen=True, kw_only=True):
     def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
         """Return the state of the batches of one part."""
         return merged(self._state(batch) for batch in batches)
-
-    def in_short(self, state: RowsState) -> RowsState:
-        """Return the state of a part with counts in place of values."""
-        if state.comparison is None:
-            return state
-        return replace(state, comparison=state.comparison.in_short())
 
     def _state(self, batch: TokenBatch) -> RowsState:
         keep = rows_of_numbers(batch)

@@ -21,6 +21,7 @@ from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.forecast import forecast
 from rcdiag.statistics.merging import merge
 from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.quantiles import in_short
 from rcdiag.statistics.rounding import rounding_of
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.totals import SequenceTable
@@ -160,7 +161,7 @@ class SweepWalk(Walk[RowsState], frozen=True, kw_only=True):
     def in_short(self, state: RowsState) -> RowsState:
         """Return the state of a part with counts in place of values."""
         if state.state is not None:
-            state.state.suite = state.state.suite.in_short()
+            state.state.suite = in_short(state.state.suite)
         return state
 
 
