@@ -123,6 +123,8 @@ class Backend(Struct, frozen=True, kw_only=True):
     rows_per_part: Callable[[Mapping[str, Any]], int] = lambda options: 1
     # How many GPUs one engine of a policy takes, given the policy's options.
     gpus: Callable[[Mapping[str, Any]], int] = lambda options: 1
+    # How a policy's model would lie on these GPUs, for a dry run; nothing to say of a single one.
+    layout: Callable[[PolicySpec], str] = lambda spec: ""
     # The place of a policy that its role and precision alone do not tell.
     own_place: Callable[[Mapping[str, Any]], LadderRung | None] = lambda about: None
 

@@ -7,17 +7,17 @@ checkpoints, `common.pt` of Megatron's, verl's `.pt` files), which can run code.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-
-from msgspec import Struct
 
 from rcdiag.errors import RcdiagError
 
 MERGED = ("*.safetensors", "pytorch_model*.bin", "*.gguf")
 
 
-class Shards(Struct, frozen=True):
+@dataclass(frozen=True)
+class Shards:
     """One way in which trainers write shards."""
 
     says: str

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rcdiag.engines.backend import Backend, LadderRung, Option, OtherBatches, is_low_precision
 from rcdiag.engines.spec import PolicySpec
+from rcdiag.errors import RcdiagError
 
 if TYPE_CHECKING:
     from rcdiag.engines.hf.engine import HfEngine
@@ -16,6 +17,29 @@ def _load(spec: PolicySpec, max_length: int) -> HfEngine:
     from rcdiag.engines.hf.engine import HfEngine
 
     return HfEngine(spec)
+
+
+def _gpus(options: Mapping[str, Any]) -> int:
+    """Return over how many GPUs one model is spread."""
+    return int(options.get("gpus", 1))
+
+
+def _layout(spec: PolicySpec) -> str:
+    from rcdiag.engines.hf.layers import layout  # numpy, which help has no use for
+
+    return layout(spec)
+
+
+def _check(spec: PolicySpec) -> None:
+    """Refuse a number of GPUs that a policy cannot have."""
+    gpus = _gpus(spec.options)
+    if gpus < 1 or (gpus > 1 and spec.options.get("device", "cuda") != "cuda"):
+        device = f",device={spec.options['device']}" if "device" in spec.options else ""
+        raise RcdiagError(
+            f"policy `{spec.name}`: gpus={gpus}{device}: wanted 1 or more GPUs of this machine",
+            hint="gpus=2 spreads the layers of one model over two",
+        )
+    _layout(spec)
 
 
 def _own_place(about: Mapping[str, Any]) -> LadderRung | None:
@@ -54,10 +78,18 @@ HF = Backend(
             shown="{} division",
         ),
         "device": Option(says="cpu or cuda; by default the GPU where there is one"),
+        "gpus": Option(
+            says="over how many GPUs one model is spread, layer by layer; --dry-run shows how",
+            takes=int,
+            shown="on {} GPUs",
+        ),
         "batch_tokens": Option(says="tokens of one forward, padding included", takes=int),
         "compile": Option(says="run the model through torch.compile", takes=bool),
         "trust_remote_code": Option(says="run the checkpoint's own model code", takes=bool),
     },
     other_batches=OtherBatches(option="batch_tokens", size=1021, smaller=509),
+    gpus=_gpus,
+    layout=_layout,
+    check=_check,
     own_place=_own_place,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from rcdiag.engines.hf.model import (
     dtype_named,
     head_is_known,
     load_model,
+    quantization_of,
 )
 from rcdiag.engines.matmul import (
     ROUNDED,
@@ -32,10 +32,19 @@ from rcdiag.engines.matmul import (
     product_settings,
     rounds,
 )
-from rcdiag.engines.padded_batches import gather_scores, length_buckets, padded, whole_sequences
+from rcdiag.engines.padded_batches import (
+    gather_scores,
+    length_buckets,
+    padded,
+    padded_width,
+    whole_sequences,
+)
+from rcdiag.engines.scored_by import NOTE
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
+
+NO_MEMORY = "can't allocate memory"  # in the message of the CPU's allocator
 
 
 class HfEngine:
@@ -46,6 +55,7 @@ class HfEngine:
         self.options = spec.options
         self.device = choose_device(self.options.get("device"))
         self.folder = check_checkpoint(spec.model)
+        self.weights = fingerprint(self.folder)
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         low = "bfloat16" if "bfloat16" in (spec.dtype, self.options.get("autocast")) else spec.dtype
@@ -57,6 +67,7 @@ class HfEngine:
         if self.options.get("compile"):
             self.body = torch.compile(self.body, dynamic=True)
         self.batch_tokens = int(self.options.get("batch_tokens", BATCH_TOKENS[self.device.type]))
+        self.no_room_for: int | None = None  # tokens of the first batch that did not fit
         self._check_head()
 
     @torch.inference_mode()
@@ -66,34 +77,38 @@ class HfEngine:
         lengths = np.array([len(row) for row in tokens])
         responses = trajectories.response_ids.lengths
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
-        for rows in length_buckets(np.where(responses > 0, lengths, 0), self.batch_tokens):
+        left = np.where(responses > 0, lengths, 0)
+        while left.any():
+            rows = next(length_buckets(left, self.batch_tokens))
             temperature = trajectories.scoring_temperature[rows]
-            with self._out_of_memory(lengths[rows]):
-                values = self._score_bucket([tokens[r] for r in rows], starts[rows], temperature)
+            values = self._score_bucket([tokens[r] for r in rows], starts[rows], temperature)
+            if values is None:
+                self._take_smaller_batches(lengths[rows])
+                continue
             split = np.split(values, np.cumsum(responses[rows])[:-1])
             for row, row_scores in zip(rows, split, strict=True):
                 scores[row] = row_scores
+            left[rows] = 0
             progress(int(lengths[rows].sum()))
         return gather_scores(trajectories, scores, **self._score_options())
 
-    @contextlib.contextmanager
-    def _out_of_memory(self, lengths: NDArray[Any]) -> Iterator[None]:
-        """Name the option that decides what a batch takes where there is no room for it."""
-        try:
-            yield
-        except RuntimeError as error:
-            on_cpu = "can't allocate memory" in str(error)
-            if not (on_cpu or isinstance(error, torch.OutOfMemoryError)):
-                raise
-            rows = "1 row" if len(lengths) == 1 else f"{len(lengths)} rows"
-            fewer = f"batch_tokens={max(self.batch_tokens // 2, 1)} in the policy takes half"
+    def _take_smaller_batches(self, lengths: NDArray[Any]) -> None:
+        """Halve the batches from here on, or refuse a row that does not fit alone.
+
+        `lengths` are those of the rows that there was no memory for.
+        """
+        if len(lengths) == 1:
             raise RcdiagError(
-                f"policy `{self.spec.name}`: out of memory on {self.device}, at a batch of "
-                f"{rows} of up to {lengths.max()} tokens (batch_tokens={self.batch_tokens})",
-                hint=fewer
-                if len(lengths) > 1
-                else "this row alone does not fit: a lower dtype, or a GPU with more memory",
-            ) from error
+                f"policy `{self.spec.name}`: out of memory on {self.device}, at 1 row of "
+                f"{lengths[0]} tokens",
+                hint="this row alone does not fit: a lower dtype, gpus=2 where there are two, or a "
+                "GPU with more memory",
+            )
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # what the failed forward left is in pieces of other sizes
+        width = padded_width(int(lengths.max()))
+        self.no_room_for = self.no_room_for or len(lengths) * width
+        self.batch_tokens = len(lengths) // 2 * width
 
     def _score_options(self) -> dict[str, Any]:
         return {
@@ -103,11 +118,11 @@ class HfEngine:
 
     def _score_bucket(
         self, tokens: list[NDArray[Any]], starts: NDArray[Any], temperature: NDArray[Any]
-    ) -> NDArray[np.float32]:
+    ) -> NDArray[np.float32] | None:
         """Score a few sequences, padded on the right: [response tokens, 1 + entropy + 2 top_k].
 
-        Under a causal mask nothing before the padding can see it, so no attention mask is
-        needed, and the fast causal kernels stay in use.
+        None where there is no memory for them. Under a causal mask nothing before the padding can
+        see it, so no attention mask is needed, and the fast causal kernels stay in use.
         """
         ids = padded(tokens, self.context)
         lengths = np.array([len(row) for row in tokens])
@@ -115,21 +130,26 @@ class HfEngine:
         columns = np.concatenate(
             [np.arange(s, n) for s, n in zip(starts, lengths, strict=True)]
         ).astype(np.int64)
-        with self._precision():
-            inputs = torch.from_numpy(ids).to(self.device)
-            hidden: Tensor = self.body(input_ids=inputs, use_cache=False).last_hidden_state
-            # The state at position t - 1 predicts the token at t.
-            before = hidden[_index(rows, self.device), _index(columns - 1, self.device)]
-            scores = scores_in_chunks(
-                before,
-                self.to_logits,
-                self.vocab_size,
-                torch.from_numpy(ids[rows, columns]),
-                torch.from_numpy(temperature[rows]),
-                low_division=self.options.get("division") == "logits",
-                **self._score_options(),
-            )
-        return scores.float().cpu().numpy()
+        try:
+            with self._precision():
+                inputs = torch.from_numpy(ids).to(self.device)
+                hidden: Tensor = self.body(input_ids=inputs, use_cache=False).last_hidden_state
+                # The state at position t - 1 predicts the token at t.
+                before = hidden[_index(rows, hidden.device), _index(columns - 1, hidden.device)]
+                scores = scores_in_chunks(
+                    before,
+                    self.to_logits,
+                    self.vocab_size,
+                    torch.from_numpy(ids[rows, columns]),
+                    torch.from_numpy(temperature[rows]),
+                    low_division=self.options.get("division") == "logits",
+                    **self._score_options(),
+                )
+            return scores.float().cpu().numpy()
+        except RuntimeError as error:  # which the CPU's allocator raises, too
+            if not (isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error)):
+                raise
+            return None
 
     def _precision(self) -> contextlib.AbstractContextManager[object]:
         contexts = contextlib.ExitStack()
@@ -159,15 +179,28 @@ class HfEngine:
             )
 
     def provenance(self) -> dict[str, Any]:
-        """Return weights, attention, device, versions and settings of the products."""
+        """Return weights, attention, device, batches, versions and settings of the products."""
+        quantized = quantization_of(self.folder, self.spec.dtype)
         return {
-            "weights_fingerprint": fingerprint(self.folder),
+            "weights_fingerprint": self.weights,
+            **({"quantization": quantized} if quantized else {}),
             "attention": self.model.config._attn_implementation,
             "device": device_name(self.device),
+            "batch_tokens": self.batch_tokens,
             "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
             **product_settings(),
             "environment": kernel_environment(),
+            **self._note(),
             **({"matmul": ROUNDED} if self.rounds else {}),
+        }
+
+    def _note(self) -> dict[str, str]:
+        """Say where there was no memory for batches as large as the policy has them."""
+        if self.no_room_for is None:
+            return {}
+        return {
+            NOTE: f"a batch of {self.no_room_for:,} tokens did not fit into memory; later ones had "
+            f"{self.batch_tokens:,} at most"
         }
 
 
