@@ -19,7 +19,7 @@ from msgspec import Struct
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.process import Job
 from rcdiag.engines.schedule import RunningEngine, Schedule, TablePart
-from rcdiag.engines.scored_by import RATES, facts_of, rate_of, unlike
+from rcdiag.engines.scored_by import RATES, facts_of, notes_of, rate_of, unlike
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.files import not_writable
@@ -279,6 +279,8 @@ def _score_policy(
         parts = _parts(plan, missing, BACKENDS[spec.backend].reads(spec))
         Schedule(parts, lambda number: runner.start(job, number), advance, say).run(engines)
     abouts = list(plan.abouts(spec).values())
+    for note in notes_of(abouts):
+        say(f"{spec.name}: {note}")
     if differs := unlike(facts_of(abouts)):
         say(f"{spec.name} was scored by {differs}: last digits differ between them")
     return abouts

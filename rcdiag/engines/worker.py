@@ -57,7 +57,8 @@ def run(job: dict[str, Any], parts: Iterator[tuple[dict[str, Any], bytes]], say:
         took = {TOKENS: tokens, SECONDS: round(time.monotonic() - start, 6)}
         _check_size(spec, scores, trajectories)
         table = score_table(spec.name, scores, responses.offsets)
-        write_part(folder / part["part"], table, {**about, **took})
+        # Asked anew: batches may have become smaller on the way.
+        write_part(folder / part["part"], table, {**about, **engine.provenance(), **took})
         say({"event": "part"})
 
 

@@ -42,6 +42,7 @@ class VllmEngine:
         self.options = options
         self.path = self.options.get("path", "prefill")
         self.folder = check_checkpoint(spec.model)
+        self.weights = fingerprint(self.folder)
         self.score_options: dict[str, Any] = {
             "entropy": bool(self.options.get("entropy", False)),
             "top_k": int(self.options.get("top_k", 0)),
@@ -149,7 +150,7 @@ class VllmEngine:
             key: value for key, value in self.engine_options.items() if isinstance(value, plain)
         }
         return {
-            "weights_fingerprint": fingerprint(self.folder),
+            "weights_fingerprint": self.weights,
             **self.engine.collective_rpc(_settings)[0],
             "environment": self.environment,
             "device": torch.cuda.get_device_name() if cuda else cpu_name(),
