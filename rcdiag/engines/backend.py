@@ -62,12 +62,13 @@ class LadderRung(IntEnum):
     ENGINE_DECODE = 1  # low precision, one token at a time, as it was sampled
     ENGINE_QUANTIZED = 2  # weights of 8 bits or less
     ENGINE_LOW = 3  # low precision, all tokens at once
-    TRAINER_LOW = 4
-    TRAINER_AUTOCAST = 5
-    TRAINER_LOW_WIDE_HEAD = 6  # low precision with logits in float32
-    TRAINER_HALF = 7  # float16, which rounds eight times as finely as bfloat16
-    ENGINE_FULL = 8
-    TRAINER_FULL = 9
+    ENGINE_LOW_EAGER = 4  # the same without torch.compile and CUDA graphs
+    TRAINER_LOW = 5
+    TRAINER_AUTOCAST = 6
+    TRAINER_LOW_WIDE_HEAD = 7  # low precision with logits in float32
+    TRAINER_HALF = 8  # float16, which rounds eight times as finely as bfloat16
+    ENGINE_FULL = 9
+    TRAINER_FULL = 10
 
 
 COMMON_OPTIONS: dict[str, Option] = {
