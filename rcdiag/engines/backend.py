@@ -64,12 +64,13 @@ class LadderRung(IntEnum):
     ENGINE_DECODE = 1  # low precision, one token at a time, as it was sampled
     ENGINE_QUANTIZED = 2  # weights of 8 bits or less
     ENGINE_LOW = 3  # low precision, all tokens at once
-    TRAINER_LOW = 4
-    TRAINER_AUTOCAST = 5
-    TRAINER_LOW_WIDE_HEAD = 6  # low precision with logits in float32
-    TRAINER_HALF = 7  # float16, which rounds eight times as finely as bfloat16
-    ENGINE_FULL = 8
-    TRAINER_FULL = 9
+    ENGINE_LOW_EAGER = 4  # the same without torch.compile and CUDA graphs
+    TRAINER_LOW = 5
+    TRAINER_AUTOCAST = 6
+    TRAINER_LOW_WIDE_HEAD = 7  # low precision with logits in float32
+    TRAINER_HALF = 8  # float16, which rounds eight times as finely as bfloat16
+    ENGINE_FULL = 9
+    TRAINER_FULL = 10
 
 
 COMMON_OPTIONS: dict[str, Option] = {
@@ -136,6 +137,8 @@ class Backend:
     rows_per_part: Callable[[Mapping[str, Any]], int] = lambda options: 1
     # How many GPUs one engine of a policy takes, given the policy's options.
     gpus: Callable[[Mapping[str, Any]], int] = lambda options: 1
+    # How a policy's model would lie on these GPUs, for a dry run; nothing to say of a single one.
+    layout: Callable[[PolicySpec], str] = lambda spec: ""
     # The place of a policy that its role and precision alone do not tell.
     own_place: Callable[[Mapping[str, Any]], LadderRung | None] = lambda about: None
 

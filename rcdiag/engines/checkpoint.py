@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rcdiag.engines.sharded import refuse_shards
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import ModelLimits
@@ -63,8 +64,9 @@ def check_checkpoint(model: str) -> Path:
     Scoring reads token ids only, so no tokenizer is asked for.
     """
     folder = resolve_model(model)
+    refuse_shards(model, folder)
     if not (folder / "config.json").is_file():
-        hint = "FSDP and Megatron shards must be merged into a Hugging Face folder first"
+        hint = "give the folder that save_pretrained wrote"
         raise RcdiagError(f"model {model}: no config.json in the folder", hint=hint)
     if not weight_files(folder):
         hint = "save it with save_pretrained, or copy the *.safetensors files as well"

@@ -25,18 +25,23 @@ LADDERS: dict[str, tuple[str, ...]] = {
         "hf_fp16=hf:float16",
         "hf_fp32=hf:float32",
     ),
-    # Decode, prefill and transformers in one precision, then both engines in full precision.
+    # Decode, prefill, prefill without compilation and transformers in one precision, then both
+    # engines in full precision.
     "engine": (
         "vllm_bf16_decode=vllm:bfloat16,path=decode",
         "vllm_bf16=vllm:bfloat16",
+        "vllm_bf16_eager=vllm:bfloat16,enforce_eager=true",
         "hf_bf16=hf:bfloat16",
         "vllm_fp32=vllm:float32",
         "hf_fp32=hf:float32",
     ),
 }
 
-# vLLM quantizes to fp8 on GPUs alone.
-NEED_A_GPU = ("vllm_fp8=vllm:bfloat16,quantization=fp8",)
+# vLLM quantizes to fp8 on GPUs alone, and is eager on a CPU anyway.
+NEED_A_GPU = (
+    "vllm_fp8=vllm:bfloat16,quantization=fp8",
+    "vllm_bf16_eager=vllm:bfloat16,enforce_eager=true",
+)
 
 
 def again(spec: PolicySpec) -> PolicySpec:

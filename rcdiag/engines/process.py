@@ -73,7 +73,6 @@ class EngineProcess:
         `cores` are the processor's that it may use, by default all.
         """
         self._job = job
-        self._about: dict[str, Any] = {}
         python = job.spec.options.get("python")
         self._other = other = None if python is None else Interpreter(python)
         variables = own_environment() if other is None else other.environment
@@ -92,9 +91,7 @@ class EngineProcess:
         """Wait until the model is loaded."""
         self._send(self._job.to_dict())
         said, _ = self._listen("ready", lambda tokens: None)
-        self._about = self._job.about(said["about"])
-        if self._other is not None:
-            self._about["versions"] = {**self._about.get("versions", {}), **said["python"]}
+        self._about(said)
 
     def score(self, part: TablePart, on_tokens: OnTokens) -> ScoredPart:
         """Score a part."""
@@ -105,7 +102,14 @@ class EngineProcess:
             scores = scores_from_bytes(content)
         except ValueError as error:
             raise self._error(f"it returned no arrays of numbers ({error})") from error
-        return ScoredPart(scores=scores, about={**self._about, SECONDS: said["seconds"]})
+        return ScoredPart(scores=scores, about={**self._about(said), SECONDS: said["seconds"]})
+
+    def _about(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a part's metadata hold, of what the process `said` of its engine."""
+        about = self._job.about(said["about"])
+        if self._other is not None:
+            about["versions"] = {**about.get("versions", {}), **said["python"]}
+        return about
 
     def close(self) -> None:
         """End the process: the engine must not outlive its work, nor keep the GPU's memory."""

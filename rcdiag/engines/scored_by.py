@@ -10,6 +10,8 @@ from typing import Any
 About = Mapping[str, Any]
 # What a part says beside the facts of its engine.
 TOKENS, SECONDS = "tokens", "seconds"
+# A sentence that a user should read: what went otherwise than the policy asks for.
+NOTE = "note"
 # The key, in a table's metadata, of the tokens that one engine scored in a second, by policy.
 RATES = "tokens_per_second"
 
@@ -53,6 +55,11 @@ def rate_of(parts: Iterable[About]) -> float | None:
     return _tokens(timed) / seconds if seconds > 0 else None
 
 
+def notes_of(parts: Iterable[About]) -> list[str]:
+    """Return the sentences that engines left in parts, each once."""
+    return sorted({str(part[NOTE]) for part in parts if NOTE in part})
+
+
 def unlike(facts: About) -> str:
     """Say in what the engines of a policy differ; nothing where it is their host alone."""
     differs = facts.get("differs")
@@ -71,7 +78,7 @@ def unlike(facts: About) -> str:
 
 
 def _facts(part: About) -> dict[str, Any]:
-    return {name: value for name, value in part.items() if name not in (TOKENS, SECONDS)}
+    return {name: value for name, value in part.items() if name not in (TOKENS, SECONDS, NOTE)}
 
 
 def _tokens(parts: Iterable[About]) -> int:

@@ -40,13 +40,18 @@ def run(job: dict[str, Any], parts: Iterator[bytes], say: Callable[..., None]) -
     with saying_what_to_install(f"policy `{spec.name}`: on {socket.gethostname()} "):
         engine = attrgetter(name)(importlib.import_module(module))(spec, job["max_length"])
     python = {"python": platform.python_version(), "numpy": np.__version__}
-    say("ready", about={**engine.provenance(), "host": socket.gethostname()}, python=python)
+
+    def about() -> dict[str, Any]:
+        return {"about": {**engine.provenance(), "host": socket.gethostname()}, "python": python}
+
+    say("ready", **about())
     for content in parts:
         rows = rows_from_bytes(content)
         start = time.monotonic()
         scores = engine.score(rows, lambda tokens: say("tokens", tokens=tokens))
         seconds = round(time.monotonic() - start, 6)
-        say("part", scores_to_bytes(scores), seconds=seconds)
+        # Asked anew: batches may have become smaller on the way.
+        say("part", scores_to_bytes(scores), seconds=seconds, **about())
 
 
 def _incoming(stream: IO[bytes]) -> Iterator[bytes]:

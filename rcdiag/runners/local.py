@@ -73,7 +73,7 @@ class LocalRunner(Struct, frozen=True):
             raise RcdiagError(
                 f"policy `{spec.name}` takes {size} GPUs, {setting('devices')} allows "
                 f"{self.devices.count}",
-                hint="allow more, or take a smaller tensor_parallel_size",
+                hint="allow more, or spread the model over fewer",
             )
         return self.devices.count // size
 

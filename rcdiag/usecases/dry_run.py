@@ -7,6 +7,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
+from rcdiag.engines import BACKENDS
 from rcdiag.engines.scored_by import RATES, rate_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
@@ -59,6 +60,8 @@ def description(
         lines.append(f"would score `{spec.name}`: {policy}")
         if runner is not None:
             lines.append(f"  {runner.plan(spec)}")
+            if layout := BACKENDS[spec.backend].layout(spec):
+                lines.append(f"  {layout}")
             lines.append(f"  {_time_of(plan, spec, runner, rate)}")
     lines.append(_disk(plan, output))
     return "\n".join(lines)

@@ -87,7 +87,7 @@ def wanted_policies(
             progress.say(f"{name}: already in the table")
         elif text in NEED_A_GPU and not gpus_here():
             progress.say(
-                f"{name}: left out, its engine needs a GPU for it and there is none here; "
+                f"{name}: left out, it is for a GPU and there is none here; "
                 f"{setting('policies', text, '--policy')} scores it all the same"
             )
         else:

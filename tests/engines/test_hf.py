@@ -184,18 +184,6 @@ def test_padding_stays_under_a_tenth_on_the_shipped_lengths():
     assert len(set(shapes)) < 60
 
 
-def test_out_of_memory_names_the_option_that_decides_it(qwen3, table):
-    """The allocator itself refuses: no machine has 2^60 bytes."""
-    backend = HfEngine(parse_policy("p=hf:float32,batch_tokens=600", str(qwen3)))
-    backend.to_logits = lambda hidden: torch.empty(1 << 60, dtype=torch.int8)
-    with pytest.raises(RcdiagError, match="batch_tokens=600") as caught:
-        backend.score(rows_of(table), lambda tokens: None)
-    assert "batch_tokens=300" in caught.value.hint
-    with pytest.raises(RcdiagError, match="1 row of up to 256 tokens") as caught:
-        backend.score(rows_of(table, 2, 3), lambda tokens: None)
-    assert "alone does not fit" in caught.value.hint
-
-
 def test_gpus_that_torch_cannot_use_are_not_passed_over(qwen3, tmp_path, monkeypatch):
     """A driver too old for this torch, or its CPU build: nvidia-smi lists a GPU, torch has none."""
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 0\n")

@@ -42,8 +42,8 @@ def wanted(
 @pytest.mark.parametrize("text", TEXTS)
 def test_every_text_of_a_ladder_is_a_policy(text):
     spec = parse_policy(text, "m")
-    quantized = {"quantization": "fp8"} if spec.name == "vllm_fp8" else {}
-    assert (spec.model, passed_on(spec)) == ("m", quantized)
+    options = {"vllm_fp8": {"quantization": "fp8"}, "vllm_bf16_eager": {"enforce_eager": True}}
+    assert (spec.model, passed_on(spec)) == ("m", options.get(spec.name, {}))
 
 
 @pytest.mark.parametrize("name", LADDERS)
@@ -141,7 +141,8 @@ def test_a_policy_of_unknown_making_cannot_be_scored_again(noted: dict[str, Any]
     assert spec_of(noted, "m") is None
 
 
-def test_what_the_table_has_of_a_ladder_is_left_out():
+def test_what_the_table_has_of_a_ladder_is_left_out(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     everything = [text.partition("=")[0] for text in LADDERS["engine"]]
     assert names_of(wanted(ladders=["engine"])) == everything
     assert names_of(wanted(ladders=["engine"], there=["rollout", "hf_bf16"])) == [
@@ -150,15 +151,22 @@ def test_what_the_table_has_of_a_ladder_is_left_out():
     assert wanted(ladders=["engine"], there=everything) == []
 
 
-@pytest.mark.parametrize(("visible", "left_out"), [("", ["vllm_fp8"]), ("0", [])])
-def test_fp8_is_left_out_without_a_gpu(monkeypatch, visible, left_out):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    everything = [text.partition("=")[0] for text in LADDERS["precision"]]
-    names = names_of(wanted(ladders=["precision"]))
-    assert [name for name in everything if name not in names] == left_out
+@pytest.mark.parametrize(
+    ("ladder", "text"),
+    [
+        ("precision", "vllm_fp8=vllm:bfloat16,quantization=fp8"),
+        ("engine", "vllm_bf16_eager=vllm:bfloat16,enforce_eager=true"),
+    ],
+)
+def test_what_is_for_a_gpu_is_left_out_without_one(monkeypatch, ladder, text):
+    everything = [one.partition("=")[0] for one in LADDERS[ladder]]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert names_of(wanted(ladders=[ladder])) == everything
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    name = text.partition("=")[0]
+    assert [one for one in everything if one not in names_of(wanted(ladders=[ladder]))] == [name]
     # Asked for by itself it is scored anyway, or refused by the engine.
-    asked = wanted(texts=["vllm_fp8=vllm:bfloat16,quantization=fp8"], ladders=["precision"])
-    assert "vllm_fp8" in names_of(asked)
+    assert name in names_of(wanted(texts=[text], ladders=[ladder]))
 
 
 def test_two_ladders_together_score_a_policy_once(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rcdiag.engines.process import Job
-from rcdiag.engines.scored_by import facts_of, rate_of, unlike
+from rcdiag.engines.scored_by import NOTE, facts_of, notes_of, rate_of, unlike
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from tests.engines.toy_engine import ToyEngine, make_checkpoint
@@ -31,6 +31,12 @@ def test_one_kind_of_engine_is_the_policy_s_facts_alone():
         "versions": {"torch": "2.8", "transformers": "5"},
     }
     assert unlike(facts) == ""
+
+
+def test_notes_are_said_once_and_are_no_facts():
+    parts = [part(), part(**{NOTE: "less"}), part(**{NOTE: "less"}), part(**{NOTE: "least"})]
+    assert notes_of(parts) == ["least", "less"]
+    assert facts_of(parts) == facts_of([part()])
 
 
 def test_unlike_engines_are_all_listed_with_what_differs():

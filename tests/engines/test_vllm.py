@@ -74,7 +74,7 @@ def every_path(run, qwen3, adapter) -> Path:
         "decode": f"vllm:float32,path=decode,entropy=true,top_k=3,{CHUNKED}",
         "bf16": "vllm:bfloat16",
         "head32": "vllm:bfloat16,lm_head=float32",
-        "overridden": f"vllm:bfloat16,hf_overrides={OVERRIDES}",
+        "overridden": f"vllm:auto,hf_overrides={OVERRIDES}",
         "lora_vllm": f"vllm:float32,{CHUNKED},adapter={adapter}",
         "lora_hf": f"hf:float32,adapter={adapter}",
     }
@@ -135,6 +135,13 @@ def test_scores_equal_plain_prompt_log_probs_at_temperature_one(run, qwen3, tabl
 def test_bfloat16_is_near_float32_but_not_it(every_path):
     gap = np.abs(scored(every_path, "bf16_log_probs") - scored(every_path, "hf_log_probs"))
     assert 1e-5 < gap.mean() < 0.1
+
+
+@SLOW
+def test_the_metadata_name_the_dtype_that_vllm_chose(every_path):
+    """It takes 16 bits for a checkpoint in float32."""
+    about = json.loads(pq.read_schema(every_path).metadata[b"rcdiag"])["policies"]
+    assert about["overridden"]["dtype"] == about["bf16"]["dtype"] == "bfloat16"
 
 
 @SLOW

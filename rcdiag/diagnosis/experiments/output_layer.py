@@ -61,13 +61,22 @@ def run_softcap(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 
 def run_rounded(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try logits rounded to bfloat16 before the log-softmax."""
-    logits = scaled(bfloat16(tester.distribution.logits), tester.distribution_temperature)
-    predicted = tester.distribution.log_prob_under(logits)
-    test = tester.test("bf16-logits", "logits rounded to bfloat16", predicted)
-    # An engine in bfloat16 rounds its logits too, after a decoder that rounds as much.
-    if test.explained > MOST_ROUNDED:
-        yield test
+    """Try logits rounded to bfloat16 before the log-softmax, and divided by the temperature in it.
+
+    verl divides by `temperature.to(logits.dtype)`, so that temperature and quotient are rounded.
+    """
+    temperature = tester.distribution_temperature
+    rounded = bfloat16(tester.distribution.logits)
+    tried = {"logits rounded to bfloat16": scaled(rounded, temperature)}
+    if np.any(temperature != 1.0):
+        low = bfloat16(np.asarray(temperature, np.float32)).astype(np.float64)
+        words = "logits and temperature rounded to bfloat16, divided in it"
+        tried[words] = bfloat16(scaled(rounded, low))
+    for words, logits in tried.items():
+        test = tester.test("bf16-logits", words, tester.distribution.log_prob_under(logits))
+        # An engine in bfloat16 rounds its logits too, after a decoder that rounds as much.
+        if test.explained > MOST_ROUNDED:
+            yield test
 
 
 def run_padding(tester: HypothesisTester) -> Iterator[HypothesisTest]:

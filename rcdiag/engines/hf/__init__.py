@@ -20,6 +20,35 @@ def _load(spec: PolicySpec, max_length: int) -> HfEngine:
     return HfEngine(spec)
 
 
+def _gpus(options: Mapping[str, Any]) -> int:
+    """Return over how many GPUs one model is spread."""
+    return int(options.get("gpus", 1))
+
+
+def _layout(spec: PolicySpec) -> str:
+    from rcdiag.engines.hf.layers import layout  # numpy, which help has no use for
+
+    return layout(spec)
+
+
+def _check(spec: PolicySpec) -> None:
+    check_support(spec)
+    _check_gpus(spec)
+    _check_experts(spec)
+
+
+def _check_gpus(spec: PolicySpec) -> None:
+    """Refuse a number of GPUs that a policy cannot have."""
+    gpus = _gpus(spec.options)
+    if gpus < 1 or (gpus > 1 and spec.options.get("device", "cuda") != "cuda"):
+        device = f",device={spec.options['device']}" if "device" in spec.options else ""
+        raise RcdiagError(
+            f"policy `{spec.name}`: gpus={gpus}{device}: wanted 1 or more GPUs of this machine",
+            hint="gpus=2 spreads the layers of one model over two",
+        )
+    _layout(spec)
+
+
 def _own_place(about: Mapping[str, Any]) -> LadderRung | None:
     options = about.get("options") or {}
     if about.get("dtype") == "float16":
@@ -29,8 +58,8 @@ def _own_place(about: Mapping[str, Any]) -> LadderRung | None:
     return LadderRung.TRAINER_AUTOCAST if "autocast" in options else None
 
 
-def _check(spec: PolicySpec) -> None:
-    check_support(spec)
+def _check_experts(spec: PolicySpec) -> None:
+    """Refuse to watch routers that torch.compile hides."""
     watched = "experts" in spec.options or spec.options.get("record_experts")
     if watched and spec.options.get("compile"):
         raise RcdiagError(
@@ -77,6 +106,11 @@ HF = Backend(
             shown="over {} kept sets",
         ),
         "device": Option(says="cpu or cuda; by default the GPU where there is one"),
+        "gpus": Option(
+            says="over how many GPUs one model is spread, layer by layer; --dry-run shows how",
+            takes=int,
+            shown="on {} GPUs",
+        ),
         "batch_tokens": Option(says="tokens of one forward, padding included", takes=int),
         "compile": Option(says="run the model through torch.compile", takes=bool),
         "experts": Option(
@@ -95,7 +129,9 @@ HF = Backend(
     },
     packages={"torch": "2.8", "transformers": "4.57", "accelerate": "1.4"},
     other_batches=OtherBatches(option="batch_tokens", size=1021, smaller=509),
-    own_place=_own_place,
+    gpus=_gpus,
+    layout=_layout,
     check=_check,
+    own_place=_own_place,
     reads=_reads,
 )

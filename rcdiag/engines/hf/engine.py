@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,6 +25,7 @@ from rcdiag.engines.hf.model import (
     dtype_named,
     head_is_known,
     load_model,
+    quantization_of,
 )
 from rcdiag.engines.hf.routers import OWN, Routers, place_in_rows
 from rcdiag.engines.hf.support import KeptSets, kept_sets_of
@@ -36,10 +36,19 @@ from rcdiag.engines.matmul import (
     product_settings,
     rounds,
 )
-from rcdiag.engines.padded_batches import gather_scores, length_buckets, padded, whole_sequences
+from rcdiag.engines.padded_batches import (
+    gather_scores,
+    length_buckets,
+    padded,
+    padded_width,
+    whole_sequences,
+)
+from rcdiag.engines.scored_by import NOTE
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
+
+NO_MEMORY = "can't allocate memory"  # in the message of the CPU's allocator
 
 
 class HfEngine:
@@ -50,6 +59,7 @@ class HfEngine:
         self.options = spec.options
         self.device = choose_device(self.options.get("device"))
         self.folder = check_checkpoint(spec.model)
+        self.weights = fingerprint(self.folder)
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         low = "bfloat16" if "bfloat16" in (spec.dtype, self.options.get("autocast")) else spec.dtype
@@ -65,6 +75,7 @@ class HfEngine:
         if self.options.get("compile"):
             self.body = torch.compile(self.body, dynamic=True)
         self.batch_tokens = int(self.options.get("batch_tokens", BATCH_TOKENS[self.device.type]))
+        self.no_room_for: int | None = None  # tokens of the first batch that did not fit
         self._check_head()
 
     @torch.inference_mode()
@@ -72,63 +83,64 @@ class HfEngine:
         """Score the response tokens of some rows, in batches of rows of similar length."""
         tokens, starts = whole_sequences(trajectories)
         lengths = np.array([len(row) for row in tokens])
-        responses = trajectories.response_ids.lengths
-        kept = kept_sets_of(self.spec, trajectories)
-        first = trajectories.response_ids.offsets
+        first, responses = trajectories.response_ids.offsets, trajectories.response_ids.lengths
+        kept_sets, experts = kept_sets_of(self.spec, trajectories), self._given(trajectories)
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
-        given = self._given_experts(trajectories)
-        chosen = [np.zeros((0, 0), np.uint16)] * len(tokens)
-        for rows in length_buckets(np.where(responses > 0, lengths, 0), self.batch_tokens):
-            temperature = trajectories.scoring_temperature[rows]
-            own = kept and kept.take(
-                np.concatenate([np.arange(first[row], first[row + 1]) for row in rows])
+        chosen = np.zeros((0, 0), np.uint16)  # experts of [response tokens, layers x top-k]
+        left = np.where(responses > 0, lengths, 0)
+        while left.any():
+            rows = next(length_buckets(left, self.batch_tokens))
+            own = np.concatenate([np.arange(first[row], first[row + 1]) for row in rows])
+            made = self._score_bucket(
+                [tokens[r] for r in rows],
+                starts[rows],
+                trajectories.scoring_temperature[rows],
+                None if kept_sets is None else kept_sets.take(own),
+                None if experts is None else experts[own],
             )
-            with self._out_of_memory(lengths[rows]):
-                experts = None if given is None else [given[r] for r in rows]
-                values, routed = self._score_bucket(
-                    [tokens[r] for r in rows], starts[rows], temperature, own, experts
-                )
-            ends = np.cumsum(responses[rows])[:-1]
-            for row, row_scores in zip(rows, np.split(values, ends), strict=True):
-                scores[row] = row_scores
+            if made is None:
+                self._take_smaller_batches(lengths[rows])
+                continue
+            values, routed = made
+            for row, of_row in zip(
+                rows, np.split(values, np.cumsum(responses[rows])[:-1]), strict=True
+            ):
+                scores[row] = of_row
             if routed is not None:
-                for row, row_experts in zip(rows, np.split(routed, ends), strict=True):
-                    chosen[row] = row_experts
+                if not len(chosen):
+                    chosen = np.zeros((first[-1], *routed.shape[1:]), routed.dtype)
+                chosen[own] = routed
+            left[rows] = 0
             progress(int(lengths[rows].sum()))
         gathered = gather_scores(trajectories, scores, **self._score_options())
-        if not self.records_experts:
-            return gathered
-        filled = [one for one in chosen if len(one)]
-        return replace(gathered, routed_experts=np.concatenate(filled or chosen[:1]))
+        return replace(gathered, routed_experts=chosen) if self.records_experts else gathered
 
-    def _given_experts(self, trajectories: Trajectories) -> list[NDArray[np.int64]] | None:
-        """Return the recorded experts of each row's response tokens; None where none are asked."""
+    def _given(self, trajectories: Trajectories) -> NDArray[np.int64] | None:
+        """Return the recorded experts of response tokens; None where none are asked for."""
         if self.routers is None or self.experts_of is None:
             return None
         column = f"{self.experts_of}_routed_experts"
-        experts = self.routers.recorded(
+        return self.routers.recorded(
             trajectories.token_lists[column], partial(place_in_rows, trajectories, column)
         )
-        return np.split(experts, trajectories.response_ids.offsets[1:-1])
 
-    @contextlib.contextmanager
-    def _out_of_memory(self, lengths: NDArray[Any]) -> Iterator[None]:
-        """Name the option that decides what a batch takes where there is no room for it."""
-        try:
-            yield
-        except RuntimeError as error:
-            on_cpu = "can't allocate memory" in str(error)
-            if not (on_cpu or isinstance(error, torch.OutOfMemoryError)):
-                raise
-            rows = "1 row" if len(lengths) == 1 else f"{len(lengths)} rows"
-            fewer = f"batch_tokens={max(self.batch_tokens // 2, 1)} in the policy takes half"
+    def _take_smaller_batches(self, lengths: NDArray[Any]) -> None:
+        """Halve the batches from here on, or refuse a row that does not fit alone.
+
+        `lengths` are those of the rows that there was no memory for.
+        """
+        if len(lengths) == 1:
             raise RcdiagError(
-                f"policy `{self.spec.name}`: out of memory on {self.device}, at a batch of "
-                f"{rows} of up to {lengths.max()} tokens (batch_tokens={self.batch_tokens})",
-                hint=fewer
-                if len(lengths) > 1
-                else "this row alone does not fit: a lower dtype, or a GPU with more memory",
-            ) from error
+                f"policy `{self.spec.name}`: out of memory on {self.device}, at 1 row of "
+                f"{lengths[0]} tokens",
+                hint="this row alone does not fit: a lower dtype, gpus=2 where there are two, or a "
+                "GPU with more memory",
+            )
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # what the failed forward left is in pieces of other sizes
+        width = padded_width(int(lengths.max()))
+        self.no_room_for = self.no_room_for or len(lengths) * width
+        self.batch_tokens = len(lengths) // 2 * width
 
     def _score_options(self) -> dict[str, Any]:
         return {
@@ -142,12 +154,13 @@ class HfEngine:
         starts: NDArray[Any],
         temperature: NDArray[Any],
         kept_sets: KeptSets | None,
-        experts: list[NDArray[np.int64]] | None,
-    ) -> tuple[NDArray[np.float32], NDArray[np.uint16] | None]:
+        experts: NDArray[np.int64] | None,
+    ) -> tuple[NDArray[np.float32], NDArray[np.uint16] | None] | None:
         """Score a few sequences, padded on the right: [response tokens, 1 + entropy + 2 top_k].
 
-        `experts` are those that response tokens take, row by row. The second result are those that
-        they took, where they are to be recorded.
+        `kept_sets` and `experts` are those of the response tokens, row by row. The second result
+        are the experts that these took, where they are to be recorded. None where there is no
+        memory for them all.
 
         Under a causal mask nothing before the padding can see it, so no attention mask is needed,
         and the fast causal kernels stay in use.
@@ -159,28 +172,33 @@ class HfEngine:
             [np.arange(s, n) for s, n in zip(starts, lengths, strict=True)]
         ).astype(np.int64)
         if self.routers is not None and experts is not None:
-            given = np.full((*ids.shape, *experts[0].shape[1:]), OWN)
-            given[rows, columns] = np.concatenate(experts)
+            given = np.full((*ids.shape, *experts.shape[1:]), OWN)
+            given[rows, columns] = experts
             self.routers.give(given)
-        with self._precision():
-            inputs = torch.from_numpy(ids).to(self.device)
-            hidden: Tensor = self.body(input_ids=inputs, use_cache=False).last_hidden_state
-            # The state at position t - 1 predicts the token at t.
-            before = hidden[_index(rows, self.device), _index(columns - 1, self.device)]
-            scores = scores_in_chunks(
-                before,
-                self.to_logits,
-                self.vocab_size,
-                torch.from_numpy(ids[rows, columns]),
-                torch.from_numpy(temperature[rows]),
-                kept_sets=kept_sets,
-                low_division=self.options.get("division") == "logits",
-                **self._score_options(),
-            )
-        routed = None
-        if self.routers is not None and self.records_experts:
-            routed = self.routers.last_chosen(_index(rows * ids.shape[1] + columns, self.device))
-        return scores.float().cpu().numpy(), routed
+        try:
+            with self._precision():
+                inputs = torch.from_numpy(ids).to(self.device)
+                hidden: Tensor = self.body(input_ids=inputs, use_cache=False).last_hidden_state
+                # The state at position t - 1 predicts the token at t.
+                before = hidden[_index(rows, hidden.device), _index(columns - 1, hidden.device)]
+                scores = scores_in_chunks(
+                    before,
+                    self.to_logits,
+                    self.vocab_size,
+                    torch.from_numpy(ids[rows, columns]),
+                    torch.from_numpy(temperature[rows]),
+                    kept_sets=kept_sets,
+                    low_division=self.options.get("division") == "logits",
+                    **self._score_options(),
+                )
+            values = scores.float().cpu().numpy()
+        except RuntimeError as error:  # which the CPU's allocator raises, too
+            if not (isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error)):
+                raise
+            return None
+        if self.routers is None or not self.records_experts:
+            return values, None
+        return values, self.routers.last_chosen(_index(rows * ids.shape[1] + columns, self.device))
 
     def _precision(self) -> contextlib.AbstractContextManager[object]:
         contexts = contextlib.ExitStack()
@@ -210,14 +228,18 @@ class HfEngine:
             )
 
     def provenance(self) -> dict[str, Any]:
-        """Return weights, attention, device, versions and settings of the products."""
+        """Return weights, attention, device, batches, versions and settings of the products."""
+        quantized = quantization_of(self.folder, self.spec.dtype)
         return {
-            "weights_fingerprint": fingerprint(self.folder),
+            "weights_fingerprint": self.weights,
+            **({"quantization": quantized} if quantized else {}),
             "attention": self.model.config._attn_implementation,
             "device": device_name(self.device),
+            "batch_tokens": self.batch_tokens,
             "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
             **product_settings(),
             "environment": kernel_environment(),
+            **self._note(),
             **({"matmul": ROUNDED} if self.rounds else {}),
             **({} if self.experts_of is None else {"experts": self._whose_experts()}),
         }
@@ -228,6 +250,15 @@ class HfEngine:
             "response_tokens": f"{self.experts_of}_routed_experts",
             "prompt_tokens": "own",
             "tokens_without_recorded_experts": "own",
+        }
+
+    def _note(self) -> dict[str, str]:
+        """Say where there was no memory for batches as large as the policy has them."""
+        if self.no_room_for is None:
+            return {}
+        return {
+            NOTE: f"a batch of {self.no_room_for:,} tokens did not fit into memory; later ones had "
+            f"{self.batch_tokens:,} at most"
         }
 
 

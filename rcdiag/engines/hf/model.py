@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,14 +14,20 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
 )
 
+from rcdiag.engines.checkpoint import read_config
 from rcdiag.engines.gpus import refuse_idle_gpus
 from rcdiag.engines.hf.attention import REPEATED, attention_of
+from rcdiag.engines.hf.layers import device_map, shares
 from rcdiag.engines.matmul import cpu_name
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.extras import saying_what_to_install
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+# Quantised checkpoints that transformers can load as ones of `dtype` (`dequantize` in its configs).
+DEQUANTISED = ("fp8", "mxfp4")
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 # Tokens in one forward, padding included. A GPU wants many, to be busy: the MLP of a 7B model then
 # holds 3 x 2.5 GB in float32 (width 18,944; half in bfloat16). A CPU is as quick with few, which
@@ -48,6 +55,16 @@ def device_name(device: torch.device) -> str:
     return cpu_name()
 
 
+def gpu_devices(spec: PolicySpec, count: int) -> list[torch.device]:
+    """Return the first GPUs that this process may use, or refuse where there are fewer."""
+    if torch.cuda.device_count() < count:
+        raise RcdiagError(
+            f"policy `{spec.name}`: gpus={count}, and torch sees {torch.cuda.device_count()} GPUs",
+            hint="take fewer, or a machine with more",
+        )
+    return [torch.device("cuda", number) for number in range(count)]
+
+
 def dtype_named(option: str, name: str) -> torch.dtype:
     if name not in DTYPES:
         raise RcdiagError(f"{option}={name}: no such dtype", hint=f"one of {', '.join(DTYPES)}")
@@ -70,26 +87,78 @@ def load_model(spec: PolicySpec, folder: str, device: torch.device) -> Any:
     remote = bool(spec.options.get("trust_remote_code", False))
     try:
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=remote)
+        _dequantise(config)
         model = _auto_class(config).from_pretrained(
             folder,
+            config=config,
             dtype=DTYPES[spec.dtype],
             # A model without sdpa (attention sinks, say) is refused; it would take any other name.
             attn_implementation="sdpa" if attention == REPEATED else attention,
             # Straight to the device: through host memory, engines side by side need N times it.
-            device_map={"": device},
+            device_map=_placement(spec, config, device),
             trust_remote_code=remote,
         )
         if attention == REPEATED:
             model.set_attn_implementation(REPEATED)
+    except torch.OutOfMemoryError as error:
+        raise RcdiagError(
+            f"policy `{spec.name}`: out of memory on {device} at the loading of {spec.model}",
+            hint="gpus=2 in the policy spreads it over two GPUs; a lower dtype takes half",
+        ) from error
     except (ImportError, ValueError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise RcdiagError(
             f"policy `{spec.name}`: transformers cannot load {spec.model}: {reason}",
             hint="check the folder, the dtype and attention=",
         ) from error
+    _check_dtypes(spec, model)
     if adapter := spec.options.get("adapter"):
         model = _with_adapter(model, adapter)
-    return model.to(device).eval()
+    return (model if spec.options.get("gpus", 1) > 1 else model.to(device)).eval()
+
+
+def _placement(spec: PolicySpec, config: Any, device: torch.device) -> dict[str, Any]:
+    """Return where the parts of a model go: to one device, or layer by layer to several GPUs."""
+    gpus = int(spec.options.get("gpus", 1))
+    if gpus == 1:
+        return {"": device}
+    with torch.device("meta"):
+        skeleton = _auto_class(config).from_config(
+            config, trust_remote_code=bool(spec.options.get("trust_remote_code", False))
+        )
+    return device_map(skeleton, [one.layers for one in shares(spec)], gpu_devices(spec, gpus))
+
+
+def _dequantise(config: Any) -> None:
+    """Have weights of 8 or 4 bits made wide at loading, on every device alike.
+
+    On a GPU that multiplies in float8 transformers would do so under the name of any dtype
+    (`quantizer_finegrained_fp8.py`), and round activations, too.
+    """
+    quantization = getattr(config, "quantization_config", None)
+    if isinstance(quantization, dict) and quantization.get("quant_method") in DEQUANTISED:
+        quantization["dequantize"] = True
+
+
+def quantization_of(folder: Path, dtype: str) -> str | None:
+    """Say how a checkpoint's weights were quantised, and how they are held; None where not."""
+    quantization = read_config(folder).get("quantization_config")
+    if not isinstance(quantization, dict):
+        return None
+    method = str(quantization.get("quant_method"))
+    return f"{method}, dequantised to {dtype}" if method in DEQUANTISED else method
+
+
+def _check_dtypes(spec: PolicySpec, model: Any) -> None:
+    """Refuse a model whose weights are float8 after loading: its products would be, too."""
+    kept = {str(weight.dtype) for weight in model.parameters() if weight.dtype in FLOAT8}
+    if kept:
+        raise RcdiagError(
+            f"policy `{spec.name}`: transformers {transformers.__version__} holds weights of "
+            f"{spec.model} as {', '.join(sorted(kept))}, not as {spec.dtype}",
+            hint="install a later transformers, which makes them wide at loading, or score it "
+            "with vllm",
+        )
 
 
 def _auto_class(config: Any) -> Any:
@@ -139,7 +208,7 @@ def body_and_head(model: Any, head_dtype: str | None) -> tuple[Any, Callable[[Te
             logits: Tensor = head(hidden)
         else:
             with torch.autocast(hidden.device.type, enabled=False):
-                logits = torch.nn.functional.linear(hidden.to(wide), weight, bias)
+                logits = torch.nn.functional.linear(hidden.to(weight), weight, bias)
         if scale != 1.0:
             logits = logits * scale
         return logits if cap is None else cap * torch.tanh(logits / cap)
@@ -158,6 +227,6 @@ def head_is_known(
     size = model.get_output_embeddings().weight.shape[0]
     ids = torch.arange(8, device=model.device)[None] % size
     ours = to_logits(body(input_ids=ids, use_cache=False).last_hidden_state[0]).float()
-    own = model(input_ids=ids, use_cache=False).logits[0].float()
+    own = model(input_ids=ids, use_cache=False).logits[0].float().to(ours.device)
     rounding = 1e-4 if exact else 3e-2
     return torch.allclose(ours, own, rtol=rounding, atol=rounding * float(own.abs().max()))

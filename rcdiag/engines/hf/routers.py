@@ -49,7 +49,7 @@ class Routers:
         def hook(router: Any, inputs: Any, made: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             logits, gates, experts = made
             if self.given is not None:
-                given = self.given[index]
+                given = self.given[index].to(logits.device)
                 known = given[:, :1] != OWN
                 experts = torch.where(known, given, experts)
                 forced = gates_of(router, logits, experts).to(gates.dtype)
@@ -139,7 +139,7 @@ class Routers:
         """
         made = np.zeros((len(places), self.layers_in_model, self.top_k), np.uint16)
         for layer, experts in zip(self.layers, self.chosen, strict=True):
-            made[:, layer] = experts[places].cpu().numpy()
+            made[:, layer] = experts[places.to(experts.device)].cpu().numpy()
         return made.reshape(len(places), -1)
 
 

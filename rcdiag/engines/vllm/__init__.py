@@ -24,7 +24,10 @@ def _own_place(about: Mapping[str, Any]) -> LadderRung | None:
     options = about.get("options") or {}
     if options.get("path") == "decode" and is_low_precision(about):
         return LadderRung.ENGINE_DECODE
-    return LadderRung.ENGINE_QUANTIZED if options.get("quantization") else None
+    if options.get("quantization"):
+        return LadderRung.ENGINE_QUANTIZED
+    eager = options.get("enforce_eager") is True and is_low_precision(about)
+    return LadderRung.ENGINE_LOW_EAGER if eager else None
 
 
 def _check(spec: PolicySpec) -> None:

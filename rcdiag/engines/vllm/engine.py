@@ -42,6 +42,7 @@ class VllmEngine:
         self.options = options
         self.path = self.options.get("path", "prefill")
         self.folder = check_checkpoint(spec.model)
+        self.weights = fingerprint(self.folder)
         self.score_options: dict[str, Any] = {
             "entropy": bool(self.options.get("entropy", False)),
             "top_k": int(self.options.get("top_k", 0)),
@@ -55,7 +56,8 @@ class VllmEngine:
         self.lora = lora_request(self.options.get("adapter"))
         self.engine = _start(self.folder, self.path, self.engine_options)
         dtype = str(self.engine.llm_engine.vllm_config.model_config.dtype)
-        self.rounds = may_round and dtype == "torch.bfloat16"
+        self.dtype = dtype.removeprefix("torch.")  # of `auto` the one that vLLM has chosen
+        self.rounds = may_round and self.dtype == "bfloat16"
 
     def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
         """Score the response tokens of some rows, in groups that fill the engine."""
@@ -149,7 +151,8 @@ class VllmEngine:
             key: value for key, value in self.engine_options.items() if isinstance(value, plain)
         }
         return {
-            "weights_fingerprint": fingerprint(self.folder),
+            "weights_fingerprint": self.weights,
+            "dtype": self.dtype,
             **self.engine.collective_rpc(_settings)[0],
             "environment": self.environment,
             "device": torch.cuda.get_device_name() if cuda else cpu_name(),

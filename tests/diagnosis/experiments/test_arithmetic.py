@@ -8,7 +8,7 @@ import pytest
 from rcdiag.diagnosis.experiments.fit import FLOAT32, Estimate, fit_residual, golden, margin
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTester
 from rcdiag.diagnosis.experiments.order import explains, ranked, run_without_passes
-from rcdiag.diagnosis.experiments.output_layer import bfloat16
+from rcdiag.diagnosis.experiments.output_layer import bfloat16, run_rounded
 from rcdiag.diagnosis.experiments.sampling_estimates import (
     foreign_tokens,
     support_of_tokens,
@@ -199,6 +199,29 @@ def test_bfloat16_rounds_to_even_as_torch_does():
     torch = pytest.importorskip("torch")
     values = np.random.default_rng(0).normal(0, 30, 10_000).astype(np.float32)
     assert np.array_equal(bfloat16(values), torch.from_numpy(values).bfloat16().float().numpy())
+
+
+DIVISIONS = {
+    "logits rounded to bfloat16": lambda z: bfloat16(z) / np.float32(0.7),
+    "logits and temperature rounded to bfloat16, divided in it": lambda z: bfloat16(
+        bfloat16(z) / np.float32(0.69921875)
+    ),
+}
+
+
+@pytest.mark.parametrize("words", list(DIVISIONS))
+def test_where_the_temperature_is_divided_by_is_recovered(words):
+    """0.69921875 is 0.7 in bfloat16, whose step there is 1/256."""
+    divided = DIVISIONS[words]
+    case, model = made_up(lambda z, prompt, response: divided(z), temperature=0.7, noise=0.0)
+    tests = list(run_rounded(made_tester(case, model)))
+    assert min(tests, key=lambda test: test.residual.nats).setting == words
+
+
+def test_at_temperature_1_there_is_no_division_to_try():
+    case, model = made_up(lambda z, prompt, response: bfloat16(z), noise=0.0)
+    (test,) = run_rounded(made_tester(case, model))
+    assert test.explained > 0.99
 
 
 def test_tokens_in_a_span_of_surprise_are_foreign_and_single_ones_are_not():
