@@ -40,18 +40,19 @@ function svg(name, attributes = {}, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
 }
 
-// Three significant digits; near 1 as many as its distance from 1 has two of.
+// Numbers read as on the terminal (rcdiag/formats.py): three significant digits without an
+// interval, near 1 up to four decimals.
+const NOISE = 1e-12; // what float64 leaves of a zero
+const DECIMALS = 4;
+const exponent = (value) => Math.floor(Math.log10(Math.abs(value)));
 function number(value) {
   if (value === null || value === undefined || value === "") return MISSING;
   if (typeof value === "string") return value;
   if (!Number.isFinite(value)) return String(value);
-  return short(value, nearOne(value));
-}
-
-function nearOne(value) {
-  const distance = Math.abs(value - 1);
-  if (!(distance >= 1e-9 && distance < 0.1)) return 3;
-  return Math.max(1 - Math.floor(Math.log10(distance)) + (value > 1 ? 1 : 0), 3);
+  const [size, distance] = [Math.abs(value), Math.abs(value - 1)];
+  if (size >= 1e3 && size < 1e6) return Number(value.toPrecision(3)).toLocaleString("en-US");
+  if (distance < NOISE || distance >= 0.1) return short(value, 3);
+  return value.toFixed(Math.min(1 - exponent(distance), DECIMALS));
 }
 
 function short(value, digits) {
@@ -59,10 +60,13 @@ function short(value, digits) {
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1e6) return value.toLocaleString("en-US");
   const written = size >= 1e5 || size < 1e-4
-    ? value.toExponential(digits - 1).replace(/\.?0+e/, "e").replace(/e([+-])(?=\d$)/, (sign) => `${sign}0`)
+    ? twoDigitPower(value.toExponential(digits - 1).replace(/\.?0+e/, "e"))
     : String(Number(value.toPrecision(digits)));
   return written;
 }
+
+// 5.4e-5 as 5.4e-05, which Python writes.
+const twoDigitPower = (text) => text.replace(/e([+-])(?=\d$)/, (sign) => `${sign}0`);
 
 function percent(value) {
   if (!Number.isFinite(value)) return number(value);
@@ -71,12 +75,37 @@ function percent(value) {
   return `${short(100 * value, digits)}%`;
 }
 
+// A number and its interval, "" without one, in the digits that the interval bears: as `measured`
+// of rcdiag/formats.py.
+function measured({ value, low, high }) {
+  const ends = [low, high].filter((end) => typeof end === "number");
+  if (typeof value !== "number" || !ends.length || low === high) return [number(value), ""];
+  const width = ends.length === 2 ? Math.abs(high - low) : 2 * Math.abs(value - ends[0]);
+  const largest = Math.max(...[value, ...ends].map(Math.abs));
+  if (width < NOISE) return [number(value), ""];
+  const most = Math.abs(largest - 1) < 0.1 ? DECIMALS : DECIMALS - exponent(largest);
+  const decimals = Math.min(1 - exponent(width), most);
+  const written = (each, own) => rounded(each, own, largest < 1e-4);
+  const [from, to] = [low, high].map((end) => (typeof end === "number" ? written(end, decimals) : null));
+  const interval = from === null ? `up to ${to}` : to === null ? `from ${from}` : `${from} to ${to}`;
+  const own = Math.abs(value) < NOISE ? decimals : Math.max(decimals, Math.min(-exponent(value), 6));
+  return [written(value, own), interval];
+}
+
+function rounded(value, decimals, powers) {
+  const size = Math.abs(value);
+  if (size < NOISE) return "0";
+  if (powers || size >= 1e6) return twoDigitPower(value.toExponential(Math.max(exponent(value) + decimals, 0)));
+  const tens = 10 ** Math.max(-decimals, 0); // tens or hundreds, where the interval bears no ones
+  const places = Math.max(decimals, 0);
+  const digits = { minimumFractionDigits: places, maximumFractionDigits: places, signDisplay: "negative" };
+  return (tens > 1 ? Math.round(value / tens) * tens : value).toLocaleString("en-US", digits);
+}
+
 function withInterval(value) {
   if (value === null || typeof value !== "object") return number(value);
-  const ends = [value.low, value.high];
-  if (ends.every((end) => end === null) || value.low === value.high) return number(value.value);
-  const written = ends.map((end) => (end === null ? "not observable" : number(end)));
-  return `${number(value.value)} (${written.join(" … ")})`;
+  const [written, interval] = measured(value);
+  return interval ? `${written} (${interval})` : written;
 }
 
 // Documents and meanings are packed; each is unpacked once, when something first asks for it.

@@ -187,7 +187,10 @@ function setUpPairs(place) {
     const compare = await documentOf("compare");
     const pair = pairs[`${first}->${second}`];
     const [there, back] = [compare.pairs[`${first}->${second}`], compare.pairs[`${second}->${first}`]];
-    const cell = (value) => el("td", { class: `n ${value?.level || ""}` }, value ? number(value.value) : "", value && value.low !== null && value.low !== value.high ? el("small", {}, withInterval(value).replace(/^[^(]*\(|\)$/g, "")) : null);
+    const cell = (value) => {
+      const [written, interval] = value ? measured(value) : ["", ""];
+      return el("td", { class: `n ${value?.level || ""}` }, written, interval ? el("small", {}, interval) : null);
+    };
     const rows = Object.keys(there.mismatch).map((name) => el("tr", {}, el("th", { scope: "row" }, nameOf(name)), cell(there.mismatch[name]), cell(back?.mismatch[name])));
     const heads = ["Metric", `${first} → ${second}`, `${second} → ${first}`].map((head, at) => el("th", { scope: "col", class: at ? "n" : null }, head));
     const table = el("table", {}, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, rows));
