@@ -33,13 +33,16 @@ class EngineHere:
     def load(self) -> None:
         spec = self.job.spec
         self.engine = BACKENDS[spec.backend].load(spec, self.job.max_length)
-        self.about = self.job.about({**self.engine.provenance(), "host": "here"})
+        self._about()
 
     def score(self, part: TablePart, on_tokens: OnTokens) -> ScoredPart:
         scored_parts.append(part.name)
         scores = self.engine.score(rows_from_bytes(rows_to_bytes(part.rows)), on_tokens)
-        about = {**self.about, "seconds": 1.0}
+        about = {**self._about(), "seconds": 1.0}
         return ScoredPart(scores=scores_from_bytes(scores_to_bytes(scores)), about=about)
+
+    def _about(self) -> dict[str, Any]:
+        return self.job.about({**self.engine.provenance(), "host": "here"})
 
     def close(self) -> None:
         pass

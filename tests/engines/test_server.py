@@ -138,7 +138,7 @@ def test_score_fills_the_column_and_says_what_was_served(api, rcdiag, tmp_path, 
         [np.array(row) for row in pq.read_table(out)["served_log_probs"].to_pylist()]
     )
     np.testing.assert_array_equal(column.astype(np.float32), some.log_probs)
-    assert "scoring served (server, served)" in ran.err
+    assert "scoring served by server" in ran.err
     about = json.loads(pq.read_schema(out).metadata[b"rcdiag"])["policies"]["served"]
     assert about["versions"] == {api: model.version}
     assert about["served"]["root"] == "ckpt"

@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from msgspec.structs import replace
 
 from rcdiag.engines.backend import Backend, Option
 from rcdiag.engines.spec import PolicySpec
