@@ -358,6 +358,7 @@ OTHER = "scored other tokens than were sent"
 REFUSED: dict[str, tuple[dict[str, Fault], str]] = {
     "NaN": (value_of_last(float("nan")), "is nan|no log-probs"),
     "minus infinity": (value_of_last(float("-inf")), "is -inf"),
+    "beyond float32": (value_of_last(-1e300), "is -1e"),
     "positive": (value_of_last(0.25), "is 0.25|no log-probs"),
     "null": (value_of_last(None), "is None|no log-probs"),
     "text": (value_of_last("-1.0"), "is -1.0|no log-probs"),
@@ -503,6 +504,7 @@ def test_a_row_longer_than_the_served_context_is_refused(api, rcdiag, tmp_path):
         ("server,url=http://host,top_k=5", "top_k=5"),
         ("server,url=http://host,adapter=lora", "model=NAME"),
         ("server,url=http://host,concurrency=0", "1 or more"),
+        ("server,url=http://host,timeout=0", "1 or more"),
         ("server,url=http://host,api=tgi", "api=tgi"),
         ("server:float8,url=http://host", "no dtype `float8`"),
     ],
