@@ -606,3 +606,50 @@ def test_explain_and_the_api_know_the_backend(tmp_path):
             policies={"x": "server,url=http://127.0.0.1:9"},
             output=tmp_path / "o.parquet",
         )
+
+
+def test_a_run_that_failed_goes_on_from_its_finished_parts(rcdiag, tmp_path, monkeypatch):
+    """And it begins again where the server tells that it serves something else now."""
+    monkeypatch.setattr("rcdiag.engines.process.EngineProcess", EngineHere)
+    monkeypatch.setattr("rcdiag.engines.scoring.TOKENS_PER_PART", 64)
+    some, out = case(60), tmp_path / "scored.parquet"
+    table, rows = some.write(tmp_path), sum(bool(row) for row in some.responses)
+
+    def full(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
+        return (400, {}, b"no more") if len(model.rows) > 30 else answer
+
+    def run() -> Any:
+        policy = f"x=server,url={address}"
+        return rcdiag("score", table, "-o", out, "--policy", policy, "--target", "x", "--force")
+
+    with faulty("vllm", full) as (model, address):
+        assert "HTTP 400 no more" in run().err
+        model.fault, model.rows = None, []
+        assert run().code == 0
+        assert 20 < len(model.rows) < rows
+        column = pq.read_table(out)["x_log_probs"].combine_chunks().flatten().to_numpy()
+        assert np.array_equal(column.astype(np.float32), some.log_probs)
+        model.rows, model.fault = [], full
+        run()
+        model.fault, model.rows, model.version = None, [], "0.33.0"
+        assert run().code == 0
+        asked = {tuple(body["prompt"]) for body in model.rows}
+        assert asked == {
+            (*prompt, *response)
+            for prompt, response in zip(some.prompts, some.responses, strict=True)
+            if response
+        }
+
+
+@given(st.integers(1, 100), st.lists(st.booleans(), max_size=200))
+def test_the_pace_keeps_to_its_bounds(most, outcomes):
+    steps = pace.Pace(most)
+    for well in outcomes:
+        before = steps.requests
+        if well:
+            steps.went_well()
+        else:
+            steps.failed()
+        assert 1 <= steps.requests <= most
+        assert steps.requests in (before, min(2 * before, most), max(before // 2, 1))
+        assert 0 < steps.pause <= pace.LONGEST_PAUSE
