@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -544,6 +546,36 @@ def test_the_environments_proxies_are_not_used(monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with serve(Model("vllm")) as address:
+        assert connect(parse_policy(f"x=server,url={address}"))[1].model == "policy"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_a_certificate_is_checked_against_those_that_are_trusted(monkeypatch, tmp_path):
+    certificate = tmp_path / "certificate.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *(
+                "-nodes",
+                "-days",
+                "2",
+                "-subj",
+                "/CN=test",
+                "-addext",
+                "subjectAltName=IP:127.0.0.1",
+            ),
+            *("-keyout", tmp_path / "key.pem", "-out", certificate),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    both = tmp_path / "both.pem"
+    both.write_bytes((tmp_path / "key.pem").read_bytes() + certificate.read_bytes())
+    with serve(Model("sglang"), both) as address:
+        with pytest.raises(RcdiagError, match="self-signed") as caught:
+            connect(parse_policy(f"x=server,url={address}"))
+        assert "SSL_CERT_FILE" in caught.value.hint
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         assert connect(parse_policy(f"x=server,url={address}"))[1].model == "policy"
 
 
