@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,8 +132,8 @@ class DropError(Exception):
 
 
 @contextmanager
-def serve(model: Model, port: int = 0) -> Iterator[str]:
-    """Serve a model; yields the address."""
+def serve(model: Model, certificate: Path | None = None) -> Iterator[str]:
+    """Serve a model; yields the address. A file with key and certificate makes it https."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -169,11 +171,16 @@ def serve(model: Model, port: int = 0) -> Iterator[str]:
     class Server(ThreadingHTTPServer):
         request_queue_size = 128
 
-    with Server(("127.0.0.1", port), Handler) as server:
+    with Server(("127.0.0.1", 0), Handler) as server:
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            scheme = "http" if certificate is None else "https"
+            yield f"{scheme}://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -358,6 +360,7 @@ OTHER = "scored other tokens than were sent"
 REFUSED: dict[str, tuple[dict[str, Fault], str]] = {
     "NaN": (value_of_last(float("nan")), "is nan|no log-probs"),
     "minus infinity": (value_of_last(float("-inf")), "is -inf"),
+    "beyond float32": (value_of_last(-1e300), "is -1e"),
     "positive": (value_of_last(0.25), "is 0.25|no log-probs"),
     "null": (value_of_last(None), "is None|no log-probs"),
     "text": (value_of_last("-1.0"), "is -1.0|no log-probs"),
@@ -503,6 +506,7 @@ def test_a_row_longer_than_the_served_context_is_refused(api, rcdiag, tmp_path):
         ("server,url=http://host,top_k=5", "top_k=5"),
         ("server,url=http://host,adapter=lora", "model=NAME"),
         ("server,url=http://host,concurrency=0", "1 or more"),
+        ("server,url=http://host,timeout=0", "1 or more"),
         ("server,url=http://host,api=tgi", "api=tgi"),
         ("server:float8,url=http://host", "no dtype `float8`"),
     ],
@@ -542,6 +546,36 @@ def test_the_environments_proxies_are_not_used(monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with serve(Model("vllm")) as address:
+        assert connect(parse_policy(f"x=server,url={address}"))[1].model == "policy"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_a_certificate_is_checked_against_those_that_are_trusted(monkeypatch, tmp_path):
+    certificate = tmp_path / "certificate.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *(
+                "-nodes",
+                "-days",
+                "2",
+                "-subj",
+                "/CN=test",
+                "-addext",
+                "subjectAltName=IP:127.0.0.1",
+            ),
+            *("-keyout", tmp_path / "key.pem", "-out", certificate),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    both = tmp_path / "both.pem"
+    both.write_bytes((tmp_path / "key.pem").read_bytes() + certificate.read_bytes())
+    with serve(Model("sglang"), both) as address:
+        with pytest.raises(RcdiagError, match="self-signed") as caught:
+            connect(parse_policy(f"x=server,url={address}"))
+        assert "SSL_CERT_FILE" in caught.value.hint
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         assert connect(parse_policy(f"x=server,url={address}"))[1].model == "policy"
 
 
@@ -604,3 +638,50 @@ def test_explain_and_the_api_know_the_backend(tmp_path):
             policies={"x": "server,url=http://127.0.0.1:9"},
             output=tmp_path / "o.parquet",
         )
+
+
+def test_a_run_that_failed_goes_on_from_its_finished_parts(rcdiag, tmp_path, monkeypatch):
+    """And it begins again where the server tells that it serves something else now."""
+    monkeypatch.setattr("rcdiag.engines.process.EngineProcess", EngineHere)
+    monkeypatch.setattr("rcdiag.engines.scoring.TOKENS_PER_PART", 64)
+    some, out = case(60), tmp_path / "scored.parquet"
+    table, rows = some.write(tmp_path), sum(bool(row) for row in some.responses)
+
+    def full(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
+        return (400, {}, b"no more") if len(model.rows) > 30 else answer
+
+    def run() -> Any:
+        policy = f"x=server,url={address}"
+        return rcdiag("score", table, "-o", out, "--policy", policy, "--target", "x", "--force")
+
+    with faulty("vllm", full) as (model, address):
+        assert "HTTP 400 no more" in run().err
+        model.fault, model.rows = None, []
+        assert run().code == 0
+        assert 20 < len(model.rows) < rows
+        column = pq.read_table(out)["x_log_probs"].combine_chunks().flatten().to_numpy()
+        assert np.array_equal(column.astype(np.float32), some.log_probs)
+        model.rows, model.fault = [], full
+        run()
+        model.fault, model.rows, model.version = None, [], "0.33.0"
+        assert run().code == 0
+        asked = {tuple(body["prompt"]) for body in model.rows}
+        assert asked == {
+            (*prompt, *response)
+            for prompt, response in zip(some.prompts, some.responses, strict=True)
+            if response
+        }
+
+
+@given(st.integers(1, 100), st.lists(st.booleans(), max_size=200))
+def test_the_pace_keeps_to_its_bounds(most, outcomes):
+    steps = pace.Pace(most)
+    for well in outcomes:
+        before = steps.requests
+        if well:
+            steps.went_well()
+        else:
+            steps.failed()
+        assert 1 <= steps.requests <= most
+        assert steps.requests in (before, min(2 * before, most), max(before // 2, 1))
+        assert 0 < steps.pause <= pace.LONGEST_PAUSE

@@ -43,8 +43,9 @@ def _check(spec: PolicySpec) -> None:
                 hint=f"leave {key} out, or score the checkpoint with vllm: or hf:",
             )
     server_key(spec)
-    if spec.options.get("concurrency", 1) < 1:
-        raise RcdiagError(f"policy `{spec.name}`: concurrency=0", hint="take 1 or more")
+    for key in ("concurrency", "timeout"):
+        if spec.options.get(key, 1) < 1:
+            raise RcdiagError(f"policy `{spec.name}`: {key}=0", hint="take 1 or more")
 
 
 def _facts(spec: PolicySpec) -> ModelFacts:
@@ -93,7 +94,9 @@ SERVER = Backend(
             shown="",
         ),
         "concurrency": Option(
-            says=f"the most requests at a time, {MOST_REQUESTS} where none is given", takes=int
+            says=f"the most requests at a time, {MOST_REQUESTS} where none is given",
+            takes=int,
+            shown="{} requests at a time",
         ),
         "timeout": Option(
             says=f"seconds that one request may take, {REQUEST_SECONDS} where none are given",

@@ -10,7 +10,9 @@ from rcdiag.engines.server.vllm import VllmApi
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 
-APIS: dict[str, Api] = {"vllm": VllmApi(), "sglang": SglangApi()}
+# In the order in which a server is asked: /model_info is SGLang's alone, and /version is not
+# vLLM's alone.
+APIS: dict[str, Api] = {"sglang": SglangApi(), "vllm": VllmApi()}
 
 
 def identify(client: Client, spec: PolicySpec) -> Served:

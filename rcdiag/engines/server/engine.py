@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,11 @@ from rcdiag.engines.server.pace import Pace
 from rcdiag.engines.server.served import Served, answer_size, other_server
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
-from rcdiag.table.trajectories import Scores, Trajectories
+
+if TYPE_CHECKING:
+    from rcdiag.table.trajectories import Scores, Trajectories
+
+LEAST_LOG_PROB = -1e12  # nats; a smaller one counts as infinite, as in tables
 
 
 class ServerEngine:
@@ -63,7 +66,7 @@ class ServerEngine:
         values = self.api.read(self.served, answer, ids, start)
         for position, value in enumerate(values, start):
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not is_number or not -math.inf < value <= 0.0:
+            if not is_number or not LEAST_LOG_PROB <= value <= 0.0:
                 raise RcdiagError(
                     f"the log-prob of token {ids[position]} at position {position} is {value}",
                     hint="a log-prob is a finite number of at most 0: look at the server's log",
@@ -119,8 +122,7 @@ class ServerEngine:
                         number,
                         f"no answer from {self.client.address} in {self.patience:g} s: {failure}",
                     ),
-                    hint="the same command goes on from the finished parts once the server is up; "
-                    "patience= waits longer",
+                    hint="the same command goes on from the finished parts once the server is up",
                 )
             self.pace.failed()
             time.sleep(max(self.pace.pause, failure.wait))

@@ -25,11 +25,22 @@ class Served(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]  # the server's arguments that decide numbers
 
     @property
+    def told(self) -> dict[str, Any]:
+        """Return all that tells another model: weights under the same name and path do not."""
+        return {
+            "model": self.model,
+            "adapter": self.adapter,
+            "longest": self.longest,
+            "version": self.version,
+            "weight_version": self.weight_version,
+            **self.settings,
+        }
+
+    @property
     def fingerprint(self) -> str:
-        """Hash what tells another model: weights under the same name and path stay unnoticed."""
-        told: list[Any] = [self.address, self.api, self.model, self.longest, self.version]
-        told += [self.weight_version, sorted(self.settings.items())]
-        return hashlib.blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()
+        """Hash address, kind of server, and all that it tells."""
+        text = json.dumps([self.address, self.api, self.told], sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def provenance(self) -> dict[str, Any]:
         """Return what the metadata of a scored table say of the server.
@@ -37,17 +48,8 @@ class Served(Struct, frozen=True, kw_only=True):
         No `weights_fingerprint`: nobody hashed weights, and one of another kind would be compared
         with those of checkpoints.
         """
-        return {
-            "versions": {self.api: self.version},
-            "served": {
-                "model": self.model,
-                "adapter": self.adapter,
-                "longest": self.longest,
-                "weight_version": self.weight_version,
-                "fingerprint": self.fingerprint,
-                **self.settings,
-            },
-        }
+        served = {**self.told, "fingerprint": self.fingerprint}
+        return {"versions": {self.api: served.pop("version")}, "served": served}
 
 
 class Api(Protocol):
@@ -91,17 +93,8 @@ def choose(client: Client, wanted: str, names: dict[str, Any]) -> str:
 
 def other_server(before: Served, now: Served) -> RcdiagError:
     """Make the error for a server that serves something else than when the run began."""
-    told = [
-        {
-            "model": one.model,
-            "version": one.version,
-            "weight_version": one.weight_version,
-            "longest": one.longest,
-            **one.settings,
-        }
-        for one in (before, now)
-    ]
-    differs = [key for key in {**told[0], **told[1]} if told[0].get(key) != told[1].get(key)]
+    told = before.told, now.told
+    differs = [key for key in told[0] | told[1] if told[0].get(key) != told[1].get(key)]
     changes = ", ".join(f"{key} {told[0].get(key)} -> {told[1].get(key)}" for key in differs)
     return RcdiagError(
         f"{before.address} serves something else than when the run began: {changes}",
