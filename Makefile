@@ -87,6 +87,7 @@ test-gpu: $(READY) ## tests that need a CUDA GPU
 
 sample-data: $(READY) ## train the small policy again and make all of sample_data/ (20 minutes)
 	@$(PY) sample_data/make_sample_data.py
+	@$(PY) sample_data/kept_sets.py
 
 bench: $(READY) ## all benchmarks; results in benchmarks/results/
 	@for each in benchmarks/*.py; do $(PY) $$each || exit 1; done

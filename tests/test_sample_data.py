@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from rcdiag.engines import BACKENDS
+from rcdiag.engines.notation import parse_policy
 from rcdiag.table.opening import open_table
+from rcdiag.table.stream import decode
+from rcdiag.table.trajectories import Trajectories
 from rcdiag.usecases.score import score
+from tests.builders import first_batch
 from tests.engine_models import rcdiag_alone, scored
 
 DATA = Path("sample_data")
@@ -91,6 +97,59 @@ def test_log_probs_recorded_before_the_temperature_are_not():
     assert result.findings[0].slug == "behavior-is-not-the-sampler"
     reverse = score(open_table(table), behavior="old", target="rollout").mismatch
     assert reverse["ratio_mean_z"].level == "ok"
+
+
+def test_kept_sets_are_named_and_a_replay_over_them_repairs_the_ratio():
+    """E[ratio] is the kept mass over the whole vocabulary, and 1 over the kept ids."""
+    rows = decode(first_batch(DATA / "top_p.parquet"), ("rollout", "old"))
+    spec = parse_policy("kept=hf:float32,support=rollout", str(DATA / "policy" / "step_8"))
+    first = first_rows(rows, 16)
+    kept = BACKENDS["hf"].load(spec, 512).score(first, lambda tokens: None).log_probs
+    rollout, old = (first.log_probs[name] for name in ("rollout", "old"))
+    mass, after = np.exp(old - kept), np.exp(kept - rollout)
+    assert mass.max() < 1 + 1e-5
+    assert np.mean(mass) == pytest.approx(np.mean(np.exp(old - rollout)), abs=1e-3)
+    assert np.mean(after) == pytest.approx(1.0, abs=1e-3)
+    assert np.mean((after < 0.9) | (after > 1.1)) == 0.0
+    alone = first.token_lists["rollout_kept_ids"].lengths == 1
+    assert (rollout[alone] == 0.0).all()
+    assert (kept[alone] == 0.0).all()
+    (cause,) = score(open_table(DATA / "top_p.parquet")).diagnosis.causes
+    assert (cause.slug, cause.verdict) == ("top-p-renormalised", "broken")
+
+
+def test_expected_ratios_of_kept_sets_are_sums_over_their_tokens(monkeypatch):
+    """The table of docs/kept-sets.md, on a few tokens: the mean ratio is the kept mass."""
+    monkeypatch.syspath_prepend(str(DATA))
+    kept_sets = importlib.import_module("kept_sets")
+    monkeypatch.setattr(kept_sets, "MOST_TOKENS", 16)
+    prompts = kept_sets.prompts_of_step_8(1)["prompt_ids"][:6]
+    made = {
+        name: kept_sets.measure(prompts, 1, **settings)
+        for name, settings in {"p": {"top_p": 0.8}, "k": {"top_k": 3}, "whole": {}}.items()
+    }
+    for name, one in made.items():
+        assert one["ratio"] == pytest.approx(one["kept_mass"], abs=1e-9)
+        assert one["ratio_kept"] == pytest.approx(1.0, abs=1e-9)
+        assert one["outside_kept"] <= one["outside"], name
+    assert made["p"]["kept_mass"] < 0.95
+    assert made["p"]["outside"] > 0.1
+    assert made["whole"]["kept_mass"] == pytest.approx(1.0, abs=1e-6)
+
+
+def first_rows(rows: Trajectories, count: int) -> Trajectories:
+    """Return the first rows, with the log-probs and kept ids of their tokens."""
+    prompts, responses = rows.prompt_ids, rows.response_ids
+    tokens = int(responses.offsets[count])
+    return Trajectories(
+        first_row=0,
+        prompt_ids=prompts.slice(0, count),
+        response_ids=responses.slice(0, count),
+        mask=rows.mask[:tokens],
+        temperature=rows.temperature[:count],
+        log_probs={name: values[:tokens] for name, values in rows.log_probs.items()},
+        token_lists={name: lists.slice(0, tokens) for name, lists in rows.token_lists.items()},
+    )
 
 
 def test_advantages_are_those_of_their_groups():

@@ -28,10 +28,9 @@ def unpadded(ids: NDArray[np.integer]) -> Ragged:
 
 def in_own_set(kept: Ragged, token_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Tell of each token whether it is among its kept ids, [tokens]; not where these are empty."""
-    lengths = kept.lengths
-    found: NDArray[np.bool_] = np.zeros(len(lengths), np.bool_)
-    owner = np.repeat(np.arange(len(lengths)), lengths)
-    found[owner[kept.values == np.repeat(token_ids, lengths)]] = True
+    hits = np.flatnonzero(kept.values == np.repeat(token_ids, kept.lengths))
+    found: NDArray[np.bool_] = np.zeros(len(kept), np.bool_)
+    found[np.searchsorted(kept.offsets, hits, side="right") - 1] = True
     return found
 
 

@@ -110,3 +110,13 @@ def test_sizes_stay_with_their_tokens():
     both = joined_cases([case.take(case.row < 50), case.take(case.row >= 50)])
     assert np.array_equal(both.kept_size, case.kept_size)
     assert np.array_equal(case.heads(10).kept_size, case.kept_size[case.position < 10])
+
+
+def test_the_command_that_shows_what_a_replay_changes_is_advised_until_it_was_run():
+    case = with_kept_ids(top_p(0.8), noisy(0.01), top_p=np.full(128, 0.8))
+    case = replace(case, facts=replace(case.facts, prompt_length=np.full(128, 3)))
+    commands = [action.command for action in diagnose(case).causes[0].actions]
+    assert any("--policy old_kept=hf:float32,support=rollout" in (one or "") for one in commands)
+    replayed = over_the_same_sets(case, case.log_probs["rollout"])
+    commands = [action.command for action in diagnose(replayed).causes[0].actions]
+    assert not any("support=rollout" in (one or "") for one in commands)

@@ -9,6 +9,7 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
+from rcdiag.table.readers.parquet import MAX_ROWS_PER_BATCH, rows_per_batch
 from rcdiag.table.stream import columns_needed, decode
 from rcdiag.table.survey import read_groups_and_rewards
 from rcdiag.table.table import RowBatch, TableFile
@@ -239,3 +240,15 @@ def test_a_null_in_a_list_of_a_token_is_refused(tmp_path):
     (batch,) = open_table(path).batches(table.column_names)
     with pytest.raises(RcdiagError, match=r"row 1: column `old_kept_ids` holds a null in a list"):
         decode(batch)
+
+
+def test_batches_have_fewer_rows_where_kept_sets_are_large(tmp_path):
+    """Of 10 tokens a row, with 400 kept ids each, 2,000 rows hold 8 million ids."""
+    lists = pa.list_(pa.list_(pa.int32()))
+    ids = pa.array([[7] * 10] * 3, pa.list_(pa.int32()))
+    for name, count in (("few", 2), ("many", 400)):
+        kept = pa.array([[[7] * count] * 10] * 3, lists)
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(pa.table({"response_ids": ids, "rollout_kept_ids": kept}), path)
+    assert rows_per_batch(tmp_path / "few.parquet", "response_ids") == MAX_ROWS_PER_BATCH
+    assert rows_per_batch(tmp_path / "many.parquet", "response_ids") == 2000

@@ -12,10 +12,12 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.footer import MAGIC, EncryptedError, FooterError, RowGroup, read_footer
 from rcdiag.table.readers.reader import Reader
 from rcdiag.table.remote import AnyFile, RemoteFile
+from rcdiag.table.schema import KEPT_IDS
 
 # Rows are read in batches of about this many response tokens: a few dozen MB with all columns.
 TOKENS_PER_BATCH = 500_000
 MAX_ROWS_PER_BATCH = 16_384
+KEPT_PER_TOKEN = 16  # kept ids that a batch holds for each of its tokens at most
 # Bytes of each column that are read from a disk at a time. Else all of a column's bytes in a row
 # group stand in memory while it is read, and a file may be one row group. Of object storage they
 # are read at once, since every request takes its time.
@@ -138,14 +140,17 @@ def row_groups_of(path: AnyFile) -> list[RowGroup]:
 
 
 def rows_per_batch(path: AnyFile, tokens_column: str) -> int:
-    """Return how many rows hold about TOKENS_PER_BATCH tokens, from the footer alone."""
+    """Return how many rows hold about TOKENS_PER_BATCH tokens, from the footer alone.
+
+    They are fewer where kept sets are large, whether these are read or not: batches are the same
+    for whoever reads a file.
+    """
     groups = row_groups_of(path)
-    tokens = sum(
-        chunk.num_values
-        for group in groups
-        for chunk in group.columns
-        if chunk.column == tokens_column
-    )
+    values: dict[str, int] = {}
+    for chunk in (chunk for group in groups for chunk in group.columns):
+        values[chunk.column] = values.get(chunk.column, 0) + chunk.num_values
+    kept = max((size for name, size in values.items() if KEPT_IDS.fullmatch(name)), default=0)
+    tokens = max(values.get(tokens_column, 0), kept / KEPT_PER_TOKEN)
     per_row = max(tokens / max(sum(group.num_rows for group in groups), 1), 1.0)
     return int(min(max(TOKENS_PER_BATCH / per_row, 1), MAX_ROWS_PER_BATCH))
 
