@@ -74,6 +74,11 @@ class Ragged(Struct, frozen=True):
     def row(self, index: int) -> NDArray[Any]:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
+    def part(self, first: int, last: int) -> Ragged:
+        """Return the lists from `first` on and before `last`."""
+        ends = self.offsets[first : last + 1]
+        return Ragged(self.values[ends[0] : ends[-1]], ends - ends[0])
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

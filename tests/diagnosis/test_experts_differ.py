@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rcdiag.pages.figures import FIGURES, applying
 from rcdiag.table.opening import open_table
 from rcdiag.table.writer import TableWriter
 from rcdiag.usecases.score import score
@@ -84,3 +85,12 @@ def test_a_table_without_experts_says_nothing(tmp_path):
     result = score(open_table(path))
     assert result.routing is None
     assert not [one for one in result.findings if one.slug == "experts-differ"]
+
+
+def test_the_figure_has_a_dot_for_each_layer(tmp_path):
+    result = score(open_table(write(tmp_path / "t.parquet")))
+    spec = FIGURES["experts-by-layer"]
+    assert spec in list(applying(result))
+    layers = result.routing.rerouting.rerouted_by_layer
+    assert spec.chart(result).column("share of tokens") == [layer.value for layer in layers]
+    assert "36% of the tokens" in spec.caption(result)

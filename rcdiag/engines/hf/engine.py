@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from rcdiag.engines.hf.model import (
     head_is_known,
     load_model,
 )
-from rcdiag.engines.hf.routers import OWN, Routers, place_in_rows
+from rcdiag.engines.hf.routers import OWN, Routers
 from rcdiag.engines.matmul import (
     ROUNDED,
     RoundedProducts,
@@ -73,12 +72,11 @@ class HfEngine:
         lengths = np.array([len(row) for row in tokens])
         responses = trajectories.response_ids.lengths
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
-        given = self._given_experts(trajectories)
         chosen = [np.zeros((0, 0), np.uint16)] * len(tokens)
         for rows in length_buckets(np.where(responses > 0, lengths, 0), self.batch_tokens):
             temperature = trajectories.scoring_temperature[rows]
             with self._out_of_memory(lengths[rows]):
-                experts = None if given is None else [given[r] for r in rows]
+                experts = [self._given_experts(trajectories, r) for r in rows]
                 values, routed = self._score_bucket(
                     [tokens[r] for r in rows], starts[rows], temperature, experts
                 )
@@ -95,15 +93,16 @@ class HfEngine:
         filled = [one for one in chosen if len(one)]
         return replace(gathered, routed_experts=np.concatenate(filled or chosen[:1]))
 
-    def _given_experts(self, trajectories: Trajectories) -> list[NDArray[np.int64]] | None:
-        """Return the recorded experts of each row's response tokens; None where none are asked."""
+    def _given_experts(self, trajectories: Trajectories, row: int) -> NDArray[np.int64] | None:
+        """Return the recorded experts of a row's response tokens; None where none are asked for."""
         if self.routers is None or self.experts_of is None:
             return None
-        column = f"{self.experts_of}_routed_experts"
-        experts = self.routers.recorded(
-            trajectories.token_lists[column], partial(place_in_rows, trajectories, column)
+        column, number = f"{self.experts_of}_routed_experts", trajectories.row[row]
+        first, last = trajectories.response_ids.offsets[row : row + 2]
+        return self.routers.recorded(
+            trajectories.token_lists[column].part(first, last),
+            lambda token: f"row {number}, response token {token}: `{column}`",
         )
-        return np.split(experts, trajectories.response_ids.offsets[1:-1])
 
     @contextlib.contextmanager
     def _out_of_memory(self, lengths: NDArray[Any]) -> Iterator[None]:
@@ -135,12 +134,12 @@ class HfEngine:
         tokens: list[NDArray[Any]],
         starts: NDArray[Any],
         temperature: NDArray[Any],
-        experts: list[NDArray[np.int64]] | None,
+        experts: list[NDArray[np.int64] | None],
     ) -> tuple[NDArray[np.float32], NDArray[np.uint16] | None]:
         """Score a few sequences, padded on the right: [response tokens, 1 + entropy + 2 top_k].
 
-        `experts` are those that response tokens take, row by row. The second result are those that
-        they took, where they are to be recorded.
+        `experts` are those that response tokens take, row by row; None for their own. The second
+        result are those that they took, where they are to be recorded.
 
         Under a causal mask nothing before the padding can see it, so no attention mask is needed,
         and the fast causal kernels stay in use.
@@ -151,9 +150,10 @@ class HfEngine:
         columns = np.concatenate(
             [np.arange(s, n) for s, n in zip(starts, lengths, strict=True)]
         ).astype(np.int64)
-        if self.routers is not None and experts is not None:
-            given = np.full((*ids.shape, *experts[0].shape[1:]), OWN)
-            given[rows, columns] = np.concatenate(experts)
+        known = [row for row in experts if row is not None]
+        if self.routers is not None and known:
+            given = np.full((*ids.shape, *known[0].shape[1:]), OWN)
+            given[rows, columns] = np.concatenate(known)
             self.routers.give(given)
         with self._precision():
             inputs = torch.from_numpy(ids).to(self.device)
