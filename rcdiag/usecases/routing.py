@@ -24,14 +24,14 @@ def routing_of(dump: Table, behavior: str, target: str) -> Routing | None:
     """
     lists = [f"{name}_routed_experts" for name in (behavior, target)]
     compared = all(name in dump.columns for name in lists)
-    replays = _replays(dump, behavior, target)
+    replays = _replays(dump, behavior, target) if lists[0] in dump.columns else []
     if not compared and not replays:
         return None
     policies = [behavior, target, *replays]
     names = columns_needed(dump.schema.names, policies)
     parts: list[RoutingSums] = []
     top_k: int | None = None
-    for batch in dump.batches([*names, *(lists if compared else [])]):
+    for batch in dump.batches([*names, *(lists if compared else lists[:1])]):
         for piece in _pieces(with_log_probs(batch, policies)):
             rows = decode(piece, policies)
             if compared and top_k is None:
@@ -87,8 +87,9 @@ def _changes(routed: ClusterSums, top_k: int) -> ExpertChanges | None:
 
 
 def _replay(replayed: ClusterSums) -> ReplayedExperts:
-    tokens, own, with_experts = replayed.sums.T
+    tokens, own, with_experts, unknown = replayed.sums.T
     return ReplayedExperts(
+        unrecorded=int(unknown.sum()),
         k2_own_experts=mean(0.5 * own, tokens, floor=0.0),
         k2_replayed=mean(0.5 * with_experts, tokens, floor=0.0),
         removed=mean(own - with_experts, own),

@@ -38,6 +38,10 @@ def _experts_differ(given: CheckInput) -> Iterator[Observation]:
             f"the squared log-ratios: k2 is {replay.k2_replayed.value:.3g} nats per token and not "
             f"{replay.k2_own_experts.value:.3g}"
         )
+        if replay.unrecorded:
+            said.append(
+                f"{replay.unrecorded:,} tokens without recorded experts took their own in {name}"
+            )
     if not said:
         return
     healthy = result.diagnosis is not None and result.diagnosis.verdict == "healthy"
