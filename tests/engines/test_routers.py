@@ -20,6 +20,7 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
+from rcdiag.engines import BACKENDS
 from rcdiag.engines.hf.engine import HfEngine
 from rcdiag.engines.notation import parse_policy
 from rcdiag.errors import RcdiagError
@@ -269,6 +270,21 @@ def test_other_experts_than_a_router_chooses_are_refused(value, says, models, tm
 def test_a_model_without_routers_is_refused(qwen3, tmp_path):
     with pytest.raises(RcdiagError, match="architecture `qwen3` has no router"):
         HfEngine(parse_policy("r3=hf:float32,record_experts=true", str(qwen3)))
+
+
+@pytest.mark.parametrize(
+    ("policy", "says", "way_out"),
+    [
+        ("r3=vllm:float32,experts=rollout", "vLLM's routers choose", "r3=hf,experts=rollout"),
+        ("r3=vllm,record_experts=true", "vLLM's routers choose", "r3=hf,record_experts=true"),
+        ("r3=hf,experts=rollout,compile=true", "compiles routers too", "leave compile=true out"),
+    ],
+)
+def test_engines_that_cannot_say_so_before_they_start(policy, says, way_out):
+    spec = parse_policy(policy, "model")
+    with pytest.raises(RcdiagError, match=says) as refused:
+        BACKENDS[spec.backend].check(spec)
+    assert way_out in refused.value.hint
 
 
 def test_gates_of_another_kind_are_refused(models, monkeypatch):
