@@ -53,7 +53,7 @@ lint: $(READY) ## ruff, format, types
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 
-nightly: $(READY) ## after `make test`: every number of the store, trainers' own code, slow tests, fuzz, kill (20 minutes)
+nightly: $(READY) ## after `make test`: every number of the store, trainers' own code, slow tests, fuzz, kill (30 minutes)
 	@$(ALONE) $(PY) tools/same_results.py
 	@if $(PY) -m pip download -q --no-deps -d .venv/oracle verl==0.9.1 >/dev/null 2>&1; then \
 	    $(PYTEST) -m oracle tests; \
@@ -85,9 +85,10 @@ test-cluster: $(READY) ## a Ray cluster of two nodes and a server of S3 on this 
 test-gpu: $(READY) ## tests that need a CUDA GPU
 	@$(PY) -m pytest -q -m gpu tests
 
-sample-data: $(READY) ## train the small policy again and make all of sample_data/ (20 minutes)
+sample-data: $(READY) ## train the small policy again and make all of sample_data/ (30 minutes)
 	@$(PY) sample_data/make_sample_data.py
 	@$(PY) sample_data/kept_sets.py
+	@$(PY) sample_data/moe.py
 
 bench: $(READY) ## all benchmarks; results in benchmarks/results/
 	@for each in benchmarks/*.py; do $(PY) $$each || exit 1; done

@@ -167,7 +167,8 @@ def score(sampled: Path) -> None:
     rcdiag.score(sampled, model=FOLDER, policies=policies, output=scored)
     table = pq.read_table(scored)
     about = json.loads(table.schema.metadata[b"rcdiag"])["policies"]
-    about["old"]["model"] = "sample_data/moe"  # without a path of this machine
+    # Without a path of this machine; all rows have one temperature.
+    about["old"] |= {"model": "sample_data/moe", "temperature": 1.0}
     columns = {name: table[name].to_pylist() for name in table.column_names}
     write_table(TABLE, columns, {"policies": about})
 

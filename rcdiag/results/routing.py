@@ -82,6 +82,15 @@ class ExpertChanges(Part, frozen=True, kw_only=True):
 class ReplayedExperts(Part, frozen=True, kw_only=True):
     """Replayed experts are those of a policy that was scored with the behavior policy's."""
 
+    unrecorded: Annotated[
+        int,
+        Doc(
+            "Number of response tokens that took the model's own experts, as none are recorded for "
+            "them; the last token of each response, which no log-prob depends on, is not counted.",
+            unit="tokens",
+            healthy="ideal 0: own experts leave a part of the routing in",
+        ),
+    ]
     k2_own_experts: Annotated[
         MetricValue,
         Doc(

@@ -75,8 +75,8 @@ class RoutingSums(Struct, frozen=True):
     `routed` [clusters, 4 + layers] is over tokens at which both policies' experts are known:
     tokens, rerouted ones, squares of all, squares of the rerouted ones, tokens rerouted in each
     layer; None where a policy's experts are not recorded. `replayed` has for each policy that took
-    the behavior policy's experts [clusters, 3]: tokens, squares of the target's log-ratio, squares
-    of its own.
+    the behavior policy's experts [clusters, 4]: tokens, squares of the target's log-ratio, squares
+    of its own, and response tokens that were read without recorded experts.
     """
 
     routed: ClusterSums | None
@@ -91,16 +91,20 @@ def routing_sums(
     numbers = rows.mask & np.isfinite(one) & np.isfinite(other)
     log_ratio = np.where(numbers, other - one, 0.0)
     replayed = {}
+    filled = rows.response_ids.lengths > 0
     for name in replays:
+        unknown = rows.token_lists[f"{behavior}_routed_experts"].lengths == 0
+        unknown[rows.response_ids.offsets[1:][filled] - 1] = False  # the last token is never read
         known = numbers & np.isfinite(rows.log_probs[name])
         own = np.where(known, rows.log_probs[name] - one, 0.0)
-        replayed[name] = _by_cluster(rows, [known, np.where(known, log_ratio, 0.0) ** 2, own**2])
+        squares = np.where(known, log_ratio, 0.0) ** 2
+        replayed[name] = _by_cluster(rows, [known, squares, own**2, unknown])
     if top_k is None:
         return RoutingSums(None, replayed)
     experts = {name: rows.token_lists[f"{name}_routed_experts"] for name in (behavior, target)}
     recorded, differ = rerouted_layers(experts[behavior], experts[target], top_k)
     # Of the first token of a response the token before is the prompt's, whose experts none records.
-    first = rows.response_ids.offsets[:-1][rows.response_ids.lengths > 0]
+    first = rows.response_ids.offsets[:-1][filled]
     known = numbers & _of_token_before(recorded, first)
     differ = _of_token_before(differ, first) & known[:, None]
     changed = differ.any(1)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rcdiag.results.routing import ExpertChanges, ReplayedExperts, Routing
 from rcdiag.statistics.clusters import ClusterSums
 from rcdiag.statistics.merging import merge
 from rcdiag.statistics.moments import mean
 from rcdiag.statistics.routing import RoutingSums, experts_per_layer, routing_sums
+from rcdiag.table.arrow import lengths_of
 from rcdiag.table.stream import columns_needed, decode, with_log_probs
-from rcdiag.table.table import Table
+from rcdiag.table.table import RowBatch, Table
+
+TOKENS_AT_ONCE = 20_000  # some 200 MB where a token has 400 experts
 
 
 def routing_of(dump: Table, behavior: str, target: str) -> Routing | None:
@@ -19,21 +24,19 @@ def routing_of(dump: Table, behavior: str, target: str) -> Routing | None:
     """
     lists = [f"{name}_routed_experts" for name in (behavior, target)]
     compared = all(name in dump.columns for name in lists)
-    replays = _replays(dump, behavior, target)
+    replays = _replays(dump, behavior, target) if lists[0] in dump.columns else []
     if not compared and not replays:
         return None
     policies = [behavior, target, *replays]
     names = columns_needed(dump.schema.names, policies)
     parts: list[RoutingSums] = []
     top_k: int | None = None
-    for batch in dump.batches([*names, *(lists if compared else [])]):
-        known = with_log_probs(batch, policies)
-        if not known.table.num_rows:
-            continue
-        rows = decode(known, policies)
-        if compared and top_k is None:
-            top_k = experts_per_layer(rows.token_lists[lists[0]])
-        parts.append(routing_sums(rows, behavior, target, top_k, replays))
+    for batch in dump.batches([*names, *(lists if compared else lists[:1])]):
+        for piece in _pieces(with_log_probs(batch, policies)):
+            rows = decode(piece, policies)
+            if compared and top_k is None:
+                top_k = experts_per_layer(rows.token_lists[lists[0]])
+            parts.append(routing_sums(rows, behavior, target, top_k, replays))
     if not parts:
         return None
     sums = merge(parts)
@@ -45,6 +48,15 @@ def routing_of(dump: Table, behavior: str, target: str) -> Routing | None:
     return Routing(
         rerouting=changes, replays={name: _replay(one) for name, one in sums.replayed.items()}
     )
+
+
+def _pieces(batch: RowBatch) -> Iterator[RowBatch]:
+    """Cut a batch into pieces of few tokens, each of which may have hundreds of experts."""
+    rows = batch.table.num_rows
+    tokens = int(lengths_of(batch.table["response_ids"]).sum())
+    step = max(rows * TOKENS_AT_ONCE // max(tokens, 1), 1)
+    for start in range(0, rows, step):
+        yield batch.slice(start, min(start + step, rows))
 
 
 def _replays(dump: Table, behavior: str, target: str) -> list[str]:
@@ -75,8 +87,9 @@ def _changes(routed: ClusterSums, top_k: int) -> ExpertChanges | None:
 
 
 def _replay(replayed: ClusterSums) -> ReplayedExperts:
-    tokens, own, with_experts = replayed.sums.T
+    tokens, own, with_experts, unknown = replayed.sums.T
     return ReplayedExperts(
+        unrecorded=int(unknown.sum()),
         k2_own_experts=mean(0.5 * own, tokens, floor=0.0),
         k2_replayed=mean(0.5 * with_experts, tokens, floor=0.0),
         removed=mean(own - with_experts, own),

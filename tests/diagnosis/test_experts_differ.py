@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rcdiag.pages.figures import FIGURES, applying
 from rcdiag.table.opening import open_table
 from rcdiag.table.writer import TableWriter
 from rcdiag.usecases.score import score
@@ -66,8 +67,8 @@ def test_shares_and_what_a_replay_removes(tmp_path):
     np.testing.assert_allclose(changes.k2_rerouted.value, 0.2**2 / 2)
     np.testing.assert_allclose(replay.removed.value, 1 - 0.25**2)
     (finding,) = [one for one in result.findings if one.slug == "experts-differ"]
-    assert "rollout and old took other experts in one of 3 layers or more at" in finding.message
-    assert "with the experts of rollout (r3) k2 is" in finding.message
+    assert finding.message.startswith("36% of the tokens took other experts in old than in rollout")
+    assert "the experts of rollout in r3 remove 0.937 of" in finding.message
     assert finding.evidence["removed"] == {"r3": replay.removed.value}
 
 
@@ -84,3 +85,12 @@ def test_a_table_without_experts_says_nothing(tmp_path):
     result = score(open_table(path))
     assert result.routing is None
     assert not [one for one in result.findings if one.slug == "experts-differ"]
+
+
+def test_the_figure_has_a_dot_for_each_layer(tmp_path):
+    result = score(open_table(write(tmp_path / "t.parquet")))
+    spec = FIGURES["experts-by-layer"]
+    assert spec in list(applying(result))
+    layers = result.routing.rerouting.rerouted_by_layer
+    assert spec.chart(result).column("share of tokens") == [layer.value for layer in layers]
+    assert "36% of the tokens" in spec.caption(result)

@@ -12,11 +12,15 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     DeepseekV3Config,
+    Glm4MoeConfig,
+    GptOssConfig,
     MixtralConfig,
+    OlmoeConfig,
     Qwen2MoeConfig,
     Qwen3MoeConfig,
 )
 
+from rcdiag.engines import BACKENDS
 from rcdiag.engines.hf.engine import HfEngine
 from rcdiag.engines.notation import parse_policy
 from rcdiag.errors import RcdiagError
@@ -47,6 +51,17 @@ CONFIGS = {
     "dense_first": lambda: Qwen3MoeConfig(**QWEN, norm_topk_prob=True, mlp_only_layers=[0]),
     "mixtral": lambda: MixtralConfig(**SIZES, num_local_experts=EXPERTS),
     "qwen2_moe": lambda: Qwen2MoeConfig(**QWEN, shared_expert_intermediate_size=24),
+    "olmoe": lambda: OlmoeConfig(**SIZES, num_experts=EXPERTS, norm_topk_prob=False),
+    "glm4_moe": lambda: Glm4MoeConfig(
+        **SIZES,
+        head_dim=16,
+        moe_intermediate_size=24,
+        n_routed_experts=EXPERTS,
+        n_shared_experts=1,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=1,
+    ),
     "deepseek_v3": lambda: DeepseekV3Config(
         **SIZES,
         moe_intermediate_size=24,
@@ -188,6 +203,25 @@ def test_own_experts_given_back_change_no_bit(kind, models, tmp_path):
     assert np.array_equal(again.routed_experts, recorded.routed_experts)
 
 
+def test_gates_of_gpt_oss_are_the_softmax_of_the_chosen_logits(tmp_path):
+    """It normalises over the chosen experts alone, which is softmax over all divided by their sum.
+
+    Sinks of its attention need eager attention.
+    """
+    sizes = {**SIZES, "head_dim": 16, "num_local_experts": EXPERTS}
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(GptOssConfig(**sizes)).save_pretrained(tmp_path / "gpt")
+    rows = make_table(tmp_path / "table.parquet")
+    options = ",attention=eager,record_experts=true"
+    plain = score(tmp_path / "gpt", rows, options)
+    forced = score(tmp_path / "gpt", rows, f"{options},experts=rollout")
+    recorded = rows.token_lists["rollout_routed_experts"]
+    known = np.flatnonzero(recorded.lengths)
+    taken = [forced.routed_experts[token].tolist() for token in known]
+    assert taken == [recorded.row(token).tolist() for token in known]
+    assert np.abs(forced.log_probs - plain.log_probs).max() > 0.05
+
+
 def test_recorded_experts_are_those_given(models, tmp_path):
     rows = make_table(tmp_path / "table.parquet")
     taken = score(models["mixtral"], rows, ",experts=rollout,record_experts=true").routed_experts
@@ -236,6 +270,21 @@ def test_other_experts_than_a_router_chooses_are_refused(value, says, models, tm
 def test_a_model_without_routers_is_refused(qwen3, tmp_path):
     with pytest.raises(RcdiagError, match="architecture `qwen3` has no router"):
         HfEngine(parse_policy("r3=hf:float32,record_experts=true", str(qwen3)))
+
+
+@pytest.mark.parametrize(
+    ("policy", "says", "way_out"),
+    [
+        ("r3=vllm:float32,experts=rollout", "vLLM's routers choose", "r3=hf,experts=rollout"),
+        ("r3=vllm,record_experts=true", "vLLM's routers choose", "r3=hf,record_experts=true"),
+        ("r3=hf,experts=rollout,compile=true", "compiles routers too", "leave compile=true out"),
+    ],
+)
+def test_engines_that_cannot_say_so_before_they_start(policy, says, way_out):
+    spec = parse_policy(policy, "model")
+    with pytest.raises(RcdiagError, match=says) as refused:
+        BACKENDS[spec.backend].check(spec)
+    assert way_out in refused.value.hint
 
 
 def test_gates_of_another_kind_are_refused(models, monkeypatch):

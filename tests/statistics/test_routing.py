@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rcdiag.statistics.routing import experts_per_layer, rerouted_layers, routing_sums
 from rcdiag.table.trajectories import Ragged, Trajectories
@@ -11,7 +14,9 @@ from rcdiag.table.trajectories import Ragged, Trajectories
 
 def ragged(lists: list[list[int]]) -> Ragged:
     lengths = [len(one) for one in lists]
-    return Ragged(np.array(sum(lists, [])), np.concatenate([[0], np.cumsum(lengths)]))
+    return Ragged(
+        np.array(list(chain.from_iterable(lists))), np.concatenate([[0], np.cumsum(lengths)])
+    )
 
 
 def draw(tokens: int, layers: int, experts: int, top_k: int, dense: int = 0) -> Ragged:
@@ -78,4 +83,15 @@ def test_a_replay_is_compared_on_the_tokens_that_it_has():
     assert sums.routed is None
     own = 0.1**2 + 0.2**2 + 0.3**2 + 0.4**2 + 0.5**2
     replayed = 0.1**2 + 0.0 + 0.1**2 + 0.4**2 + 0.1**2
-    np.testing.assert_allclose(sums.replayed["r3"].sums, [[5, own, replayed]])
+    # The last tokens of both rows have no experts, as nothing reads them.
+    np.testing.assert_allclose(sums.replayed["r3"].sums, [[5, own, replayed, 0]])
+
+
+def test_tokens_without_recorded_experts_are_counted():
+    made = rows()
+    lists = made.token_lists["rollout_routed_experts"]
+    lengths = lists.lengths.copy()
+    lengths[[0, 4]] = 0
+    some = Ragged(lists.values[np.repeat(lengths > 0, lists.lengths)], np.cumsum([0, *lengths]))
+    made = replace(made, token_lists={"rollout_routed_experts": some})
+    assert routing_sums(made, "rollout", "old", None, ["r3"]).replayed["r3"].sums[0, 3] == 2

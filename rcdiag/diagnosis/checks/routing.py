@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation
-from rcdiag.formats import percentage, share_of, with_interval
+from rcdiag.formats import percent, percentage, with_interval
 from rcdiag.results.routing import EXAMPLE, ExpertChanges
 
 if TYPE_CHECKING:
     from rcdiag.results import ScoreResult
+
+
+NOTHING_TO_DO = "nothing has to be done about the routing"
 
 
 def _experts_differ(given: CheckInput) -> Iterator[Observation]:
@@ -23,7 +26,7 @@ def _experts_differ(given: CheckInput) -> Iterator[Observation]:
             message=f"{result.behavior} and {result.target} took the same experts at all "
             f"{changes.routed_tokens:,} tokens where both are known: none of the mismatch is "
             "routing",
-            fix="look at the other causes",
+            fix=NOTHING_TO_DO,
         )
         return
     said = [] if changes is None else [_changed(result, changes)]
@@ -31,18 +34,24 @@ def _experts_differ(given: CheckInput) -> Iterator[Observation]:
         if replay.removed.value is None:
             continue  # nothing differs that could be removed
         said.append(
-            f"with the experts of {result.behavior} ({name}) k2 is {replay.k2_replayed.value:.3g} "
-            f"nats per token and not {replay.k2_own_experts.value:.3g}: routing makes "
-            f"{with_interval(replay.removed)} of the squared log-ratios"
+            f"the experts of {result.behavior} in {name} remove {with_interval(replay.removed)} of "
+            f"the squared log-ratios: k2 is {replay.k2_replayed.value:.3g} nats per token and not "
+            f"{replay.k2_own_experts.value:.3g}"
         )
+        if replay.unrecorded:
+            said.append(
+                f"{replay.unrecorded:,} tokens without recorded experts took their own in {name}"
+            )
     if not said:
         return
+    healthy = result.diagnosis is not None and result.diagnosis.verdict == "healthy"
     yield Observation(
         message="; ".join(said),
         evidence={
             "rerouted": None if changes is None else changes.rerouted.value,
             "removed": {name: one.removed.value for name, one in result.routing.replays.items()},
         },
+        fix=NOTHING_TO_DO if healthy else None,
     )
 
 
@@ -50,10 +59,10 @@ def _changed(result: ScoreResult, changes: ExpertChanges) -> str:
     """Say at how many tokens experts differ, and how much of the mismatch these tokens hold."""
     shares = [layer.value or 0.0 for layer in changes.rerouted_by_layer]
     return (
-        f"{result.behavior} and {result.target} took other experts in one of {len(shares)} layers "
-        f"or more at {share_of(changes.rerouted.value or 0.0, 'tokens')} "
-        f"({percentage(min(shares))} to {percentage(max(shares))} by layer); these tokens hold "
-        f"{with_interval(changes.rerouted_share_of_squares)} of the squared log-ratios"
+        f"{percent(changes.rerouted)} of the tokens took other experts in {result.target} than in "
+        f"{result.behavior} ({percentage(min(shares))} to {percentage(max(shares))} in each of "
+        f"{len(shares)} layers), and hold {with_interval(changes.rerouted_share_of_squares)} of "
+        "the squared log-ratios"
     )
 
 

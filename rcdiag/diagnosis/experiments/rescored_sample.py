@@ -18,7 +18,6 @@ from rcdiag.diagnosis.experiments.fit import FLOAT32, Residual, fit_residual
 from rcdiag.diagnosis.experiments.rounding import Rounding, rounding_of
 from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
 from rcdiag.engines.changes import Forward, LowPrecision, Passage, Reading
-from rcdiag.table.trajectories import Ragged
 
 DISTRIBUTION_TOKENS = 6_144  # whose logits are held
 DISTRIBUTION_LOGITS = 1 << 26  # logits that are held at most, of any vocabulary
@@ -129,10 +128,7 @@ def passage_of(case: Case, row: int, temperature: float = 1.0) -> Passage:
     prompt, start, length = case.prompt_ids.row(row), case.start[row], case.lengths[row]
     ids = np.concatenate([prompt, case.token_id[start : start + length]]).astype(np.int32)
     places = np.arange(len(prompt), len(ids))
-    experts = None
-    if case.experts is not None:
-        ends = case.experts.offsets[start : start + length + 1]
-        experts = Ragged(case.experts.values[ends[0] : ends[-1]], ends - ends[0])
+    experts = None if case.experts is None else case.experts.slice(start, start + length)
     return Passage(ids, places[places > 0], row, None, len(prompt), temperature, experts)
 
 

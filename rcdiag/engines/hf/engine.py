@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from rcdiag.engines.hf.model import (
     load_model,
     quantization_of,
 )
-from rcdiag.engines.hf.routers import OWN, Routers, place_in_rows
+from rcdiag.engines.hf.routers import OWN, Routers
 from rcdiag.engines.hf.support import KeptSets, kept_sets_of
 from rcdiag.engines.matmul import (
     ROUNDED,
@@ -84,7 +83,7 @@ class HfEngine:
         tokens, starts = whole_sequences(trajectories)
         lengths = np.array([len(row) for row in tokens])
         first, responses = trajectories.response_ids.offsets, trajectories.response_ids.lengths
-        kept_sets, experts = kept_sets_of(self.spec, trajectories), self._given(trajectories)
+        kept_sets = kept_sets_of(self.spec, trajectories)
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
         chosen = np.zeros((0, 0), np.uint16)  # experts of [response tokens, layers x top-k]
         left = np.where(responses > 0, lengths, 0)
@@ -96,7 +95,7 @@ class HfEngine:
                 starts[rows],
                 trajectories.scoring_temperature[rows],
                 None if kept_sets is None else kept_sets.take(own),
-                None if experts is None else experts[own],
+                [self._given(trajectories, row) for row in rows],
             )
             if made is None:
                 self._take_smaller_batches(lengths[rows])
@@ -115,13 +114,15 @@ class HfEngine:
         gathered = gather_scores(trajectories, scores, **self._score_options())
         return replace(gathered, routed_experts=chosen) if self.records_experts else gathered
 
-    def _given(self, trajectories: Trajectories) -> NDArray[np.int64] | None:
-        """Return the recorded experts of response tokens; None where none are asked for."""
+    def _given(self, trajectories: Trajectories, row: int) -> NDArray[np.int64] | None:
+        """Return the recorded experts of a row's response tokens; None where none are asked for."""
         if self.routers is None or self.experts_of is None:
             return None
-        column = f"{self.experts_of}_routed_experts"
+        column, number = f"{self.experts_of}_routed_experts", trajectories.row[row]
+        first, last = trajectories.response_ids.offsets[row : row + 2]
         return self.routers.recorded(
-            trajectories.token_lists[column], partial(place_in_rows, trajectories, column)
+            trajectories.token_lists[column].slice(first, last),
+            lambda token: f"row {number}, response token {token}: `{column}`",
         )
 
     def _take_smaller_batches(self, lengths: NDArray[Any]) -> None:
@@ -154,11 +155,12 @@ class HfEngine:
         starts: NDArray[Any],
         temperature: NDArray[Any],
         kept_sets: KeptSets | None,
-        experts: NDArray[np.int64] | None,
+        experts: list[NDArray[np.int64] | None],
     ) -> tuple[NDArray[np.float32], NDArray[np.uint16] | None] | None:
         """Score a few sequences, padded on the right: [response tokens, 1 + entropy + 2 top_k].
 
-        `kept_sets` and `experts` are those of the response tokens, row by row. The second result
+        `kept_sets` are those of the response tokens, `experts` those that they take, row by row;
+        None for the model's own. The second result
         are the experts that these took, where they are to be recorded. None where there is no
         memory for them all.
 
@@ -171,9 +173,10 @@ class HfEngine:
         columns = np.concatenate(
             [np.arange(s, n) for s, n in zip(starts, lengths, strict=True)]
         ).astype(np.int64)
-        if self.routers is not None and experts is not None:
-            given = np.full((*ids.shape, *experts.shape[1:]), OWN)
-            given[rows, columns] = experts
+        recorded = [row for row in experts if row is not None]
+        if self.routers is not None and recorded:
+            given = np.full((*ids.shape, *recorded[0].shape[1:]), OWN)
+            given[rows, columns] = np.concatenate(recorded)
             self.routers.give(given)
         try:
             with self._precision():

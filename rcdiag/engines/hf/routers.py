@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.trajectories import Ragged, Trajectories
+from rcdiag.table.trajectories import Ragged
 
 # An expert's number where none was recorded: the router chooses there itself.
 OWN = -1
@@ -173,10 +173,3 @@ def _unknown(kind: str, why: str) -> RcdiagError:
         f"architecture `{kind}` {why}: its experts can be neither given nor recorded",
         hint="leave `experts` and `record_experts` out of the policy",
     )
-
-
-def place_in_rows(rows: Trajectories, column: str, token: int) -> str:
-    """Name row, token and column of one of all response tokens of some rows."""
-    row = int(np.searchsorted(rows.response_ids.offsets, token, side="right")) - 1
-    at = token - int(rows.response_ids.offsets[row])
-    return f"row {rows.row[row]}, response token {at}: `{column}`"

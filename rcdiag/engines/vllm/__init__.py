@@ -45,6 +45,13 @@ def _check(spec: PolicySpec) -> None:
                 "wrong (vllm #42019, #53488)",
                 hint=f"leave {key} out",
             )
+    for key in ("experts", "record_experts"):
+        if key in spec.options:
+            raise RcdiagError(
+                f"policy `{spec.name}`: {key}: vLLM's routers choose by "
+                "themselves, and rcdiag does not read what they choose",
+                hint=f"transformers does both: {spec.name}=hf,{key}={_text(spec.options[key])}",
+            )
     for key in ("pipeline_parallel_size", "data_parallel_size"):
         if spec.options.get(key, 1) != 1:
             raise RcdiagError(
@@ -53,6 +60,11 @@ def _check(spec: PolicySpec) -> None:
                 hint="tensor_parallel_size= spreads a model over GPUs, and "
                 f"{setting('devices', 'N')} starts engines side by side",
             )
+
+
+def _text(value: object) -> str:
+    """Write an option's value as a policy has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _gpus(options: Mapping[str, Any]) -> int:

@@ -16,7 +16,7 @@ from rcdiag.table.opening import open_table
 from rcdiag.table.stream import decode, read_chunks, whole
 from rcdiag.table.trajectories import Scores
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 TABLE, MODEL = Path("sample_data/moe.parquet"), Path("sample_data/moe")
 ROWS, EXPERTS, TOP_K = 64, 8, 2
