@@ -82,8 +82,8 @@ test-cluster: $(READY) ## a Ray cluster of two nodes and a server of S3 on this 
 	@$(PY) -m pip install -q -c requirements/constraints.txt -e '.[ray,s3]' 'moto[server]'
 	@$(ALONE) $(PY) -m pytest -q -m cluster tests
 
-test-gpu: $(READY) ## tests that need a CUDA GPU
-	@$(PY) -m pytest -q -m gpu tests
+test-gpu: $(READY) ## what docs/engines.md says of GPUs, test by test, and speeds; a page in benchmarks/results/gpu.md (half an hour, needs a CUDA GPU)
+	@$(PY) -m tools.gpu
 
 sample-data: $(READY) ## train the small policy again and make all of sample_data/ (30 minutes)
 	@$(PY) sample_data/make_sample_data.py

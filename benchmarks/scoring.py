@@ -271,7 +271,7 @@ def machine() -> dict:
     return {"cpu": cpu, "cores": os.cpu_count(), "gpu": gpu, "torch": torch.__version__}
 
 
-def main() -> None:
+def main(out: Path) -> None:
     results = []
     with tempfile.TemporaryDirectory() as scratch:
         random_model = Path(scratch) / "random"
@@ -304,18 +304,18 @@ def main() -> None:
                     f"   differ {entry['largest_difference']:.1e}",
                     flush=True,
                 )
-    folder = ROOT / "benchmarks" / "results"
-    folder.mkdir(exist_ok=True)
+    out.parent.mkdir(exist_ok=True)
     document = {"machine": machine(), "date": time.strftime("%Y-%m-%d"), "results": results}
-    (folder / "scoring.json").write_text(json.dumps(document, indent=1) + "\n")
+    out.write_text(json.dumps(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--one", nargs=3, metavar=("MODEL", "VARIANT", "FOLDER"))
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/scoring.json")
     arguments = parser.parse_args()
     if arguments.one:
         model, variant, folder = arguments.one
         print(json.dumps(measure(model, variant, Path(folder))))
     else:
-        main()
+        main(arguments.out)

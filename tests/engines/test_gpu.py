@@ -1,8 +1,12 @@
-"""The same scores on a CUDA GPU; run by `make test-gpu` where there is one."""
+"""The same scores on a CUDA GPU; run by `make test-gpu` where there is one.
+
+Tests record what they saw (`seen`), which `tools/gpu.py` writes into its report.
+"""
 
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,10 +22,17 @@ from rcdiag.engines.hf.engine import HfEngine
 from rcdiag.engines.notation import parse_policy
 from rcdiag.errors import RcdiagError
 from tests.builders import write_table
-from tests.engine_models import SIZES, rcdiag_alone, scored
+from tests.engine_models import SIZES, rcdiag_alone, reference, scored
+from tests.engines.test_quantised import checkpoints
 from tests.engines.test_rows import rows_of
 
-pytestmark = pytest.mark.gpu
+__all__ = ["checkpoints"]
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU"),
+]
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
 
 POLICIES = {
     "fp32": "hf:float32",
@@ -34,31 +45,72 @@ POLICIES = {
     "prefill32": "vllm:float32",
     "decode32": "vllm:float32,path=decode",
     "fp8": "vllm:bfloat16,quantization=fp8",
+    "head32": "vllm:bfloat16,lm_head=float32",
+    "overridden": 'vllm:bfloat16,hf_overrides={"initializer_range":0.2,"bos_token_id":1}',
+    "uncompiled": 'vllm:bfloat16,compilation_config={"mode":0,"cudagraph_mode":"NONE"}',
 }
-LOW = ["bf16", "autocast", "prefill", "prefill_eager", "decode", "decode_eager"]
+LOW = ["bf16", "autocast", "prefill", "prefill_eager", "decode", "decode_eager", "uncompiled"]
+
+
+@pytest.fixture
+def seen(record_property) -> Callable[[str, object], None]:
+    """Note something for the report."""
+    return lambda name, value: record_property(name, str(value))
 
 
 @pytest.fixture(scope="module")
-def score(qwen3, table, tmp_path_factory) -> Callable[[dict[str, str]], Path]:
-    """Score the table by policies, two at least; return the path of the output."""
+def base(qwen3, table, tmp_path_factory) -> Path:
+    """The table with two policies of transformers, beside which others are scored."""
+    out = tmp_path_factory.mktemp("gpu") / "base.parquet"
+    return with_policies(table, qwen3, out, {name: POLICIES[name] for name in ("bf16", "fp32")})
 
-    def run(policies: dict[str, str]) -> Path:
-        out = tmp_path_factory.mktemp("gpu") / "scored.parquet"
-        options = [
-            word for name, what in policies.items() for word in ("--policy", f"{name}={what}")
-        ]
-        first, second = list(policies)[:2]
-        pair = ("--behavior", second, "--target", first)
-        ran = rcdiag_alone("score", table, "--model", qwen3, *options, *pair, "-o", out, "--json")
-        assert ran.code == 0, ran.err
-        return out
 
-    return run
+def with_policies(table: Path, model: Path, out: Path, policies: dict[str, str]) -> Path:
+    """Write the table with these policies in it too; the last is compared with `bf16`."""
+    options = [word for name, what in policies.items() for word in ("--policy", f"{name}={what}")]
+    pair = ("--behavior", "bf16", "--target", [*policies][-1])
+    ran = rcdiag_alone("score", table, "--model", model, *options, *pair, "-o", out, "--json")
+    assert ran.code == 0, ran.err
+    return out
+
+
+class Scored:
+    """Policies, each scored by a command of its own when it is first asked for.
+
+    One that cannot be scored fails the tests that ask for it, and no others.
+    """
+
+    def __init__(self, base: Path, model: Path) -> None:
+        self.base, self.model = base, model
+        self.made: dict[str, Path | AssertionError] = {"bf16": base, "fp32": base}
+
+    def path(self, name: str, what: str | None = None) -> Path:
+        if name not in self.made:
+            out = self.base.with_name(f"{name}.parquet")
+            policy = {name: what or POLICIES[name]}
+            try:
+                self.made[name] = with_policies(self.base, self.model, out, policy)
+            except AssertionError as error:
+                self.made[name] = error
+        found = self.made[name]
+        if isinstance(found, AssertionError):
+            raise found
+        return found
+
+    def log_probs(self, name: str, what: str | None = None) -> np.ndarray:
+        return scored(self.path(name, what), f"{name}_log_probs")
+
+    def about(self, name: str) -> dict[str, Any]:
+        return about(self.path(name))[name]
+
+    def gap(self, one: str, other: str) -> np.ndarray:
+        """The distance of two policies at every token, nats."""
+        return np.abs(self.log_probs(one) - self.log_probs(other))
 
 
 @pytest.fixture(scope="module")
-def run(score) -> Path:
-    return score(POLICIES)
+def run(base, qwen3) -> Scored:
+    return Scored(base, qwen3)
 
 
 def about(path: Path) -> dict[str, dict[str, Any]]:
@@ -66,53 +118,108 @@ def about(path: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("policy", ["fp32", "prefill32", "decode32"])
-def test_float32_on_the_gpu_equals_the_plain_forward_on_the_cpu(policy, run, expected):
+def test_float32_on_the_gpu_equals_the_plain_forward_on_the_cpu(policy, run, expected, seen):
     """TF32 keeps 10 bits of a factor: it would be off by a hundredth of a nat here and there."""
-    np.testing.assert_allclose(
-        scored(run, f"{policy}_log_probs"), np.concatenate(expected["log_probs"]), atol=1e-4
-    )
+    ours, theirs = run.log_probs(policy), np.concatenate(expected["log_probs"])
+    seen(f"{policy}: largest distance from a CPU, nats", f"{np.abs(ours - theirs).max():.1e}")
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
 @pytest.mark.parametrize("policy", LOW)
-def test_bfloat16_is_near_float32(policy, run):
-    gap = np.abs(scored(run, f"{policy}_log_probs") - scored(run, "fp32_log_probs"))
-    assert 1e-5 < gap.mean() < 0.1
+def test_bfloat16_is_near_float32(policy, run, seen):
+    mean = run.gap(policy, "fp32").mean()
+    seen(f"{policy}: mean distance from float32, nats", f"{mean:.1e}")
+    assert 1e-5 < mean < 0.1
 
 
-def test_fp8_is_farther_away_than_bfloat16(run):
-    exact = scored(run, "fp32_log_probs")
-    fp8, bf16 = (np.abs(scored(run, f"{p}_log_probs") - exact).mean() for p in ("fp8", "prefill"))
+def test_fp8_is_farther_away_than_bfloat16(run, seen):
+    fp8, bf16 = (run.gap(policy, "fp32").mean() for policy in ("fp8", "prefill"))
+    seen("fp8 and bfloat16: mean distance from float32, nats", f"{fp8:.1e}, {bf16:.1e}")
     assert fp8 > bf16
 
 
-def test_the_gpu_and_its_kernels_are_named_in_the_metadata(run):
-    policies = about(run)
-    assert {one["device"] for one in policies.values()} == {torch.cuda.get_device_name()}
-    assert not any(one["tf32"] for one in policies.values())
-    assert (policies["fp32"]["attention"], policies["bf16"]["attention"]) == (REPEATED, "sdpa")
-    for name, what in POLICIES.items():
-        if what.startswith("vllm"):
-            assert policies[name]["attention"] not in ("none", "engine default")
-            eager = policies[name]["engine_options"]["enforce_eager"]
-            assert eager is ("enforce_eager" in what), "compiled unless the policy says otherwise"
-    assert policies["prefill32"]["environment"]["TRITON_F32_DEFAULT"] == "ieee"
+@pytest.mark.parametrize("path", ["prefill", "decode"])
+def test_compiled_and_eager_are_near_each_other(path, run, seen):
+    largest = run.gap(path, f"{path}_eager").max()
+    seen(f"{path}: largest distance of compiled and eager, nats", f"{largest:.1e}")
+    assert largest < 0.5
 
 
-def test_an_adapter_scores_like_that_of_transformers(score, run, adapter):
-    out = score({f"lora_{e}": f"{e}:float32,adapter={adapter}" for e in ("hf", "vllm")})
-    ours, theirs = (scored(out, f"lora_{engine}_log_probs") for engine in ("vllm", "hf"))
-    np.testing.assert_allclose(ours, theirs, atol=2e-4)
-    assert np.abs(ours - scored(run, "prefill32_log_probs")).max() > 0.1
+def test_a_float32_head_has_other_bits_and_is_nearer_to_float32(run, seen):
+    wide, low = (run.gap(policy, "fp32").mean() for policy in ("head32", "prefill"))
+    seen("head in float32 and bfloat16: mean distance from float32, nats", f"{wide:.1e}, {low:.1e}")
+    assert run.gap("head32", "prefill").max() > 0.0
+    assert wide < 1.1 * low
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU: no tensor parallelism")
-def test_two_gpus_hold_one_model(score, expected):
-    spread = "vllm:float32,tensor_parallel_size=2"
-    out = score({"prefill": spread, "decode": f"{spread},path=decode"})
-    for policy in ("prefill", "decode"):
-        np.testing.assert_allclose(
-            scored(out, f"{policy}_log_probs"), np.concatenate(expected["log_probs"]), atol=1e-4
-        )
+def test_overrides_leave_the_models_own_head(run, seen):
+    overridden, wide = (run.gap(policy, "prefill").mean() for policy in ("overridden", "head32"))
+    seen("overridden, and a float32 head: mean distance from bfloat16, nats", (overridden, wide))
+    assert overridden < wide
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_gpu_and_its_kernels_are_named_in_the_metadata(policy, run, seen):
+    found, what = run.about(policy), POLICIES[policy]
+    seen(f"{policy}: attention", found["attention"])
+    assert found["device"] == torch.cuda.get_device_name()
+    assert not found["tf32"]
+    if what.startswith("vllm"):
+        assert found["attention"] not in ("none", "engine default")
+        eager = found["engine_options"]["enforce_eager"]
+        assert eager is ("enforce_eager" in what), "compiled unless the policy says otherwise"
+    else:
+        assert found["attention"] == (REPEATED if policy == "fp32" else "sdpa")
+    if what.startswith("vllm:float32"):
+        assert found["environment"]["TRITON_F32_DEFAULT"] == "ieee"
+
+
+def test_an_adapter_scores_like_that_of_transformers(run, adapter, seen):
+    names = {engine: f"lora_{engine}" for engine in ("hf", "vllm")}
+    theirs, ours = (
+        run.log_probs(name, f"{engine}:float32,adapter={adapter}") for engine, name in names.items()
+    )
+    largest = np.abs(ours - theirs).max()
+    seen("adapter of rank 32: largest distance of vllm and hf, nats", f"{largest:.1e}")
+    assert largest < 2e-4
+    assert np.abs(ours - run.log_probs("fp32")).max() > 0.1
+
+
+def test_float8_weights_are_made_wide(checkpoints, table, seen):
+    fp8, wide = checkpoints
+    engine = HfEngine(parse_policy("p=hf:float32", str(fp8)))
+    found = engine.score(rows_of(table, 0, 40), lambda tokens: None).log_probs
+    largest = np.abs(found - np.concatenate(reference(wide, table)["log_probs"])).max()
+    seen("FP8 made wide: largest distance from its values on a CPU, nats", f"{largest:.1e}")
+    seen("quantization in the metadata", engine.provenance()["quantization"])
+    assert largest < 1e-4
+
+
+def test_a_gpu_can_be_named_by_its_uuid(qwen3, table, tmp_path, monkeypatch, seen):
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+    uuid = listed.split("UUID: ")[1].split(")")[0]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", uuid)
+    pair = ("--policy", "old=hf:float32", "--policy", "rollout=hf:bfloat16", "--devices", "0,")
+    ran = rcdiag_alone("score", table, "--model", qwen3, *pair, "-o", tmp_path / "out.parquet")
+    assert ran.code == 0, ran.err
+    seen("scored on", about(tmp_path / "out.parquet")["old"]["device"])
+
+
+@TWO_GPUS
+@pytest.mark.parametrize("path", ["prefill", "decode"])
+def test_two_gpus_hold_one_model_of_vllm(path, run, expected, seen):
+    found = run.log_probs(f"spread_{path}", f"vllm:float32,tensor_parallel_size=2,path={path}")
+    largest = np.abs(found - np.concatenate(expected["log_probs"])).max()
+    seen(f"two GPUs, {path}: largest distance from a CPU, nats", f"{largest:.1e}")
+    assert largest < 1e-4
+
+
+@TWO_GPUS
+def test_two_gpus_hold_one_model_of_transformers(run, seen):
+    found = run.log_probs("spread", "hf:float32,gpus=2")
+    largest = np.abs(found - run.log_probs("fp32")).max()
+    seen("two GPUs, hf: largest distance from one, nats", f"{largest:.1e}")
+    assert largest < 1e-5
 
 
 # Long rows in float32: 28 heads, as a 7B model has, over 16 k tokens.
@@ -138,20 +245,51 @@ def long_row(tmp_path_factory):
     return rows_of(path, 0, 2)
 
 
-def test_a_long_row_in_float32_makes_no_score_matrix(long_model, long_row):
+def test_a_long_row_in_float32_makes_no_score_matrix(long_model, long_row, seen):
     """One matrix of 28 heads is 28 GiB here; torch's math kernel holds two and a half."""
     engine = HfEngine(parse_policy("p=hf:float32", str(long_model)))
     torch.cuda.reset_peak_memory_stats()
     scores = engine.score(long_row, lambda tokens: None).log_probs
-    assert torch.cuda.max_memory_allocated() < 4 << 30
+    peak = torch.cuda.max_memory_allocated()
+    seen("a row of 16,384 tokens, 28 heads, float32: peak, GiB", f"{peak / 2**30:.2f}")
+    assert peak < 4 << 30
     # The second row is the beginning of the first.
     np.testing.assert_allclose(scores[:256], scores[-256:], atol=1e-4)
 
 
-def test_out_of_memory_names_the_batch(long_model, long_row):
+@pytest.fixture
+def little_memory():
+    """Call it to leave so many MiB of the GPU's memory free."""
+    fillers = []
+
+    def leave(free: int) -> None:
+        torch.cuda.empty_cache()
+        room = torch.cuda.mem_get_info()[0] - (free << 20)
+        fillers.append(torch.empty(room, dtype=torch.int8, device="cuda"))
+
+    yield leave
+    fillers.clear()
+    torch.cuda.empty_cache()
+
+
+def test_a_row_without_room_is_refused(long_model, long_row, little_memory):
     engine = HfEngine(parse_policy("p=hf:float32", str(long_model)))
-    filler = torch.empty(torch.cuda.mem_get_info()[0] - (64 << 20), dtype=torch.int8, device="cuda")
-    with pytest.raises(RcdiagError, match="batch_tokens=32768") as caught:
+    little_memory(64)
+    with pytest.raises(RcdiagError, match="at 1 row of 16384 tokens"):
         engine.score(long_row, lambda tokens: None)
-    assert "batch_tokens=16384" in caught.value.hint
-    del filler
+
+
+def test_batches_become_smaller_where_memory_is_short(long_model, tmp_path, little_memory, seen):
+    """32 rows of 1,024 tokens are one batch; half a GiB holds the activations of some."""
+    ids = np.random.default_rng(0).integers(2, 320, (32, 1024)).tolist()
+    prompts, responses = [row[:1] for row in ids], [row[1:] for row in ids]
+    path = tmp_path / "table.parquet"
+    write_table(path, prompt_ids=prompts, response_ids=responses)
+    rows = rows_of(path, 0, 32)
+    engine = HfEngine(parse_policy("p=hf:float32", str(long_model)))
+    whole = engine.score(rows, lambda tokens: None).log_probs
+    little_memory(400)
+    scores = engine.score(rows, lambda tokens: None).log_probs
+    seen("batches with 400 MiB free, tokens", engine.batch_tokens)
+    assert engine.batch_tokens < 32_768
+    np.testing.assert_allclose(scores, whole, atol=1e-4)
