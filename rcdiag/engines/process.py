@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from msgspec import Struct
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.arrays import rows_to_bytes, scores_from_bytes
 from rcdiag.engines.backend import Backend
-from rcdiag.engines.interpreter import Interpreter, from_anywhere, own_environment
+from rcdiag.engines.interpreter import OtherPython, OwnPython, from_anywhere
 from rcdiag.engines.schedule import EngineLostError, OnTokens, ScoredPart, TablePart
 from rcdiag.engines.scored_by import SECONDS
 from rcdiag.engines.spec import PolicySpec
@@ -75,15 +74,14 @@ class EngineProcess:
         self._job = job
         self._about: dict[str, Any] = {}
         python = job.spec.options.get("python")
-        self._other = other = None if python is None else Interpreter(python)
-        variables = own_environment() if other is None else other.environment
+        self._python = OwnPython() if python is None else OtherPython(python)
         self._process = subprocess.Popen(
-            [sys.executable if other is None else other.path, "-m", "rcdiag.engines.worker"],
+            [self._python.path, "-m", "rcdiag.engines.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            cwd=None if other is None else other.folder,
-            env={**variables, **(environment or {})},
+            cwd=self._python.folder,
+            env={**self._python.environment, **(environment or {})},
         )
         if cores is not None:
             os.sched_setaffinity(self._process.pid, cores)
@@ -93,7 +91,7 @@ class EngineProcess:
         self._send(self._job.to_dict())
         said, _ = self._listen("ready", lambda tokens: None)
         self._about = self._job.about(said["about"])
-        if self._other is not None:
+        if isinstance(self._python, OtherPython):
             self._about["versions"] = {**self._about.get("versions", {}), **said["python"]}
 
     def score(self, part: TablePart, on_tokens: OnTokens) -> ScoredPart:
@@ -112,8 +110,7 @@ class EngineProcess:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        if self._other is not None:
-            self._other.close()
+        self._python.close()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):  # it had stopped reading
