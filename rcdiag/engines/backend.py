@@ -93,8 +93,8 @@ COMMON_OPTIONS: dict[str, Option] = {
 }
 
 PYTHON = Option(
-    says="the Python of another environment that the engine runs in, with its own torch and vLLM, "
-    "such as /venv/bin/python; rcdiag need not be installed there",
+    says="the Python of another environment to run the engine in, such as /venv/bin/python; rcdiag "
+    "need not be installed there",
     runs_code=True,
 )
 

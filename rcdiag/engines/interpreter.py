@@ -10,6 +10,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Mapping
 from functools import cache
@@ -45,26 +46,36 @@ print(json.dumps(found))
 ANSWER_S = 300  # so long an interpreter may take to answer that, from a slow network drive
 
 
-def own_environment() -> dict[str, str]:
-    """Return the variables of an engine's process that runs in this environment.
+class OwnPython:
+    """The Python that runs rcdiag."""
 
-    `python -m` would look for modules in the current directory first: a file `torch.py` beside a
-    downloaded checkpoint would run. What the process starts itself inherits this. An empty or
-    relative entry of PYTHONPATH means the current directory, too. Where rcdiag is not installed,
-    its own folder is added.
-    """
-    own = str(PACKAGE.parent)
-    entries = [
-        entry
-        for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        if os.path.isabs(entry)
-    ]
-    if own not in (*entries, sysconfig.get_path("purelib")):
-        entries.append(own)
-    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(entries)}
+    path = sys.executable
+    folder = None  # processes run in the current directory, which relative paths count from
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables of a process, which imports nothing from the current directory.
+
+        `python -m` would look for modules there first: a file `torch.py` beside a downloaded
+        checkpoint would run. What the process starts itself inherits this. An empty or relative
+        entry of PYTHONPATH means the current directory, too. Where rcdiag is not installed, its own
+        folder is added.
+        """
+        own = str(PACKAGE.parent)
+        entries = [
+            entry
+            for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+            if os.path.isabs(entry)
+        ]
+        if own not in (*entries, sysconfig.get_path("purelib")):
+            entries.append(own)
+        return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(entries)}
+
+    def close(self) -> None:
+        """Do nothing: no folder was made."""
 
 
-class Interpreter:
+class OtherPython:
     """The Python of another environment, and a folder for its path in which rcdiag lies alone.
 
     Processes run in that folder, because Python 3.10, which does not know PYTHONSAFEPATH, imports
@@ -147,7 +158,7 @@ def versions_in(python: str, packages: tuple[str, ...]) -> Mapping[str, str]:
     """
     if os.path.isdir(os.path.expanduser(python)):
         raise ValueError("a folder")
-    other = Interpreter(python)
+    other = OtherPython(python)
     try:
         ran = subprocess.run(
             [other.path, "-c", ASK, *packages],

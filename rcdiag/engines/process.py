@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from msgspec import Struct
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.arrays import rows_to_bytes, scores_from_bytes
 from rcdiag.engines.backend import Backend
-from rcdiag.engines.interpreter import Interpreter, from_anywhere, own_environment
+from rcdiag.engines.interpreter import OtherPython, OwnPython, from_anywhere
 from rcdiag.engines.schedule import EngineLostError, OnTokens, ScoredPart, TablePart
 from rcdiag.engines.scored_by import SECONDS
 from rcdiag.engines.spec import PolicySpec
@@ -74,15 +73,14 @@ class EngineProcess:
         """
         self._job = job
         python = job.spec.options.get("python")
-        self._other = other = None if python is None else Interpreter(python)
-        variables = own_environment() if other is None else other.environment
+        self._python = OwnPython() if python is None else OtherPython(python)
         self._process = subprocess.Popen(
-            [sys.executable if other is None else other.path, "-m", "rcdiag.engines.worker"],
+            [self._python.path, "-m", "rcdiag.engines.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            cwd=None if other is None else other.folder,
-            env={**variables, **(environment or {})},
+            cwd=self._python.folder,
+            env={**self._python.environment, **(environment or {})},
         )
         if cores is not None:
             os.sched_setaffinity(self._process.pid, cores)
@@ -107,7 +105,7 @@ class EngineProcess:
     def _about(self, said: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a part's metadata hold, of what the process `said` of its engine."""
         about = self._job.about(said["about"])
-        if self._other is not None:
+        if isinstance(self._python, OtherPython):
             about["versions"] = {**about.get("versions", {}), **said["python"]}
         return about
 
@@ -116,8 +114,7 @@ class EngineProcess:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        if self._other is not None:
-            self._other.close()
+        self._python.close()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):  # it had stopped reading

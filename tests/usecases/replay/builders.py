@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,5 +92,5 @@ def batch_of(
     """
     rows = make_trajectories(rollout, old, mask, **columns)
     log_probs = {**rows.log_probs, "current": flat(old if current is None else current)}
-    rows = replace(rows, log_probs=log_probs, advantages=flat(advantages))
+    rows = dataclasses.replace(rows, log_probs=log_probs, advantages=flat(advantages))
     return replay_batch([rows], Roles(current="current"), "column")
