@@ -100,7 +100,7 @@ def test_help_errors_and_explain_name_an_added_engine(dump, rcdiag, monkeypatch)
         assert "toy" in rcdiag("score", "--help").out
         refused = rcdiag("score", dump, "--model", "m", "--policy", "x=tpy")
         assert refused.code == 2
-        assert "no backend `tpy`; there are hf, vllm, toy" in refused.err
+        assert "no backend `tpy`; there are hf, vllm, command, toy" in refused.err
         explained = rcdiag("explain", "toy").out
         assert "Toy: for tests." in explained
         assert "Nats." in explained
