@@ -105,8 +105,10 @@ class Backend(Struct, frozen=True, kw_only=True):
     dtypes: tuple[str, ...]
     default_dtype: str
     load: Callable[[PolicySpec, int], Engine]  # the policy, and its longest sequence in tokens
-    options: Mapping[str, Option] = field(default_factory=dict)  # besides COMMON_OPTIONS
+    options: Mapping[str, Option] = field(default_factory=dict)  # besides common ones
+    common: tuple[str, ...] = tuple(COMMON_OPTIONS)  # those of COMMON_OPTIONS that it takes
     passes_options_on: bool = False  # options that rcdiag does not know go to the engine
+    example: str = ""  # of a policy; by default one without options
     default_policy: str | None = None  # what --model alone scores with it where a table lacks it
     other_batches: OtherBatches | None = None
     # Refuses what the options of a policy ask for and the engine cannot do, before it is started.
@@ -129,7 +131,7 @@ class Backend(Struct, frozen=True, kw_only=True):
     @property
     def known_options(self) -> dict[str, Option]:
         """Return all options that rcdiag reads itself."""
-        return {**COMMON_OPTIONS, **self.options}
+        return {**{name: COMMON_OPTIONS[name] for name in self.common}, **self.options}
 
     def entry(self) -> Entry:
         """Say what the engine is and which options a policy of it takes."""
@@ -140,7 +142,7 @@ class Backend(Struct, frozen=True, kw_only=True):
             formula=f"--policy NAME={self.name}[:DTYPE][,key=value...]",
             units=f"dtypes: {', '.join(self.dtypes)}; {self.default_dtype} where none is given",
             generations={key: option.words for key, option in self.known_options.items()},
-            example=f"--policy {policy}={self.name}:{self.default_dtype}",
+            example=self.example or f"--policy {policy}={self.name}:{self.default_dtype}",
             see=("engine", "trainer"),
         )
 
