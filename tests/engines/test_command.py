@@ -322,13 +322,14 @@ def test_the_metadata_say_what_scored_and_no_more_than_is_known(table, tmp_path,
     rcdiag.score(table, policies={"old": f"command,run={run}"}, model=model, output=out)
     noted = rcdiag.open_table(out).metadata["policies"]["old"]
     assert (noted["backend"], noted["dtype"], noted["options"]) == ("command", None, {"run": run})
+    assert noted["model"] is None
     assert "weights_fingerprint" not in noted
 
     with_model = policy(f"{run} {{model}}")
     spec = PolicySpec(**{**with_model.to_dict(), "model": str(model), "dtype": "bfloat16"})
     assert words_of(spec)[-1] == str(model)
     provenance = CommandEngine(spec, words_of(spec), tmp_path / "engine.log").provenance()
-    assert provenance["dtype"] == "bfloat16"
+    assert (provenance["model"], provenance["dtype"]) == (str(model), "bfloat16")
     assert len(provenance["weights_fingerprint"]) == 32
     facts = BACKENDS["command"].facts(spec)
     assert facts.fingerprint == provenance["weights_fingerprint"]

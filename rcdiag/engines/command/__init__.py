@@ -91,9 +91,12 @@ def _state_of(words: list[str]) -> str:
 
 
 def about_model(spec: PolicySpec) -> dict[str, Any]:
-    """Return what is known of a policy's model and precision, for the table's metadata."""
+    """Return what is known of a policy's model and precision, for the table's metadata.
+
+    A model that the command does not name is that of other policies, for all that is known.
+    """
     return {
-        "model": spec.model or None,
+        "model": spec.model if is_given_the_model(spec) else None,
         "dtype": None if spec.dtype == UNSTATED else spec.dtype,
     }
 
