@@ -322,13 +322,14 @@ def test_the_metadata_say_what_scored_and_no_more_than_is_known(table, tmp_path,
     rcdiag.score(table, policies={"old": f"command,run={run}"}, model=model, output=out)
     noted = rcdiag.open_table(out).metadata["policies"]["old"]
     assert (noted["backend"], noted["dtype"], noted["options"]) == ("command", None, {"run": run})
+    assert noted["model"] is None
     assert "weights_fingerprint" not in noted
 
     with_model = policy(f"{run} {{model}}")
     spec = PolicySpec(**{**with_model.to_dict(), "model": str(model), "dtype": "bfloat16"})
     assert words_of(spec)[-1] == str(model)
     provenance = CommandEngine(spec, words_of(spec), tmp_path / "engine.log").provenance()
-    assert provenance["dtype"] == "bfloat16"
+    assert (provenance["model"], provenance["dtype"]) == (str(model), "bfloat16")
     assert len(provenance["weights_fingerprint"]) == 32
     facts = BACKENDS["command"].facts(spec)
     assert facts.fingerprint == provenance["weights_fingerprint"]
@@ -344,9 +345,8 @@ def test_the_metadata_say_what_scored_and_no_more_than_is_known(table, tmp_path,
         ({"run": ""}, "needs the program", "run="),
         ({"run": "no-such-program --x"}, "`no-such-program` is no program here", "PATH"),
         ({"run": "./scorer.py"}, "`./scorer.py` is no program here", "interpreter"),
-        ({"run": "python 'score.py"}, "no closing quotation", "pairs"),
+        ({"run": "python 'score.py"}, "mark without its partner", "pairs"),
         ({"run": "python x.py {model}"}, "no model is given", "model=PATH"),
-        ({"run": "python x.py", "lm_head": "float32"}, "lm_head is nothing", "put it into run="),
     ],
 )
 def test_a_policy_that_cannot_run_is_refused_before_anything_starts(
@@ -376,6 +376,8 @@ def test_how_a_command_is_quoted():
     assert "single quotes" in caught.value.hint
     with pytest.raises(RcdiagError, match="not JSON"):
         parse_policy('a=command,run="python" score.py')
+    with pytest.raises(RcdiagError, match="unknown option `lm_head`"):  # a program has its own
+        parse_policy("a=command,run=python score.py,lm_head=float32")
 
 
 def test_a_table_names_no_program_to_run(tmp_path):

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 MODEL = "{model}"  # in `run=`: the policy's model
 UNSTATED = "unstated"  # the dtype of a program of which the user says nothing
-# What rcdiag's own engines do with a model; a program has options of its own for that.
-FOR_OTHER_ENGINES = ("adapter", "top_k", "lm_head", "matmul")
 
 
 def words_of(spec: PolicySpec) -> list[str]:
@@ -52,11 +50,6 @@ def _check(spec: PolicySpec) -> None:
             f"{policy}: command needs the program that scores",
             hint=f"""--policy '{spec.name}=command,run="python score.py"'""",
         )
-    for name in FOR_OTHER_ENGINES:
-        if name in spec.options:
-            raise RcdiagError(
-                f"{policy}: {name} is nothing that a program is told", hint="put it into run="
-            )
     if is_given_the_model(spec) and not spec.model:
         raise RcdiagError(
             f"{policy}: run= has {MODEL} in it, and no model is given",
@@ -66,19 +59,15 @@ def _check(spec: PolicySpec) -> None:
         words = words_of(spec)
     except ValueError as error:
         raise RcdiagError(
-            f"{policy}: run={run}: {error}".replace("No", "no"),
+            f"{policy}: run={run}: it has a quotation mark without its partner",
             hint="it is split as a shell does: quotes come in pairs",
         ) from error
     if not words or shutil.which(words[0]) is None:
-        program = words[0] if words else ""
-        is_here = os.path.isfile(program)
         raise RcdiagError(
-            f"{policy}: run={run}: `{program}` is no program here",
-            hint=f"it is a file: run=./{program} with execute permission, or an interpreter before "
-            "it (run=python ...)"
-            if is_here
-            else "give its path, or one that PATH finds; there is no shell: for pipes and "
-            """variables write run="bash -c '...'\"""",
+            f"{policy}: run={run}: `{words[0] if words else ''}` is no program here",
+            hint="wanted is one that PATH finds, or the path of a file with execute permission; a "
+            "script has its interpreter before it (python score.py), and a line for a shell its "
+            "shell (bash -c '...')",
         )
 
 
@@ -101,9 +90,12 @@ def _state_of(words: list[str]) -> str:
 
 
 def about_model(spec: PolicySpec) -> dict[str, Any]:
-    """Return what is known of a policy's model and precision, for the table's metadata."""
+    """Return what is known of a policy's model and precision, for the table's metadata.
+
+    A model that the command does not name is that of other policies, for all that is known.
+    """
     return {
-        "model": spec.model or None,
+        "model": spec.model if is_given_the_model(spec) else None,
         "dtype": None if spec.dtype == UNSTATED else spec.dtype,
     }
 
@@ -115,6 +107,8 @@ COMMAND = Backend(
     role="trainer",
     dtypes=(UNSTATED, "float32", "bfloat16", "float16"),
     default_dtype=UNSTATED,
+    example="""'old=command,run="torchrun --nproc-per-node 8 score.py"'""",
+    common=("model", "entropy"),
     load=_load,
     options={
         "run": Option(

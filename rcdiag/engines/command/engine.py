@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rcdiag.engines.backend import Progress
 from rcdiag.engines.checkpoint import check_checkpoint, fingerprint
@@ -21,6 +20,7 @@ from rcdiag.engines.command.answer import read_answer
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Ragged, Scores, Trajectories
+from rcdiag.table.writer import TableWriter
 
 PAUSE = 0.05  # seconds between two looks for the output
 TAIL, TAIL_BYTES = 5, 1 << 16  # last lines of a failed program that its error quotes, of so much
@@ -83,9 +83,8 @@ class CommandEngine:
                 "temperature": pa.array(rows.scoring_temperature),
             }
         )
-        unfinished = self._input.with_name(".input.parquet.tmp")
-        pq.write_table(table, unfinished)
-        unfinished.replace(self._input)
+        with TableWriter(self._input, table.schema, {}) as writer:
+            writer.write(table)
         self._output.unlink(missing_ok=True)
 
     def _start(self) -> subprocess.Popen[bytes]:
