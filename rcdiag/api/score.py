@@ -13,12 +13,17 @@ from rcdiag.results import ScoreResult
 from rcdiag.runners import runner_on
 from rcdiag.table.remote import Destination
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.chosen_pair import ChosenPair, choose_pair, only_policy, score_of_one
+from rcdiag.usecases.chosen_pair import (
+    ChosenPair,
+    check_pair,
+    choose_pair,
+    only_policy,
+    score_of_one,
+)
 from rcdiag.usecases.dry_run import check_rate, description
 from rcdiag.usecases.plans import Settings, plan_of, with_hint_at_trainer
 from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.reading import decoder_of
-from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.score import score as measure
 from rcdiag.usecases.scored import (
     Policies,

@@ -9,10 +9,9 @@ from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import SweepResult
 from rcdiag.runners import runner_on
-from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET, refuse_one
+from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET, check_pair, refuse_one
 from rcdiag.usecases.dry_run import pass_over
 from rcdiag.usecases.progress import Progress
-from rcdiag.usecases.score import check_pair
 from rcdiag.usecases.sweep.candidates import find_candidate
 from rcdiag.usecases.sweep.configuration import check_configuration, configuration
 from rcdiag.usecases.sweep.run import sweep as measure

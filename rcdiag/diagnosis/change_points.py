@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -25,7 +26,10 @@ MAD = 0.6745  # median of |x| of a standard normal x
 
 
 class ChangePoint(Struct, frozen=True, kw_only=True):
-    """A movement of a series within the stretch `begin` to `end`; all are indices of steps."""
+    """A movement of a series; `begin` and `end` are those of the stretch without another one.
+
+    All are indices of steps.
+    """
 
     at: int  # from which on
     low: int  # 95% interval of `at`
@@ -59,7 +63,13 @@ def change_points(y: Array, error: Array, least: float, fewest: int = 2) -> list
     `error` [steps] is the standard deviation of the noise at each step; `fewest` steps are on each
     side of a change.
     """
-    return _within(y, 1.0 / error**2, least, fewest, 0, len(y))
+    found = _within(y, 1.0 / error**2, least, fewest, 0, len(y))
+    # Changes that were found later divide the stretch of a change before them.
+    edges = [0, *(point.at for point in found), len(y)]
+    return [
+        replace(point, begin=max(point.begin, before), end=min(point.end, after))
+        for point, before, after in zip(found, edges, edges[2:], strict=False)
+    ]
 
 
 def _within(

@@ -8,8 +8,8 @@ import numpy as np
 
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
 from rcdiag.diagnosis.features.alignment import GAIN, LAGS
-from rcdiag.diagnosis.features.log_ratios import VISIBLE
-from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, COARSE, ENOUGH, FEW, LARGER, RELATED, SAME
+from rcdiag.diagnosis.features.log_ratios import FEWEST_TO_JUDGE, VISIBLE
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, COARSE, FEW, LARGER, RELATED, SAME
 
 SHIFTS = ("shift-by-one", "shift-some-rows", "shift-after-tool")
 TEMPERATURES = (
@@ -23,7 +23,7 @@ WEIGHTS = ("stale-weights", "weights-never-synced", "tied-head-desync", "lora-mi
 
 def ruled_out(features: Features, named: Collection[str]) -> list[str]:
     """Return the causes that a table rules out, the most common ones first."""
-    if features.case.trainer is None or len(features.case.tokens) < ENOUGH:
+    if features.case.trainer is None or len(features.case.tokens) < FEWEST_TO_JUDGE:
         return []
     against = [slug for slugs, test, _ in TESTS if test(features) for slug in slugs]
     return [slug for slug in against if slug not in named]

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from rcdiag.corrections.sequences import Questions
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, with_premises, without_numbers
-from rcdiag.errors import RcdiagError, did_you_mean, setting
 from rcdiag.results import (
     Diagnosis,
     MetricValue,
@@ -34,7 +33,6 @@ from rcdiag.statistics.rounding import RoundingNoise, rounding_of
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.token_ids import worst_ids
 from rcdiag.table.free_memory import check_rows_fit
-from rcdiag.table.schema import LOG_PROBS
 from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
@@ -85,7 +83,6 @@ def score(
     result holds the text of the tokens that it names; without it, and with `text`, the worst
     sequences have the text that columns of the table hold.
     """
-    check_pair(dump, behavior, target)
     check_rows_fit(dump)
     asked = rows_named(origin or dump, sequences or ())
     plan = None if plan is None else answerable(plan, dump)
@@ -311,50 +308,6 @@ def _with_text(result: ScoreResult, decode: Decode) -> ScoreResult:
         ],
         examples=None if result.examples is None else decoded_examples(result.examples, decode),
     )
-
-
-def check_pair(dump: Table, behavior: str, target: str, scored: Sequence[str] = ()) -> None:
-    """Refuse a pair of which a policy is neither recorded nor about to be `scored`."""
-    if behavior == target:
-        raise RcdiagError(
-            f"behavior and target are both `{behavior}`", hint="a mismatch needs two policies"
-        )
-    policies = [*dump.policies, *(name for name in scored if name not in dump.policies)]
-    pair = {"behavior": behavior, "target": target}
-    missing = {option: name for option, name in pair.items() if name not in policies}
-    for option, name in missing.items():
-        _refuse_column(dump, option, name)
-    lacking = [f"{name}_log_probs" for name in missing.values()]
-    if missing and len(policies) >= 2 and not dump.may_mean(*lacking):
-        name = next(iter(missing.values()))
-        raise RcdiagError(
-            f"{dump.name}: no `{name}_log_probs`; there are policies {', '.join(policies)}",
-            hint=f"{did_you_mean(name, policies)}choose two: {setting('behavior', policies[-2])}, "
-            f"{setting('target', policies[-1])}; or score it: "
-            f"{setting('policies', f'{name}=hf:float32,model=PATH', '--policy')}",
-        )
-    dump.require(*lacking)
-
-
-def _refuse_column(dump: Table, option: str, name: str) -> None:
-    """Refuse the name of a column in place of a policy's, and say how to read that column."""
-    if name in dump.columns and (column := LOG_PROBS.fullmatch(name)):
-        raise RcdiagError(
-            f"{setting(option, name)}: a column; its policy is `{column['policy']}`",
-            hint=setting(option, column["policy"]),
-        )
-    read_as = next((own for own, file in dump.renames.items() if file == name), "")
-    if column := LOG_PROBS.fullmatch(read_as):
-        raise RcdiagError(
-            f"{setting(option, name)}: a column, read as that of policy `{column['policy']}`",
-            hint=setting(option, column["policy"]),
-        )
-    policy = dump.policy_of(name)
-    if policy is not None:
-        raise RcdiagError(
-            f"{setting(option, name)}: a column, not a policy",
-            hint=f"--column {policy}_log_probs={name} --{option} {policy}",
-        )
 
 
 def _figures(state: PairState, suite: Suite) -> dict[str, Any]:

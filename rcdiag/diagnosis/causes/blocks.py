@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rcdiag.diagnosis.case import PairTokens
 from rcdiag.diagnosis.causes.cause import CLEAR, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
-from rcdiag.diagnosis.thresholds import FEWEST_ROWS, LARGER, TINY
+from rcdiag.diagnosis.thresholds import EQUAL, FEWEST_ROWS, LARGER, TINY
 from rcdiag.diagnosis.validity import INVALID
 
 Array = NDArray[np.float64]
@@ -19,7 +19,6 @@ Counts = NDArray[np.int64]
 # 256 (gated delta net: chunk_size 64 in flash-linear-attention; Mamba-2: 256 in its configuration).
 SIZES = (16, 32, 64, 128, 256, 512)
 BY_CHANCE = 1e-7  # probability of a false alarm in a table
-SMALLEST_RATIO = 1e-6  # nats; smaller log-ratios are float32's
 BINS = 40  # of the log-prob
 
 
@@ -43,7 +42,7 @@ def block_effect(
     is projected on one wave per block. Without blocks the sums of prompt groups have mean 0, and
     Hotelling's T² of them gives the p-value, here times the number of sizes.
     """
-    size = np.log(np.maximum(np.abs(tokens.log_ratio), SMALLEST_RATIO))
+    size = np.log(np.maximum(np.abs(tokens.log_ratio), EQUAL))
     edges = np.quantile(tokens.sampler, np.linspace(0, 1, BINS + 1)[1:-1])
     for part in (np.searchsorted(edges, tokens.sampler), tokens.position):
         size = size - (np.bincount(part, size) / np.maximum(np.bincount(part), 1))[part]

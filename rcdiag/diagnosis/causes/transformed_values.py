@@ -27,8 +27,8 @@ from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 # Nats: the entropy of a context is a nat or two, the surprisal of a rare token more.
 ABOVE_ENTROPIES = 2.2
 # Log-probs of one token on both sides are within a factor of two on the median, or their quantiles
-# at some odds are within the second bound; both as logarithms.
-ODDS, ALIKE = (0.02, 0.05, 0.1, 0.2), 0.35
+# at these odds are.
+ODDS = (0.02, 0.05, 0.1, 0.2)
 # Another base makes values = factor * other up to noise: tolerance on the log of the median factor,
 # and the largest residual rms / rms.
 NEAR_THE_BASE, MOST_LEFT_BY_BASE = 0.05, 0.35
@@ -100,7 +100,7 @@ def _like(values: Array, other: Array) -> bool:
     # Beside the wrong tokens they are of the same sizes still.
     every = [values[np.isfinite(values)], other[np.isfinite(other)]]
     sizes, others = (np.log(np.maximum(-np.quantile(part, ODDS), EQUAL)) for part in every)
-    return bool(np.abs(sizes - others).max() < ALIKE)
+    return bool(np.abs(sizes - others).max() < TWICE)
 
 
 @by_column

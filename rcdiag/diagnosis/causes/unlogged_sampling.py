@@ -17,8 +17,8 @@ from rcdiag.diagnosis.causes.cause import (
 from rcdiag.diagnosis.causes.kept_sets import declared_kept_set, sets_of_one
 from rcdiag.diagnosis.causes.temperatures import MOST_OF_SQUARES
 from rcdiag.diagnosis.features import Features, RecordedKeptSets
-from rcdiag.diagnosis.features.log_ratios import VISIBLE
-from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, ENOUGH, MUCH_LARGER, SLIGHT
+from rcdiag.diagnosis.features.log_ratios import FEWEST_TO_JUDGE, VISIBLE
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MUCH_LARGER, SLIGHT
 from rcdiag.formats import mean_ratio
 
 # Standard errors of surprisal less entropy: an engine that rounds its entropies moves their mean a
@@ -82,7 +82,7 @@ def _surprisal_less_entropy(features: Features) -> tuple[float, float] | None:
         own = tokens.trainer if name == case.trainer else tokens.sampler
         excess = -own - entropy[tokens.place]
         usable = np.isfinite(excess)
-        if usable.sum() >= ENOUGH:
+        if usable.sum() >= FEWEST_TO_JUDGE:
             return float(excess[usable].mean()), tokens.z(np.where(usable, excess, 0.0))
     return None
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Array, Counts, Flags, PairTokens, rms
-from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, ENOUGH, EQUAL, FEWEST, TINY
+from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, EQUAL, FEWEST, TINY
 from rcdiag.diagnosis.validity import LARGEST
 
 # Nats, rms: two bfloat16 engines with the same dense weights differ by less than the first; above
@@ -20,6 +20,7 @@ ENGINE_NOISE, LARGE_MISMATCH = 0.016, 0.03
 VISIBLE = 0.012
 FIRST_TOKENS = 3  # of a response, at which another prompt shows most
 FIRST_APART = 4.0  # ratio of rms log-ratios, first tokens / others, where these saw another prompt
+FEWEST_TO_JUDGE = 400  # fewest tokens to judge the sampling distribution
 SOMETIMES = -1.5  # nats; whatever the sampling distribution, some tokens have less
 PARTS = 40  # of the tokens, by a log-prob
 FEWEST_OF_LINE = 60  # tokens that are not sure
@@ -44,7 +45,7 @@ class LogRatios(Struct, frozen=True, dict=True):
 
         If a floor removed the rare ones, means over the others are biased.
         """
-        return len(self.tokens) >= ENOUGH and float(self.tokens.sampler.min()) < SOMETIMES
+        return len(self.tokens) >= FEWEST_TO_JUDGE and float(self.tokens.sampler.min()) < SOMETIMES
 
     @cached_property
     def values(self) -> Array:

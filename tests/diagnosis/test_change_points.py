@@ -1,0 +1,74 @@
+"""Change points by least squares: shapes, intervals, and steps that are less sure than others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rcdiag.diagnosis.change_points import change_points, jump_gains, noise_of
+
+NOISE = 0.1
+
+
+def noisy(shape: np.ndarray, seed: int = 0) -> np.ndarray:
+    return shape + np.random.default_rng(seed).normal(0.0, NOISE, len(shape))
+
+
+def found(y: np.ndarray, error: float = NOISE, fewest: int = 1) -> list[tuple[int, str]]:
+    points = change_points(y, np.full(len(y), error), 0.5, fewest)
+    return [(point.at, point.shape) for point in points]
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(-5, 5), st.floats(0.1, 3.0)),
+        min_size=2,
+        max_size=20,
+    )
+)
+def test_gain_is_what_two_weighted_means_take_off_the_weighted_squares(steps) -> None:
+    y, weight = map(np.array, zip(*steps, strict=True))
+
+    def left(some: slice) -> float:
+        mean = np.average(y[some], weights=weight[some])
+        return float((weight[some] * (y[some] - mean) ** 2).sum())
+
+    gains = jump_gains(y, weight, fewest=1)
+    assert gains[0] == 0.0
+    for at in range(1, len(y)):
+        expected = left(slice(None)) - left(slice(None, at)) - left(slice(at, None))
+        assert gains[at] == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_stairs_are_jumps_and_a_slope_is_none(seed: int) -> None:
+    stairs = np.repeat([0.0, 2.0, 4.0], [6, 5, 9])
+    assert found(noisy(stairs, seed)) == [(6, "jump"), (11, "jump")]
+    ((_, shape),) = found(noisy(np.linspace(0.0, 4.0, 20), seed))
+    assert shape == "creep"
+
+
+def test_levels_are_those_of_the_stretches_beside_a_jump() -> None:
+    y = np.repeat([0.0, 2.0, 5.0], [4, 4, 4])
+    first, second = change_points(y, np.full(12, NOISE), 0.5, 1)
+    assert (first.levels(10.0 * y), second.levels(y)) == ((0.0, 20.0), (2.0, 5.0))
+    assert (first.begin, first.settled, first.end) == (0, 4, 8)
+    assert first.low <= 4 <= first.high
+
+
+def test_a_step_that_is_not_sure_moves_nothing() -> None:
+    y = np.array([0.0, 0.0, 0.0, 3.0])
+    sure, unsure = np.full(4, NOISE), np.array([NOISE, NOISE, NOISE, 2.0])
+    assert [point.at for point in change_points(y, sure, 0.5, 1)] == [3]
+    assert change_points(y, unsure, 0.5, 1) == []
+    assert change_points(y, sure, 3.5, 1) == []  # less than what counts
+
+
+def test_a_jump_and_a_drift_are_no_noise() -> None:
+    size = noise_of(noisy(np.zeros(400)))
+    assert size == pytest.approx(NOISE, rel=0.15)
+    jump, drift = np.repeat([0.0, 5.0], 200), np.linspace(0.0, 5.0, 400)
+    assert noise_of(noisy(jump)) == pytest.approx(size, rel=0.05)
+    assert noise_of(noisy(drift)) == pytest.approx(size, rel=0.05)
