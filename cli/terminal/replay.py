@@ -51,6 +51,10 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
     out.print()
     groups = alike(result)
     out.print(_presets(out, result, groups if verbose else groups[:SHOWN]))
+    if result.model is None:
+        out.print(
+            "[dim]c: d loss / d log-prob of a token; top 1%: share of the largest sequences[/]"
+        )
     _draw_groups(out, groups, verbose)
     draw_against_weights(out, result.diagnosis)
     if any(preset.split for preset in result.presets.values()):
