@@ -111,6 +111,8 @@ def test_help_fits_two_screens_and_help_all_has_every_option(rcdiag, monkeypatch
         everything = rcdiag(command, "--help-all")
         assert everything.code == 0
         assert len(everything.out.splitlines()) > len(ran.out.splitlines())
+        assert "…" not in everything.out  # an example that is cut is none
+    assert "…" not in ran.out
     assert len(rcdiag(command, "--help").out.splitlines()) == len(ran.out.splitlines())
 
 
