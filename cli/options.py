@@ -139,7 +139,7 @@ OPTIONS: dict[str, CommandOption] = {
         metavar="CANONICAL=NAME",
         repeats=True,
         read=read_columns,
-        example="rollout_log_probs=inference_logprobs",
+        example="old_log_probs=logprobs",
     ),
     "keys": CommandOption(
         ("--key",),
@@ -194,7 +194,7 @@ OPTIONS: dict[str, CommandOption] = {
         panel=CORRECTION,
         repeats=True,
         read=read_settings,
-        example="decoupled_token_is.rollout_is_threshold=3",
+        example="disabled.rollout_is=token",
     ),
     "trainer_config": CommandOption(metavar="FILE", panel=CORRECTION, common=True),
     "arithmetic": CommandOption(panel=CORRECTION),

@@ -29,8 +29,10 @@ _PASSWORD = re.compile(
 )
 _USER = re.compile(_SCHEME + r"[^\s/'\"]*@")
 # The query and the fragment of a web address, and of another one what looks like a query.
-_OF_WEB = re.compile(r"(\bhttps?:/{1,2}[^\s?#'\"]+)[?#][^\s'\")\]]*")
-_QUERY = re.compile(_SCHEME + r"([^\n?'\"]+)\?[^\s?'\")\]]*=[^\s'\")\]]*")
+# A colon or comma at its end belongs to the sentence around it.
+_END = r"(?=[:,;]?(?:[\s'\")\]]|$))"
+_OF_WEB = re.compile(r"(\bhttps?:/{1,2}[^\s?#'\"]+)[?#][^\s'\")\]]*?" + _END)
+_QUERY = re.compile(_SCHEME + r"([^\n?'\"]+)\?[^\s?'\")\]]*=[^\s'\")\]]*?" + _END)
 
 
 def without_secrets(text: str) -> str:

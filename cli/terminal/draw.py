@@ -31,7 +31,7 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
     def begin(out: Console) -> None:
         draw_headline(out, line, verbose)
         if sentence := drawn_sentence(result.provenance):
-            out.print(sentence)
+            out.print(f"{sentence}\n")
         kind = result.kind  # import only the file of this kind: importing takes time
         getattr(import_module(f"cli.terminal.{kind}"), f"draw_{kind}")(out, result, verbose)
 
@@ -59,19 +59,28 @@ def draw_findings(out: Console, result: Result, most: int) -> None:
     for finding in shown:
         head = f"{finding.severity}  {finding.slug}  "
         what, to_do = map(on_command_line, finding_parts(finding, result))
-        room = max(out.width - len(head), 24)
-        if len(to_do) <= room // 2:  # shorten the numbers rather than a short advice
-            what = _cut(what, room - len(to_do) - 2)
-        both = f"{what}: {to_do}"
-        # An advice that is cut is of no use: leave it out.
-        cut = both if len(both) <= room else _cut(what, room)
+        line = _fitted(what, to_do, out.width - len(head))
         out.print(
             f"[{COLOURS[finding.severity]}]{finding.severity}[/]  [bold]{finding.slug}[/]  "
-            f"{escape(cut)}",
+            f"{escape(line)}",
             soft_wrap=True,
         )
     if left := len(result.findings) - len(shown):
         out.print(f"[dim]and {plural(left, 'more finding')} (-v)[/]")
+
+
+def _fitted(what: str, to_do: str, room: int) -> str:
+    """Write the numbers of a finding and what to do about them on the rest of a line."""
+    room = max(room, 24)
+    if len(f"{what}: {to_do}") <= room:
+        return f"{what}: {to_do}"
+    brief = _cut(what, room - len(to_do) - 2)
+    if to_do.startswith("see "):  # where the advice stands
+        return f"{brief}: {to_do}"
+    numbers = all(len(entry.split()) == 2 for entry in what.split(", "))  # `k3_kl 0.047`
+    if numbers and ", " in brief and len(to_do) <= room // 2:  # rather than a short advice
+        return f"{brief.rpartition(', ')[0]}, …: {to_do}"
+    return _cut(what, room)  # a sentence that is cut says little: it gets the room of the advice
 
 
 def _cut(text: str, width: int) -> str:

@@ -36,19 +36,29 @@ def _grid(*columns: dict[str, Any]) -> Table:
 
 
 def _draw_names(lines_by_kind: dict[str, dict[str, str]]) -> None:
-    """Draw a line for each name: cut at the edge of a terminal, whole in a pipe."""
+    """Draw a line for each name in a pipe; on a terminal, which more than a thousand would run
+    through, a line for each kind.
+    """
     out = TerminalConsole(highlight=False)
+    if out.is_terminal:
+        _draw_kinds(out, lines_by_kind)
+        return
     for kind, lines in lines_by_kind.items():
         out.print(Text(headings()[kind], "bold"))
         width = max(map(len, lines))
         for name, line in lines.items():
-            text = Text.assemble(f"  {name:{width}}  ", (line, "dim"))
-            if out.is_terminal:
-                out.print(text, no_wrap=True, overflow="ellipsis")
-            else:
-                out.print(text, soft_wrap=True)
+            out.print(Text.assemble(f"  {name:{width}}  ", (line, "dim")), soft_wrap=True)
         out.print()
     out.print("rcdiag explain NAME says all about one of them.")
+
+
+def _draw_kinds(out: TerminalConsole, lines_by_kind: dict[str, dict[str, str]]) -> None:
+    """Draw how many names there are of each kind, and the first ones, cut at the edge."""
+    for kind, lines in lines_by_kind.items():
+        text = Text.assemble(f"{len(lines):5,}  ", (headings()[kind], "bold"))
+        out.print(text.append(f"  {', '.join(lines)}", "dim"), no_wrap=True, overflow="ellipsis")
+    out.print()
+    out.print("rcdiag explain NAME says all about one of them; rcdiag explain | less lists all.")
 
 
 def _draw_entry(entry: Entry) -> None:

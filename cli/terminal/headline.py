@@ -74,12 +74,24 @@ def _ruled_out(headline: Headline, width: int, verbose: bool) -> str:
 
 
 def shortened_to(text: str, width: int, lines: int) -> str:
-    """Cut a text after a few lines of a width, between words."""
-    return "\n".join(
-        textwrap.wrap(
-            text, max(width, 20), max_lines=lines, placeholder=" …", break_on_hyphens=False
+    """Cut a text after a few lines of a width: where a sentence or else a clause ends in their
+    second half, if one does; else between words.
+    """
+
+    def wrapped(text: str, most: int | None = None) -> list[str]:
+        return textwrap.wrap(
+            text, max(width, 20), max_lines=most, placeholder=" …", break_on_hyphens=False
         )
-    )
+
+    whole = wrapped(text)
+    if len(whole) <= lines:
+        return "\n".join(whole)
+    kept = " ".join(whole[:lines])
+    for mark in (". ", ": "):
+        end = kept.rfind(mark)
+        if end >= len(kept) // 2:
+            return "\n".join(wrapped(f"{kept[:end]}."))
+    return "\n".join(wrapped(text, lines))
 
 
 def draw_lines(out: Console, lines: Sequence[tuple[str, str]]) -> None:

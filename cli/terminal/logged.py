@@ -9,19 +9,20 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.fitted_tables import ScreenColumn, fitted
+from cli.terminal.headline import shortened_to
 from rcdiag.formats import plural
 from rcdiag.pages.score.logged import AGREES, LoggedLine, lines_of, sentences
 from rcdiag.results import LogComparison, LoggedKey
 from rcdiag.results.doc import heading_of
 
-# Without -v: keys that are shown of those that differ, and that have a note without a reason.
-KEYS, NOTES = 6, 3
+KEYS = 5  # of those that differ, which are shown without -v
 
 
 def draw_logged(out: Console, comparison: LogComparison, verbose: bool) -> None:
     """Draw the keys that differ, each at the step where it differs most, and why.
 
-    With `verbose` all keys; else the first few of those that differ.
+    With `verbose` all keys, and how those that nothing explains are computed; else the first few
+    of those that differ, and a line for each reason.
     """
     lines = lines_of(comparison)
     agree = sum(line.agrees for line in lines)
@@ -32,13 +33,15 @@ def draw_logged(out: Console, comparison: LogComparison, verbose: bool) -> None:
     )
     if shown:
         out.print(_table(out, shown, comparison))
-    for name, sentence in sentences(comparison, None if verbose else NOTES).items():
-        out.print(f"[dim]{escape(name)}: {escape(sentence)}[/]")
+    for name, sentence in sentences(comparison, None if verbose else 0).items():
+        said = f"{name}: {sentence}"
+        out.print(f"[dim]{escape(said if verbose else shortened_to(said, out.width, 1))}[/]")
     if comparison.step_reason:
         out.print(f"[dim]steps: {escape(comparison.step_reason)}[/]")
     shows = comparison.log_shows
     if shows is not None and shows.log_verdict not in ("healthy", "inconclusive"):
-        out.print(escape(f"the log alone: {shows.log_verdict}. {shows.summary}"))
+        said = f"the log alone: {shows.log_verdict}. {shows.summary}"
+        out.print(escape(said if verbose else shortened_to(said, out.width, 2)))
     others = f"{plural(len(comparison.not_ours), 'logged key')} not computed here"
     missing = f"{plural(len(comparison.not_logged), 'computed key')} not logged"
     out.print(f"[dim]{others}; {missing}{'' if verbose else ' (names: -v)'}[/]")

@@ -51,6 +51,9 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
     out.print()
     groups = alike(result)
     out.print(_presets(out, result, groups if verbose else groups[:SHOWN]))
+    if result.model is None:
+        words = "|c|: d loss / d log-prob over tokens; top 1%: share of 1% of the sequences"
+        out.print(f"[dim]{words}[/]")
     _draw_groups(out, groups, verbose)
     draw_against_weights(out, result.diagnosis)
     if any(preset.split for preset in result.presets.values()):

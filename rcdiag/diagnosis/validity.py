@@ -133,7 +133,7 @@ class Validity(Struct, frozen=True, dict=True):
     def evidence(self) -> dict[str, Any]:
         """Return the numbers, as an entry of a cause's evidence."""
         reads = {
-            VALID: "1: the recorded distribution sampled",
+            VALID: "near 1: the recorded distribution sampled",
             INVALID: "not 1: the recorded distribution did not sample",
             UNKNOWN: "too wide to tell which distribution sampled",
         }[self.answer]

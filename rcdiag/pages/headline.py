@@ -161,8 +161,11 @@ def _names(diagnosis: Diagnosis) -> str:
 
 
 def open_beside(diagnosis: Diagnosis) -> str | None:
-    """Say what is open although a cause is named; None where the verdict is not inconclusive."""
-    if diagnosis.verdict != "inconclusive" or not diagnosis.causes:
+    """Say what is open although a cause is named; None where the verdict is not inconclusive.
+
+    With one policy it is the comparison that is open, which the summary says.
+    """
+    if diagnosis.verdict != "inconclusive" or not diagnosis.causes or not compared(diagnosis):
         return None
     first = diagnosis.causes[0]
     if not compared(diagnosis):
@@ -214,7 +217,10 @@ def _about(result: Result) -> str:
         return f"{table}{more}, {plural(sum(log.num_steps for log in logs), 'step')}"
     left_out = getattr(result, "rows_left_out", 0)
     without = f" ({left_out:,} left out)" if left_out else ""
-    size = f"{plural(result.num_sequences, 'response')}{without}, "
+    rows = result.provenance.get("rows", 0)  # of the whole table, of which a part may be read
+    of_all = f" of {rows:,}" if rows > result.num_sequences else ""
+    noun = "response" if max(rows, result.num_sequences) == 1 else "responses"
+    size = f"{result.num_sequences:,}{of_all} {noun}{without}, "
     size += plural(result.num_tokens, "token")
     return f"{table}{more}, {size}"
 

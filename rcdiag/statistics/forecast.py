@@ -133,7 +133,7 @@ def _about(fitted: TokenDistribution | None, holds: bool | None, left_out: int) 
     if fitted is None:
         words.append(f"fewer than {FEWEST} sequences: nothing can be fitted")
     elif fitted.by_the_mean:
-        words.append("the mean says more than the variance, beyond chance: k is that by the mean")
+        words.append("mean and variance disagree significantly; k is taken from the mean")
     elif fitted.drift != -1.0:
         words.append(
             "variance and mean disagree beyond chance: the mean is taken as observed, "

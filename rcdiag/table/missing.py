@@ -215,7 +215,9 @@ def _hint(
     unknown = [name for name in missing if name not in meant] or missing
     policies = [match["policy"] for name in unknown if (match := LOG_PROBS.fullmatch(name))]
     if policies:
-        specs = dict.fromkeys(policies, "hf:float32")
-        scored = f"{mapping_setting('policies', specs, '--policy')} with {setting('model', 'PATH')}"
+        scored = setting("model", "PATH")  # scores `rollout` with vLLM and `old` with transformers
+        if not {"rollout", "old"}.issuperset(policies):
+            specs = dict.fromkeys(policies, "hf:float32")
+            scored = f"{mapping_setting('policies', specs, '--policy')} with {scored}"
         hint += f"; or score {'it' if len(policies) == 1 else 'them'}: {scored}"
     return hint

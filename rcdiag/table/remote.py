@@ -347,7 +347,7 @@ def _found(url: str, wanted: Callable[[str], bool]) -> tuple[Any, list[str], str
     with _named_errors(url):
         paths, is_folder = _listed(system, path, wanted)
     if not paths and not is_folder:
-        silent = f"; a web server that is silent for {SILENCE:.0f} s counts as without it"
+        silent = f"; a web server that does not answer for {SILENCE:.0f} s is given up"
         raise RcdiagError(
             f"{url}: no such file",
             hint=f"give a file, a folder or a glob{silent if url.startswith('http') else ''}",

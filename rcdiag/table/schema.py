@@ -126,6 +126,15 @@ LISTS_AS_TEXT = (
 )
 
 
+def _number_in(kind: pa.DataType) -> str:
+    """Say which field of a list of objects, as engines return them, looks like the log-prob."""
+    inner = kind.value_type if pt.is_list(kind) or pt.is_large_list(kind) else kind
+    numbers = (
+        [field.name for field in inner if pt.is_floating(field.type)] if pt.is_struct(inner) else []
+    )
+    return f"write its field `{numbers[0]}` alone, a number for each token" if numbers else ""
+
+
 def check_types(schema: pa.Schema, file: str) -> None:
     """Refuse a schema with a canonical column of a wrong type."""
     for name, kind in zip(schema.names, schema.types, strict=True):
@@ -143,7 +152,7 @@ def check_types(schema: pa.Schema, file: str) -> None:
                 hint=(
                     f"if it is `{meant}`: {column_setting({meant: name})}; else " if meant else ""
                 )
-                + (LISTS_AS_TEXT if as_text else "cast the column")
+                + (LISTS_AS_TEXT if as_text else _number_in(kind) or "cast the column")
                 + ", or, if it means something else, give the right one by "
                 f"{column_setting({name: 'OTHER_COLUMN'})}",
             )

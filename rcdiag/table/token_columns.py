@@ -63,6 +63,8 @@ def check_lengths(
     )
     if more > 0 and prompt == more:
         hint = f"`response_ids` hold the prompt too ({more} tokens): write only what follows it"
+    elif more < 0 and prompt and prompt + more in (0, 1):  # an engine has none for the first token
+        hint = f"it covers the prompt too ({-more} values): keep the last {tokens[row]} of this row"
     elif abs(more) == 1:
         hint = "one token apart: the end-of-sequence token was probably dropped on one side"
     raise refuse(name, row, f"{own[row]} values for {tokens[row]} tokens", hint)
@@ -72,7 +74,7 @@ def check_ids(name: str, ids: NDArray[Any], lengths: NDArray[np.int64], refuse: 
     """Refuse numbers, [tokens], that no vocabulary has; NaN stands for a null."""
     if len(ids) and not (ids.min() >= 0 and ids.max() < MOST_TOKEN_IDS):
         wrong = ~((ids >= 0) & (ids < MOST_TOKEN_IDS))
-        hint = f"token ids are 0 to {MOST_TOKEN_IDS - 1:,}; padding does not belong into the table"
+        hint = f"token ids are 0 to {MOST_TOKEN_IDS - 1:,}; padding does not belong in the table"
         _refuse_first(name, "token id ", ids, wrong, lengths, refuse, hint)
 
 

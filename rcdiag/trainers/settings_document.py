@@ -58,7 +58,11 @@ class Document(Struct, frozen=True):
         """Read a file; `above` are the files that named it as their base."""
         try:
             text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        except (
+            OSError
+        ) as error:  # its own text repeats the path, which may be a URL with a password
+            raise _unreadable(path, error.strerror or str(error)) from error
+        except UnicodeDecodeError as error:
             raise _unreadable(path, str(error)) from error
         document = cls.parse(text, path)
         names = _bases(document)

@@ -62,7 +62,7 @@ def diagnose(
         device = device_name(choose_device(None))
     result = DiagnoseResult(
         provenance=provenance(table, seed, device),
-        num_sequences=table.num_rows,
+        num_sequences=len(case.row),
         num_tokens=int(case.mask.sum()),
         trainer_model=None if model is None else model.name,
         checkpoints=[str(folder) for folder in checkpoints],

@@ -42,6 +42,9 @@ def test_one_command_says_what_agrees_and_why_not(rcdiag, table, tmp_path, monke
         line.split() for line in everything.splitlines()
     ]
     assert "sign: it has the opposite sign" in lines
+    # How a key is computed that nothing explains stands with -v.
+    (of_key,) = [line for line in everything.splitlines() if line.startswith("log_ppl_abs_diff: ")]
+    assert of_key not in lines
     assert "logged-differs" in ran.out
     assert max(map(len, lines)) <= 80
 

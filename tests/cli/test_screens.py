@@ -16,6 +16,8 @@ import rcdiag as api
 from cli.app import COMMANDS, app
 from cli.terminal.console import TerminalConsole
 from cli.terminal.draw import draw
+from cli.terminal.explain import draw_explanation
+from cli.terminal.headline import shortened_to
 from rcdiag.results import Result
 from tests.usecases.compare.tables import write_policies
 from tests.usecases.diagnosed_tables import TABLES, written
@@ -109,6 +111,8 @@ def test_help_fits_two_screens_and_help_all_has_every_option(rcdiag, monkeypatch
         everything = rcdiag(command, "--help-all")
         assert everything.code == 0
         assert len(everything.out.splitlines()) > len(ran.out.splitlines())
+        assert "…" not in everything.out  # an example that is cut is none
+    assert "…" not in ran.out
     assert len(rcdiag(command, "--help").out.splitlines()) == len(ran.out.splitlines())
 
 
@@ -234,3 +238,67 @@ def test_one_is_singular(rcdiag, tmp_path):
     out = rcdiag("score", path).out
     assert "1 response, 1 token" in out
     assert "1 sequences" not in out
+
+
+def with_positive_rows(path: Path, rows: int) -> Path:
+    """Stale.parquet with a positive log-prob of `old` in its first rows."""
+    table = pq.read_table(SAMPLES / "stale.parquet")
+    values = table["old_log_probs"].to_pylist()
+    values = [[0.5, *row[1:]] if at < rows else row for at, row in enumerate(values)]
+    place = table.column_names.index("old_log_probs")
+    pq.write_table(table.set_column(place, "old_log_probs", pa.array(values)), path)
+    return path
+
+
+def test_ess_is_counted_among_the_rows_that_are_measured(tmp_path):
+    result = api.score(with_positive_rows(tmp_path / "t.parquet", 56))
+    lines = screen(result)
+    numbers = " ".join(" ".join(lines).split())
+    ess = result.mismatch["ess_seq"].value * 200
+    assert f"ESS {ess:.0f} of 200 sequences, without 56 rows of invalid log-probs" in numbers
+    assert "256 responses (56 left out)" in numbers
+    (finding,) = [line for line in lines if "positive-log-probs" in line]
+    assert finding.endswith("positive-log-probs  56 log-probs of `old` are positive")
+
+
+@pytest.mark.parametrize("command", ["diagnose", "replay"])
+def test_a_part_of_the_table_is_said_to_be_one(rcdiag, command):
+    """Both read a part of a large table: blocks of rows, or one step."""
+    document = rcdiag(command, SAMPLES / "rollouts.parquet", "--json").document
+    counts = f"{document['num_sequences']:,} of 2,304 responses, {document['num_tokens']:,} tokens"
+    assert document["num_sequences"] < 2304
+    assert counts in rcdiag(command, SAMPLES / "rollouts.parquet").out
+
+
+def test_of_one_policy_nothing_is_open_but_the_comparison(tmp_path):
+    table = pq.read_table(SAMPLES / "stale.parquet").drop_columns(["old_log_probs"])
+    rounded = [[round(value, 3) for value in row] for row in table["rollout_log_probs"].to_pylist()]
+    place = table.column_names.index("rollout_log_probs")
+    path = tmp_path / "one.parquet"
+    pq.write_table(table.set_column(place, "rollout_log_probs", pa.array(rounded)), path)
+    first = " ".join(screen(api.score(path))[:2])
+    assert first.startswith("inconclusive  stored-rounded, ")
+    assert "open" not in first
+
+
+def test_a_sentence_is_cut_where_it_or_a_clause_of_it_ends():
+    text = "The two forward passes differ. The table does not show why: one of the two is wrong."
+    assert shortened_to(text, 40, 3) == "\n".join(
+        [
+            "The two forward passes differ. The table",
+            "does not show why: one of the two is",
+            "wrong.",
+        ]
+    )
+    assert shortened_to(text, 40, 2).split("\n")[-1] == "does not show why."
+    assert shortened_to(text, 40, 1) == "The two forward passes differ."
+    assert shortened_to("one two three four five six seven", 20, 1) == "one two three four …"
+
+
+def test_all_names_are_a_line_for_each_kind_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(TerminalConsole, "is_terminal", True)
+    draw_explanation(api.explain())
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= LINES
+    assert any("Metrics of a pair of policies" in line and "k3_kl" in line for line in lines)
+    assert "rcdiag explain | less" in lines[-1]

@@ -33,6 +33,16 @@ def url(password: str, scheme: str = "http", host: str = "127.0.0.1:9") -> str:
     return f"{scheme}://USER:{password}@{host}/d/x.parquet?sig=SECRETQ#SECRETF"
 
 
+@pytest.mark.parametrize("colon", [": no such file", ", and more", ""])
+def test_the_sentence_around_an_address_stays_whole(colon):
+    assert RcdiagError(url("SECRETA") + colon).message == f"http://127.0.0.1:9/d/x.parquet{colon}"
+
+
+def test_what_a_file_at_an_address_lacks_is_said(rcdiag, doubtful):
+    ran = rcdiag("score", doubtful, "--trainer-config", url("SECRETA"))
+    assert "x.parquet: cannot be read as a configuration (No such file or directory)" in ran.err
+
+
 COMMANDS = {
     "score": ["score", "URL"],
     "dry run": ["score", "URL", "--dry-run"],

@@ -50,7 +50,9 @@ def test_unsafe_updates_are_counted_as_the_table_shows_them(replayed):
     """The trainer's own presets count, as in the answer; evidence names no correction too."""
     result = judged(replayed, one="error", two="ok", naive="error")
     (finding,) = CHECKS["unsafe-update"].findings(CheckInput(result=result))
-    assert finding.message.startswith("1 of 2 presets fails a health rule; e.g. one: it is bad")
+    assert finding.message.startswith(
+        "1 of 2 presets is unsafe by a health rule; e.g. one: it is bad"
+    )
     assert set(finding.evidence) == {"one", "naive"}
     shown = [preset.health.verdict for preset in result.presets.values()]
     assert (shown.count("error"), len(shown)) == (2, 3)

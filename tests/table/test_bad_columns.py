@@ -173,3 +173,12 @@ def test_files_with_different_types_are_no_table(tmp_path):
     write_table(tmp_path / "b.parquet", response_ids=pa.array([[1]], pa.list_(pa.int64())))
     with pytest.raises(RcdiagError, match=r"`response_ids` is list<.*int64>, not list<.*int32>"):
         open_table(tmp_path)
+
+
+def test_objects_of_an_engine_in_place_of_numbers(tmp_path):
+    objects = [[{"token": 5, "logprob": -1.0}], [{"token": 6, "logprob": -2.0}]]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"response_ids": [[5], [6]], "rollout_log_probs": objects}), path)
+    with pytest.raises(RcdiagError) as caught:
+        open_table(path)
+    assert caught.value.hint.startswith("write its field `logprob` alone, a number for each token")

@@ -108,3 +108,15 @@ def test_temperatures_that_cannot_be(tmp_path, value):
 def test_nulls_at_masked_tokens_are_ignored(tmp_path):
     rows = [*GOOD["old_log_probs"][:2], [None, -2.0]]
     decode_all(write_table(tmp_path / "a.parquet", **{**GOOD, "old_log_probs": rows}))
+
+
+@pytest.mark.parametrize("first_too", [True, False])
+def test_log_probs_of_the_prompt_too(tmp_path, first_too):
+    """An engine may return none for the first token of a prompt."""
+    prompts = [[1, 2, 3, 4]] * 3
+    values = [[-1.0] * ((4 if first_too else 3) + len(row)) for row in GOOD["old_log_probs"]]
+    rows = {**GOOD, "prompt_ids": prompts, "old_log_probs": values}
+    with pytest.raises(RcdiagError) as caught:
+        decode_all(write_table(tmp_path / "a.parquet", **rows))
+    assert "covers the prompt too" in caught.value.hint
+    assert "keep the last 2 of this row" in caught.value.hint

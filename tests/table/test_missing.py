@@ -155,3 +155,14 @@ def test_a_mask_of_no_name_is_seen_and_no_other(own, tmp_path):
     path = write_table(tmp_path / "a.parquet", **columns)
     assert open_table(path).unread == {"response_mask": "mask"}
     assert open_table(path, {"response_mask": "mask"}).unread == {}
+
+
+def test_both_sides_are_not_scored_with_one_engine(tmp_path):
+    """`--model` alone scores `rollout` with vLLM and `old` with transformers."""
+    path = write_table(tmp_path / "a.parquet", response_ids=OWN["response"])
+    with pytest.raises(RcdiagError) as caught:
+        open_table(path).require("rollout_log_probs", "old_log_probs")
+    assert caught.value.hint.endswith("or score them: `model=PATH` (--model PATH)")
+    with pytest.raises(RcdiagError) as caught:
+        open_table(path).require("mine_log_probs")
+    assert "--policy mine=hf:float32" in caught.value.hint

@@ -128,11 +128,12 @@ def _mirrored(given: CheckInput) -> Iterator[Observation]:
     if not differ:
         return
     first, numbers = next(iter(differ.items()))
-    more = f" (and {plural(len(differ) - 1, 'more preset')})" if len(differ) > 1 else ""
+    more = f" and {plural(len(differ) - 1, 'more preset')}" if len(differ) > 1 else ""
     yield Observation(
-        message=f"{first} keeps {plural(numbers['kept_tokens'], 'token')}, by verl's documentation "
-        f"{numbers['kept_tokens_by_documents']:,}{more}: verl compares -log_ratio with k1 bounds, "
-        "so lower_upper keeps ratios from 1/upper to 1/lower",
+        message=f"k1 bounds keep {plural(numbers['kept_tokens'], 'token')}, "
+        f"{numbers['kept_tokens_by_documents']:,} as documented ({first}{more}): "
+        "verl compares -log_ratio with k1 bounds, so lower_upper keeps ratios from 1/upper to "
+        "1/lower",
         evidence=differ,
     )
 

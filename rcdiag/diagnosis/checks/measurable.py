@@ -35,8 +35,8 @@ def _at_places(places: Places, are: str, given: CheckInput) -> Iterator[Observat
             more = "; ..." if places.rows[policy] > SHOWN else ""
             rows += f" ({'; '.join(evidence['first_places'][:SHOWN])}{more})"
         yield Observation(
-            message=f"{plural(count, 'unmasked log-prob')} of `{policy}` "
-            f"{'is' if count == 1 else 'are'} {are}; in {rows}; {_consequence(given)}",
+            message=f"{plural(count, 'log-prob')} of `{policy}` {'is' if count == 1 else 'are'} "
+            f"{are}; unmasked, in {rows}; {_consequence(given)}",
             evidence=evidence,
         )
 

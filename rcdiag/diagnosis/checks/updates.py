@@ -57,7 +57,7 @@ def _unsafe(given: CheckInput) -> Iterator[Observation]:
         return
     yield Observation(
         message=f"{len(failing)} of {plural(len(presets), 'preset')} "
-        f"{'fails' if len(failing) == 1 else 'fail'} a health rule; e.g. {advised[0]}: "
+        f"{'is' if len(failing) == 1 else 'are'} unsafe by a health rule; e.g. {advised[0]}: "
         f"{bad[advised[0]][0]}",
         evidence=bad,
         fix=cause_first(result) or _safe_ones(result),

@@ -22,12 +22,14 @@ def answer(result: ScoreResult) -> str:
     k3, ess = values["k3_kl"], values["ess_seq"]
     if k3.value is None:
         return "no number of the mismatch can be computed"
+    measured = result.num_sequences - result.rows_left_out
     sequences = (
-        f", ESS {effective(ess.value * result.num_sequences)} of "
-        f"{plural(result.num_sequences, 'sequence')}"
+        f", ESS {effective(ess.value * measured)} of {plural(measured, 'sequence')}"
         if ess.value is not None
         else ""
     )
+    if result.rows_left_out:
+        sequences += f", without {plural(result.rows_left_out, 'row')} of invalid log-probs"
     return f"KL({result.behavior} || {result.target}) {with_interval(k3)} nats per token{sequences}"
 
 
