@@ -166,3 +166,8 @@ def test_the_shape_of_a_tail_is_bounded_where_there_is_a_second_moment():
         beyond.append(squares_beyond(UpperTail.of(log_ratio)))
     assert np.isfinite(beyond).all()
     assert squares_beyond(UpperTail.of(np.zeros(1000))) == 0.0
+
+
+def test_the_error_of_a_bounded_tail_is_above_zero():
+    """Below -1 the formula (1 + k) / sqrt(M) alone would turn the interval round."""
+    assert k_hat_error(-1.5, 100) == k_hat_error(-0.5, 100) == pytest.approx(0.05)
