@@ -11,7 +11,7 @@ import pytest
 
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.notation import parse_policy
-from rcdiag.engines.vllm.engine_arguments import engine_options, set_environment
+from rcdiag.engines.vllm.engine_arguments import _check_dtype, engine_options, set_environment
 from rcdiag.errors import RcdiagError
 
 pytestmark = pytest.mark.engine
@@ -33,6 +33,32 @@ def options_of(text: str, model: Path) -> dict:
 )
 def test_overrides_are_merged_with_the_dtype_of_the_head(text, overrides, qwen3):
     assert options_of(text, qwen3)["hf_overrides"] == overrides
+
+
+@pytest.mark.parametrize("stated", [{"dtype": "float32"}, {"torch_dtype": "float32"}, {}])
+def test_auto_is_refused_where_prefill_would_get_another_dtype_than_a_sampler(stated, qwen3):
+    with pytest.raises(RcdiagError, match="vllm:auto") as caught:
+        _check_dtype(parse_policy("a=vllm:auto", str(qwen3)), stated)
+    assert "vllm:bfloat16" in caught.value.hint
+
+
+@pytest.mark.parametrize("stated", [{"dtype": "bfloat16"}, {"text_config": {"dtype": "bfloat16"}}])
+def test_auto_is_taken_where_the_checkpoint_decides(stated, qwen3):
+    _check_dtype(parse_policy("a=vllm:auto", str(qwen3)), stated)
+    _check_dtype(parse_policy("a=vllm:float32", str(qwen3)), {"dtype": "float32"})
+
+
+def test_vllm_decides_for_a_checkpoint_in_float32_alone():
+    """Its own function, asked for both kinds of model: what the refusal rests on."""
+    import torch
+    from vllm.config.model import _resolve_auto_dtype
+
+    def taken(dtype: torch.dtype) -> set[torch.dtype]:
+        both = (True, False)
+        return {_resolve_auto_dtype("qwen3", dtype, is_pooling_model=pools) for pools in both}
+
+    assert taken(torch.bfloat16) == {torch.bfloat16}
+    assert taken(torch.float32) == {torch.float16, torch.bfloat16}
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,8 @@ def engine_options(
         )
     have_gpu = torch.cuda.is_available()
     _check_device(spec, have_gpu)
+    if path == "prefill":
+        _check_dtype(spec, config)
     _check_head(spec)
     options: dict[str, Any] = {
         "dtype": spec.dtype,
@@ -109,6 +111,23 @@ def engine_options(
             f"hf_overrides={given}: wanted an object", hint='for example hf_overrides={"a":1}'
         )
     return options | passed_on | {"hf_overrides": overrides | dict(given)}
+
+
+def _check_dtype(spec: PolicySpec, config: Mapping[str, Any]) -> None:
+    """Refuse `auto` where a pooling model gets another dtype than a sampler does.
+
+    For a checkpoint in float32 vLLM takes float16 to pool, which prefill is here, and bfloat16 to
+    generate (`_resolve_auto_dtype` in vllm/config/model.py).
+    """
+    inner = config.get("text_config") or {}
+    names = ("dtype", "torch_dtype")  # as transformers 5 and 4 write it
+    stated = next((part[name] for part in (config, inner) for name in names if part.get(name)), "")
+    if spec.dtype == "auto" and stated in ("", "float32"):
+        raise RcdiagError(
+            f"policy `{spec.name}`: vllm:auto: {spec.model} is in {stated or 'no stated dtype'}, "
+            "for which vllm takes another dtype here than where it samples",
+            hint="name the dtype that sampled: vllm:bfloat16",
+        )
 
 
 def _check_head(spec: PolicySpec) -> None:
