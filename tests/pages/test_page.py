@@ -15,11 +15,25 @@ from rcdiag.pages.figures import FIGURES, applying
 from rcdiag.pages.page import page, sha256
 from rcdiag.pages.save import save_figures
 from rcdiag.results import Finding, MetricValue, NamedCause, ScoreResult, from_json, to_json
+from rcdiag.results.routing import ExpertChanges, Routing
 from rcdiag.table.opening import open_table
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.plan import plan_corrections, preset_configs
 from rcdiag.usecases.score import score
 from tests.builders import write_table
+
+SHARE = MetricValue(value=0.1, low=0.05, high=0.2)
+ROUTING = Routing(
+    rerouting=ExpertChanges(
+        routed_tokens=4,
+        experts_chosen=2,
+        rerouted=SHARE,
+        rerouted_by_layer=[SHARE, SHARE],
+        k2_same_experts=SHARE,
+        k2_rerouted=SHARE,
+        rerouted_share_of_squares=SHARE,
+    )
+)
 
 OF_SCORE = [name for name, spec in FIGURES.items() if spec.kind == "score"]
 
@@ -42,7 +56,8 @@ def result(tmp_path_factory) -> ScoreResult:
     )
     verl = find_trainer("verl")
     plan = plan_corrections(verl, preset_configs(verl, [], {}))
-    return score(open_table(path), plan=plan)
+    # Of a table without experts nobody can tell where they differ.
+    return structs.replace(score(open_table(path), plan=plan), routing=ROUTING)
 
 
 @pytest.fixture(scope="module")
