@@ -64,11 +64,16 @@ def change_points(y: Array, error: Array, least: float, fewest: int = 2) -> list
     side of a change.
     """
     found = _within(y, 1.0 / error**2, least, fewest, 0, len(y))
-    # Changes that were found later divide the stretch of a change before them.
-    edges = [0, *(point.at for point in found), len(y)]
+    # Changes that were found later divide the stretch of one before them. A drift may begin at the
+    # step of a jump.
+    steps = [point.at for point in found]
     return [
-        replace(point, begin=max(point.begin, before), end=min(point.end, after))
-        for point, before, after in zip(found, edges, edges[2:], strict=False)
+        replace(
+            point,
+            begin=max([point.begin, *(at for at in steps if at < point.at)]),
+            end=min([point.end, *(at for at in steps if at > point.at)]),
+        )
+        for point in found
     ]
 
 

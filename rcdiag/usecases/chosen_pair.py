@@ -172,8 +172,6 @@ def score_of_one(
         non_finite=non_finite,
         unobserved=lacking,
         values=values,
-        where=(origin or dump).where,
-        unread=(origin or dump).unread,
-        naming=(origin or dump).naming,
+        table=origin or dump,
     )
     return replace(result, findings=findings(given))

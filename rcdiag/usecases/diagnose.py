@@ -82,7 +82,7 @@ def diagnose(
         duration=time.monotonic() - began,
         diagnosis=diagnosis,
     )
-    given = CheckInput(result=result, naming=table.naming)
+    given = CheckInput(result=result, table=table)
     return replace(result, findings=findings(given))
 
 

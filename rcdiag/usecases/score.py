@@ -119,9 +119,7 @@ def score(
         unobserved=unobserved(dump, (behavior, target)),
         values=result.mismatch,
         plan=plan,
-        where=(origin or dump).where,
-        unread=(origin or dump).unread,
-        naming=(origin or dump).naming,
+        table=origin or dump,
     )
     return replace(result, findings=findings(given))
 

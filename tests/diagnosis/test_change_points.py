@@ -58,6 +58,15 @@ def test_levels_are_those_of_the_stretches_beside_a_jump() -> None:
     assert first.low <= 4 <= first.high
 
 
+def test_a_drift_may_begin_with_a_jump() -> None:
+    y = np.concatenate([np.zeros(20), 10.0 + np.linspace(0.0, 2.0, 20)])
+    points = change_points(y, np.full(40, NOISE), 0.5, 2)
+    assert [(point.at, point.shape) for point in points] == [(20, "jump"), (20, "creep")]
+    jump, drift = (point.levels(y) for point in points)
+    assert jump == pytest.approx((0.0, 11.0), abs=0.3)
+    assert drift == pytest.approx((10.0, 11.8), abs=0.4)
+
+
 def test_a_step_that_is_not_sure_moves_nothing() -> None:
     y = np.array([0.0, 0.0, 0.0, 3.0])
     sure, unsure = np.full(4, NOISE), np.array([NOISE, NOISE, NOISE, 2.0])

@@ -18,6 +18,7 @@ from rcdiag.results.diagnosis import NOTHING_WRONG
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.table.naming import Naming
 from rcdiag.table.survey import Unobserved
+from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 
 # A command, or the reading of a trainer's settings.
@@ -32,10 +33,21 @@ class CheckInput(Struct, frozen=True, kw_only=True):
     unobserved: Unobserved = field(default_factory=Unobserved)  # rows without log-probs
     values: Mapping[str, MetricValue] = field(default_factory=dict)  # metrics that may be touched
     plan: Plan | None = None  # the corrections that were wanted
-    where: Callable[[int], str] | None = None  # file and row of a row of the table, as errors say
-    # Missing columns -> columns of the table that may be meant, and are not read.
-    unread: Mapping[str, str] = field(default_factory=dict)
-    naming: Naming = field(default_factory=Naming)  # columns that are read under other names
+    table: Table | None = None  # that the user gave
+
+    def where(self, row: int) -> str:
+        """Return file and number of a row of the table, as errors name them."""
+        return f"row {row}" if self.table is None else self.table.where(row)
+
+    @property
+    def unread(self) -> Mapping[str, str]:
+        """Return missing columns -> columns of the table that may be meant, and are not read."""
+        return {} if self.table is None else self.table.unread
+
+    @property
+    def naming(self) -> Naming:
+        """Return which columns are read under other names."""
+        return Naming() if self.table is None else self.table.naming
 
 
 class Observation(Struct, frozen=True, kw_only=True):

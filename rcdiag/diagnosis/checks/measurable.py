@@ -30,7 +30,7 @@ def _at_places(places: Places, are: str, given: CheckInput) -> Iterator[Observat
             "first_rows": places.first_rows[policy],
         }
         rows = plural(places.rows[policy], "row")
-        if given.where is not None:
+        if given.table is not None:
             evidence["first_places"] = [given.where(row) for row in places.first_rows[policy]]
             more = "; ..." if places.rows[policy] > SHOWN else ""
             rows += f" ({'; '.join(evidence['first_places'][:SHOWN])}{more})"
@@ -103,7 +103,7 @@ def _not_observable(given: CheckInput) -> Iterator[Observation]:
     evidence: dict[str, Any] = {"rows": lacking.rows, "first_rows": dict(lacking.first_rows)}
     for policy, count in lacking.by_policy.items():
         first = lacking.first_rows[policy][0]
-        place = f"row {first}" if given.where is None else given.where(first)
+        place = given.where(first)
         parts.append(f"{count:,} without `{policy}_log_probs` (first: {place})")
     yield Observation(
         message=f"{plural(lacking.rows, 'row')} left out: {', '.join(parts)}; all numbers are of "

@@ -107,8 +107,7 @@ def compare(
         non_finite=non_finite,
         unobserved=lacking,
         values=_touched(values.values()),
-        unread=(origin or dump).unread,
-        naming=(origin or dump).naming,
+        table=origin or dump,
     )
     return replace(result, findings=findings(given))
 

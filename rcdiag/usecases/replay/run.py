@@ -80,7 +80,6 @@ def replay_result(
         non_finite=batch.non_finite,
         unobserved=unobserved(dump, [name for name in read if name in dump.policies]),
         plan=update.plan,
-        unread=dump.unread,
-        naming=dump.naming,
+        table=dump,
     )
     return replace(result, findings=findings(given))

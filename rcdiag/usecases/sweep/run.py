@@ -106,8 +106,7 @@ def sweep(
         non_finite=non_finite,
         unobserved=unobserved(dump, (behavior, target)),
         values=values,
-        unread=dump.unread,
-        naming=dump.naming,
+        table=dump,
     )
     return replace(result, findings=findings(given))
 
