@@ -397,7 +397,10 @@ def _draw_notes(axes: Axes, panel: Panel) -> None:
             color=colour,
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "alpha": 0.5},
+            arrowprops={
+                **{"arrowstyle": "-", "color": colour, "linewidth": 0.4, "alpha": 0.5},
+                **{"relpos": (0.0, 0.5), "shrinkA": 1.0},  # ends before the first letter
+            },
         )
         room -= step
 
