@@ -15,7 +15,7 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.registry import has_definitions_of_script
 from rcdiag.runners.processes import map_in_processes
-from rcdiag.runners.runner import Devices, Made, Part, RunnerKind, cores_here, cores_to_use
+from rcdiag.runners.runner import OUTSIDE, Devices, Made, Part, RunnerKind, cores_here, cores_to_use
 
 if TYPE_CHECKING:
     from rcdiag.engines.process import Job
@@ -98,7 +98,7 @@ class LocalRunner(Struct, frozen=True):
     def plan(self, spec: PolicySpec) -> str:
         """Say how many engines of a policy would run, and on what."""
         if BACKENDS[spec.backend].runs_outside:
-            return "outside of rcdiag, by one process that speaks to it"
+            return OUTSIDE
         if self.devices is None:
             idle = self.idle(spec)
             return f"one engine on this machine{idle and '; '}{idle}"

@@ -22,7 +22,7 @@ from rcdiag.engines import BACKENDS
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.extras import saying_what_to_install
-from rcdiag.runners.runner import Devices, Made, Part, RunnerKind
+from rcdiag.runners.runner import OUTSIDE, Devices, Made, Part, RunnerKind
 
 if TYPE_CHECKING:
     from rcdiag.engines.process import Job
@@ -199,7 +199,12 @@ class RayRunner:
         return call_with(function, parts, self.workers(0))
 
     def engines(self, spec: PolicySpec) -> int:
-        """Return how many engines the cluster holds: by GPUs, or by nodes where it has none."""
+        """Return how many engines the cluster holds: by GPUs, or by nodes where it has none.
+
+        What runs outside of rcdiag is spoken to by one process, on this machine.
+        """
+        if BACKENDS[spec.backend].runs_outside:
+            return 1
         size = self._size(spec)
         name = "GPU" if self._has_gpus else "CPU"
         fitting = sum(int(node.get(name, 0) // size) for node in self._nodes)
@@ -215,8 +220,11 @@ class RayRunner:
 
     def start(self, job: Job, number: int) -> RunningEngine:
         """Start an actor; it waits until the cluster has room for it."""
+        from rcdiag.engines.process import EngineProcess
         from rcdiag.runners.ray_engine import EngineActor, RayEngine
 
+        if BACKENDS[job.spec.backend].runs_outside:
+            return EngineProcess(job)
         size = self._size(job.spec)
         needs = {"num_gpus": size, "num_cpus": 1} if self._has_gpus else {"num_cpus": size}
         actor = (
@@ -228,6 +236,8 @@ class RayRunner:
 
     def plan(self, spec: PolicySpec) -> str:
         """Say how many engines of a policy would run, and on what."""
+        if BACKENDS[spec.backend].runs_outside:
+            return OUTSIDE
         each = f"{self._size(spec):g} {'GPU' if self._has_gpus else 'CPU'}"
         return (
             f"{self.engines(spec)} engines on a Ray cluster of {self._size_of_cluster}, each with "

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Part = TypeVar("Part")
 Made = TypeVar("Made")
 
+# Where an engine runs that rcdiag does not start itself, for a dry run.
+OUTSIDE = "outside of rcdiag, by one process on this machine that speaks to it"
+
 
 class Devices(Struct, frozen=True):
     """The devices that a user allows: a number of them, or their names."""

@@ -180,3 +180,11 @@ def test_two_engines_score_what_one_with_as_many_threads_scores(side_by_side):
     (one, engine), (two, engines) = side_by_side.score(None), side_by_side.score(2)
     assert one.equals(two)
     assert (engine, engines) == (1, 2)
+
+
+def test_what_runs_outside_is_spoken_to_by_one_process_whatever_devices_are_allowed(no_gpu):
+    served = spec("rollout=server,url=http://127.0.0.1:8000")
+    for devices in (None, 2):
+        runner = runner_on("local", devices)
+        assert runner.engines(served) == 1
+        assert runner.plan(served).startswith("outside of rcdiag")
