@@ -34,7 +34,6 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST,
     MUCH_LARGER,
     ONE_SIDED,
-    PART,
     SAME,
     SLIGHT,
     SURE,
@@ -56,6 +55,8 @@ MOST_OF_SQUARES = 0.4
 LEAST_OF_DECLARED, MOST_OF_DECLARED = 0.4, 1.25
 # Largest residual share of log-prob differences in a context under the declared temperature.
 MOST_RESIDUAL = 0.6
+# A power agrees with a stated temperature within this share of its logarithm.
+AGREES = 0.25
 # Log-probs that were divided are a multiple of the others: the share of squared values that the
 # factor leaves without noise; with noise it leaves few of them and of the squared log-ratios.
 LEFT_WITHOUT_NOISE = 3e-4
@@ -152,7 +153,7 @@ def _power(features: Features) -> Power | None:
 def _temperature_and_more(prefixes: SharedPrefixes, declared: float) -> bool:
     """Tell whether the declared temperature explains most, but not all, of the difference."""
     off = abs(np.log(declared))
-    near = abs(abs(np.log(max(prefixes.power, EQUAL))) - off) < max(A_POWER, PART * off)
+    near = abs(abs(np.log(max(prefixes.power, EQUAL))) - off) < max(A_POWER, AGREES * off)
     return bool(
         off > 2 * A_POWER and near and prefixes.residual < MOST_RESIDUAL * prefixes.distance
     )
@@ -169,7 +170,7 @@ def _stated(features: Features, seen: Power | None) -> tuple[str, Power, str] | 
     if sampled not in (recorded, trained) or min(recorded, trained) <= 0:
         return None
     power = trained / recorded
-    far = max(A_POWER, PART * abs(np.log(power)))
+    far = max(A_POWER, AGREES * abs(np.log(power)))
     if seen is not None and abs(np.log(seen.value / power)) > far:
         return None
     # A power may be too near to 1 to show in shared prefixes.
@@ -194,7 +195,7 @@ def _temperature_fault(features: Features) -> tuple[str, Suspicion] | None:
     estimate = seen.value if slug != "trainer-without-temperature" else 1 / seen.value
     known = declared is not None and declared != 1.0
     agrees = declared not in (None, 1.0) and bool(
-        abs(np.log(estimate / declared)) < PART * abs(np.log(declared))
+        abs(np.log(estimate / declared)) < AGREES * abs(np.log(declared))
     )
     raw = slug == "temperature-raw-recorded"
     either = not (raw or features.case.picked_tokens) and _likelier(features) is None
