@@ -95,8 +95,8 @@ def report(command: str, given: Values) -> None:
         second = [] if given["json"] else [rcdiag.load_result(one) for one in given["against"]]
         for name, documents in (("before", results), ("after", second)):
             for document in documents:
-                if second:
-                    screen.heading(name)
+                if second or len(results) > 1:
+                    screen.heading(name if second else document.kind)
                 screen.show(document)
     for document in results:
         screen.exit(document)

@@ -41,6 +41,14 @@ def test_fail_on_works_on_stored_findings(rcdiag, stored, fail_on, code):
     assert rcdiag("report", stored, "-q", "--fail-on", fail_on).code == code
 
 
+def test_several_results_stand_apart(rcdiag, doubtful, tmp_path):
+    for command in ("score", "compare"):
+        rcdiag(command, doubtful, "--result", tmp_path / f"{command}.json", "-q")
+    out = rcdiag("report", tmp_path / "score.json", tmp_path / "compare.json").out
+    titles = [line.split()[0] for line in out.splitlines() if line.endswith("---")]
+    assert titles == ["score", "compare"]
+
+
 def test_quiet_says_nothing(rcdiag, stored):
     ran = rcdiag("report", stored, "-q")
     assert (ran.code, ran.out, ran.err) == (0, "", "")

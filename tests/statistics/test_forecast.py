@@ -253,7 +253,7 @@ def test_a_mean_that_the_variance_does_not_explain_is_what_counts():
     result = forecast(lengths, sums - 1e-3 * lengths, cluster)
     assert result.kl_token == result.kl_token_by_mean == pytest.approx(2e-3, rel=0.1)
     assert result.kl_token_by_variance == pytest.approx(1e-3, rel=0.1)
-    assert "k is that by the mean" in result.about
+    assert "k is taken from the mean" in result.about
     assert result.holds is False
 
 

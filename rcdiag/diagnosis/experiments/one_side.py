@@ -35,7 +35,7 @@ from rcdiag.diagnosis.experiments.weights_by_row import weights_by_row
 from rcdiag.diagnosis.features.declared import Declared
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST
 from rcdiag.engines.changes import Forward, Moved
-from rcdiag.formats import share_of
+from rcdiag.formats import plural, share_of
 
 # Share of tokens beyond float32 rounding up to which a column counts as the model's own in float32.
 FEW_INEXACT = 1e-3
@@ -176,7 +176,7 @@ def _try_checkpoints(
     Unless metadata declare other weights, the worst rows are scored first: if no checkpoint
     explains any of them, the others are not scored.
     """
-    given.progress(f"weights of {len(given.checkpoints)} checkpoints")
+    given.progress(f"weights of {plural(len(given.checkpoints), 'checkpoint')}")
     sample = outcome.sample
     some = None if declared or len(sample.rows) < 2 * len(tester.confirm) else tester.confirm
     moved = {folder.name: Moved(folder) for folder in given.checkpoints}

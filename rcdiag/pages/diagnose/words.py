@@ -47,8 +47,8 @@ def explains(one: ExperimentResult) -> str:
     """Say how much of a column's distance from the checkpoint a setting explains."""
     left, before = f"{one.rms_left:.2g}", f"{one.rms_before:.2g}"
     if one.explained:
-        return f"{one.setting}: explains all but {left} of {before} nats rms of `{one.column}`"
-    return f"{one.setting}: leaves {left} of {before} nats rms of `{one.column}`"
+        return f"{one.setting}: all but {left} of {before} nats rms of `{one.column}` explained"
+    return f"{one.setting}: {left} of {before} nats rms of `{one.column}` left"
 
 
 def _steps(steps: list[int]) -> str:
