@@ -124,7 +124,7 @@ def test_a_table_does_not_say_what_is_fetched():
     [
         {"trust_remote_code": True},
         {"python": "python3"},
-        {"python": "/tmp"},
+        {"python": "."},
         {"worker_cls": "os.system"},
         {"logits_processors": ["os.system"]},
         {"attention": "somebody/kernels"},
