@@ -145,7 +145,7 @@ def test_a_broken_connection_names_the_url_and_the_way_out(memory, large, monkey
     [
         ("s3://key:secret@bucket/a.parquet", "s3://bucket/a.parquet"),
         ("https://u:p@host/a?X-Amz-Signature=abc&x=1 is gone", "https://host/a is gone"),
-        ("see https://host/a.parquet?sig=abc, then", "see https://host/a.parquet then"),
+        ("see https://host/a.parquet?sig=abc, then", "see https://host/a.parquet, then"),
         ("https://u:p@host/a#frag", "https://host/a"),
         ("https:/u:p@host/a?sig=1 is gone", "https:/host/a is gone"),
         ("s3://k:s@ecret@bucket/a", "s3://bucket/a"),
