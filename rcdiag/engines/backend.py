@@ -115,8 +115,9 @@ class Backend:
     dtypes: tuple[str, ...]
     default_dtype: str
     load: Callable[[PolicySpec, int], Engine]  # the policy, and its longest sequence in tokens
-    options: Mapping[str, Option] = field(default_factory=dict)  # besides common ones
-    common: tuple[str, ...] = tuple(COMMON_OPTIONS)  # those of COMMON_OPTIONS that it takes
+    options: Mapping[str, Option] = field(default_factory=dict)  # besides COMMON_OPTIONS
+    # Options of other engines, common ones too, that it refuses: why, after the option's name.
+    refuses: Mapping[str, str] = field(default_factory=dict)
     passes_options_on: bool = False  # options that rcdiag does not know go to the engine
     example: str | None = None  # a policy as a user writes it, where it needs options
     default_policy: str | None = None  # what --model alone scores with it where a table lacks it
@@ -147,8 +148,8 @@ class Backend:
     def known_options(self) -> dict[str, Option]:
         """Return all options that rcdiag reads itself."""
         python = {"python": PYTHON} if self.packages else {}
-        common = {name: COMMON_OPTIONS[name] for name in self.common}
-        return {**common, **python, **self.options}
+        known = {**COMMON_OPTIONS, **python, **self.options}
+        return {name: option for name, option in known.items() if name not in self.refuses}
 
     def entry(self) -> Entry:
         """Say what the engine is and which options a policy of it takes."""

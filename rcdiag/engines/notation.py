@@ -94,6 +94,10 @@ def _pair(text: str, pair: str, backend: Backend) -> tuple[str, Any]:
         hint = "a value with commas is text in double quotes, and single quotes around the policy "
         hint += """keep them from the shell: 'a=command,run="python score.py --layers 1,2"'"""
         raise _bad(text, f"`{pair}` is not key=value", hint=hint)
+    if key in backend.refuses:
+        others = [one.name for one in BACKENDS.values() if key in one.known_options]
+        hint = f"leave {key} out, or score with {' or '.join(others)}"
+        raise _bad(text, f"{key}: {backend.refuses[key]}", hint=hint)
     option = backend.known_options.get(key)
     if option is not None:
         return key, _checked(text, key, value, option)

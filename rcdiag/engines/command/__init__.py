@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rcdiag.engines.command.engine import CommandEngine
 
 MODEL = "{model}"  # in `run=`: the policy's model
+# Options of other engines that a program is not told of.
+OF_THE_PROGRAM = ("adapter", "top_k", "lm_head", "matmul")
 UNSTATED = "unstated"  # the dtype of a program of which the user says nothing
 
 
@@ -108,7 +110,7 @@ COMMAND = Backend(
     dtypes=(UNSTATED, "float32", "bfloat16", "float16"),
     default_dtype=UNSTATED,
     example="""'old=command,run="torchrun --nproc-per-node 8 score.py"'""",
-    common=("model", "entropy"),
+    refuses=dict.fromkeys(OF_THE_PROGRAM, "a program has options of its own for it, in run="),
     load=_load,
     options={
         "run": Option(

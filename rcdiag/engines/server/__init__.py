@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rcdiag.engines.checkpoint import ModelFacts
     from rcdiag.engines.server.engine import ServerEngine
 
-# Options of other engines, and why a served one refuses them.
 CANNOT = {
     "adapter": "a server holds its adapters itself: model=NAME names one that it serves",
     "entropy": "a server returns no entropy",
@@ -36,12 +35,6 @@ CANNOT = {
 def _check(spec: PolicySpec) -> None:
     """Refuse an address or an option before anything is sent."""
     check_address(spec)
-    for key, why in CANNOT.items():
-        if spec.options.get(key):
-            raise RcdiagError(
-                f"policy `{spec.name}`: {key}={spec.options[key]}: {why}",
-                hint=f"leave {key} out, or score the checkpoint with vllm: or hf:",
-            )
     server_key(spec)
     for key in ("concurrency", "timeout"):
         if spec.options.get(key, 1) < 1:
@@ -80,8 +73,8 @@ SERVER = Backend(
     default_dtype="served",
     example="rollout=server,url=http://127.0.0.1:8000",
     load=_load,
+    refuses=CANNOT,
     options={
-        **{key: Option(says=f"refused: {why}", shown="") for key, why in CANNOT.items()},
         "url": Option(says="the server's address, http://HOST:PORT or https://", shown=""),
         "api": Option(
             says="what serves, asked of the server where it is not given", takes=("vllm", "sglang")

@@ -32,25 +32,12 @@ def _own_place(about: Mapping[str, Any]) -> LadderRung | None:
 
 def _check(spec: PolicySpec) -> None:
     """Refuse options with which vLLM's log-probs are wrong, or do not come back."""
-    if SUPPORT in spec.options:
-        raise RcdiagError(
-            f"policy `{spec.name}`: {SUPPORT}={spec.options[SUPPORT]}: vLLM scores the whole "
-            "distribution alone",
-            hint=f"{spec.name}=hf:float32,{SUPPORT}={spec.options[SUPPORT]}",
-        )
     for key in ("enable_prefix_caching", "speculative_config"):
         if spec.options.get(key):
             raise RcdiagError(
                 f"policy `{spec.name}`: {key}={spec.options[key]}: log-probs scored with it are "
                 "wrong (vllm #42019, #53488)",
                 hint=f"leave {key} out",
-            )
-    for key in ("experts", "record_experts"):
-        if key in spec.options:
-            raise RcdiagError(
-                f"policy `{spec.name}`: {key}: vLLM's routers choose by "
-                "themselves, and rcdiag does not read what they choose",
-                hint=f"transformers does both: {spec.name}=hf,{key}={_text(spec.options[key])}",
             )
     for key in ("pipeline_parallel_size", "data_parallel_size"):
         if spec.options.get(key, 1) != 1:
@@ -60,11 +47,6 @@ def _check(spec: PolicySpec) -> None:
                 hint="tensor_parallel_size= spreads a model over GPUs, and "
                 f"{setting('devices', 'N')} starts engines side by side",
             )
-
-
-def _text(value: object) -> str:
-    """Write an option's value as a policy has it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _gpus(options: Mapping[str, Any]) -> int:
@@ -93,6 +75,11 @@ VLLM = Backend(
             takes=("prefill", "decode"),
             shown="{}",
         ),
+    },
+    refuses={
+        SUPPORT: "vLLM scores the whole distribution alone",
+        "experts": "vLLM's routers choose by themselves",
+        "record_experts": "what vLLM's routers choose is not read",
     },
     passes_options_on=True,
     packages={"torch": "2.8", "vllm": "0.20"},
