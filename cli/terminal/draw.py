@@ -75,12 +75,14 @@ def _fitted(what: str, to_do: str, room: int) -> str:
     if len(f"{what}: {to_do}") <= room:
         return f"{what}: {to_do}"
     brief = _cut(what, room - len(to_do) - 2)
+    numbers = all(len(entry.split()) == 2 for entry in what.split(", "))  # `k3_kl 0.047`
+    if numbers and ", " in brief and not to_do.startswith("see "):
+        brief = f"{brief.rpartition(', ')[0]}, …"
     if to_do.startswith("see "):  # where the advice stands
         return f"{brief}: {to_do}"
-    numbers = all(len(entry.split()) == 2 for entry in what.split(", "))  # `k3_kl 0.047`
-    if numbers and ", " in brief and len(to_do) <= room // 2:  # rather than a short advice
-        return f"{brief.rpartition(', ')[0]}, …: {to_do}"
-    return _cut(what, room)  # a sentence that is cut says little: it gets the room of the advice
+    # A sentence that fits stays whole; of a longer one the end gives way to a short advice.
+    is_whole = not numbers and len(what) <= room
+    return _cut(what, room) if is_whole or len(to_do) > room // 2 else f"{brief}: {to_do}"
 
 
 def _cut(text: str, width: int) -> str:

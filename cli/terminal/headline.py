@@ -34,7 +34,7 @@ def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
         """Escape a text; without `verbose` it is cut to a few lines."""
         return escape(text if verbose else shortened_to(text, width, lines))
 
-    grid.add_row("", brief(headline.summary, 4))
+    grid.add_row("", brief(headline.summary, 6))
     for index, action in enumerate(headline.actions, 1):
         grid.add_row(f"{'do' if index == 1 else '':<9}{index}", _action(action, out.width))
     facts = headline.evidence if verbose else headline.evidence[:FACTS]

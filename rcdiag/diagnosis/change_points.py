@@ -120,8 +120,7 @@ def jump_gains(y: Array, weight: Array, fewest: int) -> Array:
     gain = np.zeros(len(y))
     if len(y) < 2 * fewest:
         return gain
-    before = np.cumsum(weight)[:-1]
-    after = weight.sum() - before
+    before, after = np.cumsum(weight)[:-1], np.cumsum(weight[::-1])[::-1][1:]
     left = np.cumsum(weight * (y - np.average(y, weights=weight)))[:-1]
     gain[1:] = left**2 * (1.0 / before + 1.0 / after)
     gain[:fewest] = gain[len(y) - fewest + 1 :] = 0.0

@@ -77,7 +77,7 @@ def over_steps(features: Features) -> OverSteps | None:
     moved = [
         MovedNumber(
             name=one.name,
-            moved_at=int(steps[known][point.at]),
+            moved_at=int(steps[known][_begins(point)]),
             median_before=_rounded(before),
             median_after=_rounded(after),
         )
@@ -97,7 +97,8 @@ def over_steps(features: Features) -> OverSteps | None:
         says = _of_resets(steps[known], series[0].value, cleared)
     else:
         begins = None if onset is None else onset.step
-        says = _sentence(steps[known], series[0].value, moved, begins, ends, change)
+        drift = _drift(series[0])
+        says = _sentence(steps[known], series[0].value, moved, begins, ends, change, drift)
     if features.declared.learning_rate == 0.0 and _grows(features, moved):
         says = f"{AT_RATE_ZERO}: {says}"
     return OverSteps(
@@ -267,7 +268,37 @@ class _Means(Struct, frozen=True):
 
 
 def _moves(series: Series) -> list[ChangePoint]:
-    """Return the steps at which a series jumps: by more than its errors and its other movements."""
+    """Return where a series jumps, or one of the mismatch begins to grow.
+
+    Other numbers drift in every run that learns.
+    """
+    return [
+        point
+        for point in _points(series)
+        if point.shape == "jump" or (series.name in OF_MISMATCH and _grows_from(point, series))
+    ]
+
+
+def _grows_from(point: ChangePoint, series: Series) -> bool:
+    """Tell whether a series grows from a later step than the first on."""
+    before, after = point.levels(series.scale)
+    return point.shape == "creep" and point.at > 0 and after > before
+
+
+def _drift(k3: Series) -> ChangePoint | None:
+    """Return the drift that is all that moves k3; None without one, or where k3 stays small."""
+    points = _points(k3)
+    drifts = len(points) == 1 and points[0].shape == "creep"
+    return points[0] if drifts and k3.value.max() > LARGE_K3 else None
+
+
+def _begins(point: ChangePoint) -> int:
+    """Return the index of the first step with another value: a drift bends at the step before."""
+    return point.at + (point.shape == "creep")
+
+
+def _points(series: Series) -> list[ChangePoint]:
+    """Return where a series moves by more than its errors and its other movements."""
     known = np.isfinite(series.error)
     if len(series.scale) >= FEWEST:
         noise = noise_of(series.scale)
@@ -278,8 +309,7 @@ def _moves(series: Series) -> list[ChangePoint]:
     # A step with one group has no error of its own: the median of the other steps is used.
     typical = float(np.median(series.error[known])) if known.any() else noise
     error = np.maximum(np.where(known, series.error, typical), max(noise, EQUAL))
-    points = change_points(series.scale, error, LEAST_MOVED[series.name][0], fewest=1)
-    return [point for point in points if point.shape == "jump"]
+    return change_points(series.scale, error, LEAST_MOVED[series.name][0], fewest=1)
 
 
 def _sentence(
@@ -289,12 +319,18 @@ def _sentence(
     onset: int | None,
     ends: int | None,
     change: ChangeOfMismatch | None,
+    drift: ChangePoint | None,
 ) -> str:
     """Describe the changes in the order of their steps, or say that there are none."""
     if ends is not None:
         if onset == ends:
             return f"k3_kl spikes at step {onset} only"
         return f"k3_kl is large in steps {onset} to {ends} and falls back afterwards"
+    if drift is not None:
+        before, after = drift.levels(k3)
+        if drift.at == 0 or after < before:
+            return _of_trend(k3)
+        return f"k3_kl grows from step {steps[_begins(drift)]} on ({before:.2g} to {after:.2g})"
     some = _large(k3)
     if some is not None and not moved:
         named = ", ".join(map(str, steps[some][:SHOWN])) + (", ..." if len(some) > SHOWN else "")

@@ -114,7 +114,7 @@ class Validity(Struct, frozen=True, dict=True):
         found = f"E[ratio] is {mean_ratio(mean.value)} ({mean_ratio(mean.low)} to "
         found += f"{mean_ratio(mean.high)})"
         if self.answer == VALID:
-            return f"{found}: the recorded distribution sampled, so importance weights are valid."
+            return f"{found}: the recorded distribution sampled."
         if self.answer == INVALID:
             return f"{found}, not 1: the recorded distribution is not the one that sampled."
         if self.rows < FEWEST_ROWS:

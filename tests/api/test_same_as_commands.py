@@ -185,7 +185,7 @@ OWN_WORDS = {
     "noise_floor": ("compare",),
     "trainer": ("sweep", "replay", "diagnose"),
     "presets": ("replay",),
-    "trainer_config": ("replay",),
+    "trainer_config": ("replay", "diagnose"),
     "output": ("convert",),
     "rows": ("diagnose", "replay"),
     "on": ("sweep",),

@@ -76,8 +76,9 @@ def test_it_is_not_asked_of_other_stages(table):
         assert check.slug in {item.slug for item in sweep(open_table(table), thresholds=2).findings}
 
 
-def test_it_counts_for_the_exit_code(added, table, rcdiag):  # noqa: F811
+def test_it_counts_for_the_exit_code(added, table, rcdiag, monkeypatch):  # noqa: F811
     """That screens, page and `explain` have it: tests/test_contributing.py."""
+    monkeypatch.setenv("COLUMNS", "100")  # a line for the sentence and the advice
     ran = rcdiag("sweep", table, "--thresholds", 2, "--fail-on", "warning")
     assert ran.code == 1
     assert "short-responses" in ran.out

@@ -81,3 +81,8 @@ def test_a_jump_and_a_drift_are_no_noise() -> None:
     jump, drift = np.repeat([0.0, 5.0], 200), np.linspace(0.0, 5.0, 400)
     assert noise_of(noisy(jump)) == pytest.approx(size, rel=0.05)
     assert noise_of(noisy(drift)) == pytest.approx(size, rel=0.05)
+
+
+def test_steps_whose_errors_differ_by_more_than_float64_holds_have_no_change() -> None:
+    """As where a step holds log-ratios of some thousand nats."""
+    assert change_points(np.array([1.0, 8e5]), np.array([1e-6, 8e5]), 0.05, fewest=1) == []

@@ -223,3 +223,10 @@ def test_a_learning_rate_is_given_on_the_command_line(tmp_path, rcdiag):  # noqa
     assert "by no update (learning rate 0)" in screen
     with pytest.raises(RcdiagError, match="learning_rate=-1"):
         api.diagnose(path, given={"learning_rate": -1})
+
+
+def test_a_mismatch_that_grows_from_a_step_on_is_said_with_it():
+    said = told(run([0.0] * 8 + list(np.linspace(0.02, 0.3, 12))))
+    assert said.says.startswith("k3_kl grows from step ")
+    assert 7 <= first(said)[1] <= 9
+    assert first(said)[0] == "k3_kl"

@@ -58,7 +58,7 @@ def moved(size: float, seed: int = 1) -> np.ndarray:
 def test_weights_are_valid_however_large_the_difference_where_the_record_sampled(size):
     found = validity_of(case_of(logits(), logits(), moved(size)))
     assert found.answer == VALID
-    assert "weights are valid" in found.sentence
+    assert found.sentence.endswith(": the recorded distribution sampled.")
 
 
 @pytest.mark.parametrize("temperature", [0.6, 0.8, 1.3])

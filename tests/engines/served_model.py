@@ -142,20 +142,20 @@ def serve(model: Model, certificate: Path | None = None) -> Iterator[str]:
         def do_POST(self) -> None:
             size = int(self.headers["Content-Length"])
             with model.lock:
-                model.running += 1
-                model.most_running = max(model.running, model.most_running)
                 model.headers.append(dict(self.headers))
-            try:
-                self._send(self.path, json.loads(self.rfile.read(size)))
-            finally:
-                with model.lock:
-                    model.running -= 1
+            self._send(self.path, json.loads(self.rfile.read(size)))
 
         def _send(self, path: str, body: dict[str, Any] | None) -> None:
+            with model.lock:
+                model.running += 1
+                model.most_running = max(model.running, model.most_running)
             try:
                 status, headers, content = model.answer(path, body)
             except DropError:
                 return
+            finally:  # before the client can know it, and ask again
+                with model.lock:
+                    model.running -= 1
             try:
                 self.send_response(status)
                 for name, value in {"Content-Length": str(len(content)), **headers}.items():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from rcdiag.statistics.routing import experts_per_layer, rerouted_layers, routing_sums
 from rcdiag.table.trajectories import Ragged, Trajectories

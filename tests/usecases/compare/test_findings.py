@@ -98,7 +98,10 @@ def test_what_is_no_number_is_found_and_never_becomes_one(tmp_path, bad, where):
     result = compared(tmp_path, dirty)
     finding = only(result, "non-finite-log-probs")
     assert finding.severity == "error"
-    assert finding.evidence == {"policy": where, "tokens": 1, "rows": 1, "first_rows": [0]}
+    assert finding.evidence == {
+        **{"policy": where, "tokens": 1, "rows": 1, "first_rows": [0]},
+        "first_places": [f"{tmp_path / 'a.parquet'}, row 0"],
+    }
     assert "`mismatch` is computed without these rows" in finding.message
     assert result.rows_left_out == 1
     for pair in result.pairs.values():
