@@ -74,22 +74,7 @@ class Change:
     may_go: bool = False  # the leaf may be missing; where it is there it is compared
 
 
-CHANGED: tuple[Change, ...] = (
-    Change(
-        old=r"families/[^/]+/configurations/areal/entries\[\]",
-        new=r"\g<0>",
-        reason="the first line of AReaL's settings names its generation, which is areal-20260822",
-        convert=lambda leaf: (
-            leaf.replace(" 1.0 ", " 20260822 ", 1) if isinstance(leaf, str) else leaf
-        ),
-    ),
-    Change(
-        old="findings/#",
-        new=NEW_VALUE,
-        reason="a threshold outside of the range that verl's guide names is a note",
-        only=r"config (veto|ratio_style|number_trap)|set veto",
-    ),
-)
+CHANGED: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
