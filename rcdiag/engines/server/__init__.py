@@ -75,7 +75,7 @@ SERVER = Backend(
     load=_load,
     refuses=CANNOT,
     options={
-        "url": Option(says="the address of the server, HOST:PORT after http:// or https://", shown=""),
+        "url": Option(says="address of the server: HOST:PORT after http:// or https://", shown=""),
         "api": Option(
             says="what serves, asked of the server where it is not given", takes=("vllm", "sglang")
         ),
