@@ -12,7 +12,8 @@ NEMO = "https://github.com/NVIDIA-NeMo/RL"
 _FILE = r"(?:[\w.-]+/)+[\w.-]+\.(?:py|md|rst|yaml|sh)"
 # What a text of a definition names -> where it is. The first pattern that fits a place has it.
 _SOURCES: tuple[tuple[str, str], ...] = (
-    (r"(?P<text>https?://[^\s<>,;)]+[^\s<>,;).])", "{text}"),
+    # An address of this machine, as in an example, is no source.
+    (r"(?P<text>https?://(?!127\.|localhost)[^\s<>,;)]+[^\s<>,;).])", "{text}"),
     (r"(?P<text>arXiv (?P<id>\d{4}\.\d{4,5}))", "https://arxiv.org/abs/{id}"),
     (r"(?P<text>verl (?:issue |PR )?#(?P<id>\d+))", f"{VERL}/issues/{{id}}"),
     (rf"NeMo RL's (?P<text>(?P<id>{_FILE}))", f"{NEMO}/blob/main/{{id}}"),
