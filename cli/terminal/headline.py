@@ -34,7 +34,8 @@ def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
         """Escape a text; without `verbose` it is cut to a few lines."""
         return escape(text if verbose else shortened_to(text, width, lines))
 
-    grid.add_row("", brief(headline.summary, 6))
+    # Last stands what weights leave; where the verdict is open, `next` says more than the summary.
+    grid.add_row("", brief(headline.summary, 4 if headline.verdict == "inconclusive" else 6))
     for index, action in enumerate(headline.actions, 1):
         grid.add_row(f"{'do' if index == 1 else '':<9}{index}", _action(action, out.width))
     facts = headline.evidence if verbose else headline.evidence[:FACTS]
