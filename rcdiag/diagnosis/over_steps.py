@@ -327,10 +327,10 @@ def _sentence(
             return f"k3_kl spikes at step {onset} only"
         return f"k3_kl is large in steps {onset} to {ends} and falls back afterwards"
     if drift is not None:
-        before, after = drift.levels(k3)
-        if drift.at == 0 or after < before:
+        small, large = drift.levels(k3)
+        if drift.at == 0 or large < small:
             return _of_trend(k3)
-        return f"k3_kl grows from step {steps[_begins(drift)]} on ({before:.2g} to {after:.2g})"
+        return f"k3_kl grows from step {steps[_begins(drift)]} on ({small:.2g} to {large:.2g})"
     some = _large(k3)
     if some is not None and not moved:
         named = ", ".join(map(str, steps[some][:SHOWN])) + (", ..." if len(some) > SHOWN else "")
