@@ -84,11 +84,14 @@ def _within(
     part, of_part = y[begin:end], weight[begin:end]
     if len(part) < 2 * fewest:
         return []
-    jumps, bends = jump_gains(part, of_part, fewest), _bend_gains(part, of_part, fewest)
-    at = int(np.argmax(jumps))
-    # Two jumps one way are better told from a bend than the first of them alone.
-    sides = (slice(None, at), slice(at, None))
-    second = max(jump_gains(part[one], of_part[one], fewest).max(initial=0.0) for one in sides)
+    # A step of infinite or of 1e200 has no sum of squares: then nothing is gained.
+    with np.errstate(all="ignore"):
+        jumps = np.nan_to_num(jump_gains(part, of_part, fewest))
+        bends = np.nan_to_num(_bend_gains(part, of_part, fewest))
+        at = int(np.argmax(jumps))
+        # Two jumps one way are better told from a bend than the first of them alone.
+        sides = (slice(None, at), slice(at, None))
+        second = max(jump_gains(part[one], of_part[one], fewest).max(initial=0.0) for one in sides)
     creeps = bends.max() > jumps[at] + second
     gains = bends if creeps else jumps
     at = int(np.argmax(gains))

@@ -86,3 +86,12 @@ def test_a_jump_and_a_drift_are_no_noise() -> None:
 def test_steps_whose_errors_differ_by_more_than_float64_holds_have_no_change() -> None:
     """As where a step holds log-ratios of some thousand nats."""
     assert change_points(np.array([1.0, 8e5]), np.array([1e-6, 8e5]), 0.05, fewest=1) == []
+
+
+@pytest.mark.parametrize("step", [np.inf, -np.inf, 1e200])
+def test_a_step_beyond_sums_of_squares_is_no_error(step: float) -> None:
+    for place in (0, 5, 11):
+        y = np.zeros(12)
+        y[place] = step
+        assert isinstance(change_points(y, np.full(12, NOISE), 0.5, fewest=1), list)
+        assert isinstance(change_points(y[:2], np.full(2, NOISE), 0.5, fewest=1), list)
