@@ -89,7 +89,7 @@ def _within(
         jumps = np.nan_to_num(jump_gains(part, of_part, fewest))
         bends = np.nan_to_num(_bend_gains(part, of_part, fewest))
         at = int(np.argmax(jumps))
-        # Two jumps one way are better told from a bend than the first of them alone.
+        # A bend must fit better than two jumps, not than the larger of them alone.
         sides = (slice(None, at), slice(at, None))
         second = max(jump_gains(part[one], of_part[one], fewest).max(initial=0.0) for one in sides)
     creeps = bends.max() > jumps[at] + second

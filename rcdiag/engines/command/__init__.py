@@ -1,6 +1,6 @@
 """Any program scores: it reads a parquet of tokens and writes one with their log-probs.
 
-What a program is told and has to write stands in docs/scorers.md.
+The files that a program reads and writes are described in docs/scorers.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rcdiag.engines.command.engine import CommandEngine
 
 MODEL = "{model}"  # in `run=`: the policy's model
-# Options of other engines that a program is not told of.
+# Options of other engines that are not passed to a program.
 OF_THE_PROGRAM = ("adapter", "top_k", "lm_head", "matmul")
 UNSTATED = "unstated"  # the dtype of a program of which the user says nothing
 
