@@ -63,7 +63,7 @@ def test_drawings_of_a_pair_and_of_bounds_have_their_values_and_a_copy(seen, tab
 def test_one_tab_is_shown_and_a_link_leads_to_another(seen):
     assert seen.page.locator(".tab:visible").count() == 1
     seen.page.get_by_role("link", name="Ladder").click()
-    assert seen.page.locator("#ladder").is_visible()
+    seen.page.locator("#ladder").wait_for()  # the browser tells the page of a new address later
     assert not seen.page.locator("#diagnosis").is_visible()
     assert seen.page.locator("nav a[aria-current]").inner_text() == "Ladder"
 
