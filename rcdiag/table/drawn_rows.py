@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +10,8 @@ from rcdiag.table import schema as columns
 from rcdiag.table.arrow import as_numpy
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.stream import hashed
-from rcdiag.table.table import Table, TableFile
+from rcdiag.table.survey import number_groups
+from rcdiag.table.table import RowsOfTable, Table, TableFile
 from rcdiag.table.writer import TableWriter
 
 Numbers = NDArray[np.int64]
@@ -52,21 +51,15 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
                 for batch in table.batches(rows=inside):
                     writer.write(batch.table)
             first_row = sum(earlier.num_rows for earlier in files)
-            drawn = replace(
-                file,
-                num_rows=len(inside),
-                first_row=first_row,
-                converted=target,
-                drawn=inside,
-                start=file.first_row,
-            )
-            files.append(drawn)
+            origin = RowsOfTable(file.sources, table.for_workers(), inside)
+            files.append(TableFile(file.path, len(inside), first_row, target, file.url, origin))
     return Table(
         tuple(files),
         table.schema,
         {},
         scratch,
         table,
+        numbers,
         given_as=table.given_as,
         naming=table.naming,
     )
@@ -77,10 +70,8 @@ def _groups(table: Table) -> Numbers:
     if "group_id" not in table.schema.names:
         return np.arange(table.num_rows)
     hashes = np.concatenate([hashed(batch, "group_id") for batch in table.batches(["group_id"])])
-    _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
-    number = np.empty(len(first), np.int64)
-    number[np.argsort(first)] = np.arange(len(first))
-    return number[group]
+    keys, number_of = number_groups(hashes)
+    return number_of[np.searchsorted(keys, hashes)].astype(np.int64)
 
 
 def _drawn(groups: int, rows: int, all_rows: int, seed: int) -> Numbers:

@@ -21,9 +21,8 @@ from rcdiag.files import not_writable
 from rcdiag.results import JoinReport
 from rcdiag.table.opening import open_table
 from rcdiag.table.schema import FORMAT_VERSION, LOG_PROBS, column_setting, with_metadata
-from rcdiag.table.sources import SourceFile
 from rcdiag.table.survey import UniqueSampleIds
-from rcdiag.table.table import Table
+from rcdiag.table.table import RowsOfTable, Table
 
 NAMED = 10
 # Tokens behind a place where two sides part by which a token that one has more is told.
@@ -190,7 +189,7 @@ def _joined(
     joined = open_table(path)
     (file,) = joined.files
     sources = tuple(source for dump in dumps for source in dump.sources)
-    origin = JoinedOrigin(sources, dumps[0], places)
+    origin = RowsOfTable(sources, dumps[0].for_workers(), places)
     # Polars would write the metadata where Arrow does not look for it.
     noted = with_metadata(joined.schema, metadata)
     file = replace(file, path=sources[0].path, url=sources[0].url, converted=path, origin=origin)
@@ -214,18 +213,6 @@ def _first_difference(wrong: pl.LazyFrame, names: Sequence[str], report: JoinRep
         if place < len(longer) and follows == shorter[place : place + len(follows)]:
             return f"{text}, where {name} has token {longer[place]} and the other has not"
     return text
-
-
-class JoinedOrigin(Struct, frozen=True):
-    """Where each row of a joined table stands in the first of the tables that were joined."""
-
-    files: tuple[SourceFile, ...]
-    first: Table
-    rows: NDArray[np.int64]  # numbers in the first table, [rows]
-
-    def where(self, row: int) -> str:
-        """Return file and record of a row, as an error names them."""
-        return self.first.where(int(self.rows[row]))
 
 
 def _equal_columns(rows: pl.LazyFrame, twins: Mapping[str, str]) -> list[str]:
@@ -483,7 +470,7 @@ def _differing(table: Table, keys: Hashes, doubtful: Hashes) -> NDArray[np.bool_
     low = np.full(len(doubtful), np.iinfo(np.uint64).max, np.uint64)
     high = np.zeros(len(doubtful), np.uint64)
     for batch in table.batches(names):
-        own = keys[batch.first_row : batch.first_row + batch.table.num_rows]
+        own = keys[batch.numbers]
         at = np.minimum(np.searchsorted(doubtful, own), len(doubtful) - 1)
         rows = np.flatnonzero(doubtful[at] == own)
         if not len(rows):

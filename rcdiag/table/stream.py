@@ -98,11 +98,9 @@ def joined(parts: Sequence[RowBatch]) -> pa.Table:
 
 
 def whole(parts: Sequence[RowBatch]) -> RowBatch:
-    """Join the batches of one range into one batch; rows count in the file of the first.
-
-    A range that spans files would misname rows in errors, so check rows before joining them.
-    """
-    return RowBatch(joined(parts).combine_chunks(), parts[0].file, parts[0].row_in_file)
+    """Join the batches of one range into one batch."""
+    numbers = np.concatenate([part.numbers for part in parts])
+    return RowBatch(joined(parts).combine_chunks(), numbers, parts[0].dump)
 
 
 # Columns of a batch as arrays
@@ -155,7 +153,7 @@ def decode(batch: RowBatch, policies: Sequence[str] = ()) -> Trajectories:
         check_kept_ids(name, lists[name], response_ids, mask, batch.where)
     return Trajectories(
         first_row=batch.first_row,
-        rows=batch.rows,
+        rows=batch.numbers,
         response_ids=response_ids,
         mask=mask,
         prompt_ids=token_ids(batch, "prompt_ids") if "prompt_ids" in names else None,

@@ -100,10 +100,7 @@ def read_rows(dump: Table, numbers: Collection[int]) -> dict[int, dict[str, Any]
     """
     by_number: dict[int, dict[str, Any]] = {}
     for batch in dump.batches(rows=np.unique(np.array(list(numbers), np.int64))):
-        own = (
-            batch.first_row + np.arange(batch.table.num_rows) if batch.rows is None else batch.rows
-        )
-        by_number |= dict(zip(own.tolist(), batch.table.to_pylist(), strict=True))
+        by_number |= dict(zip(batch.numbers.tolist(), batch.table.to_pylist(), strict=True))
     return by_number
 
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 RowRange = tuple[int, int]  # first row and the row after the last, in the whole table
+# Runs of neighbouring rows that are cut out of a batch one by one.
+MOST_RUNS = 256
 
 
 class RowOrigin(Protocol):
@@ -72,6 +74,18 @@ class Origin:
         return f"{name}, {record} {int(numbers[row - self._starts[block]])}"
 
 
+class RowsOfTable(Struct, frozen=True):
+    """Rows that were joined or drawn stand where other tables have them."""
+
+    files: tuple[SourceFile, ...]
+    table: Table  # the first of those that were joined, or the one that was drawn from
+    rows: NDArray[np.int64]  # numbers in that table, [rows]
+
+    def where(self, row: int) -> str:
+        """Return file and record of a row, as an error names them."""
+        return self.table.where(int(self.rows[row]))
+
+
 class Conversion(Struct, frozen=True):
     """What became of a dump."""
 
@@ -100,19 +114,14 @@ class TableFile:
     first_row: int
     converted: Path | None = None  # its rows as parquet, where it is of another format
     url: str = ""  # what `path` is a copy of
-    # Where rows stood in the files that were given, where those are of another format.
+    # Where rows stood in the files that were given, where those are others.
     origin: RowOrigin | None = field(default=None, compare=False, repr=False)
-    # Where some rows are drawn: their numbers in the whole table that they are drawn from, [rows],
-    # and the number that the file's first row has there.
-    drawn: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
-    start: int = 0
     # Whether columns or types differ from the table's: those that the file lacks are null there.
     differs: bool = False
 
     def where(self, row: int) -> str:
         """Return file and row, as an error names them, of a row counted from this file's first."""
-        in_path = row if self.drawn is None else int(self.drawn[row]) - self.start
-        return f"{self.name}, row {in_path}" if self.origin is None else self.origin.where(in_path)
+        return f"{self.name}, row {row}" if self.origin is None else self.origin.where(row)
 
     @property
     def name(self) -> str:
@@ -132,48 +141,41 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Rows of one file in their order, with canonical column names."""
+    """Some rows of a table in their order, with canonical column names."""
 
     table: pa.Table
-    file: TableFile
-    row_in_file: int  # of the first row that was read
-    # Which of the rows that were read are in the table, from 0, ascending; None: all of them.
-    taken: NDArray[np.int64] | None = None
+    numbers: NDArray[np.int64]  # of the rows in the whole table, ascending, [rows]
+    dump: Table  # whose rows they are
 
     @property
     def first_row(self) -> int:
-        """Return the number of the first row in the whole table."""
-        return self.file.first_row + self.row_in_file
-
-    @property
-    def rows(self) -> NDArray[np.int64] | None:
-        """Return the numbers of the rows in the whole table; None where they follow each other."""
-        return None if self.taken is None else self.first_row + self.taken
+        """Return the number of the first row in the whole table; 0 where there is no row."""
+        return int(self.numbers[0]) if len(self.numbers) else 0
 
     def take(self, keep: NDArray[np.bool_]) -> RowBatch:
         """Return the rows where `keep` [rows] holds."""
         kept = np.flatnonzero(keep)
-        taken = kept if self.taken is None else self.taken[kept]
-        return RowBatch(self.table.take(kept), self.file, self.row_in_file, taken)
-
-    def take_runs(self, keep: NDArray[np.bool_]) -> RowBatch:
-        """Return the rows where `keep` [rows] holds, as `take` does, neighbours as a whole.
-
-        It is for a few rows: `take` imports all of Arrow's compute functions, 0.1 s.
-        """
-        edges = np.flatnonzero(np.diff(keep, prepend=False, append=False))
-        runs = [self.table.slice(at, end - at) for at, end in edges.reshape(-1, 2).tolist()]
-        kept = np.flatnonzero(keep)
-        taken = kept if self.taken is None else self.taken[kept]
-        return RowBatch(pa.concat_tables(runs).combine_chunks(), self.file, self.row_in_file, taken)
+        return RowBatch(_rows_at(self.table, kept), self.numbers[kept], self.dump)
 
     def slice(self, start: int, stop: int) -> RowBatch:
-        return RowBatch(self.table.slice(start, stop - start), self.file, self.row_in_file + start)
+        table = self.table.slice(start, stop - start)
+        return RowBatch(table, self.numbers[start:stop], self.dump)
 
     def where(self, row: int) -> str:
         """Return file and row, as an error names them."""
-        offset = row if self.taken is None else int(self.taken[row])
-        return self.file.where(self.row_in_file + offset)
+        return self.dump.where(int(self.numbers[row]))
+
+
+def _rows_at(table: pa.Table, places: NDArray[np.integer]) -> pa.Table:
+    """Return the rows at some places, ascending; neighbours are cut out as a whole.
+
+    Arrow's `take`, which imports all of its compute functions (0.1 s), is for many runs of them.
+    """
+    runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
+    if len(runs) > MOST_RUNS:
+        return table.take(places)
+    parts = [table.slice(int(run[0]), len(run)) for run in runs if len(run)]
+    return pa.concat_tables(parts).combine_chunks() if len(parts) > 1 else (parts or [table[:0]])[0]
 
 
 class RowGroupOfTable(NamedTuple):
@@ -193,6 +195,8 @@ class Table:
     renames: Mapping[str, str]  # canonical name -> name in the file
     scratch: Scratch | None = field(default=None, compare=False)
     drawn_from: Table | None = None  # the table that has more rows, where some of them are drawn
+    # The numbers of drawn rows in that table, [rows].
+    drawn: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
     given_as: tuple[str, ...] = field(default=(), compare=False)  # the sources, in a user's words
     # Values that the user gave for all rows, which the files do not hold.
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -292,16 +296,16 @@ class Table:
 
     def where(self, row: int) -> str:
         """Return file and row, as an error names them, of a row of the whole table."""
-        file = self._file_of(row)
+        file = self.file_of(row)
         return file.where(row - file.first_row)
+
+    def file_of(self, row: int) -> TableFile:
+        """Return the file that holds a row of the whole table."""
+        return next(file for file in self.files if row < file.first_row + file.num_rows)
 
     def number(self, row: int) -> int:
         """Return the number of a row in the table that the user named, where rows are drawn."""
-        file = self._file_of(row)
-        return row if file.drawn is None else int(file.drawn[row - file.first_row])
-
-    def _file_of(self, row: int) -> TableFile:
-        return next(file for file in self.files if row < file.first_row + file.num_rows)
+        return row if self.drawn is None else int(self.drawn[row])
 
     def require(self, *names: str) -> None:
         """Refuse a table that lacks one of the columns, and name all that it lacks."""
@@ -376,26 +380,19 @@ class Table:
                 own = own[: np.searchsorted(own, file.num_rows)]
             if own is not None and not len(own):
                 continue
-            for record, inside in self._records(file, wanted, own):
-                numbers = file.first_row + inside  # in the whole table
-
-                def where(row: int, numbers: NDArray[np.int64] = numbers) -> str:
-                    return self.where(int(numbers[row]))
-
-                table = pa.Table.from_batches([record])
+            for table, inside in self._read(file, wanted, own):
+                numbers = file.first_row + inside
                 table = table.rename_columns([back.get(name, name) for name in table.column_names])
                 if self.given:
                     table = given_values.filled(table, self.given, numbers)
-                table = columns.with_versions_as_numbers(table.select(wanted))
-                table = columns.with_steps_as_numbers(table, where)
-                if len(inside) == inside[-1] - inside[0] + 1:
-                    yield RowBatch(table, file, int(inside[0]))
-                else:
-                    yield RowBatch(table, file, 0, inside)
+                batch = RowBatch(table.select(wanted), numbers, self)
+                table = columns.with_versions_as_numbers(batch.table)
+                table = columns.with_steps_as_numbers(table, batch.where)
+                yield replace(batch, table=table)
 
-    def _records(
+    def _read(
         self, file: TableFile, names: Sequence[str], rows: NDArray[np.int64] | None
-    ) -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
+    ) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
         """Yield rows of a file, by its own names, with their numbers in it, [rows].
 
         They are `rows`, ascending, and of the row groups those are read that hold one of them;
@@ -411,26 +408,20 @@ class Table:
         in_groups, groups = None, None
         if rows is not None:
             bounds = np.cumsum([0, *(group.num_rows for group in row_groups_of(file.parquet))])
-            group_of = np.searchsorted(bounds, rows, side="right") - 1
-            groups = np.unique(group_of).tolist()
-            parts = [np.arange(bounds[one], bounds[one + 1]) for one in groups]
-            in_groups = np.concatenate(parts)
+            groups = np.unique(np.searchsorted(bounds, rows, side="right") - 1).tolist()
+            in_groups = np.concatenate([np.arange(bounds[n], bounds[n + 1]) for n in groups])
         read = 0
         for record in read_rows_of(file.parquet, stored, self._tokens, groups):
             here, read = slice(read, read + record.num_rows), read + record.num_rows
             numbers = np.arange(here.start, here.stop) if in_groups is None else in_groups[here]
+            table = pa.Table.from_batches([record])
             if file.differs:
-                (record,) = columns.conformed(pa.Table.from_batches([record]), own).to_batches()
+                table = columns.conformed(table, own)
             if rows is not None and len(numbers):
                 inside = rows[slice(*np.searchsorted(rows, (numbers[0], numbers[-1] + 1)))]
-                picked = np.searchsorted(numbers, inside)
-                numbers = inside
-                # Runs of neighbours are taken as a whole; one run is not copied.
-                runs = np.split(picked, np.flatnonzero(np.diff(picked) > 1) + 1)
-                taken = [record.slice(run[0], len(run)) for run in runs if len(run)]
-                record = pa.concat_batches(taken) if len(taken) > 1 else (taken or [record])[0]
+                table, numbers = _rows_at(table, np.searchsorted(numbers, inside)), inside
             if len(numbers):
-                yield record, numbers
+                yield table, numbers
 
     @property
     def response_tokens(self) -> int:

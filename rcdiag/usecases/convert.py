@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from msgspec.structs import replace
 
 from rcdiag.results import ConvertResult
@@ -71,9 +70,10 @@ def _check_parquet(table: Table, kind: Reader, target: Path, progress: Progress)
         if table.naming.padding is not None:
             dump.notes.change(table.naming.padding.sentence())
         for batch in table.batches():
-            numbers = batch.row_in_file + np.arange(batch.table.num_rows)
+            file = table.file_of(batch.first_row)
+            numbers = batch.numbers - file.first_row
             for record in batch.table.combine_chunks().to_batches():
-                yield Rows(record, cast(Path, batch.file.path), numbers[: record.num_rows])
+                yield Rows(record, cast(Path, file.path), numbers[: record.num_rows])
                 numbers = numbers[record.num_rows :]
 
     made = convert_files(

@@ -92,12 +92,9 @@ class SequenceReader(Struct, kw_only=True):
 
     def _held(self, rows: NDArray[np.int64]) -> Iterator[RowBatch]:
         for batch in self.held:
-            first, numbers = batch.first_row, batch.rows
-            if numbers is None:
-                numbers = np.arange(first, first + batch.table.num_rows)
-            keep = np.isin(numbers, rows)
+            keep = np.isin(batch.numbers, rows)
             if keep.any():
-                yield batch.take_runs(keep)
+                yield batch.take(keep)
 
     def _from_files(self, rows: NDArray[np.int64]) -> Iterator[RowBatch]:
         """Yield rows, with all that is shown of them, from the row groups that hold them."""

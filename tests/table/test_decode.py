@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +14,7 @@ from rcdiag.table.opening import open_table
 from rcdiag.table.readers.parquet import MAX_ROWS_PER_BATCH, rows_per_batch
 from rcdiag.table.stream import columns_needed, decode
 from rcdiag.table.survey import read_groups_and_rewards
-from rcdiag.table.table import RowBatch, TableFile
+from rcdiag.table.table import RowBatch, Table, TableFile
 from rcdiag.table.token_batch import sampled_tokens
 from tests.builders import arrow_table, first_batch, write_table
 
@@ -22,8 +24,12 @@ LOG_PROBS = [[-1.0, -2.0], [], [-3.0, -0.5, 0.0]]
 
 def batch_of(tmp_path, **columns) -> RowBatch:
     """In memory, so that Arrow's own layouts arrive as they are."""
-    table = arrow_table(**columns)
-    return RowBatch(table, TableFile(tmp_path / "a.parquet", table.num_rows, 0), 0)
+    return in_memory(arrow_table(**columns), tmp_path / "a.parquet")
+
+
+def in_memory(table: pa.Table, path: Path) -> RowBatch:
+    dump = Table((TableFile(path, table.num_rows, 0),), table.schema, {})
+    return RowBatch(table, np.arange(table.num_rows), dump)
 
 
 def test_columns_become_flat_arrays(tmp_path):
@@ -124,6 +130,17 @@ def test_a_slice_of_a_batch_keeps_its_row_numbers(tmp_path):
     assert batch.where(1).endswith("row 2")
 
 
+@pytest.mark.parametrize("every", [2, 1000])
+def test_rows_are_taken_with_their_numbers(tmp_path, every):
+    """Few runs of neighbours are cut out as a whole, many are taken one by one."""
+    rows = np.arange(3000)
+    batch = batch_of(tmp_path, response_ids=[[row] for row in rows.tolist()]).slice(5, 3000)
+    some = batch.take(batch.numbers % every == 0)
+    assert some.numbers.tolist() == rows[(rows >= 5) & (rows % every == 0)].tolist()
+    assert decode(some).response_ids.values.tolist() == some.numbers.tolist()
+    assert some.where(1).endswith(f"row {some.numbers[1]}")
+
+
 def test_masked_values_are_ignored_whatever_they_are(tmp_path):
     garbage = [[-1.0, np.nan], [], [np.inf, 1e30, -2.0]]
     mask = [[1, 0], [], [0, 0, 1]]
@@ -209,7 +226,7 @@ def test_a_signalling_nan_is_read_without_a_warning(tmp_path):
             "old_log_probs": values,
         }
     )
-    batch = RowBatch(table, TableFile(tmp_path / "a.parquet", 1, 0), 0)
+    batch = in_memory(table, tmp_path / "a.parquet")
     assert np.isnan(decode(batch, ("rollout", "old")).log_probs["old"]).all()
 
 

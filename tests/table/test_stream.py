@@ -60,16 +60,16 @@ def test_no_range_reads_nothing(dump):
 
 def test_parts_of_a_range_know_their_files_and_rows(dump):
     (parts,) = read_chunks(dump, [(9, 12)])
-    places = [(part.file.path.stem, part.row_in_file) for part in parts]
-    assert places == [("a", 9), ("b", 0), ("c", 0)]
+    places = ["a.parquet, row 9", "b.parquet, row 0", "c.parquet, row 0"]
+    assert [part.where(0).rpartition("/")[2] for part in parts] == places
     assert [part.first_row for part in parts] == [9, 10, 11]
-    assert whole(parts).first_row == 9
+    assert [whole(parts).where(row).rpartition("/")[2] for row in range(3)] == places
     assert whole(parts).table.num_rows == 3
 
 
 def test_a_range_that_starts_with_a_file_has_no_part_of_the_file_before(dump):
     _, parts = read_chunks(dump, [(0, 10), (10, 12)])
-    assert [(part.file.path.stem, part.table.num_rows) for part in parts] == [("b", 1), ("c", 1)]
+    assert [(part.first_row, part.table.num_rows) for part in parts] == [(10, 1), (11, 1)]
 
 
 def test_trajectories_are_all_rows_with_the_wanted_policies(dump):
