@@ -129,14 +129,8 @@ class _Pass(Struct):
             self.rows_with[name] = self.rows_with.get(name, 0) + table.num_rows
         lengths = checked_lengths(table, rows)
         given = given_values.of_all_rows(self.given)
-        for name, value in given.items():
-            if given_values.column_of(name) in table.column_names and name != "group_size":
-                row = given_values.contradiction(table, name, value)
-                if row is not None:
-                    own = table[name][row].as_py()
-                    raise given_values.refusal(rows.where(row), name, value, own)
-        fills = {name: value for name, value in given.items() if name != "group_size"}
-        table = given_values.filled(table, fills, np.arange(table.num_rows))
+        given_values.check_agreement(table, given, rows.where)
+        table = given_values.filled(table, given, np.arange(table.num_rows))
         table = self._watched(table, lengths, rows.file)
         table = self.grouping.add_to(table, rows)
         self._count_lacking(table, rows)

@@ -92,8 +92,8 @@ def _setting(name: str, value: Any) -> str:
 
 
 def of_all_rows(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given values that hold for every row: all but the choice of a reward."""
-    return {name: value for name, value in given.items() if name != REWARD_KEY}
+    """Return the given values that hold for every row: no choice of a reward or size of groups."""
+    return {name: value for name, value in given.items() if name not in (REWARD_KEY, GROUP_SIZE)}
 
 
 def check_choices(given: Mapping[str, Any], read_by: Sequence[str], dump: str) -> None:
@@ -142,33 +142,37 @@ def filled(table: pa.Table, given: Mapping[str, Any], numbers: NDArray[np.intege
     return table
 
 
-def contradiction(table: pa.Table, name: str, value: Any) -> int | None:
-    """Return the first row whose own value is another than the given one; None where none is."""
+def check_agreement(table: pa.Table, given: Mapping[str, Any], where: Callable[[int], str]) -> None:
+    """Refuse rows whose own value is another than the given one; `where` names a row.
+
+    Sizes of prompt groups show only in the whole table: `check_group_sizes`.
+    """
+    for name, value in given.items():
+        if name != GROUP_SIZE and name in table.column_names:
+            others = _other_values(table[name], value)
+            if len(others):
+                row = int(others[0])
+                raise RcdiagError(
+                    f"{where(row)}: `{name}` is {table[name][row].as_py()}, but "
+                    f"{_setting(name, value)} is given",
+                    hint="a value is given only where the dump has none; leave it away",
+                )
+
+
+def _other_values(column: pa.ChunkedArray, value: Any) -> NDArray[np.integer]:
+    """Return the rows of a column that hold another value, ascending; null is none."""
     import pyarrow.compute as pc
 
-    column = table[column_of(name)]
     if is_list(column.type):
         lengths = lengths_of(column)
-        owner = np.repeat(np.arange(len(lengths)), lengths)
-        differ = as_numpy(pc.not_equal(pc.list_flatten(column), value)).astype(bool)
-        rows = owner[differ]
-    elif pt.is_floating(column.type):
+        differ = as_numpy(pc.not_equal(pc.list_flatten(column), value)).astype(np.bool_)
+        return np.repeat(np.arange(len(lengths)), lengths)[differ]
+    if pt.is_floating(column.type):
         own = as_numpy(column).astype(np.float64)
-        rows = np.flatnonzero(~(np.isclose(own, value, rtol=1e-6) | np.isnan(own)))
-    elif pt.is_integer(column.type) and isinstance(value, (int, float)):
-        rows = np.flatnonzero(as_numpy(pc.fill_null(pc.not_equal(column, value), False)))
-    else:
-        own_text = column.cast(pa.string())
-        rows = np.flatnonzero(as_numpy(pc.fill_null(pc.not_equal(own_text, str(value)), False)))
-    return int(rows[0]) if len(rows) else None
-
-
-def refusal(where: str, name: str, value: Any, own: Any) -> RcdiagError:
-    """Return the error for a dump that has a given column with another value."""
-    return RcdiagError(
-        f"{where}: `{name}` is {own}, but {_setting(name, value)} is given",
-        hint="a value is given only where the dump has none; leave it away",
-    )
+        return np.flatnonzero(~(np.isclose(own, value, rtol=1e-6) | np.isnan(own)))
+    if not (pt.is_integer(column.type) and isinstance(value, (int, float))):
+        column, value = column.cast(pa.string()), str(value)
+    return np.flatnonzero(as_numpy(pc.fill_null(pc.not_equal(column, value), False)))
 
 
 def check_group_sizes(sizes: NDArray[np.integer], size: int, source: str) -> None:

@@ -132,17 +132,11 @@ def open_rows(
             hint="give a path, a data frame, an Arrow table, or a mapping of columns; a list holds "
             "paths, or rows that are mappings, so that several frames are concatenated first",
         )
-    values = given_values.read_given(given)
     scratch = Scratch()
     path = scratch.path / "000000.parquet"
-    file = SourceFile(path, name)
     write_rows(rows, name, path)
-    try:
-        table = _table(name, Copies(PARQUET, [file]), renames or {}, needed)
-    except RcdiagError as error:
-        raise with_urls(error, [file]) from error
-    scratch.others = () if table.scratch is None else (table.scratch,)
-    return _with_given(_without_absent(replace(table, scratch=scratch)), values)
+    part = SourceFiles(name, PARQUET, (SourceFile(path, name),), scratch)
+    return open_parts([part], renames, needed, given)
 
 
 def _without_absent(table: Table) -> Table:
@@ -168,35 +162,24 @@ def _with_given(table: Table, given: Mapping[str, Any]) -> Table:
     if not given:
         return table
     given_values.check_choices(given, (), table.name)
-    schema = table.schema
+    schema, values = table.schema, given_values.of_all_rows(given)
+    if recorded := [name for name in values if name in schema.names]:
+        for batch in table.batches(recorded):
+            given_values.check_agreement(batch.table, values, batch.where)
+    size = given.get(given_values.GROUP_SIZE)
+    if size is not None and "group_id" in schema.names:
+        counts: Counter[Any] = Counter()
+        for batch in table.batches(["group_id"]):
+            counts.update(batch.table["group_id"].to_pylist())
+        given_values.check_group_sizes(np.array(list(counts.values())), size, table.name)
+    elif size is not None:
+        given_values.check_divisible(table.num_rows, size, table.name)
     for name, value in given.items():
         column = given_values.column_of(name)
-        if column in schema.names:
-            _check_agreement(table, name, value)
-        elif name == given_values.GROUP_SIZE:
-            given_values.check_divisible(table.num_rows, value, table.name)
-            schema = schema.append(pa.field(column, pa.int64()))
-        else:
+        if column not in schema.names:
             schema = schema.append(pa.field(column, given_values.type_of(name, value)))
     metadata = {**table.metadata, "given": {**table.metadata.get("given", {}), **given}}
     return replace(table, schema=columns.with_metadata(schema, metadata), given=given)
-
-
-def _check_agreement(table: Table, name: str, value: Any) -> None:
-    """Refuse a given value that rows of a table contradict."""
-    column = given_values.column_of(name)
-    if name == given_values.GROUP_SIZE:
-        counts: Counter[Any] = Counter()
-        for batch in table.batches([column]):
-            counts.update(batch.table[column].to_pylist())
-        given_values.check_group_sizes(np.array(list(counts.values())), value, table.name)
-        return
-    for batch in table.batches([column]):
-        row = given_values.contradiction(batch.table, name, value)
-        if row is not None:
-            raise given_values.refusal(
-                batch.where(row), name, value, batch.table[column][row].as_py()
-            )
 
 
 def _table(source: str, copies: Copies, renames: Mapping[str, str], needed: Sequence[str]) -> Table:

@@ -10,7 +10,7 @@ import fnmatch
 import glob
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -155,53 +155,45 @@ def find_files(source: str, format: str | None = None) -> SourceFiles:
     `format` names the reader, and then a folder's files are those with the reader's patterns.
     """
     chosen = None if format is None else READERS.find(format, "format")
-    scratch = None
-    if is_url(source):
-        in_place = _in_place(source, chosen)
-        if in_place is not None:
-            return in_place
-        scratch = Scratch()
-        readers = _asked(chosen)
-        more = {name for reader in readers for name in reader.beside}
-        copies, folder = copy_files(
-            source,
-            lambda name: _fits(unpacked_name(name), readers) or name.rpartition("/")[2] in more,
-            scratch.path,
-            lambda name: [
-                other for each in readers if _fits(name, [each]) for other in each.beside
-            ],
-        )
-        urls: dict[AnyFile, str] = {path: url for path, url in copies}
-    else:
+    if not is_url(source):
         named, folder = _named(local_path(source))
-        urls = dict.fromkeys(named, "")
-    urls = {seen_through(path): url for path, url in urls.items()}
+        return _known(source, dict.fromkeys(named, ""), folder, chosen)
+    readers = _asked(chosen)
+    in_place = files_in_place(source, lambda name: _fits(name, readers))
+    if in_place is not None and all(Peek(file).head.startswith(MAGIC) for file in in_place[0]):
+        remote, folder = in_place
+        found = _known(source, {file: str(file) for file in remote}, folder, chosen)
+        if found.reader.read is None:  # files of another format are copied here
+            return found
+    scratch = Scratch()
+    more = {name for reader in readers for name in reader.beside}
+    copies, folder = copy_files(
+        source,
+        lambda name: _fits(unpacked_name(name), readers) or name.rpartition("/")[2] in more,
+        scratch.path,
+        lambda name: [other for each in readers if _fits(name, [each]) for other in each.beside],
+    )
+    return _known(source, dict(copies), folder, chosen, scratch)
+
+
+def _known(
+    source: str,
+    found: Mapping[Any, str],
+    folder: bool,
+    chosen: Reader | None,
+    scratch: Scratch | None = None,
+) -> SourceFiles:
+    """Return the files of one format among those that were `found`, each with its URL.
+
+    `folder` says that they are all those below a folder, of which some may be none of the dump.
+    """
+    urls: dict[AnyFile, str] = {seen_through(path): url for path, url in found.items()}
     pick = _of_folder if folder else _of_names
     reader, paths = pick(source, list(urls), chosen, urls)
     files = tuple(SourceFile(path, urls[path]) for path in sorted(paths, key=reader.order))
     known = set(paths)
     left = [path.name for path in urls if path not in known and _fits(path.name, [reader])]
     return SourceFiles(source, reader, files, scratch, tuple(left) if folder else ())
-
-
-def _in_place(source: str, chosen: Reader | None) -> SourceFiles | None:
-    """Return the files of a URL that are read where they are, of the table's own format.
-
-    None where they must be copied here, as those of another format are.
-    """
-    found = files_in_place(source, lambda name: _fits(name, _asked(chosen)))
-    if found is None:
-        return None
-    files, folder = found
-    if not all(Peek(file).head.startswith(MAGIC) for file in files):
-        return None
-    pick = _of_folder if folder else _of_names
-    urls: dict[AnyFile, str] = {file: str(file) for file in files}
-    reader, paths = pick(source, files, chosen, urls)
-    if reader.read is not None:
-        return None
-    ordered = sorted(paths, key=reader.order)
-    return SourceFiles(source, reader, tuple(SourceFile(path, str(path)) for path in ordered))
 
 
 def check_remote(sources: Sequence[str], format: str | None = None) -> None:

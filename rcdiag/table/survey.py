@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.table.arrow import as_numpy
 from rcdiag.table.kept_ids import by_row, check_all_recorded
-from rcdiag.table.readers.footer import RowGroup
 from rcdiag.table.readers.parquet import open_parquet, read_whole, row_groups_of
 from rcdiag.table.schema import KEPT_IDS
 from rcdiag.table.stream import columns_needed, decode, floats, hashed, token_ids
@@ -168,47 +167,34 @@ def unobserved(table: Table, policies: Sequence[str]) -> Unobserved:
 def all_null(table: Table, column: str) -> bool:
     """Tell whether no row of a table has a value of a column of lists."""
     own = table.renames.get(column, column)
-    for file in table.files:
-        if own not in open_parquet(file.parquet).schema_arrow.names:
-            continue
-        for group in row_groups_of(file.parquet):
-            nulls, values = _nulls_and_values(group, own)
-            if nulls is not None and nulls != values:  # the footer says that rows have values
-                return False
-    return len(_null_rows(table, column)) == table.num_rows
+    groups = (group for file in table.files for group in row_groups_of(file.parquet))
+    chunks = (chunk for group in groups for chunk in group.columns if chunk.column == own)
+    if any(chunk.null_count not in (None, chunk.num_values) for chunk in chunks):
+        return False  # a footer says that rows have values
+    nulls = (part for file in table.files for part in _nulls_of(file, own))
+    return all(len(rows) == end - first for first, end, rows in nulls)
 
 
 def _null_rows(table: Table, column: str) -> NDArray[np.int64]:
     """Return the rows of a table whose value of a column is null, ascending."""
     own = table.renames.get(column, column)
-    parts = [file.first_row + rows for file in table.files for rows in _null_rows_of(file, own)]
-    return np.concatenate(parts)
+    return np.concatenate([rows for file in table.files for *_, rows in _nulls_of(file, own)])
 
 
-def _null_rows_of(file: TableFile, column: str) -> Iterator[NDArray[np.int64]]:
-    """Yield the rows of each row group of a file whose value of a column is null."""
-    parquet = open_parquet(file.parquet)
-    if column not in parquet.schema_arrow.names:
-        yield np.arange(file.num_rows)
-        return
-    first = 0
-    for number, group in enumerate(row_groups_of(file.parquet)):
-        if _nulls_and_values(group, column)[0] != 0:  # else the footer says that there are none
-            values = read_whole(file.parquet, [column], number)[column]
-            yield first + np.flatnonzero(as_numpy(values.is_null()))
-        first += group.num_rows
-    yield np.empty(0, np.int64)
+def _nulls_of(file: TableFile, column: str) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+    """Yield each row group's first row, the row after its last, and its rows that are null.
 
-
-def _nulls_and_values(group: RowGroup, column: str) -> tuple[int | None, int]:
-    """Return how many entries of a column are null or empty lists, and all of them.
-
-    The first is None where the footer does not say it.
+    Rows are counted over the whole table. Where the footer says that none is null none is read.
     """
-    for chunk in group.columns:
-        if chunk.path == column or chunk.path.startswith(f"{column}."):
-            return chunk.null_count, chunk.num_values
-    return None, 0
+    first = file.first_row
+    recorded = column in open_parquet(file.parquet).schema_arrow.names
+    for number, group in enumerate(row_groups_of(file.parquet)):
+        null = np.full(group.num_rows, not recorded)
+        if recorded and any(c.null_count != 0 for c in group.columns if c.column == column):
+            values = read_whole(file.parquet, [column], number)[column]
+            null = as_numpy(values.is_null())
+        yield first, first + group.num_rows, first + np.flatnonzero(null)
+        first += group.num_rows
 
 
 # Sizes, and rows that no model can have read
