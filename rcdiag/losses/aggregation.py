@@ -78,6 +78,12 @@ def row_mean(batch: LossBatch, which: Denominator) -> Tensor:
     return (1.0 / (batch.kept_counts + EPSILON))[batch.rows]
 
 
+def counted_row_mean(batch: LossBatch, which: Denominator) -> Tensor:
+    """Return 1 / T for the row's T tokens; rejected ones count but under denominator `kept`."""
+    counts = batch.kept_counts if which == "kept" else batch.lengths.double()
+    return (1.0 / counts.clamp(min=1))[batch.rows]
+
+
 def prompt_mean(batch: LossBatch, which: Denominator) -> Tensor:
     """Return 1 / T for the T tokens of all responses to the token's prompt, 1 at least."""
     counted = batch.kept.double()

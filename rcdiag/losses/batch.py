@@ -50,6 +50,15 @@ class LossBatch(Struct, frozen=True, eq=False):
         zeros = values.new_zeros(len(self.lengths))
         return zeros.index_add(0, self.rows, values)
 
+    def row_means(self, values: Tensor) -> Tensor:
+        """Return the mean of `values` [tokens] over each row, [rows]; 0 where it has none."""
+        return self.row_sums(values.double()) / self.lengths.clamp(min=1)
+
+    def kept_row_means(self, values: Tensor) -> Tensor:
+        """Return the same over the tokens that are not rejected, [rows]."""
+        kept = values.where(self.kept, values.new_zeros(()))
+        return self.row_sums(kept) / self.kept_counts.clamp(min=1)
+
     @property
     def kept_counts(self) -> Tensor:
         """Return the tokens of each row that are not rejected, [rows]."""

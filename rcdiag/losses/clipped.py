@@ -6,6 +6,8 @@ IS weights are applied later. The code follows core_algos.py of verl 0.9.1.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from rcdiag.losses.batch import EPSILON, LossBatch, TokenLosses
 from rcdiag.losses.policy_loss import CLIPPED_TO, SYMBOLS, VERL_FILE, WITHIN_20, PolicyLoss
 from rcdiag.losses.settings import (
@@ -13,6 +15,7 @@ from rcdiag.losses.settings import (
     CLIP_HIGH,
     CLIP_LOW,
     CLIP_RANGE,
+    PPO_SETTINGS,
     LossSetting,
     LossSettings,
     above_one,
@@ -28,9 +31,15 @@ def bounded_log_ratio(tokens: LossBatch) -> Tensor:
     return tokens.log_ratio.clamp(-BOUND, BOUND)
 
 
-def clip_ratio(ratio: Tensor, settings: LossSettings) -> Tensor:
-    """Return the ratio within [1 - clip_low, 1 + clip_high]; clip-higher raises the upper alone."""
-    return ratio.clamp(1.0 - settings.value(CLIP_LOW), 1.0 + settings.value(CLIP_HIGH))
+def clip_ratio(
+    ratio: Tensor, settings: LossSettings, clip: tuple[LossSetting, LossSetting] = CLIP_RANGE
+) -> Tensor:
+    """Return the ratio within [1 - clip_low, 1 + clip_high]; clip-higher raises the upper alone.
+
+    `clip` are both ends, where their defaults are others than PPO's.
+    """
+    low, high = clip
+    return ratio.clamp(1.0 - settings.value(low), 1.0 + settings.value(high))
 
 
 def ppo(ratio: Tensor, advantages: Tensor, settings: LossSettings) -> tuple[Tensor, Tensor]:
@@ -40,10 +49,15 @@ def ppo(ratio: Tensor, advantages: Tensor, settings: LossSettings) -> tuple[Tens
     return free.maximum(clipped), clipped > free
 
 
-def dual_clip(losses: Tensor, advantages: Tensor, bound: float) -> tuple[Tensor, Tensor]:
-    """Return min(losses, -A bound) where A < 0, and where it binds; [tokens]. arXiv 1912.09729."""
-    ceiling = -advantages * bound
+def dual_clip(losses: Tensor, advantages: Tensor, settings: LossSettings) -> tuple[Tensor, Tensor]:
+    """Return min(losses, -A clip_c) where A < 0, and where it binds; [tokens]. arXiv 1912.09729.
+
+    Where `clip_c` is off the losses stay and nothing binds.
+    """
     negative = advantages < 0
+    if (bound := settings.value(CLIP_C)) is None:
+        return losses, negative.new_zeros(negative.shape)
+    ceiling = -advantages * above_one(bound)
     limited = ceiling.minimum(losses).where(negative, losses)
     return limited, (losses > ceiling) & negative
 
@@ -52,7 +66,8 @@ def vanilla(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return PPO with dual clip on each token's ratio. In bypass mode `old` is the rollout's."""
     log_ratio = bounded_log_ratio(tokens)
     losses, clipped = ppo(log_ratio.exp(), tokens.advantages, settings)
-    losses, lower = dual_clip(losses, tokens.advantages, above_one(dual_clip_bound(settings)))
+    dual_clip_bound(settings)  # verl cannot turn it off
+    losses, lower = dual_clip(losses, tokens.advantages, settings)
     logged = {"pg_clipfrac": clipped, "ppo_kl": -log_ratio, "pg_clipfrac_lower": lower}
     return TokenLosses(losses, logged)
 
@@ -67,8 +82,24 @@ VANILLA = PolicyLoss(
     direction="minimised; in bypass mode old is the rollout's",
     source=f"arXiv 1707.06347, 1912.09729; {VERL_FILE}, loss_mode vanilla",
     function=vanilla,
-    settings=(*CLIP_RANGE, CLIP_C),
+    settings=PPO_SETTINGS,
     see=("ppo_clip", "clip_low", "clip_c", "actor/pg_clipfrac"),
+)
+
+
+def single_clip(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return PPO without dual clip on each token's ratio, which is not bounded before the clip."""
+    losses, _ = ppo(tokens.log_ratio.exp(), tokens.advantages, settings)
+    return TokenLosses(losses, {})
+
+
+# That of trainers whose PPO has no dual clip, and who log nothing of it.
+SINGLE_CLIP = replace(
+    VANILLA,
+    says="PPO on the ratio of each token, without dual clip.",
+    formula=f"max(-A r, -A clip(r)); {CLIPPED_TO}; {SYMBOLS}",
+    function=single_clip,
+    settings=CLIP_RANGE,
 )
 
 
@@ -78,7 +109,7 @@ def gspo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     The gradient of s flows only through the token's own log-prob: d s / d current = s.
     """
     log_ratio = tokens.log_ratio.detach()
-    means = tokens.row_sums(log_ratio) / tokens.lengths.clamp(min=1)
+    means = tokens.row_means(log_ratio)
     log_s = tokens.current - tokens.current.detach() + means[tokens.rows]
     losses, clipped = ppo(log_s.clamp(max=10.0).exp(), tokens.advantages, settings)
     never = clipped.new_zeros(clipped.shape)
@@ -138,15 +169,20 @@ TAU_NEG = LossSetting(
 )
 
 
-def sapo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -A sigmoid(tau (ratio - 1)) 4 / tau. arXiv 2511.20347.
+def soft_gate(ratio: Tensor, advantages: Tensor, settings: LossSettings) -> Tensor:
+    """Return sigmoid(tau (ratio - 1)) 4 / tau, [tokens]; tau is tau_pos where A > 0, else tau_neg.
 
-    tau is tau_pos where A > 0, else tau_neg.
+    arXiv 2511.20347.
     """
+    positive = ratio.new_full(ratio.shape, settings.value(TAU_POS))
+    tau = positive.where(advantages > 0, settings.value(TAU_NEG))
+    return (tau * (ratio - 1.0)).sigmoid() * 4.0 / tau
+
+
+def sapo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
+    """Return -A times the soft gate of the ratio."""
     log_ratio = bounded_log_ratio(tokens)
-    positive = log_ratio.new_full(log_ratio.shape, settings.value(TAU_POS))
-    tau = positive.where(tokens.advantages > 0, settings.value(TAU_NEG))
-    losses = -tokens.advantages * (tau * (log_ratio.exp() - 1.0)).sigmoid() * 4.0 / tau
+    losses = -tokens.advantages * soft_gate(log_ratio.exp(), tokens.advantages, settings)
     never = losses.new_zeros(losses.shape)
     return TokenLosses(
         losses, {"pg_clipfrac": never, "ppo_kl": -log_ratio, "pg_clipfrac_lower": never}

@@ -10,10 +10,9 @@ from rcdiag.losses.batch import EPSILON, LossBatch, TokenLosses
 from rcdiag.losses.clipped import bounded_log_ratio
 from rcdiag.losses.policy_loss import SYMBOLS, VERL_FILE, WITHIN_20, PolicyLoss
 from rcdiag.losses.settings import (
-    CLIP_C,
     CLIP_HIGH,
     CLIP_LOW,
-    CLIP_RANGE,
+    PPO_SETTINGS,
     LossSettings,
     dual_clip_bound,
 )
@@ -43,7 +42,7 @@ DPPO_TV = PolicyLoss(
     f"-clip_low, else 0; p current, q old, c = clip_c = 3, 0.2 and 0.2; {SYMBOLS}, {WITHIN_20}",
     source=f"arXiv 2602.04879; {VERL_FILE}, loss_mode dppo_tv",
     function=dppo_tv,
-    settings=(*CLIP_RANGE, CLIP_C),
+    settings=PPO_SETTINGS,
     see=("dppo_kl", "clip_c"),
 )
 
@@ -78,6 +77,6 @@ DPPO_KL = PolicyLoss(
     f"side of q; 0.2 and 0.2 nats, c = clip_c = 3; {SYMBOLS}, {WITHIN_20}",
     source=f"arXiv 2602.04879; {VERL_FILE}, loss_mode dppo_kl",
     function=dppo_kl,
-    settings=(*CLIP_RANGE, CLIP_C),
+    settings=PPO_SETTINGS,
     see=("dppo_tv", "clip_c"),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from rcdiag.losses.batch import LossBatch, TokenLosses
-from rcdiag.losses.clipped import BOUND, CISPO
+from rcdiag.losses.clipped import BOUND, CISPO, clip_ratio
 from rcdiag.losses.policy_loss import PolicyLoss
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, CLIP_RANGE, LossSettings
 from rcdiag.losses.tensor import Tensor
@@ -55,8 +55,7 @@ ROLLOUT_IS = PolicyLoss(
 def cispo_rollout(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return -stop_gradient(clip(ratio)) A current."""
     ratio = log_ratio_to_rollout(tokens).exp()
-    low, high = WIDE_CLIP
-    bounded = ratio.clamp(1.0 - settings.value(low), 1.0 + settings.value(high))
+    bounded = clip_ratio(ratio, settings, WIDE_CLIP)
     losses = -bounded.detach() * tokens.advantages * tokens.current
     return TokenLosses(losses, {"clipped": ratio != bounded, "ratio": ratio, "bounded": bounded})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from msgspec import Struct, field
 
@@ -13,10 +14,12 @@ from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.policy_loss import PolicyLoss
 from rcdiag.losses.settings import LossSettings
 
+Named = TypeVar("Named", PolicyLoss, Aggregation)
 
-def by_name(losses: Iterable[PolicyLoss]) -> dict[str, PolicyLoss]:
-    """Return losses by their names."""
-    return {loss.name: loss for loss in losses}
+
+def by_name(these: Iterable[Named]) -> dict[str, Named]:
+    """Return losses or aggregations by their names."""
+    return {one.name: one for one in these}
 
 
 class UpdateRules(Struct, frozen=True, kw_only=True):

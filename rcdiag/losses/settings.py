@@ -112,6 +112,7 @@ CLIP_C = LossSetting(
     example="A = -1, ratio 4: loss 3",
     see=("vanilla", "actor/pg_clipfrac_lower"),
 )
+PPO_SETTINGS = (*CLIP_RANGE, CLIP_C)
 
 
 def dual_clip_bound(settings: LossSettings) -> float:

@@ -7,15 +7,15 @@ A trainer's package holds these files, with one table for each thing that has a 
   rules by which a configuration file is recognised as its own (`ClaimRule`). `[header]` may list
   `renamed_presets`: the names that one preset had, the oldest first; and `former_presets`: names
   that only documents or unreleased code have, with the preset that each stands for.
-- `keys.toml`: a table for each number that the trainer logs, by its name without prefix. Only
-  `says` must be there. `logged_by` names the generations that log the key (without it, all),
-  `detail` what holds in each of them, the sub-table `generations` what differs between them, and
-  `losses` what each policy loss computes. `example` says on what the key is computed, `numbers`
-  what comes out, as one number or as a sub-table by generation. `result` says where rcdiag has
-  the number if not among the trainer's metrics; or that it is `not observable`, as what needs more
-  than a table holds, or `a constant`. `[header]` has the `families` of keys: their prefix by
-  generation, and what holds for each key of the family. A key that names no `family` is of the
-  first one. `loggers` are what the trainer's logger may put before any key.
+- `keys.toml`: a table `[FAMILY.KEY]` for each number that the trainer logs, by its name without
+  prefix; where all keys are of one family `[KEY]` is enough. Only `says` must be there. `logged_by`
+  names the generations that log the key (without it, all), `detail` what holds in each of them, the
+  sub-table `generations` what differs between them, and `losses` what each policy loss computes.
+  `example` says on what the key is computed, `numbers` what comes out, as one number or as a
+  sub-table by generation. `result` says where rcdiag has the number if not among the trainer's
+  metrics; or that it is `not observable`, as what needs more than a table holds, or `a constant`.
+  `[header]` has the `families` of keys: their prefix by generation, and what holds for each key of
+  the family that says nothing else. `loggers` are what the trainer's logger may put before any key.
 - `settings.toml`: a table for each setting, with `says` and, where they differ, `generations`; and
   the columns that `rcdiag.trainers.settings_table` reads.
 - `terms.toml`: a table for what the trainer calls a name that rcdiag explains: a policy loss, an
@@ -203,7 +203,6 @@ class _KeyRow(_KeyTexts, frozen=True, kw_only=True):
     """The table of a key as it stands in the file."""
 
     numbers: float | dict[str, float] = field(default_factory=dict)
-    family: str = ""
     logged_by: str = ""
     detail: str = ""
     generations: dict[str, str] = field(default_factory=dict)
@@ -211,12 +210,13 @@ class _KeyRow(_KeyTexts, frozen=True, kw_only=True):
 
 
 class _Family(TomlWords, frozen=True, kw_only=True):
-    """What the keys of one family share."""
+    """What the keys of one family share, but for `prefix` and `note` unless they say otherwise."""
 
     prefix: str | dict[str, str]
     logged_by: str = ""
     direction: str | None = None
     note: str | None = None
+    example: str | None = None
 
 
 class Also(TomlWords, frozen=True, kw_only=True):
@@ -341,10 +341,30 @@ def read_keys(package: str) -> dict[str, KeyWords]:
     file, order = TomlFile.read(package, "keys.toml"), list(read_generations(package))
     header = file.table("header").as_a(_KeysHeader)
     keys = {} if header.also is None else _keys_of_another(header.also, header.loggers, order)
-    for table in file.tables():
+    for family, table in _tables_of_keys(file, header):
         for filled, pattern in _fillings(table, header):
-            keys[filled.name] = _key(filled, pattern, header, order)
+            keys[filled.name] = _key(filled, pattern, family, header, order)
     return keys
+
+
+def _tables_of_keys(file: TomlFile, header: _KeysHeader) -> Iterator[tuple[str, TomlTable]]:
+    """Yield each key's family and its table: `[FAMILY.KEY]`, or `[KEY]` of the first family.
+
+    What a key does not say of itself is taken from the family.
+    """
+    for table in file.tables():
+        if not header.families:
+            raise table.error(
+                "the keys have no family", "`[header.families.NAME]` has their prefix"
+            )
+        is_family = table.name in header.families
+        name = table.name if is_family else next(iter(header.families))
+        family = header.families[name]
+        shared = {field: getattr(family, field) for field in ("logged_by", "direction", "example")}
+        shared = {field: text for field, text in shared.items() if text}
+        for key, fields in (table.fields if is_family else {table.name: table.fields}).items():
+            own = _as_table(file.path, key, fields)
+            yield name, TomlTable(file.path, key, {**shared, **own})
 
 
 def _keys_of_another(
@@ -385,21 +405,17 @@ def _fillings(table: TomlTable, header: _KeysHeader) -> Iterator[tuple[TomlTable
 
 
 def _key(
-    table: TomlTable, pattern: str | None, header: _KeysHeader, order: Sequence[str]
+    table: TomlTable, pattern: str | None, name: str, header: _KeysHeader, order: Sequence[str]
 ) -> KeyWords:
-    row = table.as_a(_KeyRow)
-    name = row.family or next(iter(header.families), "")
-    if name not in header.families:
-        raise table.error(f"`family` is {name!r}", f"one of {', '.join(header.families)}")
-    family = header.families[name]
-    named = row.logged_by or family.logged_by
-    logged_by = expand(named, order, table) if named else list(order)
+    """Return the words on a key from its filled table; `name` is that of its family."""
+    row, family = table.as_a(_KeyRow), header.families[name]
+    logged_by = expand(row.logged_by, order, table) if row.logged_by else list(order)
     prefixes, own = spread(family.prefix, order, table), spread(row.generations, order, table)
     if strange := [generation for generation in own if generation not in logged_by]:
         raise table.error(f"`generations` has {strange[0]}, which does not log the key")
     texts = {text: getattr(row, text) for text in _KeyTexts.__struct_fields__}
     return KeyWords(
-        **{**texts, "direction": row.direction or family.direction},
+        **texts,
         name=table.name,
         family=name,
         names={generation: prefixes.get(generation, "") + table.name for generation in logged_by},

@@ -16,6 +16,7 @@ from rcdiag.statistics.metrics import METRICS
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.toml_words import (
     KeyWords,
+    SettingWords,
     expand,
     label,
     read_generations,
@@ -70,7 +71,10 @@ def test_words_of_settings_are_of_generations_that_have_them(package: str) -> No
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_names_to_see_exist(package: str) -> None:
-    words = [*read_keys(package).values(), *read_settings(package).values()]
+    words: list[KeyWords | SettingWords] = [
+        *read_keys(package).values(),
+        *read_settings(package).values(),
+    ]
     for other in {other for item in words for other in item.see}:
         assert explain(other)
 
@@ -277,7 +281,7 @@ def test_the_smallest_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ('unit = "nats"', r"keys.toml: \[kl\]: missing required field `says`"),
         ("says = 3", r"keys.toml: \[kl\]: `says`: Expected `str`, got `int`"),
         ('says = "a"\nsee = "b"', r"\[kl\]: `see`: Expected `array`, got `str`"),
-        ('says = "a"\nfamily = "b"', r"\[kl\]: `family` is 'b'"),
+        ('says = "a"\n[own]\nsays = "b"', r"keys.toml: says: 'b' is not a table"),
         ('says = "a"\nlogged_by = "grpo"', r"\[kl\]: 'grpo' names no generation"),
         ('says = "a {toy}"', r"\[kl\]: a text holds braces with 'toy'"),
         ('says = "a"\n[kl.generations]\ngrpo = "b"', r"\[kl\]: 'grpo' names no generation"),
@@ -294,6 +298,26 @@ def test_what_is_wrong_is_named(
 ) -> None:
     name = package(tmp_path, monkeypatch, f"{HEADER}[kl]\n{table}\n")
     with pytest.raises(RcdiagError, match=message):
+        read_keys(name)
+
+
+def test_what_a_key_does_not_say_is_that_of_its_family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = '[header.families.one]\nprefix = "one/"\nexample = "{of} two"\n'
+    header += '[header.families.two]\nprefix = "two/"\n[header.texts]\nof = "of"\n'
+    keys = '[one.kl]\nsays = "a"\n[two.ess]\nsays = "b"\n[one.k3]\nsays = "c"\nexample = "of 3"\n'
+    words = read_keys(package(tmp_path, monkeypatch, header + keys))
+    assert [(one.names["trl"], one.example) for one in words.values()] == [
+        ("one/kl", "of two"),
+        ("one/k3", "of 3"),
+        ("two/ess", None),
+    ]
+
+
+def test_keys_without_a_family_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = package(tmp_path, monkeypatch, '[kl]\nsays = "a"\n')
+    with pytest.raises(RcdiagError, match=r"\[kl\]: the keys have no family"):
         read_keys(name)
 
 

@@ -14,20 +14,14 @@ from msgspec.structs import replace
 from rcdiag.losses import clipped
 from rcdiag.losses.aggregation import TOKEN_MEAN
 from rcdiag.losses.batch import LossBatch, TokenLosses
-from rcdiag.losses.clipped import TAU_NEG, TAU_POS, ppo
+from rcdiag.losses.clipped import TAU_NEG, TAU_POS, clip_ratio, ppo
 from rcdiag.losses.on_rollout import WIDE_CLIP
 from rcdiag.losses.rules import UpdateRules, by_name
-from rcdiag.losses.settings import CLIP_C, CLIP_RANGE, LossSettings, above_one
+from rcdiag.losses.settings import CLIP_C, PPO_SETTINGS, LossSettings, above_one
 from rcdiag.losses.tensor import Tensor
 from rcdiag.trainers.loss_choice import LossChoice, number, value
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trl.losses import IMPORTANCE_SAMPLING_LEVEL, by_sequence
-
-
-def _kept_means(batch: LossBatch, values: Tensor) -> Tensor:
-    """Return the mean of `values` over the kept tokens of each row, at each token, [tokens]."""
-    kept = values.where(batch.kept, values.new_zeros(()))
-    return (batch.row_sums(kept) / batch.kept_counts.clamp(min=1))[batch.rows]
 
 
 def _ppo(
@@ -35,7 +29,7 @@ def _ppo(
 ) -> TokenLosses:
     """Return PPO losses, and sign(A) A clip_c at most where `clip_c` is given, at kept tokens."""
     losses, _ = ppo(ratio, advantages, settings)
-    free, held = -advantages * ratio, -advantages * clipped.clip_ratio(ratio, settings)
+    free, held = -advantages * ratio, -advantages * clip_ratio(ratio, settings)
     logged = {"importance_weight": ratio, "approx_kl": batch.log_ratio, "clip_ratio": free < held}
     dual = batch.kept.new_zeros(batch.kept.shape)
     if (bound := settings.value(CLIP_C)) is not None:
@@ -50,9 +44,11 @@ def _levelled(batch: LossBatch, settings: LossSettings) -> tuple[Tensor, Tensor]
     """Return ratio and advantage of each token, or those of the kept tokens of its sequence."""
     if not by_sequence(settings):
         return batch.log_ratio.exp(), batch.advantages
+    ratio, advantages = (
+        batch.kept_row_means(values)[batch.rows] for values in (batch.log_ratio, batch.advantages)
+    )
     none = batch.current.new_zeros(())
-    ratio = _kept_means(batch, batch.log_ratio).exp().where(batch.kept, none)
-    return ratio, _kept_means(batch, batch.advantages).where(batch.kept, none)
+    return ratio.exp().where(batch.kept, none), advantages.where(batch.kept, none)
 
 
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
@@ -75,9 +71,8 @@ def vanilla_of_1_0(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 def cispo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return -stop_gradient(clip(ratio)) A current, 0 at rejected tokens."""
-    low, high = WIDE_CLIP
     ratio = batch.log_ratio.exp().detach()
-    bounded = ratio.clamp(1.0 - settings.value(low), 1.0 + settings.value(high))
+    bounded = clip_ratio(ratio, settings, WIDE_CLIP)
     losses = -bounded * batch.advantages * batch.current
     clipped_ones = (ratio != bounded).where(batch.kept, False)
     logged = {"importance_weight": ratio, "approx_kl": batch.log_ratio, "clip_ratio": clipped_ones}
@@ -146,12 +141,11 @@ def loss_with_cispo(document: Document, choice: LossChoice) -> LossChoice:
 CISPO_SWITCH = "actor.use_cispo_loss"
 _FILE = "areal 1.0.4, areal/utils/functional/functional.py"
 _NEWER = "AReaL commit cbff54d6, areal/utils/functional/functional.py"
-_PPO_SETTINGS = (*CLIP_RANGE, CLIP_C, IMPORTANCE_SAMPLING_LEVEL)
 VANILLA_OF_1_0 = replace(
     clipped.VANILLA,
     function=vanilla_of_1_0,
     source=f"{_FILE}, ppo_actor_loss_fn",
-    settings=_PPO_SETTINGS,
+    settings=(*PPO_SETTINGS, IMPORTANCE_SAMPLING_LEVEL),
 )
 VANILLA = replace(VANILLA_OF_1_0, function=vanilla, source=f"{_NEWER}, ppo_actor_loss_fn")
 SAPO = replace(
@@ -168,7 +162,7 @@ CISPO = replace(
 )
 UPDATE_OF_1_0 = UpdateRules(
     losses=by_name((VANILLA_OF_1_0, SAPO)),
-    aggregations={"token-mean": replace(TOKEN_MEAN, default="all")},
+    aggregations=by_name((replace(TOKEN_MEAN, default="all"),)),
     prefix="ppo_actor/update/",
     sees_rejected=True,
     logged=logged,

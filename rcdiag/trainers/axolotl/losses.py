@@ -34,10 +34,9 @@ def luspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
             "set importance_sampling_level=sequence, as the method asks for",
         )
     losses = vanilla(batch, settings)
-    lengths = batch.lengths.double()
-    of_rows = batch.row_sums(losses.values) / lengths.clamp(min=1.0)
+    lengths, of_rows = batch.lengths.double(), batch.row_means(losses.values)
     if batch.weights is not None and batch.weights_of_rows:
-        of_rows = of_rows * batch.row_sums(batch.weights) / lengths.clamp(min=1.0)
+        of_rows = of_rows * batch.row_means(batch.weights)
     elif batch.weights is not None:
         rest = batch.padded_width - lengths
         of_rows = of_rows * (batch.row_sums(batch.weights) + rest) / batch.padded_width
@@ -45,17 +44,9 @@ def luspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return what Axolotl logs of a loss.
-
-    Its smallest and largest shares are over processes, not over sequences as in TRL.
-    """
+    """Return what Axolotl logs of a loss."""
     shares = trl.clip_shares(batch, losses, settings, batch.kept.new_ones(batch.kept.shape))
-    extremes = {"clip_ratio/low_min": "low", "clip_ratio/high_max": "high"}
-    return shares | {
-        key: shares[f"clip_ratio/{name}_mean"]
-        for key, name in extremes.items()
-        if name in losses.logged
-    }
+    return shares | trl.extremes_of_one_process(shares)
 
 
 _FILE = "axolotl 0.21.0, axolotl/core/trainers/grpo/async_trainer.py, _compute_loss"

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import BOUND, dual_clip, ppo
 from rcdiag.losses.rules import by_name
-from rcdiag.losses.settings import CLIP_C, CLIP_RANGE, LossSettings, above_one
+from rcdiag.losses.settings import PPO_SETTINGS, LossSettings
 from rcdiag.losses.tensor import Tensor
 from rcdiag.trainers.slime import losses as slime
 
@@ -33,8 +33,7 @@ def _ppo(batch: LossBatch, settings: LossSettings, log_ratio: Tensor) -> TokenLo
     """Return PPO losses on exp(log_ratio) with rejected tokens at 0, and what is logged."""
     log_ratio, advantages = _finite(log_ratio), _finite(batch.advantages)
     losses, beyond = ppo(log_ratio.clamp(-BOUND, BOUND).exp(), advantages, settings)
-    if (bound := settings.value(CLIP_C)) is not None:
-        losses, _ = dual_clip(losses, advantages, above_one(bound))
+    losses, _ = dual_clip(losses, advantages, settings)
     kept = batch.kept
     logged = {
         "pg_clipfrac": beyond & kept,
@@ -65,7 +64,7 @@ def gspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 _FILE = "miles commit 31f1ca96, miles/backends/training_utils/loss_hub/losses.py"
-_READ = (*CLIP_RANGE, CLIP_C, slime.OPSM_DELTA)
+_READ = (*PPO_SETTINGS, slime.OPSM_DELTA)
 VANILLA = replace(slime.VANILLA, function=vanilla, source=_FILE, settings=_READ)
 GSPO = replace(slime.GSPO, function=gspo, source=_FILE, settings=_READ)
 # Aggregations and denominators are slime's: rejection leaves the counts as they were.

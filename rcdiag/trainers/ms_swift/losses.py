@@ -97,12 +97,6 @@ FIPO = PolicyLoss(
 )
 
 
-def _row_means(batch: LossBatch, values: Tensor) -> Tensor:
-    """Return the mean of `values` over the kept tokens of each row, [rows]; 0 without one."""
-    kept = values.where(batch.kept, values.new_zeros(()))
-    return batch.row_sums(kept) / batch.kept_counts.clamp(min=1.0)
-
-
 def _log_one_plus_sum(scores: Tensor, rows: Tensor, prompts: Tensor, count: int) -> Tensor:
     """Return log(1 + sum of exp(scores) over the chosen rows of each prompt), [prompts]."""
     chosen, owner = scores[rows], prompts[rows]
@@ -121,8 +115,8 @@ def real(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     known = batch.prompts >= 0
     prompts = batch.prompts[known]
     count = int(prompts.max()) + 1
-    scores = _row_means(batch, batch.log_ratio)[known] / settings.value(_OWN["real_tau"])
-    good = _row_means(batch, batch.advantages)[known] > 0
+    scores = batch.kept_row_means(batch.log_ratio)[known] / settings.value(_OWN["real_tau"])
+    good = batch.kept_row_means(batch.advantages)[known] > 0
     has_good, has_bad = good.new_zeros(count), good.new_zeros(count)
     has_good[prompts[good]], has_bad[prompts[~good]] = True, True
     of_prompts = _log_one_plus_sum(scores, ~good, prompts, count)
@@ -156,10 +150,7 @@ def _own(loss: PolicyLoss) -> PolicyLoss:
 
 
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return what ms-swift logs of a loss: shares of kept tokens at every level.
-
-    Its smallest and largest shares are over processes, not over sequences as in TRL.
-    """
+    """Return what ms-swift logs of a loss: shares of kept tokens at every level."""
     by_token = settings.changed(importance_sampling_level="token")
     of_fipo = {
         "fipo/future_kl_mean": "future_kl",
@@ -174,12 +165,7 @@ def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dic
         for key, name in of_fipo.items()
         if name in losses.logged
     }
-    extremes = {"clip_ratio/low_min": "low", "clip_ratio/high_max": "high"}
-    return shares | {
-        key: shares[f"clip_ratio/{name}_mean"]
-        for key, name in extremes.items()
-        if name in losses.logged
-    }
+    return shares | trl.extremes_of_one_process(shares)
 
 
 # By loss_type: grpo (the default) is seq-mean-token-mean; dapo, cispo and fipo token-mean over all

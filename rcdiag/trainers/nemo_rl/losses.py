@@ -15,15 +15,14 @@ from rcdiag.losses.batch import EPSILON, LossBatch, TokenLosses
 from rcdiag.losses.clipped import clip_ratio, dual_clip, ppo
 from rcdiag.losses.linear import ON_POLICY
 from rcdiag.losses.rules import UpdateRules, by_name
-from rcdiag.losses.settings import CLIP_C, CLIP_RANGE, LossSettings, above_one
+from rcdiag.losses.settings import PPO_SETTINGS, LossSettings
 from rcdiag.losses.tensor import Tensor
 
 
 def _ppo(batch: LossBatch, settings: LossSettings, ratio: Tensor) -> TokenLosses:
     """Return PPO losses on a ratio; dual clip only where `clip_c` is given."""
     losses, _ = ppo(ratio, batch.advantages, settings)
-    if (bound := settings.value(CLIP_C)) is not None:
-        losses, _ = dual_clip(losses, batch.advantages, above_one(bound))
+    losses, _ = dual_clip(losses, batch.advantages, settings)
     return TokenLosses(losses, {"ratio": ratio, "clamped": clip_ratio(ratio, settings)})
 
 
@@ -76,26 +75,27 @@ def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dic
     return numbers
 
 
-def _rows_kept(batch: LossBatch) -> float:
-    """Count rows that the filter leaves; a row without a token is never filtered."""
-    return float(((batch.kept_counts > 0) | (batch.lengths == 0)).sum())
-
-
 _FILE = "NVIDIA-NeMo/RL commit 7ea279ab, nemo_rl/algorithms/loss/loss_functions.py"
-_PPO_SETTINGS = (*CLIP_RANGE, CLIP_C)
-VANILLA = replace(clipped.VANILLA, function=vanilla, source=_FILE, settings=_PPO_SETTINGS)
-GSPO = replace(clipped.GSPO, function=gspo, source=_FILE, settings=_PPO_SETTINGS)
+VANILLA = replace(clipped.VANILLA, function=vanilla, source=_FILE, settings=PPO_SETTINGS)
+GSPO = replace(clipped.GSPO, function=gspo, source=_FILE, settings=PPO_SETTINGS)
 CISPO = replace(clipped.CISPO, function=cispo, source=_FILE)
 GPG = replace(linear.GPG, function=gpg, source=_FILE)
-SEQUENCES = Count("sequences", _rows_kept, lambda batch: float(len(batch.lengths)))
+# Rows that the filter leaves; a row without a token is never filtered.
+SEQUENCES = Count(
+    "sequences",
+    lambda batch: float(((batch.kept_counts > 0) | (batch.lengths == 0)).sum()),
+    lambda batch: float(len(batch.lengths)),
+)
 UPDATE = UpdateRules(
     losses=by_name(
         (VANILLA, GSPO, CISPO, GPG, replace(ON_POLICY, function=on_policy, source=_FILE))
     ),
-    aggregations={
-        "token-mean": replace(TOKEN_MEAN, epsilon=EPSILON),
-        "seq-mean-token-mean": replace(SEQ_MEAN_TOKEN_MEAN, count=SEQUENCES, epsilon=EPSILON),
-    },
+    aggregations=by_name(
+        (
+            replace(TOKEN_MEAN, epsilon=EPSILON),
+            replace(SEQ_MEAN_TOKEN_MEAN, count=SEQUENCES, epsilon=EPSILON),
+        )
+    ),
     fixed={"gspo": "seq-mean-token-mean", "cispo": "token-mean"},
     prefix="train/",
     logged=logged,

@@ -63,7 +63,7 @@ CISPO = replace(
 # --loss_denominator is `token`, or a number, which is `--denominator constant`.
 UPDATE = UpdateRules(
     losses=by_name((VANILLA, CISPO)),
-    aggregations={"token-mean": replace(TOKEN_MEAN, default="all")},
+    aggregations=by_name((replace(TOKEN_MEAN, default="all"),)),
     sees_rejected=True,
     logged=logged,
     defaults=LossSettings(own={"clip_high": 0.272}),

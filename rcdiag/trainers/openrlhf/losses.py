@@ -13,7 +13,7 @@ from rcdiag.losses.aggregation import SEQ_MEAN_TOKEN_MEAN, TOKEN_MEAN
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import bounded_log_ratio, dual_clip, ppo
 from rcdiag.losses.rules import UpdateRules, by_name
-from rcdiag.losses.settings import CLIP_C, CLIP_RANGE, LossSettings, above_one
+from rcdiag.losses.settings import PPO_SETTINGS, LossSettings
 from rcdiag.losses.tensor import Tensor
 
 
@@ -30,14 +30,13 @@ def gspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     log_ratio = batch.log_ratio
     if batch.weights is not None and batch.rollout is not None:
         log_ratio = batch.current - batch.rollout
-    means = batch.row_sums(log_ratio) / batch.lengths.clamp(min=1)
-    return replace(_ppo(batch, means[batch.rows].exp(), settings), weighted=True)
+    ratio = batch.row_means(log_ratio)[batch.rows].exp()
+    return replace(_ppo(batch, ratio, settings), weighted=True)
 
 
 def _ppo(batch: LossBatch, ratio: Tensor, settings: LossSettings) -> TokenLosses:
     losses, beyond = ppo(ratio, batch.advantages, settings)
-    if (bound := settings.value(CLIP_C)) is not None:
-        losses, _ = dual_clip(losses, batch.advantages, above_one(bound))
+    losses, _ = dual_clip(losses, batch.advantages, settings)
     return TokenLosses(losses, {"ppo_clip_ratio": beyond, "ppo_kl": -batch.log_ratio})
 
 
@@ -47,19 +46,15 @@ def token_means(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -
 
 
 _FILE = "openrlhf 0.11.2, openrlhf/models/loss.py, PolicyLoss"
-_SETTINGS = (*CLIP_RANGE, CLIP_C)
 UPDATE = UpdateRules(
     losses=by_name(
         (
-            replace(clipped.VANILLA, function=vanilla, source=_FILE, settings=_SETTINGS),
-            replace(clipped.GSPO, function=gspo, source=_FILE, settings=_SETTINGS),
+            replace(clipped.VANILLA, function=vanilla, source=_FILE, settings=PPO_SETTINGS),
+            replace(clipped.GSPO, function=gspo, source=_FILE, settings=PPO_SETTINGS),
         )
     ),
     # --actor.loss_agg_mode; the counts are those of the whole step, rows without a token left out.
-    aggregations={
-        "token-mean": replace(TOKEN_MEAN, default="all"),
-        "seq-mean-token-mean": SEQ_MEAN_TOKEN_MEAN,
-    },
+    aggregations=by_name((replace(TOKEN_MEAN, default="all"), SEQ_MEAN_TOKEN_MEAN)),
     fixed={"gspo": "seq-mean-token-mean"},
     logged=token_means,
     defaults=LossSettings(own={"clip_c": None}),

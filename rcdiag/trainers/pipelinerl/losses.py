@@ -8,19 +8,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from rcdiag.losses import clipped
 from rcdiag.losses.aggregation import SEQ_MEAN_TOKEN_SUM
 from rcdiag.losses.batch import LossBatch, TokenLosses
-from rcdiag.losses.clipped import ppo
-from rcdiag.losses.policy_loss import CLIPPED_TO, SYMBOLS, PolicyLoss
+from rcdiag.losses.clipped import SINGLE_CLIP
+from rcdiag.losses.policy_loss import SYMBOLS, PolicyLoss
 from rcdiag.losses.rules import UpdateRules, by_name
-from rcdiag.losses.settings import CLIP_HIGH, CLIP_RANGE, LossSettings
-
-
-def vanilla(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """PPO on the ratio of each token, without dual clip."""
-    losses, _ = ppo(tokens.log_ratio.exp(), tokens.advantages, settings)
-    return TokenLosses(losses, {})
+from rcdiag.losses.settings import CLIP_HIGH, LossSettings
 
 
 def truncated_pg(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
@@ -31,12 +24,9 @@ def truncated_pg(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 
 _FILE = "ServiceNow/PipelineRL commit 58d39345, pipelinerl/finetune/rl/__init__.py, rl_step"
 VANILLA = replace(
-    clipped.VANILLA,
+    SINGLE_CLIP,
     says="PPO on the ratio of each token to the sampler's, without dual clip.",
-    formula=f"max(-A r, -A clip(r)); {CLIPPED_TO}; {SYMBOLS}",
     source=_FILE,
-    function=vanilla,
-    settings=CLIP_RANGE,
 )
 TRUNCATED_PG = PolicyLoss(
     name="truncated_pg",
@@ -50,7 +40,7 @@ TRUNCATED_PG = PolicyLoss(
 )
 UPDATE = UpdateRules(
     losses=by_name((TRUNCATED_PG, VANILLA)),
-    aggregations={"seq-mean-token-sum": replace(SEQ_MEAN_TOKEN_SUM, default="all")},
+    aggregations=by_name((replace(SEQ_MEAN_TOKEN_SUM, default="all"),)),
     logged=lambda tokens, losses, settings: {},  # all of it is of the correction
     defaults=LossSettings(
         aggregation="seq-mean-token-sum", own={"clip_low": 0.02, "clip_high": 0.02}

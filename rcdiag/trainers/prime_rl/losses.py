@@ -73,7 +73,7 @@ ICEPOP = PolicyLoss(
 )
 UPDATE_OF_AUGUST = UpdateRules(
     losses=by_name((DPPO_TV, IPO)),
-    aggregations={"token-mean": replace(TOKEN_MEAN, default="all")},
+    aggregations=by_name((replace(TOKEN_MEAN, default="all"),)),
     sees_rejected=True,
     logged=lambda tokens, losses, settings: {},  # all of it is of the correction
 )

@@ -13,14 +13,18 @@ import math
 from msgspec.structs import replace
 
 from rcdiag.losses import clipped
-from rcdiag.losses.aggregation import SEQ_MEAN_TOKEN_MEAN, SEQ_MEAN_TOKEN_SUM, TOKEN_MEAN
+from rcdiag.losses.aggregation import (
+    SEQ_MEAN_TOKEN_MEAN,
+    SEQ_MEAN_TOKEN_SUM,
+    TOKEN_MEAN,
+    counted_row_mean,
+)
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import clip_ratio, ppo
 from rcdiag.losses.policy_loss import CLIPPED_TO, SYMBOLS
 from rcdiag.losses.rules import UpdateRules, by_name
-from rcdiag.losses.settings import CLIP_C, CLIP_RANGE, LossSettings, above_one
+from rcdiag.losses.settings import CLIP_C, PPO_SETTINGS, LossSettings, above_one
 from rcdiag.losses.tensor import Tensor
-from rcdiag.trainers.slime.losses import row_mean
 
 
 def _ppo(batch: LossBatch, settings: LossSettings) -> tuple[Tensor, Tensor, Tensor]:
@@ -87,12 +91,11 @@ def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dic
 
 
 _FILE = "RLinf/RLinf commit a3816b59, rlinf/algorithms/losses.py"
-_SETTINGS = (*CLIP_RANGE, CLIP_C)
 VANILLA = replace(
     clipped.VANILLA,
     function=vanilla,
     source=f"{_FILE}, compute_ppo_actor_loss",
-    settings=_SETTINGS,
+    settings=PPO_SETTINGS,
 )
 DECOUPLED = replace(
     clipped.VANILLA,
@@ -103,17 +106,16 @@ DECOUPLED = replace(
     direction="minimised",
     source=f"{_FILE}, compute_decoupled_ppo_actor_loss",
     function=decoupled_ppo,
-    settings=_SETTINGS,
+    settings=PPO_SETTINGS,
     see=("vanilla", "behave_weight_threshold"),
 )
-AGGREGATIONS = {
-    one.name: one
-    for one in (
+AGGREGATIONS = by_name(
+    (
         TOKEN_MEAN,
         replace(SEQ_MEAN_TOKEN_SUM, default="all"),
-        replace(SEQ_MEAN_TOKEN_MEAN, within=row_mean, default="all", empty_rows_spoil=True),
+        replace(SEQ_MEAN_TOKEN_MEAN, within=counted_row_mean, default="all", empty_rows_spoil=True),
     )
-}
+)
 UPDATE = UpdateRules(
     losses=by_name((VANILLA, DECOUPLED)),
     aggregations=AGGREGATIONS,

@@ -17,13 +17,13 @@ from rcdiag.losses.aggregation import (
     SEQ_MEAN_TOKEN_SUM,
     TOKEN_MEAN,
     TOKEN_SUM,
+    counted_row_mean,
 )
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import bounded_log_ratio, ppo
 from rcdiag.losses.policy_loss import CLIPPED_TO, SYMBOLS, WITHIN_20
 from rcdiag.losses.rules import UpdateRules, by_name
-from rcdiag.losses.settings import CLIP_RANGE, LossSettings
-from rcdiag.trainers.slime.losses import row_mean
+from rcdiag.losses.settings import LossSettings
 from rcdiag.trainers.verl import losses as verl
 
 VERL = verl.UPDATE_071  # verl 0.8.0 has the losses of 0.7.1
@@ -36,21 +36,20 @@ def grpo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 GRPO = replace(
-    clipped.VANILLA,
+    clipped.SINGLE_CLIP,
     says="PPO on the ratio of each token, without dual clip: loss_fn grpo, the default.",
     formula=f"max(-A r, -A clip(r)); {CLIPPED_TO}; {SYMBOLS}, {WITHIN_20}",
     source="fw-ai/cookbook commit bba676c6, training/utils/rl/grpo.py",
     function=grpo,
-    settings=CLIP_RANGE,
 )
 # Gradients are summed, and divided when the optimizer steps: without loss_agg_mode by nothing.
-_ROW_MEANS = replace(SEQ_MEAN_TOKEN_MEAN, within=row_mean)  # without an epsilon
+_ROW_MEANS = replace(SEQ_MEAN_TOKEN_MEAN, within=counted_row_mean)  # without an epsilon
 FIREWORKS = UpdateRules(
     losses=by_name((GRPO,)),
-    aggregations={
-        one.name: replace(one, default="all")
+    aggregations=by_name(
+        replace(one, default="all")
         for one in (TOKEN_SUM, TOKEN_MEAN, SEQ_MEAN_TOKEN_SUM, _ROW_MEANS)
-    },
+    ),
     logged=lambda tokens, losses, settings: {},  # servers log what they like
     defaults=LossSettings(aggregation="token-sum"),
 )

@@ -27,13 +27,11 @@ from rcdiag.losses.clipped import dual_clip, ppo
 from rcdiag.losses.policy_loss import SYMBOLS, PolicyLoss
 from rcdiag.losses.rules import UpdateRules, by_name
 from rcdiag.losses.settings import (
-    CLIP_C,
     CLIP_HIGH,
     CLIP_LOW,
-    CLIP_RANGE,
+    PPO_SETTINGS,
     Denominator,
     LossSettings,
-    above_one,
 )
 from rcdiag.losses.tensor import Tensor
 from rcdiag.trainers.settings_table import read_loss_settings
@@ -48,8 +46,7 @@ UNIFIED_MASK, KIMI15_TAU = _OWN["cispo_use_unified_mask"], _OWN["kimi15_tau"]
 def _ppo(batch: LossBatch, settings: LossSettings, log_ratio: Tensor) -> TokenLosses:
     ratio = log_ratio.exp()
     losses, beyond = ppo(ratio, batch.advantages, settings)
-    if (bound := settings.value(CLIP_C)) is not None:
-        losses, _ = dual_clip(losses, batch.advantages, above_one(bound))
+    losses, _ = dual_clip(losses, batch.advantages, settings)
     low, high = 1.0 - settings.value(CLIP_LOW), 1.0 + settings.value(CLIP_HIGH)
     sides = {"ppo_ratio_low": (ratio < low).double(), "ppo_ratio_high": (ratio > high).double()}
     return TokenLosses(losses, {"ratio": ratio, "clipfrac": beyond, **sides})
@@ -128,8 +125,8 @@ def kimi15(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 _PPO = "ROLL commit 8eb27cc2, roll/pipeline/rlvr/actor_worker.py"
 _VARIANTS = "ROLL commit 8eb27cc2, roll/pipeline/rlvr/actor_pg_worker.py"
-VANILLA = replace(clipped.VANILLA, function=vanilla, source=_PPO, settings=(*CLIP_RANGE, CLIP_C))
-GSPO = replace(clipped.GSPO, function=gspo, source=_PPO, settings=(*CLIP_RANGE, CLIP_C))
+VANILLA = replace(clipped.VANILLA, function=vanilla, source=_PPO, settings=PPO_SETTINGS)
+GSPO = replace(clipped.GSPO, function=gspo, source=_PPO, settings=PPO_SETTINGS)
 CISPO = replace(
     clipped.CISPO,
     function=cispo,
@@ -181,19 +178,14 @@ def row_mean(batch: LossBatch, which: Denominator) -> Tensor:
 
 # `global_valid_samples`: rows with a token, counted before the filters.
 ROWS = Count("sequences", SEQUENCES.kept, lambda batch: float((batch.lengths > 0).sum()))
-AGGREGATIONS = {
-    "seq-mean-token-mean": replace(
-        SEQ_MEAN_TOKEN_MEAN, within=row_mean, count=ROWS, default="all", epsilon=EPSILON
-    ),
-    # Without the mask: rejected tokens are in the sum.
-    "token-mean": replace(TOKEN_MEAN, default="all"),
-    "seq-mean-token-sum": replace(
-        SEQ_MEAN_TOKEN_SUM, within=row_sum, count=ROWS, default="all", epsilon=EPSILON
-    ),
-    "seq-mean-token-sum-norm": replace(
-        SEQ_MEAN_TOKEN_SUM_NORM, within=row_sum, count=NOTHING, horizon="width"
-    ),
-}
+AGGREGATIONS = by_name(
+    (
+        replace(SEQ_MEAN_TOKEN_MEAN, within=row_mean, count=ROWS, default="all", epsilon=EPSILON),
+        replace(TOKEN_MEAN, default="all"),  # without the mask: rejected tokens are in the sum
+        replace(SEQ_MEAN_TOKEN_SUM, within=row_sum, count=ROWS, default="all", epsilon=EPSILON),
+        replace(SEQ_MEAN_TOKEN_SUM_NORM, within=row_sum, count=NOTHING, horizon="width"),
+    )
+)
 
 
 def _aggregated(batch: LossBatch, values: Tensor, name: str) -> float:

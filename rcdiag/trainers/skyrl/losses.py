@@ -13,8 +13,8 @@ from rcdiag.losses.aggregation import (
     PROMPT_MEAN_TOKEN_MEAN,
     SEQ_MEAN_TOKEN_MEAN,
     SEQ_MEAN_TOKEN_SUM_NORM,
-    SEQUENCES,
     TOKEN_MEAN,
+    counted_row_mean,
 )
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import bounded_log_ratio, dual_clip, ppo
@@ -33,15 +33,13 @@ from rcdiag.losses.policy_loss import SYMBOLS, PolicyLoss
 from rcdiag.losses.rules import UpdateRules, by_name
 from rcdiag.losses.selected import KL_COV_RATIO, PPO_KL_COEF
 from rcdiag.losses.settings import (
-    CLIP_C,
     CLIP_HIGH,
     CLIP_LOW,
     CLIP_RANGE,
+    PPO_SETTINGS,
     LossSettings,
-    above_one,
 )
 from rcdiag.losses.tensor import Tensor
-from rcdiag.trainers.slime.losses import row_mean
 
 
 def _only_kept(batch: LossBatch, losses: TokenLosses) -> TokenLosses:
@@ -52,8 +50,7 @@ def _only_kept(batch: LossBatch, losses: TokenLosses) -> TokenLosses:
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return PPO losses; with dual clip, policy_loss_type dual_clip, where `clip_c` is given."""
     losses, beyond = ppo(bounded_log_ratio(batch).exp(), batch.advantages, settings)
-    if (bound := settings.value(CLIP_C)) is not None:
-        losses, _ = dual_clip(losses, batch.advantages, above_one(bound))
+    losses, _ = dual_clip(losses, batch.advantages, settings)
     return _only_kept(batch, TokenLosses(losses, {"clipped": beyond}))
 
 
@@ -177,7 +174,7 @@ def _own(loss: PolicyLoss, **changes: object) -> PolicyLoss:
     return replace(loss, source=SKYRL_FILE, **changes)
 
 
-VANILLA = _own(clipped.VANILLA, function=vanilla, settings=(*CLIP_RANGE, CLIP_C))
+VANILLA = _own(clipped.VANILLA, function=vanilla, settings=PPO_SETTINGS)
 GSPO = _own(clipped.GSPO, function=gspo)
 SAPO = _own(clipped.SAPO, function=sapo)
 CISPO = _own(clipped.CISPO, function=cispo, settings=WIDE_CLIP)
@@ -209,14 +206,15 @@ IMPORTANCE_WEIGHTED = PolicyLoss(
     function=importance_weighted,
     see=("reinforce", "vanilla"),
 )
-AGGREGATIONS = {
-    "token-mean": replace(TOKEN_MEAN, default="all"),
-    "seq-mean-token-mean": replace(
-        SEQ_MEAN_TOKEN_MEAN, within=row_mean, count=SEQUENCES, default="all"
-    ),
-    "seq-mean-token-sum-norm": replace(SEQ_MEAN_TOKEN_SUM_NORM, default="all"),
-    "prompt-mean-token-mean": replace(PROMPT_MEAN_TOKEN_MEAN, default="all"),
-}
+AGGREGATIONS = by_name(
+    replace(one, default="all")
+    for one in (
+        TOKEN_MEAN,
+        replace(SEQ_MEAN_TOKEN_MEAN, within=counted_row_mean),
+        SEQ_MEAN_TOKEN_SUM_NORM,
+        PROMPT_MEAN_TOKEN_MEAN,
+    )
+)
 UPDATE = UpdateRules(
     losses=by_name(
         (

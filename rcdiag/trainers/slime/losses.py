@@ -10,17 +10,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from rcdiag.losses import clipped
-from rcdiag.losses.aggregation import SEQ_MEAN_TOKEN_MEAN, SEQUENCES, TOKEN_MEAN, Count
+from rcdiag.losses.aggregation import SEQ_MEAN_TOKEN_MEAN, TOKEN_MEAN, Count, counted_row_mean
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import clip_ratio, dual_clip, ppo
 from rcdiag.losses.rules import UpdateRules, by_name
-from rcdiag.losses.settings import (
-    CLIP_C,
-    CLIP_RANGE,
-    Denominator,
-    LossSettings,
-    above_one,
-)
+from rcdiag.losses.settings import CLIP_RANGE, PPO_SETTINGS, LossSettings
 from rcdiag.losses.tensor import Tensor
 from rcdiag.trainers.settings_table import read_loss_settings
 
@@ -31,15 +25,13 @@ OWN = (OPSM_DELTA, USE_ROLLOUT_LOGPROBS)
 
 def row_log_ratio(batch: LossBatch) -> Tensor:
     """Return the row mean of log_ratio over all tokens, rejected ones too, at each token."""
-    means = batch.row_sums(batch.log_ratio) / batch.lengths.clamp(min=1)
-    return means[batch.rows]
+    return batch.row_means(batch.log_ratio)[batch.rows]
 
 
 def _ppo(batch: LossBatch, settings: LossSettings, log_ratio: Tensor) -> TokenLosses:
     """Return PPO losses on exp(log_ratio), unclamped; dual clip only where `clip_c` is given."""
     losses, beyond = ppo(log_ratio.exp(), batch.advantages, settings)
-    if (bound := settings.value(CLIP_C)) is not None:
-        losses, _ = dual_clip(losses, batch.advantages, above_one(bound))
+    losses, _ = dual_clip(losses, batch.advantages, settings)
     return _finished(batch, settings, log_ratio, losses, beyond)
 
 
@@ -99,17 +91,9 @@ def _finished(
 
 _FILE = "slime commit 624b824a8, slime/backends/megatron_utils/loss.py"
 # --advantage-estimator chooses the loss; all other estimators have vanilla.
-VANILLA = replace(
-    clipped.VANILLA, function=vanilla, source=_FILE, settings=(*CLIP_RANGE, CLIP_C, *OWN)
-)
-GSPO = replace(clipped.GSPO, function=gspo, source=_FILE, settings=(*CLIP_RANGE, CLIP_C, *OWN))
+VANILLA = replace(clipped.VANILLA, function=vanilla, source=_FILE, settings=(*PPO_SETTINGS, *OWN))
+GSPO = replace(clipped.GSPO, function=gspo, source=_FILE, settings=(*PPO_SETTINGS, *OWN))
 CISPO = replace(clipped.CISPO, function=cispo, source=_FILE, settings=(*CLIP_RANGE, *OWN))
-
-
-def row_mean(batch: LossBatch, which: Denominator) -> Tensor:
-    """Return 1 / T for the row's T tokens; rejected ones count but under denominator `kept`."""
-    counts = batch.kept_counts if which == "kept" else batch.lengths.double()
-    return (1.0 / counts.clamp(min=1))[batch.rows]
 
 
 # Among all tokens, a row without a token counts as one.
@@ -119,12 +103,12 @@ TOKENS = Count(
 # `rollout_mask_sums` is taken for one sample per rollout. token-mean: --calculate-per-token-loss.
 UPDATE = UpdateRules(
     losses=by_name((VANILLA, GSPO, CISPO)),
-    aggregations={
-        "seq-mean-token-mean": replace(
-            SEQ_MEAN_TOKEN_MEAN, within=row_mean, count=SEQUENCES, default="all"
-        ),
-        "token-mean": replace(TOKEN_MEAN, count=TOKENS, default="all"),
-    },
+    aggregations=by_name(
+        (
+            replace(SEQ_MEAN_TOKEN_MEAN, within=counted_row_mean, default="all"),
+            replace(TOKEN_MEAN, count=TOKENS, default="all"),
+        )
+    ),
     sees_rejected=True,
     defaults=LossSettings(aggregation="seq-mean-token-mean", own={"clip_c": None}),
 )

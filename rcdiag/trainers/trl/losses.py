@@ -8,6 +8,7 @@ which it is reduced. Source: trl 1.16.0, trl/trainer/grpo_trainer.py, `_compute_
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -17,15 +18,15 @@ from rcdiag.losses.aggregation import (
     SEQ_MEAN_TOKEN_SUM,
     SEQ_MEAN_TOKEN_SUM_NORM,
     TOKEN_MEAN,
+    counted_row_mean,
 )
 from rcdiag.losses.batch import LossBatch, TokenLosses
-from rcdiag.losses.clipped import TAU_NEG, TAU_POS, clip_ratio
+from rcdiag.losses.clipped import TAU_NEG, TAU_POS, clip_ratio, soft_gate
 from rcdiag.losses.rules import UpdateRules, by_name
 from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, CLIP_RANGE, LossSettings
 from rcdiag.losses.tensor import Tensor
 from rcdiag.losses.vespo import VESPO
 from rcdiag.trainers.settings_table import read_loss_settings
-from rcdiag.trainers.slime.losses import row_mean
 
 _OWN = read_loss_settings("rcdiag.trainers.trl")
 IMPORTANCE_SAMPLING_LEVEL = _OWN["importance_sampling_level"]
@@ -44,7 +45,7 @@ def ppo_ratio(batch: LossBatch, settings: LossSettings) -> Tensor:
     """
     if not by_sequence(settings):
         return batch.log_ratio.exp()
-    means = (batch.row_sums(batch.log_ratio) / batch.lengths.clamp(min=1))[batch.rows]
+    means = batch.row_means(batch.log_ratio)[batch.rows]
     if settings.value(IMPORTANCE_SAMPLING_LEVEL) == "sequence_token":
         means = batch.current - batch.current.detach() + means.detach()
     return means.exp()
@@ -75,17 +76,9 @@ def cispo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def sapo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -A sigmoid(tau (ratio - 1)) 4 / tau; tau is tau_pos where A > 0, else tau_neg."""
-    ratio = ppo_ratio(batch, settings)
-    tau = ratio.new_full(ratio.shape, settings.value(TAU_POS))
-    tau = tau.where(batch.advantages > 0, settings.value(TAU_NEG))
-    losses = -(tau * (ratio - 1.0)).sigmoid() * 4.0 / tau * batch.advantages
-    return TokenLosses(losses * batch.kept, {})
-
-
-def row_shares(batch: LossBatch, values: Tensor) -> Tensor:
-    """Return the mean of token values over each row, 0 for a row without a token, [rows]."""
-    return batch.row_sums(values.double()) / batch.lengths.clamp(min=1)
+    """Return -A times the soft gate of the ratio."""
+    gate = soft_gate(ppo_ratio(batch, settings), batch.advantages, settings)
+    return TokenLosses(-gate * batch.advantages * batch.kept, {})
 
 
 def clip_shares(
@@ -99,21 +92,31 @@ def clip_shares(
     by_row, count = by_sequence(settings), over.double().sum().clamp(min=1.0)
     return {
         keys.get(name, f"clip_ratio/{name}_mean"): float(
-            row_shares(batch, flags).mean() if by_row else (flags & over).sum() / count
+            batch.row_means(flags).mean() if by_row else (flags & over).sum() / count
         )
         for name, flags in losses.logged.items()
     }
 
 
+def extremes_of_one_process(shares: Mapping[str, float]) -> dict[str, float]:
+    """Return the smallest and the largest share where they are taken over processes, not rows.
+
+    Here there is one process, whose share is both.
+    """
+    extremes = {"clip_ratio/low_min": "low", "clip_ratio/high_max": "high"}
+    means = {key: f"clip_ratio/{name}_mean" for key, name in extremes.items()}
+    return {key: shares[mean] for key, mean in means.items() if mean in shares}
+
+
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
     """Return what TRL logs of a loss; the smallest and the largest share are those of sequences."""
     if "phi" in losses.logged:  # one number for the sequence; 1 for one without a token
-        phi = row_shares(batch, losses.logged["phi"]).where(batch.lengths > 0, 1.0)
+        phi = batch.row_means(losses.logged["phi"]).where(batch.lengths > 0, 1.0)
         return {"vespo/phi_seq_mean": float(phi.mean())}
     shares = clip_shares(batch, losses, settings, batch.kept.new_ones(batch.kept.shape))
     for name, key in (("low", "clip_ratio/low_min"), ("high", "clip_ratio/high_max")):
         if name in losses.logged:
-            rows = row_shares(batch, losses.logged[name])
+            rows = batch.row_means(losses.logged[name])
             if not by_sequence(settings):  # a row without a token is 0/0, which TRL leaves out
                 rows = rows[batch.lengths > 0]
             extreme = rows.amin if name == "low" else rows.amax
@@ -137,12 +140,15 @@ SAPO = replace(
     settings=(TAU_POS, TAU_NEG, IMPORTANCE_SAMPLING_LEVEL),
 )
 # By loss_type: dapo and bnpo, grpo, luspo, dr_grpo.
-AGGREGATIONS = {
-    "token-mean": replace(TOKEN_MEAN, default="all"),
-    "seq-mean-token-mean": replace(SEQ_MEAN_TOKEN_MEAN, within=row_mean, default="all"),
-    "seq-mean-token-sum": replace(SEQ_MEAN_TOKEN_SUM, default="all"),
-    "seq-mean-token-sum-norm": replace(SEQ_MEAN_TOKEN_SUM_NORM, default="all"),
-}
+AGGREGATIONS = by_name(
+    replace(one, default="all")
+    for one in (
+        TOKEN_MEAN,
+        replace(SEQ_MEAN_TOKEN_MEAN, within=counted_row_mean),
+        SEQ_MEAN_TOKEN_SUM,
+        SEQ_MEAN_TOKEN_SUM_NORM,
+    )
+)
 # `loss_type`: a loss, and how it is reduced. `max_completion_length` divides in dr_grpo.
 UPDATE = UpdateRules(
     losses=by_name((VANILLA, CISPO, SAPO, VESPO)),

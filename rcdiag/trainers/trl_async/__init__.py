@@ -66,7 +66,7 @@ GENERATIONS = (
         metrics=metrics,
         update=UpdateRules(
             losses=by_name((VANILLA,)),
-            aggregations={"token-mean": trl.AGGREGATIONS["token-mean"]},
+            aggregations=by_name((trl.AGGREGATIONS["token-mean"],)),
             sees_rejected=True,
             logged=logged,
         ),

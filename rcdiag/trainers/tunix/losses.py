@@ -9,12 +9,16 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from rcdiag.losses import clipped
-from rcdiag.losses.aggregation import SEQ_MEAN_TOKEN_MEAN, SEQ_MEAN_TOKEN_SUM, TOKEN_MEAN
+from rcdiag.losses.aggregation import (
+    SEQ_MEAN_TOKEN_MEAN,
+    SEQ_MEAN_TOKEN_SUM,
+    TOKEN_MEAN,
+    counted_row_mean,
+)
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.clipped import bounded_log_ratio, dual_clip, ppo
 from rcdiag.losses.rules import UpdateRules, by_name
-from rcdiag.losses.settings import CLIP_C, CLIP_RANGE, LossSettings, above_one
-from rcdiag.trainers.slime.losses import row_mean
+from rcdiag.losses.settings import PPO_SETTINGS, LossSettings
 
 
 def vanilla(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
@@ -22,8 +26,7 @@ def vanilla(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     log_ratio = bounded_log_ratio(tokens)
     losses, beyond = ppo(log_ratio.exp(), tokens.advantages, settings)
     logged = {"pg_clipfrac": beyond, "ppo_kl": -tokens.log_ratio}
-    if (bound := settings.value(CLIP_C)) is not None:
-        losses, _ = dual_clip(losses, tokens.advantages, above_one(bound))
+    losses, _ = dual_clip(losses, tokens.advantages, settings)
     return TokenLosses(losses, logged)
 
 
@@ -31,19 +34,18 @@ VANILLA = replace(
     clipped.VANILLA,
     function=vanilla,
     source="google/tunix commit c7d8950f, tunix/rl/algo_core.py, grpo_loss_fn",
-    settings=(*CLIP_RANGE, CLIP_C),
+    settings=PPO_SETTINGS,
 )
 UPDATE = UpdateRules(
     losses=by_name((VANILLA,)),
-    aggregations={
-        # Means over rows are over those that have a token.
-        one.name: one
-        for one in (
+    # Means over rows are over those that have a token.
+    aggregations=by_name(
+        (
             TOKEN_MEAN,
-            replace(SEQ_MEAN_TOKEN_MEAN, within=row_mean),
+            replace(SEQ_MEAN_TOKEN_MEAN, within=counted_row_mean),
             SEQ_MEAN_TOKEN_SUM,
         )
-    },
+    ),
     prefix="actor/train/",
     defaults=LossSettings(aggregation="seq-mean-token-mean", own={"clip_c": None}),
 )

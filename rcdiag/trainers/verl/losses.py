@@ -15,7 +15,6 @@ from rcdiag.losses.aggregation import (
     SEQ_MEAN_TOKEN_SUM_NORM,
     TOKEN_MEAN,
     TOKEN_SUM,
-    Aggregation,
 )
 from rcdiag.losses.batch import EPSILON, LossBatch, TokenLosses
 from rcdiag.losses.clipped import CISPO, GEO_MEAN, GSPO, SAPO, VANILLA
@@ -43,30 +42,21 @@ _LOSSES_071 = (*_LOSSES_070, DPPO_TV, DPPO_KL)
 _LOSSES_09 = (*_LOSSES_071, DRO)
 
 
-def _reductions(*aggregations: Aggregation) -> dict[str, Aggregation]:
-    return {aggregation.name: aggregation for aggregation in aggregations}
-
-
-_REDUCTIONS_071 = _reductions(
-    TOKEN_MEAN, SEQ_MEAN_TOKEN_SUM, SEQ_MEAN_TOKEN_MEAN, SEQ_MEAN_TOKEN_SUM_NORM
-)
-_REDUCTIONS_09 = {**_REDUCTIONS_071, **_reductions(TOKEN_SUM)}
+_ALWAYS = (TOKEN_MEAN, SEQ_MEAN_TOKEN_SUM, SEQ_MEAN_TOKEN_MEAN)
+_REDUCTIONS_071 = by_name((*_ALWAYS, SEQ_MEAN_TOKEN_SUM_NORM))
+_REDUCTIONS_09 = by_name((*_REDUCTIONS_071.values(), TOKEN_SUM))
 _NORM_070 = replace(SEQ_MEAN_TOKEN_SUM_NORM, count=NOTHING)
-_REDUCTIONS_070 = {**_REDUCTIONS_071, **_reductions(_NORM_070)}
+_REDUCTIONS_070 = by_name((*_ALWAYS, _NORM_070))
 # With an epsilon in the divisor a mean of nothing is 0.
-_REDUCTIONS_061 = {
-    **{
-        name: replace(aggregation, epsilon=EPSILON) for name, aggregation in _REDUCTIONS_070.items()
-    },
-    **_reductions(replace(_NORM_070, horizon="width")),
-}
-_REDUCTIONS_060 = {
-    **_REDUCTIONS_061,
-    **_reductions(
+_REDUCTIONS_061 = by_name(
+    (*(replace(one, epsilon=EPSILON) for one in _ALWAYS), replace(_NORM_070, horizon="width"))
+)
+_REDUCTIONS_060 = _REDUCTIONS_061 | by_name(
+    (
         replace(SEQ_MEAN_TOKEN_SUM, default="all"),
         replace(SEQ_MEAN_TOKEN_MEAN, default="all", empty_rows_spoil=True),
-    ),
-}
+    )
+)
 _FIXED = {"gspo": "seq-mean-token-mean", "sapo": "seq-mean-token-mean"}
 # dp_actor of 0.6.0 logs these for every loss.
 _THREE = ("pg_clipfrac", "ppo_kl", "pg_clipfrac_lower")

@@ -42,7 +42,7 @@ VANILLA = replace(
 )
 UPDATE = UpdateRules(
     losses=by_name((VANILLA,)),
-    aggregations={"token-mean": TOKEN_MEAN},
+    aggregations=by_name((TOKEN_MEAN,)),
     prefix="reduced_train_policy_",
     logged=logged,
 )
