@@ -40,10 +40,9 @@ class Command(TyperCommand):
             # `explain` is asked for the flags of trainers: `rcdiag explain --use-tis`.
             context_settings={"ignore_unknown_options": name == "explain"},
         )
-        rare = sum(not self._is_common(str(option.name)) for option in self.params)
-        if rare:
-            self.params.append(HelpAll(rare))
         self.params.append(ConfigOption())
+        rare = sum(not self._is_common(str(option.name)) for option in self.params)
+        self.params.append(HelpAll(rare))
 
     def _is_common(self, name: str) -> bool:
         if name not in self.own:

@@ -22,15 +22,20 @@ def draw_logged(out: Console, comparison: LogComparison, verbose: bool) -> None:
     """Draw the keys that differ, each at the step where it differs most, and why.
 
     With `verbose` all keys, and how those that nothing explains are computed; else the first few
-    of those that differ, and a line for each reason.
+    of those that differ, and a line for each reason. A log that fits nothing has a line or two.
     """
     lines = lines_of(comparison)
     agree = sum(line.agrees for line in lines)
     shown = lines if verbose else [line for line in lines if not line.agrees][:KEYS]
-    out.print(
-        f"[bold]{escape(comparison.file)}[/] and {_compared_with(comparison)}: {agree} of "
-        f"{plural(len(lines), 'key')} agree"
-    )
+    beside = "the mismatch" if comparison.preset is None else f"preset {comparison.preset}"
+    counted = f"{agree} of {plural(len(lines), 'key')} agree with {escape(beside)}"
+    if not (verbose or comparison.fits):
+        hardly = f"is hardly the log of this table: {counted} (all: -v)"
+        out.print(f"[bold]{escape(comparison.file)}[/] {hardly}")
+        return
+    out.print(f"[bold]{escape(comparison.file)}[/]: {counted}")
+    if comparison.preset is not None:
+        out.print(f"[dim]preset: {escape(comparison.preset_reason)}[/]")
     if shown:
         out.print(_table(out, shown, comparison))
     for name, sentence in sentences(comparison, None if verbose else 0).items():
@@ -48,12 +53,6 @@ def draw_logged(out: Console, comparison: LogComparison, verbose: bool) -> None:
     if verbose:
         for names in (comparison.not_ours, comparison.not_logged):
             out.print(f"[dim]{escape(', '.join(names))}[/]")
-
-
-def _compared_with(comparison: LogComparison) -> str:
-    if comparison.preset is None:
-        return "the mismatch"
-    return f"preset {escape(comparison.preset)}: {escape(comparison.preset_reason)}"
 
 
 def _table(out: Console, lines: Sequence[LoggedLine], comparison: LogComparison) -> Table:

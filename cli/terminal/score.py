@@ -18,6 +18,7 @@ from rcdiag.pages.score.words import (
     clusters,
     correction_rows,
     limits,
+    milder_findings,
     preset_lines,
     raw_ess,
     verl_check_line,
@@ -36,6 +37,8 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
     if not verbose:
         if any(value.value is not None for value in result.mismatch.values()):
             out.print(_main_table(out, result.mismatch))
+            if milder := milder_findings(result):
+                out.print(f"[dim]{milder}[/]")
             out.print()
         lines = preset_lines(result, _default_preset(result))
         if result.pair_reason:

@@ -95,13 +95,6 @@ class Provenance(_Draw):
     time: Annotated[str, Doc("Date and time at which the result was made, in UTC.")]
 
 
-KindName = Annotated[
-    str, Doc("The command that made the result: score, compare, diagnose, sweep or replay.")
-]
-FormatVersion = Annotated[
-    int,
-    Doc("Version of the result document's format; rcdiag reads its own and all that came before."),
-]
 PROVENANCE = Doc(
     "Where a result comes from: command, versions, host, device, commit, dump, rows, fingerprint, "
     "seed and time.",
@@ -111,7 +104,6 @@ PROVENANCE = Doc(
     ),
     keys=Provenance,
 )
-ProvenanceOfResult = Annotated[dict[str, Anything], PROVENANCE]
 Behavior = Annotated[
     str, Doc("Name of the policy that is taken for the one that sampled the tokens.")
 ]
@@ -390,10 +382,6 @@ class Finding(Part, frozen=True, kw_only=True):
     )
 
 
-Findings = Annotated[
-    list[Finding],
-    Doc("What the reader should know, the gravest first.", see=("slug", "severity", "evidence")),
-]
 TokensOfPart = Annotated[
     int, Doc("Number of unmasked tokens of a bin, or with a token id.", unit="tokens")
 ]

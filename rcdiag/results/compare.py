@@ -8,27 +8,19 @@ from msgspec import field
 
 from rcdiag.formats import measured
 from rcdiag.results.base import (
-    FORMAT_VERSION,
     LOG_RATIO,
     Behavior,
     EmptySequences,
-    Findings,
-    FormatVersion,
-    KindName,
     MetricValue,
     NumClusters,
-    NumSequences,
-    NumTokens,
     Profile,
-    ProvenanceOfResult,
     RowsLeftOut,
     Target,
 )
-from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Anything, Doc, Number
 from rcdiag.results.parts import Part
 from rcdiag.results.score import Mismatch
-from rcdiag.results.show import Shown, Summary, size
+from rcdiag.results.show import KindName, Measured, Summary
 
 # How means under the behavior policy of a pair are made.
 SAMPLED, WEIGHTED, NOT_GIVEN = MEANS = ("sampled", "weighted", "not-given")
@@ -333,18 +325,14 @@ class JoinReport(Part, frozen=True, kw_only=True):
     ] = ""
 
 
-class CompareResult(Shown, frozen=True, kw_only=True):
+class CompareResult(Measured, frozen=True, kw_only=True):
     """The result of `rcdiag compare` compares all policies of a table, or of several tables."""
 
     kind: KindName = "compare"
-    format_version: FormatVersion = FORMAT_VERSION
-    provenance: ProvenanceOfResult
     policies: Annotated[
         dict[str, PolicySummary],
         Doc("Every policy of a comparison, by name.", see=("role", "log_prob_mean", "behind")),
     ]
-    num_sequences: NumSequences
-    num_tokens: NumTokens
     num_clusters: NumClusters
     empty_sequences: EmptySequences
     pairs: Annotated[
@@ -389,8 +377,6 @@ class CompareResult(Shown, frozen=True, kw_only=True):
             see=("rows-left-out-of-the-join", "matched_by"),
         ),
     ]
-    findings: Findings = field(default_factory=list)
-    diagnosis: DiagnosisOfTable = None
     figures: Annotated[
         dict[str, PairFigure],
         Doc('What the figures of a comparison are drawn from, by "a->b"; every pair stands once.'),
@@ -411,5 +397,5 @@ class CompareResult(Shown, frozen=True, kw_only=True):
             for name, policy in order
         ]
         columns = ("policy", "role", "about", "behind, nats per token", "")
-        about = f"{len(self.policies)} policies, {size(self)}"
+        about = f"{len(self.policies)} policies, {self.size}"
         return Summary(about, columns, rows, "policies")

@@ -5,24 +5,15 @@ from __future__ import annotations
 import textwrap
 from typing import Annotated
 
-from rcdiag.results.base import (
-    FORMAT_VERSION,
-    Finding,
-    FormatVersion,
-    KindName,
-    ProvenanceOfResult,
-)
 from rcdiag.results.compare import JoinReport
 from rcdiag.results.doc import Anything, Doc
-from rcdiag.results.show import WIDTH, Shown, Summary
+from rcdiag.results.show import WIDTH, KindName, Shown, Summary
 
 
 class ConvertResult(Shown, frozen=True, kw_only=True):
     """The result of `rcdiag convert` says what is in the table and what became of the dump."""
 
     kind: KindName = "convert"
-    format_version: FormatVersion = FORMAT_VERSION
-    provenance: ProvenanceOfResult
     output: Annotated[str, Doc("Path of the parquet file that a conversion wrote.")]
     format: Annotated[
         str,
@@ -68,11 +59,6 @@ class ConvertResult(Shown, frozen=True, kw_only=True):
             see=("rows-left-out-of-the-join", "matched_by"),
         ),
     ]
-
-    @property
-    def findings(self) -> list[Finding]:
-        """Return no findings: a conversion judges nothing."""
-        return []
 
     def _summary(self) -> Summary:
         """Summarise what a conversion changed, and what the table lacks."""

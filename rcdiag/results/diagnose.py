@@ -8,20 +8,12 @@ from msgspec import field
 
 from rcdiag.formats import number
 from rcdiag.results.base import (
-    FORMAT_VERSION,
-    Findings,
-    FormatVersion,
-    KindName,
     MetricValue,
-    NumSequences,
-    NumTokens,
-    ProvenanceOfResult,
 )
-from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Doc, Number
 from rcdiag.results.log_summary import LogSummary
 from rcdiag.results.parts import Part
-from rcdiag.results.show import Shown, Summary, size
+from rcdiag.results.show import KindName, Measured, Summary
 
 
 class ExperimentResult(Part, frozen=True, kw_only=True):
@@ -110,14 +102,10 @@ class WeightsOfRow(TypedDict):
     ]
 
 
-class DiagnoseResult(Shown, frozen=True, kw_only=True):
+class DiagnoseResult(Measured, frozen=True, kw_only=True):
     """The result of `rcdiag diagnose` names the causes, and the experiments that tell them."""
 
     kind: KindName = "diagnose"
-    format_version: FormatVersion = FORMAT_VERSION
-    provenance: ProvenanceOfResult
-    num_sequences: NumSequences
-    num_tokens: NumTokens
     trainer_model: Annotated[
         str | None,
         Doc("The trainer's checkpoint that experiments ran with; null where none was given."),
@@ -172,8 +160,6 @@ class DiagnoseResult(Shown, frozen=True, kw_only=True):
         Doc("Experiments that did not run because the time was spent."),
     ]
     duration: Annotated[Number, Doc("How long a diagnosis took.", unit="seconds")]
-    findings: Findings = field(default_factory=list)
-    diagnosis: DiagnosisOfTable = None
     logs: Annotated[
         list[LogSummary],
         Doc(
@@ -191,4 +177,4 @@ class DiagnoseResult(Shown, frozen=True, kw_only=True):
         ]
         model = f", with {self.trainer_model}" if self.trainer_model else ""
         columns = ("cause", "supposed", "rms before", "rms left")
-        return Summary(f"{size(self)}{model}", columns, rows, "experiments")
+        return Summary(f"{self.size}{model}", columns, rows, "experiments")

@@ -248,13 +248,3 @@ class Diagnosis(Part, frozen=True, kw_only=True):
 
 # How a verdict counts for `--fail-on`.
 SEVERITY_OF_VERDICT = {"broken": "error", "correctable": "warning", "inconclusive": "note"}
-
-DiagnosisOfTable = Annotated[
-    Diagnosis | None,
-    Doc(
-        "The verdict on the table and its causes, the same from every command; null in documents "
-        "of versions that made none.",
-        see=("verdict", "causes"),
-        added=True,
-    ),
-]

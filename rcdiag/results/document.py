@@ -94,8 +94,7 @@ def odd_value(result: Document) -> str | None:
         fault = type_fault(part.doc.keys, to_plain(value), part.name)
         if fault is not None:
             return fault
-    diagnosis = getattr(result, "diagnosis", None)
-    for place, cause in enumerate([] if diagnosis is None else diagnosis.causes):
+    for place, cause in enumerate([] if result.diagnosis is None else result.diagnosis.causes):
         for entry, facts in enumerate(cause.evidence):
             for name in ("name", "reads"):
                 if name not in facts:

@@ -133,3 +133,8 @@ class LogComparison(Part, frozen=True, kw_only=True):
     def unexplained(self) -> list[LoggedKey]:
         """Return the numbers that differ for no reason that is known."""
         return [one for one in self.keys if not one.agrees and one.explained_by is None]
+
+    @property
+    def fits(self) -> bool:
+        """Tell whether at least half of the numbers agree or differ for a known reason."""
+        return 2 * len(self.unexplained) <= len(self.keys)

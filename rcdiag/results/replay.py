@@ -9,26 +9,20 @@ from msgspec import field
 from rcdiag.errors import setting
 from rcdiag.formats import number
 from rcdiag.results.base import (
-    FORMAT_VERSION,
     Behavior,
     Config,
     EmptySequences,
-    Findings,
-    FormatVersion,
     Histogram,
     KeptSequences,
     KeptTokens,
-    KindName,
     LoggedMetrics,
     MetricValue,
     NumSequences,
     NumTokens,
-    ProvenanceOfResult,
     Step,
     Target,
     TrainerName,
 )
-from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Anything, Doc, Number
 from rcdiag.results.model_step import (
     PER_TOKEN,
@@ -40,7 +34,7 @@ from rcdiag.results.model_step import (
     UpdateModel,
 )
 from rcdiag.results.parts import Part
-from rcdiag.results.show import Shown, Summary, size
+from rcdiag.results.show import KindName, Measured, Summary
 
 _C = "c = d loss / d current log-prob of a token"
 _PULL = "c below 0 raises the token's log-prob in a step down the loss, above 0 lowers it"
@@ -572,12 +566,10 @@ class PairedDifference(Part, frozen=True, kw_only=True):
 UPDATE_LEVELS = ("ok", "note", "warning", "error", "cannot judge")
 
 
-class ReplayResult(Shown, frozen=True, kw_only=True):
+class ReplayResult(Measured, frozen=True, kw_only=True):
     """The result of `rcdiag replay` describes updates on one training step, or on several."""
 
     kind: KindName = "replay"
-    format_version: FormatVersion = FORMAT_VERSION
-    provenance: ProvenanceOfResult
     trainer: TrainerName
     rollout: Annotated[
         str, Doc("Name of the policy whose log-probs stand for the sampler's in an update.")
@@ -625,8 +617,6 @@ class ReplayResult(Shown, frozen=True, kw_only=True):
         Number, Doc("How far above 1 the PPO ratio goes before the clip acts.", unit="ratio")
     ]
     step: Step
-    num_sequences: NumSequences
-    num_tokens: NumTokens
     num_groups: Annotated[
         int,
         Doc("Number of prompt groups of the batch.", unit="groups", see=("few-clusters",)),
@@ -669,8 +659,6 @@ class ReplayResult(Shown, frozen=True, kw_only=True):
             see=("step", "updates-part"),
         ),
     ] = field(default_factory=list)
-    findings: Findings = field(default_factory=list)
-    diagnosis: DiagnosisOfTable = None
 
     def _summary(self) -> Summary:
         """Summarise the presets with their health, those with a safe update first."""
@@ -686,7 +674,7 @@ class ReplayResult(Shown, frozen=True, kw_only=True):
         ]
         rows.sort(key=lambda row: UPDATE_LEVELS.index(row[-1]))
         step = "" if self.step is None else f"step {self.step}, "
-        about = f"{self.trainer}, {self.policy_loss} loss, {step}{size(self)}"
+        about = f"{self.trainer}, {self.policy_loss} loss, {step}{self.size}"
         return Summary(
             about, ("preset", "loss", "kept", "|coefficients|", "health"), rows, "presets"
         )

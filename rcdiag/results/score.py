@@ -11,7 +11,6 @@ from rcdiag.formats import measured
 from rcdiag.results.base import (
     ESS_SEQ_APPLIED,
     ESS_TOKEN_APPLIED,
-    FORMAT_VERSION,
     LEVELS,
     LOG_RATIO,
     RATIO,
@@ -21,25 +20,20 @@ from rcdiag.results.base import (
     BiasBound,
     Config,
     EmptySequences,
-    Findings,
-    FormatVersion,
     Histogram,
     KeepLengthCorrelation,
     KeptSequences,
     KeptTokens,
-    KindName,
     LoggedMetrics,
     MetricValue,
     NumClusters,
     NumSequences,
     NumTokens,
     Profile,
-    ProvenanceOfResult,
     RowsLeftOut,
     Target,
     TrainerName,
 )
-from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Anything, Doc, Number
 from rcdiag.results.logged import LogComparison
 from rcdiag.results.parts import Part
@@ -50,7 +44,7 @@ from rcdiag.results.sequences import (
     TokenProfile,
     WorstToken,
 )
-from rcdiag.results.show import Shown, Summary, size
+from rcdiag.results.show import KindName, Measured, Summary
 
 WeightSum = Annotated[
     Number | None,
@@ -374,16 +368,12 @@ class StepResult(Part, frozen=True, kw_only=True):
 METRIC_LEVELS = ("error", "warning", "unknown", "ok")
 
 
-class ScoreResult(Shown, frozen=True, kw_only=True):
+class ScoreResult(Measured, frozen=True, kw_only=True):
     """The result of `rcdiag score` describes one pair of policies and every correction."""
 
     kind: KindName = "score"
-    format_version: FormatVersion = FORMAT_VERSION
-    provenance: ProvenanceOfResult
     behavior: Behavior
     target: Target
-    num_sequences: NumSequences
-    num_tokens: NumTokens
     empty_sequences: EmptySequences
     scoring: Annotated[
         dict[str, Anything],
@@ -400,8 +390,6 @@ class ScoreResult(Shown, frozen=True, kw_only=True):
             see=("step",),
         ),
     ] = field(default_factory=dict)
-    findings: Findings = field(default_factory=list)
-    diagnosis: DiagnosisOfTable = None
     figures: Annotated[
         dict[str, Anything], Doc("What the figures of a score are drawn from.", keys=ScoreFigures)
     ] = field(default_factory=dict)
@@ -505,5 +493,5 @@ class ScoreResult(Shown, frozen=True, kw_only=True):
             for name, value in self.mismatch.items()
             if value.level == level
         ]
-        about = f"{self.behavior} -> {self.target}, {size(self)}{steps}"
+        about = f"{self.behavior} -> {self.target}, {self.size}{steps}"
         return Summary(about, ("metric", "value", "95% interval", "level"), rows, "metrics")

@@ -6,19 +6,19 @@ import textwrap
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from rcdiag.errors import RcdiagError
 from rcdiag.files import check_outputs, write_text
 from rcdiag.formats import plural
-from rcdiag.results.base import Finding
+from rcdiag.results.base import FORMAT_VERSION, PROVENANCE, Finding, NumSequences, NumTokens
+from rcdiag.results.diagnosis import Diagnosis
+from rcdiag.results.doc import Anything, Doc
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from rcdiag.results.diagnosis import Diagnosis
 
 ROWS, FINDINGS, WIDTH = 8, 5, 100
 
@@ -35,6 +35,11 @@ def draw_with(draw: Draw) -> None:
     _draw = draw
 
 
+KindName = Annotated[
+    str, Doc("The command that made the result: score, compare, diagnose, sweep or replay.")
+]
+
+
 class Summary(Struct, frozen=True):
     """A summary tells what a result is about and has a table of its first numbers."""
 
@@ -44,30 +49,32 @@ class Summary(Struct, frozen=True):
     unit: str  # what one row is: metrics, policies, candidates, presets
 
 
-class SizedResult(Protocol):
-    """A result that counts sequences and tokens."""
-
-    @property
-    def num_sequences(self) -> int: ...
-
-    @property
-    def num_tokens(self) -> int: ...
-
-
-class Shown(Struct, frozen=True, forbid_unknown_fields=True):
+class Shown(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole result, which can print, show in a notebook, and become a frame or a document."""
 
-    if TYPE_CHECKING:
-        kind: str
+    kind: KindName
+    format_version: Annotated[
+        int,
+        Doc(
+            "Version of the result document's format; rcdiag reads its own and all that came "
+            "before."
+        ),
+    ] = FORMAT_VERSION
+    provenance: Annotated[dict[str, Anything], PROVENANCE]
 
-        @property
-        def findings(self) -> list[Finding]:
-            """Return what is out of order."""
-            ...
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """Return what is out of order."""
+        return ()
 
-        def _summary(self) -> Summary:
-            """Return what the result is about, and its first numbers."""
-            ...
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """Return the verdict on the table; None of a result that judges nothing."""
+        return None
+
+    def _summary(self) -> Summary:
+        """Return what the result is about, and its first numbers."""
+        raise NotImplementedError
 
     def frame(self, name: str | None = None) -> pl.DataFrame:
         """Give the result as a polars frame.
@@ -113,9 +120,8 @@ class Shown(Struct, frozen=True, forbid_unknown_fields=True):
         cells = [summary.columns, *summary.rows[:ROWS]] if summary.rows else []
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = [f"rcdiag {self.kind}: {summary.about}"]
-        diagnosis = getattr(self, "diagnosis", None)
-        if diagnosis is not None:
-            lines += textwrap.wrap(_judged(diagnosis), WIDTH, subsequent_indent="  ")
+        if self.diagnosis is not None:
+            lines += textwrap.wrap(_judged(self.diagnosis), WIDTH, subsequent_indent="  ")
         for row in cells:
             padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             lines.append("  " + "  ".join(padded).rstrip())
@@ -128,8 +134,7 @@ class Shown(Struct, frozen=True, forbid_unknown_fields=True):
 
     def _repr_html_(self) -> str:
         summary = self._summary()
-        diagnosis = getattr(self, "diagnosis", None)
-        judged = "" if diagnosis is None else f"<p>{escape(_judged(diagnosis))}</p>"
+        judged = "" if self.diagnosis is None else f"<p>{escape(_judged(self.diagnosis))}</p>"
         head = "".join(f"<th>{escape(name)}</th>" for name in summary.columns)
         body = "".join(
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
@@ -157,6 +162,29 @@ def _more(count: int, unit: str) -> list[str]:
     return [f"  ... and {count} more {unit}"] if count > 0 else []
 
 
-def size(result: SizedResult) -> str:
-    """Say how much a result is about."""
-    return f"{plural(result.num_sequences, 'sequence')}, {plural(result.num_tokens, 'token')}"
+class Measured(Shown, frozen=True, kw_only=True):
+    """A result that measures a table: its size, what is out of order, and the diagnosis."""
+
+    num_sequences: NumSequences
+    num_tokens: NumTokens
+    diagnosis: Annotated[
+        Diagnosis | None,
+        Doc(
+            "The verdict on the table and its causes, the same from every command; null in "
+            "documents of versions that made none.",
+            see=("verdict", "causes"),
+            added=True,
+        ),
+    ] = None
+    findings: Annotated[
+        list[Finding],
+        Doc(
+            "What the reader should know, the gravest first.",
+            see=("slug", "severity", "evidence"),
+        ),
+    ] = field(default_factory=list)
+
+    @property
+    def size(self) -> str:
+        """Say how much the result is about."""
+        return f"{plural(self.num_sequences, 'sequence')}, {plural(self.num_tokens, 'token')}"

@@ -11,31 +11,24 @@ from rcdiag.formats import measured
 from rcdiag.results.base import (
     ESS_SEQ_APPLIED,
     ESS_TOKEN_APPLIED,
-    FORMAT_VERSION,
     PROVENANCE,
     RATIO,
     TRUNCATION_LOSS,
     Behavior,
     BiasBound,
-    Findings,
-    FormatVersion,
     KeepLengthCorrelation,
     KeptSequences,
     KeptTokens,
-    KindName,
     MetricValue,
     NumClusters,
-    NumSequences,
-    NumTokens,
     Provenance,
     Target,
     TrainerName,
 )
-from rcdiag.results.diagnosis import DiagnosisOfTable
 from rcdiag.results.doc import Anything, Doc, Number
 from rcdiag.results.forecast import Forecast
 from rcdiag.results.parts import Part
-from rcdiag.results.show import Shown, Summary, size
+from rcdiag.results.show import KindName, Measured, Summary
 
 # A smaller gain, relative to the noise without correction, is not worth a correction.
 WORTH = 0.05
@@ -467,16 +460,13 @@ class Recommendation(Part, frozen=True, kw_only=True):
     ] = field(default_factory=dict)
 
 
-class SweepResult(Shown, frozen=True, kw_only=True):
+class SweepResult(Measured, frozen=True, kw_only=True):
     """The result of `rcdiag sweep` compares estimators on one pair of policies."""
 
     kind: KindName = "sweep"
-    format_version: FormatVersion = FORMAT_VERSION
     provenance: Annotated[dict[str, Anything], replace(PROVENANCE, keys=SweepProvenance)]
     behavior: Behavior
     target: Target
-    num_sequences: NumSequences
-    num_tokens: NumTokens
     num_groups_with_two: Annotated[
         int,
         Doc(
@@ -511,8 +501,6 @@ class SweepResult(Shown, frozen=True, kw_only=True):
             see=("kl_token", "accepted_seq", "holds"),
         ),
     ]
-    findings: Findings = field(default_factory=list)
-    diagnosis: DiagnosisOfTable = None
 
     def _summary(self) -> Summary:
         """Summarise the candidates that are not refused, the best first."""
@@ -530,7 +518,7 @@ class SweepResult(Shown, frozen=True, kw_only=True):
             for candidate in ranked
         ]
         choice = f" {advice.choice}" if advice.choice else ""
-        about = f"{self.behavior} -> {self.target}, {size(self)}: {advice.answer}{choice}"
+        about = f"{self.behavior} -> {self.target}, {self.size}: {advice.answer}{choice}"
         return Summary(
             about, ("rank", "candidate", "efficiency", "95% interval"), rows, "candidates"
         )

@@ -49,6 +49,18 @@ def test_one_command_says_what_agrees_and_why_not(rcdiag, table, tmp_path, monke
     assert max(map(len, lines)) <= 80
 
 
+def test_of_a_log_that_fits_nothing_the_screen_has_a_sentence(rcdiag, table, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    log = log_of(tmp_path, kl=0.5123456789, k3_kl=0.25123456, log_ppl_diff=(0.4 / 9))
+    without, beside = (
+        rcdiag("score", table, *more, "--preset", "disabled").out.splitlines()
+        for more in ((), ("--logged", log))
+    )
+    assert sum("hardly the log of this table: 0 of 3 keys agree" in line for line in beside) == 1
+    assert len(beside) <= len(without) + 3
+    assert not any(line.startswith("key ") for line in beside)
+
+
 def test_the_document_has_the_comparison(rcdiag, table, tmp_path):
     log = log_of(tmp_path, kl=KL)
     document = rcdiag("score", table, "--logged", log, "--preset", "disabled", "--json").document

@@ -78,6 +78,13 @@ def test_the_verdict_comes_first_and_the_way_to_the_rest_last():
     assert "k3_kl" in metrics
 
 
+def test_a_screen_says_why_a_level_of_error_is_no_error():
+    beside = "Findings are warnings at most: importance weights are valid here."
+    for table, said in (("stale", 1), ("rollouts", 0), ("temperature", 0)):
+        result = api.score(SAMPLES / f"{table}.parquet")
+        assert screen(result).count(beside) == said, table
+
+
 def test_every_finding_has_one_line_and_the_cause_is_pointed_at():
     result = api.score(SAMPLES / "temperature.parquet")
     lines = screen(result)
@@ -107,11 +114,10 @@ def test_help_fits_two_screens_and_help_all_has_every_option(rcdiag, monkeypatch
     ran = rcdiag(command, "--help")
     assert ran.code == 0
     assert len(ran.out.splitlines()) <= 80
-    if "--help-all" in ran.out:
-        everything = rcdiag(command, "--help-all")
-        assert everything.code == 0
-        assert len(everything.out.splitlines()) > len(ran.out.splitlines())
-        assert "…" not in everything.out  # an example that is cut is none
+    everything = rcdiag(command, "--help-all")
+    assert everything.code == 0
+    assert len(everything.out.splitlines()) > len(ran.out.splitlines())
+    assert "…" not in everything.out  # an example that is cut is none
     assert "…" not in ran.out
     assert len(rcdiag(command, "--help").out.splitlines()) == len(ran.out.splitlines())
 

@@ -18,10 +18,12 @@ from rcdiag.diagnosis.logged.changes import changes_of, period_of, spikes_of
 from rcdiag.diagnosis.logged.run import QUANTITIES, Series, _spellings
 from rcdiag.diagnosis.rules import rules_of
 from rcdiag.errors import RcdiagError
+from rcdiag.pages.diagnose.logs import over_steps
 from rcdiag.results import DiagnoseResult
 from rcdiag.trainers import families
 from rcdiag.trainers.toml_words import read_keys
 
+SAMPLES = Path(__file__).parents[2] / "sample_data"
 STEPS = 60
 BEGINS = 34  # index of the first step with a fault
 
@@ -387,6 +389,16 @@ def test_a_counter_that_is_no_step_is_left_out(tmp_path: Path) -> None:
     path.write_text(json.dumps(last) + "\n")
     with pytest.raises(RcdiagError):
         rcdiag.diagnose(path)
+
+
+def test_a_panel_of_a_key_has_its_unit_and_its_first_change() -> None:
+    result = rcdiag.diagnose(SAMPLES / "metrics.jsonl")
+    steps = [one.step_moved for one in result.logs[0].keys_moved if one.key.endswith("chi2_seq")]
+    panels = {panel.title: panel for panel in over_steps(result).panels}
+    chi2, kl = (panels[f"rollout_corr/{name}"] for name in ("chi2_seq", "k3_kl"))
+    assert len(steps) > 1
+    assert [rule.at for rule in chi2.rules] == [min(steps)]
+    assert (chi2.y.label, kl.y.label) == ("", "nats")
 
 
 def test_no_key_is_that_of_two_quantities() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,7 +39,7 @@ ADDED_SINCE = {
 
 
 def leaves(part: Any) -> Iterator[Any]:
-    """The values of a document in their order, without the names; not of what was added since."""
+    """The values of a document, without their names; not of what was added since."""
     if isinstance(part, dict):
         for name, item in part.items():
             if name not in ADDED_SINCE:
@@ -61,7 +62,7 @@ def test_a_document_of_format_1_is_read_with_every_value(kind):
     if kind == "sweep":
         assert document["recommendation"]["answer"] == "do-not-correct"
         document["recommendation"]["answer"] = "no-correction"
-    assert list(leaves(to_plain(result))) == list(leaves(document))
+    assert Counter(leaves(to_plain(result))) == Counter(leaves(document))
     assert from_json(result.to_json(), "newer.json") == result
 
 

@@ -18,9 +18,9 @@ HONEST = "; rounding noise of two engines alone does this at these response leng
 # The worst severity of a number under a verdict: what importance weights repair is no error, and
 # what needs no repair is no warning. Under other verdicts the number's own level counts.
 GRAVEST = {"healthy": "note", "correctable": "warning"}
-BESIDE = {
-    "healthy": ", downgraded to a note: the mismatch is rounding noise",
-    "correctable": ", downgraded to a warning: importance weights are valid here",
+WHY_MILDER = {
+    "healthy": "the mismatch is rounding noise",
+    "correctable": "importance weights are valid here",
 }
 
 
@@ -81,7 +81,7 @@ def _beside_verdict(result: Any, severity: str) -> tuple[str, str]:
     gravest = GRAVEST.get(verdict, "error")
     if SEVERITIES.index(severity) <= SEVERITIES.index(gravest):
         return severity, ""
-    return gravest, BESIDE[verdict]
+    return gravest, f", downgraded to a {gravest}: {WHY_MILDER[verdict]}"
 
 
 def _against_guide(name: str, value: MetricValue) -> str:

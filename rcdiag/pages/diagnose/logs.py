@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
 from rcdiag.pages.definitions import FigureSpec
+from rcdiag.pages.diagnose.words import unit
 from rcdiag.results import DiagnoseResult
 from rcdiag.results.log_summary import LoggedQuantity
 
@@ -42,11 +43,13 @@ def _panel(result: DiagnoseResult, key: str) -> Panel:
     ]
     values = [value for one in of_key for value in one.numbers if value is not None]
     far = bool(values) and min(values) > 0 and max(values) > ON_LOG_SCALE * min(values)
-    steps = {one.step_moved for log in result.logs for one in log.keys_moved if one.key == key}
+    # The first movement of each run: a number of heavy tails jumps at many steps.
+    moved = [[one.step_moved for one in log.keys_moved if one.key == key] for log in result.logs]
+    steps = {min(steps) for steps in moved if steps}
     return Panel(
         title=key,
         x=ChartAxis(label="training step", whole=True),
-        y=ChartAxis(label=of_key[0].quantity_unit, scale="log" if far else "linear"),
+        y=ChartAxis(label=unit(of_key[0]), scale="log" if far else "linear"),
         marks=[Mark(shape="line", x="step", y="value", group="run", thin=True)],
         rules=[ReferenceLine(at=step, label=f"moves at step {step}") for step in sorted(steps)],
         where=("key", key),
@@ -60,7 +63,7 @@ FIGURES = (
         kind="diagnose",
         title="Keys of the log over the steps",
         says="Keys that moved stand first, in the order in which they did; dashed: the step at "
-        "which a key moved.",
+        "which a key first moved.",
         chart=over_steps,
         applies=lambda result: bool(result.logs),
     ),

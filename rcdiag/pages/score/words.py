@@ -7,9 +7,17 @@ from math import isfinite
 
 from msgspec import Struct
 
+from rcdiag.diagnosis.checks.families import GRAVEST, WHY_MILDER
 from rcdiag.diagnosis.correction_health import verl_check
 from rcdiag.formats import effective, fraction, part_of, plural, with_interval
-from rcdiag.results import CorrectionResult, MetricValue, ScoreResult, SequenceTokens
+from rcdiag.results import (
+    SEVERITIES,
+    CorrectionResult,
+    MetricValue,
+    ScoreResult,
+    SequenceTokens,
+    worst_severity,
+)
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.metrics.expected import lowered_ess_guide
 
@@ -31,6 +39,18 @@ def answer(result: ScoreResult) -> str:
     if result.rows_left_out:
         sequences += f", without {plural(result.rows_left_out, 'row')} of invalid log-probs"
     return f"KL({result.behavior} || {result.target}) {with_interval(k3)} nats per token{sequences}"
+
+
+def milder_findings(result: ScoreResult) -> str:
+    """Say why no finding is as grave as the level of a number; empty where one is."""
+    verdict = "" if result.diagnosis is None else result.diagnosis.verdict
+    gravest = GRAVEST.get(verdict)
+    if gravest is None or worst_severity(result.findings) != gravest:
+        return ""
+    graver = SEVERITIES[SEVERITIES.index(gravest) + 1 :]
+    if not any(value.level in graver for value in result.mismatch.values()):
+        return ""
+    return f"Findings are {gravest}s at most: {WHY_MILDER[verdict]}."
 
 
 def alone(policy: str) -> str:

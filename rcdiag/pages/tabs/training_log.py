@@ -16,6 +16,7 @@ from rcdiag.pages.blocks import (
     text,
     words,
 )
+from rcdiag.pages.diagnose.words import unit
 from rcdiag.pages.page_figures import figures_of
 from rcdiag.results import DiagnoseResult
 from rcdiag.results.log_summary import LogSummary
@@ -67,7 +68,7 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
         [
             words("Key", lambda one: code(one.key)),
             words("Quantity", lambda one: text(one.quantity)),
-            words("Means", lambda one: text(f"{one.means} ({one.quantity_unit})")),
+            words("Means", lambda one: text(one.means, note=unit(one))),
             words("Taken", lambda one: text(one.key_note)),
         ],
         log.quantities,
