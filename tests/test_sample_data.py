@@ -104,7 +104,12 @@ def test_kept_sets_are_named_and_a_replay_over_them_repairs_the_ratio():
     rows = decode(first_batch(DATA / "top_p.parquet"), ("rollout", "old"))
     spec = parse_policy("kept=hf:float32,support=rollout", str(DATA / "policy" / "step_8"))
     first = first_rows(rows, 16)
-    kept = BACKENDS["hf"].load(spec, 512).score(first, lambda tokens: None).log_probs
+    kept = (
+        BACKENDS["hf"]
+        .load(spec, 512, Path("engine.log"))
+        .score(first, lambda tokens: None)
+        .log_probs
+    )
     rollout, old = (first.log_probs[name] for name in ("rollout", "old"))
     mass, after = np.exp(old - kept), np.exp(kept - rollout)
     assert mass.max() < 1 + 1e-5

@@ -112,7 +112,7 @@ def compare(
             recorded = list(dict.fromkeys(available))
             choose(recorded, [policy for policy in (behavior, target) if policy], name, least=1)
             choose(recorded, named, name)
-        plan = planned(table, specs, None, force=force)
+        plan = planned(table, specs, None, force=force, progress=progress)
         repeats = [spec.name for spec in specs if noise_floor and spec.name.endswith("_again")]
         with runner:
             yield description(name, table, plan, None, runner, rate)

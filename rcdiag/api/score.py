@@ -185,7 +185,7 @@ def score(
         raise _scored_for_nothing(scored_names, pair, every_pair)
     if pair.reason:
         progress.say(pair.reason)
-    plan = planned(table, specs, written, force=force)
+    plan = planned(table, specs, written, force=force, progress=progress)
     decode = decoder_of(model, table, specs, (pair.target, pair.behavior), include_text)
     with runner:
         yield description(name_of(source), table, plan, written, runner, rate)

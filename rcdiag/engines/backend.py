@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from rcdiag.engines.spec import PolicySpec
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rcdiag.engines.checkpoint import ModelFacts
     from rcdiag.entry import Entry
     from rcdiag.table.trajectories import Scores, Trajectories
 
 Progress = Callable[[int], None]  # called with the number of tokens that have just been scored
+Say = Callable[[str], None]  # called with a sentence for the user
 
 FULL_PRECISION = ("float32", "float64")
 
@@ -41,6 +44,7 @@ class Option:
     takes: type | tuple[str, ...] = str  # bool, int, str, or the words that are allowed
     shown: str | None = None  # its words in a policy's description, "{}" the value; "" hides it
     runs_code: bool = False  # what it names is run, so that it is never taken from a file
+    decides: bool = True  # whether scores depend on it, beyond the rounding of other batches
 
     @property
     def words(self) -> str:
@@ -99,7 +103,7 @@ PYTHON = Option(
 )
 
 
-def _checkpoint_facts(spec: PolicySpec) -> ModelFacts:
+def _checkpoint_facts(spec: PolicySpec, say: Say) -> ModelFacts:
     from rcdiag.engines.checkpoint import checkpoint_facts  # numpy, which help has no use for
 
     return checkpoint_facts(spec)
@@ -114,7 +118,8 @@ class Backend:
     role: Literal["engine", "trainer"]  # what it stands for: an inference engine, or a trainer
     dtypes: tuple[str, ...]
     default_dtype: str
-    load: Callable[[PolicySpec, int], Engine]  # the policy, and its longest sequence in tokens
+    # Takes the policy, its longest sequence in tokens, and the log that what is printed goes to.
+    load: Callable[[PolicySpec, int, Path], Engine]
     options: Mapping[str, Option] = field(default_factory=dict)  # besides COMMON_OPTIONS
     # Options of other engines, common ones too, that it refuses: why, after the option's name.
     refuses: Mapping[str, str] = field(default_factory=dict)
@@ -126,8 +131,9 @@ class Backend:
     check: Callable[[PolicySpec], None] = lambda spec: None
     # Whether a policy needs a checkpoint of --model or model=; else its model may be unnamed ("").
     needs_model: bool = True
-    # Limits and weights of a policy's model, asked for before an engine starts.
-    facts: Callable[[PolicySpec], ModelFacts] = _checkpoint_facts
+    # Limits and weights of a policy's model, asked for before an engine starts; what is waited for
+    # meanwhile is said.
+    facts: Callable[[PolicySpec, Say], ModelFacts] = _checkpoint_facts
     # Columns with a list for each token that a policy's engine reads besides ids and temperature.
     reads: Callable[[PolicySpec], Sequence[str]] = lambda spec: ()
     # What an environment of `python=PATH` must hold for the engine, name -> least version. Without
@@ -173,6 +179,16 @@ class Backend:
             {key: value for key, value in options.items() if key in own},
             {key: value for key, value in options.items() if key not in own},
         )
+
+    def deciding(self, spec: PolicySpec) -> dict[str, Any]:
+        """Return a policy as a dict of what its scores depend on."""
+        known = self.known_options
+        options = {
+            key: value
+            for key, value in spec.options.items()
+            if key not in known or known[key].decides
+        }
+        return {**spec.to_dict(), "options": options}
 
     def place(self, about: Mapping[str, Any]) -> LadderRung:
         """Return the place of a policy, of which the file metadata notes `about`."""

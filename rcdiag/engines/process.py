@@ -54,7 +54,7 @@ class Job(Struct, frozen=True, kw_only=True):
                 hint="copy the same checkpoint to all nodes, or put it on a path that they share; "
                 "if it was written to meanwhile, start again",
             )
-        return {**self.spec.to_dict(), **said}
+        return {**BACKENDS[self.spec.backend].deciding(self.spec), **said}
 
 
 class EngineProcess:

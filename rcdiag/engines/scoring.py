@@ -18,7 +18,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from rcdiag.engines import BACKENDS
-from rcdiag.engines.backend import describe
+from rcdiag.engines.backend import Say, describe
 from rcdiag.engines.checkpoint import ModelFacts
 from rcdiag.engines.interpreter import check_python
 from rcdiag.engines.process import Job
@@ -42,7 +42,6 @@ TOKENS_PER_PART, MOST_TOKENS_PER_PART = 131_072, 2_097_152
 MOST_IDS_PER_PART = 16_777_216
 
 OnTokens = Callable[[str, int, int], None]  # policy, tokens scored so far, tokens in all
-Say = Callable[[str], None]
 
 
 class StartsEngines(Protocol):
@@ -79,7 +78,7 @@ class ScoringPlan(Struct, frozen=True, kw_only=True):
     def key(self, spec: PolicySpec) -> str:
         """Hash all that decides the scores of a policy; its parts lie in a folder of that name."""
         deciding = [
-            spec.to_dict(),
+            BACKENDS[spec.backend].deciding(spec),
             self.facts[spec.name].fingerprint,
             self.facts[spec.name].program,
             self.dump.fingerprint,
@@ -130,14 +129,17 @@ class ScoringPlan(Struct, frozen=True, kw_only=True):
 
 
 def plan_scoring(
-    dump: Table, specs: Sequence[PolicySpec], output: Path, *, force: bool = False
+    dump: Table, specs: Sequence[PolicySpec], output: Path, say: Say, *, force: bool = False
 ) -> ScoringPlan:
-    """Check models and rows, and cut the table into parts, without starting an engine."""
+    """Check models and rows, and cut the table into parts, without starting an engine.
+
+    `say` takes a sentence where a server is waited for.
+    """
     _check_names(dump, specs, force)
     for spec in specs:
         check_python(spec, BACKENDS[spec.backend])
         BACKENDS[spec.backend].check(spec)
-    facts = {spec.name: BACKENDS[spec.backend].facts(spec) for spec in specs}
+    facts = {spec.name: BACKENDS[spec.backend].facts(spec, say) for spec in specs}
     limits = list(dict.fromkeys(fact.limits for fact in facts.values()))
     reads = dict.fromkeys(name for spec in specs for name in BACKENDS[spec.backend].reads(spec))
     table_survey = survey(dump, limits, list(reads))
@@ -351,7 +353,13 @@ def _join(plan: ScoringPlan, abouts: Mapping[str, Sequence[dict[str, Any]]]) -> 
     }
     old = plan.dump.metadata
     policies = {
-        name: {**facts_of(parts), **temperature, "time": now} for name, parts in abouts.items()
+        spec.name: {
+            **facts_of(abouts[spec.name]),
+            "options": spec.options,  # parts have those alone that decide the scores
+            **temperature,
+            "time": now,
+        }
+        for spec in plan.specs
     }
     rates = {name: rate for name, parts in abouts.items() if (rate := rate_of(parts))}
     metadata = {

@@ -23,6 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from operator import attrgetter
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -38,7 +39,9 @@ def run(job: dict[str, Any], parts: Iterator[bytes], say: Callable[..., None]) -
     spec = PolicySpec(**job["spec"])
     module, _, name = job["engine"].partition(":")
     with saying_what_to_install(f"policy `{spec.name}`: on {socket.gethostname()} "):
-        engine = attrgetter(name)(importlib.import_module(module))(spec, job["max_length"])
+        engine = attrgetter(name)(importlib.import_module(module))(
+            spec, job["max_length"], Path(job["log"])
+        )
     python = {"python": platform.python_version(), "numpy": np.__version__}
 
     def about() -> dict[str, Any]:

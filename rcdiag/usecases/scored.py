@@ -124,7 +124,12 @@ def check_output(output: Destination | None, specs: Sequence[PolicySpec], *, for
 
 
 def planned(
-    table: Table, specs: Sequence[PolicySpec], output: Destination | None, *, force: bool
+    table: Table,
+    specs: Sequence[PolicySpec],
+    output: Destination | None,
+    *,
+    force: bool,
+    progress: Progress = SILENT,
 ) -> ScoringPlan | None:
     """Check models and rows, and cut the table into parts; None where nothing is to be scored."""
     if not specs:
@@ -132,7 +137,7 @@ def planned(
     from rcdiag.engines.scoring import plan_scoring  # most tables bring their log-probs
 
     path = Path("scored.parquet") if output is None else output.path
-    return plan_scoring(table, specs, path, force=force)
+    return plan_scoring(table, specs, path, progress.say, force=force)
 
 
 @contextlib.contextmanager

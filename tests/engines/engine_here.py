@@ -32,7 +32,9 @@ class EngineHere:
 
     def load(self) -> None:
         spec = self.job.spec
-        self.engine = BACKENDS[spec.backend].load(spec, self.job.max_length)
+        self.engine = BACKENDS[spec.backend].load(
+            spec, self.job.max_length, self.job.folder / self.job.log
+        )
         self._about()
 
     def score(self, part: TablePart, on_tokens: OnTokens) -> ScoredPart:

@@ -47,10 +47,14 @@ class Model:
         self.adapters: list[str] = []
         self.weight_version = "default"
         self.metrics = 'vllm:cache_config_info{enable_prefix_caching="True",block_size="16"} 1.0\n'
+        self.loading = 0  # requests that are still answered by 503
         self.running = self.most_running = 0
         self.lock = threading.Lock()
 
     def answer(self, path: str, body: dict[str, Any] | None) -> Answer:
+        if self.loading:
+            self.loading -= 1
+            return 503, {}, b"loading"
         ids = (body or {}).get("prompt") or (body or {}).get("input_ids")
         is_row = ids is not None and ids != GREETING
         if is_row:
@@ -132,7 +136,7 @@ class DropError(Exception):
 
 
 @contextmanager
-def serve(model: Model, certificate: Path | None = None) -> Iterator[str]:
+def serve(model: Model, certificate: Path | None = None, port: int = 0) -> Iterator[str]:
     """Serve a model; yields the address. A file with key and certificate makes it https."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -171,7 +175,7 @@ def serve(model: Model, certificate: Path | None = None) -> Iterator[str]:
     class Server(ThreadingHTTPServer):
         request_queue_size = 128
 
-    with Server(("127.0.0.1", 0), Handler) as server:
+    with Server(("127.0.0.1", port), Handler) as server:
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate)

@@ -28,6 +28,7 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.table.stream import decode
 from rcdiag.table.trajectories import Trajectories
+from rcdiag.usecases.progress import SILENT
 from tests.builders import first_batch, write_table
 from tests.engines.toy_engine import PROBABILITIES, make_checkpoint
 from tests.usecases.compare.tables import about
@@ -331,12 +332,12 @@ def test_the_metadata_say_what_scored_and_no_more_than_is_known(table, tmp_path,
     provenance = CommandEngine(spec, words_of(spec), tmp_path / "engine.log").provenance()
     assert (provenance["model"], provenance["dtype"]) == (str(model), "bfloat16")
     assert len(provenance["weights_fingerprint"]) == 32
-    facts = BACKENDS["command"].facts(spec)
+    facts = BACKENDS["command"].facts(spec, SILENT.say)
     assert facts.fingerprint == provenance["weights_fingerprint"]
     assert facts.limits.vocab_size == len(PROBABILITIES)
-    assert BACKENDS["command"].facts(with_model).limits.vocab_size is None
+    assert BACKENDS["command"].facts(with_model, SILENT.say).limits.vocab_size is None
     program(tmp_path, "pass  # edited")
-    assert BACKENDS["command"].facts(spec).program != facts.program
+    assert BACKENDS["command"].facts(spec, SILENT.say).program != facts.program
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
 from rcdiag.table.stream import decode
 from rcdiag.table.trajectories import Ragged
+from rcdiag.usecases.progress import SILENT
 from tests.builders import first_batch
 
 SAMPLING = {"top_p": 0.8, "top_k": 40, "min_p": 0.02}
@@ -74,7 +75,7 @@ def sampled(qwen3: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
 def score(policy: str, model: Path, table: Path):
     spec = parse_policy(policy, str(model))
     rows = decode(first_batch(table))
-    return BACKENDS["hf"].load(spec, 256).score(rows, lambda tokens: None), rows
+    return BACKENDS["hf"].load(spec, 256, Path("engine.log")).score(rows, lambda tokens: None), rows
 
 
 @pytest.mark.parametrize("support", ["rollout", "own"])
@@ -159,9 +160,8 @@ def test_own_sets_are_those_that_vllm_samples_from(sampling):
 
 
 def plan(table: Path, model: Path, policy: str = "kept=hf:float32,support=rollout"):
-    return plan_scoring(
-        open_table(table), [parse_policy(policy, str(model))], table.with_name("out.parquet")
-    )
+    spec, out = parse_policy(policy, str(model)), table.with_name("out.parquet")
+    return plan_scoring(open_table(table), [spec], out, SILENT.say)
 
 
 def changed(table: Path, folder: Path, change) -> Path:

@@ -44,7 +44,7 @@ from rcdiag.table.trajectories import Scores
 
 
 class Tiny:
-    def __init__(self, spec, max_length):
+    def __init__(self, spec, max_length, log):
         self.spec, self.max_length = spec, max_length
 
     def score(self, rows, progress):

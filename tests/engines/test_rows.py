@@ -16,6 +16,7 @@ from rcdiag.engines.scoring import plan_scoring
 from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
 from rcdiag.table.stream import decode, read_chunks, whole
+from rcdiag.usecases.progress import SILENT
 from tests.builders import write_table
 from tests.engines.engine_here import toy_scoring
 from tests.engines.toy_engine import TOY, ToyEngine, make_checkpoint
@@ -102,7 +103,7 @@ def test_a_part_of_decode_holds_as_many_rows_as_decode_side_by_side(tmp_path):
 
     def parts(*policies: str) -> list[int]:
         specs = [parse_policy(text, model) for text in policies]
-        plan = plan_scoring(table, specs, tmp_path / "out.parquet")
+        plan = plan_scoring(table, specs, tmp_path / "out.parquet", SILENT.say)
         return [stop - start for start, stop in plan.ranges]
 
     assert parts("a=vllm:bfloat16")[0] == 131

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +22,20 @@ from hypothesis import strategies as st
 
 import rcdiag
 from rcdiag.engines.notation import parse_policy
+from rcdiag.engines.scoring import plan_scoring
 from rcdiag.engines.server import pace
 from rcdiag.engines.server.address import check_address
+from rcdiag.engines.server.client import Client
 from rcdiag.engines.server.connection import APIS as KNOWN
-from rcdiag.engines.server.connection import connect
+from rcdiag.engines.server.connection import connect as connect_and_say
 from rcdiag.engines.server.engine import ServerEngine
+from rcdiag.engines.server.served import Served
+from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain
 from rcdiag.table.opening import open_table
 from rcdiag.table.stream import decode, read_chunks, whole
+from rcdiag.usecases.progress import SILENT
 from tests.builders import write_table
 from tests.engines.engine_here import EngineHere
 from tests.engines.served_model import (
@@ -50,6 +57,10 @@ APIS = pytest.mark.parametrize("api", ["vllm", "sglang"])
 def _short_pauses(monkeypatch):
     monkeypatch.setattr(pace, "SHORTEST_PAUSE", 0.01)
     monkeypatch.setattr(pace, "LONGEST_PAUSE", 0.05)
+
+
+def connect(spec: PolicySpec) -> tuple[Client, Served]:
+    return connect_and_say(spec, lambda words: None)
 
 
 @dataclass(frozen=True)
@@ -533,9 +544,9 @@ def test_a_key_that_the_server_repeats_is_not_shown(monkeypatch, tmp_path):
 
 
 def test_no_server_and_another_server_are_said():
-    with pytest.raises(RcdiagError, match="connection refused") as caught:
-        connect(parse_policy("x=server,url=http://127.0.0.1:9"))
-    assert caught.value.hint
+    with pytest.raises(RcdiagError, match="in 0 s: connection refused") as caught:
+        connect(parse_policy("x=server,url=http://127.0.0.1:9,patience=0"))
+    assert "patience=SECONDS" in caught.value.hint
     with serve(Model("sglang")) as address:
         with pytest.raises(RcdiagError, match="is no server of vllm"):
             connect(parse_policy(f"x=server,url={address},api=vllm"))
@@ -547,6 +558,62 @@ def test_the_environments_proxies_are_not_used(monkeypatch):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with serve(Model("vllm")) as address:
         assert connect(parse_policy(f"x=server,url={address}"))[1].model == "policy"
+
+
+@APIS
+def test_a_server_that_still_loads_is_waited_for_with_words(api):
+    """Its port is closed at first, then a proxy before it answers 503, then it is up."""
+    said: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    spec = parse_policy(f"x=server,url=http://127.0.0.1:{port},patience=60")
+    with ThreadPoolExecutor(1) as pool:
+        connecting = pool.submit(connect_and_say, spec, said.append)
+        while not said:
+            time.sleep(0.01)
+        assert "no answer from" in said[0]
+        assert "connection refused" in said[0]
+        assert "for 60 s" in said[0]
+        (model := Model(api)).loading = 5
+        with serve(model, port=port) as address:
+            client, served = connecting.result(timeout=60)
+    assert (client.address, served.api, model.loading) == (address, api, 0)
+    assert f"{address} is up after" in said[1]
+
+
+def test_how_a_server_is_asked_is_not_what_it_is_asked(rcdiag, tmp_path, monkeypatch):
+    """Parts stay where patience, timeout, requests or the key's variable change, and go else."""
+    monkeypatch.setattr("rcdiag.engines.process.EngineProcess", EngineHere)
+    monkeypatch.setattr("rcdiag.engines.scoring.TOKENS_PER_PART", 64)
+    monkeypatch.setenv("SERVER_KEY", "open-sesame")
+    some, out = case(60), tmp_path / "scored.parquet"
+    table = some.write(tmp_path)
+
+    def full(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
+        return (400, {}, b"no more") if len(model.rows) > 30 else answer
+
+    def asked(options: str) -> int:
+        model.rows = []
+        policy = f"x=server{options},url={address}"
+        rcdiag("score", table, "-o", out, "--policy", policy, "--target", "x")
+        return len(model.rows)
+
+    with faulty("vllm", full) as (model, address):
+        assert asked(",concurrency=2") > 30
+        model.fault = None
+        left = asked(",patience=7,timeout=9,concurrency=3,key_env=SERVER_KEY")
+        assert left < sum(bool(row) for row in some.responses) - 20
+        about = json.loads(pq.read_schema(out).metadata[b"rcdiag"])["policies"]["x"]
+        assert about["options"]["patience"] == 7
+        assert "differs" not in about
+        assert asked(",patience=8") == 0, "the output is that of this command"
+        plans = [
+            plan_scoring(
+                open_table(table), [parse_policy(f"x=server{one},url={address}")], out, SILENT.say
+            )
+            for one in ("", ",concurrency=2", ":bfloat16", ",api=vllm")
+        ]
+    assert [plan.run_key == plans[0].run_key for plan in plans] == [True, True, False, False]
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
@@ -635,7 +702,7 @@ def test_explain_and_the_api_know_the_backend(tmp_path):
     with pytest.raises(RcdiagError, match="no answer"):
         rcdiag.score(
             case(2).write(tmp_path),
-            policies={"x": "server,url=http://127.0.0.1:9"},
+            policies={"x": "server,url=http://127.0.0.1:9,patience=0"},
             output=tmp_path / "o.parquet",
         )
 

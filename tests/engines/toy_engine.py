@@ -27,7 +27,7 @@ def make_checkpoint(folder: Path) -> Path:
 
 
 class ToyEngine:
-    def __init__(self, spec: PolicySpec, max_length: int) -> None:
+    def __init__(self, spec: PolicySpec, max_length: int, log: Path) -> None:
         self.folder = check_checkpoint(spec.model)
         self.log_probs = np.log(read_config(self.folder)["probabilities"])
         self.tilt = spec.options.get("tilt", 0)

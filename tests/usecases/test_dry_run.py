@@ -14,6 +14,7 @@ import rcdiag
 from rcdiag.engines.notation import parse_policy
 from rcdiag.errors import RcdiagError
 from rcdiag.table.parts import write_part
+from rcdiag.usecases.progress import SILENT
 from tests.builders import write_table
 from tests.engines.engine_here import toy_scoring
 
@@ -71,8 +72,8 @@ def test_finished_parts_tell_the_rate(setting, tmp_path, monkeypatch):
 def plan_of(setting: dict[str, Any], out: Path):
     from rcdiag.engines.scoring import plan_scoring
 
-    table = rcdiag.open_table(setting["source"])
-    return plan_scoring(table, [parse_policy("old=toy", str(setting["model"]))], out)
+    spec = parse_policy("old=toy", str(setting["model"]))
+    return plan_scoring(rcdiag.open_table(setting["source"]), [spec], out, SILENT.say)
 
 
 def test_an_earlier_scoring_of_the_table_tells_the_rate(setting, tmp_path):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rcdiag.engines.backend import Backend, Option
+from rcdiag.engines.backend import Backend, Option, Say
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 
@@ -37,11 +37,10 @@ def is_given_the_model(spec: PolicySpec) -> bool:
     return MODEL in str(spec.options["run"])
 
 
-def _load(spec: PolicySpec, max_length: int) -> CommandEngine:
+def _load(spec: PolicySpec, max_length: int, log: Path) -> CommandEngine:
     from rcdiag.engines.command.engine import CommandEngine
 
-    # The process of an engine prints to its log, which lies beside the parts of the policy.
-    return CommandEngine(spec, words_of(spec), log=Path(os.readlink("/proc/self/fd/1")))
+    return CommandEngine(spec, words_of(spec), log)
 
 
 def _check(spec: PolicySpec) -> None:
@@ -73,7 +72,7 @@ def _check(spec: PolicySpec) -> None:
         )
 
 
-def _facts(spec: PolicySpec) -> ModelFacts:
+def _facts(spec: PolicySpec, say: Say) -> ModelFacts:
     """Return the limits of a checkpoint that lies here; of any other model nothing is known."""
     from rcdiag.engines.checkpoint import ModelFacts, checkpoint_facts
     from rcdiag.table.trajectories import ModelLimits

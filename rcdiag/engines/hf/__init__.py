@@ -11,10 +11,12 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rcdiag.engines.hf.engine import HfEngine
 
 
-def _load(spec: PolicySpec, max_length: int) -> HfEngine:
+def _load(spec: PolicySpec, max_length: int, log: Path) -> HfEngine:
     from rcdiag.engines.hf.engine import HfEngine
 
     return HfEngine(spec)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rcdiag.engines.backend import Backend, Option, OtherBatches
+from rcdiag.engines.backend import Backend, Option, OtherBatches, Say
 from rcdiag.engines.server.address import (
     MOST_REQUESTS,
     PATIENCE_SECONDS,
@@ -20,6 +20,8 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rcdiag.engines.checkpoint import ModelFacts
     from rcdiag.engines.server.engine import ServerEngine
 
@@ -41,12 +43,12 @@ def _check(spec: PolicySpec) -> None:
             raise RcdiagError(f"policy `{spec.name}`: {key}=0", hint="take 1 or more")
 
 
-def _facts(spec: PolicySpec) -> ModelFacts:
+def _facts(spec: PolicySpec, say: Say) -> ModelFacts:
     from rcdiag.engines.checkpoint import ModelFacts
     from rcdiag.engines.server.connection import connect
     from rcdiag.table.trajectories import ModelLimits
 
-    client, served = connect(spec)
+    client, served = connect(spec, say)
     limits = ModelLimits(
         model=f"the server at {client.address}",
         vocab_size=None,
@@ -56,7 +58,7 @@ def _facts(spec: PolicySpec) -> ModelFacts:
     return ModelFacts(limits, served.fingerprint)
 
 
-def _load(spec: PolicySpec, max_length: int) -> ServerEngine:
+def _load(spec: PolicySpec, max_length: int, log: Path) -> ServerEngine:
     from rcdiag.engines.server.engine import ServerEngine
 
     return ServerEngine(spec)
@@ -85,22 +87,26 @@ SERVER = Backend(
         "key_env": Option(
             says="the environment variable that holds the server's key, sent as a bearer token",
             shown="",
+            decides=False,
         ),
         "concurrency": Option(
             says=f"the most requests at a time, {MOST_REQUESTS} where none is given",
             takes=int,
             shown="{} requests at a time",
+            decides=False,
         ),
         "timeout": Option(
             says=f"seconds that one request may take, {REQUEST_SECONDS} where none are given",
             takes=int,
             shown="",
+            decides=False,
         ),
         "patience": Option(
-            says="seconds that a row is asked for again while the server is down or overloaded, "
+            says="seconds that a server is waited for while it loads, is down or overloaded, "
             f"{PATIENCE_SECONDS} where none are given",
             takes=int,
             shown="",
+            decides=False,
         ),
     },
     other_batches=OtherBatches(option="concurrency", size=3, smaller=2),

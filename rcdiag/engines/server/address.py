@@ -43,6 +43,11 @@ def check_address(spec: PolicySpec) -> str:
     return str(address).rstrip("/").removesuffix("/v1")
 
 
+def patience_of(spec: PolicySpec) -> int:
+    """Return for how many seconds a server that does not answer is asked again."""
+    return int(spec.options.get("patience", PATIENCE_SECONDS))
+
+
 def server_key(spec: PolicySpec) -> str | None:
     """Return the server's key, read from the environment; None where the policy names none."""
     name = spec.options.get("key_env")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from rcdiag.engines.server.address import REQUEST_SECONDS, check_address, server_key
+import time
+
+from rcdiag.engines.backend import Say
+from rcdiag.engines.server.address import REQUEST_SECONDS, check_address, patience_of, server_key
 from rcdiag.engines.server.client import Client, Unavailable
+from rcdiag.engines.server.pace import Pace
 from rcdiag.engines.server.served import Api, Served, malformed
 from rcdiag.engines.server.sglang import SglangApi
 from rcdiag.engines.server.vllm import VllmApi
@@ -34,15 +38,48 @@ def identify(client: Client, spec: PolicySpec) -> Served:
     )
 
 
-def connect(spec: PolicySpec) -> tuple[Client, Served]:
-    """Ask the server of a policy what it serves; the client is that for all later requests."""
+def connect(spec: PolicySpec, say: Say) -> tuple[Client, Served]:
+    """Ask the server of a policy what it serves, once it is up.
+
+    The client is that for all later requests; `say` takes a sentence where it is waited for.
+    """
     client = Client(
         check_address(spec), server_key(spec), spec.options.get("timeout", REQUEST_SECONDS)
     )
+    began = time.monotonic()
     try:
         return client, identify(client, spec)
-    except Unavailable as error:
-        raise RcdiagError(
-            f"policy `{spec.name}`: no answer from {client.address}: {error}",
-            hint="is the server up? Loading its model takes minutes; curl the address + /v1/models",
-        ) from error
+    except Unavailable as failure:
+        patience = patience_of(spec)
+        if patience:
+            say(
+                f"{spec.name}: no answer from {client.address} yet ({failure}); it is asked again "
+                f"for {patience} s (patience=SECONDS in the policy)"
+            )
+        pace = Pace(most=1)
+        served = wait_for(client, spec, pace, failure, began, f"policy `{spec.name}`")
+    say(f"{spec.name}: {client.address} is up after {time.monotonic() - began:.0f} s")
+    return client, served
+
+
+def wait_for(
+    client: Client, spec: PolicySpec, pace: Pace, failure: Unavailable, since: float, who: str
+) -> Served:
+    """Ask a server what it serves until it answers, after a failure.
+
+    Raises:
+        RcdiagError: the policy's patience is over, counted `since` then; `who` begins the message.
+    """
+    patience = patience_of(spec)
+    while time.monotonic() - since <= patience:
+        pace.failed()
+        time.sleep(max(pace.pause, failure.wait))
+        try:
+            return identify(client, spec)
+        except Unavailable as error:
+            failure = error
+    raise RcdiagError(
+        f"{who}: no answer from {client.address} in {patience} s: {failure}",
+        hint="is the server up? curl the address + /v1/models. patience=SECONDS in the policy "
+        "waits longer, and the same command goes on from the finished parts",
+    )

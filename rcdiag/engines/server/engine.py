@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from rcdiag.engines.backend import Progress
 from rcdiag.engines.padded_batches import gather_scores, whole_sequences
-from rcdiag.engines.server.address import MOST_REQUESTS, PATIENCE_SECONDS
+from rcdiag.engines.server.address import MOST_REQUESTS
 from rcdiag.engines.server.client import Unavailable
-from rcdiag.engines.server.connection import APIS, connect, identify
+from rcdiag.engines.server.connection import APIS, connect, wait_for
 from rcdiag.engines.server.pace import Pace
-from rcdiag.engines.server.served import Served, answer_size, other_server
+from rcdiag.engines.server.served import answer_size, other_server
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 
@@ -32,9 +32,8 @@ class ServerEngine:
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
-        self.client, self.served = connect(spec)
+        self.client, self.served = connect(spec, lambda words: None)  # said when it was planned
         self.api = APIS[self.served.api]
-        self.patience = float(spec.options.get("patience", PATIENCE_SECONDS))
         self.pace = Pace(spec.options.get("concurrency", MOST_REQUESTS))
 
     def provenance(self) -> dict[str, Any]:
@@ -114,22 +113,8 @@ class ServerEngine:
 
         `number` is that of a row in the table that has not been scored `since` then.
         """
-        served: Served | None = None
-        while served is None:
-            if time.monotonic() - since > self.patience:
-                raise RcdiagError(
-                    self._at(
-                        number,
-                        f"no answer from {self.client.address} in {self.patience:g} s: {failure}",
-                    ),
-                    hint="the same command goes on from the finished parts once the server is up",
-                )
-            self.pace.failed()
-            time.sleep(max(self.pace.pause, failure.wait))
-            try:
-                served = identify(self.client, self.spec)
-            except Unavailable as error:
-                failure = error
+        who = f"policy `{self.spec.name}`: row {number}"
+        served = wait_for(self.client, self.spec, self.pace, failure, since, who)
         if served.fingerprint != self.served.fingerprint:
             raise other_server(self.served, served)
 

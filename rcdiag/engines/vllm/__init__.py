@@ -11,10 +11,12 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rcdiag.engines.vllm.engine import VllmEngine
 
 
-def _load(spec: PolicySpec, max_length: int) -> VllmEngine:
+def _load(spec: PolicySpec, max_length: int, log: Path) -> VllmEngine:
     from rcdiag.engines.vllm.engine import VllmEngine
 
     return VllmEngine(spec, max_length, *VLLM.split(spec.options))
