@@ -64,17 +64,16 @@ def change_points(y: Array, error: Array, least: float, fewest: int = 2) -> list
     side of a change.
     """
     found = _within(y, 1.0 / error**2, least, fewest, 0, len(y))
-    # Changes that were found later divide the stretch of one before them. A drift may begin at the
-    # step of a jump.
+    # Changes that were found later divide the stretch of one before them, and its interval: either
+    # end of a plateau fits a single jump. A drift may begin at the step of a jump.
     steps = [point.at for point in found]
-    return [
-        replace(
-            point,
-            begin=max([point.begin, *(at for at in steps if at < point.at)]),
-            end=min([point.end, *(at for at in steps if at > point.at)]),
-        )
-        for point in found
-    ]
+    divided = []
+    for point in found:
+        begin = max([point.begin, *(at for at in steps if at < point.at)])
+        end = min([point.end, *(at for at in steps if at > point.at)])
+        low, high = max(point.low, min(begin + 1, point.at)), min(point.high, end - 1)
+        divided.append(replace(point, begin=begin, low=low, high=high, end=end))
+    return divided
 
 
 def _within(

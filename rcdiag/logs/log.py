@@ -77,6 +77,7 @@ class Log(Struct, frozen=True, dict=True):
     format: str
     rows: Mapping[int | None, Row]  # None: the only row of a log without steps
     counted: bool = False  # the log names no steps: its rows are counted from 0
+    resumed: tuple[int, ...] = ()  # steps to which the log goes back: a run that was resumed there
 
     @cached_property
     def keys(self) -> dict[str, int]:
@@ -133,13 +134,20 @@ def log_of(path: Path, format: str, records: Iterable[Mapping[str, Any]]) -> Log
     steps = [_step_of(row) for row in flat]
     counted = len(flat) > 1 and all(step is None for step in steps)
     rows: dict[int | None, dict[str, LoggedNumber]] = {}
+    latest: dict[str, int] = {}  # key -> the step that it was logged at last
+    resumed = []
     for index, (step, row) in enumerate(zip(steps, flat, strict=True)):
         if step is None and not counted and len(flat) > 1:
             continue  # a summary row of the whole run, among rows of steps
         numbers = rows.setdefault(index if counted else step, {})
         numbers |= {key: number for key, number in row.items() if not is_step(key)}
+        if step is not None:
+            # Rows of other keys, such as those of an evaluation, may have a counter of their own.
+            if any(latest.get(key, step) > step for key in row):
+                resumed.append(step)
+            latest |= dict.fromkeys(row, step)
     ordered = sorted(rows, key=lambda step: -1 if step is None else step)
-    return Log(path, format, {step: rows[step] for step in ordered}, counted)
+    return Log(path, format, {step: rows[step] for step in ordered}, counted, tuple(resumed))
 
 
 def is_step(key: str) -> bool:

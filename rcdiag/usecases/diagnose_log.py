@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.logged.judge import judge, parting
+from rcdiag.diagnosis.logged.judge import judge
+from rcdiag.diagnosis.logged.over_steps import parting
 from rcdiag.diagnosis.logged.run import QUANTITIES, LoggedRun, logged_run
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.logs import LogFile, read_log

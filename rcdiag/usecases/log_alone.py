@@ -38,10 +38,10 @@ def summarised(run: LoggedRun, setup: RunSetup, judged: Judged) -> LogSummary:
                 relation=rule.name,
                 number=number,
                 relation_level=level,
-                relation_says=rule.message(judged.last),
+                relation_says=rule.message(judged.shown),
             )
-            for rule, level in (judged_rules("log", judged.last) if judged.last else ())
-            if (number := rule.number(judged.last)) is not None
+            for rule, level in (judged_rules("log", judged.shown) if judged.shown else ())
+            if (number := rule.number(judged.shown)) is not None
         ],
     )
 

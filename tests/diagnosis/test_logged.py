@@ -65,7 +65,10 @@ def test_steps_without_a_change_have_none() -> None:
 def test_a_mismatch_that_falls_back_has_two_changes() -> None:
     y = noise(1) - 7.0
     y[20:40] += 2.0
-    assert [change.step for change in changes_of(series(np.exp(y)))] == [20, 40]
+    changes = changes_of(series(np.exp(y)))
+    assert [change.step for change in changes] == [20, 40]
+    assert changes[0].high < 40
+    assert changes[1].low > 20
 
 
 def test_spikes_at_equal_distances_have_a_period() -> None:
@@ -75,6 +78,15 @@ def test_spikes_at_equal_distances_have_a_period() -> None:
     assert found.tolist() == [9, 19, 29, 39, 49]
     assert period_of(found) == 10
     assert period_of(np.array([3, 9, 29])) is None
+    assert period_of(np.array([9, 19, 39])) == 10  # one of three may be missing
+    assert period_of(np.array([9, 19, 59])) is None
+    assert period_of(np.array([9, 10, 11])) is None
+
+
+def test_the_first_steps_of_a_jump_are_no_spikes() -> None:
+    y = noise(3) - 7.0
+    y[BEGINS:] += 6.0
+    assert spikes_of(series(np.exp(y))).tolist() == []
 
 
 @given(st.lists(st.floats(-5, 5), min_size=6, max_size=30))
@@ -285,6 +297,42 @@ def test_a_mismatch_that_grows_is_of_weights_that_stay_behind(tmp_path: Path) ->
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "weights-never-synced")
     assert diagnosis.causes[0].from_step is not None
     assert abs(diagnosis.causes[0].from_step - 21) <= 4
+
+
+def test_what_grows_at_a_learning_rate_of_0_is_not_of_updates(tmp_path: Path) -> None:
+    rows = [{**gaussian(0.03 + 0.006 * max(i - 20, 0), i), "actor/lr": 0.0} for i in range(STEPS)]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.over_steps is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "forwards-differ")
+    assert "grows at a learning rate of 0 (`actor/lr`)" in diagnosis.over_steps.says
+
+
+def test_a_mismatch_of_every_tenth_step_is_judged_by_these_steps(tmp_path: Path) -> None:
+    rows = [gaussian(0.2 if i % 10 == 9 else 0.01, i) for i in range(STEPS)]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.over_steps is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "forwards-differ")
+    assert diagnosis.causes[0].from_step == 10
+    assert "`rollout_corr/k3_kl` is large every 10 steps" in diagnosis.over_steps.says
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_mismatch_that_is_back_after_a_restart(tmp_path: Path, resumed: bool) -> None:
+    """A run that was resumed logs the steps since its checkpoint again."""
+    rows = [gaussian(0.2 if 20 <= i < 40 else 0.01, i) for i in range(STEPS)]
+    path = log_of(rows, tmp_path)
+    if resumed:
+        lines = path.read_text().splitlines(keepends=True)
+        again = [json.dumps({"step": step, **rows[30]}) + "\n" for step in (41, 42, 43)]
+        path.write_text("".join([*lines[:40], *again, *lines[40:]]))
+    diagnosis = rcdiag.diagnose(path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.over_steps is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].from_step) == ("correctable", 21)
+    where = "after the restart: resumed at step 41" if resumed else "at step 41, as after a"
+    assert f"is back where it was {where}" in diagnosis.over_steps.says
 
 
 def test_a_log_without_a_number_of_the_mismatch_compares_nothing(tmp_path: Path) -> None:

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 import tomllib
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ from rcdiag.diagnosis.confidence import COEFFICIENTS
 from rcdiag.diagnosis.logged.judge import judge, predictors
 from rcdiag.diagnosis.logged.run import logged_run
 from rcdiag.logs import read_log
+from tests.faults.courses import Course, drawn_course, drawn_rows
 from tests.faults.fit import section, written
 from tests.faults.other.make import make
 
@@ -69,7 +73,8 @@ TRAINERS = {
     "prime-rl": (None, ""),
     "ms-swift": (None, ""),
 }
-ROWS = 24  # of a step
+# These log means of micro-batches.
+MICRO_BATCHES = 4
 # These log no more than the size of log-ratios: an umbrella is all that can be known.
 SIZE_ALONE = ("trl", "prime-rl", "nemo-rl")
 UMBRELLAS = ("forwards-differ", "weights-differ", "context-differs")
@@ -80,47 +85,31 @@ HONEST_RATIO = (
     "context-stripped",
     "prompt-template",
 )
+OTHER = ".healthy.jsonl"  # the log of a healthy run beside one with a fault
 BELOW_GUIDES = 0.045  # nats rms; k3 of .001
 
 
-def drawn(table: pa.Table, steps: list[int], rng: np.random.Generator) -> pa.Table:
-    """Draw the rows of some steps from a table."""
-    rows = np.concatenate([rng.integers(0, len(table), ROWS) for _ in steps])
-    taken = table.take(pa.array(rows))
-    kept = [name for name in taken.column_names if name in ("response_ids", "response_mask")]
-    kept += ["rollout_log_probs", "old_log_probs"]
-    step = pa.array(np.repeat(np.array(steps, np.int64), ROWS))
-    return taken.select(kept).append_column("step", step)
-
-
 def make_log(seed: int, index: int, path: Path) -> dict[str, Any]:
-    """Write log `index` of a seed and return its label."""
+    """Write log `index` of a seed, and the log of a healthy run beside it; return its label."""
     rng = np.random.default_rng([seed, index, 7])
     kind = KINDS[index % len(KINDS)]
     trainer = list(TRAINERS)[int(rng.choice(len(TRAINERS), p=[0.5, 0.1, 0.1, 0.1, 0.1, 0.1]))]
     healthy_kind = kind.startswith(("healthy", "honest"))
-    count = int(rng.integers(24, 70))
-    begins = 0 if rng.random() < 0.3 else int(rng.integers(8, count - 8))
+    course = drawn_course(rng, kind, healthy=healthy_kind)
     faulty, label = make(seed, index, kind)
     before, _ = make(seed, index, "healthy")
-    steps = list(range(1, count + 1))
-    parts = [
-        drawn(table, some, rng)
-        for table, some in ((before, steps[:begins]), (faulty, steps[begins:]))
-        if some
-    ]
-    names = set.intersection(*(set(part.column_names) for part in parts))
-    order = [name for name in parts[0].column_names if name in names]
-    whole = pa.concat_tables([part.select(order) for part in parts], promote_options="permissive")
-    source = path.with_suffix(".parquet")
-    pq.write_table(whole, source)
-    rows = logged(str(source), trainer, steps)
-    source.unlink()
-    others = beside(len(steps), rng)
-    with path.open("w") as stream:
-        for place, step in enumerate(steps):
-            row = {"step": step, **rows.get(step, {}), **{k: v[place] for k, v in others.items()}}
-            stream.write(json.dumps(row) + "\n")
+    names = ("response_ids", "response_mask", "rollout_log_probs", "old_log_probs", "old_entropy")
+    # Of a run that has the fault from its beginning on, no column of the healthy table counts.
+    tables = [faulty] if course.name == "always" else [before, faulty]
+    kept = [name for name in names if all(name in table.column_names for table in tables)]
+    before, faulty = tables[0].select(kept), faulty.select(kept)
+    micro = int(rng.choice([1, MICRO_BATCHES], p=[0.75, 0.25] if trainer == "verl" else None))
+    _write_log(path, course, drawn_rows(before, faulty, course, micro, rng), trainer, micro, rng)
+    beside = course.name in ("begins", "back") and not healthy_kind and rng.random() < 0.3
+    if beside:
+        whole = replace(course, shares=np.zeros(len(course.steps)), resumed=None)
+        rows = drawn_rows(before, before, whole, micro, rng)
+        _write_log(path.with_suffix(OTHER), whole, rows, trainer, micro, rng)
     acceptable, verdicts = list(label["acceptable"]), list(label["verdicts"])
     if not healthy_kind and trainer in SIZE_ALONE:
         acceptable += UMBRELLAS
@@ -138,25 +127,83 @@ def make_log(seed: int, index: int, path: Path) -> dict[str, Any]:
         "index": index,
         "kind": kind,
         "trainer": trainer,
+        "micro": micro,
         "healthy": healthy_kind,
-        "first": None if healthy_kind or begins == 0 else steps[begins],
-        "steps": count,
+        "course": course.name,
+        "first": None if healthy_kind or course.first is None else course.steps[course.first],
+        "steps": len(course.steps),
+        "rate": course.rate,
+        "beside": beside,
+        "to_say": [] if healthy_kind else to_say(course),
         "acceptable": acceptable,
         "verdicts": verdicts,
     }
 
 
-def logged(source: str, trainer: str, steps: list[int]) -> dict[int, dict[str, float]]:
+def to_say(course: Course) -> list[str]:
+    """Return words that belong into what is said of the steps."""
+    words = []
+    if course.name == "back":
+        words.append("back")
+    if course.resumed is not None:
+        words.append(f"resumed at step {course.steps[course.resumed]}")
+    if course.period is not None:
+        words.append(f"every {course.period} steps")
+    if course.name == "creeps" and course.rate == "0":
+        words.append("learning rate")
+    return words
+
+
+def _write_log(
+    path: Path, course: Course, rows: pa.Table, trainer: str, micro: int, rng: np.random.Generator
+) -> None:
+    """Write the lines of a log; a resumed run logs some of its steps twice."""
+    source = path.with_suffix(".parquet")
+    pq.write_table(rows, source)
+    by_part = logged(str(source), trainer)
+    source.unlink()
+    lengths = np.array([len(ids) for ids in rows["response_ids"].to_pylist()], np.float64)
+    at = rows["step"].to_numpy() // micro
+    places = int(at.max()) + 1
+    others = {
+        **beside(places, rng),
+        "response_length/mean": [lengths[at == place].mean() for place in range(places)],
+    }
+    if "old_entropy" in rows.column_names:
+        entropy = np.array([np.mean(row) for row in rows["old_entropy"].to_pylist()])
+        others["actor/entropy"] = [entropy[at == place].mean() for place in range(places)]
+    again_from = course.resumed or 0
+    lines = []
+    for place in range(places):
+        parts = [by_part.get(place * micro + part, {}) for part in range(micro)]
+        keys = set.intersection(*map(set, parts))
+        row = {
+            key: float(np.mean([part[key] for part in parts])) for key in parts[0] if key in keys
+        }
+        row |= {key: float(values[place]) for key, values in others.items()}
+        index = place if place < len(course.steps) else again_from + place - len(course.steps)
+        row["actor/lr"] = float(course.learning_rate[index])
+        if index % 10 == 9:  # of an evaluation
+            row["val-core/math/acc/mean@1"] = float(0.3 + 0.02 * rng.standard_normal())
+        lines.append({"step": course.steps[index], **row})
+    again = lines[len(course.steps) :]
+    with path.open("w") as stream:
+        for line in [*lines[:again_from], *again, *lines[again_from : len(course.steps)]]:
+            stream.write(json.dumps(line) + "\n")
+
+
+def logged(source: str, trainer: str) -> dict[int, dict[str, float]]:
     """Return what a trainer logs of each step of a table."""
     preset, prefix = TRAINERS[trainer]
-    asked = {} if preset is None else {"presets": [preset]}
-    result = rcdiag.score(source, trainer=trainer, **asked)
+    result = rcdiag.score(source, trainer=trainer, presets=preset or ())
     rows = {}
     for name, part in (result.steps or {}).items():
         if not part.corrections:
             continue
         first = max(part.corrections.values(), key=lambda one: len(one.metrics))
-        row = {prefix + key: value for key, value in first.metrics.items() if value is not None}
+        row: dict[str, Any] = {
+            prefix + key: value for key, value in first.metrics.items() if value is not None
+        }
         if trainer == "verl" and part.mismatch is not None:
             for key, ours in (("mean", "prob_diff_mean"), ("max", "prob_diff_max")):
                 if ours in part.mismatch:
@@ -169,19 +216,18 @@ def logged(source: str, trainer: str, steps: list[int]) -> dict[int, dict[str, f
     return rows
 
 
-def beside(count: int, rng: np.random.Generator) -> dict[str, list[float]]:
+def beside(count: int, rng: np.random.Generator) -> dict[str, Any]:
     """Return the numbers of a run that say nothing of its sampler."""
     place = np.linspace(0.0, 1.0, count)
 
-    def series(level: float, drift: float, noise: float) -> list[float]:
-        return (level + drift * place + noise * rng.standard_normal(count)).tolist()
+    def series(level: float, drift: float, noise: float) -> Any:
+        return level + drift * place + noise * rng.standard_normal(count)
 
     return {
         "critic/score/mean": series(0.3, 0.3 * rng.random(), 0.03),
-        "actor/grad_norm": np.exp(series(-1.0, rng.normal(0, 0.5), 0.2)).tolist(),
+        "actor/grad_norm": np.exp(series(-1.0, rng.normal(0, 0.5), 0.2)),
         "actor/ppo_kl": series(0.0, 0.0, 5e-4),
-        "actor/pg_clipfrac": np.abs(series(0.002, 0.0, 5e-4)).tolist(),
-        "actor/lr": [1e-6] * count,
+        "actor/pg_clipfrac": np.abs(series(0.002, 0.0, 5e-4)),
     }
 
 
@@ -194,13 +240,19 @@ def judged(index: int, seed: int) -> dict[str, Any]:
 
 
 def answer(path: Path) -> dict[str, Any]:
-    """Return what rcdiag says of a log."""
-    result = rcdiag.diagnose(str(path))
-    said = result.diagnosis
+    """Return what rcdiag says of a log, alone and beside that of a healthy run."""
+    said = rcdiag.diagnose(str(path)).diagnosis
+    assert said is not None
+    other, says = path.with_suffix(OTHER), None
+    if other.exists():
+        both = rcdiag.diagnose([str(path), str(other)]).diagnosis
+        says = both.over_steps.says if both and both.over_steps else None
     return {
         "verdict": said.verdict,
         "causes": [(one.slug, round(one.confidence, 3)) for one in said.causes],
         "from_step": said.causes[0].from_step if said.causes else None,
+        "says": said.over_steps.says if said.over_steps else "",
+        "says_beside": says,
     }
 
 
@@ -208,32 +260,74 @@ def right(one: dict[str, Any]) -> bool:
     return bool(one["causes"]) and one["causes"][0][0] in one["acceptable"]
 
 
+def near(one: dict[str, Any]) -> bool:
+    """Tell whether the step from which the fault is said to hold is within two of the truth."""
+    return one["from_step"] is not None and abs(one["from_step"] - one["first"]) <= 2
+
+
+def parted(one: dict[str, Any]) -> bool:
+    """Tell whether the step at which a run is said to leave a healthy one is within two."""
+    step = re.search(r"at step (\d+)", one["says_beside"])
+    return step is not None and abs(int(step[1]) - one["first"]) <= 2
+
+
+def unsaid(one: dict[str, Any]) -> list[str]:
+    """Return the words that belong into what is said of the steps and are not there."""
+    return [words for words in one["to_say"] if words not in one["says"]]
+
+
+def untrue(one: dict[str, Any]) -> list[str]:
+    """Return what is said of the steps and did not happen."""
+    may_be_said = {
+        "back": one["course"] == "back",
+        "every": one["course"] == "periodic",
+        "learning rate": one["rate"] == "0",
+    }
+    return [words for words, true in may_be_said.items() if words in one["says"] and not true]
+
+
 def summary(results: list[dict[str, Any]]) -> list[str]:
     """Return the shares that the aims name, and what was said instead."""
     faulty = [one for one in results if not one["healthy"]]
     healthy = [one for one in results if one["healthy"]]
     begun = [one for one in faulty if one["first"] is not None and right(one)]
-    near = [
-        one
-        for one in begun
-        if one["from_step"] is not None and abs(one["from_step"] - one["first"]) <= 2
+    # Below the guides nothing is to be seen, and what grows from 0 on is seen later.
+    seen = [one for one in begun if "healthy" not in one["verdicts"] or near(one)]
+    sudden = [one for one in seen if one["course"] != "creeps"]
+    told = [one for one in sudden if one["to_say"]]
+    beside = [one for one in sudden if one["says_beside"]]
+    missed = [
+        one for one in faulty if one["verdict"] == "healthy" and "healthy" not in one["verdicts"]
     ]
-    broken = sum(one["verdict"] == "broken" for one in healthy)
-    missed = sum(one["verdict"] == "healthy" and "healthy" not in one["verdicts"] for one in faulty)
-    verdicts = sum(one["verdict"] in one["verdicts"] for one in results)
     lines = [
-        f"cause right            {sum(map(right, faulty))} of {len(faulty)}",
-        f"first step within two  {len(near)} of {len(begun)}",
-        f"healthy called broken  {broken} of {len(healthy)}",
-        f"faulty called healthy  {missed} of {len(faulty)}",
-        f"verdict right          {verdicts} of {len(results)}",
+        _share("cause right", right, faulty),
+        _share("first step within two", near, sudden),
+        _share("the same, of what grows", near, [one for one in seen if one not in sudden]),
+        _share("healthy called broken", lambda one: one["verdict"] == "broken", healthy),
+        _share("faulty called healthy", lambda one: one in missed, faulty),
+        _share("verdict right", lambda one: one["verdict"] in one["verdicts"], results),
+        _share("said of the steps", lambda one: not unsaid(one), told),
+        _share("said and untrue", lambda one: bool(untrue(one)), results),
+        _share("leaves the healthy run", parted, beside),
     ]
-    wrong = [one for one in results if not right(one) or one["verdict"] not in one["verdicts"]]
-    return lines + [
-        f"  {o['index']} {o['kind']} ({o['trainer']}, from {o['first']} of {o['steps']}): "
-        f"{o['verdict']} {o['causes'][:2]} from {o['from_step']}"
-        for o in wrong
-    ]
+    for one in results:
+        wrong = [] if right(one) else ["cause"]
+        wrong += [] if one["verdict"] in one["verdicts"] else ["verdict"]
+        wrong += ["step"] if one in seen and not near(one) else []
+        wrong += ["leaves"] if one in beside and not parted(one) else []
+        wrong += unsaid(one) if one in told else []
+        wrong += [f"untrue: {words}" for words in untrue(one)]
+        if wrong:
+            lines.append(
+                f"  {one['index']} {one['kind']} ({one['trainer']}, {one['course']} from "
+                f"{one['first']} of {one['steps']}, micro {one['micro']}, lr {one['rate']}): "
+                f"{one['verdict']} {one['causes'][:2]} from {one['from_step']}: {', '.join(wrong)}"
+            )
+    return lines
+
+
+def _share(name: str, holds: Callable[[dict[str, Any]], bool], of: list[dict[str, Any]]) -> str:
+    return f"{name:<26}{sum(map(holds, of))} of {len(of)}"
 
 
 def observations(folders: list[Path]) -> list[dict[str, Any]]:
@@ -262,6 +356,7 @@ def main() -> None:
     parser.add_argument("--logs", type=int, default=52)
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--store", type=Path, help="write the logs and their labels to this folder")
+    parser.add_argument("--judge", type=Path, help="judge the logs of this folder")
     parser.add_argument("--fit", type=Path, nargs="+", help="folders of stored logs")
     given = parser.parse_args()
     if given.fit:
@@ -274,6 +369,14 @@ def main() -> None:
             if not path.exists():
                 label = make_log(given.seed, index, path)
                 path.with_suffix(".json").write_text(json.dumps(label))
+        return
+    if given.judge is not None:
+        labels = [path for path in sorted(given.judge.glob("*.json"))]
+        results = [
+            {**json.loads(path.read_text()), **answer(path.with_suffix(".jsonl"))}
+            for path in labels
+        ]
+        sys.stdout.write("\n".join(summary(results)) + "\n")
         return
     with ProcessPoolExecutor(2) as pool:
         results = list(pool.map(partial(judged, seed=given.seed), range(given.logs)))

@@ -12,9 +12,10 @@ from rcdiag.diagnosis.logged.run import Array, Counts, Series
 # own unit.
 FACTOR = float(np.log(1.5))
 LEAST_MOVED = {"log": FACTOR, "correlation": FACTOR, "squared ratio": 0.05, "linear": 0.02}
-# A spike is one step or two this many times the noise away from its neighbours on both sides.
+# A spike is one step or two that are this many times the noise above the steps on both sides.
 SPIKE = 8.0
 FEWEST_SPIKES = 3  # that come at equal distances
+PRESENT = 2 / 3  # share of the steps at equal distances that are spikes
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -32,10 +33,10 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 def changes_of(series: Series) -> list[Change]:
-    """Return the movements of a series, in the order of their steps."""
-    finite = np.isfinite(series.values)
-    values = series.values[finite]
-    return _changes(series, series.steps[finite], values, series.quantity.scaled(values))
+    """Return the movements of a series without its spikes, in the order of their steps."""
+    level = np.isfinite(series.values) & ~np.isin(series.steps, spikes_of(series))
+    values = series.values[level]
+    return _changes(series, series.steps[level], values, series.quantity.scaled(values))
 
 
 def parting_of(one: Series, other: Series) -> Change | None:
@@ -82,15 +83,22 @@ def spikes_of(series: Series) -> Counts:
     if len(y) < FEWEST:
         return np.zeros(0, np.int64)
     noise = max(noise_of(y), LEAST_MOVED[series.quantity.scale] / SPIKE)
-    padded = np.pad(y, 2, mode="edge")
-    around = np.median(np.stack([padded[:-4], padded[1:-3], padded[3:-1], padded[4:]]), axis=0)
-    spikes: Counts = series.steps[finite][y - around > SPIKE * noise]
+    before, after = np.pad(y, (2, 0), mode="edge"), np.pad(y, (0, 2), mode="edge")
+    lower = (np.minimum(before[:-2], before[1:-1]), np.minimum(after[1:-1], after[2:]))
+    spikes: Counts = series.steps[finite][y - np.maximum(*lower) > SPIKE * noise]
     return spikes
 
 
 def period_of(steps: Counts) -> int | None:
-    """Return the distance at which steps come again and again; None where they do not."""
+    """Return the distance at which steps come again and again; None where they do not.
+
+    One of three may be missing: an evaluation of few rows, or a step that is not logged.
+    """
     if len(steps) < FEWEST_SPIKES:
         return None
     distances = np.diff(steps)
-    return int(distances[0]) if (distances == distances[0]).all() and distances[0] > 1 else None
+    period = int(distances.min())
+    expected = 1 + (steps[-1] - steps[0]) // period
+    if period == 1 or (distances % period).any() or len(steps) < PRESENT * expected:
+        return None
+    return period

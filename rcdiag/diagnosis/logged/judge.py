@@ -17,14 +17,9 @@ from rcdiag.diagnosis.causes.cause import LIKELY, fact
 from rcdiag.diagnosis.confidence import COEFFICIENTS, MOST
 from rcdiag.diagnosis.judge import DECIDES
 from rcdiag.diagnosis.logged.causes import ENGINE, SIZES, Found, found_in
-from rcdiag.diagnosis.logged.changes import (
-    Change,
-    changes_of,
-    parting_of,
-    period_of,
-    spikes_of,
-)
-from rcdiag.diagnosis.logged.run import LoggedRun
+from rcdiag.diagnosis.logged.changes import Change, changes_of
+from rcdiag.diagnosis.logged.over_steps import over_steps, periodic_spikes, trained
+from rcdiag.diagnosis.logged.run import Counts, LoggedRun
 from rcdiag.diagnosis.logged.window import Window
 from rcdiag.results.diagnosis import (
     NOTHING_WRONG,
@@ -36,26 +31,18 @@ from rcdiag.results.diagnosis import (
 )
 
 # The quantities by whose changes the steps are divided: the size of a mismatch, as far as it is
-# logged, and the surprisals, which a broken column moves.
-DIVIDING = (
-    *SIZES,
-    "pearson",
-    "prob_diff",
-    "trainer_log_ppl",
-    "sampler_log_ppl",
-    "k1",
-)
+# logged; where none of them moves the surprisals, which move with entropy and length as well.
+DIVIDING = (*SIZES, "pearson", "prob_diff", "k1")
+SURPRISALS = ("trainer_log_ppl", "sampler_log_ppl")
 # A mismatch that creeps from rounding by this factor of k3 is one of weights that fall behind.
 FELL_BEHIND = 4.0
 # Rank correlation of the mismatch with the staleness of its weights, over at least FEWEST steps.
 FOLLOWS, FEWEST = 0.6, 8
-# A mismatch after its changes is back where it was before within this factor.
-BACK = 2.0
 ORDER = ("broken", "inconclusive", "correctable", "healthy")  # of causes by their verdicts
 # Steps of a stretch, and keys of a mismatch, from which the confidence is counted.
 USUAL_STEPS, USUAL_KEYS = 30, 10
 NO_NUMBER = "The log holds no finite number that compares the sampler with the trainer."
-SHOWN = 4  # numbers of a sentence
+SHOWN = 4  # keys of a sentence
 STALE = ("stale-weights", "weights-never-synced")
 
 
@@ -66,7 +53,8 @@ class Judged(Struct, frozen=True, kw_only=True):
     changes: Sequence[Change]
     # The evidence of each cause, its stretch, and the step that it began at.
     found: Mapping[Found, tuple[Window, int | None]] = {}
-    last: Window | None = None  # the last stretch of steps; None without a number of the mismatch
+    # The steps of the first cause; None without a number of the mismatch.
+    shown: Window | None = None
 
 
 def judge(
@@ -79,15 +67,18 @@ def judge(
     )
     if not run.of_mismatch:
         return Judged(diagnosis=_nothing_compared(run, family), changes=changes)
-    stretches = _stretches(run, changes, given or {})
+    spikes = periodic_spikes(run)
+    stretches = _stretches(run, changes, spikes, given or {})
     found = [(window, found_in(window)) for window in stretches]
     named = [(window, one) for window, one in found if one is not None]
     faults = [(window, one) for window, one in named if one.slug not in NOTHING_WRONG]
     began = _each_once(run, changes, faults or named[-1:])
-    causes = sorted(
-        (_named_cause(one, window, step) for one, (window, step) in began.items()),
-        key=lambda one: (ORDER.index(one.verdict), -one.confidence),
+    named_causes = sorted(
+        ((_named_cause(one, window, step), window) for one, (window, step) in began.items()),
+        key=lambda one: (ORDER.index(one[0].verdict), -one[0].confidence),
     )
+    causes = [cause for cause, _ in named_causes]
+    shown = named_causes[0][1] if causes else stretches[-1]
     verdict = _verdict(causes)
     return Judged(
         diagnosis=Diagnosis(
@@ -95,10 +86,10 @@ def judge(
             summary=causes[0].message if causes else NO_NUMBER,
             pair=None,
             causes=causes,
-            ruled_out=_ruled_out(stretches[-1], causes),
+            ruled_out=_ruled_out(shown, causes),
             next=_next(family, verdict),
             over_steps=OverSteps(
-                says=_over_steps(run, changes, faults),
+                says=over_steps(run, changes, spikes, faulty=bool(faults)),
                 large_from=causes[0].from_step if causes else None,
                 large_to=None,
                 moved=[_moved(change) for change in changes],
@@ -106,7 +97,7 @@ def judge(
         ),
         changes=changes,
         found=began,
-        last=stretches[-1],
+        shown=shown,
     )
 
 
@@ -119,18 +110,25 @@ def _moved(change: Change) -> MovedNumber:
     )
 
 
-def _stretches(run: LoggedRun, changes: Sequence[Change], given: Mapping[str, Any]) -> list[Window]:
+def _stretches(
+    run: LoggedRun,
+    changes: Sequence[Change],
+    spikes: Counts,
+    given: Mapping[str, Any],
+) -> list[Window]:
     """Divide the steps where the mismatch changes, as the series with the clearest changes has it.
 
     A number that stops being finite divides them too. After a bend the last quarter counts: there
-    the mismatch has grown.
+    the mismatch has grown. Spikes at equal distances are a part of their own.
     """
     first, last = int(run.steps[0]), int(run.steps[-1])
     cuts = set()
-    gains = {
-        name: sum(change.gain for change in changes if change.quantity == name) for name in DIVIDING
-    }
-    clearest = max(gains, key=lambda name: gains[name])
+    gains = dict.fromkeys((*DIVIDING, *SURPRISALS), 0.0)
+    for change in changes:
+        if change.quantity in gains:
+            gains[change.quantity] += change.gain
+    dividing = DIVIDING if any(gains[name] for name in DIVIDING) else SURPRISALS
+    clearest = max(dividing, key=lambda name: gains[name])
     for change in changes:
         if change.quantity == clearest:
             cuts.add(change.step)
@@ -140,9 +138,9 @@ def _stretches(run: LoggedRun, changes: Sequence[Change], given: Mapping[str, An
         bad = one.steps[~np.isfinite(one.values)]
         if len(bad):
             cuts.add(int(bad[0]))
-    edges = sorted({first, *cuts})
-    ends = [edge - 1 for edge in edges[1:]] + [last]
-    return [Window(run, start, end, given) for start, end in zip(edges, ends, strict=True)]
+    level = np.setdiff1d(run.steps, spikes)
+    parts = np.split(level, np.searchsorted(level, sorted(cuts - {first})))
+    return [Window(run, part, given) for part in (spikes, *parts) if len(part)]
 
 
 def _grown(run: LoggedRun, step: int, last: int) -> int:
@@ -199,7 +197,7 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], found: Found) -> Found
         and change.shape == "creep"
         and change.after > FELL_BEHIND * max(change.before, 1e-7)
     ]
-    if bends:
+    if bends and trained(run, bends[0].low):
         one = bends[0]
         return _as(
             found,
@@ -261,13 +259,12 @@ def _named_cause(found: Found, window: Window, step: int | None) -> NamedCause:
 
 def predictors(found: Found, window: Window) -> dict[str, float]:
     """Return what the confidence in a cause is computed from, by name; all are bounded."""
-    steps = int(((window.run.steps >= window.first) & (window.run.steps <= window.last)).sum())
     size = 0.0 if window.rms is None else math.log10(max(window.rms, 1e-4) / ENGINE)
     return {
         "constant": 1.0,
         "score": math.log(found.score / (1.0 - found.score)),
         "umbrella": float(CAUSES[found.slug].words.family == "umbrellas"),
-        "steps": math.log10(max(steps, 1) / USUAL_STEPS),
+        "steps": math.log10(len(window.steps) / USUAL_STEPS),
         "keys": math.log10(max(len(window.run.of_mismatch), 1) / USUAL_KEYS),
         "size": min(max(size, -2.0), 2.0),
     }
@@ -294,73 +291,6 @@ def _verdict(causes: Sequence[NamedCause]) -> str:
     if first.verdict == "broken" and first.confidence < DECIDES:
         return "inconclusive"
     return first.verdict
-
-
-def _over_steps(
-    run: LoggedRun, changes: Sequence[Change], faults: Sequence[tuple[Window, Found]]
-) -> str:
-    """Say what moved first, and what came with it."""
-    said = []
-    of_mismatch = [change for change in changes if run.series[change.quantity].quantity.mismatch]
-    if of_mismatch and faults:
-        first = of_mismatch[0]
-        together = [one for one in of_mismatch if one.low <= first.high][:SHOWN]
-        named = ", ".join(f"`{one.key}` ({one.before:.2g} to {one.after:.2g})" for one in together)
-        when = f"step {first.step}"
-        if first.low < first.high:
-            when += f" (95%: {first.low} to {first.high})"
-        verb = f"From {when} on" if first.shape == "creep" else f"At {when}"
-        said.append(f"{verb} {named}.")
-        beside = [
-            one
-            for one in changes
-            if not run.series[one.quantity].quantity.mismatch and one.step >= first.low
-        ][:SHOWN]
-        if beside:
-            later = ", ".join(f"`{one.key}` at step {one.step}" for one in beside)
-            said.append(f"Later {later}.")
-        again = [one for one in of_mismatch if one.quantity == first.quantity]
-        back = next((one for one in again[1:] if one.after < BACK * first.before), None)
-        if back is not None and first.after > first.before:
-            said.append(
-                f"`{back.key}` falls back at step {back.step}, as after a restart, a weight sync "
-                "or an emptied cache."
-            )
-    rate = run.series.get("learning_rate")
-    if faults and rate is not None and len(rate.values) and np.abs(rate.values).max() == 0.0:
-        said.append("The learning rate is 0: no update explains a mismatch that grows.")
-    for name in ("k3", "abs_diff", "prob_diff"):
-        if name in run.series and (period := period_of(spikes_of(run.series[name]))) is not None:
-            said.append(
-                f"`{run.series[name].key}` spikes every {period} steps, as at an evaluation or a "
-                "checkpoint."
-            )
-            break
-    healthy = [
-        name
-        for name in ("ppo_kl", "clip_fraction")
-        if faults and name in run.series and not any(one.quantity == name for one in changes)
-    ]
-    if healthy:
-        keys = " and ".join(f"`{run.series[name].key}`" for name in healthy)
-        said.append(f"{keys} compare old with current log-probs and say nothing of the sampler.")
-    steps = f"steps {run.steps[0]} to {run.steps[-1]}"
-    return " ".join(said) or f"no number of the mismatch moves over {steps}"
-
-
-def parting(run: LoggedRun, other: LoggedRun) -> str:
-    """Say where a run leaves another one: the keys of the mismatch that do so first."""
-    parted = [
-        found
-        for one in run.of_mismatch
-        if one.quantity.name in other.series
-        and (found := parting_of(one, other.series[one.quantity.name])) is not None
-    ]
-    if not parted:
-        return f"No key of the mismatch leaves that of {other.name}."
-    first = min(parted, key=lambda change: change.step)
-    keys = [f"`{one.key}`" for one in parted if one.low <= first.high][:SHOWN]
-    return f"Leaves {other.name} at step {first.step}: {', '.join(keys)}."
 
 
 def _ruled_out(window: Window, causes: Sequence[NamedCause]) -> list[str]:

@@ -35,6 +35,12 @@ class Quantity(Struct, frozen=True, kw_only=True):
     scale: str
     keys: tuple[str, ...]
     mismatch: bool = False  # a number of the two policies; others stand beside it
+    alone: bool = False  # of one of the two, which moves without a fault as well
+
+    @property
+    def compares(self) -> bool:
+        """Tell whether it lays one policy beside the other."""
+        return self.mismatch and not self.alone
 
     def scaled(self, values: Array) -> Array:
         """Return values on the scale on which the quantity moves."""
@@ -63,9 +69,9 @@ class Series(Struct, frozen=True, kw_only=True):
     steps: Counts  # [logged steps] ascending
     values: Array  # [logged steps]
 
-    def within(self, first: float, last: float) -> Array:
-        """Return the values of the steps from `first` to `last`, both counted."""
-        return self.values[(self.steps >= first) & (self.steps <= last)]
+    def at(self, steps: Counts) -> Array:
+        """Return the values of some steps."""
+        return self.values[np.isin(self.steps, steps)]
 
 
 class LoggedRun(Struct, frozen=True, dict=True):

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.causes.cause import fact
-from rcdiag.diagnosis.logged.run import Array, LoggedRun, Series
+from rcdiag.diagnosis.logged.run import Array, Counts, LoggedRun, Series
 
 # E|x| of a normal x with standard deviation 1.
 ABS_MEAN = 0.7979
@@ -30,18 +30,22 @@ class Estimate(Struct, frozen=True):
 
 
 class Window(Struct, frozen=True, dict=True):
-    """The steps from `first` to `last` of a run, both counted."""
+    """Some steps of a run: a stretch, or those that come at equal distances."""
 
     run: LoggedRun
-    first: int
-    last: int
+    steps: Counts  # ascending
     given: Mapping[str, Any] = {}
+
+    @property
+    def first(self) -> int:
+        """Return the first step of the window."""
+        return int(self.steps[0])
 
     @property
     def before(self) -> Window | None:
         """Return the steps before this window; None where there are none."""
-        first = int(self.run.steps[0])
-        return None if first >= self.first else Window(self.run, first, self.first - 1, self.given)
+        steps = self.run.steps[self.run.steps < self.first]
+        return Window(self.run, steps, self.given) if len(steps) else None
 
     def series(self, name: str) -> Series | None:
         """Return the whole series of a quantity; None where the log lacks it."""
@@ -50,7 +54,7 @@ class Window(Struct, frozen=True, dict=True):
     def values(self, name: str) -> Array:
         """Return the values of a quantity in the window; empty where the log lacks it."""
         one = self.series(name)
-        return np.zeros(0) if one is None else one.within(self.first, self.last)
+        return np.zeros(0) if one is None else one.at(self.steps)
 
     def number(self, name: str) -> float | None:
         """Return the median of a quantity's finite values; None without any."""
@@ -78,12 +82,12 @@ class Window(Struct, frozen=True, dict=True):
         several = [self.series(name) for name in names]
         if any(one is None for one in several):
             return None
-        by_step: dict[int, list[float]] = {}
+        by_step: dict[int, list[float]] = {step: [] for step in self.steps.tolist()}
         for one in several:
             assert one is not None
             for step, value in zip(one.steps.tolist(), one.values.tolist(), strict=True):
-                if self.first <= step <= self.last:
-                    by_step.setdefault(step, []).append(value)
+                if step in by_step:
+                    by_step[step].append(value)
         rows = [values for values in by_step.values() if len(values) == len(names)]
         made = np.array([values[0] - sum(values[1:]) for values in rows])
         return _estimate(made[np.isfinite(made)])

@@ -1,0 +1,149 @@
+"""What a run did over its steps, in sentences that name the keys they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rcdiag.diagnosis.logged.causes import SIZES
+from rcdiag.diagnosis.logged.changes import Change, parting_of, period_of, spikes_of
+from rcdiag.diagnosis.logged.run import Counts, LoggedRun
+
+# Quantities that show spikes of the mismatch, the first that a log has.
+OF_SPIKES = (*SIZES, "prob_diff", "pearson")
+# A mismatch is back where it was before if no more than this share of its first change is left, on
+# the scale on which it moves.
+LEFT = 0.25
+SHOWN = 4  # keys of a sentence
+
+
+def periodic_spikes(run: LoggedRun) -> Counts:
+    """Return the steps, at equal distances, in which alone the mismatch is large; often none."""
+    for name in OF_SPIKES:
+        if name in run.series:
+            steps = spikes_of(run.series[name])
+            return steps if period_of(steps) is not None else steps[:0]
+    return np.zeros(0, np.int64)
+
+
+def over_steps(run: LoggedRun, changes: Sequence[Change], spikes: Counts, *, faulty: bool) -> str:
+    """Say what moved first and what came with it, and what it went together with.
+
+    `spikes` are those at equal distances; the run is `faulty` where a cause is named.
+    """
+    said = [_periodic(run, spikes)]
+    moved = [change for change in changes if run.series[change.quantity].quantity.compares]
+    if moved and faulty:
+        first = _clearest(moved)
+        said += [_first(run, moved, first), _beside(run, changes, first), _back(run, moved, first)]
+    if faulty:
+        said += [_at_rate_zero(run, moved), _of_the_update(run, changes)]
+    steps = f"steps {run.steps[0]} to {run.steps[-1]}"
+    return " ".join(filter(None, said)) or f"no number of the mismatch moves over {steps}"
+
+
+def _periodic(run: LoggedRun, spikes: Counts) -> str:
+    period = period_of(spikes)
+    if period is None:
+        return ""
+    key = next(run.series[name].key for name in OF_SPIKES if name in run.series)
+    return (
+        f"`{key}` is large every {period} steps alone, from step {spikes[0]} on, as at an "
+        "evaluation or a checkpoint."
+    )
+
+
+def _clearest(moved: Sequence[Change]) -> Change:
+    """Return the clearest of the changes that may be at the step of the first."""
+    return max((one for one in moved if one.low <= moved[0].high), key=lambda one: one.gain)
+
+
+def _first(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
+    together = [one for one in moved if one.low <= first.high and one is not first]
+    named = ", ".join(
+        f"`{one.key}` ({one.before:.2g} to {one.after:.2g})" for one in [first, *together][:SHOWN]
+    )
+    when = f"step {first.step}"
+    if first.low < first.high:
+        when += f" (95%: {first.low} to {first.high})"
+    if (at := _resumed_at(run, first)) is not None:
+        when += f", where the run was resumed at step {at},"
+    return f"From {when} on {named}." if first.shape == "creep" else f"At {when} {named}."
+
+
+def _resumed_at(run: LoggedRun, change: Change) -> int | None:
+    """Return the step at which a run was resumed as a number changed."""
+    return next((step for step in run.log.resumed if change.low <= step <= change.high), None)
+
+
+def _beside(run: LoggedRun, changes: Sequence[Change], first: Change) -> str:
+    others = [one for one in changes if not run.series[one.quantity].quantity.compares]
+    later = [f"`{one.key}` at step {one.step}" for one in others if one.step >= first.low][:SHOWN]
+    return f"Later {', '.join(later)}." if later else ""
+
+
+def _back(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
+    """Say where a mismatch that had grown is back where it was."""
+    scaled = run.series[first.quantity].quantity.scaled
+    for one in moved:
+        if one.quantity != first.quantity or one.step <= first.step:
+            continue
+        before, high, after = scaled(np.array([first.before, first.after, one.after]))
+        if abs(after - before) > LEFT * abs(high - before):
+            continue
+        at = _resumed_at(run, one)
+        if at is not None:
+            return f"`{one.key}` is back where it was after the restart: resumed at step {at}."
+        return (
+            f"`{one.key}` is back where it was at step {one.step}, as after a restart, a weight "
+            "sync or an emptied cache."
+        )
+    return ""
+
+
+def trained(run: LoggedRun, since: int) -> bool:
+    """Tell whether a run may have been trained from a step on: its learning rate is not 0."""
+    rate = run.series.get("learning_rate")
+    if rate is None:
+        return True
+    values = rate.values[rate.steps >= since]
+    return len(values) == 0 or bool((values != 0.0).any())
+
+
+def _at_rate_zero(run: LoggedRun, moved: Sequence[Change]) -> str:
+    grown = next((one for one in moved if one.after > one.before), None)
+    if trained(run, grown.low if grown else int(run.steps[0])):
+        return ""
+    key = run.series["learning_rate"].key
+    if grown is None:
+        return f"`{key}` is 0: no update makes this mismatch."
+    return f"`{grown.key}` grows at a learning rate of 0 (`{key}`): no update makes it grow."
+
+
+def _of_the_update(run: LoggedRun, changes: Sequence[Change]) -> str:
+    still = [
+        f"`{run.series[name].key}`"
+        for name in ("ppo_kl", "clip_fraction")
+        if name in run.series and not any(one.quantity == name for one in changes)
+    ]
+    if not still:
+        return ""
+    verb = "compare" if len(still) > 1 else "compares"
+    return f"{' and '.join(still)} {verb} old with current log-probs, not with the sampler's."
+
+
+def parting(run: LoggedRun, other: LoggedRun) -> str:
+    """Say where a run leaves another one: the keys of the mismatch that do so first."""
+    parted = [
+        found
+        for one in run.of_mismatch
+        if one.quantity.compares
+        and one.quantity.name in other.series
+        and (found := parting_of(one, other.series[one.quantity.name])) is not None
+    ]
+    if not parted:
+        return f"No key of the mismatch leaves that of {other.name}."
+    first = min(parted, key=lambda change: change.step)
+    keys = [f"`{one.key}`" for one in parted if one.low <= first.high][:SHOWN]
+    return f"Leaves {other.name} at step {first.step}: {', '.join(keys)}."
