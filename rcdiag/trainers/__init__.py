@@ -42,6 +42,7 @@ FOLDERS = (
     "pipelinerl",
     "tunix",
     "tinker_cookbook",
+    "torchtitan",
 )
 DEFAULT = "verl"
 

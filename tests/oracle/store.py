@@ -15,6 +15,7 @@ from tests.oracle import (
     rllm,
     skyrl,
     tinker_cookbook,
+    torchtitan,
     trl,
     trl_async,
     tunix,
@@ -41,6 +42,7 @@ ANSWERS: dict[str, Callable[[], Answers]] = {
     "pipelinerl/pipelinerl": pipelinerl.answers,
     "tunix/tunix": tunix.answers,
     "tinker_cookbook/tinker-cookbook": tinker_cookbook.answers,
+    "torchtitan/torchtitan": torchtitan.answers,
 }
 # Checkouts without which there is no answer.
 CHECKOUTS: dict[str, tuple[Checkout, ...]] = {
@@ -52,6 +54,7 @@ CHECKOUTS: dict[str, tuple[Checkout, ...]] = {
     "pipelinerl/pipelinerl": (pipelinerl.PIPELINERL,),
     "tunix/tunix": (tunix.TUNIX,),
     "tinker_cookbook/tinker-cookbook": (tinker_cookbook.TINKER_COOKBOOK,),
+    "torchtitan/torchtitan": (torchtitan.TORCHTITAN,),
 }
 
 if __name__ == "__main__":
