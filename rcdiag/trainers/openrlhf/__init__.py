@@ -35,7 +35,6 @@ def clip_range(document: Document, choice: LossChoice) -> LossChoice:
 
 
 _BOTH: dict[str, Any] = {
-    "family": "openrlhf",
     "package": __name__,
     "traps": traps,
     "facts": facts,
@@ -58,7 +57,6 @@ GENERATIONS = (
     ),
     generation(
         "openrlhf-0.11.2",
-        newest=True,
         presets={
             "off": {},
             "token_clip": {"is_correction_level": "token", "is_correction_mode": "clip"},
