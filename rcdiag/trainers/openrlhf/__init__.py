@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers.loss_choice import LossChoice, number, value
-from rcdiag.trainers.openrlhf.correction import by_gate, by_type, facts, traps
+from rcdiag.trainers.openrlhf.correction import by_gate, by_type, facts
 from rcdiag.trainers.openrlhf.losses import UPDATE
 from rcdiag.trainers.openrlhf.metrics import metrics_of_gates, metrics_of_types
 from rcdiag.trainers.settings_document import Document
@@ -36,7 +36,6 @@ def clip_range(document: Document, choice: LossChoice) -> LossChoice:
 
 _BOTH: dict[str, Any] = {
     "package": __name__,
-    "traps": traps,
     "facts": facts,
     "loss": clip_range,
     "update": UPDATE,
