@@ -1,14 +1,14 @@
 """Numbers of single tokens, written down so that a pass over the tokens can compute them later.
 
 Who needs a sum asks the rows of a batch for it where it is used: `rows.sum(RATIO > 2.0)` counts the
-tokens of each sequence whose ratio is above 2 (`rcdiag.corrections.sequences`). A quantity that has
-no name here is a function of the tokens:
+tokens of each sequence whose ratio is above 2 (`rcdiag.corrections.sequences`). A quantity is
+written with those that have a name here, `abs(LOG_RATIO)`, or is a function of the tokens:
 
     @quantity
-    def distance(tokens: Tokens) -> Array:
-        return np.abs(tokens.raw_log_ratio)
+    def rises(tokens: Tokens) -> NDArray[np.bool_]:
+        return tokens.log_ratio * tokens.advantage > 0
 
-    rows.max(distance)
+    rows.sum(rises)
 """
 
 from __future__ import annotations
@@ -53,6 +53,18 @@ class Quantity(Struct, frozen=True):
     def __lt__(self, bound: float) -> Quantity:
         return _below(self, bound)
 
+    def __sub__(self, other: Quantity) -> Quantity:
+        return _difference(self, other)
+
+    def __mul__(self, other: Quantity) -> Quantity:
+        return _product(self, other)
+
+    def __abs__(self) -> Quantity:
+        return _size(self)
+
+    def exp(self) -> Quantity:
+        return _exp(self)
+
     def __and__(self, other: Quantity) -> Quantity:
         return _both(self, other)
 
@@ -62,6 +74,10 @@ class Quantity(Struct, frozen=True):
     def within(self, lower: float, upper: float) -> Quantity:
         """Return 1 where it lies within bounds, both included."""
         return _within(self, lower, upper)
+
+    def outside(self, lower: float, upper: float) -> Quantity:
+        """Return 1 where it lies below or above the bounds; a NaN does neither."""
+        return _outside(self, lower, upper)
 
     def clip(self, lower: float = -np.inf, upper: float = np.inf) -> Quantity:
         """Return it moved into [lower, upper]."""
@@ -102,6 +118,33 @@ def _within(tokens: Tokens, values: Array, lower: float, upper: float) -> NDArra
 
 
 @quantity
+def _outside(tokens: Tokens, values: Array, lower: float, upper: float) -> NDArray[np.bool_]:
+    with np.errstate(invalid="ignore"):
+        return (values < lower) | (values > upper)
+
+
+@quantity
+def _difference(tokens: Tokens, values: Array, others: Array) -> Array:
+    return values - others
+
+
+@quantity
+def _product(tokens: Tokens, values: Array, others: NDArray[Any]) -> Array:
+    result: Array = values * others
+    return result
+
+
+@quantity
+def _size(tokens: Tokens, values: Array) -> Array:
+    return np.abs(values)
+
+
+@quantity
+def _exp(tokens: Tokens, values: Array) -> Array:
+    return exp(values)
+
+
+@quantity
 def _clipped(tokens: Tokens, values: Array, lower: float, upper: float) -> Array:
     return np.clip(values, lower, upper)
 
@@ -129,6 +172,25 @@ def named(tokens: Tokens, name: str) -> Array:
 
 LOG_RATIO = named("log_ratio")  # nats, unclamped
 RATIO = named("ratio")  # of the clamped log-ratio
+
+
+@quantity
+def known(tokens: Tokens, values: Array) -> Array:
+    """Return values of tokens, 0 where they are NaN."""
+    return np.where(np.isnan(values), values.dtype.type(0.0), values)
+
+
+@quantity
+def unknown(tokens: Tokens, values: Array) -> NDArray[np.bool_]:
+    """Return 1 where values of tokens are NaN."""
+    return np.isnan(values)
+
+
+@quantity
+def differs(tokens: Tokens, values: Array, others: Array) -> NDArray[np.bool_]:
+    """Return 1 where two numbers differ; a NaN does from everything."""
+    result: NDArray[np.bool_] = values != others
+    return result
 
 
 @quantity

@@ -88,6 +88,20 @@ def std(values: Array) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
+def perplexities(training: Array, rollout: Array) -> dict[str, Array]:
+    """Return what verl and its heirs log of the two mean log-probs of each row, [rows], by key."""
+    difference = rollout - training
+    return {
+        "training_ppl": np.exp(-training),
+        "training_log_ppl": -training,
+        "rollout_ppl": np.exp(-rollout),
+        "rollout_log_ppl": -rollout,
+        "log_ppl_diff": difference,
+        "log_ppl_abs_diff": np.abs(difference),
+        "ppl_ratio": np.exp(difference),
+    }
+
+
 def row_statistics(values: Array, ideal: float) -> Metrics:
     """Return what verl and its heirs log of a number of each row; deviations are from `ideal`."""
     return {

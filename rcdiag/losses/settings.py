@@ -19,12 +19,12 @@ Denominator = Literal["kept", "all", "constant"]
 Value = float | str | bool | None
 
 
-class LossSetting(Struct, frozen=True, kw_only=True):
+class LossSetting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One setting that a policy loss reads, with its words."""
 
     name: str
     says: str
-    default: Value
+    default: Value = None
     above: float | None = None  # a number must be larger than this
     choices: tuple[str, ...] = ()  # the words that it can be, if it is not a number
     can_be_off: bool = False  # None is a value, as it is where the default is None

@@ -49,7 +49,7 @@ def on_sweep_page() -> list[str]:
     return [
         spoken
         for name, spoken in names.items()
-        if spoken == TRAINERS[name].family or TRAINERS[name].config.on_sweep_page
+        if spoken == TRAINERS[name].family or TRAINERS[name].words.on_sweep_page
     ]
 
 
@@ -79,16 +79,16 @@ def emitted(correction: Correction, trainer: Trainer) -> Emitted:
     written = _checked(correction, trainer)
     head = (
         f"rcdiag reads it with --trainer-config FILE --trainer {trainer.name}",
-        *trainer.config.needs,
+        *trainer.config.header.needs,
     )
     names = {name: trainer.config.dotted(name) for name in written.settings}
-    text = text_of(_with_blocks(written, trainer), head, names, trainer.config.form)
+    text = text_of(_with_blocks(written, trainer), head, names, trainer.config.header.form)
     return Emitted(trainer.name, written.settings, text)
 
 
 def _with_blocks(written: Written, trainer: Trainer) -> Written:
     """Leave out `block: true` where settings of that block are written, which imply it."""
-    said = [name for name in trainer.config.blocks if written.settings.get(name) is True]
+    said = [name for name in trainer.config.header.blocks if written.settings.get(name) is True]
     settings = {name: value for name, value in written.settings.items() if name not in said}
     return Written(settings, written.comments)
 
@@ -98,7 +98,7 @@ def other_ways(written: Emitted) -> list[str]:
     trainer = TRAINERS[written.trainer]
     untouched = [name for name in trainer.settings if name not in written.settings]
     lines = [f"left as they are in your configuration: {', '.join(untouched)}"] if untouched else []
-    if trainer.config.hydra:
+    if trainer.config.header.hydra:
         settings = _with_blocks(Written(written.settings), trainer).settings
         words = overrides({trainer.config.dotted(name): settings[name] for name in settings})
         lines.append(f"the same on the command line: {shlex.join(words)}")

@@ -205,7 +205,7 @@ def _newer_settings(
                 )
     places = trainer.config.places
     by_key = {place.rpartition(".")[2]: name for name in places for place in places[name]}
-    beside = by_key.keys() | set(trainer.config.beside)
+    beside = by_key.keys() | set(trainer.config.header.beside)
     findings = []
     for name, value in settings.items():  # of a block that was taken whole
         if name not in trainer.settings:
@@ -218,7 +218,7 @@ def _newer_settings(
     dotted = (place.rpartition(".")[0] for name in places for place in places[name])
     for block in filter(None, dict.fromkeys(dotted)):
         keys += document.keys_of(block)
-    closed = [key for block in trainer.config.closed for key in document.keys_of(block)]
+    closed = [key for block in trainer.config.header.closed for key in document.keys_of(block)]
     for key in dict.fromkeys([*keys, *closed]):
         near = nearest(key, by_key, likeness=0.85)
         if key not in beside and (near or key in closed):

@@ -192,18 +192,6 @@ class LossColumns(TomlWords, frozen=True, kw_only=True):
     values: dict[str, Names] = field(default_factory=dict)  # words and switches
 
 
-class LossSettingRow(TomlWords, frozen=True, kw_only=True):
-    """A setting of policy losses that the trainer alone has: the fields of a `LossSetting`."""
-
-    says: str
-    default: float | str | bool | None = None
-    above: float | None = None
-    choices: tuple[str, ...] = ()
-    can_be_off: bool = False
-    example: str | None = None
-    see: tuple[str, ...] = ()
-
-
 class Header(TomlWords, frozen=True, kw_only=True):
     """What holds for all settings of a trainer together."""
 
@@ -220,24 +208,11 @@ class Header(TomlWords, frozen=True, kw_only=True):
     ignored: tuple[Ignored, ...] = ()
     lacks: tuple[Lack, ...] = ()
     loss: LossColumns = LossColumns()
-    loss_settings: dict[str, LossSettingRow] = field(default_factory=dict)
+    # Settings of policy losses that the trainer alone has: the fields of a `LossSetting`.
+    loss_settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     # For words: see `rcdiag.trainers.toml_words`.
     texts: dict[str, str] = field(default_factory=dict)
     also: Also | None = None  # settings that another trainer has as well
-
-
-class _Columns(TomlWords, frozen=True, kw_only=True):
-    """The columns of a setting as they stand in the file."""
-
-    default: Any = None
-    since: str = ""
-    until: str = ""
-    type: Type | dict[str, Type] = "any"
-    choices: tuple[Any, ...] | dict[str, tuple[Any, ...]] = ()
-    null: bool = False
-    hint: str = ""
-    at: tuple[str, ...] = ()
-    write: Write | tuple[Write, ...] = ()
 
 
 class SettingsTable(msgspec.Struct, frozen=True):
@@ -291,25 +266,20 @@ def read_tables(package: str) -> dict[str, SettingsTable]:
 
 def _by_generation(table: TomlTable, header: Header, order: Sequence[str]) -> dict[str, Setting]:
     """Read the columns of a setting for each generation that has it."""
-    row = table.without(SettingWords.__struct_fields__).as_a(_Columns)
-    defaults, types = spread(row.default, order, table), spread(row.type, order, table)
-    choices = spread(row.choices, order, table)
-    return {
-        generation: _placed(
-            Setting(
-                name=table.name,
-                default=defaults.get(generation),
-                type=types.get(generation, "any"),
-                choices=choices.get(generation, ()),
-                null=row.null,
-                hint=row.hint,
-                at=row.at,
-                write=row.write,
-            ),
-            header,
-        )
-        for generation in _from_to(table, order, row.since, row.until)
+    having = _from_to(table, order, table.part("since", str, ""), table.part("until", str, ""))
+    columns = table.without((*SettingWords.__struct_fields__, "since", "until"))
+    differ = {
+        name: spread(value, order, table)
+        for name, value in columns.fields.items()
+        if name in ("default", "type", "choices")
     }
+    columns = columns.without(differ)
+
+    def of(generation: str) -> Setting:
+        own = {name: each[generation] for name, each in differ.items() if generation in each}
+        return _placed(columns.as_a(Setting, name=table.name, **own), header)
+
+    return {generation: of(generation) for generation in having}
 
 
 def _from_to(table: TomlTable, order: Sequence[str], since: str, until: str) -> list[str]:
@@ -325,7 +295,9 @@ def _placed(setting: Setting, header: Header) -> Setting:
 
 def read_loss_settings(package: str) -> dict[str, LossSetting]:
     """Return the settings of policy losses that the trainer alone has, by their names."""
-    rows = TomlFile.read(package, "settings.toml").table("header").as_a(Header).loss_settings
+    file = TomlFile.read(package, "settings.toml")
+    rows = file.table("header").as_a(Header).loss_settings
     return {
-        name: LossSetting(name=name, **msgspec.structs.asdict(row)) for name, row in rows.items()
+        name: TomlTable(file.path, f"header.loss_settings.{name}", row).as_a(LossSetting, name=name)
+        for name, row in rows.items()
     }

@@ -217,6 +217,8 @@ class _Family(TomlWords, frozen=True, kw_only=True):
     direction: str | None = None
     note: str | None = None
     example: str | None = None
+    unit: str | None = None
+    detail: str = ""
 
 
 class Also(TomlWords, frozen=True, kw_only=True):
@@ -360,8 +362,11 @@ def _tables_of_keys(file: TomlFile, header: _KeysHeader) -> Iterator[tuple[str, 
         is_family = table.name in header.families
         name = table.name if is_family else next(iter(header.families))
         family = header.families[name]
-        shared = {field: getattr(family, field) for field in ("logged_by", "direction", "example")}
-        shared = {field: text for field, text in shared.items() if text}
+        shared = {
+            field: text
+            for field in ("logged_by", "direction", "example", "unit", "detail")
+            if (text := getattr(family, field))
+        }
         for key, fields in (table.fields if is_family else {table.name: table.fields}).items():
             own = _as_table(file.path, key, fields)
             yield name, TomlTable(file.path, key, {**shared, **own})

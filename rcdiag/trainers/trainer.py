@@ -24,6 +24,7 @@ from rcdiag.trainers.loss_choice import LossChoice, loss_by_columns
 from rcdiag.trainers.settings_document import Document, at_path
 from rcdiag.trainers.settings_table import (
     Config,
+    Header,
     NotComputed,
     Refused,
     Settings,
@@ -31,7 +32,7 @@ from rcdiag.trainers.settings_table import (
     UnknownValue,
     read_tables,
 )
-from rcdiag.trainers.settings_text import Form, Written
+from rcdiag.trainers.settings_text import Written
 from rcdiag.trainers.toml_words import (
     FindingWords,
     GenerationWords,
@@ -61,28 +62,24 @@ FileFindings = Callable[[Mapping[str, Any], Config], list[Finding]]
 class ConfigFile(Struct, frozen=True, kw_only=True):
     """How rcdiag finds a trainer's settings in its configuration file, and writes them there."""
 
-    path: tuple[str, ...] = ()  # of the block of settings in a whole file
+    header: Header  # what holds for all settings together
     # Settings that stand elsewhere: setting -> dotted names under which it is looked for, at any
     # depth of the file. The first is the one under which rcdiag writes it.
-    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    beside: tuple[str, ...] = ()  # keys of the trainer that resemble settings and are none
-    blocks: tuple[str, ...] = ()  # settings that a block of others sets by being there
-    closed: tuple[str, ...] = ()  # blocks with no other keys than settings and `beside`
-    form: Form = "yaml"  # in which rcdiag writes settings
-    needs: tuple[str, ...] = ()  # what else has to be set there, in words
-    hydra: bool = False  # its command line takes settings as `path.name=value`
-    on_sweep_page: bool = False  # beside the newest generation of each trainer
+    places: Mapping[str, tuple[str, ...]]
     # It takes the settings of a file and the file; None where another generation is likelier.
     claim: Callable[[Config, Document], Claim | None]
     # It tells whether a whole file is the trainer's, also where it sets nothing of the correction.
-    whole: Callable[[Document], bool] = lambda document: False
-    complete: Complete = lambda settings, document: (settings, [])
-    findings: FileFindings = lambda tree, settings: []
-    loss: Callable[[Document], LossChoice] = lambda document: (
-        LossChoice()
-    )  # the policy loss of an update, for `replay`
+    whole: Callable[[Document], bool]
+    complete: Complete
+    findings: FileFindings
+    loss: Callable[[Document], LossChoice]  # the policy loss of an update, for `replay`
     # Settings for a correction; raises Inexpressible. None where rcdiag writes none.
-    write: Callable[[Correction], Written] | None = None
+    write: Callable[[Correction], Written] | None
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Return the keys above the block of settings in a whole file."""
+        return tuple(filter(None, self.header.path.split(".")))
 
     def dotted(self, name: str) -> str:
         """Return the dotted name under which a setting is written."""
@@ -167,7 +164,6 @@ class Trainer(Struct, frozen=True, kw_only=True):
 def generation(
     name: str,
     *,
-    family: str,
     package: str,
     presets: Mapping[str, Config],
     read: Callable[[Settings], Correction],
@@ -182,30 +178,27 @@ def generation(
     loss: Callable[[Document, LossChoice], LossChoice] = lambda document, choice: choice,
     facts: OwnFacts | None = None,
     write: Mapping[str, Callable[[Correction], Written]] | None = None,
+    family: str = "",
     **switches: Any,
 ) -> Trainer:
     """Make a generation of its tables and its functions.
+
+    Its family has the name of the package's folder, unless another is given; the last generation of
+    `generations.toml` is the newest.
 
     The last ones add what the tables cannot say: `ignored` and `traps` on settings, `complete` and
     `file_findings` on a configuration file, `loss` on what it says of the policy loss, `facts` of a
     correction that is to be written, and `write` for settings, by their names. `switches` are the
     other fields of Trainer.
     """
-    table, words = read_tables(package)[name], read_generations(package)[name]
-    header, columns = table.header, table.header.loss
+    table, generations = read_tables(package)[name], read_generations(package)
+    words, columns = generations[name], table.header.loss
     rules = tuple(read_findings(package).values())
     writes = words.written and (write or any(each.ways for each in table.settings.values()))
     writer = partial(write_by_table, table=table, own_facts=facts, own=write)
     config = ConfigFile(
-        path=tuple(filter(None, header.path.split("."))),
+        header=table.header,
         places=table.places(),
-        beside=header.beside,
-        blocks=header.blocks,
-        closed=header.closed,
-        form=header.form,
-        needs=header.needs,
-        hydra=header.hydra,
-        on_sweep_page=words.on_sweep_page,
         claim=partial(claim_by_rules, words.claims, tuple(table.settings)),
         whole=whole,
         complete=complete,
@@ -218,7 +211,7 @@ def generation(
     )
     return Trainer(
         name=name,
-        family=family,
+        family=family or package.rpartition(".")[2].replace("_", "-"),
         package=package,
         settings=table.defaults(),
         presets=presets,
@@ -229,7 +222,7 @@ def generation(
         normaliser=normaliser,
         update=update,
         config=config,
-        **switches,
+        **{"newest": name == list(generations)[-1], **switches},
     )
 
 

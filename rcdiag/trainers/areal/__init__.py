@@ -84,7 +84,7 @@ _PRESETS: Mapping[str, Config] = {
     "sequence_kl_k3": {**_RS, **_block(level="sequence", metric="kl_k3")},
     "m2po": {**_DECOUPLED, "m2_threshold": 0.04},
 }
-_SHARED: dict[str, Any] = {"family": "areal", "package": __name__, "presets": _PRESETS}
+_SHARED: dict[str, Any] = {"package": __name__, "presets": _PRESETS}
 _SHARED |= {"read": read, "complete": complete, "facts": facts}
 GENERATIONS = (
     generation(
@@ -92,7 +92,6 @@ GENERATIONS = (
     ),
     generation(
         "areal-20260822",
-        newest=True,
         metrics=partial(metrics, of_august=True),
         update=UPDATE,
         loss=loss_with_cispo,

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from rcdiag.corrections.apply import applied_weights, bounded_weight, raw_weights
 from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection
-from rcdiag.corrections.quantities import Quantity, quantity, stays
+from rcdiag.corrections.quantities import (
+    RATIO,
+    Quantity,
+    differs,
+    log_prob,
+    quantity,
+    stays,
+)
 from rcdiag.corrections.trainer_means import Batch, Metrics
 
 PREFIX = "ppo_actor/update/"
@@ -26,19 +33,6 @@ M2PO = "token_tail_second_moment"
 def change(tokens: Tokens) -> Array:
     """Return the log-ratio as it is logged, nats: NaN and infinity stay."""
     return tokens.log_ratio if tokens.guard.before_sums else tokens.raw_log_ratio
-
-
-@quantity
-def moved(tokens: Tokens, weights: Array) -> NDArray[np.bool_]:
-    """Return 1 at tokens whose weight the bounds change."""
-    result: NDArray[np.bool_] = weights != tokens.ratio
-    return result
-
-
-@quantity
-def old_logp(tokens: Tokens, recomputed: bool) -> Array:
-    """Return what AReaL calls old_logp, nats: the sampler's log-probs, or the trainer's."""
-    return tokens.target if recomputed else tokens.behavior
 
 
 class Numbers(Struct, frozen=True):
@@ -98,7 +92,8 @@ class Numbers(Struct, frozen=True):
         """Return mean and extremes of `old_logp` over the tokens that M2PO leaves."""
         # Without the decoupled loss `recompute_logprob` overwrites the sampler's log-probs.
         one_policy = self.correction.guard.before_sums
-        values = old_logp(one_policy and self.correction.mode == "decoupled")
+        recomputed = one_policy and self.correction.mode == "decoupled"
+        values = log_prob("target" if recomputed else "behavior")
         valid = stays(self.first)
         return self._of_tokens("old_logp", values, self.batch.rows.sum(valid), valid)
 
@@ -131,7 +126,7 @@ class Numbers(Struct, frozen=True):
             return (self.valid - self.kept) / max(self.valid, 1.0)
         weight = _token_weight(self.correction)
         if weight is not None:
-            count = rows.sum(moved(weight) & stays(self.first)).sum()
+            count = rows.sum(differs(weight, RATIO) & stays(self.first)).sum()
         else:
             changed = self.row_weights != rows.max(raw_weights(rows, weighting))
             count = rows.sum(stays(self.first))[changed].sum()

@@ -48,9 +48,7 @@ def runs_trl(tree: Mapping[str, Any], settings: Config) -> list[Finding]:
 GENERATIONS = (
     generation(
         "axolotl-0.21",
-        family="axolotl",
         package=__name__,
-        newest=True,
         presets={
             "token_truncate": {},
             "token_mask": {"vllm_importance_sampling_mode": "token_mask"},

@@ -47,9 +47,7 @@ def complete(settings: Config, document: Document) -> tuple[Config, list[Finding
 GENERATIONS = (
     generation(
         "miles",
-        family="miles",
         package=__name__,
-        newest=True,
         presets={
             "default": {},
             "tis_by_flag": {"use_tis": True},

@@ -27,9 +27,7 @@ def of_null_and_bnpo(document: Document, choice: LossChoice) -> LossChoice:
 GENERATIONS = (
     generation(
         "ms-swift-4.6",
-        family="ms-swift",
         package=__name__,
-        newest=True,
         presets={
             "off": {},
             "token_truncate": {"rollout_importance_sampling_mode": "token_truncate"},

@@ -7,14 +7,13 @@ and `_compute_is_correction_metrics`.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import applied_weights, ratio, token_weight
 from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import RATIO, bare_log_ratio, named
 from rcdiag.corrections.sequences import EPSILON
-from rcdiag.corrections.trainer_means import Batch, Metrics
+from rcdiag.corrections.trainer_means import Batch, Metrics, perplexities
 
 PREFIX = "rollout_correction/"
 K3_BOUND = 10.0  # nats
@@ -40,31 +39,21 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
 
 def _of_policies(batch: Batch) -> Metrics:
     rows = batch.rows
-    training, rollout = rows.target / rows.lengths, rows.behavior / rows.lengths
-    difference = rollout - training
+    of_rows = perplexities(
+        batch.padded(rows.target / rows.lengths), batch.padded(rows.behavior / rows.lengths)
+    )
     # Metrics read the log-ratio as it is, where weights clamp it.
     log_ratio = rows.sum(bare_log_ratio)
-    geometric = log_ratio / rows.lengths
-    bounded = np.clip(geometric, -SAFETY_BOUND, SAFETY_BOUND)
-
-    def mean(values: NDArray[np.float64], of_none: float = 0.0) -> float:
-        return float(batch.padded(values, fill=of_none).mean())
-
-    differences = batch.padded(difference)
+    geometric = batch.padded(log_ratio / rows.lengths)
+    chi2_seq = np.exp(2.0 * np.clip(geometric, -SAFETY_BOUND, SAFETY_BOUND)).mean() - 1.0
     return {
-        "training_ppl": mean(np.exp(-training), 1.0),
-        "training_log_ppl": mean(-training),
+        **{name: float(values.mean()) for name, values in of_rows.items()},
         "kl": float(-log_ratio.sum() / rows.tokens),
         "k3_kl": float(rows.sum(named("k3").clip(upper=K3_BOUND)).sum() / rows.tokens),
-        "rollout_ppl": mean(np.exp(-rollout), 1.0),
-        "rollout_log_ppl": mean(-rollout),
-        "log_ppl_diff": float(differences.mean()),
-        "log_ppl_abs_diff": float(np.abs(differences).mean()),
-        "log_ppl_diff_max": float(differences.max()),
-        "log_ppl_diff_min": float(differences.min()),
-        "ppl_ratio": mean(np.exp(difference), 1.0),
+        "log_ppl_diff_max": float(of_rows["log_ppl_diff"].max()),
+        "log_ppl_diff_min": float(of_rows["log_ppl_diff"].min()),
         "chi2_token": float(rows.squares(RATIO).sum() / rows.tokens - 1.0),
-        "chi2_seq": mean(np.exp(2.0 * bounded), 1.0) - 1.0,
+        "chi2_seq": float(chi2_seq),
     }
 
 

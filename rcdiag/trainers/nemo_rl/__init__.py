@@ -56,9 +56,7 @@ _PRESETS: Mapping[str, Config] = {
 GENERATIONS = (
     generation(
         "nemo-rl",
-        family="nemo-rl",
         package=__name__,
-        newest=True,
         presets=_PRESETS,
         read=read,
         loss=by_switches,

@@ -57,18 +57,6 @@ def jensen_shannon(tokens: Tokens) -> Array:
     return half * _k("k3", of_target) + half * _k("k3", of_behavior)
 
 
-@quantity
-def times(tokens: Tokens, values: Array, flags: NDArray[np.bool_]) -> Array:
-    """Return values times 1 where a filter leaves the token and 0 elsewhere: NaN stays NaN."""
-    return values * flags
-
-
-@quantity
-def out_of_bounds(tokens: Tokens, lower: float, upper: float) -> Array:
-    """Return 1 at tokens whose ratio, 0 where not finite, is outside [lower, upper]."""
-    return ((tokens.ratio < lower) | (tokens.ratio > upper)).astype(np.float64)
-
-
 def _bounds(correction: Correction) -> tuple[float, float] | None:
     """Return the bounds of a type; None without one."""
     weighting = correction.weighting
@@ -116,8 +104,8 @@ class Kept(Struct, frozen=True):
         return float(self.batch.rows.sum(self.filtered(of)).sum() / self.tokens)
 
     def filtered(self, of: Quantity) -> Quantity:
-        """Return a quantity of tokens, 0 where the filter drops the row."""
-        return times(of, stays(self.correction.rejections))
+        """Return a quantity of tokens, 0 where the filter drops the row, but for NaN."""
+        return of * stays(self.correction.rejections)
 
     def row_mean(self, values: NDArray[Any], of_empty: float) -> float:
         """Return the mean over kept rows; those without a token have `of_empty`."""
@@ -152,7 +140,7 @@ def _of_token_weights(kept: Kept) -> Metrics:
         lower, upper = bounds or (0.0, np.inf)
         logged["is_oob_ratio"] = kept.row_mean(outside, float(not lower <= 1.0 <= upper))
     elif bounds is not None:
-        logged["is_oob_ratio"] = kept.mean(out_of_bounds(*bounds))
+        logged["is_oob_ratio"] = kept.mean(RATIO.outside(*bounds))
     return logged
 
 

@@ -33,9 +33,7 @@ def denominator(document: Document, choice: LossChoice) -> LossChoice:
 GENERATIONS = (
     generation(
         "open-instruct",
-        family="open-instruct",
         package=__name__,
-        newest=True,
         presets={
             "default": {},
             "sequence_level": {"rho_mask_sequence_level": True},

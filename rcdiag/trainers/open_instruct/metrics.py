@@ -8,34 +8,13 @@ e6c3044a, open_instruct/grpo_utils.py (`compute_vllm_local_debug_metrics`,
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import outcome, raw_weights
-from rcdiag.corrections.arithmetic import Array, Tokens, exp
 from rcdiag.corrections.correction import Correction, Weighting
-from rcdiag.corrections.quantities import RATIO, bounded, quantity, stays
+from rcdiag.corrections.quantities import RATIO, bounded, differs, log_prob, stays
 from rcdiag.corrections.trainer_means import Batch, Metrics
 
 _RHO = ("drop_frac", "drop_low_frac", "drop_high_frac", "weight", "clipfrac")
-
-
-@quantity
-def log_prob_distance(tokens: Tokens) -> Array:
-    """Return |old - rollout| log-prob, before any clamp, nats."""
-    return np.abs(tokens.target - tokens.behavior)
-
-
-@quantity
-def weighed_difference(tokens: Tokens) -> Array:
-    """Return exp(rollout) (rollout - old), which open-instruct calls a reverse KL, nats."""
-    return exp(tokens.behavior) * (tokens.behavior - tokens.target)
-
-
-@quantity
-def differs(tokens: Tokens, values: Array, others: Array) -> NDArray[np.bool_]:
-    """Return 1 where two numbers differ; a NaN does from everything."""
-    result: NDArray[np.bool_] = values != others
-    return result
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
@@ -48,11 +27,15 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
 
 def _distances(batch: Batch) -> Metrics:
     rows, count = batch.rows, batch.rows.tokens
-    mean = rows.sum(log_prob_distance).sum() / count
-    spread = max(rows.squares(log_prob_distance).sum() - count * mean**2, 0.0)
+    old, rollout = log_prob("target"), log_prob("behavior")  # before any clamp
+    distance = abs(old - rollout)
+    # It calls this a reverse KL.
+    weighed_difference = rollout.exp() * (rollout - old)
+    mean = rows.sum(distance).sum() / count
+    spread = max(rows.squares(distance).sum() - count * mean**2, 0.0)
     return {
         "debug/vllm_vs_local_logprob_diff_mean": float(mean),
-        "debug/vllm_vs_local_logprob_diff_max": float(rows.max(log_prob_distance).max()),
+        "debug/vllm_vs_local_logprob_diff_max": float(rows.max(distance).max()),
         "debug/vllm_vs_local_logprob_diff_std": (
             float(np.sqrt(spread / (count - 1))) if count > 1 else 0.0
         ),

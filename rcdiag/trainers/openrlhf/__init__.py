@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers.loss_choice import LossChoice, number, value
-from rcdiag.trainers.openrlhf.correction import by_gate, by_type, facts, traps
+from rcdiag.trainers.openrlhf.correction import by_gate, by_type, facts
 from rcdiag.trainers.openrlhf.losses import UPDATE
 from rcdiag.trainers.openrlhf.metrics import metrics_of_gates, metrics_of_types
 from rcdiag.trainers.settings_document import Document
@@ -35,9 +35,7 @@ def clip_range(document: Document, choice: LossChoice) -> LossChoice:
 
 
 _BOTH: dict[str, Any] = {
-    "family": "openrlhf",
     "package": __name__,
-    "traps": traps,
     "facts": facts,
     "loss": clip_range,
     "update": UPDATE,
@@ -58,7 +56,6 @@ GENERATIONS = (
     ),
     generation(
         "openrlhf-0.11.2",
-        newest=True,
         presets={
             "off": {},
             "token_clip": {"is_correction_level": "token", "is_correction_mode": "clip"},

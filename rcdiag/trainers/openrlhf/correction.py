@@ -12,8 +12,7 @@ import numpy as np
 
 from rcdiag.corrections.arithmetic import Guard
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.results import Finding
-from rcdiag.trainers.settings_table import Config, Refused, Settings
+from rcdiag.trainers.settings_table import Refused, Settings
 from rcdiag.trainers.settings_text import ABOVE_ALL, rounded
 from rcdiag.trainers.writing import Facts
 
@@ -84,23 +83,6 @@ def _bounds(settings: Settings, *, one_is_upper: bool) -> tuple[float, float]:
         expected = "LOW HIGH, or HIGH" if one_is_upper else "LOW HIGH"
         raise Refused(f"{_THRESHOLD}: wanted {expected}, got {given!r}", "give numbers")
     return float(values[0]), float(values[1])
-
-
-def traps(config: Config) -> list[Finding]:
-    """Report gspo, with which the correction does not do what its name says."""
-    on = config.get("is_correction_enable") or config.get(_LEVEL, "off") not in ("off", False)
-    if config["policy_loss_type"] != "gspo" or not on:
-        return []
-    return [
-        Finding(
-            slug="gspo-takes-the-rollout",
-            severity="warning",
-            message="with --actor.policy_loss_type gspo the correction weighs nothing: the ratio "
-            "of the loss becomes that of current to rollout, no bound is read and nothing logged",
-            fix="take ppo for a bounded correction",
-            evidence={"policy_loss_type": "gspo"},
-        )
-    ]
 
 
 def facts(correction: Correction, facts: Facts) -> Facts:

@@ -12,9 +12,7 @@ __all__ = ["GENERATIONS"]
 GENERATIONS = (
     generation(
         "pipelinerl",
-        family="pipelinerl",
         package=__name__,
-        newest=True,
         presets={"default": {}, "bypass_ppo": {"policy_loss": "ppo"}},
         read=read,
         metrics=metrics,

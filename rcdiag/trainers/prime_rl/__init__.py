@@ -11,7 +11,7 @@ from rcdiag.trainers.trainer import generation
 
 __all__ = ["GENERATIONS"]
 
-_SHARED: dict[str, Any] = {"family": "prime-rl", "package": __name__, "read": read}
+_SHARED: dict[str, Any] = {"package": __name__, "read": read}
 _SHARED |= {"facts": facts, "metrics": metrics}
 GENERATIONS = (
     generation(
@@ -23,7 +23,6 @@ GENERATIONS = (
     ),
     generation(
         "prime-rl-20260918",
-        newest=True,
         presets={"default": {}, "ipo": {"type": "ipo"}, "loss_icepop": {"type": "icepop"}},
         rejects_by=("token_tv",),
         update=UPDATE,

@@ -25,9 +25,7 @@ def without_dual_clip(document: Document, choice: LossChoice) -> LossChoice:
 GENERATIONS = (
     generation(
         "rlinf",
-        family="rlinf",
         package=__name__,
-        newest=True,
         presets={
             "default": {},
             "token_tis": {"importance_sampling_fix": True, "importance_sampling_clip": 2.0},

@@ -6,19 +6,10 @@ Sources: RLinf/RLinf commit a3816b59 (2026-08-22), rlinf/workers/actor/fsdp_acto
 
 from __future__ import annotations
 
-import numpy as np
-
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import LOG_RATIO, quantity, stays
+from rcdiag.corrections.quantities import LOG_RATIO, bare_log_ratio, stays
 from rcdiag.corrections.trainer_means import Batch, Metrics
 from rcdiag.trainers.rlinf.correction import DECOUPLED
-
-
-@quantity
-def distance(tokens: Tokens) -> Array:
-    """Return |old - rollout| log-prob of each token, nats."""
-    return np.abs(tokens.raw_log_ratio)
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
@@ -27,7 +18,8 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
         return _behaviour(batch, correction)
     if correction.mode == "bypass":
         return {}
-    return {"actor/rollout_train_kl": float(batch.rows.sum(distance).sum()) / batch.rows.tokens}
+    distances = batch.rows.sum(abs(bare_log_ratio))
+    return {"actor/rollout_train_kl": float(distances.sum()) / batch.rows.tokens}
 
 
 def _behaviour(batch: Batch, correction: Correction) -> Metrics:

@@ -35,7 +35,6 @@ def complete(settings: Config, document: Document) -> tuple[Config, list[Finding
 GENERATIONS = (
     generation(
         "rllm-fireworks",
-        family="rllm",
         package=__name__,
         presets=_PRESETS,
         read=correction.on_fireworks,
@@ -47,9 +46,7 @@ GENERATIONS = (
     ),
     generation(
         "rllm-verl",
-        family="rllm",
         package=__name__,
-        newest=True,
         presets={**_PRESETS, "token_icepop": {**_TOKEN, "tis_cap": "0.5_5.0"}},
         read=correction.on_verl,
         metrics=metrics.on_verl,

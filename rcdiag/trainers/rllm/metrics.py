@@ -15,63 +15,19 @@ import numpy as np
 
 from rcdiag.corrections.arithmetic import SAFETY_BOUND, Array, Tokens, exp
 from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import quantity
-from rcdiag.corrections.trainer_means import Batch, Metrics, once_a_batch
+from rcdiag.corrections.quantities import Quantity, log_prob, quantity
+from rcdiag.corrections.trainer_means import Batch, Metrics, once_a_batch, perplexities
 from rcdiag.trainers.verl.metrics import off_policy, out_of_bounds, weight_metrics
 
 Side = Literal["behavior", "target"]  # whose log-probs rLLM holds as old: in bypass mode behavior
 
 
-def _log_ratio(tokens: Tokens, old: Side) -> Array:
-    """Return old - rollout log-prob of each token, nats, before any clamp."""
-    return (tokens.behavior if old == "behavior" else tokens.target) - tokens.behavior
-
-
 @quantity
-def log_ratio(tokens: Tokens, old: Side) -> Array:
-    """Return old - rollout log-prob of each token, nats, before any clamp."""
-    return _log_ratio(tokens, old)
-
-
-@quantity
-def distance(tokens: Tokens, old: Side) -> Array:
-    """Return |old - rollout| log-prob of each token, nats."""
-    return np.abs(_log_ratio(tokens, old))
-
-
-@quantity
-def k3(tokens: Tokens, old: Side) -> Array:
+def k3(tokens: Tokens, log_ratio: Array) -> Array:
     """Return ratio - 1 - log_ratio of each token, nats, without a clamp."""
-    logs = _log_ratio(tokens, old)
-    if logs.dtype == np.float64:
-        return np.expm1(logs) - logs
-    return exp(logs) - logs - logs.dtype.type(1.0)
-
-
-@quantity
-def ratio(tokens: Tokens, old: Side) -> Array:
-    """Return the ratio of each token, its log clamped to +-20."""
-    return exp(np.clip(_log_ratio(tokens, old), -SAFETY_BOUND, SAFETY_BOUND))
-
-
-@quantity
-def probability(tokens: Tokens, side: Side) -> Array:
-    """Return the probability of each token under one policy."""
-    return exp(tokens.behavior if side == "behavior" else tokens.target)
-
-
-@quantity
-def probability_product(tokens: Tokens, old: Side) -> Array:
-    """Return the product of the old and the rollout probability of each token."""
-    return exp(tokens.behavior if old == "behavior" else tokens.target) * exp(tokens.behavior)
-
-
-@quantity
-def probability_distance(tokens: Tokens, old: Side) -> Array:
-    """Return |old - rollout| probability of each token."""
-    return np.abs(
-        exp(tokens.behavior if old == "behavior" else tokens.target) - exp(tokens.behavior)
-    )
+    if log_ratio.dtype == np.float64:
+        return np.expm1(log_ratio) - log_ratio
+    return exp(log_ratio) - log_ratio - log_ratio.dtype.type(1.0)
 
 
 def on_verl(batch: Batch, correction: Correction) -> Metrics:
@@ -116,49 +72,41 @@ def on_fireworks(batch: Batch, correction: Correction) -> Metrics:
 def policies(batch: Batch, old: Side) -> Metrics:
     """Return means over tokens and over rows, extremes, and the correlation of probabilities."""
     rows, tokens = batch.rows, batch.rows.tokens
+    # The log-ratio as it is; the ratio with its log clamped.
+    log_ratio = log_prob(old) - log_prob("behavior")
+    ratio = log_ratio.clip(-SAFETY_BOUND, SAFETY_BOUND).exp()
+    p, q = log_prob(old).exp(), log_prob("behavior").exp()
     training = (rows.behavior if old == "behavior" else rows.target) / rows.lengths
-    rollout = rows.behavior / rows.lengths
-    difference = rollout - training
-    sums = rows.sum(log_ratio(old))
-    of_rows = np.exp(2.0 * np.clip(sums, -SAFETY_BOUND, SAFETY_BOUND))
+    of_rows = perplexities(training, rows.behavior / rows.lengths)
+    sums = rows.sum(log_ratio)
+    squared = np.exp(2.0 * np.clip(sums, -SAFETY_BOUND, SAFETY_BOUND))
     logged = {
+        **{name: float(values.mean()) for name, values in of_rows.items()},
         "kl": -float(sums.sum()) / tokens,
-        "k3_kl": float(rows.sum(k3(old)).sum()) / tokens,
-        "training_ppl": float(np.exp(-training).mean()),
-        "training_log_ppl": float((-training).mean()),
-        "rollout_ppl": float(np.exp(-rollout).mean()),
-        "rollout_log_ppl": float((-rollout).mean()),
-        "log_ppl_diff": float(difference.mean()),
-        "log_ppl_abs_diff": float(np.abs(difference).mean()),
-        "log_ppl_diff_min": float(difference.min()),
-        "log_ppl_diff_max": float(difference.max()),
-        "ppl_ratio": float(np.exp(difference).mean()),
-        "chi2_token": float(rows.squares(ratio(old)).sum()) / tokens - 1.0,
-        "chi2_seq": float(of_rows.mean()) - 1.0,
+        "k3_kl": float(rows.sum(k3(log_ratio)).sum()) / tokens,
+        "log_ppl_diff_min": float(of_rows["log_ppl_diff"].min()),
+        "log_ppl_diff_max": float(of_rows["log_ppl_diff"].max()),
+        "chi2_token": float(rows.squares(ratio).sum()) / tokens - 1.0,
+        "chi2_seq": float(squared.mean()) - 1.0,
     }
-    of_tokens = {
-        "logprob_abs_diff": distance(old),
-        "prob_abs_diff": probability_distance(old),
-        "ratio": ratio(old),
-    }
+    of_tokens = {"logprob_abs_diff": abs(log_ratio), "prob_abs_diff": abs(p - q), "ratio": ratio}
     for name, values in of_tokens.items():
         logged |= {
             f"{name}/mean": float(rows.sum(values).sum()) / tokens,
             f"{name}/min": float(rows.min(values).min()),
             f"{name}/max": float(rows.max(values).max()),
         }
-    correlation = _correlation(batch, old)
+    correlation = _correlation(batch, p, q)
     return logged if correlation is None else {**logged, "prob_pearson_corr": correlation}
 
 
-def _correlation(batch: Batch, old: Side) -> float | None:
+def _correlation(batch: Batch, p: Quantity, q: Quantity) -> float | None:
     """Return Pearson's correlation of the probabilities; None where those of a policy are alike."""
     rows, tokens = batch.rows, batch.rows.tokens
-    p, q = probability(old), probability("behavior")
     mean_p, mean_q = (float(rows.sum(one).sum()) / tokens for one in (p, q))
     spread_p = float(rows.squares(p).sum()) - tokens * mean_p**2
     spread_q = float(rows.squares(q).sum()) - tokens * mean_q**2
-    shared = float(rows.sum(probability_product(old)).sum()) - tokens * mean_p * mean_q
+    shared = float(rows.sum(p * q).sum()) - tokens * mean_p * mean_q
     if tokens <= 1 or not spread_p * spread_q > 0.0:
         return None
     return float(shared / np.sqrt(spread_p * spread_q))

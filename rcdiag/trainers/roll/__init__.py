@@ -67,9 +67,7 @@ _PRESETS: dict[str, Config] = {
 GENERATIONS = (
     generation(
         "roll",
-        family="roll",
         package=__name__,
-        newest=True,
         presets=_PRESETS,
         read=read,
         rejects_by=tuple(DIFFERENCES.values()),

@@ -65,9 +65,7 @@ _PRESETS: Mapping[str, Config] = {
 GENERATIONS = (
     generation(
         "skyrl-0.4",
-        family="skyrl",
         package=__name__,
-        newest=True,
         presets=_PRESETS,
         read=read,
         ignored=ignored,

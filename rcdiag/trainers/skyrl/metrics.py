@@ -14,18 +14,11 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import ratio, statistic_of_rows
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection
-from rcdiag.corrections.quantities import RATIO, quantity, stays
+from rcdiag.corrections.quantities import LOG_RATIO, RATIO, stays
 from rcdiag.corrections.trainer_means import Batch, Metrics
 
 CORRECTION, DISTANCE = "policy/loss_metrics/", "policy/rollout_train_logprobs_abs_diff_"
-
-
-@quantity
-def distance(tokens: Tokens) -> Array:
-    """Return the absolute log-ratio, nats."""
-    return np.abs(tokens.log_ratio)
 
 
 class Steps(Struct, frozen=True):
@@ -96,7 +89,7 @@ def _loss_on_rollout(batch: Batch, correction: Correction) -> Metrics:
 
 
 def _distances(batch: Batch) -> Metrics:
-    rows, count = batch.rows, batch.rows.tokens
+    rows, count, distance = batch.rows, batch.rows.tokens, abs(LOG_RATIO)
     if not count:
         return {}
     mean = rows.sum(distance).sum() / count

@@ -50,9 +50,7 @@ def with_opsm(document: Document, choice: LossChoice) -> LossChoice:
 GENERATIONS = (
     generation(
         "slime",
-        family="slime",
         package=__name__,
-        newest=True,
         unset={"use_tis": False, "custom_tis_function_path": None},
         presets={
             "default": {},

@@ -22,11 +22,17 @@ from rcdiag.corrections.apply import (
     raw_weights,
     vetoed_rows,
 )
-from rcdiag.corrections.arithmetic import SAFETY_BOUND, Array, Tokens
+from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.correction import Correction
-from rcdiag.corrections.quantities import LOG_RATIO, RATIO, named, quantity, unclamped_k3
+from rcdiag.corrections.quantities import (
+    LOG_RATIO,
+    RATIO,
+    bare_log_ratio,
+    named,
+    unclamped_k3,
+)
 from rcdiag.corrections.sequences import EPSILON
-from rcdiag.corrections.trainer_means import Batch, Metrics, OfTokens
+from rcdiag.corrections.trainer_means import Batch, Metrics, OfTokens, perplexities
 from rcdiag.trainers.slime.correction import logged_of
 
 DISTANCE = "train_rollout_logprob_abs_diff"
@@ -59,19 +65,11 @@ def _row_means(batch: Batch, values: OfTokens) -> NDArray[np.float64]:
 
 def _off_policy(batch: Batch, mean: Mean) -> Metrics:
     rows = batch.rows
-    training, rollout = rows.target / rows.lengths, rows.behavior / rows.lengths
-    difference = rollout - training
     sums = np.clip(rows.sum(LOG_RATIO), -SAFETY_BOUND, SAFETY_BOUND)
     of_rows = {
-        "training_log_ppl": -training,
-        "training_ppl": np.exp(-training),
-        "rollout_log_ppl": -rollout,
-        "rollout_ppl": np.exp(-rollout),
+        **perplexities(rows.target / rows.lengths, rows.behavior / rows.lengths),
         "kl": -_row_means(batch, LOG_RATIO),
         "k3_kl": _row_means(batch, unclamped_k3),
-        "log_ppl_diff": difference,
-        "log_ppl_abs_diff": np.abs(difference),
-        "ppl_ratio": np.exp(difference),
         "chi2_token": rows.squares(RATIO) / rows.lengths - 1.0,
         "chi2_seq": np.exp(2.0 * sums) - 1.0,
     }
@@ -160,12 +158,6 @@ def _final(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
     }
 
 
-@quantity
-def distance(tokens: Tokens) -> Array:
-    """Return |old - rollout| log-prob of a token, nats."""
-    return np.abs(tokens.raw_log_ratio)
-
-
 def mean_of_tokens(batch: Batch, values: NDArray[Any]) -> float:
     """Return the mean of means of rows over tokens; a row without a token counts as one."""
     return float((values * batch.rows.lengths).sum() / (batch.rows.tokens + batch.rows.empty))
@@ -196,6 +188,6 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
     if function == "helper":
         return helper_metrics(batch, correction, mean)
     # With --use-rollout-logprobs slime compares the current policy, which is the old one at first.
-    distances = mean(batch, _row_means(batch, distance))
+    distances = mean(batch, _row_means(batch, abs(bare_log_ratio)))
     ratios = {} if function == "none" else ratio_metrics(batch, correction, mean)
     return {DISTANCE: distances, **ratios}

@@ -27,9 +27,7 @@ def with_clip(document: Document, choice: LossChoice) -> LossChoice:
 GENERATIONS = (
     generation(
         "tinker-cookbook",
-        family="tinker-cookbook",
         package=__name__,
-        newest=True,
         presets={
             "default": {},
             "bypass_ppo": {"loss_fn": "ppo"},

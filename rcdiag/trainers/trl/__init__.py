@@ -34,9 +34,7 @@ def complete(settings: Config, document: Document) -> tuple[Config, list[Finding
 GENERATIONS = (
     generation(
         "trl-1.16",
-        family="trl",
         package=__name__,
-        newest=True,
         presets={
             "sequence_mask": {},
             "token_truncate": {"vllm_importance_sampling_mode": "token_truncate"},

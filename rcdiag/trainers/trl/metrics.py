@@ -6,27 +6,12 @@ Source: trl 1.16.0, trl/trainer/grpo_trainer.py, `_generate_and_score_completion
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import applied_weights
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Weighting
-from rcdiag.corrections.quantities import bounded, quantity
+from rcdiag.corrections.quantities import bare_log_ratio, bounded, known, unknown
 from rcdiag.corrections.sequences import Sequences
 from rcdiag.corrections.trainer_means import Batch, Metrics
-
-
-@quantity
-def distance(tokens: Tokens) -> Array:
-    """Return |log_ratio| in nats, 0 where the sampler has no log-prob (NaN)."""
-    values = np.abs(tokens.raw_log_ratio)
-    return np.where(np.isnan(values), values.dtype.type(0.0), values)
-
-
-@quantity
-def unknown(tokens: Tokens) -> NDArray[np.bool_]:
-    """Return 1 where the sampler has no log-prob (NaN)."""
-    return np.isnan(tokens.raw_log_ratio)
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
@@ -46,15 +31,16 @@ def metrics_of_responses(batch: Batch, correction: Correction) -> Metrics:
 
 def _logged(batch: Batch, weighting: Weighting, parts: list[Sequences]) -> Metrics:
     """Return distances and weights; the first of the parts are the sampled tokens."""
-    known = sum(rows.tokens - rows.sum(unknown).sum() for rows in parts)
+    distance = known(abs(bare_log_ratio))  # 0 where the sampler has no log-prob
     total = sum(rows.sum(distance).sum() for rows in parts)
+    count = sum(rows.tokens - rows.sum(unknown(bare_log_ratio)).sum() for rows in parts)
     masked = sum(rows.tokens for rows in parts[1:])
     of_distance, of_ratio = (
         f"sampling/{name}" for name in ("sampling_logp_difference", "importance_sampling_ratio")
     )
     least, mean, largest = _ratios(batch, weighting, masked)
     return {
-        f"{of_distance}/mean": float(total / known) if known else 0.0,
+        f"{of_distance}/mean": float(total / count) if count else 0.0,
         f"{of_distance}/max": float(max(rows.max(distance).max() for rows in parts)),
         f"{of_ratio}/min": least,
         f"{of_ratio}/mean": mean,

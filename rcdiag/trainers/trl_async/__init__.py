@@ -58,9 +58,7 @@ VANILLA = replace(trl.VANILLA, source=_SOURCE, settings=CLIP_RANGE)
 GENERATIONS = (
     generation(
         "trl-async-1.16",
-        family="trl-async",
         package=__name__,
-        newest=True,
         presets={"default": {}},
         read=read,
         metrics=metrics,

@@ -12,9 +12,7 @@ __all__ = ["GENERATIONS"]
 GENERATIONS = (
     generation(
         "tunix",
-        family="tunix",
         package=__name__,
-        newest=True,
         presets={
             "default": {},
             "token_tis": {"sampler_is": "token"},

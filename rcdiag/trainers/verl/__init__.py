@@ -107,7 +107,6 @@ def _verl(name: str, read: Callable[[Settings], Correction], **parts: Any) -> Tr
     table = read_tables(__name__)[name].settings
     return generation(
         name,
-        family="verl",
         package=__name__,
         read=read,
         traps=lambda settings: outside_of_guide(
@@ -216,7 +215,6 @@ GENERATIONS = (
     ),
     _verl(
         "verl-0.9",
-        newest=True,
         presets=_PRESETS_080,
         read=partial(by_k, icepop=True, ordered=True),
         metrics=partial(metrics, of="applied", fractions_of="raw"),

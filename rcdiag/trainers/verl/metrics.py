@@ -31,6 +31,7 @@ from rcdiag.corrections.trainer_means import (
     Metrics,
     OfTokens,
     once_a_batch,
+    perplexities,
     row_statistics,
     share,
 )
@@ -47,21 +48,15 @@ def off_policy(batch: Batch) -> Metrics:
     rows = batch.rows
     training = batch.padded(rows.target / (rows.lengths + rows.epsilon))
     rollout = batch.padded(rows.behavior / (rows.lengths + rows.epsilon))
-    difference = rollout - training
+    of_rows = perplexities(training, rollout)
     sums = batch.padded(rows.sum(LOG_RATIO))
     squared = np.exp(2.0 * np.clip(sums, -SAFETY_BOUND, SAFETY_BOUND))
     return {
-        "training_ppl": float(np.exp(-training).mean()),
-        "training_log_ppl": float((-training).mean()),
+        **{name: float(values.mean()) for name, values in of_rows.items()},
         "kl": -batch.token_mean(LOG_RATIO),
         "k3_kl": batch.token_mean(unclamped_k3),
-        "rollout_ppl": float(np.exp(-rollout).mean()),
-        "rollout_log_ppl": float((-rollout).mean()),
-        "log_ppl_diff": float(difference.mean()),
-        "log_ppl_abs_diff": float(np.abs(difference).mean()),
-        "log_ppl_diff_max": float(difference.max()),
-        "log_ppl_diff_min": float(difference.min()),
-        "ppl_ratio": float(np.exp(difference).mean()),
+        "log_ppl_diff_max": float(of_rows["log_ppl_diff"].max()),
+        "log_ppl_diff_min": float(of_rows["log_ppl_diff"].min()),
         "chi2_token": batch.token_mean_of_squares(RATIO) - 1.0,
         "chi2_seq": float(squared.mean()) - 1.0,
     }

@@ -19,9 +19,7 @@ _BOUNDS = {"rollout_is_threshold": [5.0, 0.5]}
 GENERATIONS = (
     generation(
         "xtuner",
-        family="xtuner",
         package=__name__,
-        newest=True,
         # The second is that of XTuner's example configurations.
         presets={
             "default": {},

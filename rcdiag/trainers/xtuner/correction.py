@@ -68,8 +68,9 @@ def _pair(settings: Settings, name: str, *, ordered: bool = True) -> tuple[float
     value: Any = settings[name]
     if value is None:
         return None
-    numbers = [one for one in value if isinstance(one, (int, float))] if _is_list(value) else []
-    if len(numbers) != 2 or len(value) != 2:
+    values = list(value) if isinstance(value, (list, tuple)) else []
+    numbers = [one for one in values if isinstance(one, (int, float))]
+    if len(numbers) != 2 or len(values) != 2:
         raise Refused(f"{name}: wanted two numbers, (upper, lower), got {value!r}", "(5, 0.5)")
     upper, lower = (float(one) for one in numbers)
     if ordered and not upper > lower:
@@ -80,10 +81,6 @@ def _pair(settings: Settings, name: str, *, ordered: bool = True) -> tuple[float
     if lower < 0.0 or upper < 0.0:
         raise Refused(f"{name}: {value!r} has a bound below 0", "ratios are above 0")
     return upper, lower
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
 
 
 def facts(correction: Correction, facts: Facts) -> Facts:
@@ -100,10 +97,11 @@ def write_threshold(correction: Correction) -> Written:
     weighting = correction.weighting
     if weighting is None:
         return Written({"rollout_is_threshold": None})
+    bounds = weighting.upper, weighting.lower or 0.0
     if weighting.outside == "mask":
         bounds = _level_bounds(correction) or (np.inf, 0.0)
-    else:
-        bounds = weighting.upper, 0.0 if weighting.outside == "truncate" else _lower(weighting)
+    elif weighting.outside == "truncate":
+        bounds = weighting.upper, 0.0
     return _written("rollout_is_threshold", bounds)
 
 
@@ -123,10 +121,6 @@ def write_veto(correction: Correction) -> Written:
     lower = 0.0 if bound is None else np.exp(bound)
     # Their logs are float32: six digits give the same ones back.
     return _written("rollout_is_veto_threshold", (float(f"{upper:.6g}"), float(f"{lower:.6g}")))
-
-
-def _lower(weighting: Weighting) -> float:
-    return 0.0 if weighting.lower is None else weighting.lower
 
 
 def _level_bounds(correction: Correction) -> tuple[float, float] | None:

@@ -11,28 +11,20 @@ Source: InternLM/xtuner commit b934f462 (2026-08-21), xtuner/v1/rl/rollout_is.py
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import raw_weights
-from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.corrections.quantities import LOG_RATIO, quantity, unclamped_k3
-from rcdiag.corrections.trainer_means import Batch, Metrics, once_a_batch, row_statistics, share
+from rcdiag.corrections.quantities import LOG_RATIO, bare_log_ratio, unclamped_k3
+from rcdiag.corrections.trainer_means import (
+    Batch,
+    Metrics,
+    once_a_batch,
+    perplexities,
+    row_statistics,
+    share,
+)
 from rcdiag.trainers.verl.metrics import masked_by_weights, weight_metrics
 from rcdiag.trainers.xtuner.correction import HIGHEST, LOWEST
-
-
-@quantity
-def distance(tokens: Tokens) -> Array:
-    """Return |log_ratio| of each token before any clamp, nats."""
-    return np.abs(tokens.raw_log_ratio)
-
-
-@quantity
-def beyond(tokens: Tokens, lower: float, upper: float) -> NDArray[np.bool_]:
-    """Return 1 where the log-ratio before any clamp is outside of the veto's bounds."""
-    with np.errstate(invalid="ignore"):  # NaN is on neither side
-        return (tokens.raw_log_ratio < lower) | (tokens.raw_log_ratio > upper)
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
@@ -62,20 +54,14 @@ def policies(batch: Batch) -> Metrics:
     training, rollout = (
         batch.token_share(float(sums.sum())) for sums in (batch.rows.target, batch.rows.behavior)
     )
-    difference = rollout - training
+    of_pack = perplexities(np.array(training), np.array(rollout))
     return {
-        "training_ppl": float(np.exp(-training)),
-        "training_log_ppl": -training,
+        **{name: float(value) for name, value in of_pack.items()},
         "kl": -batch.token_mean(LOG_RATIO),
         "k3_kl": batch.token_mean(unclamped_k3),
-        "rollout_ppl": float(np.exp(-rollout)),
-        "rollout_log_ppl": -rollout,
-        "log_ppl_diff": difference,
-        "log_ppl_abs_diff": abs(difference),
-        "log_ppl_diff_max": difference,
-        "log_ppl_diff_min": difference,
-        "ppl_ratio": float(np.exp(difference)),
-        "logprob_abs_diff": batch.token_mean(distance),
+        "log_ppl_diff_max": float(of_pack["log_ppl_diff"]),
+        "log_ppl_diff_min": float(of_pack["log_ppl_diff"]),
+        "logprob_abs_diff": batch.token_mean(abs(bare_log_ratio)),
     }
 
 
@@ -84,7 +70,9 @@ def _of_veto(batch: Batch, correction: Correction) -> Metrics:
     tests: dict[str, Rejection] = {one.statistic: one for one in correction.rejections}
     vetoed, tokens = 0.0, 0.0
     if HIGHEST in tests:
-        outside = beyond(tests[LOWEST].lower, tests[HIGHEST].upper)
+        lower, upper = tests[LOWEST].lower, tests[HIGHEST].upper
+        assert lower is not None  # the veto has both
+        outside = bare_log_ratio.outside(lower, upper)
         dropped = batch.rows.sum(outside) > 0
         vetoed = float(dropped.sum()) / (len(dropped) + batch.rows.epsilon)
         tokens = batch.token_mean(outside)
