@@ -7,6 +7,7 @@ booleans with nulls, several types in one column, objects.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,7 +105,7 @@ def from_python(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Ar
     """Return values of rows as a column of a type, by default of their own; None is null."""
     types = set(map(type, values)) - {type(None)}
     known = np.array([value is not None for value in values], np.bool_)
-    bitmap = None if known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
+    bitmap = None if known.all() else _bitmap(known)
     if types == {str} and kind in (None, pa.string()):
         texts = [b"" if value is None else value.encode() for value in values]
         ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
@@ -130,20 +131,24 @@ def lists(rows: Sequence[Any], kind: type) -> pa.ListArray:
     )
     if not known or not plain or sum(map(len, known)) > LARGEST_OFFSET:
         return pa.array(rows, pa.list_(pa.from_numpy_dtype(np.dtype(kind))))
-    lengths = np.array([0 if row is None else len(row) for row in rows])
-    absent = np.array([row is None for row in rows])
-    bits = pa.py_buffer(np.packbits(absent, bitorder="little"))
-    null = pa.Array.from_buffers(pa.bool_(), len(rows), [None, bits]) if absent.any() else None
-    return ragged(np.concatenate(known), lengths, null)
+    return ragged(np.concatenate(known), *lengths_and_nulls(rows))
+
+
+def lengths_and_nulls(rows: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the length of each list, and which of the rows are None, both [rows]."""
+    null = np.array([row is None for row in rows], np.bool_)
+    return np.array([0 if row is None else len(row) for row in rows], np.int64), null
 
 
 def ragged(
-    values: NDArray[Any] | pa.Array, lengths: NDArray[np.integer], null: pa.Array | None = None
+    values: NDArray[Any] | pa.Array,
+    lengths: NDArray[np.integer],
+    null: NDArray[np.bool_] | None = None,
 ) -> pa.ListArray:
     """Return a list column, [rows], of flat values, [tokens], cut into rows of these lengths.
 
     Values may be a column themselves, such as the list of experts of each token. Rows are null
-    where `null` holds.
+    where `null` [rows] holds.
     """
     if isinstance(values, np.ndarray):
         if values.ndim != 1:
@@ -152,21 +157,30 @@ def ragged(
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
     if offsets[-1] != len(values):
         raise ValueError(f"{len(values)} values for lengths that add up to {offsets[-1]}")
-    return pa.ListArray.from_arrays(from_numpy(offsets), values, mask=null)
+    mask = None
+    if null is not None and null.any():
+        mask = pa.Array.from_buffers(pa.bool_(), len(null), [None, _bitmap(null)])
+    return pa.ListArray.from_arrays(from_numpy(offsets), values, mask=mask)
 
 
-def experts(values: NDArray[Any], lengths: NDArray[np.integer]) -> pa.ListArray:
+def _bitmap(flags: NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(flags, bitorder="little"))
+
+
+def experts(
+    values: NDArray[Any], lengths: NDArray[np.integer], null: NDArray[np.bool_] | None = None
+) -> pa.ListArray:
     """Return a column of the experts of each token, layer by layer, in rows of these lengths.
 
     `values` are [tokens, layers, experts]. A token whose experts are all 0, which no router of two
-    or more chooses, was not recorded: it has an empty list.
+    or more chooses, was not recorded: it has an empty list. Rows are null where `null` holds.
     """
     if values.ndim != 3 or values.dtype.kind not in "iu":
         raise ValueError(f"experts of tokens as {values.dtype} of {values.ndim} dimensions")
-    flat = values.reshape(len(values), -1)
+    flat = values.reshape(len(values), math.prod(values.shape[1:]))
     recorded = flat.any(1) if values.shape[2] > 1 else np.ones(len(flat), bool)
     sizes = np.where(recorded, flat.shape[1], 0)
-    return ragged(ragged(flat[recorded].ravel().astype(np.uint16), sizes), lengths)
+    return ragged(ragged(flat[recorded].ravel().astype(np.uint16), sizes), lengths, null)
 
 
 # Tensors and arrays of other libraries -> numpy

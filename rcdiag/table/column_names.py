@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.table.schema import column_spec
 
@@ -81,6 +83,19 @@ def spelled(name: str) -> str | None:
     """
     match = SPELLED.fullmatch(name)
     return f"{match['policy']}_log_probs" if match else None
+
+
+@functools.lru_cache(maxsize=4096)
+def meanings_of(name: str) -> Mapping[str, KnownName]:
+    """Return the columns of the table for which another name stands, with what is known of it."""
+    form = known_form(name)
+    known = {
+        column: replace(found, name=name)
+        for column in known_names()
+        if (found := names_for(column).get(form)) is not None
+    }
+    own = spelled(form) or (form if form != name and column_spec(form) else None)
+    return {own: KnownName(column=own, name=name), **known} if own else known
 
 
 @functools.lru_cache(maxsize=4096)

@@ -168,7 +168,7 @@ class _Pass(Struct):
                 numbers = np.where(floored, np.nan, numbers).astype(numbers.dtype)
             if flat.null_count or any_floored:
                 index = table.column_names.index(name)
-                null = column.is_null() if column.null_count else None
+                null = as_numpy(column.is_null())
                 table = table.set_column(index, name, ragged(numbers, own_lengths, null))
             if not column.null_count:
                 complete[policy] = numbers

@@ -21,10 +21,9 @@ from rcdiag.table.arrow import as_numpy, lengths_of, values_of
 from rcdiag.table.column_names import (
     LOOKS_LIKE_LOG_PROBS,
     KnownName,
-    known_form,
     known_names,
+    meanings_of,
     names_for,
-    spelled,
 )
 from rcdiag.table.padding import (
     PADDED_ROWS,
@@ -84,7 +83,7 @@ class Naming(Struct, frozen=True):
         """Say which columns were taken, and whose names they have; empty where none was."""
         said = []
         for name, own in self.taken.items():
-            known = names_for(name).get(known_form(own))
+            known = meanings_of(own).get(name)
             users = f" ({known.users})" if known is not None and known.users else ""
             said.append(f"`{name}` from `{own}`{users}")
         return ", ".join(said)
@@ -115,7 +114,9 @@ def candidates(schema: pa.Schema, renames: Mapping[str, str]) -> set[str]:
     """Return the columns that a file lacks and may have under another name that rcdiag knows."""
     own = set(renames.values())
     free = [field for field in schema if field.name not in own and not column_spec(field.name)]
-    by_name = {column for field in free for column in _columns_of(field) if _fits(column, field)}
+    by_name = {
+        column for field in free for column in meanings_of(field.name) if _fits(column, field)
+    }
     by_type = {
         column
         for column, other in (ADVANTAGES, ADVANTAGES[::-1])
@@ -137,18 +138,9 @@ def columns_to_look_at(schema: pa.Schema, renames: Mapping[str, str]) -> list[st
             or LOG_PROBS.fullmatch(back.get(field.name, field.name))
             or LOOKS_LIKE_LOG_PROBS.search(field.name)
             or "mask" in field.name
-            or _columns_of(field)
+            or meanings_of(field.name)
         )
     ]
-
-
-def _columns_of(field: pa.Field) -> list[str]:
-    """Return the columns of the table for which a field's name stands in other programs."""
-    form = known_form(field.name)
-    own = spelled(form) or (form if form != field.name and column_spec(form) else None)
-    return [column for column in known_names() if form in names_for(column)] + (
-        [own] if own else []
-    )
 
 
 def _fits(column: str, field: pa.Field) -> bool:
@@ -173,7 +165,7 @@ def naming_of(
         lists = any(column in PER_TOKEN or LOG_PROBS.fullmatch(column) for column in missing)
         names = columns_to_look_at(schema, renames) if lists else []
         first = FirstRows(first_rows_of(path, names, FIRST_ROWS))
-        naming = name_columns(schema, renames, first, null_counts(groups), off)
+        naming = _Search(schema, renames, first, null_counts(groups), off).naming()
     return _with_padding(path, shown, schema, groups, renames, naming)
 
 
@@ -230,23 +222,12 @@ def null_counts(groups: Sequence[RowGroup]) -> dict[str, int]:
     return counts
 
 
-def name_columns(
-    schema: pa.Schema,
-    renames: Mapping[str, str],
-    first: FirstRows,
-    nulls: Mapping[str, int],
-    off: frozenset[str] = frozenset(),
-) -> Naming:
-    """Decide which columns of a file are read under names that the user did not map.
+class _Search:
+    """What is known of a file's columns while those in other names are looked for.
 
     `schema` has the file's own names, `renames` is what the user mapped, `first` has the columns of
     `columns_to_look_at`, `nulls` counts the nulls of columns of single values where that is known.
     """
-    return _Search(schema, renames, first, nulls, off).naming()
-
-
-class _Search:
-    """What is known of a file's columns while those in other names are looked for."""
 
     def __init__(
         self,
@@ -291,12 +272,7 @@ class _Search:
         """Take the one column that has a known name for a column and passes every question."""
         sure: list[KnownName] = []
         for field_ in self.free:
-            form = known_form(field_.name)
-            known = names_for(column).get(form)
-            if known is not None:
-                known = replace(known, name=field_.name)
-            elif column in (spelled(form), form):
-                known = KnownName(column=column, name=field_.name)
+            known = meanings_of(field_.name).get(column)
             if known is None or (not _fits(column, field_) and column not in POLICIES):
                 continue
             if _fits(column, field_):

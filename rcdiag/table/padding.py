@@ -60,7 +60,7 @@ class Cut(Struct, frozen=True, eq=False):
     def from_mask(cls, mask: NDArray[np.bool_]) -> Cut:
         """Return the cut whose blocks begin at each row's first 1 and hold as many tokens as ones.
 
-        `rows_with_holes` names the rows where the ones are not that block.
+        `misfits` names the rows where the ones are not that block.
         """
         starts = mask.argmax(1).astype(np.int64) if mask.shape[1] else np.zeros(len(mask), np.int64)
         return cls(starts, mask.sum(1, dtype=np.int64), mask.shape[1])
@@ -80,9 +80,18 @@ class Cut(Struct, frozen=True, eq=False):
         ends = self.starts + self.lengths
         return (place >= self.starts[:, None]) & (place < ends[:, None])
 
-    def rows_with_holes(self, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return the rows whose ones in a mask are not one block, ascending."""
-        return np.flatnonzero((self.inside(mask.shape[1]) != mask).any(1))
+    def misfits(self, mask: NDArray[np.bool_], side: str = "") -> NDArray[np.int64]:
+        """Return the rows whose ones in a mask are not one block, ascending.
+
+        With a `side`, "left", "right" or "either", so are those where the block is not there.
+        """
+        width = mask.shape[1]
+        wrong = (self.inside(width) != mask).any(1)
+        if side:
+            before, behind = self.starts, width - self.starts - self.lengths
+            gaps = {"left": before, "right": behind, "either": np.minimum(before, behind)}
+            wrong |= (gaps[side] > 0) & (self.lengths > 0)
+        return np.flatnonzero(wrong)
 
     def values(self, matrix: NDArray[Any]) -> NDArray[Any]:
         """Return the values of all rows behind each other, without padding, [tokens, ...]."""
@@ -269,20 +278,15 @@ def _cut(
     """
     tokens = mask != 0
     blocks = Cut.from_mask(tokens)
-    holes = blocks.rows_with_holes(tokens)
-    if where is not None:
-        # Prompts are padded at one end, responses behind their tokens.
-        free = (blocks.starts > 0) & (blocks.lengths > 0)
-        if not behind:
-            free &= blocks.starts + blocks.lengths < tokens.shape[1]
-        holes = np.union1d(holes, np.flatnonzero(free))
-    if len(holes) and where is not None:
+    side = "left" if behind else "either"  # prompts may be padded at either end
+    misfits = blocks.misfits(tokens, "" if where is None else side)
+    if len(misfits) and where is not None:
         raise RcdiagError(
-            f"{where(int(holes[0]))}: `{ATTENTION}` is not one block of ones at an end of "
+            f"{where(int(misfits[0]))}: `{ATTENTION}` is not one block of ones at an end of "
             f"`{columns[0]}`",
             hint="rows that are packed, or padded in another way, are not what a trainer writes",
         )
-    if len(holes):
+    if len(misfits):
         return {}
     return {column: blocks.column(mask_as_bits(column, matrices[column])) for column in columns}
 
@@ -390,9 +394,9 @@ def _cut_by_mask(name: str, mask: NDArray[np.bool_] | None, column: int) -> Cut 
     if mask is None:
         return None
     where = Cut.from_mask(mask)
-    holes = where.rows_with_holes(mask)
-    if len(holes):
-        row = int(holes[0])
+    misfits = where.misfits(mask)
+    if len(misfits):
+        row = int(misfits[0])
         at = int(np.argmax(where.inside(mask.shape[1])[row] & ~mask[row])) + column
         raise wrong(
             name,

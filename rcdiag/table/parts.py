@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.arrow import ragged
 from rcdiag.table.readers.parquet import open_parquet, read_whole
 from rcdiag.table.schema import metadata_of
 from rcdiag.table.trajectories import Scores
@@ -30,15 +31,20 @@ def score_columns(policy: str) -> list[str]:
 
 def score_table(policy: str, scores: Scores, offsets: NDArray[np.int64]) -> pa.Table:
     """Return a policy's scores as list columns, one list for each row (`offsets` bound rows)."""
-    log_probs, entropy, top_ids, top_log_probs, experts = score_columns(policy)
-    columns = {log_probs: _lists(scores.log_probs, offsets)}
-    if scores.entropy is not None:
-        columns[entropy] = _lists(scores.entropy, offsets)
-    if scores.top_ids is not None and scores.top_log_probs is not None:
-        columns[top_ids] = _lists_of_lists(scores.top_ids, offsets)
-        columns[top_log_probs] = _lists_of_lists(scores.top_log_probs, offsets)
-    if scores.routed_experts is not None:
-        columns[experts] = _lists_of_lists(scores.routed_experts, offsets)
+    values = (
+        scores.log_probs,
+        scores.entropy,
+        scores.top_ids,
+        scores.top_log_probs,
+        scores.routed_experts,
+    )
+    columns = {}
+    for name, of_tokens in zip(score_columns(policy), values, strict=True):
+        if of_tokens is not None:
+            flat: Any = of_tokens
+            if flat.ndim > 1:  # a list of as many values for each token
+                flat = ragged(flat.ravel(), np.full(len(flat), flat.shape[1]))
+            columns[name] = ragged(flat, np.diff(offsets))
     return pa.table(columns)
 
 
@@ -64,15 +70,3 @@ def about_part(path: Path, rows: int) -> dict[str, Any] | None:
     except (RcdiagError, ValueError):
         return None
     return about if isinstance(about, dict) else None
-
-
-def _lists(values: NDArray[Any], offsets: NDArray[np.int64]) -> pa.Array:
-    return pa.ListArray.from_arrays(offsets.astype(np.int32), pa.array(values))
-
-
-def _lists_of_lists(values: NDArray[Any], offsets: NDArray[np.int64]) -> pa.Array:
-    rows, width = values.shape
-    inner = pa.ListArray.from_arrays(
-        np.arange(rows + 1, dtype=np.int32) * width, pa.array(values.ravel())
-    )
-    return pa.ListArray.from_arrays(offsets.astype(np.int32), inner)

@@ -21,7 +21,14 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, nearest
-from rcdiag.table.arrow import as_numpy, column_on_cpu, lengths_of, ragged
+from rcdiag.table.arrow import (
+    as_numpy,
+    column_on_cpu,
+    experts,
+    lengths_and_nulls,
+    lengths_of,
+    ragged,
+)
 from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS, known_names
 from rcdiag.table.kept_ids import kept_ids_of, unpadded
 from rcdiag.table.padding import (
@@ -360,18 +367,16 @@ def _of_matrix(
     if column_spec(name) is LISTS_OF_IDS and flat.ndim == 2:  # filled up with -1
         return _lists_of_ids(name, unpadded(flat), where.lengths)
     if column_spec(name) is EXPERTS:
-        return _nested(name, flat.reshape(len(flat), -1), where.lengths)
+        return _nested(name, flat.reshape(len(flat), math.prod(flat.shape[1:])), where.lengths)
     _check_flat(name, flat, where.lengths)
     return ragged(_typed(name, flat), where.lengths)
 
 
 def _of_lists(name: str, value: list[Any]) -> pa.ListArray:
-    null = np.array([row is None for row in value], dtype=np.bool_)
-    lengths = np.array([0 if row is None else len(row) for row in value], dtype=np.int64)
+    lengths, null = lengths_and_nulls(value)
     filled = [row for row in value if row is not None]
     if column_spec(name) is LISTS_OF_IDS:
-        column = _lists_of_ids(name, _kept_ids(name, filled), lengths)
-        return _with_nulls(column, pa.array(null)) if null.any() else column
+        return _lists_of_ids(name, _kept_ids(name, filled), lengths, null)
     if column_spec(name) is EXPERTS:
         parts = [
             _experts_of(name, number, row) for number, row in enumerate(value) if row is not None
@@ -389,19 +394,9 @@ def _of_lists(name: str, value: list[Any]) -> pa.ListArray:
         return _nested(name, flat, lengths)
     flat = _flat(name, filled)
     _check_flat(name, flat, lengths)
-    column = ragged(_typed(name, flat), lengths)
-    if null.any():
-        if name in (IDS, MASK, PROMPT):
-            raise wrong(name, int(np.argmax(null)), "None", "of no tokens it is an empty list")
-        column = _with_nulls(column, pa.array(null))
-    return column
-
-
-def _with_nulls(column: pa.ListArray, null: pa.BooleanArray) -> pa.ListArray:
-    """Return a column that is null where `null` holds."""
-    import pyarrow.compute as pc
-
-    return pc.if_else(null, pa.scalar(None, column.type), column)
+    if null.any() and name in (IDS, MASK, PROMPT):
+        raise wrong(name, int(np.argmax(null)), "None", "of no tokens it is an empty list")
+    return ragged(_typed(name, flat), lengths, null)
 
 
 def _experts_of(name: str, number: int, row: Any) -> NDArray[Any]:
@@ -425,10 +420,12 @@ def _kept_ids(name: str, rows: Sequence[Any]) -> Ragged:
         ) from error
 
 
-def _lists_of_ids(name: str, kept: Ragged, lengths: NDArray[np.int64]) -> pa.ListArray:
+def _lists_of_ids(
+    name: str, kept: Ragged, lengths: NDArray[np.int64], null: NDArray[np.bool_] | None = None
+) -> pa.ListArray:
     """Return ids of tokens as lists of lists for each row."""
     check_ids(name, kept.values, segment_sum(kept.lengths, lengths), wrong)
-    return ragged(ragged(kept.values, kept.lengths), lengths)
+    return ragged(ragged(kept.values, kept.lengths), lengths, null)
 
 
 def _flat(name: str, rows: Sequence[Any]) -> NDArray[Any]:
@@ -489,17 +486,9 @@ def _typed(name: str, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _nested(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> pa.ListArray:
-    """Return experts, [tokens, layers x k], as lists of lists for each row.
-
-    A token with nothing but 0, as the last one of engines' arrays has, was not recorded: its list
-    is empty.
-    """
+    """Return experts, [tokens, layers x k], as lists of lists for each row."""
     if flat.dtype.kind not in "iu" and flat.size:
         raise wrong(name, None, f"it holds {flat.dtype}", "numbers of experts are whole")
     if flat.size and (flat.min() < 0 or flat.max() > np.iinfo(np.uint16).max):
         raise wrong(name, None, f"from {flat.min()} to {flat.max()}", "experts count from 0")
-    recorded = flat.any(1) if flat.shape[1] > 1 else np.ones(len(flat), np.bool_)
-    by_token = ragged(
-        flat[recorded].astype(np.uint16).ravel(), np.where(recorded, flat.shape[1], 0)
-    )
-    return ragged(by_token, lengths)
+    return experts(flat[:, None].astype(np.uint16), lengths)

@@ -5,7 +5,8 @@ Batches of Arrow become numpy arrays here, and every error names file, row and c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from rcdiag.table.table import RowBatch, RowRange, Table
 from rcdiag.table.token_columns import check_ids, check_lengths, check_mask, in_file
 from rcdiag.table.trajectories import Ragged, Trajectories, segment_sum
 
+V = TypeVar("V")
 ROW_COLUMNS = ("response_mask", "temperature", "group_id", "step")
 # A row is walked as a whole, at some 250 bytes of memory a token; no engine has such a context.
 MOST_TOKENS_OF_ROW = 1 << 22
@@ -151,42 +153,42 @@ def decode(batch: RowBatch, policies: Sequence[str] = ()) -> Trajectories:
     }
     for name in filter(KEPT_IDS.fullmatch, lists):
         check_kept_ids(name, lists[name], response_ids, mask, batch.where)
+
+    def of_rows(name: str, read: Callable[[RowBatch, str], V]) -> V | None:
+        return read(batch, name) if name in names else None
+
+    def of_tokens(name: str) -> NDArray[np.float64] | None:
+        return _by_token(batch, name, response_ids, mask) if name in names else None
+
+    entropies = {policy: of_tokens(f"{policy}_entropy") for policy in policies}
     return Trajectories(
         first_row=batch.first_row,
         rows=batch.numbers,
         response_ids=response_ids,
         mask=mask,
-        prompt_ids=token_ids(batch, "prompt_ids") if "prompt_ids" in names else None,
+        prompt_ids=of_rows("prompt_ids", token_ids),
         log_probs={
             policy: _by_token(batch, f"{policy}_log_probs", response_ids, mask)
             for policy in policies
         },
-        temperature=floats(batch, "temperature") if "temperature" in names else None,
-        group=hashed(batch, "group_id") if "group_id" in names else None,
-        step=(
-            as_numpy(_as_int64(batch, "step", _without_nulls(batch, "step")))
-            if "step" in names
-            else None
-        ),
-        reward=floats(batch, "reward") if "reward" in names else None,
+        temperature=of_rows("temperature", floats),
+        group=of_rows("group_id", hashed),
+        step=of_rows("step", _steps),
+        reward=of_rows("reward", floats),
         advantage=_advantage(batch, response_ids, mask),
-        advantages=(
-            _by_token(batch, "advantages", response_ids, mask) if "advantages" in names else None
-        ),
-        entropy={
-            policy: _by_token(batch, f"{policy}_entropy", response_ids, mask)
-            for policy in policies
-            if f"{policy}_entropy" in names
-        },
-        sample_id=(
-            _without_nulls(batch, "sample_id").to_pylist() if "sample_id" in names else None
-        ),
+        advantages=of_tokens("advantages"),
+        entropy={policy: values for policy, values in entropies.items() if values is not None},
+        sample_id=of_rows("sample_id", lambda batch, name: _known(batch, name).to_pylist()),
         sampling={name: floats(batch, name) for name in SAMPLING if name in names},
-        engine=_texts(batch, "engine") if "engine" in names else None,
-        finish_reason=_texts(batch, "finish_reason") if "finish_reason" in names else None,
-        policy_version=_versions(batch, response_ids) if "policy_version" in names else None,
+        engine=of_rows("engine", _texts),
+        finish_reason=of_rows("finish_reason", _texts),
+        policy_version=_versions(batch, response_ids),
         token_lists=lists,
     )
+
+
+def _steps(batch: RowBatch, name: str) -> NDArray[np.int64]:
+    return as_numpy(_as_int64(batch, name, _known(batch, name)))
 
 
 def _texts(batch: RowBatch, name: str) -> list[str]:
@@ -196,6 +198,8 @@ def _texts(batch: RowBatch, name: str) -> list[str]:
 
 def _versions(batch: RowBatch, response_ids: Ragged) -> NDArray[np.int64] | None:
     """Return the version of weights of each row, or of each token; -1 where it is unknown."""
+    if "policy_version" not in batch.table.column_names:
+        return None
     array = _column(batch, "policy_version")
     if is_list(array.type):
         if array.null_count or array.flatten().null_count:
@@ -210,7 +214,7 @@ def _column(batch: RowBatch, name: str) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _without_nulls(batch: RowBatch, name: str) -> pa.Array:
+def _known(batch: RowBatch, name: str) -> pa.Array:
     """Return a column that has a value in every row; null is refused."""
     array = _column(batch, name)
     if array.null_count:
@@ -229,7 +233,7 @@ def ragged(batch: RowBatch, name: str, mask: NDArray[np.bool_] | None = None) ->
 
     Where `mask` is False a null is taken for NaN; everywhere else it is refused.
     """
-    array = _without_nulls(batch, name)
+    array = _known(batch, name)
     if not (pt.is_list(array.type) or pt.is_large_list(array.type)):
         array = array.cast(pa.large_list(array.type.value_type))
     offsets = as_numpy(array.offsets).astype(np.int64, copy=False)
@@ -291,14 +295,8 @@ def _lists_of_tokens(batch: RowBatch, name: str, response_ids: Ragged) -> Ragged
     offsets = as_numpy(lists.offsets)
     values = lists.values.slice(offsets[0], offsets[-1] - offsets[0])
     if values.null_count:
-        token = (
-            int(
-                np.searchsorted(
-                    offsets - offsets[0], np.argmax(as_numpy(values.is_null())), "right"
-                )
-            )
-            - 1
-        )
+        at = np.argmax(as_numpy(values.is_null()))
+        token = int(np.searchsorted(offsets - offsets[0], at, side="right")) - 1
         row = np.flatnonzero(known)[np.searchsorted(rows - rows[0], token, side="right") - 1]
         raise RcdiagError(
             f"{batch.where(row)}: column `{name}` holds a null in a list of a token",
@@ -363,7 +361,7 @@ def _as_int64(batch: RowBatch, name: str, array: pa.Array) -> pa.Array:
 
 def hashed(batch: RowBatch, name: str) -> NDArray[np.uint64]:
     """Return a column of keys (strings or integers) as 64-bit hashes, which take little memory."""
-    array = _without_nulls(batch, name)
+    array = _known(batch, name)
     if pt.is_integer(array.type):
         return mixed(as_numpy(array).astype(np.uint64))
     if not (pt.is_string(array.type) or pt.is_large_string(array.type)):

@@ -81,13 +81,6 @@ class TokenBatch(RowFrame, frozen=True, kw_only=True):
         masked: TokenBatch | None,
     ) -> TokenBatch:
         """Take some sequences and their tokens, of slices without copying."""
-
-        def of_sequences(values: NDArray[Any] | None) -> NDArray[Any] | None:
-            return None if values is None else values[rows]
-
-        def of_tokens(values: NDArray[Any] | None) -> NDArray[Any] | None:
-            return None if values is None else values[tokens]
-
         return replace(
             self,
             log_probs={name: values[tokens] for name, values in self.log_probs.items()},
@@ -96,15 +89,15 @@ class TokenBatch(RowFrame, frozen=True, kw_only=True):
             row=self.row[rows],
             token_id=self.token_id[tokens],
             position=self.position[tokens],
-            turn=of_tokens(self.turn),
+            turn=_at(self.turn, tokens),
             entropy={name: values[tokens] for name, values in self.entropy.items()},
             sample_id=_chosen(self.sample_id, rows),
-            step=of_sequences(self.step),
-            reward=of_sequences(self.reward),
-            advantage=of_sequences(self.advantage),
-            advantages=of_tokens(self.advantages),
-            engine=of_sequences(self.engine),
-            version=of_tokens(self.version),
+            step=_at(self.step, rows),
+            reward=_at(self.reward, rows),
+            advantage=_at(self.advantage, rows),
+            advantages=_at(self.advantages, tokens),
+            engine=_at(self.engine, rows),
+            version=_at(self.version, tokens),
             empty=empty,
             masked=masked,
         )
@@ -183,9 +176,6 @@ def sampled_tokens(
         by_row = len(versions) == len(trajectories)
         versions = (np.repeat(versions, ids.lengths) if by_row else versions)[keep]
 
-    def of_sequences(values: NDArray[Any] | None) -> NDArray[Any] | None:
-        return None if values is None else values[filled]
-
     return TokenBatch(
         log_probs={name: trajectories.log_probs[name][keep] for name in policies},
         lengths=counts[filled],
@@ -196,16 +186,21 @@ def sampled_tokens(
         turn=None if everything else _turns(mask, position),
         entropy={name: values[keep] for name, values in trajectories.entropy.items()},
         sample_id=_chosen(trajectories.sample_id, filled),
-        step=of_sequences(trajectories.step),
-        reward=of_sequences(trajectories.reward),
-        advantage=of_sequences(trajectories.advantage),
-        advantages=None if trajectories.advantages is None else trajectories.advantages[keep],
+        step=_at(trajectories.step, filled),
+        reward=_at(trajectories.reward, filled),
+        advantage=_at(trajectories.advantage, filled),
+        advantages=_at(trajectories.advantages, keep),
         engine=None if engine is None else np.array(engine, dtype=np.str_)[filled],
         version=versions,
         empty=empty,
         width=int(ids.lengths.max(initial=0)),
         prompt_width=0 if prompts is None else int(prompts.lengths.max(initial=0)),
     )
+
+
+def _at(values: NDArray[Any] | None, keep: slice | Flags) -> NDArray[Any] | None:
+    """Return some values of a column; None of a column that is not there."""
+    return None if values is None else values[keep]
 
 
 def _chosen(ids: Sequence[str | int] | None, keep: slice | Flags) -> list[str | int] | None:

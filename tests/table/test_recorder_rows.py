@@ -416,3 +416,12 @@ def test_what_has_a_meaning_is_taken():
     assert columns["temperature"] == [None, 0.7, 1.0, 2.0]
     assert columns["rollout_log_probs"][0][1:] == [0.5, -float("inf")]
     assert "group_id" not in columns
+
+
+def test_experts_of_empty_responses_are_a_matrix_too():
+    columns = made(
+        response_ids=np.zeros((2, 3), np.int64),
+        lengths=[0, 0],
+        rollout_routed_experts=np.ones((2, 3, 4, 2), np.uint16),
+    )
+    assert columns == {"response_ids": [[], []], "rollout_routed_experts": [[], []]}

@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
+from rcdiag.table.readers.gather import gathering
 from rcdiag.table.readers.harbor import ASK, AgentInfo
 from rcdiag.table.readers.jsonl import Id, Int, records
 from rcdiag.table.readers.reader import Dump, Notes, Reader
-from rcdiag.table.readers.turns import Turn, reading_turns, rows_of_turns, turn_of
+from rcdiag.table.readers.turns import Turn, rows_of_turns, turn_of
 
 COPIED = (
     "a step that ATIF marks as copied from an earlier trajectory (is_copied_context) is left out"
@@ -88,7 +89,7 @@ ATIF = Reader(
     says="Agent trajectories (ATIF) with token ids in the metrics of steps, as Harbor writes.",
     patterns=("trajectory*.json", "*.trajectory.json"),
     detect=lambda peek: str(peek.record.get("schema_version", "")).startswith("ATIF-"),
-    read=reading_turns(_rows, "agent trajectories (ATIF), and no step has token ids", ASK),
+    read=gathering(_rows, "agent trajectories (ATIF), and no step has token ids", ASK),
     source="https://github.com/harbor-framework/harbor/blob/main/docs/rfcs/"
     "0001-trajectory-format.md",
 )

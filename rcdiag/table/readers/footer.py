@@ -11,8 +11,6 @@ https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.m
 from __future__ import annotations
 
 import functools
-import struct
-from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
@@ -28,6 +26,7 @@ DEEPEST = 32
 
 # Types of the compact protocol.
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = range(1, 14)
+SIZES = {BYTE: 1, DOUBLE: 8, UUID: 16}  # bytes of those that have one size
 
 Fields = dict[int, Any]
 
@@ -92,7 +91,7 @@ def _row_groups(content: bytes, end: int) -> tuple[RowGroup, ...]:
     import pyarrow.parquet as pq
 
     try:
-        footer, _ = _struct(content, 0, 0)
+        footer = _Compact(content).struct()
         if ENCRYPTION in footer:
             raise EncryptedError("it has encrypted columns")
         whole = MAGIC + content + len(content).to_bytes(4, "little") + MAGIC
@@ -102,7 +101,7 @@ def _row_groups(content: bytes, end: int) -> tuple[RowGroup, ...]:
     except FooterError:
         raise
     except (
-        *(IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error),
+        *(IndexError, KeyError, TypeError, AttributeError, ValueError),
         *(pa.ArrowException, OSError, OverflowError, MemoryError),
     ) as error:
         raise FooterError("its footer is no parquet metadata") from error
@@ -149,111 +148,79 @@ def _check(footer: Fields, leaves: list[str], end: int) -> None:
                 raise FooterError(f"{where} lies beyond the end of the file")
 
 
-def _struct(data: bytes, at: int, depth: int) -> tuple[Fields, int]:
-    """Read a struct: the values by number of field, and where it ends."""
-    fields: Fields = {}
-    number = 0
-    while True:
-        head = data[at]
-        at += 1
-        if head == 0:
-            return fields, at
-        kind = head & 0x0F
-        if head >> 4:
-            number += head >> 4
-        else:
-            number, at = _zigzag(data, at)
-        if kind in (TRUE, FALSE):
-            fields[number] = kind == TRUE
-        else:
-            fields[number], at = _value(kind, data, at, depth)
+class _Compact:
+    """Reads values of Thrift's compact protocol, one behind the other."""
 
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
 
-def _value(kind: int, data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    if depth > DEEPEST:
-        raise FooterError("its footer is too deep")
-    if kind == STRUCT:
-        return _struct(data, at, depth + 1)
-    return _READ[kind](data, at, depth)
+    def struct(self, depth: int = 0) -> Fields:
+        """Return the values of a struct by the numbers of its fields."""
+        fields: Fields = {}
+        number = 0
+        while head := self._byte():
+            kind = head & 0x0F
+            number = number + (head >> 4) if head >> 4 else self._signed()
+            fields[number] = kind == TRUE if kind in (TRUE, FALSE) else self._value(kind, depth)
+        return fields
 
+    def _value(self, kind: int, depth: int) -> Any:
+        if depth > DEEPEST:
+            raise FooterError("its footer is too deep")
+        if kind == STRUCT:
+            return self.struct(depth + 1)
+        if kind in (LIST, SET):
+            return self._list(depth + 1)
+        if kind == MAP:
+            return self._map(depth + 1)
+        if kind in (I16, I32, I64):
+            return self._signed()
+        # Nobody asks for bytes, floats and UUIDs; they stand in the way.
+        return self._take(self._varint() if kind == BINARY else SIZES[kind])
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise FooterError("its footer holds a number of more than 64 bits")
+    def _list(self, depth: int) -> list[Any]:
+        head = self._byte()
+        count, kind = head >> 4, head & 0x0F
+        if count == 15:
+            count = self._varint()
+        self._check(count)
+        return [self._value(BYTE if kind in (TRUE, FALSE) else kind, depth) for _ in range(count)]
 
+    def _map(self, depth: int) -> list[Any]:
+        count = self._varint()
+        if count == 0:
+            return []
+        self._check(count)
+        kinds = self._byte()
+        return [
+            (self._value(kinds >> 4, depth), self._value(kinds & 0x0F, depth)) for _ in range(count)
+        ]
 
-def _zigzag(data: bytes, at: int, depth: int = 0) -> tuple[int, int]:
-    value, at = _varint(data, at)
-    return (value >> 1) ^ -(value & 1), at
+    def _varint(self) -> int:
+        byte = self._byte()
+        value, shift = byte & 0x7F, 7
+        while byte >= 0x80:
+            byte = self._byte()
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if shift > 70:
+                raise FooterError("its footer holds a number of more than 64 bits")
+        return value
 
+    def _signed(self) -> int:
+        value = self._varint()  # in zigzag order: 0, -1, 1, -2, ...
+        return (value >> 1) ^ -(value & 1)
 
-def _byte(data: bytes, at: int, depth: int) -> tuple[int, int]:
-    return data[at], at + 1
+    def _byte(self) -> int:
+        self.at += 1
+        return self.data[self.at - 1]
 
+    def _take(self, count: int) -> bytes:
+        self._check(count)
+        self.at += count
+        return self.data[self.at - count : self.at]
 
-def _double(data: bytes, at: int, depth: int) -> tuple[float, int]:
-    return struct.unpack_from("<d", data, at)[0], at + 8
-
-
-def _binary(data: bytes, at: int, depth: int) -> tuple[bytes, int]:
-    length, at = _varint(data, at)
-    if length > len(data) - at:
-        raise FooterError("its footer is cut off")
-    return data[at : at + length], at + length
-
-
-def _uuid(data: bytes, at: int, depth: int) -> tuple[bytes, int]:
-    return data[at : at + 16], at + 16
-
-
-def _list(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
-    head = data[at]
-    at += 1
-    count, kind = head >> 4, head & 0x0F
-    if count == 15:
-        count, at = _varint(data, at)
-    if count > len(data) - at:
-        raise FooterError("its footer is cut off")
-    values = []
-    for _ in range(count):
-        value, at = _value(BYTE if kind in (TRUE, FALSE) else kind, data, at, depth + 1)
-        values.append(value)
-    return values, at
-
-
-def _map(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
-    count, at = _varint(data, at)
-    if count == 0:
-        return [], at
-    if count > len(data) - at:
-        raise FooterError("its footer is cut off")
-    kinds = data[at]
-    at += 1
-    values = []
-    for _ in range(count):
-        key, at = _value(kinds >> 4, data, at, depth + 1)
-        value, at = _value(kinds & 0x0F, data, at, depth + 1)
-        values.append((key, value))
-    return values, at
-
-
-_READ: dict[int, Callable[[bytes, int, int], tuple[Any, int]]] = {
-    BYTE: _byte,
-    I16: _zigzag,
-    I32: _zigzag,
-    I64: _zigzag,
-    DOUBLE: _double,
-    BINARY: _binary,
-    LIST: _list,
-    SET: _list,
-    MAP: _map,
-    UUID: _uuid,
-}
+    def _check(self, count: int) -> None:
+        """Refuse more values than there are bytes left."""
+        if count > len(self.data) - self.at:
+            raise FooterError("its footer is cut off")

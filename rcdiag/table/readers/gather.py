@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rcdiag.table.arrow import BITS, FLOATS, IDS, experts, from_python, lists, ragged
+from rcdiag.errors import RcdiagError
+from rcdiag.table.arrow import (
+    BITS,
+    FLOATS,
+    IDS,
+    experts,
+    from_python,
+    lengths_and_nulls,
+    lists,
+    ragged,
+)
 from rcdiag.table.readers.reader import Dump, Rows
 from rcdiag.table.schema import ENTROPY, KEPT_IDS, LOG_PROBS, ROUTED_EXPERTS
 from rcdiag.table.trajectories import Ragged
@@ -33,12 +43,23 @@ NUMBER_KINDS = {
 
 def gathering(
     rows_of: Callable[[Path, Dump], Iterable[tuple[int, dict[str, Any]]]],
+    without_rows: str = "",
+    hint: str = "",
 ) -> Callable[[Dump], Iterator[Rows]]:
-    """Return the reader of dumps whose files `rows_of` reads, one by itself; see `gather`."""
+    """Return the reader of dumps whose files `rows_of` reads, one by itself; see `gather`.
+
+    A dump of no row is refused with what it is, `without_rows`, and what to dump in its place.
+    """
 
     def read(dump: Dump) -> Iterator[Rows]:
+        found = False
         for file in dump.files:
-            yield from gather(rows_of(file, dump), file)
+            for rows in gather(rows_of(file, dump), file):
+                found = True
+                yield rows
+        if not found and without_rows:
+            more = f" (and {len(dump.files) - 1} more files)" if len(dump.files) > 1 else ""
+            raise RcdiagError(f"{dump.files[0]}{more}: {without_rows}", hint=hint)
 
     return read
 
@@ -50,8 +71,7 @@ def gather(
 
     A row comes with the number of its record in the file. It maps names of columns to values:
     arrays for columns of tokens, [tokens], a list for each token for kept ids, else a number or a
-    text. What is None or left out is
-    null; a column that no row of a batch has is not in that batch.
+    text. What is None or left out is null; a column that no row of a batch has is not in it.
     """
     numbers: list[int] = []
     held: list[dict[str, Any]] = []
@@ -85,25 +105,13 @@ def _column(name: str, values: list[Any]) -> pa.Array:
     of_floats = LOG_PROBS.fullmatch(name) or ENTROPY.fullmatch(name)
     if kind := FLOATS if of_floats else TOKEN_KINDS.get(name):
         return lists(values, kind)
-    if ROUTED_EXPERTS.fullmatch(name):  # [tokens, layers, experts] each; rows without any are null
-        known = [value for value in values if value is not None]
-        column = experts(np.concatenate(known), np.array([len(value) for value in known]))
-        return _with_nulls(column, values)
+    known = [value for value in values if value is not None]
+    if ROUTED_EXPERTS.fullmatch(name):  # [tokens, layers, experts] each
+        return experts(np.concatenate(known), *lengths_and_nulls(values))
     if KEPT_IDS.fullmatch(name):
-        kept: list[Ragged] = [value for value in values if value is not None]
-        by_token = ragged(
-            np.concatenate([value.values for value in kept]),
-            np.concatenate([value.lengths for value in kept]),
-        )
-        return _with_nulls(ragged(by_token, np.array([len(value) for value in kept])), values)
+        ids = np.concatenate([kept.values for kept in known])
+        by_token = ragged(ids, np.concatenate([kept.lengths for kept in known]))
+        return ragged(by_token, *lengths_and_nulls(values))
     if number := NUMBER_KINDS.get(name):
         return from_python(values, pa.from_numpy_dtype(np.dtype(number)))
     return from_python(values)
-
-
-def _with_nulls(column: pa.Array, values: Sequence[Any]) -> pa.Array:
-    """Put nulls into a column where `values`, the others of which it has, are None."""
-    present = [value is not None for value in values]
-    places = np.cumsum(present) - 1
-    rows = [int(at) if there else None for at, there in zip(places, present, strict=True)]
-    return column.take(from_python(rows, pa.int64()))

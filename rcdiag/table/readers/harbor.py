@@ -14,10 +14,11 @@ import msgspec
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.given import REWARD_KEY
+from rcdiag.table.readers.gather import gathering
 from rcdiag.table.readers.jsonl import Id, records
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Reader
-from rcdiag.table.readers.turns import Turn, reading_turns, rows_of_turns, turn_of
+from rcdiag.table.readers.turns import Turn, rows_of_turns, turn_of
 
 ASK = (
     "Harbor keeps token ids and log-probs with the agent's option `collect_rollout_details: true` "
@@ -150,7 +151,7 @@ HARBOR = Reader(
     says="Harbor's trials: result.json with the agent's rollout_details.",
     patterns=("result.json",),
     detect=_detect,
-    read=reading_turns(_rows, "results of Harbor's trials, and none has rollout_details", ASK),
+    read=gathering(_rows, "results of Harbor's trials, and none has rollout_details", ASK),
     asks_for=(REWARD_KEY,),
     source="https://pypi.org/project/harbor/",
 )

@@ -15,10 +15,11 @@ import numpy as np
 from msgspec import field
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.readers.gather import gathering
 from rcdiag.table.readers.jsonl import Id, Int, records
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader
-from rcdiag.table.readers.turns import Turn, reading_turns, rows_of_turns, turn_of
+from rcdiag.table.readers.turns import Turn, rows_of_turns, turn_of
 
 ASK = (
     "rollouts with token ids come from a model server with `return_token_id_information: true` "
@@ -175,6 +176,6 @@ NEMO_GYM = Reader(
     says="NeMo-Gym's rollouts, JSON lines that `ng_collect_rollouts` or `gym eval run` wrote.",
     patterns=("*.jsonl", "*.json"),
     detect=_detect,
-    read=reading_turns(_rows, "rollouts of NeMo-Gym, and none of them has token ids", ASK),
+    read=gathering(_rows, "rollouts of NeMo-Gym, and none of them has token ids", ASK),
     source="https://github.com/NVIDIA-NeMo/Gym/blob/main/nemo_gym/openai_utils.py",
 )

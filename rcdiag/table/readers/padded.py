@@ -92,13 +92,12 @@ def block(mask: NDArray[Any], aligned: str, name: str, where: Where) -> Cut:
     """
     ones = mask == 1
     cut = Cut.from_mask(ones)
-    before = cut.starts if aligned == "left" else mask.shape[1] - cut.starts - cut.lengths
-    misfits = (mask != ones).any(1) | ((before > 0) & (cut.lengths > 0))
-    misfits[cut.rows_with_holes(ones)] = True
-    if misfits.any():
-        row = int(np.argmax(misfits))
+    others = np.flatnonzero((mask != ones).any(1))  # neither 0 nor 1
+    misfits = np.union1d(others, cut.misfits(ones, aligned))
+    if len(misfits):
         raise RcdiagError(
-            f"{where(row)}: {name} is not one block of ones at the {aligned} of its padding",
+            f"{where(int(misfits[0]))}: {name} is not one block of ones at the {aligned} of its "
+            "padding",
             hint="rows that are packed, or padded in another way, are not what this trainer writes",
         )
     return cut

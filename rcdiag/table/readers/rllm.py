@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from rcdiag.table.readers.gather import gathering
 from rcdiag.table.readers.jsonl import Id, Int, check_length, floats, records
 from rcdiag.table.readers.reader import Dump, Notes, Reader
-from rcdiag.table.readers.turns import Turn, reading_turns, rows_of_turns, turn_of
+from rcdiag.table.readers.turns import Turn, rows_of_turns, turn_of
 
 ASK = (
     "rLLM's EpisodeLogger (trainer.episode_log_dir) leaves prompt_ids, response_ids and logprobs "
@@ -131,6 +132,6 @@ RLLM = Reader(
         isinstance(peek.record.get("trajectories"), list)
         and {"is_correct", "termination_reason"} <= peek.keys
     ),
-    read=reading_turns(_rows, "episodes of rLLM, and no step has response_ids", ASK),
+    read=gathering(_rows, "episodes of rLLM, and no step has response_ids", ASK),
     source="https://github.com/rllm-org/rllm/blob/main/rllm/types.py",
 )

@@ -9,20 +9,17 @@ turn begins a row of its own: in one row its tokens would stand in a context tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from rcdiag.errors import RcdiagError
 from rcdiag.table.hashing import hashed_lists
-from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.jsonl import check_length, floats, ids
-from rcdiag.table.readers.reader import Dump, Notes, Rows
+from rcdiag.table.readers.reader import Notes
 from rcdiag.table.trajectories import Ragged
 
 if TYPE_CHECKING:
@@ -233,25 +230,3 @@ def rows_of_turns(
             row.turns[0].record,
             {**row.row(), **row.shared(notes), "turn": row.first, **columns},
         )
-
-
-def reading_turns(
-    rows_of: Callable[[Path, Dump], Iterable[tuple[int, dict[str, Any]]]], nothing: str, hint: str
-) -> Callable[[Dump], Iterator[Rows]]:
-    """Return the reader of dumps whose files `rows_of` reads, one by itself; see `gather`.
-
-    A dump none of whose records has token ids is refused: it is `nothing`, and `hint` says what to
-    dump in its place.
-    """
-
-    def read(dump: Dump) -> Iterator[Rows]:
-        found = False
-        for file in dump.files:
-            for rows in gather(rows_of(file, dump), file):
-                found = True
-                yield rows
-        if not found:
-            more = f" (and {len(dump.files) - 1} more files)" if len(dump.files) > 1 else ""
-            raise RcdiagError(f"{dump.files[0]}{more}: {nothing}", hint=hint)
-
-    return read
