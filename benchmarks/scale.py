@@ -159,8 +159,7 @@ class Counted:
 
 def part_costs(path: Path, tokens: int) -> dict:
     """Processor time of a pass by what it is spent on, a token and a sequence."""
-    from rcdiag.statistics.merging import merged
-    from rcdiag.usecases.passes import states
+    from rcdiag.usecases.passes import read_table
     from rcdiag.usecases.plans import plan_of
     from rcdiag.usecases.score import PairWalk
 
@@ -170,7 +169,7 @@ def part_costs(path: Path, tokens: int) -> dict:
     start = time.process_time()
     walk = PairWalk(policies=policies, plan=plan_of(), origin=True)
     # It starts no engines, and a pass asks for none.
-    merged(states(opened, walk, cast(Runner, runner)))
+    read_table(opened, walk, cast(Runner, runner))
     rest = time.process_time() - start - runner.walk_s - runner.send_s
     return {
         "file_bytes_per_token": round(path.stat().st_size / tokens, 2),

@@ -89,13 +89,13 @@ def compare(
     named = [text.partition("=")[0] for text in texts]
     with joined_tables(sources, columns=columns, format=format, given=given, progress=progress) as (
         table,
-        origin,
         joined,
     ):
         name = " + ".join(map(name_of, sources))
         if rows is not None:
-            table = drawn(table, rows, seed)
-            origin = table if joined is None else replace(table, drawn_from=origin)
+            given_table, table = table.as_given, drawn(table, rows, seed)
+            if joined is not None:
+                table = replace(table, made_from=replace(table, drawn_from=given_table))
         specs = wanted_policies(
             table,
             policies=[text for text in texts if "=" in text],
@@ -125,7 +125,6 @@ def compare(
                     behavior=behavior,
                     target=target,
                     seed=seed,
-                    origin=origin,
                     joined=joined,
                     runner=runner,
                 )

@@ -17,7 +17,7 @@ from rcdiag.usecases.checkpoints import Model, folders_of, tried_checkpoints
 from rcdiag.usecases.diagnose import diagnose as run
 from rcdiag.usecases.diagnose_log import diagnose_logs, logged_runs
 from rcdiag.usecases.progress import SILENT, Progress
-from rcdiag.usecases.tables import Source, drawn, name_of, open_table
+from rcdiag.usecases.tables import Source, name_of, open_table
 
 
 @usecase
@@ -130,7 +130,7 @@ def diagnose(
     with_model = "" if trainer_model is None else f" with {trainer_model.name}"
     yield f"{name_of(source)}: {table.num_rows:,} sequences; would diagnose {pair}{with_model}"
     return run(
-        drawn(table, None, seed),
+        table,
         sampler=sampler,
         trainer=trainer_side,
         model=trainer_model,

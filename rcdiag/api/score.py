@@ -198,7 +198,6 @@ def score(
                 target=pair.target,
                 pair_reason=pair.reason,
                 seed=seed,
-                origin=table,
                 decode=decode,
                 text=include_text is not False,
                 plan=corrections,

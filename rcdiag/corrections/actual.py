@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import (
     CorrectionOutcome,
-    WeightSums,
     log_ratio,
     outcome,
     stays_by_token,
@@ -34,7 +33,7 @@ def actual_numbers(rows: Sequences, correction: Correction, applied: CorrectionO
     """Return the numbers of one correction by name; None where one is not defined."""
     lost_token, lost_seq = _lost_mass(rows, correction, applied)
     share = applied.kept / rows.lengths
-    final = _final(applied)
+    final = applied.loss_weights  # before batch normalisation
     # Groups of two sequences or more that keep fewer than two lose their baseline.
     group, sizes = rows.groups
     kept_of_group = np.bincount(group, weights=applied.kept > 0)
@@ -60,11 +59,6 @@ def actual_numbers(rows: Sequences, correction: Correction, applied: CorrectionO
 
 def _number(value: float | np.floating) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-def _final(applied: CorrectionOutcome) -> WeightSums:
-    """Return the weights of tokens in the loss before batch normalisation; 1 without weights."""
-    return applied.kept_weights or WeightSums(applied.kept, applied.kept)
 
 
 def _ess(weights: Array, squares: Array, count: int) -> float | None:
@@ -122,7 +116,7 @@ def _bias_bound(
         return None
     with np.errstate(over="ignore"):
         true = np.exp(log_ratio(rows, "sequence"))
-    weights = _final(applied).sum / rows.lengths
+    weights = applied.loss_weights.sum / rows.lengths
     return _number(np.abs(true - weights).sum() / true.sum())
 
 
@@ -146,13 +140,13 @@ def mirrored(correction: Correction) -> Correction | None:
     ]
     if not asymmetric:
         return None
-    return replace(correction, rejections=tuple(map(_mirror, correction.rejections)))
 
+    def turned(rejection: Rejection) -> Rejection:
+        if not rejection.statistic.endswith("k1") or rejection.lower is None:
+            return rejection
+        return replace(rejection, lower=-rejection.upper, upper=-rejection.lower)
 
-def _mirror(rejection: Rejection) -> Rejection:
-    if not rejection.statistic.endswith("k1") or rejection.lower is None:
-        return rejection
-    return replace(rejection, lower=-rejection.upper, upper=-rejection.lower)
+    return replace(correction, rejections=tuple(map(turned, correction.rejections)))
 
 
 def _by_documents(rows: Sequences, correction: Correction) -> Numbers:

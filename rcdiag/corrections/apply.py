@@ -26,7 +26,7 @@ from rcdiag.corrections.quantities import (
     within,
 )
 from rcdiag.corrections.sequences import Sequences
-from rcdiag.corrections.statistics import row_statistic, token_statistic
+from rcdiag.corrections.statistics import place_and_statistic
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -113,25 +113,21 @@ def statistic_of_rows(rows: Sequences, rejection: Rejection) -> Array:
     name, over = rejection.statistic, rejection.over
     if name in ("sequence", "geometric"):
         return ratio(rows, name, over)  # type: ignore[arg-type]
-    place, of_tokens = row_statistic(name)
+    place, of_tokens = place_and_statistic(name)
     values = named(of_tokens)
     if over:  # a token that was dropped before is no extreme, and adds nothing
-        never = {"max": -np.inf, "min": np.inf}.get(place, 0.0)
+        never = {"seq_max": -np.inf, "seq_min": np.inf}.get(place, 0.0)
         values = values.where(stays(over), never)
-    if place in ("max", "min"):
-        return rows.max(values) if place == "max" else rows.min(values)
-    if place == "sum":
+    if place == "seq_max":
+        return rows.max(values)
+    if place == "seq_min":
+        return rows.min(values)
+    if place == "seq_sum":
         return rows.sum(values)
     if over:
         result: Array = rows.sum(values) / np.maximum(rows.sum(stays(over)), 1.0)
         return result
     return rows.sum(values) / (rows.lengths + rows.epsilon)
-
-
-def token_bounds(rejection: Rejection) -> tuple[str, float, float]:
-    """Return the statistic and the bounds of a rejection by token."""
-    lower = -np.inf if rejection.lower is None else rejection.lower
-    return token_statistic(rejection.statistic), lower, rejection.upper
 
 
 def stays_by_token(rejections: Over) -> Quantity | None:
@@ -188,13 +184,9 @@ class EstimatorSettings(Struct, frozen=True):
         assert all(
             len(correction.rejections) == len(first.rejections) for correction in corrections
         )
-        by_setting = [correction.rejections for correction in corrections]
         bounds = [
-            [
-                (-np.inf if rejection.lower is None else rejection.lower, rejection.upper)
-                for rejection in rejections
-            ]
-            for rejections in by_setting
+            [(rejection.least, rejection.upper) for rejection in correction.rejections]
+            for correction in corrections
         ]
         edges = np.array(bounds, np.float64).reshape(len(corrections), len(first.rejections), 2)
         return cls(
@@ -375,6 +367,11 @@ class CorrectionOutcome(Struct, frozen=True):
     kept_weights: WeightSums | None
 
     @property
+    def loss_weights(self) -> WeightSums:
+        """Weights of the tokens in the loss mask; 1 for each without weights."""
+        return self.kept_weights or WeightSums(self.kept, self.kept)
+
+    @property
     def kept_tokens(self) -> int:
         return int(self.kept.sum())
 
@@ -459,6 +456,5 @@ def _bounded_rows(rows: Sequences, weighting: Weighting, lower: Array, upper: Ar
     # Weights are bounded only where one of these rejections by sequence would reject.
     inside = np.ones(len(rows), np.bool_)
     for rejection in weighting.only_outside:
-        least = -np.inf if rejection.lower is None else rejection.lower
-        inside &= within(statistic_of_rows(rows, rejection), least, rejection.upper)
+        inside &= within(statistic_of_rows(rows, rejection), rejection.least, rejection.upper)
     return np.where(inside[:, None], raw, weights)

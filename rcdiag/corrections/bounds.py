@@ -9,8 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.corrections.arithmetic import SAFETY_BOUND
-from rcdiag.corrections.correction import PLACES, Correction, Level, Rejection, Weighting
-from rcdiag.corrections.statistics import STATISTICS
+from rcdiag.corrections.correction import Correction, Level, Rejection, Weighting
+from rcdiag.corrections.statistics import place_and_statistic
 from rcdiag.errors import RcdiagError
 
 _PLACES = {
@@ -34,14 +34,6 @@ def log_bounds(correction: Correction) -> dict[str, list[float]]:
         level, logs = _of_rejection(rejection)
         by_level.setdefault(level, []).extend(logs)
     return by_level
-
-
-def place_and_statistic(name: str) -> tuple[str, str]:
-    """Take the name of a statistic apart: `seq_mean_k3` is `seq_mean` and `k3`."""
-    for place in PLACES:
-        if name.startswith(place):
-            return place.removesuffix("_"), name.removeprefix(place)
-    return name, "ratio"
 
 
 def _of_rejection(rejection: Rejection) -> tuple[str, list[float]]:
@@ -167,10 +159,7 @@ def windows_of(rejections: Iterable[Rejection]) -> dict[str, Window]:
 
 def _ratio_of(rejection: Rejection) -> str:
     """Return the level of ratios that a statistic of tokens stands for; "" for none."""
-    if rejection.of_ratio or not rejection.of_tokens:
-        return ""
-    definition = STATISTICS.get(place_and_statistic(rejection.statistic)[1])
-    return "" if definition is None else definition.ratio_of
+    return "" if rejection.of_ratio or not rejection.of_tokens else rejection.reads.ratio_of
 
 
 def _in_words(rejection: Rejection) -> str:

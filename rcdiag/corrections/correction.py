@@ -9,12 +9,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.corrections.arithmetic import DEFAULT_GUARD, Guard
-from rcdiag.corrections.statistics import STATISTICS, Statistic
+from rcdiag.corrections.statistics import STATISTICS, Statistic, place_and_statistic
 
 # A segment is a run of neighbouring sampled tokens: one turn of the policy. Its ratio, like that of
 # `geometric`, is exp of a mean of log-ratios.
 Level = Literal["token", "segment", "sequence", "geometric"]
-PLACES = ("token_", "segment_", "seq_sum_", "seq_mean_", "seq_max_", "seq_min_")
 BY_TOKEN = ("token", "segment")  # levels at which tokens of one sequence may have other values
 
 
@@ -62,27 +61,35 @@ class Rejection(Struct, frozen=True):
     of_current: bool = False
 
     @property
+    def least(self) -> float:
+        """The lower bound, -inf without one."""
+        return -np.inf if self.lower is None else self.lower
+
+    @property
     def needs_advantages(self) -> bool:
         """Whether its statistic looks at the advantage of tokens."""
-        own = self._of_tokens is not None and self._of_tokens.needs_advantages
-        return own or any(before.needs_advantages for before in self.over)
+        return self.reads.needs_advantages or any(one.needs_advantages for one in self.over)
 
     @property
     def leaves_denominators(self) -> bool:
         """Whether what it drops counts as masked from then on, so that no denominator has it."""
-        return self._of_tokens is not None and self._of_tokens.before_everything
+        return self.reads.before_everything
 
     @property
     def needs_whole_batch(self) -> bool:
         """Whether its statistic compares a token with all others of the batch."""
-        own = self._of_tokens is not None and self._of_tokens.needs_whole_batch
-        return own or any(before.needs_whole_batch for before in self.over)
+        return self.reads.needs_whole_batch or any(one.needs_whole_batch for one in self.over)
 
     @property
-    def _of_tokens(self) -> Statistic | None:
-        """Return the statistic of tokens that it reads; None where that is the ratio."""
-        place = next((name for name in PLACES if self.statistic.startswith(name)), "")
-        return STATISTICS.get(self.statistic.removeprefix(place))
+    def reads(self) -> Statistic:
+        """The statistic of tokens that it reads."""
+        return STATISTICS[place_and_statistic(self.statistic)[1]]
+
+    @property
+    def of_each_token(self) -> str:
+        """The name of what a rejection by token or segment compares: `token_k1` compares k1."""
+        by_segment = self.statistic.startswith("segment")
+        return self.statistic if by_segment else place_and_statistic(self.statistic)[1]
 
     @property
     def of_ratio(self) -> bool:

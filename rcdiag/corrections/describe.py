@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from rcdiag.corrections.bounds import place_and_statistic
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.corrections.statistics import STATISTICS
+from rcdiag.corrections.statistics import STATISTICS, place_and_statistic
 
 _RATIOS = {
     "seq_mean": "geometric mean ratio",

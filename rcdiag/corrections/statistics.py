@@ -14,6 +14,9 @@ from msgspec import Struct
 from rcdiag.corrections.arithmetic import Array, Tokens, exp, log
 from rcdiag.registry import Registry
 
+# Where a rejection looks: at tokens, or at what their segment or sequence makes of them.
+PLACES = ("token", "segment", "seq_sum", "seq_mean", "seq_max", "seq_min")
+
 
 class Statistic(Struct, frozen=True, kw_only=True):
     """A number of each sampled token that a trainer holds against bounds."""
@@ -142,14 +145,9 @@ def statistic(tokens: Tokens, name: str) -> Array:
     return STATISTICS[name].of(tokens)
 
 
-def token_statistic(name: str) -> str:
-    """Return the statistic of tokens that a rejection by token reads: `token_k1` is k1."""
-    if name == "token":
-        return "ratio"
-    return name if name.startswith("segment") else name.removeprefix("token_")
-
-
-def row_statistic(name: str) -> tuple[str, str]:
-    """Return place and statistic of a rejection by sequence: `seq_mean_k3` is mean, k3."""
-    _, place, of_tokens = name.split("_", 2)
-    return place, of_tokens
+def place_and_statistic(name: str) -> tuple[str, str]:
+    """Take the name of a statistic apart: `seq_mean_k3` is `seq_mean` and `k3`, a level a ratio."""
+    for place in PLACES:
+        if name.startswith(f"{place}_"):
+            return place, name.removeprefix(f"{place}_")
+    return name, "ratio"

@@ -5,9 +5,8 @@ Sources: packages verl 0.6.1 to 0.9.1, verl/trainer/ppo/rollout_corr_helper.py.
 
 from __future__ import annotations
 
-from rcdiag.corrections.bounds import place_and_statistic
 from rcdiag.corrections.describe import statistic
-from rcdiag.corrections.statistics import STATISTICS
+from rcdiag.corrections.statistics import STATISTICS, place_and_statistic
 from rcdiag.entry import LOG_RATIO, Entry
 from rcdiag.glossary.kinds import NameKind
 from rcdiag.trainers import TRAINERS

@@ -81,62 +81,37 @@ class WorstTokens(Struct, frozen=True):
         ]
 
 
-class WorstSequence(Struct, frozen=True):
-    """A sequence and the first of its tokens, as they were read."""
+def sequence_of(
+    pair: PolicyPair, index: int, end: int, shown: NDArray[np.int64] | None = None
+) -> SequenceTokens:
+    """Return a sequence of a pair, by its number, as result documents hold it.
 
-    row: int
-    log_ratio_sum: float  # nats
-    num_tokens: int
-    sample_id: str | int | None
-    step: int | None
-    reward: float | None
-    positions: NDArray[np.int64]  # [tokens kept], as all that follows
-    token_ids: NDArray[np.int32]
-    log_ratio: Array
-    behavior: Array  # log-probs, nats
-
-    @classmethod
-    def of(cls, pair: PolicyPair, index: int, end: int) -> WorstSequence:
-        """Take a sequence of a pair by its number; token `end` of the pair is behind its last."""
-        tokens, start = pair.tokens, end - int(pair.lengths[index])
-        kept = slice(start, min(end, start + TOKENS_KEPT))
-        log_ratio = pair.log_ratio_at(slice(start, end))
-        with np.errstate(over="ignore", invalid="ignore"):
-            log_ratio_sum = float(log_ratio.sum())
-        reward = None if tokens.reward is None else float(tokens.reward[index])
-        return cls(
-            row=int(tokens.row[index]),
-            log_ratio_sum=log_ratio_sum,
-            num_tokens=end - start,
-            sample_id=None if tokens.sample_id is None else tokens.sample_id[index],
-            step=None if tokens.step is None else int(tokens.step[index]),
-            reward=None if reward is None or np.isnan(reward) else reward,
-            positions=tokens.position[kept].copy(),  # a view would keep the batch in memory
-            token_ids=tokens.token_id[kept].copy(),
-            log_ratio=log_ratio[:TOKENS_KEPT].copy(),
-            behavior=tokens.log_probs[pair.behavior][kept].copy(),
-        )
-
-    def shown(self) -> SequenceTokens:
-        """Return the sequence as result documents hold it."""
-        return SequenceTokens(
-            row=self.row,
-            sample_id=self.sample_id,
-            step=self.step,
-            reward=self.reward,
-            num_tokens=self.num_tokens,
-            log_ratio_sum=self.log_ratio_sum,
-            positions=self.positions.tolist(),
-            token_ids=self.token_ids.tolist(),
-            log_ratio=shown_log_ratios(self.log_ratio),
-            behavior_log_probs=shown_log_probs(self.behavior),
-        )
+    Token `end` of the pair is behind its last. `shown` are the places of the tokens that it holds,
+    among its own; by default the first TOKENS_KEPT.
+    """
+    tokens, start = pair.tokens, end - int(pair.lengths[index])
+    kept = start + (np.arange(min(end - start, TOKENS_KEPT)) if shown is None else shown)
+    with np.errstate(over="ignore", invalid="ignore"):
+        log_ratio_sum = float(pair.log_ratio_at(slice(start, end)).sum())
+    reward = None if tokens.reward is None else float(tokens.reward[index])
+    return SequenceTokens(
+        row=int(tokens.row[index]),
+        sample_id=None if tokens.sample_id is None else tokens.sample_id[index],
+        step=None if tokens.step is None else int(tokens.step[index]),
+        reward=None if reward is None or np.isnan(reward) else reward,
+        num_tokens=end - start,
+        log_ratio_sum=log_ratio_sum,
+        positions=tokens.position[kept].tolist(),
+        token_ids=tokens.token_id[kept].tolist(),
+        log_ratio=shown_log_ratios(pair.log_ratio_at(kept)),
+        behavior_log_probs=shown_log_probs(tokens.log_probs[pair.behavior][kept]),
+    )
 
 
 class WorstSequences(Struct, frozen=True):
     """The sequences with the largest |sum log_ratio|, the largest first; ties by row."""
 
-    kept: list[WorstSequence] = field(default_factory=list)
+    sequences: list[SequenceTokens] = field(default_factory=list)
 
     @classmethod
     def of(cls, pair: PolicyPair, log_ratio_sums: Array | None = None) -> WorstSequences:
@@ -148,16 +123,11 @@ class WorstSequences(Struct, frozen=True):
         among = np.flatnonzero(~np.isnan(sums))
         best = among[np.argsort(-sums[among], kind="stable")[:WORST_SEQUENCES]]
         ends = np.cumsum(pair.lengths)
-        return cls([WorstSequence.of(pair, int(one), int(ends[one])) for one in best]).bounded()
+        return cls([sequence_of(pair, int(one), int(ends[one])) for one in best]).bounded()
 
     def bounded(self) -> WorstSequences:
-        worst = sorted(self.kept, key=lambda one: (-abs(one.log_ratio_sum), one.row))
+        worst = sorted(self.sequences, key=lambda one: (-abs(one.log_ratio_sum), one.row))
         return WorstSequences(worst[:WORST_SEQUENCES])
-
-    @property
-    def sequences(self) -> list[SequenceTokens]:
-        """Return the sequences as result documents hold them."""
-        return [one.shown() for one in self.kept]
 
 
 def _at_most_the_last_of(size: Array, count: int) -> float:

@@ -6,12 +6,11 @@ Totals are made of the table as it is, and of those with one cluster left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 from numpy.typing import NDArray
 
 from rcdiag.registry import Registry
@@ -22,26 +21,10 @@ from rcdiag.table.token_batch import RowFrame
 from rcdiag.table.trajectories import starts_of
 
 
-@dataclass(frozen=True, slots=True)
-class SumsBySequence(Mapping[str, Array]):
-    """Sums over each sequence's tokens by the name of their TokenSum, float64 [sequences]."""
-
-    columns: Mapping[tuple[str, str], Array]
-
-    def __getitem__(self, name: str) -> Array:
-        return self.columns["sum", name]
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for kind, name in self.columns if kind == "sum")
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-class RatioSums(Struct, frozen=True):
+class RatioSums(RowFrame, frozen=True):
     """What ESS needs of ratios, safe from overflow: sums over exp(log_ratio - largest).
 
-    Added to the largest, their logs would lose their digits where that is huge.
+    Added to the largest, their logs would lose their digits where that is huge. All [sequences].
     """
 
     largest: Array  # log_ratio, nats; 0 where it is not finite
@@ -50,61 +33,25 @@ class RatioSums(Struct, frozen=True):
     tilted: Array  # mean of log_ratio - largest, weighted by ratio
 
 
-RATIO_COLUMNS = ("largest_log_ratio", "ratio_log_sum", "ratio_squared_log_sum", "tilted_log_ratio")
-
-
 class SequenceTable(RowFrame, frozen=True):
     """Sequences with at least one unmasked token, in the order of the rows."""
 
-    sequences: int
-    # float64 [sequences]: ("sum", NAME) of each TokenSum with `by_sequence`, and ("row", NAME) of
-    # the others below.
-    columns: Mapping[tuple[str, str], Array]
-
-    @classmethod
-    def of(
-        cls,
-        lengths: NDArray[np.int64],
-        cluster: NDArray[np.uint64],
-        sums: Mapping[str, Array],
-        rest: Mapping[str, Array],
-    ) -> SequenceTable:
-        """Make the rows of some sequences, all given by sequence."""
-        own = {"lengths": lengths.astype(np.float64), "cluster": cluster.view(np.float64), **rest}
-        return cls(
-            len(lengths),
-            {
-                **{("row", name): column for name, column in own.items()},
-                **{("sum", name): column for name, column in sums.items()},
-            },
-        )
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Return the unmasked tokens of each sequence, [sequences]."""
-        return self.columns["row", "lengths"].astype(np.int64)
-
-    @property
-    def cluster(self) -> NDArray[np.uint64]:
-        """Return the cluster of each sequence, [sequences]; those of one prompt share it."""
-        return self.columns["row", "cluster"].view(np.uint64)
-
-    @property
-    def sums(self) -> SumsBySequence:
-        return SumsBySequence(self.columns)
-
-    @property
-    def ratio_sums(self) -> RatioSums:
-        """Return the sums of ratios over each sequence's tokens."""
-        return RatioSums(*(self.columns["row", name] for name in RATIO_COLUMNS))
+    lengths: NDArray[np.int64]  # [sequences] unmasked tokens
+    cluster: NDArray[np.uint64]  # [sequences] those of one prompt share it
+    sums: Mapping[str, Array]  # [sequences] over the tokens, of each TokenSum with `by_sequence`
+    ratio_sums: RatioSums  # over the tokens of each sequence
 
     def __len__(self) -> int:
-        return self.sequences
+        return len(self.lengths)
 
     def take(self, keep: NDArray[np.bool_]) -> SequenceTable:
         """Take some of the sequences, where `keep` [sequences] holds."""
-        columns = {name: column[keep] for name, column in self.columns.items()}
-        return SequenceTable(int(np.count_nonzero(keep)), columns)
+        return SequenceTable(
+            self.lengths[keep],
+            self.cluster[keep],
+            {name: column[keep] for name, column in self.sums.items()},
+            RatioSums(*(column[keep] for column in astuple(self.ratio_sums))),
+        )
 
 
 def token_sums(pair: PolicyPair) -> Array:
@@ -125,11 +72,11 @@ def sequence_table(pair: PolicyPair, sums: Array) -> SequenceTable:
     quantities = enumerate(TOKEN_SUMS.values())
     kept = {quantity.name: index for index, quantity in quantities if quantity.by_sequence}
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        return SequenceTable.of(
+        return SequenceTable(
             lengths,
             pair.tokens.cluster,
             {name: sums[:, index].copy() for name, index in kept.items()},
-            _log_ratio_sums(pair.log_ratio, lengths, starts),
+            _ratio_sums(pair.log_ratio, lengths, starts),
         )
 
 
@@ -140,9 +87,9 @@ def token_maxima(pair: PolicyPair) -> Array:
     return np.stack(maxima, axis=1)
 
 
-def _log_ratio_sums(
+def _ratio_sums(
     log_ratio: Array, lengths: NDArray[np.int64], starts: NDArray[np.int64]
-) -> dict[str, Array]:
+) -> RatioSums:
     largest = np.maximum.reduceat(log_ratio, starts)
     # A shift of +-inf would turn the terms into NaN; without it exp gives inf or 0, as it should.
     largest = np.where(np.isfinite(largest), largest, 0.0)
@@ -154,9 +101,7 @@ def _log_ratio_sums(
     if not scaled.all():  # a ratio of 0 has a log-ratio of -inf, and adds nothing
         tilted[scaled == 0.0] = 0.0
     weighted = np.add.reduceat(tilted, starts) / total
-    return dict(
-        zip(RATIO_COLUMNS, (largest, np.log(total), np.log(squares), weighted), strict=True)
-    )
+    return RatioSums(largest, np.log(total), np.log(squares), weighted)
 
 
 class Totals(Struct, frozen=True):

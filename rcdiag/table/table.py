@@ -197,6 +197,8 @@ class Table:
     drawn_from: Table | None = None  # the table that has more rows, where some of them are drawn
     # The numbers of drawn rows in that table, [rows].
     drawn: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
+    # The table that the user gave, of which this one is a scored copy, or a join with others.
+    made_from: Table | None = field(default=None, compare=False)
     given_as: tuple[str, ...] = field(default=(), compare=False)  # the sources, in a user's words
     # Values that the user gave for all rows, which the files do not hold.
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -209,6 +211,11 @@ class Table:
     def name(self) -> str:
         """Return the name of the table's first file, as a message names the table."""
         return self.files[0].sources[0].name
+
+    @property
+    def as_given(self) -> Table:
+        """Return the table that the user gave: provenance, rows and commands to copy name it."""
+        return self.made_from or self
 
     @property
     def on_command_line(self) -> str:
@@ -292,7 +299,9 @@ class Table:
 
         It lacks the temporary folder, which ends with this process, and how the table was made.
         """
-        return replace(self, scratch=None, drawn_from=None, conversion=None, joined=None)
+        return replace(
+            self, scratch=None, drawn_from=None, made_from=None, conversion=None, joined=None
+        )
 
     def where(self, row: int) -> str:
         """Return file and row, as an error names them, of a row of the whole table."""

@@ -153,7 +153,7 @@ class CaseSample:
             joined_cases(self.parts),
             not_numbers=self.not_numbers,
             metadata=table.metadata,
-            source=table.on_command_line,
+            source=table.as_given.on_command_line,
             rows_in_table=table.num_rows,
         )
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
-from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import without_numbers
 from rcdiag.errors import RcdiagError, did_you_mean, setting
 from rcdiag.results import ScoreResult
@@ -17,7 +15,7 @@ from rcdiag.statistics.merging import merge
 from rcdiag.table.schema import LOG_PROBS
 from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
-from rcdiag.usecases.diagnosed import diagnosis_of_table, sample_in_pass
+from rcdiag.usecases.diagnosed import diagnosis_of_table, sample_in_pass, with_findings
 from rcdiag.usecases.passes import Walk, no_tokens, token_batches
 from rcdiag.usecases.provenance import provenance
 
@@ -135,13 +133,8 @@ def refuse_one(table: Table, source: str, command: str, named: Sequence[str | No
         )
 
 
-def score_of_one(
-    dump: Table, policy: str, *, seed: int = 0, origin: Table | None = None
-) -> ScoreResult:
-    """Count the tokens of a table with one policy, and diagnose it.
-
-    `origin` is the table that the user gave, where `dump` is made of it.
-    """
+def score_of_one(dump: Table, policy: str, *, seed: int = 0) -> ScoreResult:
+    """Count the tokens of a table with one policy, and diagnose it."""
     sample = sample_in_pass(dump, (policy,))
     parts: list[tuple[NonFinite, RowCount]] = []
     clusters = np.empty(0, np.uint64)
@@ -155,7 +148,7 @@ def score_of_one(
     lacking = unobserved(dump, (policy,))
     values = without_numbers()
     result = ScoreResult(
-        provenance=provenance(origin or dump, seed),
+        provenance=provenance(dump, seed),
         behavior=policy,
         target="",
         num_sequences=count.sequences,
@@ -165,13 +158,6 @@ def score_of_one(
         scoring={policy: about[policy]} if policy in about else {},
         mismatch=values,
         rows_left_out=count.left_out,
-        diagnosis=diagnosis_of_table(dump, origin, sample),
+        diagnosis=diagnosis_of_table(dump, sample),
     )
-    given = CheckInput(
-        result=result,
-        non_finite=non_finite,
-        unobserved=lacking,
-        values=values,
-        table=origin or dump,
-    )
-    return replace(result, findings=findings(given))
+    return with_findings(result, dump, non_finite=non_finite, unobserved=lacking, values=values)

@@ -12,7 +12,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.next_experiment import next_after_experiments
 from rcdiag.results import Diagnosis
 from rcdiag.results.base import MetricValue
@@ -20,6 +19,7 @@ from rcdiag.results.diagnose import DiagnoseResult, ExperimentResult, WeightsOfR
 from rcdiag.table.table import Table
 from rcdiag.usecases.case_of_table import read_case
 from rcdiag.usecases.checkpoints import Model, steps_of_model
+from rcdiag.usecases.diagnosed import with_findings
 from rcdiag.usecases.progress import Progress
 from rcdiag.usecases.provenance import provenance
 
@@ -82,8 +82,7 @@ def diagnose(
         duration=time.monotonic() - began,
         diagnosis=diagnosis,
     )
-    given = CheckInput(result=result, table=table)
-    return replace(result, findings=findings(given))
+    return with_findings(result, table)
 
 
 def _with_next_steps(

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.judge import diagnose
-from rcdiag.results import Diagnosis
+from rcdiag.results import Diagnosis, Result
 from rcdiag.statistics.extremes import RowCount
 from rcdiag.table.table import Table
 from rcdiag.usecases.case_of_table import CaseSample, pair_of_table, read_case
 
+R = TypeVar("R", bound=Result)
 
-def diagnosis_of_table(
-    table: Table, origin: Table | None = None, sample: CaseSample | None = None
-) -> Diagnosis:
+
+def diagnosis_of_table(table: Table, sample: CaseSample | None = None) -> Diagnosis:
     """Judge sampler and trainer of a table, whatever pair a command compares.
 
-    `origin` is the table that the user gave, where `table` is its scored copy: commands to copy
-    name it. `sample` holds rows of the table, where a pass has drawn them; else it is read.
+    `sample` holds rows of the table, where a pass has drawn them; else it is read.
     """
     pair = pair_of_table(table)
-    case = read_case(table, *pair) if sample is None else sample.case(table)
-    return diagnose(replace(case, source=(origin or table).on_command_line))
+    return diagnose(read_case(table, *pair) if sample is None else sample.case(table))
 
 
 def sample_in_pass(table: Table, policies: Sequence[str]) -> CaseSample | None:
@@ -33,6 +33,12 @@ def sample_in_pass(table: Table, policies: Sequence[str]) -> CaseSample | None:
     """
     sample = CaseSample.of(table, *pair_of_table(table))
     return sample if set(sample.policies) == set(policies) else None
+
+
+def with_findings(result: R, dump: Table, **known: Any) -> R:
+    """Return a result of a table with what the checks find; `known` are fields of `CheckInput`."""
+    given = CheckInput(result=result, table=dump.as_given, **known)
+    return replace(result, findings=findings(given))
 
 
 def recorded_constants(count: RowCount, table: Table) -> set[str]:

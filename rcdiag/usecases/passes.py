@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from rcdiag.errors import RcdiagError
 from rcdiag.runners import Runner
+from rcdiag.statistics.merging import merged
 from rcdiag.statistics.quantiles import VALUES_HELD, in_short
 from rcdiag.table.stream import read_trajectories
 from rcdiag.table.survey import unobserved
@@ -62,6 +63,10 @@ class Walk(Struct, Generic[S], frozen=True, kw_only=True):
         """
         return in_short(state)
 
+    def merged(self, parts: Iterator[S]) -> S | None:
+        """Merge the states of parts as they come, in the order of the rows; None of none."""
+        return merged(parts)
+
 
 class FileMark(NamedTuple):
     """Size and time of change of a file, by which another file under the same path is noticed."""
@@ -70,31 +75,33 @@ class FileMark(NamedTuple):
     changed: int  # nanoseconds
 
 
-def states(
-    dump: Table,
-    walk: Walk[S],
-    runner: Runner | None = None,
-    sample: CaseSample | None = None,
-    origin: Table | None = None,
-) -> Generator[S]:
-    """Yield the state of every part of a table that holds something, in the order of the rows.
+def read_table(
+    dump: Table, walk: Walk[S], runner: Runner | None = None, sample: CaseSample | None = None
+) -> S | None:
+    """Read a table in one pass, and return the state of all its rows; None if it holds nothing.
 
     The same table, options and number of workers make the same parts and so the same bits; with
     other numbers of workers sums differ in their last digits, where row groups are cut.
-    Beside it the rows for the diagnosis are drawn into `sample`, and the table that the user gave,
-    `origin` or `dump`, is fingerprinted.
-
-    Who does not take all states closes the generator, which ends the workers.
+    Beside it the rows for the diagnosis are drawn into `sample`, and the table that the user gave
+    is fingerprinted.
 
     Raises:
         RcdiagError: a row that cannot be read, with its file and number; a worker was killed.
     """
+    with closing(_states(dump, walk, runner, sample)) as parts:  # ends the workers
+        return walk.merged(parts)
+
+
+def _states(
+    dump: Table, walk: Walk[S], runner: Runner | None, sample: CaseSample | None
+) -> Generator[S]:
+    """Yield the state of every part of a table that holds something, in the order of the rows."""
     dump.require(*(f"{policy}_log_probs" for policy in walk.policies))
     workers = 0 if runner is None else runner.workers(dump.response_tokens)
     parts = parts_of(dump, walk.tokens_of_part, workers)
     begun = None if sample is None else sample.of_part()
     # As a daemon, so that Ctrl-C does not wait for it. What it raises, `provenance` raises again.
-    beside = threading.Thread(target=_fingerprint, args=(origin or dump,), daemon=True)
+    beside = threading.Thread(target=_fingerprint, args=(dump.as_given,), daemon=True)
     beside.start()
     marks = {file: _mark(file) for file in dump.parquets if isinstance(file, Path)}
     function: Callable[[RowRange], tuple[S | None, CaseSample | None]]

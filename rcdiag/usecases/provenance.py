@@ -27,21 +27,23 @@ IS_COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
 def provenance(dump: Table, seed: int, device: str | None = None) -> dict[str, Any]:
-    """Command line, versions, machine, table, fingerprint, seed, time; of drawn rows how many.
+    """Command line, versions, machine, the table as given, fingerprint, seed, time.
 
-    `columns_read_as` maps rcdiag's names to those in the files, where columns have others there.
-    `device` is where a model ran; by default the processor.
+    `columns_read_as` maps rcdiag's names to those in the files, where columns have others there,
+    `rows_drawn` says how many rows were drawn, where they were. `device` is where a model ran; by
+    default the processor.
     """
-    source = dump.drawn_from or dump
+    given = dump.as_given
+    source = given.drawn_from or given
     names = {**source.naming.taken, **source.renames}
-    drawn = {} if dump.drawn_from is None else {"rows_drawn": dump.num_rows}
+    drawn = {} if given.drawn_from is None else {"rows_drawn": given.num_rows}
     return {
         **_of_run(device),
         "dump": [file.name for file in source.sources],
         "rows": source.num_rows,
         **drawn,
         **({"columns_read_as": names} if names else {}),
-        "fingerprint": dump.fingerprint,
+        "fingerprint": given.fingerprint,
         "seed": seed,
         "time": _now(),
     }

@@ -26,7 +26,7 @@ from rcdiag.results import (
     TokenAlternatives,
     TokenWeights,
 )
-from rcdiag.statistics.extremes import WorstSequence, shown_log_probs, shown_log_ratios
+from rcdiag.statistics.extremes import sequence_of
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.table.parts import score_columns
 from rcdiag.table.stream import columns_needed, decode, with_log_probs
@@ -150,11 +150,7 @@ def _read(
             ],
         )
         read[row] = replace(
-            WorstSequence.of(pair, place[row], whole[row].stop).shown(),
-            positions=positions.tolist(),
-            token_ids=pair.tokens.token_id[kept].tolist(),
-            log_ratio=shown_log_ratios(ratio),
-            behavior_log_probs=shown_log_probs(pair.tokens.log_probs[behavior][kept]),
+            sequence_of(pair, place[row], whole[row].stop, shown[row]),
             gaps=gaps(pair.log_ratio[whole[row]], shown[row]) or None,
             context=context,
         )

@@ -6,16 +6,15 @@ One pass over the table; the states of its parts merge into that of the whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rcdiag.corrections.sequences import Questions
-from rcdiag.diagnosis.checks import CheckInput, findings
+from rcdiag.corrections.sequences import Questions, Sequences
 from rcdiag.diagnosis.guides import judged, with_premises, without_numbers
 from rcdiag.results import (
+    CorrectionResult,
     Diagnosis,
     MetricValue,
     ScoreResult,
@@ -44,8 +43,13 @@ from rcdiag.usecases.corrected import (
     asked_by,
     correction_results,
 )
-from rcdiag.usecases.diagnosed import diagnosis_of_table, recorded_constants, sample_in_pass
-from rcdiag.usecases.passes import Walk, no_tokens, states
+from rcdiag.usecases.diagnosed import (
+    diagnosis_of_table,
+    recorded_constants,
+    sample_in_pass,
+    with_findings,
+)
+from rcdiag.usecases.passes import Walk, no_tokens, read_table
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.reading import Decode, SequenceReader, decoded_examples
 from rcdiag.usecases.routing import routing_of
@@ -64,7 +68,6 @@ def score(
     behavior: str = "rollout",
     target: str = "old",
     seed: int = 0,
-    origin: Table | None = None,
     decode: Decode | None = None,
     text: bool = True,
     plan: Plan | None = None,
@@ -78,18 +81,17 @@ def score(
     `pair_reason` says why it is these two, where the user named none. `log` is the trainer's own,
     which is set beside what the plan computes. `sequences` are numbers of rows that the result is
     to hold whole; with None it holds none for readers, and the table is read once. `runner` says
-    where the pass over the table is done: in this process without one.
-    `origin` is the table that the user gave, where `dump` is its scored copy. With `decode` the
-    result holds the text of the tokens that it names; without it, and with `text`, the worst
-    sequences have the text that columns of the table hold.
+    where the pass over the table is done: in this process without one. With `decode` the result
+    holds the text of the tokens that it names; without it, and with `text`, the worst sequences
+    have the text that columns of the table hold.
     """
     check_rows_fit(dump)
-    asked = rows_named(origin or dump, sequences or ())
+    asked = rows_named(dump.as_given, sequences or ())
     plan = None if plan is None else answerable(plan, dump)
     sample = sample_in_pass(dump, (behavior, target))
-    reading = _read(dump, behavior, target, plan, runner, sample, origin)
-    diagnosis = diagnosis_of_table(dump, origin, sample)
-    about = provenance(origin or dump, seed)
+    reading = _read(dump, behavior, target, plan, runner, sample)
+    diagnosis = diagnosis_of_table(dump, sample)
+    about = provenance(dump, seed)
     result = replace(
         _result(dump, behavior, target, reading, plan, diagnosis, about),
         pair_reason=pair_reason,
@@ -106,45 +108,42 @@ def score(
             decode_ids=decode if text else None,
             text=text,
         )
-        result = _with_sequences(result, reader, origin or dump, asked, seed)
-    if origin is not None and origin.drawn_from is not None:
-        result = _with_numbers_of(result, origin)
+        result = _with_sequences(result, reader, dump.as_given, asked, seed)
+    if dump.as_given.drawn_from is not None:
+        result = _with_numbers_of(result, dump.as_given)
     if log is not None and plan is not None:
         from rcdiag.usecases.logged.run import compared  # loads what logs are compared with
 
         result = replace(result, logged=compared(log, result, dump, plan))
-    given = CheckInput(
-        result=result,
+    return with_findings(
+        result,
+        dump,
         non_finite=reading.non_finite,
         unobserved=unobserved(dump, (behavior, target)),
         values=result.mismatch,
         plan=plan,
-        table=origin or dump,
     )
-    return replace(result, findings=findings(given))
 
 
 def _result(
     dump: Table,
     behavior: str,
     target: str,
-    reading: TableReading,
+    reading: RowsState,
     plan: Plan | None,
     diagnosis: Diagnosis,
     about: dict[str, Any],
 ) -> ScoreResult:
     """Return the numbers of one pass; `about` is their provenance."""
     state = reading.state
+    assert state is not None
     recorded = dump.metadata.get("policies", {})
     rounding = rounding_of(recorded, behavior, target)
     suite = Suite(merge(list(state.by_step().values())), rounding)
     count = merge(list(reading.sizes.values()))
     constant = recorded_constants(count, dump)
     values = with_premises(_values(suite, count, constant), diagnosis)
-    corrections = {}
-    if plan is not None and reading.rows is not None:  # the whole table as one batch
-        whole = reading.rows.whole
-        corrections = correction_results(plan, whole, _k_hats(values), _k3_level(values))
+    whole = None if reading.rows is None else reading.rows.whole  # the table as one batch
     profiles = {**finished(state.profiles), **state.categories.finished()}
     without_log_probs = unobserved(dump, (behavior, target)).rows
     return ScoreResult(
@@ -157,7 +156,7 @@ def _result(
         num_clusters=len(suite.state.tokens),
         scoring={name: one for name, one in recorded.items() if name in (behavior, target)},
         mismatch=values,
-        corrections=corrections,
+        corrections=_corrections(plan, whole, values),
         steps=_by_step(reading, plan, diagnosis, constant, rounding),
         findings=[],
         figures=_figures(state, suite),
@@ -169,15 +168,6 @@ def _result(
         rows_left_out=count.left_out,
         diagnosis=diagnosis,
     )
-
-
-class TableReading(Struct, frozen=True):
-    """The state of a whole table after one pass."""
-
-    state: PairState  # of the rows that hold numbers alone; of all rows where there is none
-    rows: CorrectionRows | None  # of all rows
-    non_finite: NonFinite
-    sizes: Mapping[Step, RowCount]  # ascending
 
 
 def _values(suite: Suite | None, count: RowCount, constant: set[str]) -> dict[str, MetricValue]:
@@ -231,9 +221,11 @@ def _read(
     plan: Plan | None,
     runner: Runner | None,
     sample: CaseSample | None,
-    origin: Table | None,
-) -> TableReading:
-    """Read the table in one pass, and once more where no row holds numbers alone."""
+) -> RowsState:
+    """Read the table in one pass, and once more where no row holds numbers alone.
+
+    The `state` is that of all rows then.
+    """
     asked = Questions() if plan is None else asked_by(plan)
     walk = PairWalk(
         policies=(behavior, target),
@@ -242,22 +234,15 @@ def _read(
         masked=bool(asked.of_masked),
         origin=True,
     )
-    with closing(states(dump, walk, runner, sample, origin)) as parts:
-        read = merged(parts)
+    read = read_table(dump, walk, runner, sample)
     if read is None or not read.sizes:
         raise no_tokens(dump, (behavior, target))
-    state = read.state
-    if state is None:
-        again = PairWalk(policies=(behavior, target), every_row=True)
-        with closing(states(dump, again, runner)) as parts:
-            every = merged(parts)
+    if read.state is None:
+        every_row = PairWalk(policies=(behavior, target), every_row=True)
+        every = read_table(dump, every_row, runner)
         assert every is not None
-        state = every.state
-    assert state is not None
-    order = sorted(read.sizes, key=lambda step: -1 if step is None else step)
-    return TableReading(
-        state, read.rows, read.non_finite, {step: read.sizes[step] for step in order}
-    )
+        return replace(read, state=every.state)
+    return read
 
 
 def _with_sequences(
@@ -319,39 +304,38 @@ def _figures(state: PairState, suite: Suite) -> dict[str, Any]:
     }
 
 
-def _k3_level(values: dict[str, MetricValue]) -> str | None:
-    return values["k3_kl"].level if "k3_kl" in values else None
-
-
-def _k_hats(values: dict[str, MetricValue]) -> dict[str, float | None]:
-    return {"token": values["khat_token"].value, "sequence": values["khat_seq"].value}
+def _corrections(
+    plan: Plan | None, rows: Sequences | None, values: dict[str, MetricValue]
+) -> dict[str, CorrectionResult]:
+    """Apply the plan, if there is one, to a batch of rows whose mismatch has these values."""
+    if plan is None or rows is None:
+        return {}
+    k_hats = {"token": values["khat_token"].value, "sequence": values["khat_seq"].value}
+    return correction_results(plan, rows, k_hats, values["k3_kl"].level)
 
 
 def _by_step(
-    reading: TableReading,
+    reading: RowsState,
     plan: Plan | None,
     diagnosis: Diagnosis,
     constant: set[str],
     rounding: RoundingNoise,
 ) -> dict[str, StepResult]:
     """Give the numbers of every training step, a batch of the trainer; none of a single step."""
-    if len(reading.sizes) < 2:
+    if len(reading.sizes) < 2 or reading.state is None:
         return {}
-    states = reading.state.by_step()
+    states = reading.state.suites
     results = {}
-    for step, size in reading.sizes.items():
-        state = states.get(step)
+    for step in sorted(reading.sizes, key=lambda step: -1 if step is None else step):
+        size, state = reading.sizes[step], states.get(step)
         numbers = _values(None if state is None else Suite(state, rounding), size, constant)
         values = with_premises(numbers, diagnosis)
-        corrected = {}
-        if plan is not None and reading.rows is not None:
-            of_step = reading.rows.steps[step]
-            corrected = correction_results(plan, of_step, _k_hats(values), _k3_level(values))
+        rows = None if reading.rows is None else reading.rows.steps[step]
         results[str(step)] = StepResult(
             num_sequences=size.sequences,
             num_tokens=size.tokens,
             mismatch=values,
-            corrections=corrected,
+            corrections=_corrections(plan, rows, values),
             rows_left_out=size.left_out,
         )
     return results

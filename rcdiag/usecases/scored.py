@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -177,7 +178,7 @@ def scored_table(
             progress.say(f"wrote {output}")
         elif output is not None:
             progress.wrote(output.path)
-        yield open_table(plan.output)
+        yield dataclasses.replace(open_table(plan.output), made_from=table.as_given)
     except RcdiagError as error:
         # A failed engine's log must stay where the error says it is.
         points_there = scratch is not None and str(scratch) in error.hint

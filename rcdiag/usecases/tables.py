@@ -245,11 +245,11 @@ def joined_tables(
     format: str | None = None,
     given: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
-) -> Iterator[tuple[Table, Table, JoinReport | None]]:
+) -> Iterator[tuple[Table, JoinReport | None]]:
     """Open one table, or several joined on `sample_id` in a folder that lasts as long as the block.
 
-    Gives the table to compute from, the table that provenance names (all files that were given),
-    and the report of the join, None for one table.
+    Gives the table, made from one of all files that were given, and the report of the join; None
+    for one table.
     """
     check_remote([str(source) for source in sources if isinstance(source, (str, Path))], format)
     tables = [
@@ -259,7 +259,7 @@ def joined_tables(
     if not tables:
         raise RcdiagError("no table to open", hint="give at least one parquet file")
     if len(tables) == 1:
-        yield tables[0], tables[0], None
+        yield tables[0], None
         return
     with tempfile.TemporaryDirectory(prefix="rcdiag-") as folder:
         path = Path(folder) / "joined.parquet"
@@ -267,7 +267,7 @@ def joined_tables(
 
         joined, report = join_tables(tables, _short_names(tables, sources), path)
         files = tuple(file for table in tables for file in table.files)
-        yield joined, replace(tables[0], files=files), report
+        yield replace(joined, made_from=replace(tables[0], files=files)), report
 
 
 def _short_names(tables: Sequence[Table], sources: Sequence[Source]) -> list[str]:

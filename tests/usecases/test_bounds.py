@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec.structs import astuple
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
@@ -75,10 +76,13 @@ def test_long_rows_that_stand_together_are_walked_apart(tmp_path, monkeypatch, p
 @pytest.mark.parametrize("length", [1, 20])
 def test_a_pass_keeps_about_a_kilobyte_of_a_sequence(tmp_path, plan, length):
     path = stored(tmp_path, rows=ROWS, length=length)
-    reading = _read(open_table(path), "rollout", "old", plan, None, None, None)
+    reading = _read(open_table(path), "rollout", "old", plan, None, None)
     assert reading.rows is not None
+    assert reading.state is not None
     (rows,), (suite,) = reading.rows.steps.values(), reading.state.suites.values()
     own = [rows.lengths, rows.cluster, rows.reward]
-    columns = [*own, *rows.columns.values(), *suite.table.columns.values()]
+    table = suite.table
+    columns = [*own, *rows.columns.values(), table.lengths, table.cluster]
+    columns += [*table.sums.values(), *astuple(table.ratio_sums)]
     assert len(rows) == ROWS
     assert sum(column.nbytes for column in columns) < 1_250 * ROWS

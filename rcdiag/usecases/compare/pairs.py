@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from itertools import combinations, permutations
 
 import numpy as np
@@ -24,7 +23,7 @@ from rcdiag.statistics.weighted import WeightedState
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
 from rcdiag.usecases.case_of_table import CaseSample
-from rcdiag.usecases.passes import Walk, no_tokens, states
+from rcdiag.usecases.passes import Walk, no_tokens, read_table
 
 Pair = tuple[str, str]
 
@@ -110,7 +109,6 @@ def read_comparison(
     sampler: str,
     runner: Runner | None,
     sample: CaseSample | None,
-    origin: Table | None,
 ) -> tuple[Comparison, NonFinite, RowCount]:
     """Read the table in one pass; rows with log-probs that are no numbers are counted.
 
@@ -118,11 +116,9 @@ def read_comparison(
     one broken policy does not hide the others.
     """
     walk = ComparingWalk(policies=policies, sampler=sampler)
-    with closing(states(dump, walk, runner, sample, origin)) as parts:
-        read = merged(parts)
+    read = read_table(dump, walk, runner, sample)
     if read is not None and read.count.too_few:
-        with closing(states(dump, replace(walk, every_row=True), runner)) as parts:
-            read = merged(parts)
+        read = read_table(dump, replace(walk, every_row=True), runner)
     if read is None or read.comparison is None:
         raise no_tokens(dump, policies)
     return read.comparison, read.non_finite, read.count

@@ -9,7 +9,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.behavior_means import BehaviorMeans, behavior_means, judged_pair
-from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import with_premises, without_numbers
 from rcdiag.diagnosis.triangulation import at_floor, noise_floor, triangulate
 from rcdiag.results import (
@@ -40,7 +39,12 @@ from rcdiag.usecases.compare.ladder import (
     role,
 )
 from rcdiag.usecases.compare.pairs import Comparison, Pair, read_comparison
-from rcdiag.usecases.diagnosed import diagnosis_of_table, recorded_constants, sample_in_pass
+from rcdiag.usecases.diagnosed import (
+    diagnosis_of_table,
+    recorded_constants,
+    sample_in_pass,
+    with_findings,
+)
 from rcdiag.usecases.provenance import provenance
 
 NOTHING = MetricValue(value=None)
@@ -53,7 +57,6 @@ def compare(
     behavior: str | None = None,
     target: str | None = None,
     seed: int = 0,
-    origin: Table | None = None,
     joined: JoinReport | None = None,
     runner: Runner | None = None,
 ) -> CompareResult:
@@ -61,30 +64,27 @@ def compare(
 
     The sampler is `behavior` (`rollout` where there is one), the trainer `target` (`old`).
     `policies` is their order from the sampler to the trainer; without it all are taken, in the
-    order of engine and precision. `origin` is the table that the user gave, where `dump` is made
-    of it; `joined` says how, if of several. `runner` says where the pass over the table is done:
-    in this process without one.
+    order of engine and precision. `joined` says how `dump` was made, if of several tables. `runner`
+    says where the pass over the table is done: in this process without one.
     """
     about = dump.metadata.get("policies", {})
-    where = (origin or dump).name
+    where = dump.as_given.name
     choose(dump.policies, [name for name in (behavior, target) if name], where, least=1)
     behavior, target = behavior or "rollout", target or "old"
     order, repeats = _order_and_repeats(dump, policies, behavior, target, where)
     compared = (*order, *repeats)
     sample = sample_in_pass(dump, compared)
-    comparison, non_finite, count = read_comparison(
-        dump, compared, behavior, runner, sample, origin
-    )
+    comparison, non_finite, count = read_comparison(dump, compared, behavior, runner, sample)
     moments = comparison.moments
     lacking = unobserved(dump, compared)
     broken = recorded_constants(count, dump)
     broken |= set(non_finite.tokens) if count.too_few else set()
     means, numbers = _judged_pairs(comparison, behavior, broken, about)
-    diagnosis = diagnosis_of_table(dump, origin, sample)
+    diagnosis = diagnosis_of_table(dump, sample)
     values = {pair: with_premises(metrics, diagnosis) for pair, metrics in numbers.items()}
     floor = _noise_floor(moments, about, repeats, values)
     result = CompareResult(
-        provenance=provenance(origin or dump, seed),
+        provenance=provenance(dump, seed),
         policies=_summaries(moments, about, behavior),
         num_sequences=count.sequences,
         num_tokens=count.tokens,
@@ -102,14 +102,8 @@ def compare(
     )
     nearest = [name for name, policy in result.policies.items() if policy.may_be_nearest]
     result = replace(result, nearest_policies=nearest)
-    given = CheckInput(
-        result=result,
-        non_finite=non_finite,
-        unobserved=lacking,
-        values=_touched(values.values()),
-        table=origin or dump,
-    )
-    return replace(result, findings=findings(given))
+    touched = _touched(values.values())
+    return with_findings(result, dump, non_finite=non_finite, unobserved=lacking, values=touched)
 
 
 def _order_and_repeats(

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
-from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.results import Factor, PresetReplay, ReplayResult
 from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
-from rcdiag.usecases.diagnosed import diagnosis_of_table
+from rcdiag.usecases.diagnosed import diagnosis_of_table, with_findings
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.replay.factors import factors
 from rcdiag.usecases.replay.paired import PresetNumbers, of_loss, paired_differences
@@ -75,11 +73,7 @@ def replay_result(
         **fields,
     )
     read = [fields.get(role, "") for role in ("rollout", "old", "current")]
-    given = CheckInput(
-        result=result,
-        non_finite=batch.non_finite,
-        unobserved=unobserved(dump, [name for name in read if name in dump.policies]),
-        plan=update.plan,
-        table=dump,
+    lacking = unobserved(dump, [name for name in read if name in dump.policies])
+    return with_findings(
+        result, dump, non_finite=batch.non_finite, unobserved=lacking, plan=update.plan
     )
-    return replace(result, findings=findings(given))

@@ -6,20 +6,15 @@ One pass over the table; thresholds are declared before it, so shards add up.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.guides import judged, with_premises
 from rcdiag.results import SweepResult
 from rcdiag.results.forecast import Forecast
 from rcdiag.results.sweep import SweepFamily, SweepRow
 from rcdiag.runners import Runner
-from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.forecast import forecast
-from rcdiag.statistics.merging import merge
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.quantiles import in_short
 from rcdiag.statistics.rounding import rounding_of
@@ -29,9 +24,8 @@ from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
 from rcdiag.trainers import DEFAULT, find_trainer
-from rcdiag.usecases.case_of_table import CaseSample
-from rcdiag.usecases.diagnosed import diagnosis_of_table, sample_in_pass
-from rcdiag.usecases.passes import Walk, no_tokens, states
+from rcdiag.usecases.diagnosed import diagnosis_of_table, sample_in_pass, with_findings
+from rcdiag.usecases.passes import Walk, no_tokens, read_table
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.sweep.candidates import candidates_with
 from rcdiag.usecases.sweep.configuration import (
@@ -70,15 +64,17 @@ def sweep(
     """
     name = find_trainer(trainer).name
     plan = plan_of_table(dump, thresholds, candidates_with(own))
-    sample = sample_in_pass(dump, (behavior, target))
-    walk = SweepWalk(policies=(behavior, target), plan=plan)
-    state, non_finite = _read(dump, walk, runner, sample)
+    pair = (behavior, target)
+    sample = sample_in_pass(dump, pair)
+    state = read_table(dump, SweepWalk(policies=pair, plan=plan), runner, sample)
+    if state is None or state.suite is None:
+        raise no_tokens(dump, pair)
     whole = state.suite
     rows = {family: sweep_rows(state, family) for family in plan.grids}
-    diagnosis = diagnosis_of_table(dump, sample=sample)
+    diagnosis = diagnosis_of_table(dump, sample)
     rounding = rounding_of(dump.metadata.get("policies", {}), behavior, target)
     values = with_premises(judged(Suite(whole, rounding)), diagnosis)
-    bad_tokens = sum(non_finite.tokens.values())
+    bad_tokens = sum(state.non_finite.tokens.values())
     advice = recommend(SweepEvidence(state, rows, values, bad_tokens, diagnosis))
     quartiles = length_quartiles(state)
     advice = replace(
@@ -101,14 +97,10 @@ def sweep(
         forecast=_forecast(whole.table),
         diagnosis=diagnosis,
     )
-    given = CheckInput(
-        result=result,
-        non_finite=non_finite,
-        unobserved=unobserved(dump, (behavior, target)),
-        values=values,
-        table=dump,
+    lacking = unobserved(dump, pair)
+    return with_findings(
+        result, dump, non_finite=state.non_finite, unobserved=lacking, values=values
     )
-    return replace(result, findings=findings(given))
 
 
 def _families(plan: SweepPlan, rows: Mapping[str, list[SweepRow]]) -> dict[str, SweepFamily]:
@@ -126,14 +118,7 @@ def _families(plan: SweepPlan, rows: Mapping[str, list[SweepRow]]) -> dict[str, 
     }
 
 
-class RowsState(Struct, frozen=True):
-    """The state of the rows of one part of a table."""
-
-    non_finite: NonFinite
-    state: SweepState | None  # None where no row has a sampled token
-
-
-class SweepWalk(Walk[RowsState], frozen=True, kw_only=True):
+class SweepWalk(Walk[SweepState], frozen=True, kw_only=True):
     """The pass that tries every setting of a plan on a pair of policies."""
 
     plan: SweepPlan
@@ -143,43 +128,25 @@ class SweepWalk(Walk[RowsState], frozen=True, kw_only=True):
         settings = sum(map(len, self.plan.grids.values()))
         return max(super().tokens_of_part, TOKENS_OF_SETTING * settings)
 
-    def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
+    def state_of(self, batches: Iterator[TokenBatch]) -> SweepState:
         """Return the state of the batches of one part."""
-        state: SweepState | None = None
-        bad: list[NonFinite] = []
+        state = SweepState(self.plan)
         for batch in batches:
-            bad.append(NonFinite.of(batch))
-            if len(batch.lengths):
-                pair = PolicyPair(batch, *self.policies)
-                if state is None:
-                    state = SweepState.of(pair, self.plan)
-                else:
-                    state.take(pair)
-        return RowsState(merge(bad), state) if bad else None
-
-    def in_short(self, state: RowsState) -> RowsState:
-        """Return the state of a part with counts in place of values."""
-        if state.state is not None:
-            state.state.suite = in_short(state.state.suite)
+            state.take(PolicyPair(batch, *self.policies))
         return state
 
+    def in_short(self, state: SweepState) -> SweepState:
+        """Return the state of a part with counts in place of values."""
+        state.suite = in_short(state.suite)
+        return state
 
-def _read(
-    dump: Table, walk: SweepWalk, runner: Runner | None, sample: CaseSample | None
-) -> tuple[SweepState, NonFinite]:
-    """Read the table in one pass."""
-    state: SweepState | None = None
-    bad: list[NonFinite] = []
-    with closing(states(dump, walk, runner, sample)) as parts:
+    def merged(self, parts: Iterator[SweepState]) -> SweepState | None:
+        """Add up the states of parts in place: with many thresholds a copy is large."""
+        whole = next(parts, None)
         for part in parts:
-            bad.append(part.non_finite)
-            if state is None:
-                state = part.state
-            elif part.state is not None:
-                state.add(part.state)
-    if state is None:
-        raise no_tokens(dump, walk.policies)
-    return state, merge(bad)
+            assert whole is not None
+            whole.add(part)
+        return whole
 
 
 def _forecast(table: SequenceTable) -> Forecast:

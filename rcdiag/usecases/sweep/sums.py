@@ -18,6 +18,7 @@ from rcdiag.corrections.apply import apply, log_ratio
 from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.quantities import true_ratio, unsafe
 from rcdiag.statistics.clusters import Keys, added_by_index, summing_matrix
+from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.merging import merge, merge_by_key, take_in
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import UpperTail
@@ -119,9 +120,10 @@ class Groups(Struct, frozen=True):
 class SweepState:
     """The sums of some rows under every setting of a sweep, and their mismatch suite."""
 
-    def __init__(self, plan: SweepPlan, suite: SuiteState) -> None:
+    def __init__(self, plan: SweepPlan) -> None:
         self.plan = plan
-        self.suite = suite
+        self.suite: SuiteState | None = None  # None where no row has a sampled token
+        self.non_finite = NonFinite()
         self.clusters: Keys = np.empty(0, np.uint64)  # [clusters] in order of appearance
         self.folded = False  # `clusters` are their numbers modulo MAX_CLUSTERS
         # (family or candidate, quantity) -> sums [rows, bins, columns]; "": of no setting.
@@ -135,17 +137,33 @@ class SweepState:
         # Candidate -> logs of weight times |advantage| of sequences.
         self.tails: dict[str, UpperTail] = {}
 
-    @classmethod
-    def of(cls, pair: PolicyPair, plan: SweepPlan) -> SweepState:
-        """Make the state of one batch, which is not empty."""
-        state = cls(plan, SuiteState.of(pair))
-        state._add_pair(pair)
-        return state
-
     def take(self, pair: PolicyPair) -> None:
-        """Take in the next batch, which is not empty, without a state of its own."""
-        self._add_pair(pair)
+        """Take in the next batch."""
+        self.non_finite = merge([self.non_finite, NonFinite.of(pair.tokens)])
+        if not len(pair.lengths):
+            return
         self.suite = merge([self.suite, SuiteState.of(pair)])
+        plan, step = self.plan, pair.tokens.step
+        corrections = {name: setting.correction for name, setting in plan.candidates.items()}
+
+        with np.errstate(all="ignore"):
+            rows = self._rows_of(plan.cluster_numbers(pair.tokens.cluster))
+            blocks = pair.blocks
+            cut = np.split(rows, np.cumsum([len(block.lengths) for block in blocks])[:-1])
+            for block, of_block in zip(blocks, cut, strict=True):
+                gradients = candidate_gradients(
+                    block, corrections, plan.baseline, plan.buckets, of_block
+                )
+                for (name, quantity), values in gradients.sums.items():
+                    table = self._table(name, quantity, 1, values.shape[1])
+                    table[gradients.clusters, 0] += values
+                self.tails = merge_by_key([self.tails, gradients.tails])
+            self.steps |= frozenset([None] if step is None else np.unique(step).tolist())
+            most = max(layout.columns.count for layout in plan.layouts.values())
+            start = 0
+            for chunk in chunks(pair, recorded_advantage(pair), max(1, CELLS // most)):
+                self._add_chunk(chunk, rows[start : start + len(chunk.rows)])
+                start += len(chunk.rows)
 
     def add(self, other: SweepState) -> None:
         """Take in the state of the next rows, in place: with many thresholds a copy is large."""
@@ -167,6 +185,7 @@ class SweepState:
             take_in(self.kept_groups, merge(other.kept_groups))
         self.steps = self.steps | other.steps
         self.suite = merge([self.suite, other.suite])
+        self.non_finite = merge([self.non_finite, other.non_finite])
         self.tails = merge_by_key([self.tails, other.tails])
 
     def __getitem__(self, name: tuple[str, str]) -> Array:
@@ -202,30 +221,6 @@ class SweepState:
         if family in groups:
             return groups[family].kept(settings)
         return np.repeat(groups[""].kept(1), settings)
-
-    def _add_pair(self, pair: PolicyPair) -> None:
-        """Take in all of a batch but its suite."""
-        plan, step = self.plan, pair.tokens.step
-        corrections = {name: setting.correction for name, setting in plan.candidates.items()}
-
-        with np.errstate(all="ignore"):
-            rows = self._rows_of(plan.cluster_numbers(pair.tokens.cluster))
-            blocks = pair.blocks
-            cut = np.split(rows, np.cumsum([len(block.lengths) for block in blocks])[:-1])
-            for block, of_block in zip(blocks, cut, strict=True):
-                gradients = candidate_gradients(
-                    block, corrections, plan.baseline, plan.buckets, of_block
-                )
-                for (name, quantity), values in gradients.sums.items():
-                    table = self._table(name, quantity, 1, values.shape[1])
-                    table[gradients.clusters, 0] += values
-                self.tails = merge_by_key([self.tails, gradients.tails])
-            self.steps |= frozenset([None] if step is None else np.unique(step).tolist())
-            most = max(layout.columns.count for layout in plan.layouts.values())
-            start = 0
-            for chunk in chunks(pair, recorded_advantage(pair), max(1, CELLS // most)):
-                self._add_chunk(chunk, rows[start : start + len(chunk.rows)])
-                start += len(chunk.rows)
 
     def _add_chunk(self, chunk: Chunk, clusters: Index) -> None:
         """Take in some sequences of a batch; `clusters` [sequences] are the rows of theirs."""

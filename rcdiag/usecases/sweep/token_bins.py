@@ -15,7 +15,6 @@ from rcdiag.corrections.apply import (
     log_ratio,
     ratio,
     statistic_of_rows,
-    token_bounds,
 )
 from rcdiag.corrections.arithmetic import SAFETY_BOUND, Tokens
 from rcdiag.corrections.correction import Rejection
@@ -124,7 +123,7 @@ class Chunk(Struct):
         """Sum over the tokens that the one rejection by token keeps."""
         (rejection,) = settings.rejections
         windows = BinWindows.between(settings.reject_lower[0], settings.reject_upper[0])
-        return self._inside(token_bounds(rejection)[0], windows, what)
+        return self._inside(rejection.of_each_token, windows, what)
 
     def _inside(self, name: str, windows: BinWindows, what: str) -> Array:
         """Sum over the tokens whose statistic is in each window, [sequences, windows]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,12 +26,14 @@ def pair_from(batch: Padded) -> PolicyPair:
     return pair_of(trajectories_of(batch), "rollout", "old")
 
 
-def added_up(states: Iterable[SweepState]) -> SweepState:
-    """The first of some states, which takes in the others."""
-    first, *others = states
-    for other in others:
-        first.add(other)
-    return first
+def added_up(pairs: Sequence[PolicyPair], plan: SweepPlan) -> SweepState:
+    """The state of the first batch, to which those of the others are added."""
+    states = [SweepState(plan) for _ in pairs]
+    for state, pair in zip(states, pairs, strict=True):
+        state.take(pair)
+    for other in states[1:]:
+        states[0].add(other)
+    return states[0]
 
 
 def state_of(
@@ -40,7 +42,7 @@ def state_of(
 ) -> SweepState:
     """The sum of the states of some batches."""
     plan = SweepPlan(grids, grouped=True)
-    return added_up(SweepState.of(pair, plan) for pair in pairs)
+    return added_up(pairs, plan)
 
 
 def rows_of_family(family: str, settings: list[Bounds], batch: Padded) -> list[SweepRow]:

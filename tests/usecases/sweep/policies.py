@@ -84,7 +84,7 @@ def state_of_candidates(pairs: Sequence[PolicyPair], baseline: Baseline | None) 
     recorded = any(pair.tokens.advantage is not None for pair in pairs)
     buckets = Buckets(by_frequency(np.concatenate([pair.tokens.token_id for pair in pairs])))
     plan = SweepPlan(grids, CANDIDATES, recorded=recorded, baseline=baseline, buckets=buckets)
-    return added_up(SweepState.of(pair, plan) for pair in pairs)
+    return added_up(pairs, plan)
 
 
 def baseline_of(pairs: Sequence[PolicyPair]) -> Baseline | None:
@@ -102,6 +102,7 @@ def row_of(state: SweepState, candidate: str) -> SweepRow:
 
 
 def advice_of(state: SweepState, bad_tokens: int = 0) -> Recommendation:
+    assert state.suite is not None
     values = mismatch(state.suite)
     return recommend(SweepEvidence(state, rows_of_all(state), values, bad_tokens))
 

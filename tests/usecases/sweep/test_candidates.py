@@ -14,10 +14,9 @@ from rcdiag.usecases.sweep.candidates import CANDIDATES, find_candidate
 from rcdiag.usecases.sweep.estimator_families import FAMILIES
 from rcdiag.usecases.sweep.plan import SweepPlan
 from rcdiag.usecases.sweep.sketched_gradients import Baseline, advantages
-from rcdiag.usecases.sweep.sums import SweepState
 from tests.builders import make_pair
 from tests.corrections.batches import batches, seeded
-from tests.usecases.sweep.builders import flat, pair_from
+from tests.usecases.sweep.builders import added_up, flat, pair_from
 from tests.usecases.sweep.policies import noisy, row_of, state_of_candidates
 
 EVERY = pytest.mark.parametrize("name", CANDIDATES)
@@ -94,10 +93,10 @@ def test_a_candidate_is_read_off_the_sums_of_its_family():
     candidates = {**CANDIDATES, "token_k3_0.3": find_candidate("token_k3_0.3")}
     grids = {"none": [{}], **{name: family.grid(20) for name, family in FAMILIES.items()}}
     grids["token_k3"] = [*grids["token_k3"], {"upper": 0.3}]
-    of_all = SweepState.of(pair, SweepPlan(grids, candidates, grouped=True))
+    of_all = added_up([pair], SweepPlan(grids, candidates, grouped=True))
     for name, one in candidates.items():
         plan = SweepPlan({one.family: [one.bounds]}, {name: one}, grouped=True)
-        alone = SweepState.of(pair, plan)
+        alone = added_up([pair], plan)
         expected = pytest.approx(flat(row_of(alone, name)), rel=1e-12, abs=1e-12, nan_ok=True)
         assert flat(row_of(of_all, name)) == expected, name
         family, at = of_all.plan.place(name)
