@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec import Struct
 
 from rcdiag.formats import plural
@@ -71,7 +69,7 @@ def answer(result: ReplayResult) -> str:
 class Alike(Struct, frozen=True):
     """Presets whose updates are the same."""
 
-    names: Sequence[str]
+    names: tuple[str, ...]
     preset: PresetReplay
 
     @property
@@ -87,15 +85,8 @@ def alike(result: ReplayResult) -> list[Alike]:
     """Return the presets in groups of the same update, no correction first, then by health."""
     groups: dict[tuple[object, ...], list[str]] = {}
     for name, preset in sorted(result.presets.items(), key=lambda item: item[1].mode != "naive"):
-        numbers = (preset.coefficients.norm, preset.coefficients.sum, preset.coefficients.abs_sum)
-        same = (
-            *(None if number is None else f"{number:.6g}" for number in numbers),
-            preset.kept_tokens,
-            preset.health.verdict,
-            preset.gradient is None or f"{preset.gradient.grad_norm:.6g}",
-        )
-        groups.setdefault(same, []).append(name)
-    every = [Alike(names, result.presets[names[0]]) for names in groups.values()]
+        groups.setdefault(_update(preset), []).append(name)
+    every = [Alike(tuple(names), result.presets[names[0]]) for names in groups.values()]
     # The update without a correction first, then by health, the safest first, then by tokens kept.
     return sorted(
         every,
@@ -105,6 +96,21 @@ def alike(result: ReplayResult) -> list[Alike]:
             -it.preset.kept_tokens,
         ),
     )
+
+
+def _update(preset: PresetReplay) -> tuple[object, ...]:
+    """Return the numbers by which updates are told apart; their last bits may differ by order.
+
+    The loss is none of them: of two losses with the same coefficients the step is the same.
+    """
+    pull, gradient, after = preset.coefficients, preset.gradient, preset.after_step
+    sizes = (
+        *(pull.norm, pull.sum, pull.abs_sum),
+        None if gradient is None else gradient.grad_norm,
+        None if after is None else after.kl_old_new.value,
+    )
+    same = (None if size is None else f"{size:.7g}" for size in sizes)
+    return (*same, preset.kept_tokens, preset.health.verdict)
 
 
 def pull_beside_none(result: ReplayResult, preset: PresetReplay) -> float | None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.formats import measured
@@ -31,19 +29,21 @@ from rcdiag.pages.blocks import (
 )
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.page_figures import figures_of
-from rcdiag.pages.replay.words import FACTORS, TAGS, answer, decided_by, divided, health_order
+from rcdiag.pages.replay.words import (
+    FACTORS,
+    TAGS,
+    Alike,
+    alike,
+    answer,
+    decided_by,
+    divided,
+    health_order,
+)
 from rcdiag.pages.tabs.corrections.treatments import NONE, recommended
 from rcdiag.results import MetricValue, PresetReplay, ReplayResult
 from rcdiag.results.replay import Factor
 
 NAIVE = "naive"  # the update without correction
-
-
-class SameUpdate(Struct, frozen=True):
-    """The update of one preset, or of several that are equal."""
-
-    names: tuple[str, ...]
-    preset: PresetReplay
 
 
 def tab(results: DumpResults) -> Tab | None:
@@ -64,30 +64,6 @@ def tab(results: DumpResults) -> Tab | None:
     )
 
 
-def grouped(result: ReplayResult) -> list[SameUpdate]:
-    """Return the updates, presets with the same coefficients and step once, in their order."""
-    groups: dict[tuple[Any, ...], SameUpdate] = {}
-    for name, preset in result.presets.items():
-        key = _key(preset)
-        known = groups.get(key)
-        groups[key] = (
-            SameUpdate((name,), preset)
-            if known is None
-            else SameUpdate((*known.names, name), known.preset)
-        )
-    return list(groups.values())
-
-
-def _key(preset: PresetReplay) -> tuple[Any, ...]:
-    """Return the numbers by which updates are distinguished."""
-    pull = preset.coefficients
-    after = preset.after_step
-    moved = None if after is None else after.kl_old_new.value
-    sizes = (preset.loss, pull.norm, pull.sum, pull.abs_sum, moved)
-    same = tuple(None if size is None else f"{size:.7g}" for size in sizes)
-    return (*same, preset.kept_tokens, preset.health.verdict)
-
-
 def reference(results: DumpResults) -> str:
     """Return the preset that the others are compared with: the recommended one, or no correction.
 
@@ -104,7 +80,7 @@ def _presets(result: ReplayResult, against: str) -> Section:
         "updates",
         "Presets",
         _columns(result, against),
-        sorted(grouped(result), key=lambda update: _order(update, against)),
+        sorted(alike(result), key=lambda update: _order(update, against)),
         lambda update: {
             "key": update.names[0],
             "names": update.names,
@@ -135,7 +111,7 @@ def _presets(result: ReplayResult, against: str) -> Section:
     return Section(title="What each preset would have done", blocks=blocks)
 
 
-def _order(update: SameUpdate, against: str) -> tuple[bool, int]:
+def _order(update: Alike, against: str) -> tuple[bool, int]:
     """Put the reference first, then the updates by their health, the safest first."""
     return (against not in update.names, health_order(update.preset.health))
 
@@ -145,30 +121,30 @@ def _columns(result: ReplayResult, against: str) -> list[ColumnOf]:
     held = result.presets.get(against)
     norm = None if held is None else held.coefficients.norm
 
-    def delta(update: SameUpdate, name: str, value: float | None) -> Cell:
+    def delta(update: Alike, name: str, value: float | None) -> Cell:
         return amount(value, note=_against(result, update, against, name))
 
-    def clipped(update: SameUpdate) -> Cell:
+    def clipped(update: Alike) -> Cell:
         return share(update.preset.metrics.get("actor/pg_clipfrac"))
 
-    def top(update: SameUpdate) -> Cell:
+    def top(update: Alike) -> Cell:
         shares = update.preset.shares
         return share(None if shares is None else shares.top_sequences)
 
-    def cosine(update: SameUpdate) -> Cell:
+    def cosine(update: Alike) -> Cell:
         gradient = update.preset.gradient
         return metric(None if gradient is None else gradient.cosine)
 
-    def step(update: SameUpdate) -> Cell:
+    def step(update: Alike) -> Cell:
         after = update.preset.after_step
         return amount(None if after is None else after.kl_old_new.value)
 
-    def away(update: SameUpdate) -> Cell:
+    def away(update: Alike) -> Cell:
         after = update.preset.after_step
         value = None if after is None else after.kl_rollout_new.value
         return delta(update, "kl_rollout_new", value)
 
-    def gradient_norm(update: SameUpdate) -> Cell:
+    def gradient_norm(update: Alike) -> Cell:
         gradient = update.preset.gradient
         return delta(update, "grad_norm", None if gradient is None else gradient.grad_norm)
 
@@ -187,7 +163,7 @@ def _columns(result: ReplayResult, against: str) -> list[ColumnOf]:
     ]
 
 
-def _names(update: SameUpdate) -> Cell:
+def _names(update: Alike) -> Cell:
     """Write the presets of a row, and where their names do not say it, their mode."""
     cell = equals(update.names)
     mode = update.preset.mode
@@ -196,12 +172,12 @@ def _names(update: SameUpdate) -> Cell:
     return replace(cell, note="; ".join(filter(None, (cell.note, f"mode {mode}"))))
 
 
-def _health(update: SameUpdate) -> Cell:
+def _health(update: Alike) -> Cell:
     health = update.preset.health
     return text(health.verdict, level=TAGS[health.verdict], note=decided_by(health))
 
 
-def _loss(cell: Cell, update: SameUpdate) -> Cell:
+def _loss(cell: Cell, update: Alike) -> Cell:
     """Write the loss, or why it is not defined."""
     return replace(cell, note=update.preset.undefined) if update.preset.undefined else cell
 
@@ -242,11 +218,11 @@ def _negative(value: MetricValue) -> MetricValue:
     return MetricValue(value=minus(value.value), low=minus(value.high), high=minus(value.low))
 
 
-def _against(result: ReplayResult, update: SameUpdate, against: str, number_name: str) -> str:
+def _against(result: ReplayResult, update: Alike, against: str, number_name: str) -> str:
     """Write a difference to the reference with its interval; empty for the reference itself."""
     if against in update.names:
         return ""
-    held = next((group.names for group in grouped(result) if against in group.names), ())
+    held = next((group.names for group in alike(result) if against in group.names), ())
     value = difference(result, update.names, held, number_name)
     if value is None or value.value is None:
         return ""

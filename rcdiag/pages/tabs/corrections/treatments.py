@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rcdiag.pages.merge import DumpResults
-from rcdiag.pages.sweep.words import as_good
+from rcdiag.pages.sweep.words import as_good, error
 from rcdiag.results import CorrectionResult, ScoreResult, SweepResult, SweepRow
 from rcdiag.results.sweep import Candidate
 
@@ -42,9 +42,7 @@ class Treatment(Struct, frozen=True, kw_only=True):
     @property
     def error(self) -> float | None:
         """Return the expected squared error of the gradient, in units of uncorrected noise."""
-        if self.candidate is None or self.candidate.gradient_noise is None:
-            return None
-        return (self.candidate.gradient_bias or 0.0) + self.candidate.gradient_noise
+        return None if self.candidate is None else error(self.candidate)
 
 
 def _digits(value: float | None) -> float | None:
