@@ -50,8 +50,9 @@ OF_MILES = foreign(
         ("miles.utils.types", "RewardSpec"),
     )
 )
-# In the metadata of a parquet file that holds whole samples: its layout, and the names of the
-# columns whose cells are torch files. (The dashboard's parquet has neither.)
+# In the metadata of a parquet file of whole samples, which the dashboard's is not: its layout, and
+# the names of the columns whose cells are torch files.
+# https://github.com/LLM360/miles/blob/main/miles/utils/rollout_dump.py
 LAYOUT, ENCODED = b"miles.rollout_dump.version", b"miles.encoded"
 # What a sample's status was made of: the engine's reason for its end.
 FINISH_REASONS = {"completed": "stop", "truncated": "length", "aborted": "abort"}
