@@ -19,6 +19,7 @@ from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader
 from rcdiag.table.readers.requests import Request, request_of, sampling_of, tokens_in
 from rcdiag.table.readers.samples import Fields
+from rcdiag.table.trajectories import Ragged
 
 EMPTY = "a response without any token is left out"
 NO_PROMPT = (
@@ -31,7 +32,12 @@ OVER_KEPT = (
 )
 ASK = "send the request with `return_logprob: true`, and keep the whole response"
 
-DAMAGED = "the response is damaged, or is not one of SGLang's with `return_routed_experts`"
+DAMAGED = "the response is damaged, or is not one of SGLang's"
+# Names of ids and offsets, in versions of slime's SGLang.
+KEPT_BY_SLIME = (
+    ("top_p_token_ids", "top_p_token_offsets"),
+    ("top_p_kept_token_ids", "top_p_kept_token_offsets"),
+)
 
 LogProb = tuple[float | None, Id, str | None]
 
@@ -50,6 +56,12 @@ class Meta(msgspec.Struct):
     # Log-probs over them: of the sampled token, or of every kept id.
     output_token_sampling_logprobs: list[float | list[float]] | None = None
     routed_experts: str | None = None  # int32 of [tokens, layers, top-k] in base64
+    routed_experts_start_len: Int | None = None  # so many tokens before them were left out
+    # Kept ids as slime's SGLang gives them, int32 in base64.
+    top_p_token_ids: str | None = None
+    top_p_token_offsets: str | None = None
+    top_p_kept_token_ids: str | None = None
+    top_p_kept_token_offsets: str | None = None
 
 
 class SglangResponse(msgspec.Struct):
@@ -89,8 +101,7 @@ def _row(
     prompt = _prompt(response, meta, where) or (tokens_in(request.input_ids) if request else None)
     if prompt is None:
         notes.change(NO_PROMPT, 1)
-    kept = meta.output_token_sampling_mask
-    check_length(kept, len(tokens), where, "output_token_sampling_mask", "output_ids")
+    kept = _kept_ids(meta, len(tokens), where)
     log_probs = _over_kept_ids(meta, tokens, where)
     if log_probs is not None:
         notes.change(OVER_KEPT, 1)
@@ -107,11 +118,22 @@ def _row(
         "prompt_ids": None if prompt is None else ids(prompt),
         "response_ids": ids(tokens),
         "rollout_log_probs": None if log_probs is None else floats(log_probs),
-        "rollout_kept_ids": None if kept is None else kept_ids_of(kept),
+        "rollout_kept_ids": kept,
         "finish_reason": finish.type if isinstance(finish, Finish) else finish,
         "policy_version": int(version) if is_number else None,
         "rollout_routed_experts": _experts(meta, prompt, len(tokens), where),
     }
+
+
+def _kept_ids(meta: Meta, length: int, where: str) -> Ragged | None:
+    """Return the kept ids of the response's tokens, as SGLang gives them or slime's SGLang."""
+    lists = meta.output_token_sampling_mask
+    check_length(lists, length, where, "output_token_sampling_mask", "output_ids")
+    if lists is not None:
+        return kept_ids_of(lists)
+    names = [name for pair in KEPT_BY_SLIME for name in pair if getattr(meta, name) is not None]
+    fields = Fields({name: _int32(getattr(meta, name), name, where) for name in names}, where)
+    return next((kept for pair in KEPT_BY_SLIME if (kept := fields.kept_ids(*pair, length))), None)
 
 
 def _over_kept_ids(meta: Meta, tokens: list[int], where: str) -> list[float | None] | None:
@@ -140,32 +162,42 @@ def _experts(
 ) -> NDArray[np.uint16] | None:
     """Return the experts of the response's tokens, [length, 1, layers x top-k], layer by layer.
 
-    The engine gives them for prompt and response but the last token, or for all of them.
+    The engine gives them for prompt and response but the last token, or for all of them; without
+    the first tokens of the prompt where the request says so.
     """
     if meta.routed_experts is None:
         return None
     before = meta.prompt_tokens if prompt is None else len(prompt)
-    try:
-        content = base64.b64decode(meta.routed_experts, validate=True)
-        values = np.frombuffer(content, np.dtype("<i4"))
-    except ValueError as error:
-        raise RcdiagError(
-            f"{where}: `routed_experts` are no int32 in base64 ({error})", hint=DAMAGED
-        ) from error
+    values = _int32(meta.routed_experts, "routed_experts", where)
     if before is None:
         raise RcdiagError(
             f"{where}: `routed_experts` of prompt and response, and no `prompt_tokens`", hint=ASK
         )
+    skipped = meta.routed_experts_start_len or 0
+    if not 0 <= skipped <= before:
+        raise RcdiagError(
+            f"{where}: `routed_experts_start_len` is {skipped}; the prompt has {before} tokens",
+            hint=DAMAGED,
+        )
+    before -= skipped
     counts = [count for count in (before + length - 1, before + length) if count]
     rows = next((count for count in counts if len(values) % count == 0), None)
     if rows is None:
         raise RcdiagError(
             f"{where}: `routed_experts` has {len(values)} numbers; prompt and response have "
-            f"{before} and {length} tokens",
+            f"{before} and {length} tokens" + (f" from token {skipped} on" if skipped else ""),
             hint=DAMAGED,
         )
     fields = Fields({"routed_experts": values.reshape(rows, 1, -1)}, where)
     return fields.experts("routed_experts", before, length)
+
+
+def _int32(text: str, name: str, where: str) -> NDArray[np.int32]:
+    """Return the numbers of an array in base64."""
+    try:
+        return np.frombuffer(base64.b64decode(text, validate=True), np.dtype("<i4"))
+    except ValueError as error:
+        raise RcdiagError(f"{where}: `{name}` is no int32 in base64 ({error})", DAMAGED) from error
 
 
 def _tokens(output: list[int] | None, recorded: list[LogProb] | None, where: str) -> list[int]:

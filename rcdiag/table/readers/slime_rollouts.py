@@ -5,12 +5,14 @@ https://github.com/THUDM/slime/blob/main/slime/utils/types.py
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 from msgspec import Struct
 
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting
@@ -18,7 +20,7 @@ from rcdiag.table.arrow import as_numpy
 from rcdiag.table.given import REWARD_KEY
 from rcdiag.table.readers.parquet import read_whole
 from rcdiag.table.readers.reader import Notes
-from rcdiag.table.readers.safe import foreign, load_torch
+from rcdiag.table.readers.safe import Content, Foreign, foreign, load_torch
 from rcdiag.table.readers.samples import Fields, prompt_and_response, samples_of
 from rcdiag.table.trajectories import Ragged
 
@@ -38,9 +40,20 @@ NO_REMOVED = (
     "the dashboard's parquet does not say which samples were removed (remove_sample), nor their "
     "group, reward and version"
 )
-# Objects of miles beside the tokens, which nothing here needs: the LoRA adapter of a sample and how
-# its reward is computed. https://github.com/radixark/miles/blob/main/miles/utils/types.py
-BYSTANDERS = foreign(("miles.utils.types", name) for name in ("AdapterRef", "RewardSpec"))
+# Classes of miles in a sample: kept ids, and two that nothing here needs, its LoRA adapter and how
+# its reward is computed. https://github.com/radixark/miles/tree/main/miles/utils
+OF_MILES = foreign(
+    (
+        ("miles.utils.sampling_mask", "RolloutSamplingMask"),
+        ("miles.utils.sampling_mask", "PartialSamplingMask"),
+        ("miles.utils.types", "AdapterRef"),
+        ("miles.utils.types", "RewardSpec"),
+    )
+)
+# In the metadata of a parquet file of whole samples, which the dashboard's is not: its layout, and
+# the names of the columns whose cells are torch files.
+# https://github.com/LLM360/miles/blob/main/miles/utils/rollout_dump.py
+LAYOUT, ENCODED = b"miles.rollout_dump.version", b"miles.encoded"
 # What a sample's status was made of: the engine's reason for its end.
 FINISH_REASONS = {"completed": "stop", "truncated": "length", "aborted": "abort"}
 
@@ -66,7 +79,7 @@ def rollout_samples(path: Path, notes: Notes, reward_key: str | None = None) -> 
 
     `reward_key` names the number that is the reward where a sample has a dictionary of them.
     """
-    payload = load_torch(path, BYSTANDERS)
+    payload = load_torch(path, OF_MILES)
     if not isinstance(payload, dict) or not isinstance(payload.get("samples"), list):
         raise RcdiagError(f"{path}: no list `samples`", hint=f"is this a file of {OPTION}?")
     step = Fields(payload, str(path)).integer("rollout_id")
@@ -108,6 +121,15 @@ def _row(fields: Fields, notes: Notes, reward_key: str | None) -> Row | None:
 
 def kept_ids(fields: Fields, length: int) -> Ragged | None:
     """Return the kept ids of a sample, under slime's names or those of miles."""
+    mask = fields.values.get("rollout_sampling_mask")
+    if mask is not None:
+        if not isinstance(mask, Foreign) or not isinstance(mask.state, dict):
+            raise fields.wrong("rollout_sampling_mask", "is no sampling mask of miles")
+        # Its fields are `_ids` and `_offsets`, without the underscore in the first versions.
+        held = {name.lstrip("_"): values for name, values in mask.state.items()}
+        ids, offsets = (f"rollout_sampling_mask.{name}" for name in ("ids", "offsets"))
+        values = {ids: held.get("ids"), offsets: held.get("offsets")}
+        return Fields(values, fields.where).kept_ids(ids, offsets, length)
     for ids, offsets in KEPT_IDS:
         if (kept := fields.kept_ids(ids, offsets, length)) is not None:
             return kept
@@ -159,26 +181,56 @@ def _version(versions: Any, notes: Notes) -> int | None:
 def dashboard_samples(
     path: Path, step: int | None, notes: Notes, reward_key: str | None = None
 ) -> list[SlimeSample]:
-    """Return the samples of the dashboard's parquet that have a response."""
+    """Return the samples that have a response, of the dashboard's parquet or of a whole dump."""
     table = read_whole(path)
     records = [
         {name: _cell(table[name], row) for name in table.column_names}
         for row in range(table.num_rows)
     ]
-    notes.change(NO_REMOVED, len(records))
+    about = table.schema.metadata or {}
+    if LAYOUT in about:
+        _decode(records, about, path)
+    else:
+        notes.change(NO_REMOVED, len(records))
     samples = []
     for position, values in enumerate(records):
         fields = Fields(values, f"{path}, row {position}")
         row = _row(fields, notes, reward_key)
         if row is not None:
-            samples.append(
-                SlimeSample({**row, "step": step}, position, fields.integer("sample_index"))
-            )
+            index = fields.integer("index" if LAYOUT in about else "sample_index")
+            samples.append(SlimeSample({**row, "step": step}, position, index))
     return samples
+
+
+def _decode(records: list[dict[str, Any]], about: Mapping[bytes, bytes], path: Path) -> None:
+    """Put values in place of the torch files in the cells of a whole dump."""
+    if about[LAYOUT] != b"1":
+        raise RcdiagError(
+            f"{path}: layout {about[LAYOUT].decode(errors='replace')} of miles' dump in parquet",
+            hint="rcdiag knows layout 1; write the dump as .pt, or look for a newer rcdiag",
+        )
+    try:
+        encoded = [str(name) for name in json.loads(about[ENCODED])]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RcdiagError(
+            f"{path}: no list of columns in the metadata `{ENCODED.decode()}`",
+            hint="the file was changed after miles wrote it; give the one that miles wrote",
+        ) from error
+    for position, record in enumerate(records):
+        for name in encoded:
+            cell = record.get(name)
+            if not isinstance(cell, bytes):
+                raise RcdiagError(
+                    f"{path}, row {position}: `{name}` holds no torch file, as the metadata say",
+                    hint="the file was changed after miles wrote it; give the one that miles wrote",
+                )
+            where = f"{path}, row {position}, `{name}`"
+            record[name] = load_torch(Content(where, memoryview(cell)), OF_MILES)
 
 
 def _cell(column: Any, row: int) -> Any:
     value = column[row]
-    if isinstance(value, pa.ListScalar) and value.values is not None:
+    is_list = isinstance(value, pa.ListScalar) and value.values is not None
+    if is_list and pt.is_primitive(value.values.type):
         return as_numpy(value.values)
     return value.as_py()

@@ -1,12 +1,17 @@
 """miles' debug dumps: a train file for each rank, slices of context parallelism, the dashboard."""
 
+import json
+
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.slime import MILES, SLIME
+from tests.table.readers.pickled import Built, Named, torch_bytes, write
 from tests.table.readers.rows_of import drawn_floats, refusal, rows_of
 from tests.table.readers.test_slime import sample, save_rollout
 
@@ -246,6 +251,66 @@ def test_the_dashboard_alone(tmp_path):
         },
     ]
     assert sorted(result.changes.values()) == [1, 3]
+
+
+def sampling_mask(ids, offsets, prefix="_", name="RolloutSamplingMask"):
+    """Kept ids as miles holds them in a sample: an object whose state is two tensors."""
+    state = {f"{prefix}ids": torch.tensor(ids), f"{prefix}offsets": torch.tensor(offsets)}
+    return Built(Named("miles.utils.sampling_mask", name), (), state)
+
+
+@pytest.mark.parametrize("prefix", ["_", ""])
+@pytest.mark.parametrize("name", ["RolloutSamplingMask", "PartialSamplingMask"])
+def test_kept_ids_are_read_off_the_object_that_holds_them(name, prefix, tmp_path):
+    def file(ids, offsets):
+        mask = sampling_mask(ids, offsets, prefix, name)
+        one = sample(0, [1, 2], [3, 4], [-0.5, -1.0], rollout_sampling_mask=mask)
+        payload = {"rollout_id": 3, "metadata": {}, "samples": [one]}
+        return write(tmp_path / "rollout_data" / "3.pt", torch_bytes(payload))
+
+    result = rows_of(MILES, file([3, 7, 4], [0, 2, 3]))
+    assert result.column("rollout_kept_ids") == [[[3, 7], [4]]]
+    text = refusal(MILES, file([3, 7, 4], [0, 2]))
+    assert "`rollout_sampling_mask.offsets` has 2 values for 2 tokens and the end" in text
+
+
+def test_a_whole_dump_in_parquet_has_what_the_torch_file_has(tmp_path):
+    """Objects, tensors and what is not of one type are torch files in the cells."""
+    samples = [
+        sample(
+            *(0, [1, 2], [3, 4], [-0.5, -1.0], 5),
+            loss_mask=[1, 0],
+            remove_sample=True,
+            rollout_routed_experts=torch.arange(6).reshape(3, 2, 1),
+            rollout_sampling_mask=sampling_mask([3, 7, 4], [0, 2, 3]),
+        ),
+        sample(1, [1], [3], [-0.25], 5, rollout_sampling_mask=None),
+    ]
+    of_torch = write(
+        tmp_path / "rollout_data" / "8.pt",
+        torch_bytes({"rollout_id": 8, "metadata": {}, "samples": samples}),
+    )
+    encoded = ["rollout_sampling_mask", "rollout_routed_experts", "metadata", "loss_mask"]
+    columns = {
+        name: [torch_bytes(one[name]) if name in encoded else one[name] for one in samples]
+        for name in samples[0]
+    }
+
+    def parquet(**about):
+        about = {"rollout_id": "8", "miles.encoded": json.dumps(encoded), **about}
+        file = tmp_path / "8.parquet"
+        pq.write_table(pa.table(columns).replace_schema_metadata(about), file)
+        return file
+
+    whole = rows_of(MILES, parquet(**{"miles.rollout_dump.version": "1"}))
+    expected = rows_of(MILES, of_torch)
+    assert whole.rows == expected.rows
+    assert whole.changes == expected.changes
+    assert whole.column("rollout_kept_ids")[0] == [[3, 7], [4]]
+    assert "layout 2" in refusal(MILES, parquet(**{"miles.rollout_dump.version": "2"}))
+    columns["metadata"] = ["{}", "{}"]
+    text = refusal(MILES, parquet(**{"miles.rollout_dump.version": "1"}))
+    assert "row 0: `metadata` holds no torch file" in text
 
 
 def test_files_are_told_from_those_of_slime(tmp_path):

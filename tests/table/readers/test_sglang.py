@@ -5,7 +5,7 @@ import base64
 import numpy as np
 import pytest
 
-from rcdiag.table.readers.sglang import SGLANG
+from rcdiag.table.readers.sglang import KEPT_BY_SLIME, SGLANG
 from tests.table.readers.rows_of import refusal, rows_of, write_lines
 
 
@@ -61,6 +61,37 @@ def test_experts_of_other_tokens_are_refused(tmp_path):
     assert "`routed_experts` has 7 numbers; prompt and response have 3 and 2 tokens" in refusal(
         SGLANG, path
     )
+
+
+def test_experts_from_a_token_of_the_prompt_on(tmp_path):
+    """A turn that goes on asks for those after what is known: here without the first two."""
+    experts = np.arange(1, 7, dtype=np.int32)  # of the prompt's last token and the first sampled
+    packed = base64.b64encode(experts.tobytes()).decode()
+    meta = {"routed_experts": packed, "routed_experts_start_len": 2}
+    result = rows_of(SGLANG, write_lines(tmp_path / "r.jsonl", [response(**meta)]))
+    assert result.column("rollout_routed_experts") == [[[4, 5, 6], []]]
+    meta["routed_experts_start_len"] = 4
+    path = write_lines(tmp_path / "r.jsonl", [response(**meta)])
+    assert "`routed_experts_start_len` is 4; the prompt has 3 tokens" in refusal(SGLANG, path)
+
+
+@pytest.mark.parametrize("names", KEPT_BY_SLIME)
+def test_kept_ids_of_slimes_sglang(names, tmp_path):
+    def packed(*numbers):
+        return base64.b64encode(np.array(numbers, np.int32).tobytes()).decode()
+
+    meta = dict(zip(names, (packed(4, 9, 5), packed(0, 2, 3)), strict=True))
+    result = rows_of(SGLANG, write_lines(tmp_path / "r.jsonl", [response(**meta)]))
+    assert result.rows == [{**ROW, "rollout_kept_ids": [[4, 9], [5]]}]
+    for wrong, message in (
+        (packed(0, 3), f"`{names[1]}` has 2 values for 2 tokens and the end"),
+        (packed(0, 2, 2), f"`{names[1]}` does not lead from 0 to the 3 ids"),
+        ("AAA=", f"`{names[1]}` is no int32 in base64"),
+        (None, f"`{names[1]}` is not there"),
+    ):
+        meta[names[1]] = wrong
+        path = write_lines(tmp_path / "r.jsonl", [response(**meta)])
+        assert message in refusal(SGLANG, path)
 
 
 def test_a_batch_is_a_list(tmp_path):
