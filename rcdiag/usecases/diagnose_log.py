@@ -71,11 +71,13 @@ def diagnose_logs(
     """Diagnose training logs; of several the worst speaks, and each has its own summary."""
     began = time.monotonic()
     setups = [setup_of(run, trainer, trainer_config) for run in runs]
-    given = {"vocab_size": _vocabulary(given["vocab_size"])} if "vocab_size" in given else {}
-    found = [
-        judge(run, family=setup.family, given=given)
-        for run, setup in zip(runs, setups, strict=True)
-    ]
+    if "vocab_size" in given:
+        vocabulary = _vocabulary(given["vocab_size"])
+        setups = [
+            replace(setup, known=replace(setup.known, vocabulary=vocabulary)) for setup in setups
+        ]
+    runs = [replace(run, known=setup.known) for run, setup in zip(runs, setups, strict=True)]
+    found = [judge(run, family=setup.family) for run, setup in zip(runs, setups, strict=True)]
     worst = min(
         range(len(found)), key=lambda index: WORST_FIRST.index(found[index].diagnosis.verdict)
     )

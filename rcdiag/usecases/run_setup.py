@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from msgspec import Struct
 
+from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.describe import describe
-from rcdiag.diagnosis.logged.run import LoggedRun
+from rcdiag.corrections.sequences import rows_of
+from rcdiag.corrections.trainer_means import Batch
+from rcdiag.diagnosis.logged.run import Known, LoggedRun
 from rcdiag.logs import Log
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.table.token_batch import TokenBatch
 from rcdiag.trainers import TRAINERS, families, find_trainer
 from rcdiag.trainers.by_generation import label
 from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
 from rcdiag.trainers.trainer import Trainer
 from rcdiag.usecases.logged.keys import KeyNames, count_keys
+
+# Tokens of a batch that tells what a trainer logs at least, and their log-ratios, beyond all bounds
+# and within the range to which trainers clamp.
+TOKENS, FAR = 1000, 15.0
 
 
 class RunSetup(Struct, frozen=True, kw_only=True):
@@ -23,6 +33,7 @@ class RunSetup(Struct, frozen=True, kw_only=True):
     generations: str | None = None  # those that log most of its keys, or that of a configuration
     correction: str | None = None  # what the correction does; None where nothing tells
     names: KeyNames | None = None  # of the newest of these generations
+    known: Known = Known()  # of the configuration
 
     def note(self, key: str) -> str:
         """Return what the trainer does to the numbers behind a key: clamps, masks, means."""
@@ -41,6 +52,7 @@ def setup_of(
             generations=read.trainer.name,
             correction=_configured(read),
             names=KeyNames.of(read.trainer),
+            known=_known(read, run),
         )
     family = find_trainer(trainer).family if trainer else _family_of(run.log)
     if family is None:
@@ -57,6 +69,56 @@ def setup_of(
 def _configured(read: TrainerConfig) -> str:
     settings = {**read.trainer.settings, **read.settings}
     return ". ".join([describe(read.trainer.read(settings)), *read.trainer.ignored(settings)])
+
+
+def _known(read: TrainerConfig, run: LoggedRun) -> Known:
+    """Return what the settings of a correction say of the numbers that a log holds."""
+    correction = read.trainer.read({**read.trainer.settings, **read.settings})
+    weighting = correction.weighting
+    if weighting is None:
+        return Known(veto=correction.veto)
+    ess = run.series.get("ess")
+    return Known(
+        lower=weighting.lower_or_reciprocal,
+        upper=weighting.upper,
+        veto=correction.veto,
+        of_tokens=weighting.level == "token",
+        least_ess=None if ess is None else _least_ess(read.trainer, correction, ess.key),
+    )
+
+
+def _least_ess(trainer: Trainer, correction: Correction, key: str) -> float | None:
+    """Return the least effective sample size that a trainer logs, by its own code.
+
+    None where it logs none, or where the weights have no two bounds. Weights clipped to [lower,
+    upper] have it where a share lower / (lower + upper) of the tokens is at the upper bound and the
+    others are at the lower one (Kantorovich); those that are not clipped from below have less with
+    a single token above.
+    """
+    weighting, ours = correction.weighting, KeyNames.of(trainer).ours(key)
+    assert weighting is not None
+    lower, upper = weighting.lower_or_reciprocal, weighting.upper
+    if not 0.0 < lower < upper < np.inf or weighting.outside == "zero":
+        return None
+    logged = [
+        trainer.metrics(_two_ratios(above), correction)
+        for above in (round(TOKENS * lower / (lower + upper)), 1)
+    ]
+    return min(one[ours] for one in logged) if ours in logged[0] else None
+
+
+def _two_ratios(above: int) -> Batch:
+    """Return responses of one token; `above` of them have the ratio e^FAR, the others e^-FAR."""
+    log_ratio = np.repeat([-FAR, FAR], [TOKENS - above, above])
+    batch = TokenBatch(
+        log_probs={"rollout": np.minimum(-log_ratio, 0.0), "old": np.minimum(log_ratio, 0.0)},
+        lengths=np.ones(TOKENS, np.int64),
+        cluster=np.arange(TOKENS, dtype=np.uint64),
+        row=np.arange(TOKENS),
+        token_id=np.zeros(TOKENS, np.int32),
+        position=np.zeros(TOKENS, np.int64),
+    )
+    return Batch(rows_of(PolicyPair(batch, "rollout", "old")))
 
 
 def _by_keys(run: LoggedRun) -> str | None:

@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 import rcdiag
 from rcdiag.diagnosis.change_points import jump_gains
 from rcdiag.diagnosis.logged.changes import changes_of, period_of, spikes_of
-from rcdiag.diagnosis.logged.run import QUANTITIES, Series, _spellings
+from rcdiag.diagnosis.logged.run import QUANTITIES, Known, LoggedRun, Series, _spellings
+from rcdiag.diagnosis.logged.window import Window
+from rcdiag.diagnosis.rules import judged as judged_rules
 from rcdiag.diagnosis.rules import rules_of
 from rcdiag.errors import RcdiagError
+from rcdiag.logs import Log
 from rcdiag.pages.diagnose.logs import over_steps
 from rcdiag.results import DiagnoseResult
 from rcdiag.trainers import families
@@ -521,6 +524,89 @@ def test_a_configuration_tells_the_correction_of_a_run(tmp_path: Path) -> None:
     assert log.correction_of_log is not None
     assert "truncated at 3" in log.correction_of_log
     assert "bypass" in log.correction_of_log
+
+
+def window_of(known: Known, **numbers: list[float]) -> Window:
+    steps = np.arange(len(next(iter(numbers.values()))))
+    of = {
+        name: Series(quantity=QUANTITIES[name], key=name, steps=steps, values=np.array(values))
+        for name, values in numbers.items()
+    }
+    log = Log(Path("log"), "jsonl", {})
+    return Window(LoggedRun("log", log, of, known), steps)
+
+
+def relation(name: str, window: Window) -> tuple[float | None, str | None]:
+    """Return the number of a relation and its level."""
+    levels = {rule.name: level for rule, level in judged_rules("log", window)}
+    return rules_of("log")[name].number(window), levels.get(name)
+
+
+@given(
+    st.lists(st.lists(st.floats(-3, 3), min_size=4, max_size=12), min_size=1, max_size=4),
+    st.floats(1.1, 4.0),
+)
+def test_relations_hold_for_any_ratios_and_for_means_of_micro_batches(
+    log_ratios: list[list[float]], upper: float
+) -> None:
+    """Each list is a micro-batch; the log has the means of what each of them gives."""
+    lower = 1.0 / upper
+    rows: dict[str, list[float]] = {}
+    for one in log_ratios:
+        ratio = np.exp(np.array(one))
+        weights = np.minimum(ratio, upper)
+        numbers = {
+            "k1": -np.mean(one),
+            "k3": np.mean(ratio - 1.0) - np.mean(one),
+            "chi2_token": np.mean(ratio**2) - 1.0,
+            "ess": np.mean(weights) ** 2 / np.mean(weights**2),
+            "share_above": np.mean(ratio > upper),
+            "share_below": np.mean(ratio < lower),
+        }
+        for name, number in numbers.items():
+            rows.setdefault(name, []).append(float(number))
+    known = Known(lower=lower, upper=upper, of_tokens=True)
+    window = window_of(known, **{name: [float(np.mean(of))] for name, of in rows.items()})
+    for name in ("log.ess-and-chi-squared", "log.share-beyond-bounds"):
+        number, level = relation(name, window)
+        assert number is None or number <= 1.0 + 1e-6
+        assert level in (None, "ok")
+
+
+def test_relations_that_do_not_hold_are_seen() -> None:
+    known = Known(lower=0.5, upper=2.0, of_tokens=True, veto=1e-3, least_ess=0.64)
+    numbers = {"k1": [0.01], "k3": [0.01], "chi2_token": [0.02], "ess": [0.62]}
+    beyond = {"share_above": [0.1], "share_below": [0.0], "veto": [0.0], "least_ratio": [1e-5]}
+    window = window_of(known, **numbers, **beyond)
+    assert relation("log.ess-and-chi-squared", window) == (
+        pytest.approx(1 / 1.02 / 0.62),
+        "warning",
+    )
+    # .1 of the tokens have at least a k3 of 2 - 1 - ln 2 = .307.
+    assert relation("log.share-beyond-bounds", window) == (pytest.approx(3.07, abs=0.01), "error")
+    assert relation("log.least-ess", window) == (pytest.approx(0.62 / 0.64), "error")
+    assert relation("log.veto-and-least-ratio", window) == (1.0, "error")
+
+
+@pytest.mark.parametrize(("trainer", "least"), [("verl-0.7.1", 0.64), ("verl-0.9", None)])
+def test_the_least_ess_is_that_of_the_generation(
+    tmp_path: Path, trainer: str, least: float | None
+) -> None:
+    """Weights clipped to [1/2, 2] have an ESS of 4 (1/2) 2 / (1/2 + 2)^2 at least."""
+    config = tmp_path / "run.yaml"
+    config.write_text("rollout_is: token\nrollout_is_threshold: 2.0\n")
+    rows = [
+        {"rollout_corr/k3_kl": 0.5, "rollout_corr/rollout_is_eff_sample_size": 0.66}
+        for _ in range(STEPS)
+    ]
+    path = log_of(rows, tmp_path)
+    (log,) = rcdiag.diagnose(path, trainer=trainer, trainer_config=config).logs
+    found = {one.relation: one for one in log.relations}
+    if least is None:
+        assert "log.least-ess" not in found
+    else:
+        assert found["log.least-ess"].number == pytest.approx(0.66 / least, rel=1e-4)
+        assert found["log.least-ess"].relation_level == "warning"
 
 
 def test_a_configuration_with_a_table_is_refused() -> None:

@@ -73,8 +73,13 @@ TRAINERS = {
     "prime-rl": (None, ""),
     "ms-swift": (None, ""),
 }
-# These log means of micro-batches.
-MICRO_BATCHES = 4
+# What verl logs of the two policies beside its correction, and rcdiag's own metric.
+BESIDE_CORRECTION = {
+    "training/rollout_probs_diff_mean": "prob_diff_mean",
+    "training/rollout_probs_diff_max": "prob_diff_max",
+    "training/rollout_actor_probs_pearson_corr": "prob_pearson",
+}
+MICRO_BATCHES = 4  # of a step whose log has means of them
 # These log no more than the size of log-ratios: an umbrella is all that can be known.
 SIZE_ALONE = ("trl", "prime-rl", "nemo-rl")
 UMBRELLAS = ("forwards-differ", "weights-differ", "context-differs")
@@ -196,23 +201,19 @@ def logged(source: str, trainer: str) -> dict[int, dict[str, float]]:
     """Return what a trainer logs of each step of a table."""
     preset, prefix = TRAINERS[trainer]
     result = rcdiag.score(source, trainer=trainer, presets=preset or ())
-    rows = {}
+    rows: dict[int, dict[str, float]] = {}
     for name, part in (result.steps or {}).items():
         if not part.corrections:
             continue
         first = max(part.corrections.values(), key=lambda one: len(one.metrics))
-        row: dict[str, Any] = {
-            prefix + key: value for key, value in first.metrics.items() if value is not None
-        }
+        row: dict[str, Any] = {prefix + key: x for key, x in first.metrics.items()}
         if trainer == "verl" and part.mismatch is not None:
-            for key, ours in (("mean", "prob_diff_mean"), ("max", "prob_diff_max")):
-                if ours in part.mismatch:
-                    row[f"training/rollout_probs_diff_{key}"] = part.mismatch[ours].value
-            if "prob_pearson" in part.mismatch:
-                row["training/rollout_actor_probs_pearson_corr"] = part.mismatch[
-                    "prob_pearson"
-                ].value
-        rows[int(name)] = row
+            row |= {
+                key: part.mismatch[ours].value
+                for key, ours in BESIDE_CORRECTION.items()
+                if ours in part.mismatch
+            }
+        rows[int(name)] = {key: value for key, value in row.items() if value is not None}
     return rows
 
 

@@ -47,7 +47,6 @@ BASES, EXACTLY = {"2": math.log(2.0), "10": math.log(10.0)}, 0.02
 # Correlations below which, or distances of probabilities above which, a log that has nothing
 # else is no longer one of rounding.
 OF_ENGINE = {"pearson": 0.995, "prob_diff": 0.01}
-LARGEST_VOCABULARY = 2**18  # tokens; of a vocabulary that the user does not give
 ONE_TOKEN = 1e-9  # a share of the values that counts as some
 
 
@@ -135,7 +134,7 @@ def _impossible_surprisals(window: Window) -> Found | None:
 def _worse_than_uniform(window: Window) -> Found | None:
     """Look for a trainer that gives its tokens less than one over the size of the vocabulary."""
     value = window.number("trainer_log_ppl")
-    vocabulary = int(window.given.get("vocab_size", LARGEST_VOCABULARY))
+    vocabulary = window.run.known.vocabulary
     bound = math.log(vocabulary)
     if value is None or value <= bound:
         return None

@@ -57,10 +57,8 @@ class Judged(Struct, frozen=True, kw_only=True):
     shown: Window | None = None
 
 
-def judge(
-    run: LoggedRun, *, family: str | None = None, given: Mapping[str, Any] | None = None
-) -> Judged:
-    """Judge a run by its log; `family` names the trainer, `given` facts such as `vocab_size`."""
+def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
+    """Judge a run by its log; `family` names the trainer."""
     changes = sorted(
         (change for one in run.series.values() for change in changes_of(one)),
         key=lambda change: change.step,
@@ -68,7 +66,7 @@ def judge(
     if not run.of_mismatch:
         return Judged(diagnosis=_nothing_compared(run, family), changes=changes)
     spikes = periodic_spikes(run)
-    stretches = _stretches(run, changes, spikes, given or {})
+    stretches = _stretches(run, changes, spikes)
     found = [(window, found_in(window)) for window in stretches]
     named = [(window, one) for window, one in found if one is not None]
     faults = [(window, one) for window, one in named if one.slug not in NOTHING_WRONG]
@@ -110,12 +108,7 @@ def _moved(change: Change) -> MovedNumber:
     )
 
 
-def _stretches(
-    run: LoggedRun,
-    changes: Sequence[Change],
-    spikes: Counts,
-    given: Mapping[str, Any],
-) -> list[Window]:
+def _stretches(run: LoggedRun, changes: Sequence[Change], spikes: Counts) -> list[Window]:
     """Divide the steps where the mismatch changes, as the series with the clearest changes has it.
 
     A number that stops being finite divides them too. After a bend the last quarter counts: there
@@ -140,7 +133,7 @@ def _stretches(
             cuts.add(int(bad[0]))
     level = np.setdiff1d(run.steps, spikes)
     parts = np.split(level, np.searchsorted(level, sorted(cuts - {first})))
-    return [Window(run, part, given) for part in (spikes, *parts) if len(part)]
+    return [Window(run, part) for part in (spikes, *parts) if len(part)]
 
 
 def _grown(run: LoggedRun, step: int, last: int) -> int:

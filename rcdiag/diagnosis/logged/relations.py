@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 
-from rcdiag.diagnosis.logged.causes import ENGINE, LARGEST_VOCABULARY
+import numpy as np
+
+from rcdiag.diagnosis.logged.causes import ENGINE
 from rcdiag.diagnosis.logged.window import Window
 from rcdiag.diagnosis.rules import Rule
 from rcdiag.results.guide import PROPOSAL, Guide
@@ -17,12 +19,16 @@ IDENTITY = "both are means over the same rows"
 SAMPLED = "E[ratio] is 1 under the distribution that sampled"
 # Surprisals of float32 agree to this; trainers that average micro-batches differ by more.
 ROUNDING, MICRO_BATCHES = 1e-3, 0.05
+# J. Fellman, Econometrica 44 (1976), 823: a change of x that grows with x, by a factor that falls
+# with x, lowers the coefficient of variation.
+BOUNDED = "bounds on weights never lower the ESS (Fellman, Econometrica 44, 1976)"
+MARKOV = "Markov's inequality on k3 >= 0"
+LEAST_ESS = 0.05  # below, a least value hides nothing
 
 
 def _of_uniform(window: Window) -> float | None:
     value = window.number("trainer_log_ppl")
-    vocabulary = int(window.given.get("vocab_size", LARGEST_VOCABULARY))
-    return None if value is None else value / math.log(vocabulary)
+    return None if value is None else value / math.log(window.run.known.vocabulary)
 
 
 def _difference(window: Window) -> float | None:
@@ -46,9 +52,52 @@ def _below_zero(name: str) -> object:
     return lambda window: None if (value := window.number(name)) is None else min(value, 0.0)
 
 
+def _keys(window: Window, *names: str) -> str:
+    return " and ".join(f"`{window.key(name)}`" for name in names if window.series(name))
+
+
 def _unlike(window: Window) -> float | None:
     pearson = window.number("pearson")
     return None if pearson is None else 1.0 - pearson
+
+
+def _raw_ess(window: Window) -> float | None:
+    """Return the ESS of raw ratios of tokens, E[ratio]^2 / E[ratio^2]."""
+    ratio, chi2 = _mean_ratio(window), window.number("chi2_token")
+    return None if ratio is None or chi2 is None or chi2 <= -1.0 else ratio**2 / (1.0 + chi2)
+
+
+def _raw_over_applied(window: Window) -> float | None:
+    raw, ess = _raw_ess(window), window.number("ess")
+    if raw is None or not ess or window.run.known.of_tokens is False:
+        return None
+    return raw / ess
+
+
+def _over_least(window: Window) -> float | None:
+    ess, least = window.number("ess"), window.run.known.least_ess
+    return None if ess is None or least is None or least < LEAST_ESS else ess / least
+
+
+def _beyond_bounds(window: Window) -> float | None:
+    """Return the least k3 of the tokens that are said to be beyond the bounds, over all k3."""
+    k3, known = window.number("k3"), window.run.known
+    if not k3 or known.of_tokens is not True:
+        return None
+    least, found = 0.0, False
+    for name, bound in (("share_above", known.upper), ("share_below", known.lower)):
+        share = window.number(name)
+        if share is not None and bound:
+            least, found = least + share * (bound - 1.0 - math.log(bound)), True
+    return least / k3 if found else None
+
+
+def _against_veto(window: Window) -> float | None:
+    """Return the share of steps in which least ratio and veto contradict each other."""
+    veto, least, share = window.run.known.veto, window.values("least_ratio"), window.values("veto")
+    if veto is None or not len(least) or len(least) != len(share):
+        return None
+    return float(np.mean((least < veto) != (share > 0.0)))
 
 
 LOG_RULES: tuple[Rule[Window], ...] = (
@@ -94,6 +143,61 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         message=lambda window: (
             f"`{window.key('log_ppl_diff')}` is off the difference of both "
             f"surprisals by {_difference(window):.2g}"
+        ),
+    ),
+    Rule(
+        name="log.ess-and-chi-squared",
+        says="The ESS of raw ratios, by chi-squared, over that of the applied weights. Bounds on "
+        "weights raise the ESS, so that it is 1 at most; far below 1 the bounds hide a "
+        "mismatch. Above 1 the two keys are of other tokens, or the weights are of responses.",
+        formula="(E[ratio]^2 / (1 + chi2_token)) / rollout_is_eff_sample_size <= 1",
+        unit="ratio",
+        guide=Guide(warning=1.0 + MICRO_BATCHES, error=math.inf, source=f"{PROPOSAL}: {BOUNDED}"),
+        value=_raw_over_applied,
+        message=lambda window: (
+            f"`{window.key('ess')}` is {window.number('ess'):.3g}; raw ratios have "
+            f"{_raw_ess(window):.3g} by `{window.key('chi2_token')}`"
+        ),
+    ),
+    Rule(
+        name="log.least-ess",
+        says="The logged ESS over the least value that it can have with the run's bounds, where "
+        "weights are clipped from both sides. At 1 it says no more than that the mismatch is "
+        "large; below, the run has other bounds than its configuration.",
+        formula="rollout_is_eff_sample_size / (4 lower upper / (lower + upper)^2) >= 1",
+        unit="ratio",
+        guide=Guide(warning=1.1, error=0.98, source=f"{PROPOSAL}: Kantorovich's inequality"),
+        value=_over_least,
+        message=lambda window: (
+            f"`{window.key('ess')}` is {window.number('ess'):.3g}, and cannot be below "
+            f"{window.run.known.least_ess:.3g} with the run's bounds"
+        ),
+    ),
+    Rule(
+        name="log.share-beyond-bounds",
+        says="Each token beyond a bound has at least the k3 of the bound. Where that is more than "
+        "all k3 that is logged, the shares and k3 are of other tokens, or the bounds are not those "
+        "of the run.",
+        formula="(share_above k3(upper) + share_below k3(lower)) / k3_kl <= 1, "
+        "k3(x) = x - 1 - ln x",
+        unit="share",
+        guide=Guide(warning=1.0 + MICRO_BATCHES, error=1.5, source=f"{PROPOSAL}: {MARKOV}"),
+        value=_beyond_bounds,
+        message=lambda window: (
+            f"tokens beyond the bounds ({_keys(window, 'share_above', 'share_below')}) make at "
+            f"least {_beyond_bounds(window):.2g} times `{window.key('k3')}`"
+        ),
+    ),
+    Rule(
+        name="log.veto-and-least-ratio",
+        says="A veto rejects responses exactly where the least ratio of a token is below it.",
+        formula="share of steps with (least ratio < veto) != (veto share > 0)",
+        unit="share",
+        guide=Guide(warning=0.01, error=0.5, source=f"{PROPOSAL}: the veto's definition"),
+        value=_against_veto,
+        message=lambda window: (
+            f"`{window.key('veto')}` and `{window.key('least_ratio')}` contradict each other in "
+            f"{_against_veto(window):.0%} of the steps"
         ),
     ),
     Rule(

@@ -22,6 +22,7 @@ Counts = NDArray[np.int64]
 FLOOR = 1e-7
 # A counter beyond this is no training step: float64 does not hold its last digit.
 LARGEST_STEP = 2**53
+LARGEST_VOCABULARY = 2**18  # tokens; of a vocabulary that the user does not give
 
 
 class Quantity(Struct, frozen=True, kw_only=True):
@@ -74,12 +75,24 @@ class Series(Struct, frozen=True, kw_only=True):
         return self.values[np.isin(self.steps, steps)]
 
 
+class Known(Struct, frozen=True, kw_only=True):
+    """What the user or the run's configuration says beside the log; None: nothing does."""
+
+    vocabulary: int = LARGEST_VOCABULARY
+    lower: float | None = None  # bounds of the ratio of a token, beyond which weights are changed
+    upper: float | None = None
+    veto: float | None = None  # a response with a token of a smaller ratio is rejected
+    of_tokens: bool | None = None  # weights of tokens, not of responses
+    least_ess: float | None = None  # that can be logged, whatever the ratios are
+
+
 class LoggedRun(Struct, frozen=True, dict=True):
     """One run's log, by quantity."""
 
     name: str  # of the file
     log: Log
     series: Mapping[str, Series]  # quantity -> its numbers
+    known: Known = Known()
 
     @cached_property
     def steps(self) -> Counts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -34,7 +33,6 @@ class Window(Struct, frozen=True, dict=True):
 
     run: LoggedRun
     steps: Counts  # ascending
-    given: Mapping[str, Any] = {}
 
     @property
     def first(self) -> int:
@@ -45,7 +43,7 @@ class Window(Struct, frozen=True, dict=True):
     def before(self) -> Window | None:
         """Return the steps before this window; None where there are none."""
         steps = self.run.steps[self.run.steps < self.first]
-        return Window(self.run, steps, self.given) if len(steps) else None
+        return Window(self.run, steps) if len(steps) else None
 
     def series(self, name: str) -> Series | None:
         """Return the whole series of a quantity; None where the log lacks it."""
