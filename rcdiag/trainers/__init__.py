@@ -43,6 +43,7 @@ FOLDERS = (
     "tunix",
     "tinker_cookbook",
     "torchtitan",
+    "unsloth",
 )
 DEFAULT = "verl"
 

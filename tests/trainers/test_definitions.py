@@ -58,6 +58,7 @@ def test_the_newest_generation_has_the_name_of_the_trainer() -> None:
         "tunix": "tunix",
         "tinker-cookbook": "tinker-cookbook",
         "torchtitan": "torchtitan",
+        "unsloth": "unsloth",
     }
     assert all(find_trainer(spoken_name(trainer)) is trainer for trainer in TRAINERS.values())
 
