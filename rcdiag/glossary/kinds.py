@@ -30,6 +30,7 @@ PLACES = (
     "options.OPTIONS_OF_REJECTION",
     "trainers.SETTINGS",
     "trainers.GENERATIONS",
+    "trainers.WITHOUT_CORRECTION",
     "estimators.FAMILIES_OF_SWEEP",
     "estimators.CANDIDATES_OF_SWEEP",
     "words.ANSWER",

@@ -15,6 +15,7 @@ from importlib.resources import files
 
 from msgspec import Struct, convert
 
+from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.registry import Registry
 from rcdiag.trainers.trainer import Trainer
@@ -43,6 +44,7 @@ FOLDERS = (
     "tunix",
     "tinker_cookbook",
     "torchtitan",
+    "unsloth",
 )
 DEFAULT = "verl"
 
@@ -72,7 +74,7 @@ def _newest(trainers: Iterable[Trainer]) -> dict[str, Trainer]:
 
 
 def find_trainer(name: str) -> Trainer:
-    """Find the generation of that name; a trainer's name means its newest generation."""
+    """Find the generation of that name; the name of a trainer, or fork, means the newest one."""
     # One that ships with rcdiag is found by its name, without importing the other folders.
     for folder in FOLDERS:
         if f"{name}-".startswith(f"{folder.replace('_', '-')}-"):
@@ -80,6 +82,8 @@ def find_trainer(name: str) -> Trainer:
             by_name = {trainer.name: trainer for trainer in generations} | _newest(generations)
             if name in by_name:
                 return by_name[name]
+    if (original := forks().get(name)) is not None:
+        return families()[original]
     names = trainer_names()
     if name not in names:
         _check_has_correction(name)
@@ -90,6 +94,13 @@ def find_trainer(name: str) -> Trainer:
     return families().get(name) or TRAINERS[name]
 
 
+def forks() -> dict[str, str]:
+    """Return the trainer whose code a fork corrects by, by the name of the fork."""
+    return {
+        fork: family for family, trainer in families().items() for fork in trainer.words.also_called
+    }
+
+
 class WithoutCorrection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A trainer that does not correct the mismatch of sampler and trainer."""
 
@@ -97,6 +108,13 @@ class WithoutCorrection(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     seen: str  # the version and its date at which the code was read
     source: str
     aliases: tuple[str, ...] = ()
+
+    def entry(self) -> Entry:
+        """Say what the trainer does with the sampler's log-probs, and when it was read."""
+        return Entry(
+            what=f"no correction to compute, as of {self.seen}: {self.says}",
+            parts={"source": self.source},
+        )
 
 
 def trainers_without_correction() -> dict[str, WithoutCorrection]:

@@ -47,7 +47,7 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
     known = chosen.config.places or chosen.config.whole(document)
     block = document.under(chosen.config.path)
     if not known and not any(one.settings.keys() & block.keys() for one in TRAINERS.values()):
-        raise _nothing_in(path, [chosen] if trainer else None)
+        raise _nothing_in(path, chosen if trainer else None)
     _check_variables(document, settings, path)
     findings = _number_trap(settings, document.texts_under(chosen.config.path))
     findings += _newer_settings(document, chosen, settings, path)
@@ -164,15 +164,15 @@ def _claims(document: Document, trainers: Iterable[Trainer]) -> list[tuple[Train
     return claims
 
 
-def _nothing_in(path: Path, trainers: list[Trainer] | None = None) -> RcdiagError:
-    examples = [
-        f"{next(iter(trainer.settings), '')}... in {trainer.words.place} ({trainer.family})"
-        for trainer in trainers or families().values()
-    ]
-    return RcdiagError(
-        f"{path}: no settings of a rollout correction in it",
-        hint=f"looked for {', or '.join(examples)}; `--trainer NAME` says whose file it is",
-    )
+def _nothing_in(path: Path, trainer: Trainer | None = None) -> RcdiagError:
+    if trainer is None:
+        looked = (
+            f"looked for settings of {', '.join(families())}; `--trainer NAME` says whose "
+            "file it is, and `rcdiag explain NAME` which settings that trainer has"
+        )
+    else:
+        looked = f"looked for {next(iter(trainer.settings), '')}... in {trainer.words.place}"
+    return RcdiagError(f"{path}: no settings of a rollout correction in it", hint=looked)
 
 
 def _is_bare(block: Mapping[str, Any], trainer: Trainer) -> bool:

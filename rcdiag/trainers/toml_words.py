@@ -78,6 +78,8 @@ class GenerationWords(TomlWords, frozen=True, kw_only=True):
     claims: tuple[ClaimRule, ...] = ()  # which files are its own
     written: bool = True  # whether rcdiag writes settings for it
     on_sweep_page: bool = False  # beside the newest generation of each trainer
+    # Forks of the trainer that correct by its code -> what was read of them, and up to when.
+    also_called: Texts = field(default_factory=dict)
 
     @property
     def until(self) -> str:

@@ -133,6 +133,7 @@ class Trainer(Struct, frozen=True, kw_only=True):
         settings = ", ".join(f"{name}: {yaml_value(one)}" for name, one in self.settings.items())
         return Entry(
             what=self.says,
+            also_called=self.words.also_called,
             generations={
                 "known": "; ".join(
                     f"{name}: {words.until}"

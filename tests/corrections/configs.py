@@ -245,6 +245,7 @@ OTHERS = {
     "trl-1.16": trl(),
     "trl-async-1.16": st.fixed_dictionaries({"max_staleness": st.just(4)}),  # it corrects nothing
     "torchtitan": st.fixed_dictionaries({"target_offpolicy_steps": st.just(3)}),  # nor does it
+    "unsloth": trl(),
     "axolotl-0.21": axolotl(),
     "ms-swift-4.6": ms_swift(),
     "openrlhf-0.11.0": openrlhf_typed(),

@@ -19,6 +19,7 @@ from tests.oracle import (
     trl,
     trl_async,
     tunix,
+    unsloth,
     xtuner,
 )
 from tests.oracle.checkouts import AREAL, Checkout
@@ -43,6 +44,7 @@ ANSWERS: dict[str, Callable[[], Answers]] = {
     "tunix/tunix": tunix.answers,
     "tinker_cookbook/tinker-cookbook": tinker_cookbook.answers,
     "torchtitan/torchtitan": torchtitan.answers,
+    "unsloth/unsloth": unsloth.answers,
 }
 # Checkouts without which there is no answer.
 CHECKOUTS: dict[str, tuple[Checkout, ...]] = {
@@ -55,6 +57,7 @@ CHECKOUTS: dict[str, tuple[Checkout, ...]] = {
     "tunix/tunix": (tunix.TUNIX,),
     "tinker_cookbook/tinker-cookbook": (tinker_cookbook.TINKER_COOKBOOK,),
     "torchtitan/torchtitan": (torchtitan.TORCHTITAN,),
+    "unsloth/unsloth": (unsloth.UNSLOTH, unsloth.UNSLOTH_ZOO),
 }
 
 if __name__ == "__main__":

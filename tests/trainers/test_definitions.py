@@ -58,6 +58,7 @@ def test_the_newest_generation_has_the_name_of_the_trainer() -> None:
         "tunix": "tunix",
         "tinker-cookbook": "tinker-cookbook",
         "torchtitan": "torchtitan",
+        "unsloth": "unsloth",
     }
     assert all(find_trainer(spoken_name(trainer)) is trainer for trainer in TRAINERS.values())
 
@@ -141,8 +142,14 @@ def test_a_trainer_without_a_correction_is_said_to_have_none_with_the_date() -> 
         find_trainer("llamafactor")
 
 
+def test_a_fork_corrects_by_the_code_of_its_original() -> None:
+    """vime's flags and functions are those of slime."""
+    assert find_trainer("vime") is find_trainer("slime")
+
+
 def test_what_is_said_of_a_trainer_has_a_date() -> None:
     dated = [one.words.released for one in TRAINERS.values()]
+    dated += [text for one in TRAINERS.values() for text in one.words.also_called.values()]
     dated += [one.seen for one in trainers_without_correction().values()]
     assert [text for text in dated if not re.search(r"\b202\d-\d\d-\d\d\b", text)] == []
     assert not trainers_without_correction().keys() & {*TRAINERS, *families()}

@@ -1,0 +1,36 @@
+"""Unsloth: TRL's settings, another default, and numbers that padding hides."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from rcdiag.trainers import find_trainer
+from rcdiag.trainers.own_config import read_trainer_config
+from tests.corrections.builders import padded, result_of
+
+MODE = {"vllm_importance_sampling_mode": "token_truncate"}
+
+
+def test_the_correction_is_off_where_trl_has_it_on(tmp_path: Path) -> None:
+    path = tmp_path / "grpo.yaml"
+    path.write_text("use_vllm: true\nvllm_importance_sampling_mode: token_truncate\n")
+    settings = read_trainer_config(path, trainer="unsloth").settings
+    for name, on in (("unsloth", False), ("trl", True)):
+        trainer = find_trainer(name)
+        correction = trainer.read({**trainer.settings, **settings})
+        assert (correction.weighting is not None) == on
+    unsloth = find_trainer("unsloth")
+    (sentence,) = unsloth.ignored({**unsloth.settings, **MODE})
+    assert sentence.startswith("vllm_importance_sampling_mode has no effect")
+
+
+def test_what_padding_changes_is_left_out() -> None:
+    """Ratios 4, 1/2 and 1: the largest weight is the bound, the largest distance ln 4."""
+    batch = padded([[math.log(4.0), -math.log(2.0)], [0.0]])
+    result = result_of("unsloth", {"vllm_importance_sampling_correction": True, **MODE}, batch)
+    assert result.weight_sum == 3.0 + 0.5 + 1.0
+    assert result.metrics == {
+        "sampling/sampling_logp_difference/max": math.log(4.0),
+        "sampling/importance_sampling_ratio/max": 3.0,
+    }
