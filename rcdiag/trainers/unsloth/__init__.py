@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from rcdiag.corrections.apply import applied_weights
 from rcdiag.corrections.correction import Correction
+from rcdiag.corrections.quantities import bare_log_ratio, known
 from rcdiag.corrections.trainer_means import Batch, Metrics
 from rcdiag.losses.batch import LossBatch, TokenLosses
 from rcdiag.losses.settings import LossSettings
@@ -20,7 +21,6 @@ from rcdiag.trainers.trainer import Config, generation
 from rcdiag.trainers.trl import correction as trl
 from rcdiag.trainers.trl import losses as trl_losses
 from rcdiag.trainers.trl.losses import UPDATE, clip_shares, clipped_sides, ppo_ratio
-from rcdiag.trainers.trl.metrics import distance
 
 __all__ = ["GENERATIONS"]
 
@@ -53,7 +53,7 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
         return {}
     largest = float(rows.max(applied_weights(rows, weighting)).max())
     return {
-        "sampling/sampling_logp_difference/max": float(rows.max(distance).max()),
+        "sampling/sampling_logp_difference/max": float(rows.max(known(abs(bare_log_ratio))).max()),
         "sampling/importance_sampling_ratio/max": largest,
     }
 
