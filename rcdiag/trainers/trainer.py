@@ -93,7 +93,7 @@ class Trainer(Struct, frozen=True, kw_only=True):
 
     name: str
     family: str  # the trainer's name without the generation
-    # Where its tables are: a package, or a module with `WORDS`; see `rcdiag.trainers.toml_words`.
+    # Where its tables are: a package, or a module with `WORDS`; see `rcdiag.trainers.toml_file`.
     package: str
     newest: bool = False  # the family's name alone means this generation
     # Its rollout correction.
