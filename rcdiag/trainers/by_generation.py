@@ -13,7 +13,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.formats import yaml_value
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.emit import emit, writers
-from rcdiag.trainers.toml_words import label as runs
+from rcdiag.trainers.toml_file import label as runs
 from rcdiag.trainers.toml_words import read_terms
 
 

@@ -24,16 +24,8 @@ from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.losses.settings import LossSetting
 from rcdiag.trainers.conditions import Conditions
 from rcdiag.trainers.settings_text import Form
-from rcdiag.trainers.toml_words import (
-    Also,
-    SettingWords,
-    TomlFile,
-    TomlTable,
-    TomlWords,
-    expand,
-    read_generations,
-    spread,
-)
+from rcdiag.trainers.toml_file import TomlFile, TomlTable, TomlWords, expand, spread
+from rcdiag.trainers.toml_words import Also, SettingWords, read_generations
 
 Config = Mapping[str, Any]
 Names = str | tuple[str, ...]

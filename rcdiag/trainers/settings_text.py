@@ -26,9 +26,6 @@ class Written(Struct, frozen=True):
     settings: dict[str, Value] = field(default_factory=dict)
     comments: dict[str, str] = field(default_factory=dict)  # above the setting of that name
 
-    def __or__(self, other: Written) -> Written:
-        return Written(self.settings | other.settings, self.comments | other.comments)
-
 
 def digits(value: float) -> str:
     """Return the shortest decimal near a positive number, within a share of 1e-14.

@@ -22,7 +22,6 @@ A trainer's package holds these files, with one table for each thing that has a 
   aggregation, a setting of a loss, a word of the glossary. `says` is a text, or a sub-table by
   generation; `numbers` is what comes out on the example of the name. A table may be of several
   names, separated by commas. The file may be missing.
-
 - `findings.toml`: a table for each finding on settings of the trainer, by slug, with the fields of
   `FindingWords`. The file may be missing.
 
@@ -30,41 +29,28 @@ Where two trainers share code, `[header.also]` of `keys.toml` names the other's 
 `families` of its keys that this one logs as well; that of `settings.toml` the `names` of its
 settings, and the fields of its `header` that hold here too. The other trainer has one generation.
 
-A trainer that is one module has no files beside it. Its module then has `WORDS`, one TOML text
-with the tables `generations`, `keys`, `settings`, `terms` and `findings`; each holds what the file
-would.
-
-Generations are written as `a`, `a to c`, `c on` (c and all later ones), or several of these,
-separated by commas. A key or setting may have `also_called`: names that documents have for it and
-the code has not, each with the place where it stands. A threshold may have `typical`: the ranges
-that the document `typical_by` names. A text may hold `{name}` for a text of `[header.texts]`. A
-key's name may hold it for each value of `[header.placeholders.name]`; the texts of that table may
-then hold what the value's own table says, and `numbers` is a sub-table by value.
+A key or setting may have `also_called`: names that documents have for it and the code has not, each
+with the place where it stands. A threshold may have `typical`: the ranges that the document
+`typical_by` names. A text may hold `{name}` for a text of `[header.texts]`. A key's name may hold
+it for each value of `[header.placeholders.name]`; the texts of that table may then hold what the
+value's own table says, and `numbers` is a sub-table by value. How generations are named in groups,
+and where the tables of a trainer of one module stand, is said in `rcdiag.trainers.toml_file`.
 """
 
 from __future__ import annotations
 
-import importlib
-import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 from msgspec import field
 from msgspec.structs import replace
 
 from rcdiag.entry import Entry
-from rcdiag.errors import RcdiagError
 from rcdiag.trainers.conditions import ClaimRule, Conditions
+from rcdiag.trainers.toml_file import TomlFile, TomlTable, TomlWords, expand, spread
 
 Texts = Mapping[str, str]
-T = TypeVar("T")
-
-
-class TomlWords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields of a table. One that it does not know, or that has another type, is refused."""
 
 
 class GenerationWords(TomlWords, frozen=True, kw_only=True):
@@ -370,7 +356,7 @@ def _tables_of_keys(file: TomlFile, header: _KeysHeader) -> Iterator[tuple[str, 
             if (text := getattr(family, field))
         }
         for key, fields in (table.fields if is_family else {table.name: table.fields}).items():
-            own = _as_table(file.path, key, fields)
+            own = file.as_table(key, fields).fields
             yield name, TomlTable(file.path, key, {**shared, **own})
 
 
@@ -438,150 +424,3 @@ def _key(
         pattern=pattern,
         loggers=header.loggers,
     )
-
-
-def expand(text: str, order: Sequence[str], table: TomlTable | None = None) -> list[str]:
-    """Return the generations that `a, b to d, f on` names, each one of `order`."""
-    generations: set[str] = set()
-    for part in text.split(","):
-        first, _, last = part.strip().partition(" to ")
-        if first.endswith(" on"):
-            first, last = first.removesuffix(" on"), order[-1]
-        last = last or first
-        if first not in order or last not in order:
-            message = f"{part.strip()!r} names no generation"
-            hint = f"generations are {', '.join(order)}"
-            raise table.error(message, hint) if table else RcdiagError(message, hint)
-        generations |= set(order[order.index(first) : order.index(last) + 1])
-    return [name for name in order if name in generations]
-
-
-def label(names: Collection[str], order: Iterable[str]) -> str:
-    """Write generations for a reader: three or more in a row are `first to last`."""
-    runs: list[list[str]] = [[]]
-    for name in order:
-        if name in names:
-            runs[-1].append(name)
-        elif runs[-1]:
-            runs.append([])
-    short = [[f"{run[0]} to {run[-1]}"] if len(run) > 2 else run for run in runs]
-    return ", ".join(text for run in short for text in run)
-
-
-def spread(value: Any, order: Sequence[str], table: TomlTable) -> dict[str, Any]:
-    """Return a value for each generation: one for all, or those of a sub-table by generation."""
-    if not isinstance(value, Mapping):
-        return dict.fromkeys(order, value)
-    values = {}
-    for group, entry in value.items():
-        for generation in expand(group, order, table):
-            if generation in values:
-                raise table.error(f"{generation} is named twice")
-            values[generation] = entry
-    return {generation: values[generation] for generation in order if generation in values}
-
-
-class TomlFile(msgspec.Struct, frozen=True):
-    """A TOML file of a package, or the part of a module's `WORDS` that stands for it."""
-
-    path: str  # as errors name it
-    content: Mapping[str, Any]
-
-    @staticmethod
-    def read(package: str, name: str, may_be_missing: bool = False) -> TomlFile:
-        """Read a file of a package, or the part of `WORDS` of a module that has none."""
-        module = importlib.import_module(package)
-        path = f"{package}/{name}"
-        if not hasattr(module, "__path__"):
-            path, part = f"{package}.WORDS", name.removesuffix(".toml")
-            text = getattr(module, "WORDS", None)
-            if not isinstance(text, str):
-                raise RcdiagError(f"{path}: not there", "a trainer's module has this TOML text")
-            content = _parsed(path, text).get(part, {})
-            return TomlFile(f"{path}: {part}", _as_table(path, part, content))
-        try:
-            text = files(package).joinpath(name).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            if may_be_missing:
-                return TomlFile(path, {})
-            raise RcdiagError(f"{path}: not there", "a trainer's package has this file") from None
-        return TomlFile(path, _parsed(path, text))
-
-    def table(self, name: str) -> TomlTable:
-        """Return a table by its name; empty if the file lacks it."""
-        return TomlTable(self.path, name, _as_table(self.path, name, self.content.get(name, {})))
-
-    def tables(self) -> list[TomlTable]:
-        """Return all tables but the header."""
-        return [self.table(name) for name in self.content if name != "header"]
-
-
-class TomlTable(msgspec.Struct, frozen=True):
-    """A table of a file; an error about it names file, table and field."""
-
-    file: str
-    name: str
-    fields: Mapping[str, Any]
-
-    def error(self, message: str, hint: str = "") -> RcdiagError:
-        return RcdiagError(f"{self.file}: [{self.name}]: {message}", hint)
-
-    def as_a(self, kind: type[T], **given: Any) -> T:
-        """Return the fields as a type that msgspec knows, together with those that are given."""
-        try:
-            return msgspec.convert({**given, **self.fields}, kind)
-        except msgspec.ValidationError as error:
-            said, _, place = str(error).partition(" - at `$")
-            said = said.removeprefix("Object ").removeprefix("contains ")
-            where = f"`{place.strip('.`')}`: " if place else ""
-            raise self.error(where + said) from error
-
-    def part(self, field: str, kind: Any, default: Any = None) -> Any:
-        """Return one field as a type that msgspec knows, or the default where it is missing."""
-        if field not in self.fields:
-            return default
-        try:
-            return msgspec.convert(self.fields[field], kind)
-        except msgspec.ValidationError as error:
-            raise self.error(f"`{field}`: {error}") from error
-
-    def without(self, fields: Collection[str]) -> TomlTable:
-        """Return the table without some of its fields."""
-        rest = {field: value for field, value in self.fields.items() if field not in fields}
-        return TomlTable(self.file, self.name, rest)
-
-    def only(self, fields: Collection[str]) -> TomlTable:
-        """Return the table with some of its fields."""
-        return self.without(self.fields.keys() - set(fields))
-
-    def filled(self, texts: Texts) -> TomlTable:
-        """Return the table with `{name}` replaced in its name and in its texts."""
-
-        def fill(value: Any) -> Any:
-            if isinstance(value, str):
-                return value.format_map(texts)
-            if isinstance(value, list):
-                return [fill(item) for item in value]
-            if isinstance(value, dict):
-                return {field: fill(item) for field, item in value.items()}
-            return value
-
-        try:
-            return TomlTable(self.file, fill(self.name), fill(self.fields))
-        except (KeyError, ValueError, IndexError) as error:
-            raise self.error(
-                f"a text holds braces with {error}", f"they may hold {', '.join(texts)}"
-            ) from None
-
-
-def _parsed(path: str, text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise RcdiagError(f"{path}: not valid TOML: {error}") from error
-
-
-def _as_table(file: str, name: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise RcdiagError(f"{file}: {name}: {value!r} is not a table")
-    return value

@@ -93,7 +93,7 @@ class Trainer(Struct, frozen=True, kw_only=True):
 
     name: str
     family: str  # the trainer's name without the generation
-    # Where its tables are: a package, or a module with `WORDS`; see `rcdiag.trainers.toml_words`.
+    # Where its tables are: a package, or a module with `WORDS`; see `rcdiag.trainers.toml_file`.
     package: str
     newest: bool = False  # the family's name alone means this generation
     # Its rollout correction.
@@ -178,7 +178,6 @@ def generation(
     whole: Callable[[Document], bool] = lambda document: False,
     loss: Callable[[Document, LossChoice], LossChoice] = lambda document, choice: choice,
     facts: OwnFacts | None = None,
-    write: Mapping[str, Callable[[Correction], Written]] | None = None,
     family: str = "",
     **switches: Any,
 ) -> Trainer:
@@ -188,15 +187,13 @@ def generation(
     `generations.toml` is the newest.
 
     The last ones add what the tables cannot say: `ignored` and `traps` on settings, `complete` and
-    `file_findings` on a configuration file, `loss` on what it says of the policy loss, `facts` of a
-    correction that is to be written, and `write` for settings, by their names. `switches` are the
-    other fields of Trainer.
+    `file_findings` on a configuration file, `loss` on what it says of the policy loss, and `facts`
+    of a correction that is to be written. `switches` are the other fields of Trainer.
     """
     table, generations = read_tables(package)[name], read_generations(package)
     words, columns = generations[name], table.header.loss
     rules = tuple(read_findings(package).values())
-    writes = words.written and (write or any(each.ways for each in table.settings.values()))
-    writer = partial(write_by_table, table=table, own_facts=facts, own=write)
+    writes = words.written and any(each.ways for each in table.settings.values())
     config = ConfigFile(
         header=table.header,
         places=table.places(),
@@ -208,7 +205,7 @@ def generation(
             *file_findings(tree, settings),
         ],
         loss=lambda document: loss(document, loss_by_columns(document, columns)),
-        write=writer if writes else None,
+        write=partial(write_by_table, table=table, own_facts=facts) if writes else None,
     )
     return Trainer(
         name=name,

@@ -7,7 +7,7 @@ them no settings express; then each setting is written by the first way whose co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -93,16 +93,9 @@ def _ratios(window: Window) -> tuple[float, float]:
 
 
 def write_by_table(
-    correction: Correction,
-    *,
-    table: SettingsTable,
-    own_facts: OwnFacts | None = None,
-    own: Mapping[str, Callable[[Correction], Written]] | None = None,
+    correction: Correction, *, table: SettingsTable, own_facts: OwnFacts | None = None
 ) -> Written:
-    """Write a correction; Inexpressible where the trainer lacks something for it.
-
-    `own` writes settings for which no column is enough, by their names.
-    """
+    """Write a correction; Inexpressible where the trainer lacks something for it."""
     facts = facts_of(correction)
     if own_facts is not None:
         facts |= own_facts(correction, facts)
@@ -115,14 +108,12 @@ def write_by_table(
             raise Inexpressible(lack.says.format_map({**facts, "odd": odd}))
     written = Written()
     for name, setting in table.settings.items():
-        if own is not None and name in own:
-            written |= own[name](correction)
-        elif name not in written.settings:
-            for way in setting.ways:
-                if holds(way.when, facts.get) and (not way.fact or way.fact in facts):
-                    comments = {name: way.comment.format_map(facts)} if way.comment else {}
-                    written |= Written({name: _value(way, facts)}, comments)
-                    break
+        for way in setting.ways:
+            if holds(way.when, facts.get) and (not way.fact or way.fact in facts):
+                written.settings[name] = _value(way, facts)
+                if way.comment:
+                    written.comments[name] = way.comment.format_map(facts)
+                break
     return written
 
 

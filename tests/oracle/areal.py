@@ -25,6 +25,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from tests.oracle.cases import updated_case
 from tests.oracle.checkouts import AREAL
 from tests.oracle.published import arithmetic, functions, module
 from tests.trainers.answers import Answers, Corrected, Settings, Updated
@@ -325,13 +326,8 @@ def updated(generation: str, batch: str, settings: Settings) -> Updated:
     """The loss of one minibatch that holds all rows."""
     update = _run(generation, BATCHES[batch], settings, "float64", at_old=False)
     update.loss.backward()
-    return Updated(
-        batch=batch,
-        settings=settings,
-        loss=update.loss.item(),
-        metrics=_logged(update, OF_LOSS),
-        gradient=[float(each) for each in update.current.grad.numpy()[BATCHES[batch].mask]],
-    )
+    metrics = _logged(update, OF_LOSS)
+    return updated_case(batch, settings, update.loss, update.current.grad, metrics)
 
 
 def answers(generation: str = "areal-1.0") -> Answers:

@@ -8,12 +8,14 @@ weights and that which logs them. `_compute_loss` runs whole.
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+from tests.oracle.cases import corrected_case, updated_case
 from tests.oracle.published import arithmetic, bare_class, branches, execute, module, space_of
-from tests.oracle.trl import MODES, Log, nan_functions, one_process, tensors, weight_sum
+from tests.oracle.trl import MODES, Log, nan_functions, one_process, tensors
 from tests.trainers.answers import Answers, Corrected, Settings, Updated
 from tests.trainers.batches import BATCHES
 
@@ -149,16 +151,8 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
                 trainer.off_policy_mask_threshold,
             )
             rows_in_loss = [bool(row) for row in kept[:, 0]]
-    return Corrected(
-        batch=batch,
-        settings=settings,
-        arithmetic=dtype,
-        weight_sum=None if weights is None else weight_sum(weights, given.mask),
-        kept_tokens=int(rows.mask.sum()),
-        kept_sequences=int(rows.mask.any(axis=1).sum()),
-        metrics=trainer._metrics.last,
-        rows_in_loss=rows_in_loss,
-    )
+    case = corrected_case(batch, settings, dtype, weights, trainer._metrics.last)
+    return replace(case, rows_in_loss=rows_in_loss)
 
 
 def updated(batch: str, settings: Settings) -> Updated:
@@ -187,15 +181,7 @@ def updated(batch: str, settings: Settings) -> Updated:
         loss = trainer._compute_loss(trainer.model, inputs)
         loss.backward()
     metrics = {key: value for key, value in trainer._metrics.last.items() if key != "entropy"}
-    assert current.grad is not None
-    gradient = current.grad.numpy()[rows.mask]
-    return Updated(
-        batch=batch,
-        settings=settings,
-        loss=loss.item(),
-        metrics=metrics,
-        gradient=[float(each) for each in gradient],
-    )
+    return updated_case(batch, settings, loss, current.grad, metrics)
 
 
 def answers() -> Answers:

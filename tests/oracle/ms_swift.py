@@ -11,6 +11,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+from tests.oracle.cases import corrected_case, updated_case
 from tests.oracle.published import arithmetic, bare_class, execute, module, space_of
 from tests.oracle.trl import MODES, nan_functions, one_process
 from tests.trainers.answers import Answers, Corrected, Settings, Updated
@@ -188,17 +189,9 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
     with arithmetic(dtype) as wide:
         trainer = _trainer(settings, len(rows.mask))
         _, _, logged, weights = _run(trainer, batch, wide, moved=False)
-    kept = logged["completion_mask"].numpy()
     metrics = logged.get("rollout_correction", {})
-    return Corrected(
-        batch=batch,
-        settings=settings,
-        arithmetic=dtype,
-        weight_sum=None if weights is None else float(weights.double().numpy()[rows.mask].sum()),
-        kept_tokens=int(kept.sum()),
-        kept_sequences=int(kept.any(axis=1).sum()),
-        metrics={f"rollout_correction/{name}": float(value) for name, value in metrics.items()},
-    )
+    metrics = {f"rollout_correction/{name}": value for name, value in metrics.items()}
+    return corrected_case(batch, settings, dtype, weights, metrics, logged["completion_mask"])
 
 
 def updated(batch: str, settings: Settings) -> Updated:
@@ -212,13 +205,8 @@ def updated(batch: str, settings: Settings) -> Updated:
     of_fipo = {f"fipo/{name}": value for name, value in logged.get("fipo", {}).items()}
     short = {"low_clip": "clip_ratio/low", "high_clip": "clip_ratio/high"}
     names = {name: name if name == "cispo_clip_ratio" else _key(name, short) for name in clipping}
-    return Updated(
-        batch=batch,
-        settings=settings,
-        loss=loss.item(),
-        metrics={names[name]: float(value) for name, value in clipping.items()} | of_fipo,
-        gradient=[float(each) for each in current.grad.numpy()[rows.mask]],
-    )
+    metrics = {names[name]: value for name, value in clipping.items()} | of_fipo
+    return updated_case(batch, settings, loss, current.grad, metrics)
 
 
 def _key(name: str, short: dict[str, str]) -> str:

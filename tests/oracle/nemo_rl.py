@@ -9,6 +9,7 @@ from typing import Any, Optional, Protocol, TypedDict, TypeVar
 
 import numpy as np
 
+from tests.oracle.cases import corrected_case, updated_case
 from tests.oracle.checkouts import Checkout
 from tests.oracle.published import arithmetic
 from tests.trainers.answers import Answers, Corrected, Settings, Updated
@@ -167,16 +168,9 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
         of_sequences = filtered(data, np.zeros(len(rows.mask)), settings)
         _, of_loss = _loss(settings, data, data["prev_logprobs"][:, 1:])
     logged = {name: value for name, value in of_loss.items() if not name.startswith(OF_LOSS)}
-    kept = (data["token_mask"][:, 1:] * data["sample_mask"].unsqueeze(-1)).numpy() > 0
-    return Corrected(
-        batch=batch,
-        settings=settings,
-        arithmetic=dtype,
-        weight_sum=None if weights is None else float(weights[rows.mask].sum()),
-        kept_tokens=int(kept.sum()),
-        kept_sequences=int(kept.any(axis=1).sum()),
-        metrics={f"train/{name}": value for name, value in (logged | of_sequences).items()},
-    )
+    kept = data["token_mask"][:, 1:] * data["sample_mask"].unsqueeze(-1)
+    metrics = {f"train/{name}": value for name, value in (logged | of_sequences).items()}
+    return corrected_case(batch, settings, dtype, weights, metrics, kept)
 
 
 def updated(batch: str, settings: Settings) -> Updated:
@@ -190,20 +184,13 @@ def updated(batch: str, settings: Settings) -> Updated:
         current = torch.tensor(rows.current).requires_grad_()
         loss, logged = _loss(settings, data, current)
         loss.backward()
-    assert current.grad is not None
-    names = ("probs_ratio", "approx_entropy")
-    return Updated(
-        batch=batch,
-        settings=settings,
-        loss=loss.item(),
-        metrics={
-            # Where no micro-batch has a token, `grpo_train` logs -1 for an extreme.
-            f"train/{name}": -1.0 if np.isinf(value) else float(value)
-            for name, value in logged.items()
-            if name.startswith(names)
-        },
-        gradient=[float(each) for each in current.grad.numpy()[rows.mask]],
-    )
+    metrics = {
+        # Where no micro-batch has a token, `grpo_train` logs -1 for an extreme.
+        f"train/{name}": -1.0 if np.isinf(value) else value
+        for name, value in logged.items()
+        if name.startswith(("probs_ratio", "approx_entropy"))
+    }
+    return updated_case(batch, settings, loss, current.grad, metrics)
 
 
 def answers() -> Answers:

@@ -10,8 +10,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
+from tests.oracle.cases import corrected_case, updated_case
 from tests.oracle.published import arithmetic, functions, module, space_of
 from tests.oracle.trl import Refusal
 from tests.trainers.answers import Answers, Corrected, Settings, Updated
@@ -172,7 +171,6 @@ def corrected(trainer: str, batch: str, settings: Settings, dtype: str = "float6
     """The correction of one micro-batch that is the whole batch."""
     import torch
 
-    rows = BATCHES[batch]
     given_on = CORRECTION[trainer] | settings
     on = given_on.get("is_correction_level", "off") != "off" or given_on.get("is_correction_enable")
     with arithmetic(dtype) as wide:
@@ -183,15 +181,8 @@ def corrected(trainer: str, batch: str, settings: Settings, dtype: str = "float6
         loss.backward()
         weights = -given["advantages"].grad.double().numpy()
     metrics = dict(zip(NAMES, logged, strict=False))
-    return Corrected(
-        batch=batch,
-        settings=settings,
-        arithmetic=dtype,
-        weight_sum=float(weights[rows.mask].sum()) if on else None,
-        kept_tokens=int(rows.mask.sum()),
-        kept_sequences=int(rows.mask.any(axis=1).sum()),
-        metrics={name: float(value) for name, value in metrics.items() if value is not None},
-    )
+    metrics = {name: value for name, value in metrics.items() if value is not None}
+    return corrected_case(batch, settings, dtype, weights if on else None, metrics)
 
 
 def updated(trainer: str, batch: str, settings: Settings) -> Updated:
@@ -211,13 +202,8 @@ def updated(trainer: str, batch: str, settings: Settings) -> Updated:
         "ppo_kl": ppo_kl,
         **dict(zip(NAMES, logged, strict=False)),
     }
-    return Updated(
-        batch=batch,
-        settings=settings,
-        loss=loss.item(),
-        metrics={name: float(value) for name, value in metrics.items() if value is not None},
-        gradient=[float(each) for each in np.array(current.grad)[rows.mask]],
-    )
+    metrics = {name: value for name, value in metrics.items() if value is not None}
+    return updated_case(batch, settings, loss, current.grad, metrics)
 
 
 def answers(trainer: str) -> Answers:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.oracle.cases import corrected_case, updated_case
 from tests.oracle.checkouts import Checkout
 from tests.oracle.published import arithmetic
 from tests.trainers.answers import Answers, Corrected, Settings, Updated
@@ -119,15 +120,7 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
             loss, _ = _step(settings, ones, current)
             loss.backward()
             weights = current.grad.numpy() * len(rows.mask)
-    return Corrected(
-        batch=batch,
-        settings=settings,
-        arithmetic=dtype,
-        weight_sum=None if weights is None else float(weights[rows.mask].sum()),
-        kept_tokens=int(rows.mask.sum()),
-        kept_sequences=int(rows.mask.any(axis=1).sum()),
-        metrics=logged,
-    )
+    return corrected_case(batch, settings, dtype, weights, logged)
 
 
 def updated(batch: str, settings: Settings) -> Updated:
@@ -139,13 +132,7 @@ def updated(batch: str, settings: Settings) -> Updated:
         current = torch.tensor(rows.current).requires_grad_()
         loss, _ = _step(settings, rows, current)
         loss.backward()
-    return Updated(
-        batch=batch,
-        settings=settings,
-        loss=loss.item(),
-        metrics={},
-        gradient=[float(each) for each in current.grad.numpy()[rows.mask]],
-    )
+    return updated_case(batch, settings, loss, current.grad, {})
 
 
 def answers() -> Answers:

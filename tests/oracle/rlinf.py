@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from tests.oracle.cases import corrected_case, updated_case
 from tests.oracle.checkouts import Checkout
 from tests.oracle.published import arithmetic
 from tests.trainers.answers import Answers, Corrected, Settings, Updated
@@ -140,17 +141,8 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
     _, logged, mask = _step(settings, rows, torch.tensor(rows.old, dtype=wide), own, dtype)
     of_correction = ("actor/behav_", "actor/rollout_train_kl")
     weighs = "decoupled" in settings.get("loss_type", "") or settings.get("importance_sampling_fix")
-    return Corrected(
-        batch=batch,
-        settings=settings,
-        arithmetic=dtype,
-        weight_sum=float(weights[rows.mask].sum()) if weighs else None,
-        kept_tokens=int(mask.sum()),
-        kept_sequences=int(mask.any(dim=1).sum()),
-        metrics={
-            name: float(value) for name, value in logged.items() if name.startswith(of_correction)
-        },
-    )
+    metrics = {name: value for name, value in logged.items() if name.startswith(of_correction)}
+    return corrected_case(batch, settings, dtype, weights if weighs else None, metrics, mask)
 
 
 def updated(batch: str, settings: Settings) -> Updated:
@@ -163,17 +155,12 @@ def updated(batch: str, settings: Settings) -> Updated:
     loss, logged, _ = _step(settings, rows, current, advantages, "float64")
     loss.backward()
     elsewhere = ("actor/behav_", "actor/rollout_train_kl", "actor/policy_loss")
-    return Updated(
-        batch=batch,
-        settings=settings,
-        loss=loss.item(),
-        metrics={
-            name: float(value)
-            for name, value in logged.items()
-            if name == "actor/policy_loss_abs" or not name.startswith(elsewhere)
-        },
-        gradient=[float(each) for each in current.grad.numpy()[rows.mask]],
-    )
+    metrics = {
+        name: value
+        for name, value in logged.items()
+        if name == "actor/policy_loss_abs" or not name.startswith(elsewhere)
+    }
+    return updated_case(batch, settings, loss, current.grad, metrics)
 
 
 def answers() -> Answers:

@@ -19,6 +19,7 @@ from unittest.mock import patch
 import numpy as np
 
 from tests.oracle import verl
+from tests.oracle.cases import corrected_case, updated_case
 from tests.oracle.checkouts import Checkout
 from tests.oracle.published import arithmetic, bare_class, space_of
 from tests.trainers.answers import Answers, Corrected, Settings, Updated
@@ -91,22 +92,7 @@ def on_verl(batch: str, settings: Settings, dtype: str = "float64") -> Corrected
         logged = {f"rollout_correction/{name}": float(one) for name, one in of_weights.items()}
     of_policies = helper.compute_offpolicy_metrics(old, rollout, mask)
     logged |= {f"offpolicy/{name}": float(value) for name, value in of_policies.items()}
-    return _stored(batch, settings, dtype, weights, logged)
-
-
-def _stored(
-    batch: str, settings: Settings, dtype: str, weights: Any, metrics: dict[str, float]
-) -> Corrected:
-    mask = BATCHES[batch].mask
-    return Corrected(
-        batch=batch,
-        settings=settings,
-        arithmetic=dtype,
-        weight_sum=None if weights is None else float(np.asarray(weights)[mask].sum()),
-        kept_tokens=int(mask.sum()),
-        kept_sequences=int(mask.any(axis=1).sum()),
-        metrics=metrics,
-    )
+    return corrected_case(batch, settings, dtype, weights, logged)
 
 
 # The Fireworks backend.
@@ -212,7 +198,7 @@ def on_fireworks(batch: str, settings: Settings, dtype: str = "float64") -> Corr
         row[within] = datum.loss_fn_inputs["advantages"].data
     bypass = settings.get("bypass_mode")
     assert not bypass or (weights[rows.mask & np.isfinite(rows.rollout)] == 1.0).all()
-    return _stored(batch, settings, dtype, None if bypass else weights, logged)
+    return corrected_case(batch, settings, dtype, None if bypass else weights, logged)
 
 
 def updated(batch: str, settings: Settings) -> Updated:
@@ -251,13 +237,7 @@ def updated(batch: str, settings: Settings) -> Updated:
     gradient = np.zeros(rows.mask.shape)
     for row, within, values in zip(gradient, rows.response, current, strict=True):
         row[within] = 0.0 if values.grad is None else values.grad.numpy()
-    return Updated(
-        batch=batch,
-        settings=settings,
-        loss=loss.item(),
-        metrics={},
-        gradient=[float(each) for each in gradient[rows.mask]],
-    )
+    return updated_case(batch, settings, loss, gradient, {})
 
 
 def answers_of_verl() -> Answers:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.oracle.cases import corrected_case, updated_case
 from tests.oracle.published import arithmetic, branches, execute, functions, method, module
 from tests.trainers.answers import Answers, Corrected, Settings, Updated
 from tests.trainers.batches import WITHOUT_INFINITY as BATCHES
@@ -235,16 +236,7 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
         )
         logged = {f"policy/loss_metrics/{name}": value for name, value in metrics.items()}
         logged |= distances(given)
-    total = None if weights is None else float((weights * given.mask).double().sum())
-    return Corrected(
-        batch=batch,
-        settings=settings,
-        arithmetic=dtype,
-        weight_sum=total,
-        kept_tokens=int(kept.sum()),
-        kept_sequences=int(kept.any(dim=1).sum()),
-        metrics=logged,
-    )
+    return corrected_case(batch, settings, dtype, weights, logged, kept)
 
 
 def one_prompt(rows: int) -> list[tuple[int, int]]:
@@ -268,14 +260,8 @@ def updated(batch: str, settings: Settings) -> Updated:
             current, given.old, advantages, config, given.mask, given.rollout
         )
         loss.backward()
-    assert current.grad is not None
-    return Updated(
-        batch=batch,
-        settings=settings,
-        loss=loss.item(),
-        metrics={f"policy/loss_metrics/{name}": value for name, value in metrics.items()},
-        gradient=[float(each) for each in current.grad.numpy()[rows.mask]],
-    )
+    metrics = {f"policy/loss_metrics/{name}": value for name, value in metrics.items()}
+    return updated_case(batch, settings, loss, current.grad, metrics)
 
 
 def answers() -> Answers:

@@ -6,6 +6,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+from tests.oracle.cases import corrected_case
 from tests.oracle.checkouts import Checkout
 from tests.trainers.answers import Answers, Corrected, Settings
 from tests.trainers.batches import BATCHES
@@ -46,16 +47,10 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
     ]
     trained = [torch.tensor(row, dtype=wide) for row in rows.old]
     ratios = torch.exp(torch.tensor(rows.old) - torch.tensor(rows.rollout)).numpy()
-    return Corrected(
-        batch=batch,
-        settings=settings,
-        arithmetic=dtype,
-        # The bare ratio, as the cookbook describes importance_sampling.
-        weight_sum=None if settings else float(ratios[rows.mask].sum()),
-        kept_tokens=int(rows.mask.sum()),
-        kept_sequences=int(rows.mask.any(axis=1).sum()),
-        metrics=code().compute_kl_sample_train(data, trained),
-    )
+    # The bare ratio, as the cookbook describes importance_sampling.
+    weights = None if settings else ratios
+    metrics = code().compute_kl_sample_train(data, trained)
+    return corrected_case(batch, settings, dtype, weights, metrics)
 
 
 def answers() -> Answers:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from tests.oracle.cases import corrected_case, updated_case
 from tests.oracle.published import (
     arithmetic,
     bare_class,
@@ -208,11 +210,6 @@ def weights_of(trainer: Any, given: SimpleNamespace) -> dict[str, Any]:
     return execute([makes, logs], space)
 
 
-def weight_sum(weights: Any, mask: Any) -> float:
-    """The sum over sampled tokens; a sequence has one weight or one for each token."""
-    return float(weights.expand(mask.shape)[mask.bool()].double().sum())
-
-
 def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
     """The correction of one generation batch."""
     import torch
@@ -232,16 +229,8 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
                 off_policy_threshold=trainer.off_policy_mask_threshold,
             )
             rows_in_loss = [bool(row) for row in kept[:, 0]]
-    return Corrected(
-        batch=batch,
-        settings=settings,
-        arithmetic=dtype,
-        weight_sum=None if weights is None else weight_sum(weights, given.mask),
-        kept_tokens=int(rows.mask.sum()),
-        kept_sequences=int(rows.mask.any(axis=1).sum()),
-        metrics=trainer._metrics.last,
-        rows_in_loss=rows_in_loss,
-    )
+    case = corrected_case(batch, settings, dtype, weights, trainer._metrics.last)
+    return replace(case, rows_in_loss=rows_in_loss)
 
 
 def updated(batch: str, settings: Settings) -> Updated:
@@ -277,15 +266,7 @@ def updated(batch: str, settings: Settings) -> Updated:
         loss = trainer._compute_loss(trainer.model, inputs)
         loss.backward()
     metrics = {key: value for key, value in trainer._metrics.last.items() if key != "entropy"}
-    assert current.grad is not None
-    gradient = current.grad.numpy()[rows.mask]
-    return Updated(
-        batch=batch,
-        settings=settings,
-        loss=loss.item(),
-        metrics=metrics,
-        gradient=[float(each) for each in gradient],
-    )
+    return updated_case(batch, settings, loss, current.grad, metrics)
 
 
 def answers() -> Answers:

@@ -12,8 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
-
+from tests.oracle.cases import corrected_case, updated_case
 from tests.oracle.published import arithmetic, execute, functions, method, module, space_of
 from tests.oracle.trl import VERSION
 from tests.trainers.answers import Answers, Corrected, Settings, Updated
@@ -77,31 +76,16 @@ def _run(rows: Batch, settings: Settings, at_old: bool) -> tuple[Any, Any, dict[
 
 def corrected(batch: str) -> Corrected:
     """What is logged of the mismatch in a first update, in which the current policy is the old."""
-    rows = BATCHES[batch]
-    _, _, logged = _run(rows, {}, at_old=True)
-    return Corrected(
-        batch=batch,
-        settings={},
-        weight_sum=None,
-        kept_tokens=int(rows.mask.sum()),
-        kept_sequences=int(rows.mask.any(axis=1).sum()),
-        metrics={name: logged[name] for name in ("ratio", "kl")},
-    )
+    _, _, logged = _run(BATCHES[batch], {}, at_old=True)
+    metrics = {name: logged[name] for name in ("ratio", "kl")}
+    return corrected_case(batch, {}, "float64", None, metrics)
 
 
 def updated(batch: str, settings: Settings) -> Updated:
     """The loss of one micro-batch that holds all rows."""
-    rows = BATCHES[batch]
-    loss, current, logged = _run(rows, settings, at_old=False)
+    loss, current, logged = _run(BATCHES[batch], settings, at_old=False)
     loss.backward()
-    gradient = current.grad.numpy()[rows.mask]
-    return Updated(
-        batch=batch,
-        settings=settings,
-        loss=loss.item(),
-        metrics=logged,
-        gradient=[float(each) for each in np.asarray(gradient)],
-    )
+    return updated_case(batch, settings, loss, current.grad, logged)
 
 
 def answers() -> Answers:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.oracle.cases import corrected_case
 from tests.oracle.checkouts import Checkout
 from tests.oracle.published import bare_class
 from tests.trainers.answers import Answers, Corrected, Settings
@@ -63,15 +64,8 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
         logged, weights = bare._sampler_trainer_agreement(rollout, old, rows.mask)
     # `_log_metrics` puts the mode after the first part.
     names = {name: name.replace("/", "/train/", 1) for name in logged}
-    return Corrected(
-        batch=batch,
-        settings=settings,
-        arithmetic=dtype,
-        weight_sum=None if weights is None else float(weights[rows.mask].sum()),
-        kept_tokens=int(rows.mask.sum()),
-        kept_sequences=int(rows.mask.any(axis=1).sum()),
-        metrics={names[name]: float(value) for name, (value, _) in logged.items()},
-    )
+    metrics = {names[name]: value for name, (value, _) in logged.items()}
+    return corrected_case(batch, settings, dtype, weights, metrics)
 
 
 def answers() -> Answers:

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from tests.oracle.cases import corrected_case, updated_case
 from tests.oracle.checkouts import Checkout
 from tests.oracle.published import arithmetic
 from tests.trainers.answers import Answers, Corrected, Settings, Updated
@@ -126,16 +127,8 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
     with arithmetic(dtype) as wide:
         weights, kept, metrics = _helped(_own(settings), rows, wide)
     pack = _Pack(rows, None)
-    grid = pack.padded(kept) > 0
-    return Corrected(
-        batch=batch,
-        settings=settings,
-        arithmetic=dtype,
-        weight_sum=None if weights is None else float(pack.padded(weights)[rows.mask].sum()),
-        kept_tokens=int(grid.sum()),
-        kept_sequences=int(grid.any(axis=1).sum()),
-        metrics=metrics,
-    )
+    weights = None if weights is None else pack.padded(weights)
+    return corrected_case(batch, settings, dtype, weights, metrics, pack.padded(kept))
 
 
 def updated(batch: str, settings: Settings) -> Updated:
@@ -174,14 +167,7 @@ def updated(batch: str, settings: Settings) -> Updated:
         with patch.object(torch, "float32", wide):
             logged = code().finalize_train_policy_metrics(given, "cpu")
     logged.pop("max_ratio")  # the same as ratio_max
-    gradient = pack.padded(current.grad)
-    return Updated(
-        batch=batch,
-        settings=settings,
-        loss=loss.item(),
-        metrics={name: float(value) for name, value in logged.items()},
-        gradient=[float(each) for each in gradient[rows.mask]],
-    )
+    return updated_case(batch, settings, loss, pack.padded(current.grad), logged)
 
 
 def answers() -> Answers:

@@ -9,19 +9,13 @@ import pytest
 from rcdiag.corrections.correction import Rejection, Weighting
 from rcdiag.errors import RcdiagError
 from rcdiag.results import Finding
-from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
 from rcdiag.trainers.plan import Plan, plan_corrections
+from tests.trainers.config_files import read
 
 MODE = "vllm_importance_sampling_mode"
 OPENRLHF = "python3 -m openrlhf.cli.train_ppo_ray \\\n   --actor.policy_loss_type ppo \\\n"
 TRL_SCRIPT = "accelerate launch train.py \\\n  --use_vllm true \\\n"
 AXOLOTL = "base_model: Qwen/Qwen3-8B\nrl: grpo\ntrl:\n  use_vllm: true\n"
-
-
-def read(folder: Path, text: str, trainer: str | None = None) -> TrainerConfig:
-    file = folder / "config"
-    file.write_text(text)
-    return read_trainer_config(file, trainer)
 
 
 def plan_of(folder: Path, text: str, trainer: str | None = None) -> Plan:

@@ -10,12 +10,18 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from rcdiag.corrections.apply import token_effects
+from rcdiag.corrections.arithmetic import Tokens
+from rcdiag.corrections.sequences import rows_of
+from rcdiag.corrections.trainer_means import Batch
 from rcdiag.trainers import TRAINERS, find_trainer
-from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
+from rcdiag.trainers.own_config import TrainerConfig
 from rcdiag.trainers.plan import plan_corrections
-from rcdiag.trainers.trainer import Refused
+from rcdiag.trainers.trainer import Config, Refused
 from tests.corrections.builders import Padded, result_of
 from tests.trainers.batches import BATCHES
+from tests.trainers.config_files import read
+from tests.two_rows import toy_pair
 
 SKYRL = """
 trainer:
@@ -51,10 +57,17 @@ gconfig: {}
 """
 
 
-def read(tmp_path: Path, text: str) -> TrainerConfig:
-    path = tmp_path / "config"
-    path.write_text(text)
-    return read_trainer_config(path)
+class FirstUpdate:
+    """The toy pair in a first update, advantages 1 and -1, under settings of a trainer."""
+
+    def __init__(self, name: str, settings: Config, empty: int = 0) -> None:
+        pair = toy_pair()
+        pair = replace(pair, tokens=replace(pair.tokens, advantage=np.array([1.0, -1.0])))
+        trainer = TRAINERS[name]
+        self.correction = trainer.read({**trainer.settings, **settings})
+        rows = rows_of(pair, empty=empty).under(self.correction.guard)
+        self.effects = token_effects(self.correction, Tokens.of(pair), rows)
+        self.logged = trainer.metrics(Batch(rows), self.correction)
 
 
 def padded(name: str) -> Padded:
@@ -239,18 +252,9 @@ def test_weights_of_use_tis_alone_are_minus_one() -> None:
 )
 def test_weights_that_the_loss_makes(preset: str, expected: list[float]) -> None:
     """By hand, at the first update; they are told apart from weights that are multiplied in."""
-    from rcdiag.corrections.apply import token_effects
-    from rcdiag.corrections.arithmetic import Tokens
-    from rcdiag.corrections.sequences import rows_of
-    from tests.two_rows import toy_pair
-
-    pair = toy_pair()
-    pair = replace(pair, tokens=replace(pair.tokens, advantage=np.array([1.0, -1.0])))
-    trainer = TRAINERS["skyrl-0.4"]
-    correction = trainer.read({**trainer.settings, **trainer.presets[preset]})
-    rows = rows_of(pair, empty=1).under(correction.guard)
-    effects = token_effects(correction, Tokens.of(pair), rows)
-    assert correction.weights_in_loss
+    update = FirstUpdate("skyrl-0.4", TRAINERS["skyrl-0.4"].presets[preset], empty=1)
+    effects = update.effects
+    assert update.correction.weights_in_loss
     assert effects.weights == pytest.approx(np.asarray(expected))
     assert effects.kept.all()
 
@@ -276,25 +280,15 @@ def test_m2po_compares_tokens_of_the_whole_batch() -> None:
 
 def test_prime_rls_icepop_drops_by_ratio_and_logs_what_it_drops() -> None:
     """By hand: ratios e^0.1, e^-0.1, e^1.5 and e^-1.2, e^-0.5 against a band from 0.5 to 4."""
-    from rcdiag.corrections.apply import token_effects
-    from rcdiag.corrections.arithmetic import Tokens
-    from rcdiag.corrections.sequences import rows_of
-    from rcdiag.corrections.trainer_means import Batch
-    from rcdiag.trainers.prime_rl.metrics import metrics
-    from tests.two_rows import toy_pair
-
-    trainer = TRAINERS["prime-rl-20260918"]
+    name = "prime-rl-20260918"
     band = {"type": "icepop", "ratio_low": 0.5, "ratio_high": 4.0}
-    correction = trainer.read({**trainer.settings, **band})
-    pair = toy_pair()
-    pair = replace(pair, tokens=replace(pair.tokens, advantage=np.array([1.0, -1.0])))
-    rows = rows_of(pair, empty=0).under(correction.guard)
-    effects = token_effects(correction, Tokens.of(pair), rows)
+    update = FirstUpdate(name, band)
+    effects = update.effects
     log_ratio = np.array([0.1, -0.1, 1.5, -1.2, -0.5])
     # Rejection moves the mask and never the weights.
     assert effects.weights == pytest.approx(np.exp(log_ratio))
     assert list(effects.kept) == [True, True, False, False, True]
-    logged = metrics(Batch(rows), correction)
+    logged = update.logged
     kl = np.exp(log_ratio) - log_ratio - 1
     assert logged["is_masked/mean"] == pytest.approx((1 / 3 + 1 / 2) / 2)
     assert logged["masked_mismatch_kl/max"] == pytest.approx(max(kl[2], kl[3]))
@@ -302,13 +296,13 @@ def test_prime_rls_icepop_drops_by_ratio_and_logs_what_it_drops() -> None:
     assert logged["mismatch_kl/all/mean"] == pytest.approx(kl.mean())
     assert not [key for key in logged if key.startswith(("is_masked_", "masked_advantage"))]
     # Bounds are inside the band.
-    edge = trainer.read({**trainer.settings, **band, "ratio_high": float(np.exp(1.5))})
-    assert token_effects(edge, Tokens.of(pair), rows).kept[2]
+    edge = FirstUpdate(name, {**band, "ratio_high": float(np.exp(1.5))})
+    assert edge.effects.kept[2]
 
 
 def test_one_meaning_of_the_weight_sum() -> None:
     """Sums of weights run over the mask before rejection, whichever trainer rejects."""
-    by_trainer = {
+    by_trainer: dict[str, dict[str, Any]] = {
         "prime-rl": {"type": "icepop", "ratio_low": 0.9, "ratio_high": 1.1},
         "prime-rl-20260821": {"dppo_mask_low": 0.0, "dppo_mask_high": 0.0},
         "skyrl": {
@@ -328,25 +322,16 @@ def test_one_meaning_of_the_weight_sum() -> None:
 
 def test_what_skyrl_logs_of_a_loss_on_the_rollout() -> None:
     """By hand, at the first update: ratios e^0.1, e^-0.1, e^1.5, e^-1.2, e^-0.5 of the toy."""
-    from rcdiag.corrections.sequences import rows_of
-    from rcdiag.corrections.trainer_means import Batch
-    from rcdiag.trainers.skyrl.metrics import metrics
-    from tests.two_rows import toy_pair
+    presets = TRAINERS["skyrl-0.4"].presets
 
-    trainer, pair = TRAINERS["skyrl-0.4"], toy_pair()
-    pair = replace(pair, tokens=replace(pair.tokens, advantage=np.array([1.0, -1.0])))
-
-    def logged(settings: dict[str, Any]) -> dict[str, float]:
-        correction = trainer.read({**trainer.settings, **settings})
-        rows = rows_of(pair, empty=0).under(correction.guard)
-        prefix = "policy/loss_metrics/"
-        found = metrics(Batch(rows), correction)
+    def logged(settings: Config) -> dict[str, float]:
+        prefix, found = "policy/loss_metrics/", FirstUpdate("skyrl-0.4", settings).logged
         return {key[len(prefix) :]: value for key, value in found.items() if prefix in key}
 
     ratio = np.exp([0.1, -0.1, 1.5, -1.2, -0.5])
-    assert logged(trainer.presets["loss_rollout_is"]) == {"clip_ratio": 3 / 5}
-    assert logged(trainer.presets["loss_dppo_tv"]) == {"clip_ratio": 2 / 5}
-    cispo = logged({**trainer.presets["loss_cispo_rollout"], "cispo_eps_clip_high": 2.0})
+    assert logged(presets["loss_rollout_is"]) == {"clip_ratio": 3 / 5}
+    assert logged(presets["loss_dppo_tv"]) == {"clip_ratio": 2 / 5}
+    cispo = logged({**presets["loss_cispo_rollout"], "cispo_eps_clip_high": 2.0})
     assert cispo.pop("clip_ratio") == 1 / 5
     assert cispo == pytest.approx(
         {

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.batch import loss_batch
-from rcdiag.trainers.own_config import read_trainer_config
 from tests.corrections.builders import padded, result_of
 from tests.corrections.test_tokens import of_config
 from tests.losses.rules import RULES, evaluate, loss_settings
+from tests.trainers.config_files import read
 
 TRAINER = "verl-20250826"
 CAP = {"tis_imp_ratio_cap": 2.0}
@@ -54,29 +52,23 @@ def test_the_vanilla_loss_alone_is_weighted(loss):
     assert (of_weights[0] == of_weights[1]) == (loss != "vanilla")
 
 
-def config_of(tmp_path: Path, text: str):
-    path = tmp_path / "config.yaml"
-    path.write_text(text)
-    return read_trainer_config(path)
-
-
 def test_a_whole_configuration_is_recognised(tmp_path):
-    read = config_of(tmp_path, WHOLE.format(cap=2.0, more=", calculate_log_probs: true"))
-    assert (read.trainer.name, read.settings) == (TRAINER, CAP)
-    assert read.findings == ()
-    off = config_of(tmp_path, WHOLE.format(cap=2.0, more=""))
+    found = read(tmp_path, WHOLE.format(cap=2.0, more=", calculate_log_probs: true"))
+    assert (found.trainer.name, found.settings) == (TRAINER, CAP)
+    assert found.findings == ()
+    off = read(tmp_path, WHOLE.format(cap=2.0, more=""))
     assert [finding.slug for finding in off.findings] == ["rollout-log-probs-off"]
 
 
 def test_settings_of_a_later_generation_beside_it_decide(tmp_path):
     text = WHOLE.format(cap=-1, more="") + "algorithm: {rollout_correction: {rollout_is: token}}\n"
-    assert config_of(tmp_path, text).trainer.name == "verl-0.9"
+    assert read(tmp_path, text).trainer.name == "verl-0.9"
 
 
 def test_the_name_of_the_first_example_is_refused_with_the_own_one(tmp_path):
     text = "actor_rollout_ref: {actor: {tis_imp_ratio_cap: 2.0, behav_imp_weight_cap: 10.0}}\n"
     with pytest.raises(RcdiagError) as error:
-        config_of(tmp_path, text)
+        read(tmp_path, text)
     assert error.value.hint == (
         "write `tis_imp_ratio_cap`: only the example of verl #2953 calls it `behav_imp_weight_cap`"
     )

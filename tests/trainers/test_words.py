@@ -14,11 +14,10 @@ from rcdiag.losses.batch import loss_batch
 from rcdiag.losses.evaluate import LossResult
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.trainers import TRAINERS
+from rcdiag.trainers.toml_file import expand, label
 from rcdiag.trainers.toml_words import (
     KeyWords,
     SettingWords,
-    expand,
-    label,
     read_generations,
     read_keys,
     read_renamed_presets,

@@ -14,7 +14,6 @@ import numpy as np
 from rcdiag.corrections.arithmetic import Guard
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.trainers.settings_table import NotComputed, Refused, Settings
-from rcdiag.trainers.settings_text import Written
 from rcdiag.trainers.writing import Facts
 
 RAW = Weighting("token", np.inf, 0.0, "clip")  # the ratio, without a bound
@@ -50,16 +49,18 @@ def read(settings: Settings) -> Correction:
     )
 
 
-def write_type(correction: Correction) -> Written:
-    """Write the loss of the newest generation that drops what a correction drops."""
-    by_ratio = any(one.of_ratio for one in correction.rejections)
-    return Written({"type": "icepop" if by_ratio else "ipo"})
+def facts(correction: Correction, facts: Facts, *, has_dppo: bool = False) -> Facts:
+    """Tell whether weights have no bounds, which bounds tests have, and the loss that has these.
 
-
-def facts(correction: Correction, facts: Facts) -> Facts:
-    """Tell whether weights have no bounds, and which bounds tests have."""
+    Up to August 2026 the loss without a test of its own was DPPO.
+    """
     weighting, rejections = correction.weighting, correction.rejections
+    if has_dppo:
+        loss = "ipo" if facts["rejection"] == "token_tv" else "default"
+    else:
+        loss = "icepop" if any(one.of_ratio for one in rejections) else "ipo"
     return {
+        "type": loss,
         "bare": weighting is not None
         and weighting.upper == np.inf
         and not (weighting.lower or 0.0) > 0.0,

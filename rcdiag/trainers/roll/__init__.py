@@ -14,7 +14,6 @@ from rcdiag.trainers.roll.correction import (
     file_findings,
     ignored,
     read,
-    write_filters,
 )
 from rcdiag.trainers.roll.losses import UPDATE
 from rcdiag.trainers.roll.metrics import metrics
@@ -75,7 +74,6 @@ GENERATIONS = (
         file_findings=file_findings,
         loss=ppo,
         facts=facts,
-        write={"filters": write_filters},
         metrics=metrics,
         update=UPDATE,
     ),

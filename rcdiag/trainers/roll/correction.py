@@ -20,7 +20,7 @@ from rcdiag.errors import did_you_mean
 from rcdiag.results import Finding
 from rcdiag.trainers.roll.metrics import FILTERS, LEVEL_OF_DIFFERENCE
 from rcdiag.trainers.settings_table import Config, Refused, Setting, Settings
-from rcdiag.trainers.settings_text import Inexpressible, Written, rounded
+from rcdiag.trainers.settings_text import rounded
 from rcdiag.trainers.writing import Facts
 
 LEVELS = ("token", "segment", "geometric", "sequence")
@@ -126,20 +126,27 @@ def ignored(config: Config) -> list[str]:
     return []
 
 
-def write_filters(correction: Correction) -> Written:
-    """Write one rule for each rejection: ratios, also as k1, and differences of probabilities."""
-    return Written({"filters": [_written_rule(test) for test in correction.rejections]})
+def facts(correction: Correction, facts: Facts) -> Facts:
+    """Tell whether weights are 0 anywhere, and which filters reject what a correction rejects.
+
+    A filter tests ratios, which k1 does too, or differences of probabilities.
+    """
+    weighting, tests = correction.weighting, correction.rejections
+    odd = [one.statistic for one in tests if one.statistic not in (*LEVEL_OF_DIFFERENCE, *RATIOS)]
+    return {
+        "zeroes": weighting is not None and (weighting.outside == "zero" or bool(weighting.over)),
+        "over": any(one.over for one in tests),
+        "odd_rejection": next(iter(odd), ""),
+        "filters": [_filter_of(one) for one in tests if one.statistic not in odd],
+    }
 
 
-def _written_rule(rejection: Rejection) -> dict[str, Any]:
+def _filter_of(rejection: Rejection) -> dict[str, Any]:
+    """Return the item of the list that is a rejection."""
     lower = -math.inf if rejection.lower is None else rejection.lower
     name, upper = rejection.statistic, rejection.upper
-    if rejection.over:
-        raise Inexpressible("rejection over what another one leaves")
     if name in LEVEL_OF_DIFFERENCE:
         return _rule(LEVEL_OF_DIFFERENCE[name], "diff", lower, upper)
-    if name not in RATIOS:
-        raise Inexpressible(f"rejection by {name}")
     if name.endswith("k1"):  # -log_ratio: the bounds change places
         lower, upper = math.exp(-upper), math.exp(-lower)
     return _rule(RATIOS[name], "ratio", lower, upper)
@@ -153,13 +160,6 @@ def _rule(level: str, side: str, lower: float, upper: float) -> dict[str, Any]:
     if side == "diff":
         rule |= {"ratio_enabled": False, "diff_enabled": True}
     return {**rule, f"{side}_low": low, f"{side}_high": high}
-
-
-def facts(correction: Correction, facts: Facts) -> Facts:
-    """Tell whether weights are 0 anywhere, or are taken over what a rejection leaves."""
-    weighting = correction.weighting
-    zeroes = weighting is not None and (weighting.outside == "zero" or bool(weighting.over))
-    return {"zeroes": zeroes}
 
 
 def file_findings(document: Mapping[str, Any], settings: Config) -> list[Finding]:

@@ -24,7 +24,7 @@ from rcdiag.trainers.verl.correction import (
     by_k,
     by_ratios,
     by_weights,
-    write_rejections,
+    facts,
 )
 from rcdiag.trainers.verl.metrics import (
     metrics,
@@ -123,7 +123,7 @@ _WITH_K: dict[str, Any] = {
     "unset": UNSET,
     "rejects_by": OPTIONS,
     "normaliser": normaliser,
-    "write": {"rollout_rs": write_rejections},
+    "facts": facts,
 }
 GENERATIONS = (
     _verl(

@@ -18,7 +18,8 @@ from rcdiag.corrections.arithmetic import Guard
 from rcdiag.corrections.bounds import Window, windows_of
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.trainers.settings_table import Refused, Settings
-from rcdiag.trainers.settings_text import BELOW_ALL, Inexpressible, Written, digits
+from rcdiag.trainers.settings_text import BELOW_ALL, digits
+from rcdiag.trainers.writing import Facts
 
 OPTIONS = (
     *(f"token_k{k}" for k in (1, 2, 3)),
@@ -205,33 +206,32 @@ def _rejection(option: str, text: str, *, ordered: bool) -> Rejection:
     return Rejection(option, float(np.log(upper)), float(np.log(lower)))
 
 
-def write_rejections(correction: Correction) -> Written:
-    """Write rejections by k1, k2 and k3 from 0.7.1 on: names and thresholds, in the same order."""
+def facts(correction: Correction, facts: Facts) -> Facts:
+    """Say how rejections by k1, k2 and k3 are written from 0.7.1 on, and which cannot be.
+
+    Names and thresholds are in the same order. Those of k1 are ratios, of k2 and k3 nats.
+    """
     windows = windows_of(correction.rejections)
-    if not windows:
-        return Written()
-    kept = [
-        f"{name} ratios from {np.exp(window.lower):.6g} to {np.exp(window.upper):.6g}"
-        for name, window in windows.items()
-        if name in OF_K1
-    ]
-    comment = "verl holds k1 bounds against -log_ratio: these keep " + " and ".join(kept)
-    return Written(
-        {
-            "rollout_rs": ",".join(OF_K1.get(name, name) for name in windows),
-            "rollout_rs_threshold": ",".join(_threshold(*item) for item in windows.items()),
-        },
-        {"rollout_rs_threshold": comment} if kept else {},
-    )
+    ratios = {name: window for name, window in windows.items() if name in OF_K1}
+    others = {name: window for name, window in windows.items() if name not in OF_K1}
+    own: Facts = {
+        "from_below": next((n for n, window in others.items() if window.lower > -np.inf), ""),
+        "open_above": "sequence" in ratios and ratios["sequence"].upper == np.inf,
+    }
+    if windows:
+        own["options"] = ",".join(OF_K1.get(name, name) for name in windows)
+        own["thresholds"] = ",".join(
+            _of_k1(window) if name in OF_K1 else digits(window.upper)
+            for name, window in windows.items()
+        )
+        own["kept_ratios"] = " and ".join(
+            f"{name} ratios from {np.exp(window.lower):.6g} to {np.exp(window.upper):.6g}"
+            for name, window in ratios.items()
+        )
+    return own
 
 
-def _threshold(name: str, window: Window) -> str:
-    """Write a threshold: ratios from L to U are "1/U_1/L"; k2, k3 have an upper bound, nats."""
-    if name not in OF_K1:
-        if window.lower > -np.inf:
-            raise Inexpressible(f"lower bound on {name}")
-        return digits(window.upper)
-    if window.upper == np.inf and name == "sequence":
-        raise Inexpressible("rejection of sequences without an upper bound on the ratio")
+def _of_k1(window: Window) -> str:
+    """Write a threshold on k1: ratios from L to U are "1/U_1/L"."""
     lower = np.exp(-window.upper) or BELOW_ALL
     return f"{digits(lower)}_{digits(np.exp(-window.lower))}"

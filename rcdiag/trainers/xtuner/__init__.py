@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from rcdiag.trainers.trainer import generation
-from rcdiag.trainers.xtuner.correction import (
-    facts,
-    read,
-    write_mask_threshold,
-    write_threshold,
-    write_veto,
-)
+from rcdiag.trainers.xtuner.correction import facts, read
 from rcdiag.trainers.xtuner.losses import UPDATE
 from rcdiag.trainers.xtuner.metrics import metrics
 
@@ -40,10 +34,5 @@ GENERATIONS = (
         update=UPDATE,
         whole=lambda document: document.has("loss_cfg.policy_loss_cfg"),
         facts=facts,
-        write={
-            "rollout_is_threshold": write_threshold,
-            "rollout_is_mask_threshold": write_mask_threshold,
-            "rollout_is_veto_threshold": write_veto,
-        },
     ),
 )

@@ -14,7 +14,7 @@ from rcdiag.corrections.arithmetic import Array, Tokens
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.corrections.statistics import STATISTICS, Statistic
 from rcdiag.trainers.settings_table import Refused, Settings
-from rcdiag.trainers.settings_text import ABOVE_ALL, Written, rounded
+from rcdiag.trainers.settings_text import ABOVE_ALL, rounded
 from rcdiag.trainers.writing import Facts
 
 HIGHEST, LOWEST = "seq_max_known_log_ratio", "seq_min_known_log_ratio"
@@ -84,54 +84,29 @@ def _pair(settings: Settings, name: str, *, ordered: bool = True) -> tuple[float
 
 
 def facts(correction: Correction, facts: Facts) -> Facts:
-    """Say which mode makes weights and rejection, and what no mode has."""
+    """Say which mode makes weights and rejection, with which bounds, and what no mode has."""
     level, rejections = facts["weights"], facts["rejections"]
-    by_level = level in rejections
-    mode = "truncate" if not by_level else "mask" if facts["outside"] == "bare" else "both"
-    odd = tuple(one for one in rejections if one not in (level, HIGHEST, LOWEST))
-    return {"own_mode": mode, "odd_rejections": odd, "odd_rejection": next(iter(odd), "")}
-
-
-def write_threshold(correction: Correction) -> Written:
-    """Write the bounds of the weights; in mode mask they are those of the rejection."""
-    weighting = correction.weighting
-    if weighting is None:
-        return Written({"rollout_is_threshold": None})
-    bounds = weighting.upper, weighting.lower or 0.0
-    if weighting.outside == "mask":
-        bounds = _level_bounds(correction) or (np.inf, 0.0)
-    elif weighting.outside == "truncate":
-        bounds = weighting.upper, 0.0
-    return _written("rollout_is_threshold", bounds)
-
-
-def write_mask_threshold(correction: Correction) -> Written:
-    """Write the bounds of the rejection at the level of the weights."""
-    bounds = _level_bounds(correction)
-    return Written() if bounds is None else _written("rollout_is_mask_threshold", bounds)
-
-
-def write_veto(correction: Correction) -> Written:
-    """Write the veto's bounds as ratios."""
     tests = {one.statistic: one for one in correction.rejections}
-    if HIGHEST not in tests and LOWEST not in tests:
-        return Written()
-    upper = np.exp(tests[HIGHEST].upper) if HIGHEST in tests else np.inf
-    bound = tests[LOWEST].lower if LOWEST in tests else None
-    lower = 0.0 if bound is None else np.exp(bound)
-    # Their logs are float32: six digits give the same ones back.
-    return _written("rollout_is_veto_threshold", (float(f"{upper:.6g}"), float(f"{lower:.6g}")))
+    mode = "truncate" if level not in tests else "mask" if facts["outside"] == "bare" else "both"
+    odd = tuple(one for one in rejections if one not in (level, HIGHEST, LOWEST))
+    own: Facts = {"own_mode": mode, "odd_rejections": odd, "odd_rejection": next(iter(odd), "")}
+    masks = (tests[level].upper, tests[level].lower or 0.0) if level in tests else (np.inf, 0.0)
+    if level in tests:
+        own["mask_threshold"] = _written(*masks)
+    if (weighting := correction.weighting) is not None:
+        lower = 0.0 if weighting.outside == "truncate" else weighting.lower or 0.0
+        bounds = masks if weighting.outside == "mask" else (weighting.upper, lower)
+        own["threshold"] = _written(*bounds)
+    if HIGHEST in tests or LOWEST in tests:
+        highest = tests[HIGHEST].upper if HIGHEST in tests else np.inf
+        lowest = tests[LOWEST].lower if LOWEST in tests else None
+        ratios = np.exp(highest), 0.0 if lowest is None else np.exp(lowest)
+        # Their logs are float32: six digits give the same ones back.
+        own["veto_threshold"] = _written(*(float(f"{ratio:.6g}") for ratio in ratios))
+    return own
 
 
-def _level_bounds(correction: Correction) -> tuple[float, float] | None:
-    level = None if correction.weighting is None else correction.weighting.level
-    for one in correction.rejections:
-        if one.statistic == level:
-            return one.upper, one.lower or 0.0
-    return None
-
-
-def _written(name: str, bounds: tuple[float, float]) -> Written:
-    upper, lower = (float(bound) for bound in bounds)
-    high = ABOVE_ALL if np.isinf(upper) else upper
-    return Written({name: [rounded(high), rounded(lower) if lower > 0.0 else 0.0]})
+def _written(upper: float, lower: float) -> list[float]:
+    """Return both bounds as they are written, the upper one first."""
+    high = ABOVE_ALL if np.isinf(upper) else float(upper)
+    return [rounded(high), rounded(float(lower)) if lower > 0.0 else 0.0]

@@ -11,11 +11,11 @@ import pytest
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.emit import emit
-from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.trainers.trainer import NotComputed
 from tests.corrections.builders import padded, result_of
 from tests.losses.rules import evaluate
+from tests.trainers.config_files import read
 from tests.trainers.toy import update
 
 WHOLE = """
@@ -27,11 +27,6 @@ actor: {llm_max_rollouts: 64}
 SCRIPT = "python -m pipelinerl.launch --config-name math finetune.rl.epsilon_high=4 model_path=x\n"
 # Ratios 4, 1/2 and 1 of two responses.
 BATCH = padded([[math.log(4.0), -math.log(2.0)], [0.0]])
-
-
-def read(folder: Path, text: str) -> TrainerConfig:
-    (folder / "config").write_text(text)
-    return read_trainer_config(folder / "config")
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rcdiag.trainers import find_trainer
-from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.trainers.trainer import Refused
 from tests.corrections.builders import padded, result_of
+from tests.trainers.config_files import read
 
 MATH = """
 algorithm:
@@ -31,11 +31,6 @@ algorithm: {loss_type: decoupled_actor_critic, behave_weight_threshold: 2.0, cli
 rollout: {recompute_logprobs: true}
 """
 DECOUPLED = {"loss_type": "decoupled_actor_critic"}
-
-
-def read(folder: Path, text: str) -> TrainerConfig:
-    (folder / "config").write_text(text)
-    return read_trainer_config(folder / "config")
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ from rcdiag.errors import RcdiagError
 from rcdiag.losses.clipped import VANILLA
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.emit import emit
-from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
+from rcdiag.trainers.own_config import TrainerConfig
 from rcdiag.trainers.plan import Plan, plan_corrections
 from rcdiag.trainers.trainer import Refused
 from tests.corrections.builders import padded, result_of
 from tests.losses.rules import evaluate
+from tests.trainers.config_files import read
 from tests.trainers.toy import update
 
 FIREWORKS = """
@@ -32,11 +33,6 @@ python -m examples.train rllm/backend=verl \\
   actor_rollout_ref.actor.clip_ratio_c=4.0
 """
 CAPPED = {"tis_mode": "token", "tis_cap": 3.0}
-
-
-def read(folder: Path, text: str, trainer: str | None = None) -> TrainerConfig:
-    (folder / "config").write_text(text)
-    return read_trainer_config(folder / "config", trainer)
 
 
 def plan_of(found: TrainerConfig) -> Plan:

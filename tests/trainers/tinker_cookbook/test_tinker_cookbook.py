@@ -10,11 +10,11 @@ import pytest
 
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.emit import emit
-from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.trainers.trainer import NotComputed
 from tests.corrections.builders import padded, result_of
 from tests.losses.rules import evaluate
+from tests.trainers.config_files import read
 from tests.trainers.toy import update
 
 CONFIG = """
@@ -23,11 +23,6 @@ CONFIG = """
 """
 # Ratios 8, 1/2 and 1 of two responses.
 BATCH = padded([[math.log(8.0), -math.log(2.0)], [0.0]])
-
-
-def read(folder: Path, text: str) -> TrainerConfig:
-    (folder / "config.json").write_text(text)
-    return read_trainer_config(folder / "config.json")
 
 
 @pytest.mark.parametrize(
@@ -80,8 +75,7 @@ def test_what_is_written_is_read_back(preset: str, tmp_path: Path) -> None:
     trainer = find_trainer("tinker-cookbook")
     plan = plan_corrections(trainer, {preset: trainer.presets[preset]})
     text = emit(plan.corrections[preset], "tinker-cookbook").text
-    (tmp_path / "config.yaml").write_text(text)
-    found = read_trainer_config(tmp_path / "config.yaml", "tinker-cookbook")
+    found = read(tmp_path, text, "tinker-cookbook")
     assert trainer.read({**trainer.settings, **found.settings}) == plan.corrections[preset]
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rcdiag.trainers import find_trainer
-from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
 from rcdiag.trainers.trainer import Refused
 from tests.corrections.builders import padded, result_of
 from tests.losses.rules import evaluate
+from tests.trainers.config_files import read
 from tests.trainers.toy import update
 
 FROZENLAKE = """
@@ -27,11 +27,6 @@ agentic_grpo_config:
 """
 # Ratios 4, 1/2 and 1 of two responses.
 BATCH = padded([[math.log(4.0), -math.log(2.0)], [0.0]])
-
-
-def read(folder: Path, text: str) -> TrainerConfig:
-    (folder / "config").write_text(text)
-    return read_trainer_config(folder / "config")
 
 
 @pytest.mark.parametrize(

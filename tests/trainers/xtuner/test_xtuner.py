@@ -11,10 +11,10 @@ import pytest
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.emit import emit
-from rcdiag.trainers.own_config import read_trainer_config
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.trainers.trainer import Refused
 from tests.corrections.builders import padded, result_of
+from tests.trainers.config_files import read
 
 WORKER = """
 loss_cfg:
@@ -36,8 +36,7 @@ def weights(mode: str, threshold: list[float], **others: Any) -> dict[str, Any]:
 
 
 def test_a_worker_that_was_written_out(tmp_path: Path) -> None:
-    (tmp_path / "config").write_text(WORKER)
-    found = read_trainer_config(tmp_path / "config")
+    found = read(tmp_path, WORKER)
     assert found.trainer.name == "xtuner"
     assert found.settings["rollout_is_threshold"] == [5, 0.5]
     plan = plan_corrections(found.trainer, {"it": found.settings})
@@ -47,8 +46,7 @@ def test_a_worker_that_was_written_out(tmp_path: Path) -> None:
 
 def test_verls_files_stay_verls(tmp_path: Path) -> None:
     text = "algorithm: {rollout_is: true, rollout_is_threshold: 2.0, rollout_is_mode: mask}\n"
-    (tmp_path / "config").write_text(text)
-    assert read_trainer_config(tmp_path / "config").trainer.family == "verl"
+    assert read(tmp_path, text).trainer.family == "verl"
 
 
 @pytest.mark.parametrize(

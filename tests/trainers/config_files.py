@@ -1,0 +1,14 @@
+"""A trainer's configuration file, written and read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
+
+
+def read(folder: Path, text: str, trainer: str | None = None) -> TrainerConfig:
+    """What rcdiag makes of a file with this text, whose format and trainer it finds out."""
+    file = folder / "config"
+    file.write_text(text)
+    return read_trainer_config(file, trainer)
