@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.results import JoinReport
 from rcdiag.table.arrow import as_numpy, lengths_of, values_of
+from rcdiag.table.hashing import mixed
 from rcdiag.table.opening import open_table
 from rcdiag.table.schema import LOG_PROBS, column_setting
 from rcdiag.table.survey import UniqueSampleIds, number_groups
@@ -104,11 +105,9 @@ def _matched_by(dumps: Sequence[Table], of_one_run: bool) -> str:
 
 def _samples(dumps: Sequence[Table], by: str) -> list[Numbers]:
     """Return the numbers of the samples that the rows of each table are, [rows]."""
-    if by == "tokens":
-        return matched_rows(dumps)
     if by == "row":
         return [np.arange(dump.num_rows) for dump in dumps]
-    hashes = _hashed_ids(dumps)
+    hashes = _hashed_tokens(dumps) if by == "tokens" else _hashed_ids(dumps)
     distinct, numbers = number_groups(np.concatenate(hashes))
     return [numbers[np.searchsorted(distinct, own)].astype(np.int64) for own in hashes]
 
@@ -356,28 +355,28 @@ def match_sentence(report: JoinReport) -> str:
 # Rows that are matched by their tokens, where nothing else tells them
 
 
-def matched_rows(dumps: Sequence[Table]) -> list[NDArray[np.int64]]:
-    """Return for each dump its rows' numbers in the first one, [rows].
+def _hashed_tokens(dumps: Sequence[Table]) -> list[Hashes]:
+    """Hash response, and prompt and step where all dumps have them, of each dump's rows, [rows].
 
-    Rows match that have the same response, and the same prompt and step where all dumps have them;
-    of several equal rows the first matches the first. A row without a match gets a number that no
-    row of the first dump has.
+    Of equal rows the n-th of one dump is the n-th of another.
     """
-    having = [set(dump.schema.names) for dump in dumps]
     names = ["response_ids"]
-    names += [name for name in ("prompt_ids", "step") if all(name in own for own in having)]
-    first = _keys(dumps[0], names)
-    matched = [np.arange(dumps[0].num_rows)]
-    free = dumps[0].num_rows
-    for dump in dumps[1:]:
-        keys = _keys(dump, names)
-        rows = _partners(first, keys)
-        _check_ambiguity(dumps[0], first, dump, keys)
-        alone = rows < 0
-        rows[alone] = free + np.arange(int(alone.sum()))
-        free += int(alone.sum())
-        matched.append(rows)
-    return matched
+    names += [
+        name for name in ("prompt_ids", "step") if all(name in dump.columns for dump in dumps)
+    ]
+    keys = [_keys(dump, names) for dump in dumps]
+    for dump, own in zip(dumps[1:], keys[1:], strict=True):
+        _check_ambiguity(dumps[0], keys[0], dump, own)
+    return [mixed(own) + _repeats(own) for own in keys]
+
+
+def _repeats(keys: Hashes) -> Hashes:
+    """Return how many rows before each have its key, [rows]."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    repeats = np.empty(len(keys), np.uint64)
+    repeats[order] = np.arange(len(keys)) - np.searchsorted(ordered, ordered)
+    return repeats
 
 
 def _keys(dump: Table, names: Sequence[str]) -> Hashes:
@@ -391,19 +390,6 @@ def _keys(dump: Table, names: Sequence[str]) -> Hashes:
             key = key * MIX + values.hash(seed=0).to_numpy()
         parts.append(key)
     return np.concatenate(parts)
-
-
-def _partners(first: Hashes, later: Hashes) -> NDArray[np.int64]:
-    """Return for every later row the row of the first dump with its key, or -1, [rows].
-
-    Of rows with one key the n-th meets the n-th.
-    """
-    repeat = pl.int_range(pl.len()).over("key").alias("repeat")
-    ours, theirs = (pl.DataFrame({"key": keys}).with_columns(repeat) for keys in (first, later))
-    found = theirs.join(
-        ours.with_row_index("row"), on=["key", "repeat"], how="left", maintain_order="left"
-    )
-    return found["row"].cast(pl.Int64).fill_null(-1).to_numpy().copy()
 
 
 def _check_ambiguity(one: Table, one_keys: Hashes, other: Table, other_keys: Hashes) -> None:
