@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.types as pt
 from msgspec import Struct
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.results import JoinReport
 from rcdiag.table.arrow import as_numpy, lengths_of, values_of
-from rcdiag.table.hashing import mixed
+from rcdiag.table.hashing import hashed_rows, mixed
 from rcdiag.table.opening import open_table
 from rcdiag.table.schema import LOG_PROBS, column_setting
 from rcdiag.table.survey import UniqueSampleIds, number_groups
@@ -36,8 +35,6 @@ Hashes = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
 # Columns beside log-probs for which it matters which rows of two dumps belong together.
 NUMBERS = ("reward", "advantage", "advantages")
-# An odd number that mixes the hash of one column before that of another is added.
-MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def join_tables(
@@ -57,7 +54,7 @@ def join_tables(
     samples = _samples(dumps, by)
     rows = [_rows_of(own, first.num_rows) for own in samples]
     in_all = np.logical_and.reduce([own >= 0 for own in rows])
-    tokens = [_keys(dump, ["response_ids"]) for dump in dumps]
+    tokens = [_hashed(dump, ["response_ids"]) for dump in dumps]
     same = in_all & np.logical_and.reduce(
         [tokens[0] == keys[own] for keys, own in zip(tokens, rows, strict=True)]
     )
@@ -364,7 +361,7 @@ def _hashed_tokens(dumps: Sequence[Table]) -> list[Hashes]:
     names += [
         name for name in ("prompt_ids", "step") if all(name in dump.columns for dump in dumps)
     ]
-    keys = [_keys(dump, names) for dump in dumps]
+    keys = [_hashed(dump, names) for dump in dumps]
     for dump, own in zip(dumps[1:], keys[1:], strict=True):
         _check_ambiguity(dumps[0], keys[0], dump, own)
     return [mixed(own) + _repeats(own) for own in keys]
@@ -379,17 +376,8 @@ def _repeats(keys: Hashes) -> Hashes:
     return repeats
 
 
-def _keys(dump: Table, names: Sequence[str]) -> Hashes:
-    """Return a hash of some columns of every row, [rows]."""
-    parts = []
-    for batch in dump.batches(names):
-        key = np.zeros(batch.table.num_rows, np.uint64)
-        for name in names:
-            kind = pl.Int64 if name == "step" else pl.List(pl.Int64)
-            values = pl.Series(batch.table[name].combine_chunks()).cast(kind)
-            key = key * MIX + values.hash(seed=0).to_numpy()
-        parts.append(key)
-    return np.concatenate(parts)
+def _hashed(dump: Table, names: Sequence[str]) -> Hashes:
+    return np.concatenate([hashed_rows(batch.table, names) for batch in dump.batches(names)])
 
 
 def _check_ambiguity(one: Table, one_keys: Hashes, other: Table, other_keys: Hashes) -> None:
@@ -432,7 +420,7 @@ def _differing(table: Table, keys: Hashes, doubtful: Hashes) -> NDArray[np.bool_
         rows = np.flatnonzero(doubtful[at] == own)
         if not len(rows):
             continue
-        values = pl.DataFrame(batch.table.take(rows)).hash_rows(seed=0).to_numpy()
+        values = hashed_rows(batch.table.take(rows), names)
         np.minimum.at(low, at[rows], values)
         np.maximum.at(high, at[rows], values)
     return low < high
