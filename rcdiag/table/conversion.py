@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +22,7 @@ from rcdiag.table.arrow import as_numpy, lengths_of, ragged
 from rcdiag.table.grouping import PromptGroups
 from rcdiag.table.readers.reader import DAMAGED, Dump, Notes, Reader, Rows
 from rcdiag.table.sources import SourceFile
-from rcdiag.table.table import Conversion, Origin, with_urls
+from rcdiag.table.table import Conversion, Origin, named_by_url
 from rcdiag.table.writer import TableWriter
 
 # Takes the file that is read now, its number from 1, the number of files, rows and tokens so far.
@@ -136,6 +136,9 @@ class _Pass(Struct):
         self._count_lacking(table, rows)
         self.tokens += int(lengths.sum())
         self.origin.add(rows.file, rows.record, rows.numbers)
+        if table.num_rows:
+            having = columns.policies_in(table.column_names)
+            self.policies_of.setdefault(rows.file, set()).update(having)
         return table
 
     def _watched(self, table: pa.Table, lengths: NDArray[np.int64], file: Path) -> pa.Table:
@@ -188,10 +191,15 @@ class _Pass(Struct):
                 where, before = self.lacking.get(name, (rows.where(first), 0))
                 self.lacking[name] = where, before + without
 
-    def finished(self, reader: Reader, files: Sequence[SourceFile]) -> dict[str, str]:
-        """Check and note what only the whole dump shows; returns columns to drop, each with why."""
+    def finished(self, source: str, mixed: Collection[str]) -> dict[str, str]:
+        """Check and note what only the whole dump shows; returns columns to drop, each with why.
+
+        `source` is what errors call the dump; `mixed` are columns of types that nothing unites.
+        """
         rows = self.origin.num_rows
-        self.grouping.check(files[0].name)
+        if rows == 0:
+            raise RcdiagError(f"{source}: the table has zero rows", hint="was the dump finished?")
+        self.grouping.check(source)
         for name in NEVER_NULL:  # a step, prompt, group or id that only some rows have
             where, lacking = self.lacking.get(name, ("", 0))
             if 0 < lacking < rows:
@@ -233,6 +241,11 @@ class _Pass(Struct):
                     f"{names[1]} equals {names[0]} bit for bit on every token: the mismatch is not "
                     "observable"
                 )
+        for name in sorted(mixed):
+            reason = "files hold types that nothing unites"
+            if columns.column_spec(name) is not None:
+                raise RcdiagError(f"{source}: column `{name}`: {reason}", hint="see --column")
+            dropped[name] = reason
         for name, reason in dropped.items():
             self.notes.change(f"{name}: dropped, {reason}")
         return dropped
@@ -256,6 +269,39 @@ def convert_files(
     what is known of the table already; `left` are names of files that are not read though they are
     named as those of the dump.
     """
+    dump = _dump_of(reader, files, given, tokenizer)
+    if left:
+        named = ", ".join(left[:3]) + (" ..." if len(left) > 3 else "")
+        dump.notes.change(
+            f"files of the folder that hold something else are left out ({len(left)}): {named}"
+        )
+    grouping = PromptGroups(given.get("group_size"), reader.grouped_by_order)
+    work = _Pass(dump.notes, given, renames, grouping, Origin(files))
+    places = {file.path: (file.name, number) for number, file in enumerate(files, 1)}
+    assert reader.read is not None
+    with named_by_url(files), TableWriter(target) as writer:
+        for rows in reader.read(dump):
+            table = work.table(rows)
+            if table.num_rows == 0:
+                continue
+            writer.write(table)
+            if on_progress is not None:
+                name, place = places.get(rows.file, (str(rows.file), 0))
+                on_progress(name, place, len(files), work.origin.num_rows, work.tokens)
+        dropped = work.finished(files[0].name, writer.mixed)
+        known = {**(metadata or {}), **_metadata(reader, dump, dropped)}
+        schema = writer.finish(known, dropped)
+        # Mapped columns that no file of the dump has are refused.
+        lacking = {name: own for name, own in renames.items() if name not in work.mapped}
+        if schema is not None and lacking:
+            missing.check_columns([], schema, lacking, files[0].name)
+    return Conversion(work.origin, work.policies_of, work.tokens)
+
+
+def _dump_of(
+    reader: Reader, files: Sequence[SourceFile], given: Mapping[str, Any], tokenizer: str | None
+) -> Dump:
+    """Return what a reader is given; refuse text without a tokenizer, and a choice of nothing."""
     if reader.text_only and tokenizer is None:
         raise RcdiagError(
             f"{files[0].name}: {reader.name} dumps hold text, no token ids and no log-probs",
@@ -264,70 +310,11 @@ def convert_files(
         )
     given_values.check_choices(given, reader.asks_for, f"a dump of {reader.name}")
     paths = tuple(cast(Path, file.path) for file in files)  # what is converted is on this machine
-    dump = Dump(files=paths, given=given, tokenizer=tokenizer)
-    if left:
-        named = ", ".join(left[:3]) + (" ..." if len(left) > 3 else "")
-        dump.notes.change(
-            f"files of the folder that hold something else are left out ({len(left)}): {named}"
-        )
-    origin = Origin(files)
-    grouping = PromptGroups(given.get("group_size"), reader.grouped_by_order)
-    work = _Pass(dump.notes, given, renames, grouping, origin)
-    try:
-        return _converted(reader, dump, files, target, work, on_progress, metadata or {})
-    except RcdiagError as error:
-        raise with_urls(error, files) from error
+    return Dump(files=paths, given=given, tokenizer=tokenizer)
 
 
-def _converted(
-    reader: Reader,
-    dump: Dump,
-    files: Sequence[SourceFile],
-    target: Path,
-    work: _Pass,
-    on_progress: OnProgress | None,
-    known: Mapping[str, Any],
-) -> Conversion:
-    assert reader.read is not None
-    places = {file.path: number for number, file in enumerate(files, 1)}
-    names = {file.path: file.name for file in files}
-    with TableWriter(target) as writer:
-        for rows in reader.read(dump):
-            table = work.table(rows)
-            if table.num_rows == 0:
-                continue
-            writer.write(table)
-            having = columns.policies_in(table.column_names)
-            work.policies_of.setdefault(rows.file, set()).update(having)
-            if on_progress is not None:
-                place = places.get(rows.file, 0)
-                name = names.get(rows.file, str(rows.file))
-                on_progress(name, place, len(files), work.origin.num_rows, work.tokens)
-        if work.origin.num_rows == 0:
-            raise RcdiagError(
-                f"{files[0].name}: the table has zero rows", hint="was the dump finished?"
-            )
-        dropped = work.finished(reader, files)
-        for name in sorted(writer.mixed):
-            reason = "files hold types that nothing unites"
-            if columns.column_spec(name) is not None:
-                raise RcdiagError(
-                    f"{files[0].name}: column `{name}`: {reason}", hint="see --column"
-                )
-            dropped[name] = reason
-            dump.notes.change(f"{name}: dropped, {reason}")
-        metadata = {**known, **_metadata(reader, dump, len(files), dropped, work.given)}
-        schema = writer.finish(metadata, dropped)
-        # Mapped columns that no file of the dump has are refused.
-        lacking = {name: own for name, own in work.renames.items() if name not in work.mapped}
-        if schema is not None and lacking:
-            missing.check_columns([], schema, lacking, files[0].name)
-    return Conversion(work.origin, metadata, work.policies_of, work.origin.num_rows, work.tokens)
-
-
-def _metadata(
-    reader: Reader, dump: Dump, files: int, dropped: Mapping[str, str], given: Mapping[str, Any]
-) -> dict[str, Any]:
+def _metadata(reader: Reader, dump: Dump, dropped: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a table says of its conversion."""
     policies = {
         name: facts
         for name, facts in dump.notes.policies.items()
@@ -336,14 +323,14 @@ def _metadata(
     metadata: dict[str, Any] = {
         "conversion": {
             "format": reader.name,
-            "files": files,
+            "files": len(dump.files),
             "changes": dump.notes.changes,
             "dropped": dict(dropped),
             "rcdiag": importlib.metadata.version("rcdiag"),
         }
     }
-    if given:
-        metadata["given"] = dict(given)
+    if dump.given:
+        metadata["given"] = dict(dump.given)
     if policies:
         metadata["policies"] = policies
     return {**dump.notes.facts, **metadata}

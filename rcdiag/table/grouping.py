@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import given
-from rcdiag.table.arrow import as_numpy, from_numpy, lengths_of
-from rcdiag.table.hashing import hashed_lists, mixed
+from rcdiag.table.arrow import from_numpy
+from rcdiag.table.hashing import hashed_rows
 from rcdiag.table.readers.reader import Rows
-from rcdiag.table.trajectories import Ragged
 
 
 class PromptGroups:
@@ -47,7 +46,8 @@ class PromptGroups:
         elif "prompt_ids" in table.column_names:
             in_step = " of one step" if "step" in table.column_names else ""
             self.rule = f"group_id: rows{in_step} with equal prompts are a prompt group"
-            numbers = self._number(_hashes(table).tolist())
+            names = [name for name in ("prompt_ids", "step") if name in table.column_names]
+            numbers = self._number(hashed_rows(table, names).tolist())
         else:
             return table
         return table.append_column("group_id", from_numpy(np.asarray(numbers, np.int64)))
@@ -81,18 +81,3 @@ class PromptGroups:
             given.check_divisible(self._rows, self._size, source)
         elif self._counts:
             given.check_group_sizes(np.array(self._counts), self._size, source)
-
-
-def _hashes(table: pa.Table) -> NDArray[np.uint64]:
-    """Return a hash of the prompt, and of the step where rows have one, of every row, [rows]."""
-    prompts = table["prompt_ids"].combine_chunks()
-    offsets = np.concatenate([[0], np.cumsum(lengths_of(prompts))])
-    hashes = hashed_lists(Ragged(as_numpy(prompts.flatten()), offsets))
-    # No prompt is another thing than an empty one, and no step another than step 0.
-    hashes[as_numpy(prompts.is_null())] ^= np.uint64(1)
-    if "step" not in table.column_names:
-        return hashes
-    steps = table["step"].combine_chunks()
-    known = as_numpy(steps.is_valid())
-    numbers = as_numpy(steps.fill_null(0)).astype(np.uint64)
-    return mixed(hashes ^ np.where(known, mixed(numbers), np.uint64(1)))

@@ -1,40 +1,40 @@
-"""Join several tables of the same samples into one, on `sample_id`, place or equal tokens."""
+"""Join several tables of the same samples into one, on `sample_id`, place or equal tokens.
+
+Samples are numbered as they appear, so that those of the first table have the numbers of its rows.
+What is joined, left out and named are questions to the numbers of each table's rows.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.types as pt
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.files import not_writable
 from rcdiag.results import JoinReport
+from rcdiag.table.arrow import as_numpy, lengths_of, values_of
+from rcdiag.table.hashing import hashed_rows, mixed
 from rcdiag.table.opening import open_table
-from rcdiag.table.schema import FORMAT_VERSION, LOG_PROBS, column_setting, with_metadata
-from rcdiag.table.survey import UniqueSampleIds
+from rcdiag.table.schema import LOG_PROBS, column_setting
+from rcdiag.table.survey import UniqueSampleIds, number_groups
 from rcdiag.table.table import RowsOfTable, Table
+from rcdiag.table.writer import TableWriter
 
 NAMED = 10
 # Tokens behind a place where two sides part by which a token that one has more is told.
 COMPARED = 4
-ROW = "__row"
-PLACE = "__place"
-IN_ALL, SAME, OTHER = "__in_all", "__same", "__other"
 Hashes = NDArray[np.uint64]
+Numbers = NDArray[np.int64]
 # Columns beside log-probs for which it matters which rows of two dumps belong together.
 NUMBERS = ("reward", "advantage", "advantages")
-# An odd number that mixes the hash of one column before that of another is added.
-MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def join_tables(
@@ -50,32 +50,174 @@ def join_tables(
     step, prompt and response; columns that the first lacks are taken from a later one, and
     log-probs that two of them hold alike are kept once.
     """
-    by = _key(dumps, of_one_run)
-    key = "sample_id" if by == "sample_id" else ROW
-    partners = matched_rows(dumps) if by == "tokens" else [None] * len(dumps)
-    with tempfile.TemporaryDirectory(prefix="rcdiag-", dir=path.parent) as folder:
-        frames = [
-            _frame(dump, key, rows, Path(folder), number)
-            for number, (dump, rows) in enumerate(zip(dumps, partners, strict=True))
-        ]
-        try:
-            return _joined(dumps, frames, names, path, by, partners, of_one_run)
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
+    first, by = dumps[0], _matched_by(dumps, of_one_run)
+    samples = _samples(dumps, by)
+    rows = [_rows_of(own, first.num_rows) for own in samples]
+    in_all = np.logical_and.reduce([own >= 0 for own in rows])
+    tokens = [_hashed(dump, ["response_ids"]) for dump in dumps]
+    same = in_all & np.logical_and.reduce(
+        [tokens[0] == keys[own] for keys, own in zip(tokens, rows, strict=True)]
+    )
+    other = np.flatnonzero(in_all & ~same)
+    report = _report(dumps, names, samples, by, int(same.sum()), other)
+    if not same.any():
+        by_id = by == "sample_id"
+        matched = (
+            "is `sample_id` the same thing in both?" if by_id else "rows are matched by tokens"
+        )
+        where = ""
+        if len(other) and len(dumps) == 2:
+            where = _first_difference(dumps, [int(own[other[0]]) for own in rows], names, report)
+        raise RcdiagError(
+            f"{', '.join(report.tables)}: no sample is in all tables with the same tokens "
+            f"({report.tokens_differ:,} have other tokens{where})",
+            hint=f"join what was recorded of one run; {matched}",
+        )
+    added = _additions(dumps, names, rows, of_one_run)
+    _write(path, dumps, added, same, report if of_one_run else None)
+    joined = open_table(path, format="parquet")
+    (file,) = joined.files
+    sources = tuple(source for dump in dumps for source in dump.sources)
+    origin = RowsOfTable(sources, first.for_workers(), np.flatnonzero(same))
+    file = replace(file, path=sources[0].path, url=sources[0].url, converted=path, origin=origin)
+    return replace(joined, files=(file,)), report
+
+
+# Which rows are the same sample
+
+
+def _matched_by(dumps: Sequence[Table], of_one_run: bool) -> str:
+    """Return what tells the same sample: `sample_id`, `tokens` or `row`."""
+    having = ["sample_id" in dump.schema.names for dump in dumps]
+    if of_one_run and not all(having):
+        return "tokens"
+    if any(having) and not all(having):
+        lacking = dumps[having.index(False)].name
+        raise RcdiagError(
+            f"{lacking}: no column `sample_id`, which the other tables have",
+            hint=f"{column_setting({'sample_id': 'NAME'})}, or compare the tables without it",
+        )
+    return "sample_id" if all(having) else "row"
+
+
+def _samples(dumps: Sequence[Table], by: str) -> list[Numbers]:
+    """Return the numbers of the samples that the rows of each table are, [rows]."""
+    if by == "row":
+        return [np.arange(dump.num_rows) for dump in dumps]
+    hashes = _hashed_tokens(dumps) if by == "tokens" else _hashed_ids(dumps)
+    distinct, numbers = number_groups(np.concatenate(hashes))
+    return [numbers[np.searchsorted(distinct, own)].astype(np.int64) for own in hashes]
+
+
+def _hashed_ids(dumps: Sequence[Table]) -> list[Hashes]:
+    """Hash the ids of each table, [rows].
+
+    Ids that are numbers in one table and text in another are refused, and one that a table repeats.
+    """
+    kinds = [dump.schema.field("sample_id").type for dump in dumps]
+    plain = [kind.value_type if pt.is_dictionary(kind) else kind for kind in kinds]
+    hashes = []
+    for dump, kind, own in zip(dumps, kinds, plain, strict=True):
+        if pt.is_integer(own) != pt.is_integer(plain[0]):
             raise RcdiagError(
-                f"{', '.join(dump.name for dump in dumps)}: cannot be joined ({reason})",
-                hint=f"is there room in {path.parent}? Else drop columns that rcdiag does not need",
-            ) from error
+                f"{dump.name}: column `sample_id` is {kind}, but {kinds[0]} in {dumps[0].name}",
+                hint="cast one of them, so that equal samples have equal ids",
+            )
+        ids = UniqueSampleIds()
+        for batch in dump.batches(["sample_id"]):
+            ids.add(replace(batch, table=batch.table.cast(pa.schema([("sample_id", own)]))))
+        ids.check(dump)
+        hashes.append(np.concatenate(ids.hashes))
+    return hashes
 
 
-class _Addition(Struct, frozen=True, kw_only=True):
+def _rows_of(samples: Numbers, count: int) -> Numbers:
+    """Return the row of a table that each of the first `count` samples is, -1 where none is."""
+    rows = np.full(max(count, int(samples.max()) + 1), -1, np.int64)
+    rows[samples] = np.arange(len(samples))
+    return rows[:count]
+
+
+def _report(
+    dumps: Sequence[Table],
+    names: Sequence[str],
+    samples: Sequence[Numbers],
+    by: str,
+    common: int,
+    other: Numbers,
+) -> JoinReport:
+    """Count and name the rows that the joined table leaves out; `other` have other tokens."""
+    every = np.unique(np.concatenate(samples))
+    lacking = {name: np.setdiff1d(every, own) for name, own in zip(names, samples, strict=True)}
+    out = [(sample, "other tokens") for sample in other[:NAMED]]
+    out += [(one, f"not in {name}") for name, ids in lacking.items() for one in ids[:NAMED]]
+    return JoinReport(
+        tables=[dump.name for dump in dumps],
+        table_rows=[dump.num_rows for dump in dumps],
+        common_samples=common,
+        missing_rows={name: len(ids) for name, ids in lacking.items()},
+        tokens_differ=len(other),
+        left_out=[f"{_name_of(int(one), dumps, samples, by)} ({why})" for one, why in out[:NAMED]],
+        matched_by=by,
+    )
+
+
+def _name_of(sample: int, dumps: Sequence[Table], samples: Sequence[Numbers], by: str) -> str:
+    """Name a sample as the user knows it, by its first table that has it."""
+    if by == "row":
+        return str(sample)
+    found = (
+        (dump, np.flatnonzero(own == sample)) for dump, own in zip(dumps, samples, strict=True)
+    )
+    dump, rows = next((dump, rows) for dump, rows in found if len(rows))
+    if by == "tokens":
+        return dump.where(int(rows[0]))
+    (batch,) = dump.batches(["sample_id"], rows=rows)
+    return str(batch.table["sample_id"][0].as_py())
+
+
+def _first_difference(
+    dumps: Sequence[Table], rows: Sequence[int], names: Sequence[str], report: JoinReport
+) -> str:
+    """Say where the tokens of the first sample with other tokens, a row of each, part."""
+    lists = []
+    for dump, row in zip(dumps, rows, strict=True):
+        (batch,) = dump.batches(["response_ids"], rows=np.array([row]))
+        lists.append(batch.table["response_ids"][0].as_py())
+    one, other = lists
+    if one is None or other is None:
+        return ""
+    pairs = zip(one, other, strict=False)
+    least = min(len(one), len(other))
+    place = next((at for at, (a, b) in enumerate(pairs) if a != b), least)
+    sample = report.left_out[0].removesuffix(" (other tokens)")
+    text = f"; those of {sample} part at place {place} of the response"
+    # A token that one side has more shows in what follows: it goes on as on the other side.
+    for longer, shorter, name in ((one, other, names[0]), (other, one, names[1])):
+        follows = longer[place + 1 : place + 1 + COMPARED]
+        if place < len(longer) and follows == shorter[place : place + len(follows)]:
+            return f"{text}, where {name} has token {longer[place]} and the other has not"
+    return text
+
+
+# What later tables add to the rows of the first
+
+
+class _Addition(Struct, frozen=True):
     """What a later table adds to the columns of the first."""
 
     dump: Table
-    frame: pl.LazyFrame
     policies: Mapping[str, str]  # name in its table -> name in the joined one
     log_probs: Mapping[str, str]  # the same of their columns
     lacking: Sequence[str]  # columns that no earlier table has
+    rows_of: Numbers  # its row of each sample of the first table, [rows of the first]
+
+    def columns(self) -> pa.Table:
+        """Return what it adds, of all its rows, under the names of the joined table."""
+        names = [*self.lacking, *self.log_probs]
+        whole = pa.concat_tables([batch.table for batch in self.dump.batches(names)])
+        whole = whole.rename_columns([*self.lacking, *self.log_probs.values()])
+        return whole.unify_dictionaries().combine_chunks()
 
     @property
     def about_policies(self) -> dict[str, Any]:
@@ -92,16 +234,12 @@ class _Addition(Struct, frozen=True, kw_only=True):
 
 
 def _additions(
-    dumps: Sequence[Table],
-    frames: Sequence[pl.LazyFrame],
-    names: Sequence[str],
-    key: str,
-    of_one_run: bool,
+    dumps: Sequence[Table], names: Sequence[str], rows: Sequence[Numbers], of_one_run: bool
 ) -> list[_Addition]:
     """Return what each later table adds, under names that no table before it has."""
-    taken, columns = set(dumps[0].policies), set(frames[0].collect_schema().names())
+    taken, columns = set(dumps[0].policies), set(dumps[0].columns)
     added = []
-    for dump, frame, name in zip(dumps[1:], frames[1:], names[1:], strict=True):
+    for dump, name, rows_of in zip(dumps[1:], names[1:], rows[1:], strict=True):
         policies: dict[str, str] = {}
         for old in dump.policies:
             new = old
@@ -109,125 +247,70 @@ def _additions(
                 new = f"{new}_{name}"
             policies[old] = new
         log_probs = {f"{old}_log_probs": f"{new}_log_probs" for old, new in policies.items()}
-        own = set(frame.collect_schema().names()) - columns - log_probs.keys() - {key}
+        own = set(dump.columns) - columns - log_probs.keys()
         lacking = sorted(own) if of_one_run else []
         taken |= set(policies.values())
         columns |= {*lacking, *log_probs.values()}
-        added.append(
-            _Addition(
-                dump=dump, frame=frame, policies=policies, log_probs=log_probs, lacking=lacking
-            )
-        )
+        added.append(_Addition(dump, policies, log_probs, lacking, rows_of))
     return added
 
 
-def _side_by_side(first: pl.LazyFrame, added: Sequence[_Addition], key: str) -> pl.LazyFrame:
-    """Put what later tables add beside the rows of the first, with the helper columns PLACE,
-    IN_ALL and SAME (all tables have the row, and its tokens), and OTHER, the second's tokens.
-    """
-    wide, ids = first.with_row_index(PLACE), [f"__ids{n}" for n in range(len(added))]
-    for name, one in zip(ids, added, strict=True):
-        part = one.frame.select(
-            key,
-            pl.struct("response_ids").alias(name),  # null where the table lacks the row
-            *one.lacking,
-            *(pl.col(old).alias(new) for old, new in one.log_probs.items()),
-        )
-        wide = wide.join(part, on=key, how="left", maintain_order="left")
-    tokens = [pl.col(name).struct.field("response_ids") for name in ids]
-    return wide.with_columns(
-        pl.all_horizontal(pl.col(name).is_not_null() for name in ids).alias(IN_ALL),
-        pl.all_horizontal(one.eq_missing(pl.col("response_ids")) for one in tokens).alias(SAME),
-        tokens[0].alias(OTHER),
-    ).drop(ids)
-
-
-def _joined(
-    dumps: Sequence[Table],
-    frames: Sequence[pl.LazyFrame],
-    names: Sequence[str],
+def _write(
     path: Path,
-    by: str,
-    partners: Sequence[NDArray[np.int64] | None],
-    of_one_run: bool,
-) -> tuple[Table, JoinReport]:
-    """Join scans of the tables, whose rows are the same sample `by` id, row or tokens."""
-    key = "sample_id" if by == "sample_id" else ROW
-    added = _additions(dumps, frames, names, key, of_one_run)
-    wide = _side_by_side(frames[0], added, key)
-    report = _report(dumps, names, frames, wide, by, partners)
-    if report.common_samples == 0:
-        by_id = by == "sample_id"
-        matched = (
-            "is `sample_id` the same thing in both?" if by_id else "rows are matched by tokens"
-        )
-        where = _first_difference(wide.filter(pl.col(IN_ALL), ~pl.col(SAME)), names, report)
-        raise RcdiagError(
-            f"{', '.join(report.tables)}: no sample is in all tables with the same tokens "
-            f"({report.tokens_differ:,} have other tokens{where})",
-            hint=f"join what was recorded of one run; {matched}",
-        )
-    kept = wide.filter(IN_ALL, SAME)
-    places = kept.select(PLACE).collect()[PLACE].to_numpy().astype(np.int64)
-    kept = kept.drop(PLACE, IN_ALL, SAME, OTHER, *([ROW] if key == ROW else []))
-    policies = dict(dumps[0].metadata.get("policies", {}))
+    dumps: Sequence[Table],
+    added: Sequence[_Addition],
+    same: NDArray[np.bool_],
+    of_one_run: JoinReport | None,
+) -> None:
+    """Write the rows of the first table where `same` holds, [rows], with what others add to them.
+
+    Of dumps `of_one_run` columns that equal their twins of an earlier dump are left out.
+    """
+    first, later = dumps[0], [(one.columns(), one.rows_of) for one in added]
+
+    def joined(names: Sequence[str]) -> Iterator[pa.Table]:
+        for batch in first.batches(names):
+            some = batch.take(same[batch.numbers])
+            table = some.table
+            for columns, rows_of in later:
+                own = columns.take(rows_of[some.numbers])
+                for name in own.column_names:
+                    table = table.append_column(name, own[name])
+            yield table
+
+    policies = dict(first.metadata.get("policies", {}))
     for one in added:
         policies |= one.about_policies
-    if of_one_run:
-        twins = {b: a for one in added for a, b in one.log_probs.items() if a != b}
-        repeated = _equal_columns(kept, twins)
-        kept = kept.drop(repeated)
+    metadata = dict(first.metadata)
+    equal: list[str] = []
+    if of_one_run is not None:
+        twins = {new: old for one in added for old, new in one.log_probs.items() if new != old}
+        equal = [*twins]
+        of_first = [name for name in twins.values() if name in first.columns]
+        for table in joined(["response_ids", *of_first]) if twins else ():
+            equal = [name for name in equal if _are_equal(table[name], table[twins[name]])]
         policies = {
-            name: facts for name, facts in policies.items() if f"{name}_log_probs" not in repeated
+            name: facts for name, facts in policies.items() if f"{name}_log_probs" not in equal
         }
-    kept.sink_parquet(path, maintain_order=True, compression="lz4")
-    metadata = {"format_version": FORMAT_VERSION, **dumps[0].metadata}
+        metadata |= _conversions(dumps, of_one_run)
     if policies:
         metadata["policies"] = policies
-    if of_one_run:
-        metadata |= _together(dumps, report)
-    joined = open_table(path)
-    (file,) = joined.files
-    sources = tuple(source for dump in dumps for source in dump.sources)
-    origin = RowsOfTable(sources, dumps[0].for_workers(), places)
-    # Polars would write the metadata where Arrow does not look for it.
-    noted = with_metadata(joined.schema, metadata)
-    file = replace(file, path=sources[0].path, url=sources[0].url, converted=path, origin=origin)
-    return replace(joined, schema=noted, files=(file,)), report
+    tables = (first, *(columns for columns, _ in later))
+    fields = [field for table in tables for field in table.schema if field.name not in equal]
+    with TableWriter(path, pa.schema(fields), metadata) as writer:
+        for table in joined(first.columns):
+            writer.write(table.drop_columns(equal))
 
 
-def _first_difference(wrong: pl.LazyFrame, names: Sequence[str], report: JoinReport) -> str:
-    """Say where the tokens of the first sample with other tokens part, in two dumps."""
-    rows = wrong.select("response_ids", OTHER).head(1).collect().rows()
-    if len(names) != 2 or not rows or None in rows[0]:
-        return ""
-    one, other = rows[0]
-    pairs = zip(one, other, strict=False)
-    least = min(len(one), len(other))
-    place = next((at for at, (a, b) in enumerate(pairs) if a != b), least)
-    sample = report.left_out[0].removesuffix(" (other tokens)")
-    text = f"; those of {sample} part at place {place} of the response"
-    # A token that one side has more shows in what follows: it goes on as on the other side.
-    for longer, shorter, name in ((one, other, names[0]), (other, one, names[1])):
-        follows = longer[place + 1 : place + 1 + COMPARED]
-        if place < len(longer) and follows == shorter[place : place + len(follows)]:
-            return f"{text}, where {name} has token {longer[place]} and the other has not"
-    return text
+def _are_equal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    """Tell whether two columns of lists of numbers hold the same; NaN is equal to NaN."""
+    lengths = [lengths_of(column, of_null=-1) for column in (one, other)]
+    numbers = [as_numpy(values_of(column.combine_chunks())) for column in (one, other)]
+    same_lengths = np.array_equal(lengths[0], lengths[1])
+    return same_lengths and np.array_equal(numbers[0], numbers[1], equal_nan=True)
 
 
-def _equal_columns(rows: pl.LazyFrame, twins: Mapping[str, str]) -> list[str]:
-    """Return the columns that hold on all rows what their twins of an earlier dump hold."""
-    if not twins:
-        return []
-    values = pl.List(pl.Float64)
-    equal = rows.select(
-        pl.col(one).cast(values).eq_missing(pl.col(other).cast(values)).all().alias(one)
-        for one, other in twins.items()
-    ).collect()
-    return [name for name in equal.columns if equal[name].item()]
-
-
-def _together(dumps: Sequence[Table], report: JoinReport) -> dict[str, Any]:
+def _conversions(dumps: Sequence[Table], report: JoinReport) -> dict[str, Any]:
     """Return what the conversions of joined dumps did, and how their rows were matched."""
     conversions = [dump.metadata.get("conversion", {}) for dump in dumps]
     changes = {text: n for each in conversions for text, n in each.get("changes", {}).items()}
@@ -266,173 +349,35 @@ def match_sentence(report: JoinReport) -> str:
     return sentence
 
 
-def _key(dumps: Sequence[Table], of_one_run: bool) -> str:
-    """Return what tells the same sample: `sample_id`, `tokens` or `row`."""
-    having = ["sample_id" in dump.schema.names for dump in dumps]
-    if of_one_run and not all(having):
-        return "tokens"
-    if any(having) and not all(having):
-        lacking = dumps[having.index(False)].name
-        raise RcdiagError(
-            f"{lacking}: no column `sample_id`, which the other tables have",
-            hint=f"{column_setting({'sample_id': 'NAME'})}, or compare the tables without it",
-        )
-    if not all(having):
-        return "row"
-    _check_ids(dumps)
-    return "sample_id"
-
-
-def _check_ids(dumps: Sequence[Table]) -> None:
-    """Refuse ids that are numbers in one table and text in another, or that a table repeats."""
-    kinds = [dump.schema.field("sample_id").type for dump in dumps]
-    for dump, kind in zip(dumps, kinds, strict=True):
-        if _is_text(kind) != _is_text(kinds[0]):
-            raise RcdiagError(
-                f"{dump.name}: column `sample_id` is {kind}, but {kinds[0]} in {dumps[0].name}",
-                hint="cast one of them, so that equal samples have equal ids",
-            )
-        unique = UniqueSampleIds()
-        for batch in dump.batches(["sample_id"]):
-            unique.add(batch)
-        unique.check(dump)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return not pt.is_integer(kind.value_type if pt.is_dictionary(kind) else kind)
-
-
-def _frame(
-    dump: Table, key: str, rows: NDArray[np.int64] | None, folder: Path, number: int
-) -> pl.LazyFrame:
-    """Scan a table with canonical names; `rows` are its rows' numbers in the joined table.
-
-    The rows are copied to a file in `folder` first, read as every command reads them: polars does
-    not notice damage that Arrow refuses.
-    """
-    path = folder / f"{number}.arrow"
-    _copy(dump, path)
-    frame = pl.scan_ipc(path).with_columns(pl.col("response_ids").cast(pl.List(pl.Int64)))
-    if rows is not None:
-        numbers = pl.LazyFrame({PLACE: np.arange(len(rows), dtype=np.uint32), ROW: rows})
-        frame = frame.with_row_index(PLACE).join(
-            numbers, on=PLACE, how="left", maintain_order="left"
-        )
-        return frame.drop(PLACE)
-    if key == ROW:
-        return frame.with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.Int64))
-    text = _is_text(dump.schema.field(key).type)
-    return frame.with_columns(pl.col(key).cast(pl.String if text else pl.Int64))
-
-
-def _copy(dump: Table, path: Path) -> None:
-    """Write the rows of a table to an Arrow file, with canonical names."""
-    schema = dump.schema.remove_metadata()
-    options = pa.ipc.IpcWriteOptions(compression="lz4", emit_dictionary_deltas=True)
-    try:
-        with (
-            pa.OSFile(str(path), "wb") as file,
-            pa.ipc.new_file(file, schema, options=options) as to,
-        ):
-            for batch in dump.batches():
-                to.write_table(batch.table.cast(schema))
-    except OSError as error:
-        raise not_writable(path, error) from error
-
-
-def _report(
-    dumps: Sequence[Table],
-    names: Sequence[str],
-    frames: Sequence[pl.LazyFrame],
-    wide: pl.LazyFrame,
-    by: str,
-    partners: Sequence[NDArray[np.int64] | None],
-) -> JoinReport:
-    """Count and name the rows that the joined table leaves out."""
-    key = "sample_id" if by == "sample_id" else ROW
-
-    def keys(rows: pl.LazyFrame) -> list[Any]:
-        return rows.select(key).collect()[key].to_list()
-
-    every = pl.concat([frame.select(key) for frame in frames]).unique(maintain_order=True)
-    lacking = {
-        name: keys(every.join(frame, on=key, how="anti", maintain_order="left"))
-        for name, frame in zip(names, frames, strict=True)
-    }
-    wrong = keys(wide.filter(pl.col(IN_ALL), ~pl.col(SAME)))
-    out = [(sample, "other tokens") for sample in wrong[:NAMED]]
-    out += [(one, f"not in {name}") for name, ids in lacking.items() for one in ids[:NAMED]]
-    named = [f"{_sample(one, dumps, partners)} ({reason})" for one, reason in out[:NAMED]]
-    return JoinReport(
-        tables=[dump.name for dump in dumps],
-        table_rows=[dump.num_rows for dump in dumps],
-        common_samples=wide.filter(IN_ALL, SAME).select(pl.len()).collect().item(),
-        missing_rows={name: len(ids) for name, ids in lacking.items()},
-        tokens_differ=len(wrong),
-        left_out=named,
-        matched_by=by,
-    )
-
-
-def _sample(key: Any, dumps: Sequence[Table], partners: Sequence[NDArray[np.int64] | None]) -> str:
-    """Name a sample as the user knows it; matched by tokens it has a number of the joined table."""
-    for dump, rows in zip(dumps, partners, strict=True):
-        if rows is not None and (own := np.flatnonzero(rows == key)).size:
-            return dump.where(int(own[0]))
-    return str(key)
-
-
 # Rows that are matched by their tokens, where nothing else tells them
 
 
-def matched_rows(dumps: Sequence[Table]) -> list[NDArray[np.int64]]:
-    """Return for each dump its rows' numbers in the first one, [rows].
+def _hashed_tokens(dumps: Sequence[Table]) -> list[Hashes]:
+    """Hash response, and prompt and step where all dumps have them, of each dump's rows, [rows].
 
-    Rows match that have the same response, and the same prompt and step where all dumps have them;
-    of several equal rows the first matches the first. A row without a match gets a number that no
-    row of the first dump has.
+    Of equal rows the n-th of one dump is the n-th of another.
     """
-    having = [set(dump.schema.names) for dump in dumps]
     names = ["response_ids"]
-    names += [name for name in ("prompt_ids", "step") if all(name in own for own in having)]
-    first = _keys(dumps[0], names)
-    matched = [np.arange(dumps[0].num_rows)]
-    free = dumps[0].num_rows
-    for dump in dumps[1:]:
-        keys = _keys(dump, names)
-        rows = _partners(first, keys)
-        _check_ambiguity(dumps[0], first, dump, keys)
-        alone = rows < 0
-        rows[alone] = free + np.arange(int(alone.sum()))
-        free += int(alone.sum())
-        matched.append(rows)
-    return matched
+    names += [
+        name for name in ("prompt_ids", "step") if all(name in dump.columns for dump in dumps)
+    ]
+    keys = [_hashed(dump, names) for dump in dumps]
+    for dump, own in zip(dumps[1:], keys[1:], strict=True):
+        _check_ambiguity(dumps[0], keys[0], dump, own)
+    return [mixed(own) + _repeats(own) for own in keys]
 
 
-def _keys(dump: Table, names: Sequence[str]) -> Hashes:
-    """Return a hash of some columns of every row, [rows]."""
-    parts = []
-    for batch in dump.batches(names):
-        key = np.zeros(batch.table.num_rows, np.uint64)
-        for name in names:
-            kind = pl.Int64 if name == "step" else pl.List(pl.Int64)
-            values = pl.Series(batch.table[name].combine_chunks()).cast(kind)
-            key = key * MIX + values.hash(seed=0).to_numpy()
-        parts.append(key)
-    return np.concatenate(parts)
+def _repeats(keys: Hashes) -> Hashes:
+    """Return how many rows before each have its key, [rows]."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    repeats = np.empty(len(keys), np.uint64)
+    repeats[order] = np.arange(len(keys)) - np.searchsorted(ordered, ordered)
+    return repeats
 
 
-def _partners(first: Hashes, later: Hashes) -> NDArray[np.int64]:
-    """Return for every later row the row of the first dump with its key, or -1, [rows].
-
-    Of rows with one key the n-th meets the n-th.
-    """
-    repeat = pl.int_range(pl.len()).over("key").alias("repeat")
-    ours, theirs = (pl.DataFrame({"key": keys}).with_columns(repeat) for keys in (first, later))
-    found = theirs.join(
-        ours.with_row_index("row"), on=["key", "repeat"], how="left", maintain_order="left"
-    )
-    return found["row"].cast(pl.Int64).fill_null(-1).to_numpy().copy()
+def _hashed(dump: Table, names: Sequence[str]) -> Hashes:
+    return np.concatenate([hashed_rows(batch.table, names) for batch in dump.batches(names)])
 
 
 def _check_ambiguity(one: Table, one_keys: Hashes, other: Table, other_keys: Hashes) -> None:
@@ -475,7 +420,7 @@ def _differing(table: Table, keys: Hashes, doubtful: Hashes) -> NDArray[np.bool_
         rows = np.flatnonzero(doubtful[at] == own)
         if not len(rows):
             continue
-        values = pl.DataFrame(batch.table.take(rows)).hash_rows(seed=0).to_numpy()
+        values = hashed_rows(batch.table.take(rows), names)
         np.minimum.at(low, at[rows], values)
         np.maximum.at(high, at[rows], values)
     return low < high

@@ -25,7 +25,7 @@ from rcdiag.table.schema import common_schema
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile, SourceFiles, find_files
 from rcdiag.table.survey import all_null
-from rcdiag.table.table import Table, TableFile, with_urls
+from rcdiag.table.table import Table, TableFile, named_by_url
 
 if TYPE_CHECKING:
     from rcdiag.table.conversion import OnProgress
@@ -81,11 +81,9 @@ def open_parts(
     # Copies of remote files stay as long as the table.
     kept = [part.scratch for part in parts if part.scratch is not None]
     if reader.any_names:
-        try:
+        with named_by_url(files):
             copies = Copies(reader, files, beside, on_progress)
             table = _table(parts[0].source, copies, renames or {}, needed)
-        except RcdiagError as error:
-            raise with_urls(error, files) from error
         scratch = Scratch.together(kept if table.scratch is None else [table.scratch, *kept])
         table = _without_absent(replace(table, scratch=scratch))
         return _with_given(table, values)
@@ -110,7 +108,7 @@ def open_parts(
         raise
     schema = columns.versions_are_numbers(open_parquet(target).schema_arrow)
     first = files[0]
-    file = TableFile(first.path, made.rows, 0, target, first.url, made.origin)
+    file = TableFile(first.path, made.origin.num_rows, 0, target, first.url, made.origin)
     table = Table((file,), schema, {}, Scratch.together([scratch, *kept]), conversion=made)
     return _without_absent(table)
 

@@ -48,7 +48,7 @@ from rcdiag.table.remote import AnyFile
 from rcdiag.table.schema import is_list, metadata_of
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile
-from rcdiag.table.table import Origin, with_urls
+from rcdiag.table.table import Origin, named_by_url
 from rcdiag.table.writer import TableWriter, write_tables
 
 if TYPE_CHECKING:
@@ -89,11 +89,8 @@ class Copies:
         tokens = _padded_tokens(written or file.path, schema, mapped)
         if tokens is not None:
             unpadded = self._path(f"{number:06}.parquet")
-            try:
+            with named_by_url([] if written is None else [SourceFile(written, file.name)]):
                 _write_unpadded(written or file.path, tokens, unpadded)
-            except RcdiagError as error:
-                copies = [] if written is None else [SourceFile(written, file.name)]
-                raise with_urls(error, copies) from error
             written = unpadded
         return written, origin
 

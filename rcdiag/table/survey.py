@@ -110,18 +110,18 @@ class UniqueSampleIds:
     """
 
     def __init__(self) -> None:
-        self._hashes: list[NDArray[np.uint64]] = []
+        self.hashes: list[NDArray[np.uint64]] = []  # of the ids, by batch
 
     def add(self, batch: RowBatch) -> None:
         """Take in the ids of some rows."""
         if "sample_id" in batch.table.column_names:
-            self._hashes.append(hashed(batch, "sample_id"))
+            self.hashes.append(hashed(batch, "sample_id"))
 
     def check(self, dump: Table) -> None:
         """Raise an error that names two rows with one id; `dump` is the table that went by."""
-        if not self._hashes:
+        if not self.hashes:
             return
-        hashes = np.concatenate(self._hashes)
+        hashes = np.concatenate(self.hashes)
         order = np.argsort(hashes, kind="stable")
         same = np.flatnonzero(np.diff(hashes[order]) == 0)
         if len(same):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import html
 import shlex
@@ -90,19 +91,23 @@ class Conversion(Struct, frozen=True):
     """What became of a dump."""
 
     origin: Origin
-    metadata: dict[str, Any]
     policies_of: dict[Path, set[str]]  # file -> the policies whose log-probs its rows have
-    rows: int = 0
-    tokens: int = 0
+    tokens: int
 
 
-def with_urls(error: RcdiagError, files: Sequence[SourceFile]) -> RcdiagError:
-    """Return an error with the URLs of files in place of the paths of their copies."""
-    message = error.message
-    for file in files:
-        if file.url:
-            message = message.replace(str(file.path), file.url)
-    return error if message == error.message else RcdiagError(message, error.hint)
+@contextlib.contextmanager
+def named_by_url(files: Sequence[SourceFile]) -> Iterator[None]:
+    """Let errors name files by their URLs in place of the paths of their copies."""
+    try:
+        yield
+    except RcdiagError as error:
+        message = error.message
+        for file in files:
+            if file.url:
+                message = message.replace(str(file.path), file.url)
+        if message == error.message:
+            raise
+        raise RcdiagError(message, error.hint) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from rcdiag.errors import RcdiagError, without_secrets
 from rcdiag.table.column_names import names_for, spelled
 from rcdiag.table.drawn_rows import draw_rows
 from rcdiag.table.in_memory import InMemory, name_in_memory
+from rcdiag.table.join import join_tables
 from rcdiag.table.naming import POLICIES, Naming
 from rcdiag.table.opening import open_parts, open_rows
 from rcdiag.table.readers.parquet import open_parquet
@@ -156,8 +157,6 @@ def open_located(
         return replace(tables[0], given_as=given_as)
     scratch = Scratch(beside)
     names = _short_names(tables, [table.name for table in tables])
-    from rcdiag.table.join import join_tables  # loads polars
-
     joined, report = join_tables(tables, names, scratch.path / "joined.parquet", of_one_run=True)
     naming = Naming({name: own for table in tables for name, own in table.naming.taken.items()})
     return replace(joined, scratch=scratch, joined=report, naming=naming, given_as=given_as)
@@ -263,8 +262,6 @@ def joined_tables(
         return
     with tempfile.TemporaryDirectory(prefix="rcdiag-") as folder:
         path = Path(folder) / "joined.parquet"
-        from rcdiag.table.join import join_tables  # loads polars
-
         joined, report = join_tables(tables, _short_names(tables, sources), path)
         files = tuple(file for table in tables for file in table.files)
         yield replace(joined, made_from=replace(tables[0], files=files)), report

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.table.hashing import hashed_lists, hashed_texts, mixed
+from rcdiag.table.hashing import hashed_lists, hashed_rows, hashed_texts, mixed
 from rcdiag.table.trajectories import Ragged
 
 
@@ -48,3 +48,22 @@ def test_lists_are_hashed_by_their_numbers_in_order() -> None:
     hashes = hashed_lists(lists).tolist()
     assert hashes[0] == hashes[5]
     assert len(set(hashes)) == 5
+
+
+def test_rows_are_hashed_by_all_their_numbers_and_null_is_none() -> None:
+    rows = [([1, 2], 3), ([1, 2], None), ([], 3), (None, 3), ([1, 2], 0), ([1], 3), ([1, 2], 3)]
+    ids, steps = zip(*rows, strict=True)
+    small = pa.table({"ids": pa.array(ids, pa.list_(pa.int32())), "step": pa.array(steps)})
+    hashes = hashed_rows(small, ["ids", "step"]).tolist()
+    assert hashes[0] == hashes[6]
+    assert len(set(hashes)) == 6
+    large = small.cast(pa.schema([("ids", pa.large_list(pa.int64())), ("step", pa.int32())]))
+    assert hashed_rows(large, ["ids", "step"]).tolist() == hashes
+    assert hashed_rows(small[2:], ["ids", "step"]).tolist() == hashes[2:]
+
+
+def test_equal_floats_have_equal_hashes() -> None:
+    values = pa.array([[0.0, 0.5], [-0.0, 0.5], [float("nan")], [None], [0.5, 0.0]])
+    hashes = hashed_rows(pa.table({"values": values}), ["values"]).tolist()
+    assert hashes[0] == hashes[1] != hashes[4]
+    assert hashes[2] == hashes[3]
