@@ -6,7 +6,7 @@ The terminal and the page both render it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
@@ -133,10 +133,31 @@ def _change(diagnosis: Diagnosis) -> str:
 
 
 def _against(slug: str, result: Result) -> str:
-    """Say what rules a cause out: an experiment that tried it, or the table."""
+    """Say what rules a cause out: the best experiment that tried it, or the table.
+
+    Of a training log nothing is said: its relations speak against many causes at once.
+    """
+    if getattr(result, "logs", ()):
+        return ""
     experiments: Sequence[ExperimentResult] = getattr(result, "experiments", ())
-    tried = any(one.cause == slug for one in experiments)
-    return BY_TRIAL if tried else RULED_OUT_BY.get(slug, BY_TRIAL)
+    tried = [one for one in experiments if one.cause == slug]
+    if not tried:
+        return RULED_OUT_BY.get(slug, BY_TRIAL)
+    best = min(tried, key=lambda one: one.rms_left)
+    left, before = number(best.rms_left), number(best.rms_before)
+    if best.rms_left > 1.02 * best.rms_before:
+        return f"supposing it makes the difference larger: {left} nats rms instead of {before}"
+    if best.rms_left > 0.98 * best.rms_before:
+        return f"supposing it explains nothing: {left} of {before} nats rms are left"
+    return f"supposing it leaves {left} of {before} nats rms unexplained"
+
+
+def by_reason(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Put names with one reason beside each other: reason -> names."""
+    grouped: dict[str, list[str]] = {}
+    for name, reason in names:
+        grouped.setdefault(reason, []).append(name)
+    return grouped
 
 
 def counted(findings: Sequence[Finding]) -> str:
