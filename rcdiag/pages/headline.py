@@ -229,13 +229,18 @@ def _actions(causes: Sequence[NamedCause]) -> list[Action]:
     return [*own, *others][:ACTIONS]
 
 
-def _about(result: Result) -> str:
-    dump = result.provenance.get("dump", [])
-    names = [Path(str(path)).name for path in dump]
-    table = names[0] if names else "table"
+def dump_name(result: Result) -> str:
+    """Return the name of the dump's first file, and how many more there are."""
+    names = [Path(str(path)).name for path in result.provenance.get("dump", [])]
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{more}" if names else "table"
+
+
+def _about(result: Result) -> str:
+    """Name the table, and say how large it is."""
+    table = dump_name(result)
     if logs := getattr(result, "logs", ()):
-        return f"{table}{more}, {plural(sum(log.num_steps for log in logs), 'step')}"
+        return f"{table}, {plural(sum(log.num_steps for log in logs), 'step')}"
     left_out = getattr(result, "rows_left_out", 0)
     without = f" ({left_out:,} left out)" if left_out else ""
     rows = result.provenance.get("rows", 0)  # of the whole table, of which a part may be read
@@ -243,7 +248,7 @@ def _about(result: Result) -> str:
     noun = "response" if max(rows, result.num_sequences) == 1 else "responses"
     size = f"{result.num_sequences:,}{of_all} {noun}{without}, "
     size += plural(result.num_tokens, "token")
-    return f"{table}{more}, {size}"
+    return f"{table}, {size}"
 
 
 def fact_text(entry: Mapping[str, Any]) -> str:
