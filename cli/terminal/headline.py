@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.fitted_tables import COLOURS
-from rcdiag.pages.headline import FACTS, Headline
+from rcdiag.pages.headline import FACTS, Headline, by_reason
 from rcdiag.results import Action, Diagnosis
 
 LABELS = 14  # columns of the labels on the left
@@ -59,15 +59,16 @@ def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
 def _ruled_out(headline: Headline, width: int, verbose: bool) -> str:
     """Name the causes that are ruled out, on one line; with `verbose` say by what."""
     if verbose:
-        by_reason: dict[str, list[str]] = {}
-        for slug, reason in headline.ruled_out:
-            by_reason.setdefault(reason, []).append(slug)
-        return "; ".join(f"{', '.join(slugs)}: {why}" for why, slugs in by_reason.items())
+        return "; ".join(
+            f"{', '.join(slugs)}{f': {why}' if why else ''}"
+            for why, slugs in by_reason(headline.ruled_out).items()
+        )
     slugs = [slug for slug, _ in headline.ruled_out]
+    rest = "why" if any(reason for _, reason in headline.ruled_out) else "all"
     text = ""
     for count in range(1, len(slugs) + 1):
         more = f", and {len(slugs) - count} more" if count < len(slugs) else ""
-        longer = f"{', '.join(slugs[:count])}{more} (why: -v)"
+        longer = f"{', '.join(slugs[:count])}{more} ({rest}: -v)"
         if text and len(longer) > width:
             break
         text = longer

@@ -6,7 +6,7 @@ The terminal and the page both render it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
@@ -133,10 +133,31 @@ def _change(diagnosis: Diagnosis) -> str:
 
 
 def _against(slug: str, result: Result) -> str:
-    """Say what rules a cause out: an experiment that tried it, or the table."""
+    """Say what rules a cause out: the best experiment that tried it, or the table.
+
+    Of a training log nothing is said: its relations speak against many causes at once.
+    """
+    if getattr(result, "logs", ()):
+        return ""
     experiments: Sequence[ExperimentResult] = getattr(result, "experiments", ())
-    tried = any(one.cause == slug for one in experiments)
-    return BY_TRIAL if tried else RULED_OUT_BY.get(slug, BY_TRIAL)
+    tried = [one for one in experiments if one.cause == slug]
+    if not tried:
+        return RULED_OUT_BY.get(slug, BY_TRIAL)
+    best = min(tried, key=lambda one: one.rms_left)
+    left, before = number(best.rms_left), number(best.rms_before)
+    if best.rms_left > 1.02 * best.rms_before:
+        return f"supposing it makes the difference larger: {left} nats rms instead of {before}"
+    if best.rms_left > 0.98 * best.rms_before:
+        return f"supposing it explains nothing: {left} of {before} nats rms are left"
+    return f"supposing it leaves {left} of {before} nats rms unexplained"
+
+
+def by_reason(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Put names with one reason beside each other: reason -> names."""
+    grouped: dict[str, list[str]] = {}
+    for name, reason in names:
+        grouped.setdefault(reason, []).append(name)
+    return grouped
 
 
 def counted(findings: Sequence[Finding]) -> str:
@@ -208,13 +229,18 @@ def _actions(causes: Sequence[NamedCause]) -> list[Action]:
     return [*own, *others][:ACTIONS]
 
 
-def _about(result: Result) -> str:
-    dump = result.provenance.get("dump", [])
-    names = [Path(str(path)).name for path in dump]
-    table = names[0] if names else "table"
+def dump_name(result: Result) -> str:
+    """Return the name of the dump's first file, and how many more there are."""
+    names = [Path(str(path)).name for path in result.provenance.get("dump", [])]
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{more}" if names else "table"
+
+
+def _about(result: Result) -> str:
+    """Name the table, and say how large it is."""
+    table = dump_name(result)
     if logs := getattr(result, "logs", ()):
-        return f"{table}{more}, {plural(sum(log.num_steps for log in logs), 'step')}"
+        return f"{table}, {plural(sum(log.num_steps for log in logs), 'step')}"
     left_out = getattr(result, "rows_left_out", 0)
     without = f" ({left_out:,} left out)" if left_out else ""
     rows = result.provenance.get("rows", 0)  # of the whole table, of which a part may be read
@@ -222,7 +248,7 @@ def _about(result: Result) -> str:
     noun = "response" if max(rows, result.num_sequences) == 1 else "responses"
     size = f"{result.num_sequences:,}{of_all} {noun}{without}, "
     size += plural(result.num_tokens, "token")
-    return f"{table}{more}, {size}"
+    return f"{table}, {size}"
 
 
 def fact_text(entry: Mapping[str, Any]) -> str:

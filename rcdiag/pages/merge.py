@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from rcdiag.errors import RcdiagError
+from rcdiag.pages.headline import dump_name
 from rcdiag.results import (
     CompareResult,
     DiagnoseResult,
@@ -54,12 +54,8 @@ class DumpResults(Struct, frozen=True, kw_only=True):
 
     @property
     def dump(self) -> str:
-        """Return the name of the dump's first file, and how many more there are."""
-        paths = [str(path) for path in self.results[0].provenance.get("dump", [])]
-        if not paths:
-            return "table"
-        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-        return f"{Path(paths[0]).name}{more}"
+        """Return the name of the dump."""
+        return dump_name(self.results[0])
 
     @property
     def pair(self) -> tuple[str, str]:

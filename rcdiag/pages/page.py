@@ -8,7 +8,6 @@ import importlib.resources
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 
@@ -31,7 +30,7 @@ from rcdiag.pages.blocks import (
     TableColumn,
     Terms,
 )
-from rcdiag.pages.headline import NOT_JUDGED, Headline, level_of
+from rcdiag.pages.headline import NOT_JUDGED, Headline, by_reason, level_of
 from rcdiag.pages.merge import DumpResults, merged
 from rcdiag.pages.packing import packed, packed_document
 from rcdiag.pages.page_figures import static_svg
@@ -371,12 +370,6 @@ def script_json(value: Any) -> Markup:
     return Markup(text)
 
 
-def _by_reason(terms: Terms) -> list[tuple[str, list[str]]]:
-    """Put names with one reason beside each other."""
-    groups = groupby(terms.items, key=lambda item: item[1])
-    return [(reason, [name for name, _ in items]) for reason, items in groups]
-
-
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("rcdiag.pages", "."),
@@ -391,7 +384,7 @@ def _environment() -> Environment:
         "parts": _parts_of_name,
         "command": _command,
         "terms": _with_terms,
-        "by_reason": _by_reason,
+        "by_reason": lambda terms: by_reason(terms.items).items(),
         "compact": lambda value: json.dumps(value),
         "pretty": lambda value: json.dumps(value, indent=1),
         "script_json": script_json,

@@ -42,26 +42,22 @@ METRIC: Columns = {"metric": str, **NUMBER, "level": str}
 TIDY: Columns = {"kind": str, "step": int, "policies": str, "name": str, **METRIC}
 
 
-class Frame(Struct, frozen=True):
-    """A frame says which columns and rows one kind of result gives."""
-
-    columns: Callable[[Any], Columns]
-    rows: Callable[[Any], Iterable[Row]]
+# What makes one frame of a result: its columns, and its rows.
+Frame = Callable[[Any], tuple[Columns, Iterable[Row]]]
 
 
 def frame(result: Any, name: str | None = None) -> pl.DataFrame:
     """Make the frame of that name, by default the first of the result's kind."""
     import polars as pl
 
-    definitions = FRAMES[result.kind]
-    chosen = next(iter(definitions)) if name is None else one_of("frame", name, definitions)
-    definition = definitions[chosen]
+    frames = FRAMES[result.kind]
+    chosen = next(iter(frames)) if name is None else one_of("frame", name, frames)
     dtypes = {int: pl.Int64, float: pl.Float64, str: pl.String, bool: pl.Boolean}
-    columns = definition.columns(result)
-    rows = [{column: row.get(column) for column in columns} for row in definition.rows(result)]
+    columns, made = frames[chosen](result)
+    rows = list(made)
     return pl.DataFrame(
         {
-            column: pl.Series(column, [row[column] for row in rows], dtypes[kind], strict=False)
+            column: pl.Series(column, [row.get(column) for row in rows], dtypes[kind], strict=False)
             for column, kind in columns.items()
         }
     )
@@ -133,15 +129,23 @@ def _by_step(result: ScoreResult) -> Iterator[tuple[int | None, str, CorrectionR
             yield int(step), name, correction
 
 
-def _corrections(result: ScoreResult) -> Iterator[Row]:
-    for step, name, correction in _by_step(result):
-        yield {"step": step, "preset": name, **row_of(correction), **correction.actual}
+def _corrections(result: ScoreResult) -> tuple[Columns, Iterable[Row]]:
+    numbers = {**columns_of(CorrectionResult), **columns_of(CorrectionNumbers)}
+    return {"step": int, "preset": str, **numbers}, (
+        {"step": step, "preset": name, **row_of(correction), **correction.actual}
+        for step, name, correction in _by_step(result)
+    )
 
 
-def _logged_by_corrections(result: ScoreResult) -> Iterator[Row]:
-    for step, name, correction in _by_step(result):
-        for key, value in correction.metrics.items():
-            yield {"step": step, "preset": name, "metric": key, "value": value}
+def _logged(
+    parts: Iterable[tuple[int | None, str, CorrectionResult | PresetReplay]],
+) -> tuple[Columns, Iterable[Row]]:
+    """Make a row of every number that a trainer logs, of parts with their step and preset."""
+    return {"step": int, "preset": str, "metric": str, "value": float}, (
+        {"step": step, "preset": name, "metric": key, "value": value}
+        for step, name, part in parts
+        for key, value in part.metrics.items()
+    )
 
 
 def _numbers(part: Any, prefix: str = "") -> Iterator[Row]:
@@ -203,39 +207,31 @@ def _tidy_convert(result: ConvertResult) -> Iterator[Row]:
         }
 
 
-def _changes(result: ConvertResult) -> Iterator[Row]:
-    for text, rows in result.changes.items():
-        yield {"change": text, "rows": rows}
-
-
 def _tidy(rows: Callable[[Any], Iterator[Row]]) -> Frame:
     """The frame `tidy` of a kind of result."""
-    return Frame(
-        lambda result: TIDY, lambda result: ({"kind": result.kind, **row} for row in rows(result))
+    return lambda result: (TIDY, ({"kind": result.kind, **row} for row in rows(result)))
+
+
+def _pairs(result: CompareResult) -> tuple[Columns, Iterable[Row]]:
+    return {"behavior": str, "target": str, **METRIC}, (
+        {"behavior": pair.behavior, "target": pair.target, **row}
+        for pair in result.pairs.values()
+        for row in _metrics(pair.mismatch)
     )
 
 
-def _pairs(result: CompareResult) -> Iterator[Row]:
-    for pair in result.pairs.values():
-        for row in _metrics(pair.mismatch):
-            yield {"behavior": pair.behavior, "target": pair.target, **row}
+def _policies(result: CompareResult) -> tuple[Columns, Iterable[Row]]:
+    rows = ({"policy": name, **row_of(policy)} for name, policy in result.policies.items())
+    return {"policy": str, **columns_of(PolicySummary)}, rows
 
 
-def _policies(result: CompareResult) -> Iterator[Row]:
-    for name, policy in result.policies.items():
-        yield {"policy": name, **row_of(policy)}
-
-
-def _settings(result: SweepResult) -> Iterator[Row]:
-    for name, family in result.families.items():
-        for setting in family.rows:
-            yield {"family": name, **setting.bounds, **row_of(setting)}
-
-
-def _settings_columns(result: SweepResult) -> Columns:
-    settings = [row for family in result.families.values() for row in family.rows]
-    bounds = dict.fromkeys((name for row in settings for name in row.bounds), float)
-    return {"family": str, **bounds, **columns_of(SweepRow)}
+def _settings(result: SweepResult) -> tuple[Columns, Iterable[Row]]:
+    """A row for each setting, with a column for every bound that a family has."""
+    settings = [(name, row) for name, family in result.families.items() for row in family.rows]
+    bounds = dict.fromkeys((bound for _, row in settings for bound in row.bounds), float)
+    return {"family": str, **bounds, **columns_of(SweepRow)}, (
+        {"family": name, **row.bounds, **row_of(row)} for name, row in settings
+    )
 
 
 def _presets(result: ReplayResult) -> Iterator[tuple[int | None, str, PresetReplay]]:
@@ -246,78 +242,60 @@ def _presets(result: ReplayResult) -> Iterator[tuple[int | None, str, PresetRepl
         yield from ((part.step, *named) for named in part.presets.items())
 
 
-def _replays(result: ReplayResult) -> Iterator[Row]:
-    for step, name, replay in _presets(result):
-        yield {"step": step, "preset": name, **row_of(replay)}
+def _replays(result: ReplayResult) -> tuple[Columns, Iterable[Row]]:
+    return {"step": int, "preset": str, **columns_of(PresetReplay)}, (
+        {"step": step, "preset": name, **row_of(replay)} for step, name, replay in _presets(result)
+    )
 
 
-def _logged_by_replays(result: ReplayResult) -> Iterator[Row]:
-    for step, name, replay in _presets(result):
-        for key, value in replay.metrics.items():
-            yield {"step": step, "preset": name, "metric": key, "value": value}
+def _changes(result: ConvertResult) -> tuple[Columns, Iterable[Row]]:
+    rows = ({"change": text, "rows": rows} for text, rows in result.changes.items())
+    return {"change": str, "rows": int}, rows
 
 
-LOGGED: Columns = {"step": int, "preset": str, "metric": str, "value": float}
-FINDINGS = Frame(lambda result: columns_of(Finding), lambda result: map(row_of, result.findings))
+def _parts(kind: type, parts: Callable[[Any], Iterable[Any]]) -> Frame:
+    """The frame with a row for each part of one kind."""
+    return lambda result: (columns_of(kind), map(row_of, parts(result)))
+
+
+FINDINGS = _parts(Finding, lambda result: result.findings)
 # Kind of result -> name of the frame -> frame; the first is the one that comes without a name.
 FRAMES: dict[str, dict[str, Frame]] = {
     "score": {
         "tidy": _tidy(_tidy_score),
-        "metrics": Frame(lambda result: {"step": int, **METRIC}, _mismatch),
-        "corrections": Frame(
-            lambda result: {
-                "step": int,
-                "preset": str,
-                **columns_of(CorrectionResult),
-                **columns_of(CorrectionNumbers),
-            },
-            _corrections,
-        ),
-        "logged": Frame(lambda result: LOGGED, _logged_by_corrections),
+        "metrics": lambda result: ({"step": int, **METRIC}, _mismatch(result)),
+        "corrections": _corrections,
+        "logged": lambda result: _logged(_by_step(result)),
         "findings": FINDINGS,
     },
     "compare": {
         "tidy": _tidy(_tidy_compare),
-        "pairs": Frame(lambda result: {"behavior": str, "target": str, **METRIC}, _pairs),
-        "policies": Frame(lambda result: {"policy": str, **columns_of(PolicySummary)}, _policies),
-        "ladder": Frame(
-            lambda result: columns_of(Rung), lambda result: map(row_of, result.ladder.rungs)
-        ),
+        "pairs": _pairs,
+        "policies": _policies,
+        "ladder": _parts(Rung, lambda result: result.ladder.rungs),
         "findings": FINDINGS,
     },
     "diagnose": {
         "tidy": _tidy(_tidy_diagnose),
-        "experiments": Frame(
-            lambda result: columns_of(ExperimentResult),
-            lambda result: map(row_of, result.experiments),
-        ),
-        "causes": Frame(
-            lambda result: columns_of(NamedCause),
-            lambda result: map(row_of, result.diagnosis.causes if result.diagnosis else ()),
+        "experiments": _parts(ExperimentResult, lambda result: result.experiments),
+        "causes": _parts(
+            NamedCause, lambda result: result.diagnosis.causes if result.diagnosis else ()
         ),
         "findings": FINDINGS,
     },
     "sweep": {
         "tidy": _tidy(_tidy_sweep),
-        "settings": Frame(_settings_columns, _settings),
-        "candidates": Frame(
-            lambda result: columns_of(Candidate),
-            lambda result: map(row_of, result.recommendation.candidates),
-        ),
+        "settings": _settings,
+        "candidates": _parts(Candidate, lambda result: result.recommendation.candidates),
         "findings": FINDINGS,
     },
     "replay": {
         "tidy": _tidy(_tidy_replay),
-        "presets": Frame(
-            lambda result: {"step": int, "preset": str, **columns_of(PresetReplay)}, _replays
-        ),
-        "logged": Frame(lambda result: LOGGED, _logged_by_replays),
+        "presets": _replays,
+        "logged": lambda result: _logged(_presets(result)),
         "findings": FINDINGS,
     },
-    "convert": {
-        "tidy": _tidy(_tidy_convert),
-        "changes": Frame(lambda result: {"change": str, "rows": int}, _changes),
-    },
+    "convert": {"tidy": _tidy(_tidy_convert), "changes": _changes},
 }
 
 

@@ -35,6 +35,14 @@ class Ran:
 
         return json.loads(self.out, parse_constant=refuse)
 
+    def refuses(self, *words: str) -> None:
+        """Check that the command ended with an error in all these words, and with nothing else."""
+        assert (self.code, self.out) == (2, ""), self.err
+        assert "\nerror: " in f"\n{self.err}"
+        assert "Traceback" not in self.err
+        for word in words:
+            assert word in self.err
+
 
 Rcdiag = Callable[..., Ran]
 # Typer builds all commands at every start, which takes longer than many a test.

@@ -22,9 +22,7 @@ def test_it_is_refused_until_force_and_then_equals_an_undisturbed_run(rcdiag, do
     assert command(out).code == 0
     (out / "n.csv").unlink()  # a kill between the two outputs
     ran = command(out)
-    assert ran.code == 2
-    assert "r.json: already there" in ran.err
-    assert "--force" in ran.err
+    ran.refuses("r.json: already there", "--force")
     assert not (out / "n.csv").exists()
     assert command(out, "--force").code == 0
     assert document(out / "r.json") == document(calm / "r.json")

@@ -102,11 +102,7 @@ def test_findings_at_or_above_the_level_make_the_exit_code(rcdiag, tmp_path, tab
 )
 def test_what_cannot_run_says_error_and_hint_and_exits_2(rcdiag, clean, arguments):
     ran = rcdiag("compare", *[item.format(clean=clean) for item in arguments])
-    assert ran.code == 2
-    assert ran.out == ""
-    assert "error: " in ran.err
-    assert "\nhint: " in ran.err
-    assert "Traceback" not in ran.err
+    ran.refuses("\nhint: ")
 
 
 @pytest.mark.parametrize("arguments", [[], ["{clean}", "--ladder", "nope"]])

@@ -87,9 +87,7 @@ def test_the_page_has_a_section(rcdiag, table, tmp_path):
 
 def test_a_wrong_file_is_an_error_before_anything_is_computed(rcdiag, table, tmp_path):
     ran = rcdiag("score", table, "--logged", tmp_path / "nothing.jsonl")
-    assert ran.code == 2
-    assert "cannot be read" in ran.err
-    assert ran.out == ""
+    ran.refuses("cannot be read")
 
 
 def test_keys_that_only_a_document_has_are_compared(rcdiag, table, tmp_path):

@@ -109,9 +109,7 @@ def test_an_output_that_is_there_is_refused_and_left_alone(
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("mine")
     ran = rcdiag(command, table, option, there)
-    assert ran.code == 2
-    assert str(there) in ran.err
-    assert "--force" in ran.err
+    ran.refuses(str(there), "--force")
     assert mine.read_text() == "mine"
     assert option != "--plots" or list(there.iterdir()) == [mine]
 
@@ -180,10 +178,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_any_work(
 ):
     (tmp_path / "file").write_text("")
     ran = rcdiag("score", doubtful, option, tmp_path / "file" / "output", *dry)
-    assert ran.code == 2
-    assert ran.err.startswith("error: ")
-    assert "cannot be written" in ran.err
-    assert ran.out == ""
+    ran.refuses("cannot be written")
 
 
 def test_nothing_is_written_when_the_data_is_bad(rcdiag, tmp_path):

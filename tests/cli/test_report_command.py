@@ -78,8 +78,7 @@ def test_what_is_no_result_is_refused(rcdiag, tmp_path, content):
 @pytest.mark.parametrize("name", ["none.json", ""])
 def test_a_file_that_cannot_be_read_is_refused(rcdiag, tmp_path, name):
     ran = rcdiag("report", tmp_path / name)
-    assert ran.code == 2
-    assert ran.err.startswith("error: ")
+    ran.refuses()
 
 
 def test_bytes_that_are_no_text_are_refused(rcdiag, tmp_path):
@@ -122,5 +121,4 @@ def test_results_of_two_dumps_are_refused_on_one_page_and_set_side_by_side(
 
 def test_against_is_for_pages(rcdiag, stored):
     ran = rcdiag("report", stored, "--against", stored)
-    assert ran.code == 2
-    assert "--html" in ran.err
+    ran.refuses("--html")

@@ -25,5 +25,4 @@ def test_screen_page_and_document_say_how_many_rows_were_drawn(rcdiag, tmp_path,
 
 def test_nothing_cannot_be_drawn(rcdiag, tmp_path):
     ran = rcdiag("score", write_files(tmp_path), "--rows", 0)
-    assert ran.code == 2
-    assert "--rows" in ran.err
+    ran.refuses("--rows")

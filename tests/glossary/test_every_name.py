@@ -13,8 +13,6 @@ from rcdiag.glossary.kinds import kinds
 from rcdiag.glossary.words import LEVEL
 from rcdiag.results import SEVERITIES
 from rcdiag.results.score import CorrectionNumbers
-from rcdiag.statistics.metrics import METRICS
-from rcdiag.statistics.profiles import PROFILES
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.toml_words import read_keys
 from rcdiag.trainers.verl.correction import OPTIONS
@@ -75,17 +73,9 @@ def test_registries_by_hand_name_nothing_that_is_gone():
     assert set(LEVEL.names()) == {"ok", "unknown", *SEVERITIES}
 
 
-def test_every_finding_metric_profile_level_and_option():
-    for name in all_checks():
-        assert explain(name).kind == "finding"
-    for name in METRICS:
-        assert explain(name).kind == "metric"
-    for name in PROFILES:
-        assert explain(name).kind == "profile"
+def test_every_option_and_level_of_rejection():
     for name in (*OPTIONS, *get_args(Level)):
         assert explain(name).kind == "option of rejection"
-    for name in ("ok", "unknown", *SEVERITIES):
-        assert explain(name).kind == "level"
 
 
 def test_findings_are_as_grave_as_they_are_said_to_be():

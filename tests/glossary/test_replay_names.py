@@ -11,7 +11,7 @@ from rcdiag.diagnosis.rules import rules_of
 from rcdiag.glossary import explain, names
 from rcdiag.glossary.kinds import kinds
 from rcdiag.glossary.losses import aggregations, loss_settings, policy_losses
-from rcdiag.losses import ADVANTAGES, DENOMINATORS
+from rcdiag.losses import DENOMINATORS
 from rcdiag.losses.settings import Denominator
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.toml_words import read_keys
@@ -54,7 +54,6 @@ def test_every_loss_is_explained_and_none_that_is_gone():
         assert explain(loss).what
     for name in policy_losses():
         result = explain(name)
-        assert result.kind == "policy loss"
         assert result.formula
         assert result.generations
         assert result.example
@@ -70,9 +69,7 @@ def test_every_aggregation_and_denominator():
         assert explain(name).formula
 
 
-def test_every_advantage_factor_mode_reference_and_optimizer():
-    for name in ADVANTAGES:
-        assert explain(name).kind == "advantage"
+def test_every_factor_mode_reference_and_optimizer():
     choices = {"column", *FACTORS, "naive", "seq_is", "fresh", "reference.none"}
     for name in choices | {*OPTIMIZERS}:
         assert explain(name).kind == "choice of a replay"
@@ -86,9 +83,7 @@ def test_every_advantage_factor_mode_reference_and_optimizer():
 
 def test_every_rule_of_health_and_its_verdicts():
     for name, rule in rules_of("health").items():
-        result = explain(name)
-        assert result.kind == "rule of health"
-        assert rule.guide.source in (result.healthy or "")
+        assert rule.guide.source in (explain(name).healthy or "")
     assert explain("mismatch_k3").name == "health.mismatch_k3"
     for level in ("ok", "warning", "error", "health.cannot judge"):
         assert explain(level).what

@@ -8,7 +8,6 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
 from rcdiag.formats import measured, number, shortened
 from rcdiag.pages.blocks import (
     Block,
@@ -269,41 +268,20 @@ def _against(results: DumpResults) -> Section | None:
         blocks.append(Paragraph(text="This evidence fits these causes as well:"))
         blocks.append(Terms(items=[(slug, "") for slug in possible]))
     if diagnosis.ruled_out:
-        reasons = Terms(items=[(slug, _by_what(slug, results)) for slug in _ruled(results)])
+        reasons = Terms(items=headline_of(results).ruled_out)
         if len({reason for _, reason in reasons.items}) > MOST_REASONS:
             count = len(diagnosis.ruled_out)
             blocks.append(
                 Fold(label=f"{count} causes are ruled out, and by what", blocks=[reasons])
             )
         else:
-            blocks += [Paragraph(text="Ruled out, and by what:"), reasons]
+            why = ", and by what" if any(reason for _, reason in reasons.items) else ""
+            blocks += [Paragraph(text=f"Ruled out{why}:"), reasons]
     if diagnosis.next:
         blocks.append(Slot(name="next", data=diagnosis.next))
     others = bool(possible or diagnosis.ruled_out)
     title = "What else it could be" if others else "What would tell"
     return Section(title=title, blocks=blocks) if blocks else None
-
-
-def _ruled(results: DumpResults) -> list[str]:
-    """Return the causes that are ruled out, those with one reason beside each other."""
-    slugs = [] if results.diagnosis is None else results.diagnosis.ruled_out
-    reasons = list(dict.fromkeys(_by_what(slug, results) for slug in slugs))
-    return sorted(slugs, key=lambda slug: reasons.index(_by_what(slug, results)))
-
-
-def _by_what(slug: str, results: DumpResults) -> str:
-    """Say what rules a cause out: the best experiment that tried it, or the table."""
-    trials = [] if results.diagnose is None else results.diagnose.experiments
-    tried = [trial for trial in trials if trial.cause == slug]
-    if tried:
-        best = min(tried, key=lambda trial: trial.rms_left)
-        left, before = number(best.rms_left), number(best.rms_before)
-        if best.rms_left > 1.02 * best.rms_before:
-            return f"supposing it makes the difference larger: {left} nats rms instead of {before}"
-        if best.rms_left > 0.98 * best.rms_before:
-            return f"supposing it explains nothing: {left} of {before} nats rms are left"
-        return f"supposing it leaves {left} of {before} nats rms unexplained"
-    return RULED_OUT_BY.get(slug, "")
 
 
 def _findings(results: DumpResults) -> Section | None:
