@@ -36,7 +36,7 @@ def default_policies() -> dict[str, str]:
 def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
     """Parse NAME=BACKEND[:DTYPE][,key=value...].
 
-    Without `model=` a policy that needs a checkpoint has the default model.
+    Without `model=` a policy whose model is a checkpoint has the default one.
     """
     name, _, rest = text.partition("=")
     head, *pairs = _pieces(rest)
@@ -60,7 +60,8 @@ def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
             guess=did_you_mean(dtype, backend.dtypes, likeness=SHORT),
         )
     options = dict(_pair(text, pair, backend) for pair in pairs)
-    model = options.pop("model", default_model if backend.needs_model else None)
+    # A backend with a `model=` of its own means another thing by it than a checkpoint.
+    model = options.pop("model", None if "model" in backend.options else default_model)
     if model is None and backend.needs_model:
         hint = f"give {setting('model', 'PATH')}, or model=PATH in the policy"
         raise _bad(text, "no model", hint=hint)

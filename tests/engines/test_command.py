@@ -381,6 +381,15 @@ def test_how_a_command_is_quoted():
         parse_policy("a=command,run=python score.py,lm_head=float32")
 
 
+def test_the_default_model_is_that_of_a_program_that_names_it(tmp_path):
+    model = make_checkpoint(tmp_path / "model")
+    named = parse_policy("old=command,run=python score.py {model}", str(model))
+    assert words_of(named)[-1] == str(model)
+    assert BACKENDS["command"].facts(named, SILENT.say).limits.vocab_size == len(PROBABILITIES)
+    unnamed = parse_policy("old=command,run=python score.py", str(model))
+    assert BACKENDS["command"].facts(unnamed, SILENT.say).limits.vocab_size is None
+
+
 def test_a_table_names_no_program_to_run(tmp_path):
     noted = about("x", "command", model=str(tmp_path), run="python")
     assert spec_of(noted, None) is None

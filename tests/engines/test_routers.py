@@ -17,7 +17,9 @@ from transformers import (
     MixtralConfig,
     OlmoeConfig,
     Qwen2MoeConfig,
+    Qwen3_5MoeTextConfig,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
 )
 
 from rcdiag.engines import BACKENDS
@@ -44,6 +46,15 @@ SIZES = {
     "tie_word_embeddings": False,
 }
 QWEN = {**SIZES, "head_dim": 16, "moe_intermediate_size": 24, "num_experts": EXPERTS}
+# Layers of linear attention (gated delta rule) beside one of softmax attention.
+LINEAR = {
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+    "shared_expert_intermediate_size": 24,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
 CONFIGS = {
     "qwen3_moe": lambda: Qwen3MoeConfig(**QWEN, norm_topk_prob=True),
     "unnormalised": lambda: Qwen3MoeConfig(**QWEN, norm_topk_prob=False),
@@ -51,6 +62,8 @@ CONFIGS = {
     "dense_first": lambda: Qwen3MoeConfig(**QWEN, norm_topk_prob=True, mlp_only_layers=[0]),
     "mixtral": lambda: MixtralConfig(**SIZES, num_local_experts=EXPERTS),
     "qwen2_moe": lambda: Qwen2MoeConfig(**QWEN, shared_expert_intermediate_size=24),
+    "qwen3_next": lambda: Qwen3NextConfig(**QWEN, **LINEAR, norm_topk_prob=True),
+    "qwen3_5_moe": lambda: Qwen3_5MoeTextConfig(**QWEN, **LINEAR),
     "olmoe": lambda: OlmoeConfig(**SIZES, num_experts=EXPERTS, norm_topk_prob=False),
     "glm4_moe": lambda: Glm4MoeConfig(
         **SIZES,
@@ -176,7 +189,7 @@ def looped(folder: Path, rows: Trajectories) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "kind", ["qwen3_moe", "unnormalised", "dense_first", "mixtral", "qwen2_moe"]
+    "kind", ["qwen3_moe", "unnormalised", "dense_first", "mixtral", "qwen2_moe", "qwen3_5_moe"]
 )
 def test_given_experts_equal_a_loop_over_tokens_and_experts(kind, models, tmp_path):
     rows = make_table(tmp_path / "table.parquet")

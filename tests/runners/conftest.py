@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import pytest
+
+from rcdiag.engines.command.supervisor import descendants
 
 LIMIT = 240.0  # seconds for a whole run, or until it has come as far as a test needs it
 Value = TypeVar("Value")
@@ -35,7 +38,10 @@ def wait_for(run: subprocess.Popen[str], ready: Callable[[], Value]) -> Value:
 
 
 def processes(pattern: str) -> list[int]:
-    """Return the ids of the processes whose command line has a pattern."""
+    """Return the ids of the processes that stem from this one, whose command line has a pattern.
+
+    Tests kill what they find, and other runs on this machine have processes of the same names.
+    """
     command = ["pgrep", "-f", pattern]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
-    return [int(line) for line in listed.stdout.split()]
+    return sorted(descendants(os.getpid()) & {int(line) for line in listed.stdout.split()})

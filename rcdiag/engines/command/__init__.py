@@ -77,10 +77,13 @@ def _facts(spec: PolicySpec, say: Say) -> ModelFacts:
     from rcdiag.engines.checkpoint import ModelFacts, checkpoint_facts
     from rcdiag.table.trajectories import ModelLimits
 
-    if spec.model and (Path(spec.model) / "config.json").is_file():
+    named = is_given_the_model(spec)
+    if named and (Path(spec.model) / "config.json").is_file():
         facts = checkpoint_facts(spec)
     else:
-        facts = ModelFacts(ModelLimits(spec.model or "the program", None, None), "unknown")
+        facts = ModelFacts(
+            ModelLimits(spec.model if named else "the program", None, None), "unknown"
+        )
     return replace(facts, program=_state_of(words_of(spec)))
 
 

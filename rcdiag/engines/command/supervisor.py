@@ -49,7 +49,7 @@ def main() -> None:
 
 def _kill_descendants() -> None:
     """Kill what the program has started and left, until nothing of it runs."""
-    while left := _descendants():
+    while left := descendants(os.getpid()):
         for process in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -59,8 +59,8 @@ def _kill_descendants() -> None:
         time.sleep(PAUSE)
 
 
-def _descendants() -> set[int]:
-    """Return the processes that stem from this one, by their parents in /proc."""
+def descendants(ancestor: int) -> set[int]:
+    """Return the processes that stem from one, by their parents in /proc."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -70,7 +70,7 @@ def _descendants() -> set[int]:
                     (entry / "stat").read_bytes().rpartition(b")")[2].split()[1]
                 )
     found: set[int] = set()
-    new = {os.getpid()}
+    new = {ancestor}
     while new:
         new = {process for process, parent in parents.items() if parent in new} - found
         found |= new

@@ -53,8 +53,8 @@ def connect(spec: PolicySpec, say: Say) -> tuple[Client, Served]:
         patience = patience_of(spec)
         if patience:
             say(
-                f"{spec.name}: no answer from {client.address} yet ({failure}); it is asked again "
-                f"for {patience} s (patience=SECONDS in the policy)"
+                f"{spec.name}: no answer from {client.address} yet ({failure}); waiting for "
+                f"{patience} s at most (patience=SECONDS in the policy)"
             )
         pace = Pace(most=1)
         served = wait_for(client, spec, pace, failure, began, f"policy `{spec.name}`")
@@ -80,6 +80,6 @@ def wait_for(
             failure = error
     raise RcdiagError(
         f"{who}: no answer from {client.address} in {patience} s: {failure}",
-        hint="is the server up? curl the address + /v1/models. patience=SECONDS in the policy "
+        hint=f"is the server up (curl {client.address}/v1/models)? patience=SECONDS in the policy "
         "waits longer, and the same command goes on from the finished parts",
     )
