@@ -62,6 +62,12 @@ def at(temperature: float) -> np.ndarray:
     return np.full(ROWS, temperature)
 
 
+def test_empty_responses_leave_the_verdict_open() -> None:
+    diagnosis = judged(HONEST.heads(0))
+    assert (diagnosis.verdict, diagnosis.causes) == ("inconclusive", [])
+    assert "0 sampled tokens" in diagnosis.summary
+
+
 def some(case: Case, share: float, value: float) -> Callable[[np.ndarray], np.ndarray]:
     """Replace a share of the values by one."""
     chosen = np.random.default_rng(3).random(len(case.mask)) < share

@@ -174,7 +174,6 @@ def _special_ids(features: Features) -> Suspicion | None:
         f"{outliers[0].mean:.1f} on the mean; half of the others differ by less than "
         f"{median_of_others:.1g}.",
         evidence=_id_evidence(outliers),
-        side="trainer",
         also_possible=["eos-one-sided", "retokenised"],
         mended=_before_ids(features.case, outliers),
     )
@@ -277,7 +276,6 @@ def _missing_mask(case: Case, spans: Flags) -> Suspicion:
                 rows=rows,
             )
         ],
-        side="recorder",
         share_of_rows=rows / max(len(case.lengths), 1),
         also_possible=["nan-log-probs"],
         mended=replace(_parted_by(case, spans), not_numbers={}),
@@ -312,7 +310,6 @@ def _runs_of_zeros(features: Features) -> Suspicion | None:
                 trainer=np.median(trainer[runs]),
             )
         ],
-        side="recorder",
         also_possible=["zero-placeholder"],
         mended=_parted_by(features.case, features.case.flagged(runs | _short_runs(features, zero))),
     )
@@ -367,7 +364,6 @@ def _nobody_samples(features: Features) -> Suspicion | None:
                 median=np.median(likelier[named]),
             )
         ],
-        side="recorder",
         share_of_rows=float(np.mean(np.bincount(tokens.owner[named], minlength=tokens.rows) > 0)),
         also_possible=[],
         mended=_parted_by(features.case, features.case.flagged(unlikely)),
