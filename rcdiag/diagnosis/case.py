@@ -90,7 +90,6 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
     facts: RowFacts = field(default_factory=RowFacts)
     metadata: Mapping[str, Any] = field(default_factory=dict)  # of the file, key `rcdiag`
     source: str = "TABLE"  # the table as a command line names it
-    rows_in_table: int = 0  # of which `row` may be a sample
     # The table's own mask, where tokens were masked out since; None: `mask` is the table's.
     own_mask: Flags | None = None
     # Tokens that were masked out since because a column holds no log-prob there; None: none were.

@@ -41,7 +41,6 @@ REPLAY = (
     "See what a replay over the kept ids changes: rcdiag score DUMP --model CKPT "
     "--policy old_kept=hf:float32,support=rollout -o kept.parquet"
 )
-UNLOGGED_SAMPLING = ("temperature-silent", "top-p-silent")
 # Name of an evidence entry: the residual mismatch once a fault is repaired.
 RESIDUAL = "rms log-ratio without that fault"
 
@@ -165,9 +164,14 @@ def _not_yet_named(here: Named, named: Named) -> list[tuple[Cause, Suspicion]]:
 
 
 def _weigh_stage(features: Features, stage: str) -> list[tuple[Cause, Suspicion]]:
-    """Weigh the causes of one stage, the one to be named first."""
+    """Weigh the causes of one stage, the one to be named first.
+
+    Those that exclude each other are asked of enough tokens of two policies only.
+    """
     case = features.case
     pair = case.trainer is not None
+    if not len(case.mask):
+        return []  # all responses are empty
     if stage in EXCLUSIVE_STAGES and (not pair or len(case.tokens) < ENOUGH):
         return []
     weighed = []

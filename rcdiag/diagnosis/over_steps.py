@@ -268,21 +268,17 @@ class _Means(Struct, frozen=True):
 
 
 def _moves(series: Series) -> list[ChangePoint]:
-    """Return where a series jumps, or one of the mismatch begins to grow.
+    """Return where a series jumps, or one of the mismatch begins to grow after the first step.
 
     Other numbers drift in every run that learns.
     """
-    return [
-        point
-        for point in _points(series)
-        if point.shape == "jump" or (series.name in OF_MISMATCH and _grows_from(point, series))
-    ]
-
-
-def _grows_from(point: ChangePoint, series: Series) -> bool:
-    """Tell whether a series grows from a later step than the first on."""
-    before, after = point.levels(series.scale)
-    return point.shape == "creep" and point.at > 0 and after > before
+    moves = []
+    for point in _points(series):
+        before, after = point.levels(series.scale)
+        begins = series.name in OF_MISMATCH and point.at > 0 and after > before
+        if point.shape == "jump" or begins:
+            moves.append(point)
+    return moves
 
 
 def _drift(k3: Series) -> ChangePoint | None:

@@ -6,18 +6,14 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
+from rcdiag.diagnosis.causes.alignment import SHIFT_SLUGS
+from rcdiag.diagnosis.causes.kept_sets import KEPT_SET_SLUGS
+from rcdiag.diagnosis.causes.temperatures import TEMPERATURE_SLUGS
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
 from rcdiag.diagnosis.features.alignment import GAIN, LAGS
 from rcdiag.diagnosis.features.log_ratios import FEWEST_TO_JUDGE, VISIBLE
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, COARSE, FEW, LARGER, RELATED, SAME
 
-SHIFTS = ("shift-by-one", "shift-some-rows", "shift-after-tool")
-TEMPERATURES = (
-    "temperature-raw-recorded",
-    "trainer-without-temperature",
-    "sampler-ignores-temperature",
-)
-KEPT_SETS = ("top-p-renormalised", "top-k-renormalised", "min-p-renormalised")
 WEIGHTS = ("stale-weights", "weights-never-synced", "tied-head-desync", "lora-missing")
 
 
@@ -74,17 +70,21 @@ def _steady(features: Features) -> bool:
 
 TESTS: tuple[tuple[tuple[str, ...], Callable[[Features], bool], str], ...] = (
     (
-        (*SHIFTS, "rows-swapped"),
+        (*SHIFT_SLUGS, "rows-swapped"),
         _aligned,
         "almost every row aligns best with no shift",
     ),
     (
-        TEMPERATURES,
+        TEMPERATURE_SLUGS,
         _no_other_temperature,
         "log-ratios are too small for another temperature, or the table states one temperature for "
         "sampling and both columns",
     ),
-    (KEPT_SETS, _nothing_cut, "E[ratio] = 1: no tokens were cut from the sampled distribution"),
+    (
+        KEPT_SET_SLUGS,
+        _nothing_cut,
+        "E[ratio] = 1: no tokens were cut from the sampled distribution",
+    ),
     (
         WEIGHTS,
         _same_weights,

@@ -22,11 +22,9 @@ class Evidence(Struct, frozen=True):
     """One update by one preset, as the rules look at it."""
 
     mode: str
-    loss_type: str
     undefined: str | None
     metrics: dict[str, float]
     factors: dict[str, Factor]
-    kept_token_share: float
     kept_sequence_share: float
     ess_seq: float | None  # of the weights in the loss, rejected rows with weight 0
     shares: Shares | None

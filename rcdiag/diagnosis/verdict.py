@@ -15,13 +15,14 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Cause, Suspicion
+from rcdiag.diagnosis.causes.kept_sets import KEPT_SET_SLUGS
+from rcdiag.diagnosis.causes.unlogged_sampling import UNLOGGED_SLUGS
 from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.experiments.outcome import Outcome, cause_of
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import (
     MUCH_LESS,
     NAMED,
-    UNLOGGED_SAMPLING,
     Named,
     diagnosis_of,
     is_umbrella,
@@ -33,18 +34,17 @@ from rcdiag.results.diagnosis import NOTHING_WRONG, Diagnosis
 
 # What the table alone settles before any model is asked.
 SETTLED = ("storage", "recording", "alignment")
-KEPT_SETS = ("top-p-renormalised", "top-k-renormalised", "min-p-renormalised")
 # Umbrella -> the causes that it stands for.
-STANDS_FOR = {"truncated-law": KEPT_SETS}
+STANDS_FOR = {"truncated-law": KEPT_SET_SLUGS}
 # The experiments name the weights that sampled; the table, how these lag over the steps.
 SPECIAL_CASES = {"stale-weights": "weights-never-synced"}
 # A cause that leaves the trace of others: where it is named, and not much less probable, they are
 # not.
 LEAVES_TRACE_OF = {
     # Tool tokens that are still in the mask make any sampling distribution look flatter.
-    "mask-includes-tool": UNLOGGED_SAMPLING,
+    "mask-includes-tool": UNLOGGED_SLUGS,
     # A token that is alone in its kept set is certain: its log-prob is 0.
-    **dict.fromkeys(KEPT_SETS, ("zero-placeholder",)),
+    **dict.fromkeys(KEPT_SET_SLUGS, ("zero-placeholder",)),
 }
 # Share of rows up to which rows whose values were moved are left out of experiments: of more, too
 # few would be left.

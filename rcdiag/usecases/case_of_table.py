@@ -154,7 +154,6 @@ class CaseSample:
             not_numbers=self.not_numbers,
             metadata=table.metadata,
             source=table.as_given.on_command_line,
-            rows_in_table=table.num_rows,
         )
 
     def _count_not_numbers(self, policy: str, count: int, row: int) -> None:

@@ -18,7 +18,9 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Case, RowFacts
+from rcdiag.diagnosis.case import Case, RowFacts, joined_cases
+from rcdiag.diagnosis.judge import diagnose
+from rcdiag.results import Diagnosis
 
 Array = NDArray[np.float64]
 VOCABULARY, END = 200, 1
@@ -249,7 +251,6 @@ def made(
         },
         facts=RowFacts(group=group, **facts),
         source="table.parquet",
-        rows_in_table=rows,
     )
 
 
@@ -307,11 +308,8 @@ def swapped(case: Case, policy: str, pairs: int) -> Case:
 
 def taken_twice(case: Case, copies: int) -> Case:
     """Append copies of the first rows."""
-    from rcdiag.diagnosis.case import joined_cases
-
     first = case.take(case.row < copies)
-    both = joined_cases([case, replace(first, row=first.row + len(case.row))])
-    return replace(both, rows_in_table=len(both.row))
+    return joined_cases([case, replace(first, row=first.row + len(case.row))])
 
 
 def counted(case: Case) -> Case:
@@ -322,6 +320,15 @@ def counted(case: Case) -> Case:
         if len(places):
             bad[policy] = (len(places), int(case.row[case.owner[places[0]]]))
     return replace(case, not_numbers=bad)
+
+
+def judged(case: Case) -> Diagnosis:
+    return diagnose(counted(case))
+
+
+def named(case: Case) -> list[str]:
+    """Return the causes of a case, the one that decides first."""
+    return [cause.slug for cause in judged(case).causes]
 
 
 def write(case: Case, path: Path, **columns: object) -> Path:

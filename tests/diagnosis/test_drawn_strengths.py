@@ -7,15 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.judge import diagnose
 from rcdiag.results import Diagnosis
 from tests.diagnosis.tables import (
     END,
     VOCABULARY,
     Law,
     changed,
-    counted,
     drifted,
+    judged,
     made,
     noisy,
     plain,
@@ -31,10 +30,6 @@ from tests.diagnosis.tables import (
 ROWS = 128
 EVERY = np.arange(ROWS)
 SEEDS = range(4)
-
-
-def judged(case: Case) -> Diagnosis:
-    return diagnose(counted(case))
 
 
 def slugs(diagnosis: Diagnosis) -> set[str]:

@@ -8,15 +8,10 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.judge import diagnose
-from tests.diagnosis.tables import drifted, made, shifted, single
+from tests.diagnosis.tables import drifted, made, named, shifted, single
 
 ROWS, LENGTH = 128, 60
 ALIGNMENT = {"shift-by-one", "shift-some-rows", "shift-after-tool", "rows-swapped"}
-
-
-def named(case: Case) -> list[str]:
-    return [cause.slug for cause in diagnose(case).causes]
 
 
 def with_row(case: Case, row: int, **columns: np.ndarray) -> Case:

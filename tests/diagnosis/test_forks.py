@@ -8,14 +8,13 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.judge import diagnose
 from tests.diagnosis.tables import (
     Law,
     capped,
-    counted,
     divided,
     drifted,
     made,
+    named,
     noisy,
     plain,
     tempered,
@@ -29,10 +28,6 @@ def forked(sampled: Law = plain, trained: Law | None = None, **facts: object) ->
     return made(sampled, trained, prompts=True, group_of=8, **facts)
 
 
-def slugs(case: Case) -> list[str]:
-    return [cause.slug for cause in diagnose(counted(case)).causes]
-
-
 @pytest.mark.parametrize("temperature", [0.6, 0.9, 1.1, 1.4])
 def test_forks_give_the_temperature(temperature: float) -> None:
     prefixes = Features(forked(plain, noisy(0.01, tempered(temperature)))).shared_prefixes
@@ -43,7 +38,7 @@ def test_forks_give_the_temperature(temperature: float) -> None:
 
 @pytest.mark.parametrize("temperature", [0.6, 0.9, 1.1, 1.4])
 def test_a_temperature_that_no_column_states_is_told(temperature: float) -> None:
-    (first, *_) = slugs(forked(plain, noisy(0.01, tempered(temperature))))
+    (first, *_) = named(forked(plain, noisy(0.01, tempered(temperature))))
     assert first in TEMPERATURES
 
 
@@ -53,7 +48,7 @@ def test_a_cap_is_no_temperature(cap: float) -> None:
     prefixes = Features(case).shared_prefixes
     assert prefixes is not None
     assert not prefixes.is_one_power
-    assert not {*TEMPERATURES, "temperature-raw-recorded"} & set(slugs(case))
+    assert not {*TEMPERATURES, "temperature-raw-recorded"} & set(named(case))
 
 
 @pytest.mark.parametrize(
@@ -84,8 +79,8 @@ def test_metadata_state_a_temperature_that_is_too_near_to_one_to_be_seen() -> No
         "rollout": {"temperature": 1.0, "sampling_temperature": 0.98},
         "old": {"temperature": 0.98},
     }
-    assert "temperature-raw-recorded" not in slugs(case)
-    assert slugs(replace(case, metadata={"policies": stated}))[0] == "temperature-raw-recorded"
+    assert "temperature-raw-recorded" not in named(case)
+    assert named(replace(case, metadata={"policies": stated}))[0] == "temperature-raw-recorded"
 
 
 def test_metadata_that_the_log_probs_contradict_state_nothing() -> None:
@@ -94,12 +89,12 @@ def test_metadata_that_the_log_probs_contradict_state_nothing() -> None:
         "old": {"temperature": 0.6},
     }
     case = replace(forked(plain, drifted(0.2)), metadata={"policies": stated})
-    assert "temperature-raw-recorded" not in slugs(case)
+    assert "temperature-raw-recorded" not in named(case)
 
 
 def test_a_law_is_not_told_where_a_floor_took_the_rare_tokens() -> None:
     case = forked(plain, noisy(0.01, tempered(1.3)))
     values = np.maximum(case.log_probs["rollout"], -0.5)
-    named = slugs(case.with_log_probs("rollout", values))
-    assert named[0] == "floor-clip"
-    assert not {"log-probs-divided", "truncated-law"} & set(named)
+    causes = named(case.with_log_probs("rollout", values))
+    assert causes[0] == "floor-clip"
+    assert not {"log-probs-divided", "truncated-law"} & set(causes)

@@ -12,8 +12,6 @@ from msgspec.structs import replace
 import rcdiag
 from rcdiag.diagnosis.case import Case, joined_cases
 from rcdiag.diagnosis.features.alignment import LEAST_COMPARED, Alignment
-from rcdiag.diagnosis.judge import diagnose
-from rcdiag.results import Diagnosis
 from tests.diagnosis.tables import (
     END,
     VOCABULARY,
@@ -22,10 +20,10 @@ from tests.diagnosis.tables import (
     capped,
     chain,
     changed,
-    counted,
     divided,
     drifted,
     first_tokens_differ,
+    judged,
     made,
     min_p,
     noisy,
@@ -54,12 +52,14 @@ ENDING = made(ends=True, length=80, seed=1)
 HEALTHY_VERDICTS = ("healthy", "correctable")
 
 
-def judged(case: Case) -> Diagnosis:
-    return diagnose(counted(case))
-
-
 def at(temperature: float) -> np.ndarray:
     return np.full(ROWS, temperature)
+
+
+def test_empty_responses_leave_the_verdict_open() -> None:
+    diagnosis = judged(HONEST.heads(0))
+    assert (diagnosis.verdict, diagnosis.causes) == ("inconclusive", [])
+    assert "0 sampled tokens" in diagnosis.summary
 
 
 def some(case: Case, share: float, value: float) -> Callable[[np.ndarray], np.ndarray]:

@@ -10,14 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.judge import diagnose
-from rcdiag.results import Diagnosis
 from tests.diagnosis.tables import (
     Law,
     changed,
-    counted,
     drifted,
+    judged,
     made,
+    named,
     noisy,
     normal,
     shifted,
@@ -28,14 +27,6 @@ from tests.diagnosis.tables import (
 )
 
 ROWS = 128
-
-
-def judged(case: Case) -> Diagnosis:
-    return diagnose(counted(case))
-
-
-def named(case: Case) -> list[str]:
-    return [cause.slug for cause in judged(case).causes]
 
 
 def pushed(ids: Sequence[int], size: float) -> Law:

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.judge import diagnose
-from rcdiag.results import Diagnosis
 from tests.diagnosis.tables import (
     changed,
-    counted,
     drifted,
+    judged,
     made,
+    named,
     noisy,
     plain,
     presence_penalty,
@@ -29,14 +28,6 @@ from tests.diagnosis.tables import (
 ROWS = 128
 EVERY = np.ones(ROWS, np.bool_)
 SOME = np.arange(ROWS) % 3 == 0
-
-
-def judged(case: Case) -> Diagnosis:
-    return diagnose(counted(case))
-
-
-def named(case: Case) -> list[str]:
-    return [cause.slug for cause in judged(case).causes]
 
 
 def pushed(size: float):

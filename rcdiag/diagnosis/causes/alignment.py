@@ -30,6 +30,7 @@ from rcdiag.diagnosis.thresholds import (
 )
 from rcdiag.table.schema import REENCODED
 
+SHIFT_SLUGS = ("shift-by-one", "shift-some-rows", "shift-after-tool")
 # Share of the rows without a fit that swapped rows make up, where they are a part of the table: too
 # many to fit each other by chance.
 EXPLAINED_BY_MANY = 0.3
@@ -223,7 +224,7 @@ def _share_off(facts: Mapping[str, Any], good: str, rows: str) -> float | None:
 
 
 ALIGNMENT = (
-    *shipped_family(("shift-by-one", "shift-after-tool", "shift-some-rows"), "alignment", _shift),
+    *shipped_family(SHIFT_SLUGS, "alignment", _shift),
     shipped("rows-swapped", "alignment", _rows_swapped),
     shipped("retokenised", "alignment", _retokenised, needs_two=False),
 )

@@ -102,9 +102,7 @@ def _block_boundaries(features: Features) -> Suspicion | None:
     """Look for log-ratios whose size goes with the place in blocks of prompt and response."""
     case, log_ratios = features.case, features.log_ratios
     prompt = case.facts.prompt_length
-    if prompt is None or not len(case.tokens) or log_ratios.rms < ENGINE_NOISE:
-        return None
-    if features.validity.answer == INVALID:
+    if prompt is None or log_ratios.rms < ENGINE_NOISE or features.validity.answer == INVALID:
         return None
     tokens = case.tokens
     group = np.arange(tokens.rows) if case.facts.group is None else case.facts.group

@@ -73,7 +73,6 @@ def _context_stripped(features: Features) -> Suspicion | None:
                 value=[float(f"{value:.2g}") for value in features.by_turn.rms[:MOST_TURNS]],
             ),
         ],
-        side="trainer",
         also_possible=["context-differs", "retokenised", "shift-after-tool"],
     )
 

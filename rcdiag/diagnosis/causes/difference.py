@@ -32,7 +32,7 @@ from rcdiag.formats import share_of
 
 def _forwards_differ(features: Features) -> Suspicion | None:
     log_ratios, validity = features.log_ratios, features.validity
-    if len(features.case.tokens) == 0 or is_engine_noise(features):
+    if is_engine_noise(features):
         return None
     at_rounding = _share_of_rows_at_rounding(features)
     other_tokens = _below_a_uniform_guess(features)
@@ -77,7 +77,6 @@ def _forwards_differ(features: Features) -> Suspicion | None:
             fact("rms log-ratio", "more than rounding", rms=log_ratios.rms),
             validity.evidence,
         ],
-        side="engine",
         also_possible=possible,
         verdict="broken" if other_tokens.any() else None,
     )
@@ -92,8 +91,6 @@ def _turns(features: Features) -> str:
 
 def _not_of_these_tokens(features: Features) -> Suspicion | None:
     """Detect a trainer column that scores other tokens in nearly every row."""
-    if len(features.case.tokens) == 0:
-        return None
     deficits = _deficits(features)[features.case.tokens.per_row > 0]
     if not deficits.sum() > 0.0 or np.mean(deficits > 0.0) < MOST:
         return None
@@ -283,7 +280,6 @@ def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicio
                 unexplained=prefixes.residual,
             )
         ],
-        side="engine",
         also_possible=["weights-differ", "stale-weights", "quantised-weights", "penalty"],
         verdict="correctable",
     )

@@ -54,7 +54,7 @@ def is_engine_noise(features: Features) -> bool:
 
 def _healthy(features: Features) -> Suspicion | None:
     log_ratios = features.log_ratios
-    if not len(features.case.tokens) or log_ratios.rms >= BITWISE:
+    if log_ratios.rms >= BITWISE:
         return None
     return Suspicion(
         confidence=EXACT,
@@ -68,7 +68,7 @@ def _healthy(features: Features) -> Suspicion | None:
 
 def _engine_noise(features: Features) -> Suspicion | None:
     log_ratios = features.log_ratios
-    if not len(features.case.tokens) or log_ratios.rms < BITWISE or not is_engine_noise(features):
+    if log_ratios.rms < BITWISE or not is_engine_noise(features):
         return None
     small = log_ratios.rms < ENGINE_NOISE
     others = ["bf16-logits", "batch-noise", "temperature-silent", "top-p-silent"]
@@ -91,7 +91,7 @@ def _moe_routing(features: Features) -> Suspicion | None:
     Structure by token id, position or row points to another cause.
     """
     log_ratios = features.log_ratios
-    if not len(features.case.tokens) or is_engine_noise(features) or log_ratios.tail_share < 0.5:
+    if is_engine_noise(features) or log_ratios.tail_share < 0.5:
         return None
     if log_ratios.rms_of_bulk > SLIGHT or features.validity.answer == INVALID:
         return None

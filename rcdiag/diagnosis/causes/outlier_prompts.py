@@ -92,7 +92,7 @@ def _by_prompt_and_step(case: Case, values: Array) -> tuple[Array, Counts] | Non
 def _outlier_prompts(features: Features) -> Suspicion | None:
     """Look for rows of two kinds, of which prompts have the same kind at every step."""
     case = features.case
-    outliers = features.location.outlier_rows if len(case.tokens) else None
+    outliers = features.location.outlier_rows
     if outliers is None or outliers.engines:
         return None
     rms = features.location.rms_of_rows

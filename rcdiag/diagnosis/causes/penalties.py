@@ -180,8 +180,6 @@ def _one_edge(log_ratios: LogRatios, ids: Counts, sign: float) -> bool:
     A bias moves a token by all of its size where the token is rare, and never by more. Other
     weights move each id as far as they happen to.
     """
-    if not len(ids):
-        return False
     to_side = [sign * log_ratios.values[log_ratios.tokens.token_id == one] for one in ids]
     edge = max(float(values.max()) for values in to_side)
     near = [int((values > NEARLY_ALL * edge).sum()) for values in to_side]

@@ -54,8 +54,6 @@ def _columns_identical(features: Features) -> Suspicion | None:
         message="Both columns hold the same numbers to the last bit: one is a copy of the other, "
         "or both sides compute bitwise alike; a mismatch cannot be seen.",
         evidence=[fact("share of equal values", "two engines never agree exactly", same=same)],
-        side="recorder",
-        also_possible=["healthy", "temperature-silent", "top-p-silent"],
         verdict="inconclusive",
     )
 

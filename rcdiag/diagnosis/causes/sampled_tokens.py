@@ -141,14 +141,6 @@ def _end_tokens(case: Case) -> Flags:
     return flags
 
 
-def _before_ids(case: Case, outliers: list[IdOutlier]) -> Case:
-    """Mask out each row from the first of these ids on: what follows saw another context."""
-    ids = [outlier.token_id for outlier in outliers]
-    here = np.cumsum(np.isin(case.token_id, ids))
-    before = np.concatenate([[0], here])[case.start]
-    return case.without_tokens(here > before[case.owner])
-
-
 def _special_ids(features: Features) -> Suspicion | None:
     outliers = features.location.id_outliers
     if not 0 < len(outliers) <= FEWEST_OF_PATTERN or all(
@@ -156,8 +148,9 @@ def _special_ids(features: Features) -> Suspicion | None:
     ):
         return None
     # A wrong context shows at the first tokens, a wrong id at every position.
-    tokens = features.case.tokens
-    named = np.isin(tokens.token_id, [outlier.token_id for outlier in outliers])
+    case, tokens = features.case, features.case.tokens
+    wrong = [outlier.token_id for outlier in outliers]
+    named = np.isin(tokens.token_id, wrong)
     early = float(np.mean(tokens.position[named] < FIRST_TOKENS))
     rest = features.log_ratios.values[~named]
     median_of_others = float(np.median(np.abs(rest))) if len(rest) else 0.0
@@ -167,16 +160,17 @@ def _special_ids(features: Features) -> Suspicion | None:
         return None  # no log-prob is positive: the trainer's softmax sum lacks something
     if features.first_turns_agree is not None:
         return None  # an id is wrong in the first turn too: later ones saw another context
-    ids = ", ".join(str(outlier.token_id) for outlier in outliers)
+    # What follows the first of these ids in a row saw another context.
+    here = np.cumsum(np.isin(case.token_id, wrong))
+    before = np.concatenate([[0], here])[case.start]
     return Suspicion(
         confidence=LIKELY,
-        message=f"The mismatch is that of token ids {ids} alone, log-ratio "
+        message=f"The mismatch is that of token ids {', '.join(map(str, wrong))} alone, log-ratio "
         f"{outliers[0].mean:.1f} on the mean; half of the others differ by less than "
         f"{median_of_others:.1g}.",
         evidence=_id_evidence(outliers),
-        side="trainer",
         also_possible=["eos-one-sided", "retokenised"],
-        mended=_before_ids(features.case, outliers),
+        mended=case.without_tokens(here > before[case.owner]),
     )
 
 
@@ -277,7 +271,6 @@ def _missing_mask(case: Case, spans: Flags) -> Suspicion:
                 rows=rows,
             )
         ],
-        side="recorder",
         share_of_rows=rows / max(len(case.lengths), 1),
         also_possible=["nan-log-probs"],
         mended=replace(_parted_by(case, spans), not_numbers={}),
@@ -312,7 +305,6 @@ def _runs_of_zeros(features: Features) -> Suspicion | None:
                 trainer=np.median(trainer[runs]),
             )
         ],
-        side="recorder",
         also_possible=["zero-placeholder"],
         mended=_parted_by(features.case, features.case.flagged(runs | _short_runs(features, zero))),
     )
@@ -367,7 +359,6 @@ def _nobody_samples(features: Features) -> Suspicion | None:
                 median=np.median(likelier[named]),
             )
         ],
-        side="recorder",
         share_of_rows=float(np.mean(np.bincount(tokens.owner[named], minlength=tokens.rows) > 0)),
         also_possible=[],
         mended=_parted_by(features.case, features.case.flagged(unlikely)),

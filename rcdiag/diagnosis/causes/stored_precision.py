@@ -115,7 +115,6 @@ def _stored(slug: str) -> Callable[[Features], Suspicion | None]:
                     rounding_rms=error,
                 )
             ],
-            side="storage",
             also_possible=[],
             verdict="healthy" if error < LOST_IN_NOISE else "broken",
             # More than rounding is between the two sides: it is weighed as it is.

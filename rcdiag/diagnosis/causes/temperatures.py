@@ -42,6 +42,11 @@ from rcdiag.diagnosis.thresholds import (
 from rcdiag.diagnosis.validity import INVALID
 from rcdiag.formats import mean_ratio
 
+TEMPERATURE_SLUGS = (
+    "temperature-raw-recorded",
+    "trainer-without-temperature",
+    "sampler-ignores-temperature",
+)
 # What gives the power.
 BY_SLOPE = "1 - slope of the log-ratio on the trainer's log-prob"
 BY_METADATA = "T_trainer / T_recorded, from metadata"
@@ -316,7 +321,6 @@ def _divided(features: Features) -> Suspicion | None:
                 high=high,
             ),
         ],
-        side="trainer",
         also_possible=["vocabulary-padding"] if mean < 1 else ["vocab-shard-wrong"],
     )
 
@@ -371,15 +375,7 @@ def _softcap(features: Features) -> Suspicion | None:
 
 
 TEMPERATURES = (
-    *shipped_family(
-        (
-            "temperature-raw-recorded",
-            "trainer-without-temperature",
-            "sampler-ignores-temperature",
-        ),
-        "law",
-        _temperature_fault,
-    ),
+    *shipped_family(TEMPERATURE_SLUGS, "law", _temperature_fault),
     shipped("log-probs-divided", "law", _divided),
     shipped("logit-softcap", "law", _softcap),
 )

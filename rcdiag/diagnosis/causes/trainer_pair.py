@@ -9,7 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from rcdiag.diagnosis.case import Case
-from rcdiag.diagnosis.causes.cause import EXACT, LIKELY, Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import (
+    EXACT,
+    LIKELY,
+    Suspicion,
+    by_token_fact,
+    fact,
+    shipped,
+)
 from rcdiag.diagnosis.causes.noise import BITWISE, is_engine_noise
 from rcdiag.diagnosis.causes.weights import looks_like_other_weights, old_after_update
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
@@ -42,12 +49,7 @@ def _batch_noise(features: Features) -> Suspicion | None:
         "micro-batches or kernels, and no update in between.",
         evidence=[
             fact("rms log-ratio", "rounding", rms=log_ratios.rms),
-            fact(
-                "shift per token id, repeated in the other half of the rows",
-                "no update moved the weights",
-                correlation=log_ratios.by_token_id.correlation,
-                explained=log_ratios.by_token_id.explained,
-            ),
+            by_token_fact(log_ratios, "no update moved the weights"),
             fact(f"tokens with a ratio beyond 1 ± {CLIP}", "what PPO clips", share=beyond),
         ],
         side="trainer",
@@ -65,12 +67,7 @@ def _updates_in_between(features: Features) -> Suspicion | None:
         f"and what is between them ({log_ratios.rms:.2g} nats rms) has a direction: updates were "
         "made in between, as from the second mini-batch on. This is the PPO ratio.",
         evidence=[
-            fact(
-                "shift per token id, repeated in the other half of the rows",
-                "systematic, not noise",
-                correlation=log_ratios.by_token_id.correlation,
-                explained=log_ratios.by_token_id.explained,
-            ),
+            by_token_fact(log_ratios, "systematic, not noise"),
             fact("rms log-ratio", "moved by updates", rms=log_ratios.rms),
         ],
         also_possible=["batch-noise"],

@@ -21,6 +21,7 @@ from rcdiag.diagnosis.features.log_ratios import FEWEST_TO_JUDGE, VISIBLE
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MUCH_LARGER, SLIGHT
 from rcdiag.formats import mean_ratio
 
+UNLOGGED_SLUGS = ("temperature-silent", "top-p-silent")
 # Standard errors of surprisal less entropy: an engine that rounds its entropies moves their mean a
 # little, whoever sampled.
 Z_OF_ENTROPIES = 5.0
@@ -165,4 +166,4 @@ def _unlogged_by_rescore(features: Features) -> tuple[str, Suspicion] | None:
     )
 
 
-UNLOGGED_SAMPLING = shipped_family(("temperature-silent", "top-p-silent"), "law", _unlogged)
+UNLOGGED_SAMPLING = shipped_family(UNLOGGED_SLUGS, "law", _unlogged)

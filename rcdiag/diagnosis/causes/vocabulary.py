@@ -59,7 +59,6 @@ def _vocab_shard(features: Features) -> Suspicion | None:
         confidence=LIKELY,
         message=message,
         evidence=[evidence],
-        side="trainer",
         also_possible=["vocabulary-padding", "shard-wrong", "truncated-law"],
     )
 

@@ -114,7 +114,7 @@ def _lags(case: Case) -> Array | None:
     Trainers count versions from different origins: only differences between lags are evidence.
     """
     version, step = case.facts.policy_version, case.facts.step
-    if version is None or step is None or not len(case.tokens):
+    if version is None or step is None:
         return None
     if not case.facts.version_by_token:
         return (step - version).astype(np.float64)
@@ -397,7 +397,6 @@ def _draft_recorded(features: Features) -> Suspicion | None:
                 z=log_ratios.inverse_mean[1],
             ),
         ],
-        side="recorder",
         also_possible=["reference-as-old", "temperature-raw-recorded"],
     )
 
@@ -410,7 +409,7 @@ def old_after_update(features: Features) -> Suspicion | None:
     one prompt are compared with each other: prompts differ in both columns for other reasons.
     """
     advantage, tokens = features.case.facts.advantage, features.case.tokens
-    if advantage is None or features.validity.answer == INVALID or not len(tokens):
+    if advantage is None or features.validity.answer == INVALID:
         return None
     known = np.isfinite(advantage) & (tokens.per_row > 0)
     mean = tokens.row_sums(features.log_ratios.values)[known] / tokens.per_row[known]

@@ -9,6 +9,9 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case, rms
 from rcdiag.diagnosis.causes.cause import fact
+from rcdiag.diagnosis.causes.kept_sets import KEPT_SET_SLUGS
+from rcdiag.diagnosis.causes.temperatures import TEMPERATURE_SLUGS
+from rcdiag.diagnosis.causes.unlogged_sampling import UNLOGGED_SLUGS
 from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.experiment_fit import NO_RIVAL
 from rcdiag.diagnosis.experiments.checkpoint_causes import single_checkpoint
@@ -38,10 +41,7 @@ from rcdiag.engines.changes import Forward
 # are off alike: one fault of one side leaves this ratio near 1.
 ALIKE = 0.4
 # Causes that differ by the distribution that sampled the tokens.
-OF_TOKENS = (
-    ("temperature-raw-recorded", "trainer-without-temperature", "sampler-ignores-temperature"),
-    ("temperature-silent", "top-p-silent"),
-)
+OF_TOKENS = (TEMPERATURE_SLUGS, UNLOGGED_SLUGS)
 OF_WEIGHTS = {
     "stale-weights",
     "weights-never-synced",
@@ -51,7 +51,6 @@ OF_WEIGHTS = {
     "draft-recorded",
     "weights-differ",
 }
-KEPT_SETS = {"top-p-renormalised", "top-k-renormalised", "min-p-renormalised", "truncated-law"}
 
 
 def run_experiments(
@@ -199,7 +198,7 @@ def _conclude_both(
         return [_name_agreement(outcome, names)]
     slug, found = named
     assert found.fit is not None
-    if slug in KEPT_SETS:
+    if slug in KEPT_SET_SLUGS:
         # The trainer renormalises as the sampler does: both columns are of the distribution that
         # sampled.
         words = f"{names} agree with each other, both renormalised over kept sets. {found.message}"

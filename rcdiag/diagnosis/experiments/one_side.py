@@ -23,7 +23,7 @@ from rcdiag.diagnosis.experiments.order import (
 from rcdiag.diagnosis.experiments.outcome import ExperimentOptions, Outcome
 from rcdiag.diagnosis.experiments.patterns import only_rows_off, pattern_of
 from rcdiag.diagnosis.experiments.rescored_sample import Side
-from rcdiag.diagnosis.experiments.sides import EXACT, at_temperature, fit_of_residual, side_of
+from rcdiag.diagnosis.experiments.sides import EXACT, fit_of_residual, side_at, side_of
 from rcdiag.diagnosis.experiments.thresholds import CERTAIN, LARGEST_DIFFERENCE, MANY, NOT_ROUNDING
 from rcdiag.diagnosis.experiments.unexplained import name_chance, name_unexplained
 from rcdiag.diagnosis.experiments.unlogged_sampling import (
@@ -59,7 +59,7 @@ def conclude_side(
     if side.residual.scale <= EXACT and side.residual.outlying(EXACT) < FEW_INEXACT:
         return None
     if not side.explained and other is not None and other.explained:
-        side = at_temperature(outcome.sample, side, other.temperature)
+        side = side_at(outcome.sample, side.name, side.policy, other.temperature)
     tester = HypothesisTester(
         outcome.sample,
         side,
@@ -150,7 +150,7 @@ def _in_some_rows(outcome: Outcome, tester: HypothesisTester) -> Conclusion | No
         _, named = cause_in_sampling(part, sides)
     else:
         # They are compared at the temperature of the other rows.
-        mine = at_temperature(part, mine, tester.side.temperature)
+        mine = side_at(part, mine.name, mine.policy, tester.side.temperature)
         few = replace(tester, sample=part, side=mine)
         found = [test for test in run_without_passes(few).tests if explains(test, part.noise)]
         named = _name_best(outcome, ranked(found), few) if found else None

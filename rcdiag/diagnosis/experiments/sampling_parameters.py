@@ -11,6 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Array, Counts, Flags, spread_over
+from rcdiag.diagnosis.causes.kept_sets import KEPT_SET_SLUGS
 from rcdiag.diagnosis.experiments.fit import (
     Estimate,
     golden,
@@ -370,7 +371,7 @@ def run_kept_sets(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 KEPT_SETS = Experiment(
     name="kept-sets",
     sides=("sampler",),  # whose distribution it is
-    slugs=("top-p-renormalised", "top-k-renormalised", "min-p-renormalised"),
+    slugs=KEPT_SET_SLUGS,
     asks="Are the log-probs renormalised over what top-p, top-k or min-p keeps?",
     run=run_kept_sets,
 )

@@ -25,12 +25,10 @@ UNEVEN = 10.0
 
 def side_of(sample: RescoredSample, name: str, policy: str) -> Side:
     """Compare a policy's column with the model at temperature 1, the stated or the best one."""
-    recorded = sample.recorded(policy)
-    known = sample.usable & np.isfinite(recorded)
-    made = _side(sample, name, policy, recorded, known, np.ones(len(sample)))
+    made = side_at(sample, name, policy, np.ones(len(sample)))
     stated = sample.stated_temperature
     if np.any(stated != 1.0):
-        other = _side(sample, name, policy, recorded, known, stated)
+        other = side_at(sample, name, policy, stated)
         if other.residual.nats < made.residual.nats - BETTER:
             made = other
     if made.explained:
@@ -38,27 +36,17 @@ def side_of(sample: RescoredSample, name: str, policy: str) -> Side:
     temperature = scanned_temperature(sample, made)
     if temperature is None:
         return made
-    other = _side(sample, name, policy, recorded, known, np.full(len(sample), temperature))
+    other = side_at(sample, name, policy, np.full(len(sample), temperature))
     return other if other.residual.within(sample.noise) else made
 
 
-def at_temperature(sample: RescoredSample, side: Side, temperature: Array) -> Side:
-    """Return a side compared with the model at given temperatures, [tokens]."""
-    return _side(sample, side.name, side.policy, side.recorded, side.known, temperature)
-
-
-def _side(
-    sample: RescoredSample,
-    name: str,
-    policy: str,
-    recorded: Array,
-    known: Flags,
-    temperature: Array,
-) -> Side:
+def side_at(sample: RescoredSample, name: str, policy: str, temperature: Array) -> Side:
+    """Compare a policy's column with the model at given temperatures, [tokens]."""
+    recorded = sample.recorded(policy)
+    known = sample.usable & np.isfinite(recorded)
     expected = sample.expected_at(temperature)
-    sensitivity = (
-        sample.sensitivity_at(expected) / temperature
-    )  # noise of logits is divided as they are
+    # Noise of logits is divided as they are.
+    sensitivity = sample.sensitivity_at(expected) / temperature
     resolution = _resolution(sample, recorded, known)
     residual = fit_residual(recorded[known], expected[known], sensitivity[known], resolution[known])
     uneven = (

@@ -28,10 +28,8 @@ class WeightsByRow(Struct, frozen=True, dict=True):
     by_token: Array  # [rows] where every token takes the candidate that suits it best
     tokens: Counts  # [rows]
     # Rows whose beginning one candidate explains and whose end another: [rows] token of the
-    # switch, -1 without one; by which candidate before and after.
+    # switch, -1 without one.
     switch: Counts
-    before: Counts
-    after: Counts
 
     @cached_property
     def posterior(self) -> Array:
@@ -98,7 +96,6 @@ def weights_by_row(
     count = len(rows)
     summed = np.stack([_by_row(row, loss, count) for loss in losses])
     tokens = np.bincount(row, minlength=count)
-    switch, before, after = _switches(losses, row, count)
     return WeightsByRow(
         names=["the trainer's", *changes],
         columns=columns,
@@ -106,9 +103,7 @@ def weights_by_row(
         losses=summed,
         by_token=_by_row(row, losses.min(axis=0), count),
         tokens=tokens,
-        switch=switch,
-        before=before,
-        after=after,
+        switch=_switches(losses, row, count),
     )
 
 
@@ -117,10 +112,9 @@ def _by_row(row: Counts, values: Array, count: int) -> Array:
     return np.bincount(row, values, minlength=count).astype(np.float64)
 
 
-def _switches(losses: Array, row: Counts, count: int) -> tuple[Counts, Counts, Counts]:
+def _switches(losses: Array, row: Counts, count: int) -> Counts:
     """Find rows that two candidates explain, one up to a token and another from there on."""
     switch = np.full(count, -1)
-    before, after = np.zeros(count, np.int64), np.zeros(count, np.int64)
     ends = np.searchsorted(row, np.arange(count + 1))
     for index in range(count):
         part = losses[:, ends[index] : ends[index + 1]]
@@ -135,8 +129,5 @@ def _switches(losses: Array, row: Counts, count: int) -> tuple[Counts, Counts, C
         total = (first + last)[inner]
         best = int(np.argmin(total))
         if whole - total[best] > WITH_A_CHOICE:
-            place = best + LEAST_PART
-            switch[index] = place
-            before[index] = int(np.argmin(sums[:, place]))
-            after[index] = int(np.argmin(sums[:, -1] - sums[:, place]))
-    return switch, before, after
+            switch[index] = best + LEAST_PART
+    return switch

@@ -35,7 +35,6 @@ class Declared(Struct, frozen=True, kw_only=True):
     sampler: DeclaredSide
     trainer: DeclaredSide
     row_temperature: float | None  # that of all rows; None where absent or mixed
-    mixed_temperatures: bool
     learning_rate: float | None = None  # of the updates between the steps
 
     @classmethod
@@ -48,7 +47,6 @@ class Declared(Struct, frozen=True, kw_only=True):
             sampler=_side(policies.get(case.sampler, {})),
             trainer=_side(policies.get(case.trainer or "", {})),
             row_temperature=float(known[0]) if len(known) == 1 else None,
-            mixed_temperatures=len(known) > 1,
             learning_rate=_learning_rate(case.metadata),
         )
 

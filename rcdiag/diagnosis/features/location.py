@@ -273,12 +273,6 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         )
 
     @cached_property
-    def last_tokens(self) -> Flags:
-        """Flag the last sampled token of each row, [tokens]."""
-        owner = self.log_ratios.tokens.owner
-        return np.append(np.diff(owner) != 0, True) if len(owner) else np.zeros(0, np.bool_)
-
-    @cached_property
     def id_outliers(self) -> list[IdOutlier]:
         """Return the token ids with the largest log-ratios, at most 8, the largest first.
 
@@ -302,7 +296,8 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         held = squares[chosen].sum() / max(squares.sum(), TINY)
         if held < 0.5 or counts[chosen].sum() > PART * len(tokens):
             return []
-        last = np.bincount(tokens.token_id, self.last_tokens.astype(np.float64))
+        ends_row = np.append(np.diff(tokens.owner) != 0, True)
+        last = np.bincount(tokens.token_id, ends_row.astype(np.float64))
         return [
             IdOutlier(
                 int(token_id),

@@ -23,15 +23,7 @@ FIRST_APART = 4.0  # ratio of rms log-ratios, first tokens / others, where these
 FEWEST_TO_JUDGE = 400  # fewest tokens to judge the sampling distribution
 SOMETIMES = -1.5  # nats; whatever the sampling distribution, some tokens have less
 PARTS = 40  # of the tokens, by a log-prob
-FEWEST_OF_LINE = 60  # tokens that are not sure
-
-
-class Line(Struct, frozen=True):
-    """A straight line through points, and how much of their variance it explains."""
-
-    slope: float
-    intercept: float
-    explained: float
+UNCERTAIN, FEWEST_OF_LINE = -0.5, 60  # nats; and tokens below it that a slope needs
 
 
 class LogRatios(Struct, frozen=True, dict=True):
@@ -85,14 +77,6 @@ class LogRatios(Struct, frozen=True, dict=True):
         return float(self.values.mean()), self.tokens.z(self.values)
 
     @cached_property
-    def rare_line(self) -> Line | None:
-        """Fit log_ratio on the trainer's log-prob where that is below -0.5; None for few tokens."""
-        rare = self.tokens.trainer < -0.5
-        if rare.sum() < FEWEST_OF_LINE:
-            return None
-        return fit_line(self.tokens.trainer[rare], self.values[rare])
-
-    @cached_property
     def proportion(self) -> tuple[float, float]:
         """Return k of the fit sampler = k * trainer, and its residual share of sum sampler^2."""
         sampler, trainer = self.tokens.sampler, self.tokens.trainer
@@ -119,9 +103,15 @@ class LogRatios(Struct, frozen=True, dict=True):
     def power(self) -> float | None:
         """Return `a` of sampler = a * trainer + constant of the context.
 
-        It is 1 - slope of the log-ratio on the trainer's log-prob; None with few uncertain tokens.
+        It is 1 - slope of the log-ratio on the trainer's log-prob, by least squares over tokens
+        with a log-prob below UNCERTAIN; None where these are few.
         """
-        return None if self.rare_line is None else 1.0 - self.rare_line.slope
+        rare = self.tokens.trainer < UNCERTAIN
+        if rare.sum() < FEWEST_OF_LINE:
+            return None
+        x, y = self.tokens.trainer[rare], self.values[rare]
+        dx, dy = x - x.mean(), y - y.mean()
+        return 1.0 - float(np.dot(dx, dy) / max(np.dot(dx, dx), TINY))
 
     @cached_property
     def by_log_prob(self) -> float:
@@ -209,15 +199,6 @@ class LogRatios(Struct, frozen=True, dict=True):
         owner = self.tokens.owner[self._tail]
         rows = int((self.tokens.per_row > 0).sum())
         return len(np.unique(owner)) / max(min(len(owner), rows), 1)
-
-
-def fit_line(x: Array, y: Array) -> Line:
-    """Fit y = slope * x + intercept by least squares."""
-    dx, dy = x - x.mean(), y - y.mean()
-    slope = float(np.dot(dx, dy) / max(np.dot(dx, dx), TINY))
-    residual = dy - slope * dx
-    explained = 1.0 - float(np.dot(residual, residual) / max(np.dot(dy, dy), TINY))
-    return Line(slope, float(y.mean() - slope * x.mean()), explained)
 
 
 class Agreement(NamedTuple):

@@ -55,11 +55,9 @@ def preset_replay(
     shared = shares(result.coefficients, batch, _uncorrected(batch, update))
     evidence = Evidence(
         mode=effect.mode,
-        loss_type=effect.loss,
         undefined=undefined,
         metrics=metrics,
         factors=factors,
-        kept_token_share=float(effect.kept.mean()),
         kept_sequence_share=float(kept_rows.mean()),
         ess_seq=_ess_of_sequences(effect.final, batch),
         shares=shared,
