@@ -7,6 +7,8 @@ both sides are looked at again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -63,23 +65,36 @@ def change_points(y: Array, error: Array, least: float, fewest: int = 2) -> list
     `error` [steps] is the standard deviation of the noise at each step; `fewest` steps are on each
     side of a change.
     """
-    found = _within(y, 1.0 / error**2, least, fewest, 0, len(y))
-    # Changes that were found later divide the stretch of one before them, and its interval: either
-    # end of a plateau fits a single jump. A drift may begin at the step of a jump.
-    steps = [point.at for point in found]
+    found = _within(y, 1.0 / error**2, fewest, 0, len(y))
+    while found:
+        found = _divided(found, len(y))
+        moved = [abs(float(np.subtract(*point.levels(y)))) for point in found]
+        smallest = int(np.argmin(moved))
+        if moved[smallest] >= least:
+            break
+        del found[smallest]
+    return found
+
+
+def _divided(found: Sequence[ChangePoint], count: int) -> list[ChangePoint]:
+    """Let the changes of `count` steps divide the stretch of each other, and its interval.
+
+    Either end of a plateau fits a single jump. A drift may begin at the step of a jump.
+    """
     divided = []
-    for point in found:
-        begin = max([point.begin, *(at for at in steps if at < point.at)])
-        end = min([point.end, *(at for at in steps if at > point.at)])
+    for before, point in zip([None, *found], found, strict=False):
+        begin = 0 if before is None else before.at
+        end = min([count, *(one.at for one in found if one.at > point.at)])
         low, high = max(point.low, min(begin + 1, point.at)), min(point.high, end - 1)
         divided.append(replace(point, begin=begin, low=low, high=high, end=end))
     return divided
 
 
-def _within(
-    y: Array, weight: Array, least: float, fewest: int, begin: int, end: int
-) -> list[ChangePoint]:
-    """Return the movements of the steps with indices `begin` to `end`, the last not counted."""
+def _within(y: Array, weight: Array, fewest: int, begin: int, end: int) -> list[ChangePoint]:
+    """Return the movements of the steps with indices `begin` to `end`, the last not counted.
+
+    They are of any size: one end of a plateau may leave the median where it was.
+    """
     part, of_part = y[begin:end], weight[begin:end]
     if len(part) < 2 * fewest:
         return []
@@ -105,15 +120,14 @@ def _within(
         settled=end - max(len(part) // 4, 1) if creeps else begin + at,
         end=end,
     )
-    before, after = found.levels(y)
-    if found.gain < LEAST_GAIN or abs(after - before) < least:
+    if found.gain < LEAST_GAIN:
         return []
     if creeps:
         return [found]
     return [
-        *_within(y, weight, least, fewest, begin, found.at),
+        *_within(y, weight, fewest, begin, found.at),
         found,
-        *_within(y, weight, least, fewest, found.at, end),
+        *_within(y, weight, fewest, found.at, end),
     ]
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import rcdiag
 from rcdiag.diagnosis.change_points import jump_gains
-from rcdiag.diagnosis.logged.changes import changes_of, period_of, spikes_of
+from rcdiag.diagnosis.logged.changes import changes_of, period_of, periodic_steps
 from rcdiag.diagnosis.logged.run import QUANTITIES, Known, LoggedRun, Series, _spellings
 from rcdiag.diagnosis.logged.window import Window
 from rcdiag.diagnosis.rules import judged as judged_rules
@@ -74,22 +74,42 @@ def test_a_mismatch_that_falls_back_has_two_changes() -> None:
     assert changes[1].low > 20
 
 
-def test_spikes_at_equal_distances_have_a_period() -> None:
+def test_steps_at_equal_distances_that_stand_out_have_a_period() -> None:
     y = noise(2) - 7.0
-    y[[9, 19, 29, 39, 49]] += 4.0
-    found = spikes_of(series(np.exp(y)))
-    assert found.tolist() == [9, 19, 29, 39, 49]
-    assert period_of(found) == 10
-    assert period_of(np.array([3, 9, 29])) is None
-    assert period_of(np.array([9, 19, 39])) == 10  # one of three may be missing
-    assert period_of(np.array([9, 19, 59])) is None
-    assert period_of(np.array([9, 10, 11])) is None
+    y[[9, 19, 29, 39, 49, 59]] += 4.0
+    assert periodic_steps(series(np.exp(y))).tolist() == [9, 19, 29, 39, 49, 59]
+    y[29] -= 4.0  # one of three may be missing
+    assert periodic_steps(series(np.exp(y))).tolist() == [9, 19, 39, 49, 59]
+    y[[31, 32]] += 5.0
+    assert periodic_steps(series(np.exp(y))).tolist() == []
 
 
-def test_the_first_steps_of_a_jump_are_no_spikes() -> None:
-    y = noise(3) - 7.0
-    y[BEGINS:] += 6.0
-    assert spikes_of(series(np.exp(y))).tolist() == []
+def test_a_number_that_is_none_at_equal_distances_stands_out() -> None:
+    values = np.exp(noise(5) - 7.0)
+    values[4::5] = np.nan
+    assert periodic_steps(series(values)).tolist() == list(range(4, STEPS, 5))
+
+
+def test_period_of_steps_until_the_last_of_a_run() -> None:
+    assert period_of(np.array([9, 19, 29, 39]), 45) == 10
+    assert period_of(np.array([9, 19, 39]), 45) == 10
+    assert period_of(np.array([9, 19, 59]), 59) is None
+    assert period_of(np.array([9, 19, 29]), 59) is None
+    assert period_of(np.array([9, 10, 11]), 11) is None
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_heavy_tails_have_no_period(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    assert not len(periodic_steps(series(np.exp(2.0 * rng.standard_t(2.0, STEPS)))))
+
+
+@pytest.mark.parametrize("length", [6, 12, 30])
+def test_a_short_plateau_has_two_changes(length: int) -> None:
+    """The first of them leaves the median of the steps after it where it was."""
+    y = noise(4) - 7.0
+    y[12 : 12 + length] += 6.0
+    assert [change.step for change in changes_of(series(np.exp(y)))] == [12, 12 + length]
 
 
 @given(st.lists(st.floats(-5, 5), min_size=6, max_size=30))

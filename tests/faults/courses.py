@@ -105,15 +105,17 @@ def drawn_rows(
 
 def _leaning(table: pa.Table, course: Course) -> np.ndarray:
     """Return the logarithm of each row's odds at the end of a run over those at its middle."""
-    surprise = np.array([_surprise(row) for row in table["rollout_log_probs"].to_pylist()])
+    # Rows of large entropy are no luckier than others; of those with large surprisals some are.
+    column = "old_entropy" if "old_entropy" in table.column_names else "rollout_log_probs"
+    surprise = np.array([_size(row) for row in table[column].to_pylist()])
     length = np.log([len(row) for row in table["response_ids"].to_pylist()])
     return course.surprise * _standard(surprise) + course.length * _standard(length)
 
 
-def _surprise(log_probs: list[float]) -> float:
-    values = np.array(log_probs, np.float64)
+def _size(numbers: list[float]) -> float:
+    values = np.abs(np.array(numbers, np.float64))
     values = values[np.isfinite(values)]
-    return float(-values.mean()) if len(values) else 0.0
+    return float(values.mean()) if len(values) else 0.0
 
 
 def _standard(values: np.ndarray) -> np.ndarray:

@@ -189,7 +189,7 @@ def _other_tokens(window: Window) -> Found | None:
 def _other_base(window: Window) -> Found | None:
     """Look for surprisals of which one is the other times ln 2 or ln 10, step by step."""
     trainer, sampler = window.values("trainer_log_ppl"), window.values("sampler_log_ppl")
-    if not len(trainer) or len(trainer) != len(sampler) or not (np.abs(sampler) > 0.0).all():
+    if not len(trainer) or len(trainer) != len(sampler) or not (trainer * sampler != 0.0).all():
         return None
     factor = np.abs(np.log(np.abs(trainer / sampler)))
     for base, size in BASES.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from msgspec import Struct
 
@@ -12,10 +14,8 @@ from rcdiag.diagnosis.logged.run import Array, Counts, Series
 # own unit.
 FACTOR = float(np.log(1.5))
 LEAST_MOVED = {"log": FACTOR, "correlation": FACTOR, "squared ratio": 0.05, "linear": 0.02}
-# A spike is one step or two that are this many times the noise above the steps on both sides.
-SPIKE = 8.0
-FEWEST_SPIKES = 3  # that come at equal distances
-PRESENT = 2 / 3  # share of the steps at equal distances that are spikes
+# Steps at equal distances: the fewest, and the share of them that must stand out.
+FEWEST_PERIODS, PRESENT = 3, 2 / 3
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -32,9 +32,9 @@ class Change(Struct, frozen=True, kw_only=True):
     gain: float  # in variances of the noise
 
 
-def changes_of(series: Series) -> list[Change]:
-    """Return the movements of a series without its spikes, in the order of their steps."""
-    level = np.isfinite(series.values) & ~np.isin(series.steps, spikes_of(series))
+def changes_of(series: Series, without: Sequence[int] | Counts = ()) -> list[Change]:
+    """Return the movements of a series, in the order of their steps, `without` some of them."""
+    level = np.isfinite(series.values) & ~np.isin(series.steps, without)
     values = series.values[level]
     return _changes(series, series.steps[level], values, series.quantity.scaled(values))
 
@@ -76,29 +76,36 @@ def _changes(series: Series, steps: Counts, values: Array, scaled: Array) -> lis
     return found
 
 
-def spikes_of(series: Series) -> Counts:
-    """Return the steps that stand alone far above the steps around them."""
-    finite = np.isfinite(series.values)
-    y = series.quantity.scaled(series.values[finite])
-    if len(y) < FEWEST:
-        return np.zeros(0, np.int64)
-    noise = max(noise_of(y), LEAST_MOVED[series.quantity.scale] / SPIKE)
-    before, after = np.pad(y, (2, 0), mode="edge"), np.pad(y, (0, 2), mode="edge")
-    lower = (np.minimum(before[:-2], before[1:-1]), np.minimum(after[1:-1], after[2:]))
-    spikes: Counts = series.steps[finite][y - np.maximum(*lower) > SPIKE * noise]
-    return spikes
+def periodic_steps(series: Series) -> Counts:
+    """Return the steps, at equal distances, that all stand out above the others; often none.
+
+    They are the largest values, or no finite numbers, and the least of them is above all others.
+    """
+    y = series.quantity.scaled(series.values)
+    y = np.where(np.isfinite(y), y, np.inf)
+    order = np.argsort(-y, kind="stable")
+    least = LEAST_MOVED[series.quantity.scale]
+    for count in range(len(y) // FEWEST_PERIODS, FEWEST_PERIODS - 1, -1):
+        if not y[order[count - 1]] >= y[order[count]] + least or np.isinf(y[order[count]]):
+            continue
+        steps: Counts = np.sort(series.steps[order[:count]])
+        period = period_of(steps, int(series.steps[-1]))
+        # Three steps at equal distances are chance, unless they span the run.
+        if period and (count > FEWEST_PERIODS or steps[0] - series.steps[0] < period):
+            return steps
+    return np.zeros(0, np.int64)
 
 
-def period_of(steps: Counts) -> int | None:
-    """Return the distance at which steps come again and again; None where they do not.
+def period_of(steps: Counts, last: int) -> int | None:
+    """Return the distance at which steps come again until the `last` of a run; None: they do not.
 
     One of three may be missing: an evaluation of few rows, or a step that is not logged.
     """
-    if len(steps) < FEWEST_SPIKES:
+    if len(steps) < FEWEST_PERIODS:
         return None
     distances = np.diff(steps)
     period = int(distances.min())
-    expected = 1 + (steps[-1] - steps[0]) // period
-    if period == 1 or (distances % period).any() or len(steps) < PRESENT * expected:
+    expected = 1 + (last - int(steps[0])) // period
+    if period < FEWEST_PERIODS or (distances % period).any() or len(steps) < PRESENT * expected:
         return None
     return period

@@ -18,7 +18,7 @@ from rcdiag.diagnosis.confidence import COEFFICIENTS, MOST
 from rcdiag.diagnosis.judge import DECIDES
 from rcdiag.diagnosis.logged.causes import ENGINE, SIZES, Found, found_in
 from rcdiag.diagnosis.logged.changes import Change, changes_of
-from rcdiag.diagnosis.logged.over_steps import over_steps, periodic_spikes, trained
+from rcdiag.diagnosis.logged.over_steps import of_period, over_steps, trained
 from rcdiag.diagnosis.logged.run import Counts, LoggedRun
 from rcdiag.diagnosis.logged.window import Window
 from rcdiag.results.diagnosis import (
@@ -59,14 +59,14 @@ class Judged(Struct, frozen=True, kw_only=True):
 
 def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
     """Judge a run by its log; `family` names the trainer."""
+    periodic = of_period(run)
     changes = sorted(
-        (change for one in run.series.values() for change in changes_of(one)),
+        (change for one in run.series.values() for change in changes_of(one, periodic)),
         key=lambda change: change.step,
     )
     if not run.of_mismatch:
         return Judged(diagnosis=_nothing_compared(run, family), changes=changes)
-    spikes = periodic_spikes(run)
-    stretches = _stretches(run, changes, spikes)
+    stretches = _stretches(run, changes, periodic)
     found = [(window, found_in(window)) for window in stretches]
     named = [(window, one) for window, one in found if one is not None]
     faults = [(window, one) for window, one in named if one.slug not in NOTHING_WRONG]
@@ -87,7 +87,7 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
             ruled_out=_ruled_out(shown, causes),
             next=_next(family, verdict),
             over_steps=OverSteps(
-                says=over_steps(run, changes, spikes, faulty=bool(faults)),
+                says=over_steps(run, changes, periodic, faulty=bool(faults)),
                 large_from=causes[0].from_step if causes else None,
                 large_to=None,
                 moved=[_moved(change) for change in changes],
@@ -108,11 +108,11 @@ def _moved(change: Change) -> MovedNumber:
     )
 
 
-def _stretches(run: LoggedRun, changes: Sequence[Change], spikes: Counts) -> list[Window]:
+def _stretches(run: LoggedRun, changes: Sequence[Change], periodic: Counts) -> list[Window]:
     """Divide the steps where the mismatch changes, as the series with the clearest changes has it.
 
     A number that stops being finite divides them too. After a bend the last quarter counts: there
-    the mismatch has grown. Spikes at equal distances are a part of their own.
+    the mismatch has grown. Steps at equal distances are a part of their own.
     """
     first, last = int(run.steps[0]), int(run.steps[-1])
     cuts = set()
@@ -131,9 +131,9 @@ def _stretches(run: LoggedRun, changes: Sequence[Change], spikes: Counts) -> lis
         bad = one.steps[~np.isfinite(one.values)]
         if len(bad):
             cuts.add(int(bad[0]))
-    level = np.setdiff1d(run.steps, spikes)
+    level = np.setdiff1d(run.steps, periodic)
     parts = np.split(level, np.searchsorted(level, sorted(cuts - {first})))
-    return [Window(run, part) for part in (spikes, *parts) if len(part)]
+    return [Window(run, part) for part in (periodic, *parts) if len(part)]
 
 
 def _grown(run: LoggedRun, step: int, last: int) -> int:

@@ -7,32 +7,29 @@ from collections.abc import Sequence
 import numpy as np
 
 from rcdiag.diagnosis.logged.causes import SIZES
-from rcdiag.diagnosis.logged.changes import Change, parting_of, period_of, spikes_of
+from rcdiag.diagnosis.logged.changes import Change, parting_of, periodic_steps
 from rcdiag.diagnosis.logged.run import Counts, LoggedRun
 
-# Quantities that show spikes of the mismatch, the first that a log has.
-OF_SPIKES = (*SIZES, "prob_diff", "pearson")
+# Quantities that show a mismatch of single steps, in the order in which they are asked.
+OF_PERIOD = (*SIZES, "prob_diff", "pearson")
 # A mismatch is back where it was before if no more than this share of its first change is left, on
 # the scale on which it moves.
 LEFT = 0.25
 SHOWN = 4  # keys of a sentence
 
 
-def periodic_spikes(run: LoggedRun) -> Counts:
+def of_period(run: LoggedRun) -> Counts:
     """Return the steps, at equal distances, in which alone the mismatch is large; often none."""
-    for name in OF_SPIKES:
-        if name in run.series:
-            steps = spikes_of(run.series[name])
-            return steps if period_of(steps) is not None else steps[:0]
-    return np.zeros(0, np.int64)
+    found = (periodic_steps(run.series[name]) for name in OF_PERIOD if name in run.series)
+    return next((steps for steps in found if len(steps)), np.zeros(0, np.int64))
 
 
-def over_steps(run: LoggedRun, changes: Sequence[Change], spikes: Counts, *, faulty: bool) -> str:
+def over_steps(run: LoggedRun, changes: Sequence[Change], periodic: Counts, *, faulty: bool) -> str:
     """Say what moved first and what came with it, and what it went together with.
 
-    `spikes` are those at equal distances; the run is `faulty` where a cause is named.
+    The mismatch is large at `periodic` steps alone; the run is `faulty` where a cause is named.
     """
-    said = [_periodic(run, spikes)]
+    said = [_periodic(run, periodic)]
     moved = [change for change in changes if run.series[change.quantity].quantity.compares]
     if moved and faulty:
         first = _clearest(moved)
@@ -43,14 +40,14 @@ def over_steps(run: LoggedRun, changes: Sequence[Change], spikes: Counts, *, fau
     return " ".join(filter(None, said)) or f"no number of the mismatch moves over {steps}"
 
 
-def _periodic(run: LoggedRun, spikes: Counts) -> str:
-    period = period_of(spikes)
-    if period is None:
+def _periodic(run: LoggedRun, steps: Counts) -> str:
+    if not len(steps):
         return ""
-    key = next(run.series[name].key for name in OF_SPIKES if name in run.series)
+    named = (run.series[name] for name in OF_PERIOD if name in run.series)
+    key = next(one.key for one in named if np.array_equal(periodic_steps(one), steps))
     return (
-        f"`{key}` is large every {period} steps alone, from step {spikes[0]} on, as at an "
-        "evaluation or a checkpoint."
+        f"`{key}` is large every {np.diff(steps).min()} steps alone, from step {steps[0]} on, as "
+        "at an evaluation or a checkpoint."
     )
 
 
