@@ -317,7 +317,10 @@ def _over_steps(
             if not run.series[one.quantity].quantity.mismatch and one.step >= first.low
         ][:SHOWN]
         if beside:
-            later = ", ".join(f"`{one.key}` at step {one.step}" for one in beside)
+            later = ", ".join(
+                f"`{one.key}` at step {one.step} ({one.before:.2g} to {one.after:.2g})"
+                for one in beside
+            )
             said.append(f"Later {later}.")
         again = [one for one in of_mismatch if one.quantity == first.quantity]
         back = next((one for one in again[1:] if one.after < BACK * first.before), None)
