@@ -105,6 +105,8 @@ def test_a_gradient_norm_that_grows_stands_beside_the_mismatch(rcdiag, tmp_path)
     result = tmp_path / "result.json"
     ran = rcdiag("score", table, "--logged", log, "--result", result)
     assert "actor/grad_norm (0.31 to 4.1) at step 24" in " ".join(ran.out.split())
-    chart = FIGURES["training-beside-mismatch"].chart(load_result(result))
+    draw = FIGURES["training-beside-mismatch"].chart
+    assert draw is not None
+    chart = draw(load_result(result))
     assert [row[0] for row in chart.rows] == ["k3_kl"] * 3 + ["actor/grad_norm"] * 48
     assert [panel.x.end for panel in chart.panels] == [47, 47]
