@@ -12,6 +12,7 @@ from cli.terminal.fitted_tables import ScreenColumn, fitted
 from cli.terminal.headline import draw_lines
 from rcdiag.formats import number, plural
 from rcdiag.pages.diagnose.words import explains, is_nearer, posterior_rows
+from rcdiag.pages.score.training import OF_TRAINING
 from rcdiag.results import DiagnoseResult
 from rcdiag.results.diagnose import ExperimentResult
 from rcdiag.results.doc import heading_of
@@ -53,7 +54,7 @@ def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool) -> None:
             draw_lines(out, [("run", f"{log.generations_of_log}{correction}")])
             out.print()
         if log.keys_moved:
-            out.print(_moved(out, log.keys_moved if verbose else log.keys_moved[:MOVED]))
+            out.print(_moved(out, log.keys_moved if verbose else _first(log.keys_moved)))
         if len(log.keys_moved) > MOVED and not verbose:
             out.print(f"[dim]and {len(log.keys_moved) - MOVED} more (all: -v)[/]")
         if not verbose:
@@ -66,6 +67,13 @@ def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool) -> None:
             ],
         )
         draw_lines(out, [(one.key, f"{one.quantity}: {one.means}") for one in log.quantities])
+
+
+def _first(moved: Sequence[KeyMoved]) -> list[KeyMoved]:
+    """Return the first keys that moved, those of the training among them."""
+    training = [one for one in moved if one.quantity in OF_TRAINING][: MOVED // 2]
+    others = [one for one in moved if one not in training][: MOVED - len(training)]
+    return [one for one in moved if one in training or one in others]
 
 
 def _moved(out: Console, moved: Sequence[KeyMoved]) -> Table:

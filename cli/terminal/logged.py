@@ -12,6 +12,7 @@ from cli.terminal.fitted_tables import ScreenColumn, fitted
 from cli.terminal.headline import shortened_to
 from rcdiag.formats import plural
 from rcdiag.pages.score.logged import AGREES, LoggedLine, lines_of, sentences
+from rcdiag.pages.score.training import moved_in_training
 from rcdiag.results import LogComparison, LoggedKey
 from rcdiag.results.doc import heading_of
 
@@ -47,6 +48,8 @@ def draw_logged(out: Console, comparison: LogComparison, verbose: bool) -> None:
     if shows is not None and shows.log_verdict not in ("healthy", "inconclusive"):
         said = f"the log alone: {shows.log_verdict}. {shows.summary}"
         out.print(escape(said if verbose else shortened_to(said, out.width, 2)))
+    if shows is not None and (moved := moved_in_training(shows.keys_moved)):
+        out.print(escape(shortened_to(moved, out.width, 3 if verbose else 2)))
     others = f"{plural(len(comparison.not_ours), 'logged key')} not computed here"
     missing = f"{plural(len(comparison.not_logged), 'computed key')} not logged"
     out.print(f"[dim]{others}; {missing}{'' if verbose else ' (names: -v)'}[/]")

@@ -23,6 +23,7 @@ def _shipped() -> Sequence[FigureSpec]:
         sequences,
         steps,
         tokens,
+        training,
     )
     from rcdiag.pages.sweep import candidates, families, forecast
 
@@ -31,6 +32,7 @@ def _shipped() -> Sequence[FigureSpec]:
         *concentration.FIGURES,
         *profiles.FIGURES,
         *steps.FIGURES,
+        *training.FIGURES,
         *tokens.FIGURES,
         *routing.FIGURES,
         *sequences.FIGURES,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rcdiag import load_result
+from rcdiag.pages.figures import FIGURES
 from tests.cli.conftest import dump_with_shift
 
 SHIFT = 0.1
@@ -97,3 +99,24 @@ def test_keys_that_only_a_document_has_are_compared(rcdiag, table, tmp_path):
     document = rcdiag("score", table, "--logged", path, "--trainer", "slime", "--json").document
     keys = {key["key"]: key["agrees"] for key in document["logged"]["keys"]}
     assert keys == {"mismatch_kl": True, "mis_truncate_fraction": True}
+
+
+def test_a_gradient_norm_that_grows_stands_beside_the_mismatch(rcdiag, tmp_path):
+    steps = range(3)
+    table = dump_with_shift(tmp_path / "table.parquet", SHIFT, step=[*steps])
+    log = tmp_path / "metrics.jsonl"
+    norms = [0.3 + 0.01 * (step % 3) if step < 24 else 4.0 + 0.1 * (step % 3) for step in range(48)]
+    log.write_text(
+        "".join(
+            json.dumps({"step": step, "rollout_corr/kl": KL, "actor/grad_norm": norm}) + "\n"
+            for step, norm in enumerate(norms)
+        )
+    )
+    result = tmp_path / "result.json"
+    ran = rcdiag("score", table, "--logged", log, "--result", result)
+    assert "actor/grad_norm (0.31 to 4.1) at step 24" in " ".join(ran.out.split())
+    draw = FIGURES["training-beside-mismatch"].chart
+    assert draw is not None
+    chart = draw(load_result(result))
+    assert [row[0] for row in chart.rows] == ["k3_kl"] * 3 + ["actor/grad_norm"] * 48
+    assert [panel.x.end for panel in chart.panels] == [47, 47]

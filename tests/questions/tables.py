@@ -279,7 +279,18 @@ def sawtooth(sizes: Sequence[float], of_step: int = 32, **facts: Any) -> Case:
 @table("nemo-rl-4018")
 def until_a_restart() -> Case:
     """Stale keys of a prefix cache pile up, and are gone after restarts at steps 7 and 14."""
-    return sawtooth([0.02 + 0.03 * (step % 7) for step in range(20)])
+    sizes = [0.02 + 0.03 * (step % 7) for step in range(20)]
+    return sawtooth(sizes, policy_version=np.repeat(np.arange(20), 32))
+
+
+@table("skyrl-2201")
+def bit_for_bit() -> Case:
+    """Two engines that agree bit for bit but at every tenth token of every second row."""
+    case = made(noisy(ROUNDING), noisy(ROUNDING))
+    same = case.log_probs["rollout"].copy()
+    off = (case.position % 10 == 9) & (case.owner % 2 == 0)
+    same[off] = case.log_probs["old"][off]
+    return case.with_log_probs("old", same)
 
 
 @table("nemo-rl-2180")

@@ -21,7 +21,7 @@ from rcdiag.diagnosis.causes.cause import (
 )
 from rcdiag.diagnosis.causes.noise import BITWISE, NOISE, is_engine_noise
 from rcdiag.diagnosis.causes.penalties import penalty
-from rcdiag.diagnosis.causes.weights import WEIGHTS, looks_like_other_weights, older_trainer
+from rcdiag.diagnosis.causes.weights import WEIGHTS, lags, looks_like_other_weights, older_trainer
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
 from rcdiag.diagnosis.features.location import ROWS_OF_TWO_KINDS
 from rcdiag.diagnosis.features.log_ratios import FIRST_APART
@@ -56,11 +56,17 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         where = f" most in turn {', '.join(map(str, turns))} of the responses: {_turns(features)}"
         possible = ["context-differs", "context-stripped", "retokenised", "prefix-cache-stale"]
     elif resets:
-        where = (
-            f", more at every step until a reset ({len(resets)} of them), as what piles up in a "
-            "cache or behind a weight sync"
-        )
-        possible = ["prefix-cache-stale", "stale-weights", "weights-differ"]
+        where = f", more at every step until a reset ({len(resets)} of them), as what piles up "
+        lag = lags(features.case)
+        if lag is not None and np.ptp(lag) == 0.0:
+            where += (
+                "in a cache: `step` less `policy_version` is the same in every row, so that no "
+                "weight sync is late"
+            )
+            possible = ["prefix-cache-stale"]
+        else:
+            where += "in a cache or behind a weight sync"
+            possible = ["prefix-cache-stale", "stale-weights", "weights-differ"]
     else:
         times = log_ratios.rms / ENGINE_NOISE
         where = (

@@ -108,7 +108,7 @@ def _stale_weights(features: Features) -> Suspicion | None:
     return _declared_weights(features) or _lagging(features)
 
 
-def _lags(case: Case) -> Array | None:
+def lags(case: Case) -> Array | None:
     """Return step less policy_version of each row, the mean over its tokens; None where unknown.
 
     Trainers count versions from different origins: only differences between lags are evidence.
@@ -125,7 +125,7 @@ def _lags(case: Case) -> Array | None:
 
 def _lagging(features: Features) -> Suspicion | None:
     """Look for rows that differ the more, the more updates their weights are behind their step."""
-    lag = _lags(features.case)
+    lag = lags(features.case)
     if lag is None or features.declared.weights_agree or features.validity.answer == INVALID:
         return None
     known = features.case.tokens.per_row > 0

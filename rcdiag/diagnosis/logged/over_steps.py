@@ -76,7 +76,11 @@ def _resumed_at(run: LoggedRun, change: Change) -> int | None:
 
 def _beside(run: LoggedRun, changes: Sequence[Change], first: Change) -> str:
     others = [one for one in changes if not run.series[one.quantity].quantity.compares]
-    later = [f"`{one.key}` at step {one.step}" for one in others if one.step >= first.low][:SHOWN]
+    later = [
+        f"`{one.key}` at step {one.step} ({one.before:.2g} to {one.after:.2g})"
+        for one in others
+        if one.step >= first.low
+    ][:SHOWN]
     return f"Later {', '.join(later)}." if later else ""
 
 

@@ -30,8 +30,21 @@ class Metrics(msgspec.Struct):
     logprobs: list[float] | None = None
 
 
+class Output(msgspec.Struct):
+    """What a tool, or the environment, answered."""
+
+    content: Any = None
+
+
+class Observation(msgspec.Struct):
+    results: list[Output] | None = None
+
+
 class AtifStep(msgspec.Struct):
     source: str | None = None
+    message: Any = None
+    tool_calls: list[Any] | None = None
+    observation: Observation | None = None
     metrics: Metrics | None = None
     is_copied_context: bool | None = None
     llm_call_count: Int | None = None
@@ -50,24 +63,27 @@ class Atif(msgspec.Struct):
 def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
     for where, number, trajectory in records(file, Atif):
         columns = {"trajectory": trajectory.session_id}
-        yield from _of_atif(trajectory, number, where, dump.notes, columns)
+        yield from _of_atif(trajectory, number, where, dump, columns)
 
 
 def _of_atif(
-    trajectory: Atif, number: int, where: str, notes: Notes, columns: dict[str, Any]
+    trajectory: Atif, number: int, where: str, dump: Dump, columns: dict[str, Any]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a trajectory and of those of its subagents."""
     own = {**columns, "agent": trajectory.agent.name if trajectory.agent else None}
-    yield from rows_of_turns(_of_steps(trajectory, number, where, notes), notes, own)
+    yield from rows_of_turns(_of_steps(trajectory, number, where, dump.notes), dump, own)
     for place, inner in enumerate(trajectory.subagent_trajectories or ()):
         here = f"{where}, subagent {place}"
         # A subagent may share the session of its parent; its own id tells it apart.
         name = inner.trajectory_id or inner.session_id or columns["trajectory"]
-        yield from _of_atif(inner, number, here, notes, {**columns, "trajectory": name})
+        yield from _of_atif(inner, number, here, dump, {**columns, "trajectory": name})
 
 
 def _of_steps(trajectory: Atif, number: int, where: str, notes: Notes) -> Iterator[Turn]:
+    chat: list[dict[str, Any]] = []
     for place, step in enumerate(trajectory.steps or ()):
+        before = list(chat)
+        chat += _messages(step)
         metrics = step.metrics
         if metrics is None or not (metrics.completion_token_ids or metrics.logprobs):
             continue
@@ -81,7 +97,20 @@ def _of_steps(trajectory: Atif, number: int, where: str, notes: Notes) -> Iterat
             metrics.completion_token_ids or [],
             metrics.logprobs or None,
             ("logprobs", "completion_token_ids"),
+            messages=before,
         )
+
+
+def _messages(step: AtifStep) -> list[dict[str, Any]]:
+    """Return the chat messages of a step: what was said, and what tools or the terminal answered.
+
+    An agent that calls no tools, such as terminus-2, gets the terminal's answer as a user's.
+    """
+    role = "assistant" if step.source == "agent" else step.source or "user"
+    said = {"role": role, "content": step.message or ""}
+    observed = step.observation.results if step.observation else None
+    answers = "tool" if step.tool_calls else "user"
+    return [said, *({"role": answers, "content": one.content} for one in observed or ())]
 
 
 ATIF = Reader(

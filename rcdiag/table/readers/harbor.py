@@ -97,7 +97,7 @@ def _of_trial(trial: Trial, number: int, where: str, dump: Dump) -> Iterator[dic
         for place, detail in enumerate(details):
             turns = _of_chat(detail, number, f"{here}, rollout_details {place}")
             facts = {**columns, "reward": reward, "chat": place, "phase": phase.step_name}
-            for _, row in rows_of_turns(turns, dump.notes, facts):
+            for _, row in rows_of_turns(turns, dump, facts):
                 yield row
 
 

@@ -19,6 +19,7 @@ from rcdiag.table.readers.gather import gathering
 from rcdiag.table.readers.jsonl import Id, Int, records
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader
+from rcdiag.table.readers.text_only import content_text
 from rcdiag.table.readers.turns import Turn, rows_of_turns, turn_of
 
 ASK = (
@@ -40,6 +41,12 @@ EXPERTS = "routed experts of the turns are left out"
 class Item(msgspec.Struct):
     """An item of the output; items of tools and of users have no tokens."""
 
+    type: str | None = None
+    role: str | None = None
+    content: Any = None
+    name: str | None = None  # of a tool that is called, with its arguments
+    arguments: Any = None
+    output: Any = None  # what the tool answered
     prompt_token_ids: list[Id] | None = None
     generation_token_ids: list[Id] | None = None
     generation_log_probs: list[float] | None = None
@@ -53,6 +60,10 @@ class Incomplete(msgspec.Struct):
 class Sampled(msgspec.Struct):
     temperature: float | None = None
     top_p: float | None = None
+
+
+class Request(Sampled):
+    input: Any = None  # a text, or items
 
 
 class GymResponse(Sampled):
@@ -71,7 +82,7 @@ class Rollout(GymResponse):
     response: GymResponse | None = None
     # Where the round-trip data of Gym's own tests keep a response; a request has a text or a list.
     input: Any = None
-    responses_create_params: Sampled | None = None
+    responses_create_params: Request | None = None
     reward: float | None = None
     agent_ref: Agent | None = None
     mask_sample: bool | None = None
@@ -90,7 +101,7 @@ def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
             dump.notes.change(WITHOUT_IDS, 1)
         elif rollout.mask_sample:
             dump.notes.change(MASKED, 1)
-        for _, row in rows_of_turns(turns, dump.notes, _columns(rollout)):
+        for _, row in rows_of_turns(turns, dump, _columns(rollout)):
             if rollout.mask_sample:
                 row["response_mask"] = np.zeros_like(row["response_mask"])
             yield number, row
@@ -117,7 +128,7 @@ def _turns(rollout: Rollout, number: int, where: str, notes: Notes) -> Iterator[
             f"{where}: no `output`, so that this is no response of NeMo-Gym",
             hint="give the rollouts, not the inputs that they were made from",
         )
-    asked = rollout.responses_create_params or Sampled()
+    asked = rollout.responses_create_params or Request()
     # Items of tools have no tokens; an agent that knows none writes empty lists.
     sampled = [
         (place, item)
@@ -145,7 +156,53 @@ def _turns(rollout: Rollout, number: int, where: str, notes: Notes) -> Iterator[
             temperature=asked.temperature if response.temperature is None else response.temperature,
             top_p=asked.top_p if response.top_p is None else response.top_p,
             finish_reason=incomplete.reason if incomplete else None,
+            messages=[
+                *_asked(asked.input),
+                *_messages(response.output[: _began(response.output, place)]),
+            ],
         )
+
+
+def _began(output: list[Item], place: int) -> int:
+    """Return where the call of the model began whose last item is at `place`.
+
+    A call gives several items (reasoning, tool calls), of which the last one has the tokens.
+    """
+    first = place
+    while first and not (_answers(output[first - 1]) or output[first - 1].generation_token_ids):
+        first -= 1
+    return first
+
+
+def _answers(item: Item) -> bool:
+    """Tell whether an item is a tool's or a user's, and not the model's."""
+    return item.type == "function_call_output" or item.role in ("user", "system", "developer")
+
+
+def _asked(given: Any) -> list[dict[str, Any]]:
+    """Return the messages of a request, whose input is a text or a list of items."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    return _messages(msgspec.convert(given, list[Item])) if isinstance(given, list) else []
+
+
+def _messages(items: list[Item]) -> list[dict[str, Any]]:
+    """Return items of the Responses API as chat messages; those of one call are one message."""
+    messages: list[dict[str, Any]] = []
+    for item in items:
+        if item.type == "function_call_output":
+            messages.append({"role": "tool", "content": item.output})
+        elif _answers(item):
+            messages.append({"role": item.role, "content": content_text(item.content)})
+        else:
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": ""})
+            if item.type == "function_call":
+                call = {"name": item.name, "arguments": item.arguments}
+                messages[-1].setdefault("tool_calls", []).append({"function": call})
+            else:
+                messages[-1]["content"] += content_text(item.content)
+    return messages
 
 
 def _columns(rollout: Rollout) -> dict[str, Any]:

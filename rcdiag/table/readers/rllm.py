@@ -59,11 +59,6 @@ class Episode(msgspec.Struct):
 
 
 def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
-    template = None
-    if dump.tokenizer is not None:
-        from rcdiag.table.readers.chat_template import ChatTemplate
-
-        template = ChatTemplate(dump.tokenizer, dump.notes)
     for where, number, episode in records(file, Episode):
         task, colon, _ = (episode.id or episode.episode_id or "").partition(":")
         step = episode.step if episode.training_step is None else episode.training_step
@@ -79,7 +74,7 @@ def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
                 "step": step,
             }
             turns = _turns(trajectory, number, here, dump.notes)
-            yield from rows_of_turns(turns, dump.notes, columns, template)
+            yield from rows_of_turns(turns, dump, columns)
 
 
 def _turns(trajectory: Trajectory, number: int, where: str, notes: Notes) -> Iterator[Turn]:

@@ -179,10 +179,10 @@ def _joined(messages: str | Messages) -> str:
     """Return the contents of messages behind each other."""
     if isinstance(messages, str):
         return messages
-    return "".join(_content(message.get("content")) for message in messages)
+    return "".join(content_text(message.get("content")) for message in messages)
 
 
-def _content(content: Any) -> str:
+def content_text(content: Any) -> str:
     """Return the text of a message, which may come in parts."""
     if isinstance(content, list):
         return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))

@@ -22,11 +22,11 @@ FAILED = "a call that failed or was cancelled has no samples: left out"
 def _read(dump: Dump) -> Iterator[Rows]:
     for file in dump.files:
         yield from gather(
-            _rows(file, dump.notes), file, "row" if Peek(file).head.startswith(MAGIC) else "line"
+            _rows(file, dump), file, "row" if Peek(file).head.startswith(MAGIC) else "line"
         )
 
 
-def _rows(file: Path, notes: Notes) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of one store, trajectory after trajectory."""
     with open_store(file) as store:
         newest = _newest(store.scopes())
@@ -34,13 +34,13 @@ def _rows(file: Path, notes: Notes) -> Iterator[tuple[int, dict[str, Any]]]:
         scope = Scope()
         for own, place in store.ordered():
             if own.run_attempt != newest[own.run_id]:
-                notes.change(OLDER, 1)
+                dump.notes.change(OLDER, 1)
                 continue
             if own.key != scope.key or own.traj_idx is None:
-                yield from _finished(held, scope, notes)
+                yield from _finished(held, scope, dump)
                 held, scope = [], own
-            held += _turns(store, place, notes)
-        yield from _finished(held, scope, notes)
+            held += _turns(store, place, dump.notes)
+        yield from _finished(held, scope, dump)
 
 
 def _newest(scopes: Iterator[Scope]) -> dict[str | None, int | None]:
@@ -79,7 +79,7 @@ def _turns(store: Store, place: int, notes: Notes) -> Iterator[Turn]:
 
 
 def _finished(
-    turns: Sequence[Turn], scope: Scope, notes: Notes
+    turns: Sequence[Turn], scope: Scope, dump: Dump
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of one trajectory, or of calls that belong to none."""
     group = None
@@ -94,7 +94,7 @@ def _finished(
         "split": scope.split,
         "purpose": scope.purpose,
     }
-    yield from rows_of_turns(turns, notes, columns)
+    yield from rows_of_turns(turns, dump, columns)
 
 
 def _detect(peek: Peek) -> bool:

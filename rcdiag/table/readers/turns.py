@@ -11,19 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rcdiag.table.hashing import hashed_lists
+from rcdiag.table.readers.chat_template import ChatTemplate
 from rcdiag.table.readers.jsonl import check_length, floats, ids
-from rcdiag.table.readers.reader import Notes
+from rcdiag.table.readers.reader import Dump, Notes
 from rcdiag.table.trajectories import Ragged
-
-if TYPE_CHECKING:
-    from rcdiag.table.readers.chat_template import ChatTemplate
 
 Tokens = NDArray[np.int32]
 
@@ -201,17 +199,16 @@ def _note_split(turn: Turn, rows: Sequence[JoinedTurns], notes: Notes) -> None:
 
 
 def rows_of_turns(
-    turns: Iterable[Turn],
-    notes: Notes,
-    columns: dict[str, Any],
-    template: ChatTemplate | None = None,
+    turns: Iterable[Turn], dump: Dump, columns: dict[str, Any]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of one trajectory, each with `columns` and the number of its first record.
 
     Rows of one trajectory share its prompt group. Without a group in `columns` trajectories are
-    grouped by the prompt of their first turn: that of a later turn is another one. Prompts of turns
-    that have messages are held against the chat template.
+    grouped by the prompt of their first turn: that of a later turn is another one. With a tokenizer
+    the prompts of turns that have messages are held against its chat template.
     """
+    notes = dump.notes
+    template = None if dump.tokenizer is None else ChatTemplate(dump.tokenizer, notes)
     sampled = []
     for turn in turns:
         if len(turn.tokens):

@@ -68,6 +68,10 @@ def episode(tokenizer, *, behind: str = NEWLINE, turns: int = 3, before: str = "
 
 def converted(tmp_path: Path, folder: Path, *episodes: dict) -> tuple[dict, dict]:
     source = write_lines(tmp_path / "episodes.jsonl", episodes)
+    return read(source, tmp_path, folder)
+
+
+def read(source: Path, tmp_path: Path, folder: Path) -> tuple[dict, dict]:
     out = tmp_path / "out.parquet"
     rcdiag.convert(source, out, tokenizer=str(folder), force=True)
     metadata = rcdiag.open_table(out).metadata
@@ -133,3 +137,56 @@ def test_a_dump_without_messages_is_not_held_against_anything(tmp_path, folder, 
 def test_a_tokenizer_without_a_template(tmp_path, tokenizer):
     with pytest.raises(RcdiagError, match="the tokenizer has no chat template"):
         converted(tmp_path, POLICY, episode(tokenizer))
+
+
+def of_gym(whole: dict) -> dict:
+    """Write an episode as NeMo-Gym does: the items of a call, and then that of the tool."""
+    output = []
+    for step in whole["trajectories"][0]["steps"]:
+        asked, answer = step["chat_completions"][:-1], step["chat_completions"][-1]
+        if output:
+            output.append({"type": "function_call_output", "output": asked[-1]["content"]})
+        output.append({"type": "reasoning", "summary": []})
+        output.append(
+            {
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": answer["content"]}],
+                "prompt_token_ids": step["prompt_ids"],
+                "generation_token_ids": step["response_ids"],
+                "generation_log_probs": step["logprobs"],
+            }
+        )
+    first = whole["trajectories"][0]["steps"][0]["chat_completions"][0]["content"]
+    return {
+        "responses_create_params": {"input": first},
+        "response": {"object": "response", "output": output},
+        "_ng_task_index": 0,
+    }
+
+
+def of_atif(whole: dict) -> dict:
+    """Write an episode as Harbor's trajectories have it: what a step observed is part of it."""
+    steps = [{"source": "user", "message": "2 + 3 ="}]
+    for step in whole["trajectories"][0]["steps"]:
+        chat = step["chat_completions"]
+        if len(steps) > 1:
+            steps[-1]["observation"] = {"results": [{"content": chat[-2]["content"]}]}
+        metrics = {
+            "prompt_token_ids": step["prompt_ids"],
+            "completion_token_ids": step["response_ids"],
+            "logprobs": step["logprobs"],
+        }
+        steps.append({"source": "agent", "message": chat[-1]["content"], "metrics": metrics})
+    return {"schema_version": "ATIF-v1.6", "session_id": "1", "steps": steps}
+
+
+@pytest.mark.parametrize(("behind", "kind"), [(NEWLINE, AGREE), ("", LOST), ("!!", OTHER)])
+@pytest.mark.parametrize(
+    ("write", "name"), [(of_gym, "rollouts.jsonl"), (of_atif, "trajectory.json")]
+)
+def test_all_formats_with_messages(tmp_path, folder, tokenizer, write, name, behind, kind):
+    source = write_lines(tmp_path / name, [write(episode(tokenizer, behind=behind))])
+    facts, changes = read(source, tmp_path, folder)
+    assert facts["boundaries"] == changes[kind] == 2
+    assert facts["lost"] == 2 * (kind == LOST)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.reader import Notes
+from rcdiag.table.readers.reader import Dump, Notes
 from rcdiag.table.readers.turns import FIRST, JOINED, NO_PROMPT, SPLIT, rows_of_turns, turn_of
 
 NAMES = ("logps", "tokens")
@@ -22,7 +22,7 @@ def made(*turns, **columns):
             name: value.tolist() if isinstance(value, np.ndarray) else value
             for name, value in row.items()
         }
-        for _, row in rows_of_turns(whole, notes, columns)
+        for _, row in rows_of_turns(whole, Dump(files=(), notes=notes), columns)
     ]
     return rows, notes.changes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rcdiag.pages.blocks import (
     Block,
+    Figures,
     Fold,
     Lines,
     Paragraph,
@@ -14,6 +15,7 @@ from rcdiag.pages.blocks import (
     text,
     words,
 )
+from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.score.logged import lines_of
 from rcdiag.results import ScoreResult
 
@@ -46,7 +48,10 @@ def own_log(score: ScoreResult | None) -> Section | None:
         lines_of(logged),
         search=True,
     )
-    blocks: list[Block] = [Paragraph(text=how), lines]
+    blocks: list[Block] = []
+    if figures := figures_of(score, ["training-beside-mismatch"]):
+        blocks.append(Figures(items=figures))
+    blocks += [Paragraph(text=how), lines]
     for keys, what in (
         (list(logged.not_ours), "keys of the log that are no numbers of rcdiag"),
         (logged.not_logged, "keys that the log lacks"),
