@@ -40,14 +40,6 @@ class Gradient(Struct, frozen=True):
     def scaled(self, factor: float) -> Gradient:
         return Gradient({name: v * factor for name, v in self.values.items()}, self.groups)
 
-    def plus(self, other: Gradient) -> Gradient:
-        added = {name: value + other.values[name] for name, value in self.values.items()}
-        return Gradient(added, self.groups)
-
-    def flat(self) -> Tensor:
-        """Return all numbers in one vector [parameters], in the order of `values`."""
-        return torch.cat([value.flatten() for value in self.values.values()])
-
 
 def combined(parts: Sequence[Gradient], factors: Sequence[float]) -> Gradient:
     """Return the sum of factors_j parts_j over j; `parts` has at least one."""

@@ -18,6 +18,7 @@ from rcdiag.learning.backward import Summed, accumulate
 from rcdiag.learning.families import Basis, VectorFamily, alone, basis_of, families_of
 from rcdiag.learning.fresh_responses import Generated, SamplingSettings, generate
 from rcdiag.learning.gradient import Gradient, combined, layer_groups
+from rcdiag.learning.learner import Parts
 from rcdiag.learning.micro_batches import (
     MicroBatch,
     ModelRow,
@@ -35,10 +36,8 @@ from rcdiag.learning.training_settings import (
     OptimizerSettings,
     SketchSettings,
 )
-from rcdiag.table.trajectories import Trajectories
 
 Array = NDArray[np.float64]
-Parts = Sequence[Trajectories]  # rows of a table, in its order
 
 
 class TokenScores(Struct, frozen=True):

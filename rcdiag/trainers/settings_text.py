@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -124,32 +125,26 @@ def _toml_lines(written: Written, names: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _flag_lines(written: Written, names: Mapping[str, str]) -> list[str]:
-    """Write flags with a value each: `--rho_clamp_upper_bound 2.0`; null is left out."""
+def _flag_lines(written: Written, names: Mapping[str, str], *, switches: bool = False) -> list[str]:
+    """Write flags with a value each: `--rho_clamp_upper_bound 2.0`; null is left out.
+
+    `switches` have dashes; true ones have no value and false ones are left out.
+    """
     lines = [f"# {comment}" for comment in written.comments.values()]
     for name, value in written.settings.items():
-        if isinstance(value, (list, tuple)):
-            lines.append(f"--{names[name]} {' '.join(scalar(item) for item in value)}")
+        flag = f"--{names[name].replace('_', '-') if switches else names[name]}"
+        if switches and isinstance(value, bool):
+            lines += [flag] if value else []
+        elif isinstance(value, (list, tuple)):
+            lines.append(f"{flag} {' '.join(scalar(item) for item in value)}")
         elif value is not None:
-            lines.append(f"--{names[name]} {value if isinstance(value, str) else scalar(value)}")
-    return lines
-
-
-def _switch_lines(written: Written, names: Mapping[str, str]) -> list[str]:
-    """Write flags with dashes, of which true ones have no value and false ones are left out."""
-    lines = [f"# {comment}" for comment in written.comments.values()]
-    for name, value in written.settings.items():
-        flag = f"--{names[name].replace('_', '-')}"
-        if value is True:
-            lines.append(flag)
-        elif value is not None and value is not False:
             lines.append(f"{flag} {value if isinstance(value, str) else scalar(value)}")
     return lines
 
 
-_FORMS = {
+_FORMS: dict[Form, Callable[[Written, Mapping[str, str]], list[str]]] = {
     "yaml": _yaml_lines,
     "toml": _toml_lines,
     "flags": _flag_lines,
-    "switches": _switch_lines,
+    "switches": partial(_flag_lines, switches=True),
 }

@@ -18,10 +18,10 @@ A trainer's package holds these files, with one table for each thing that has a 
   the family that says nothing else. `loggers` are what the trainer's logger may put before any key.
 - `settings.toml`: a table for each setting, with `says` and, where they differ, `generations`; and
   the columns that `rcdiag.trainers.settings_table` reads.
-- `terms.toml`: a table for what the trainer calls a name that rcdiag explains: a policy loss, an
-  aggregation, a setting of a loss, a word of the glossary. `says` is a text, or a sub-table by
-  generation; `numbers` is what comes out on the example of the name. A table may be of several
-  names, separated by commas. The file may be missing.
+- `terms.toml`: what the trainer calls a name that rcdiag explains: a policy loss, an aggregation, a
+  setting of a loss, a word of the glossary. That is a text, or a table of `says`, a text or a
+  sub-table by generation, and `numbers`, what comes out on the example of the name. A table may be
+  of several names, separated by commas. The file may be missing.
 - `findings.toml`: a table for each finding on settings of the trainer, by slug, with the fields of
   `FindingWords`. The file may be missing.
 
@@ -310,7 +310,8 @@ def read_terms(package: str) -> dict[str, TermWords]:
     """Return what the trainer in `package` calls the names that rcdiag explains."""
     file, order = TomlFile.read(package, "terms.toml", True), list(read_generations(package))
     terms = {}
-    for table in file.tables():
+    for name, value in file.content.items():
+        table = file.as_table(name, {"says": value} if isinstance(value, str) else value)
         row = table.as_a(_TermRow)
         says, numbers = spread(row.says, order, table), spread(row.numbers, order, table)
         for name in map(str.strip, table.name.split(",")):

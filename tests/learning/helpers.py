@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, GPT2Config, MixtralConfig, PhiConfig
 
 from rcdiag.engines.notation import parse_policy
-from rcdiag.learning.gradient import Gradient
+from rcdiag.learning.gradient import Gradient, combined
 from rcdiag.learning.micro_batches import rows_of
 from rcdiag.learning.optimizer import StepReport
 from rcdiag.learning.trainee import Trainee
@@ -106,7 +106,7 @@ def reference_gradient(
 
 def gap(result: Gradient, expected: Gradient) -> float:
     """|found - expected| / |expected|."""
-    return result.plus(expected.scaled(-1.0)).norm() / expected.norm()
+    return combined([result, expected], [1.0, -1.0]).norm() / expected.norm()
 
 
 def take(one: Trainee, parts, seeds: tuple[int, int], settings=ADAMW) -> StepReport:

@@ -8,18 +8,21 @@ are unbiased.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.learning.learner import Fresh, Gradient
+from rcdiag.learning.learner import Fresh
 from rcdiag.results import GradientReport, MetricValue
 from rcdiag.table.trajectories import segment_sum
 from rcdiag.usecases.replay.preset import PresetLoss
 from rcdiag.usecases.replay.real_updates import ModelReplay
 from rcdiag.usecases.replay.update_batch import ReplayBatch
+
+if TYPE_CHECKING:
+    from rcdiag.learning.gradient import Gradient
 
 Array = NDArray[np.float64]
 
@@ -236,7 +239,7 @@ def gradient_report(sketched: PresetGradients, name: str, seed: int) -> Gradient
         norm_by_layer=sketched.whole[name].norm_by_layer(),
         cosine=nothing if products is None else cosine(products, seed),
         cosine_whole=sketched.whole[name].dot(reference) / (norm * of_reference)
-        if norm and of_reference
+        if norm and reference is not None and of_reference
         else None,
         norm_ratio=norm / of_reference if of_reference else None,
         norm_ratio_unbiased=nothing if products is None else relative_norm(products, seed),

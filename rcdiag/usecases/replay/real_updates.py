@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.learning.learner import Learner
 from rcdiag.results import AfterStep, MetricValue
 from rcdiag.statistics.clusters import cluster_sums
 from rcdiag.statistics.moments import mean
@@ -25,13 +24,16 @@ from rcdiag.usecases.replay.training import Training
 from rcdiag.usecases.replay.update import NAIVE, TrainerUpdate
 from rcdiag.usecases.replay.update_batch import ReplayBatch
 
+if TYPE_CHECKING:
+    from rcdiag.learning.trainee import Trainee
+
 Array = NDArray[np.float64]
 
 
 class ModelReplay(Struct, frozen=True, kw_only=True, eq=False):
     """What all updates of a model on one batch share."""
 
-    learner: Learner
+    learner: Trainee
     update: TrainerUpdate
     training: Training
     batch: ReplayBatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
-from rcdiag.learning.learner import Parts, Scores
+from rcdiag.learning.learner import Parts
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.merging import merge, merge_fields
 from rcdiag.statistics.pair import PolicyPair
@@ -24,6 +25,9 @@ from rcdiag.table.trajectories import Trajectories, segment_sum
 from rcdiag.usecases.diagnosed import scored_policies
 from rcdiag.usecases.passes import no_tokens
 from rcdiag.usecases.replay.token_advantages import token_advantages
+
+if TYPE_CHECKING:
+    from rcdiag.learning.trainee import TokenScores
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -112,7 +116,7 @@ class ReplayBatch(Struct, frozen=True, kw_only=True):
             values = np.expm1(log_ratio) - log_ratio
         return np.stack([segment_sum(values, self.lengths), self.lengths.astype(float)], axis=1)
 
-    def scored(self, scores: Scores) -> ReplayBatch:
+    def scored(self, scores: TokenScores) -> ReplayBatch:
         """The batch before the first step of a model that gives these log-probs and entropies."""
         entropy = {} if scores.entropy is None else {"old": scores.entropy}
         log_probs = {"rollout": self.rollout, "old": scores.log_probs, "current": scores.log_probs}
