@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from rcdiag.errors import RcdiagError
 from rcdiag.files import not_writable
-from rcdiag.table.padding import PROMPT
+from rcdiag.table.recorder_padding import PROMPT
 from rcdiag.table.recorder_rows import NEVER_NULL, rows_of
 from rcdiag.table.schema import RECORDER, check_metadata, common_schema, conformed
 from rcdiag.table.writer import VALUES_PER_ROW_GROUP, TableWriter

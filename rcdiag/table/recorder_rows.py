@@ -31,15 +31,13 @@ from rcdiag.table.arrow import (
 )
 from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS, known_names
 from rcdiag.table.kept_ids import kept_ids_of, unpadded
-from rcdiag.table.padding import (
-    ATTENTION,
+from rcdiag.table.padding import ATTENTION, OF_PROMPTS, Cut
+from rcdiag.table.recorder_padding import (
     CUTTING,
     IDS,
     LENGTHS,
     MASK,
-    OF_PROMPTS,
     PROMPT,
-    Cut,
     as_matrix,
     find_cuts,
     kind_of,

@@ -360,8 +360,8 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return rows with the columns of a schema, in its types; those that they lack are null.
 
     A mask that they lack counts every response token as sampled, as that of a table without masks.
-    Advantages and entropies of tokens that they lack are NaN. Without `response_ids`, in rows under
-    other names, they are null too.
+    Advantages and entropies of tokens that they lack are NaN. Without `response_ids` among the
+    columns of the rows, they are null too.
     """
     columns = []
     tokens = "response_ids" in table.column_names

@@ -294,42 +294,37 @@ def _of_folder(
 ) -> tuple[Reader, list[AnyFile]]:
     """Return the one format that files of a folder have, and those files."""
     readers = _asked(chosen)
-    fitting = {path: [reader for reader in readers if _fits(path.name, [reader])] for path in paths}
     if chosen is not None:
-        files = [path for path in paths if fitting[path]] or list(paths)
+        files = [path for path in paths if _fits(path.name, readers)] or list(paths)
         for path in files:
             _check_file(path, urls[path])
-        _check_lost(paths, readers[0])
+        _check_lost(paths, chosen)
         if not files:
             raise _nothing(source, len(paths))
         return chosen, files
     by_format: dict[str, list[AnyFile]] = {}
-    bad: dict[str, list[AnyFile]] = {}  # empty and unreadable files, by the formats of their names
+    bad: set[AnyFile] = set()  # empty and unreadable files
     for path in paths:
         try:
             _check_file(path, "")
         except RcdiagError:
-            for reader in fitting[path]:
-                bad.setdefault(reader.name, []).append(path)
+            bad.add(path)
         else:
             if (known := _reader_of(path)) is not None:
                 by_format.setdefault(known.name, []).append(path)
     if len(by_format) > 1:
         raise _mixed(source, {name: files[0] for name, files in by_format.items()})
-    for name in by_format or bad:
-        for path in bad.get(name, []):
-            _check_file(path, urls[path])
+    own = [reader for reader in readers if reader.name in by_format or not by_format]
     taken = {path for files in by_format.values() for path in files}
-    for path in paths:  # a part of the dump that is packed or cut off is no file to leave out
-        own = [reader for reader in readers if reader.name in by_format or not by_format]
-        named_so = _fits(path.name, own) or _fits(Path(path.name).stem, own)
-        if path in taken or not named_so:
-            continue
-        if is_packed_or_cut(path):
+    for path in paths:  # a part of the dump that is empty, packed or cut off is not left out
+        named_so = _fits(path.name, own)
+        if path in bad and named_so:
+            _check_file(path, urls[path])
+        of_dump = named_so or _fits(Path(path.name).stem, own)
+        if of_dump and path not in taken and is_packed_or_cut(path):
             raise unknown_file(path, urls[path])
-    for reader in readers:
-        if reader.name in by_format or not by_format:
-            _check_lost(paths, reader)
+    for reader in own:
+        _check_lost(paths, reader)
     if not by_format:
         raise _nothing(source, len(paths))
     ((name, files),) = by_format.items()

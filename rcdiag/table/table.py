@@ -383,7 +383,6 @@ class Table:
         has none of the rows that are wanted.
         """
         wanted = list(self.schema.names if names is None else names)
-        back = {in_file: name for name, in_file in self.renames.items()}
         for file in self.files:
             own = None  # the rows that are wanted, counted from the file's first
             if between is not None:
@@ -396,7 +395,6 @@ class Table:
                 continue
             for table, inside in self._read(file, wanted, own):
                 numbers = file.first_row + inside
-                table = table.rename_columns([back.get(name, name) for name in table.column_names])
                 if self.given:
                     table = given_values.filled(table, self.given, numbers)
                 batch = RowBatch(table.select(wanted), numbers, self)
@@ -407,30 +405,32 @@ class Table:
     def _read(
         self, file: TableFile, names: Sequence[str], rows: NDArray[np.int64] | None
     ) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
-        """Yield rows of a file, by its own names, with their numbers in it, [rows].
+        """Yield rows of a file with their numbers in it, [rows].
 
         They are `rows`, ascending, and of the row groups those are read that hold one of them;
         None: all rows.
         """
         # At least one column, for the number of rows; what is given for all rows is in no file.
         free = {given_values.column_of(name) for name in self.given} - self._in_files
-        stored = [self.renames.get(name, name) for name in names if name not in free]
-        stored = stored or [self._tokens]
+        read = [name for name in names if name not in free] or ["response_ids"]
+        stored = [self.renames.get(name, name) for name in read]
         if file.differs:  # it may lack all of them
-            own = pa.schema([self._own_schema.field(name) for name in stored])
             stored = list(dict.fromkeys([*stored, self._tokens]))
+        back = {in_file: name for name, in_file in self.renames.items()}
         in_groups, groups = None, None
         if rows is not None:
             bounds = np.cumsum([0, *(group.num_rows for group in row_groups_of(file.parquet))])
             groups = np.unique(np.searchsorted(bounds, rows, side="right") - 1).tolist()
             in_groups = np.concatenate([np.arange(bounds[n], bounds[n + 1]) for n in groups])
-        read = 0
+        end = 0
         for record in read_rows_of(file.parquet, stored, self._tokens, groups):
-            here, read = slice(read, read + record.num_rows), read + record.num_rows
+            here, end = slice(end, end + record.num_rows), end + record.num_rows
             numbers = np.arange(here.start, here.stop) if in_groups is None else in_groups[here]
             table = pa.Table.from_batches([record])
+            table = table.rename_columns([back.get(name, name) for name in table.column_names])
             if file.differs:
-                table = columns.conformed(table, own)
+                schema = pa.schema([self.schema.field(name) for name in read])
+                table = columns.conformed(table, schema)
             if rows is not None and len(numbers):
                 inside = rows[slice(*np.searchsorted(rows, (numbers[0], numbers[-1] + 1)))]
                 table, numbers = _rows_at(table, np.searchsorted(numbers, inside)), inside

@@ -21,24 +21,21 @@ from rcdiag.table.arrow import (
     ragged,
 )
 from rcdiag.table.readers.reader import Dump, Rows
-from rcdiag.table.schema import ENTROPY, KEPT_IDS, LOG_PROBS, ROUTED_EXPERTS
+from rcdiag.table.schema import (
+    EXPERTS,
+    LISTS_OF_IDS,
+    NUMBER,
+    TOKEN_FLOATS,
+    TOKEN_IDS,
+    column_spec,
+)
 from rcdiag.table.trajectories import Ragged
 
 # A batch ends with the row that brings it to this many tokens, prompts included: a few MB.
 TOKENS_PER_BATCH = 500_000
 ROWS_PER_BATCH = 8_192
 
-TOKEN_KINDS = {"prompt_ids": IDS, "response_ids": IDS, "response_mask": BITS, "advantages": FLOATS}
-NUMBER_KINDS = {
-    "step": np.int64,
-    "policy_version": np.int64,
-    "top_k": np.int64,
-    "reward": np.float64,
-    "advantage": np.float64,
-    "temperature": np.float64,
-    "top_p": np.float64,
-    "min_p": np.float64,
-}
+WHOLE_NUMBERS = ("step", "policy_version", "top_k")
 
 
 def gathering(
@@ -102,16 +99,20 @@ def batch_of(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def _column(name: str, values: list[Any]) -> pa.Array:
-    of_floats = LOG_PROBS.fullmatch(name) or ENTROPY.fullmatch(name)
-    if kind := FLOATS if of_floats else TOKEN_KINDS.get(name):
-        return lists(values, kind)
+    spec = column_spec(name)
+    if spec is TOKEN_IDS:
+        return lists(values, IDS)
+    if spec is TOKEN_FLOATS:
+        return lists(values, FLOATS)
+    if name == "response_mask":
+        return lists(values, BITS)
     known = [value for value in values if value is not None]
-    if ROUTED_EXPERTS.fullmatch(name):  # [tokens, layers, experts] each
+    if spec is EXPERTS:  # [tokens, layers, experts] each
         return experts(np.concatenate(known), *lengths_and_nulls(values))
-    if KEPT_IDS.fullmatch(name):
+    if spec is LISTS_OF_IDS:
         ids = np.concatenate([kept.values for kept in known])
         by_token = ragged(ids, np.concatenate([kept.lengths for kept in known]))
         return ragged(by_token, *lengths_and_nulls(values))
-    if number := NUMBER_KINDS.get(name):
-        return from_python(values, pa.from_numpy_dtype(np.dtype(number)))
-    return from_python(values)
+    if name in WHOLE_NUMBERS:
+        return from_python(values, pa.int64())
+    return from_python(values, pa.float64() if spec is NUMBER else None)

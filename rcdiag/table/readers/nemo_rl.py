@@ -89,9 +89,8 @@ def _row(sample: TrainedSample, where: str, notes: Notes) -> dict[str, Any] | No
             "with the other one, or add them to the data that it logs",
         )
     check_length(mask, len(tokens), where, "token_loss_mask", "token_ids")
-    lengths = _one(sample.input_lengths, "input_lengths", where)
     is_sampled = bits(mask, where, "token_loss_mask")
-    end = lengths
+    end = _one(sample.input_lengths, "input_lengths", where)
     if end is None:
         notes.change(NO_LENGTH, 1)
         end = len(tokens) - int(np.argmax(is_sampled[::-1])) if is_sampled.any() else 0
@@ -100,18 +99,6 @@ def _row(sample: TrainedSample, where: str, notes: Notes) -> dict[str, Any] | No
         notes.change(NO_RESPONSE, 1)
         return None
     start = int(np.argmax(is_sampled))
-    response_mask = is_sampled[start:end]
-    weight = _one(sample.sample_loss_mask, "sample_loss_mask", where)
-    if weight is not None and not math.isfinite(weight):
-        raise RcdiagError(
-            f"{where}: `sample_loss_mask` is {weight}, which is neither a mask nor a weight",
-            hint="0 leaves a sample out of the loss and 1 keeps it; write the dump again",
-        )
-    if weight not in (None, 0, 1):
-        notes.change(WEIGHTED, 1)
-    if weight == 0:
-        notes.change(REMOVED, 1)
-        response_mask = np.zeros_like(response_mask)
 
     def response(values: list[float] | None, field: str) -> Any:
         check_length(values, len(tokens), where, field, "token_ids")
@@ -130,7 +117,7 @@ def _row(sample: TrainedSample, where: str, notes: Notes) -> dict[str, Any] | No
     row = {
         "prompt_ids": ids(tokens[:start]),
         "response_ids": ids(tokens[start:end]),
-        "response_mask": response_mask,
+        "response_mask": is_sampled[start:end] * _in_loss(sample, where, notes),
         "rollout_log_probs": response(generated, "generation_logprobs"),
         "old_log_probs": old,
         "reward": _one(scores, "rewards", where),
@@ -138,6 +125,21 @@ def _row(sample: TrainedSample, where: str, notes: Notes) -> dict[str, Any] | No
     if isinstance(advantages, list) and (len(advantages) != 1 or len(tokens) == 1):
         return {**row, "advantages": response(advantages, "advantages")}
     return {**row, "advantage": advantages[0] if isinstance(advantages, list) else advantages}
+
+
+def _in_loss(sample: TrainedSample, where: str, notes: Notes) -> np.uint8:
+    """Return 1 for a sample that counts in the loss, 0 for one that is left out of it."""
+    weight = _one(sample.sample_loss_mask, "sample_loss_mask", where)
+    if weight is not None and not math.isfinite(weight):
+        raise RcdiagError(
+            f"{where}: `sample_loss_mask` is {weight}, which is neither a mask nor a weight",
+            hint="0 leaves a sample out of the loss and 1 keeps it; write the dump again",
+        )
+    if weight not in (None, 0, 1):
+        notes.change(WEIGHTED, 1)
+    if weight == 0:
+        notes.change(REMOVED, 1)
+    return np.uint8(weight != 0)
 
 
 def _one(values: list[Any] | None, name: str, where: str) -> Any:

@@ -1,0 +1,173 @@
+"""Where tokens stand in the padded matrices that are given to `Recorder.add`.
+
+An attention mask says it, the lengths of the responses, or the response mask. What contradicts
+itself is refused with the argument and the row of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rcdiag.errors import RcdiagError
+from rcdiag.table.padding import ATTENTION, OF_PROMPTS, Cut
+
+# Arguments that say where padding is; they are no columns.
+LENGTHS = "lengths"
+CUTTING = (ATTENTION, LENGTHS, OF_PROMPTS)
+IDS, MASK, PROMPT = "response_ids", "response_mask", "prompt_ids"
+
+
+def wrong(name: str, row: int | None, what: str, hint: str) -> RcdiagError:
+    """Return the error for an argument of Recorder.add; `row` counts in the batch, from 0."""
+    where = "" if row is None else f", row {row} of the batch"
+    return RcdiagError(f"Recorder.add: `{name}`{where}: {what}", hint=hint)
+
+
+def kind_of(value: Any) -> str:
+    """Name the kind of a value as a message does."""
+    if isinstance(value, np.ndarray):
+        return f"an array [{', '.join(map(str, value.shape))}]"
+    if isinstance(value, list):
+        return f"a list of {type(value[0]).__name__}" if value else "an empty list"
+    return f"one {type(value).__name__}"
+
+
+def find_cuts(given: dict[str, Any], rows: int) -> tuple[Cut | None, Cut | None]:
+    """Return where responses and prompts stand in their matrices; None where nothing says it.
+
+    Lists of equally long rows beside an attention mask or lengths are matrices, and become so in
+    `given`.
+    """
+    if ATTENTION in given or LENGTHS in given:
+        given[IDS] = as_matrix(given[IDS])
+    width = _width(given[IDS])
+    prompt = _cut_by_mask(OF_PROMPTS, _mask(OF_PROMPTS, given, rows), 0)
+    response = None
+    attention = _mask(ATTENTION, given, rows)
+    if attention is not None and attention.shape[1] == width:
+        response = _cut_by_mask(ATTENTION, attention, 0)
+    elif attention is not None:
+        if PROMPT in given:
+            given[PROMPT] = as_matrix(given[PROMPT])
+        columns = _columns_of_prompt(given, attention, width)
+        prompt = _cut_by_mask(ATTENTION, attention[:, :columns], 0)
+        response = _cut_by_mask(ATTENTION, attention[:, columns:], columns)
+    if LENGTHS in given:
+        response = _same(response, _cut_by_lengths(given[LENGTHS], width, rows))
+    if response is None and width is not None and MASK in given:
+        response = _cut_by_response_mask(given[MASK], width, rows)
+    return response, prompt
+
+
+def as_matrix(value: Any) -> Any:
+    """Return rows of equal length as a matrix, which is what a tensor's `tolist` gives."""
+    if not isinstance(value, list) or not all(hasattr(row, "__len__") for row in value):
+        return value
+    return np.array(value) if len({len(row) for row in value}) == 1 else value
+
+
+def _width(value: Any) -> int | None:
+    """Return the width of a matrix; None for lists of rows."""
+    return value.shape[1] if isinstance(value, np.ndarray) and value.ndim > 1 else None
+
+
+def _mask(name: str, given: Mapping[str, Any], rows: int) -> NDArray[np.bool_] | None:
+    """Return a mask as a matrix of booleans, [rows, width]."""
+    if name not in given:
+        return None
+    mask = as_matrix(given[name])
+    if not isinstance(mask, np.ndarray) or mask.ndim != 2 or len(mask) != rows:
+        raise wrong(name, None, f"it is {kind_of(mask)}", f"it is a matrix of {rows} rows")
+    bad = (mask != 0) & (mask != 1)
+    if bad.any():
+        row, column = np.argwhere(bad)[0].tolist()
+        raise wrong(name, row, f"it holds {mask[row, column]}", "a mask holds 0 and 1")
+    return mask.astype(np.bool_)
+
+
+def _columns_of_prompt(
+    given: Mapping[str, Any], attention: NDArray[np.bool_], width: int | None
+) -> int:
+    """Return how many columns of an attention mask are the prompt's."""
+    prompt = _width(given.get(PROMPT))
+    if width is None or prompt is None or attention.shape[1] != prompt + width:
+        raise wrong(
+            ATTENTION,
+            None,
+            f"it has {attention.shape[1]} columns, `{IDS}` {width or 'rows of many lengths'}, "
+            f"`{PROMPT}` {prompt or 'none'}",
+            f"it covers `{IDS}`, or `{PROMPT}` and `{IDS}` side by side, all as matrices",
+        )
+    return prompt
+
+
+def _cut_by_mask(name: str, mask: NDArray[np.bool_] | None, column: int) -> Cut | None:
+    """Return where the ones of a mask stand; in each row they are one block.
+
+    `column` is the number that the first column of `mask` has in the argument.
+    """
+    if mask is None:
+        return None
+    where = Cut.from_mask(mask)
+    misfits = where.misfits(mask)
+    if len(misfits):
+        row = int(misfits[0])
+        at = int(np.argmax(where.inside(mask.shape[1])[row] & ~mask[row])) + column
+        raise wrong(
+            name,
+            row,
+            f"it is 0 at column {at}, between ones",
+            f"padding stands before or after the tokens; tokens of tools have 0 in `{MASK}`",
+        )
+    return where
+
+
+def _cut_by_lengths(given: Any, width: int | None, rows: int) -> Cut | None:
+    lengths = np.asarray(given)
+    if lengths.ndim != 1 or len(lengths) != rows or lengths.dtype.kind not in "iu":
+        raise wrong(LENGTHS, None, f"it is {kind_of(given)}", f"it holds {rows} whole numbers")
+    if width is None:
+        return None
+    outside = (lengths < 0) | (lengths > width)
+    if outside.any():
+        row = int(np.argmax(outside))
+        raise wrong(LENGTHS, row, f"{lengths[row]}", f"`{IDS}` has {width} columns")
+    return Cut.from_lengths(lengths, width)
+
+
+def _cut_by_response_mask(given: Any, width: int, rows: int) -> Cut:
+    """Return rows that end with the last token that the policy sampled.
+
+    A response mask that comes as lists of other lengths says itself where a response ends.
+    """
+    if isinstance(given, list) and any(row is None or len(row) != width for row in given):
+        lengths = np.array([0 if row is None else len(row) for row in given], np.int64)
+        if (lengths > width).any():
+            row = int(np.argmax(lengths > width))
+            raise wrong(MASK, row, f"{lengths[row]} values", f"`{IDS}` has {width} columns")
+        return Cut.from_lengths(lengths, width)
+    mask = _mask(MASK, {MASK: given}, rows)
+    if mask is None or mask.shape[1] != width:
+        raise wrong(MASK, None, f"it is {kind_of(given)}", f"`{IDS}` has {width} columns")
+    lengths = np.where(mask.any(1), width - np.argmax(mask[:, ::-1], 1), 0)
+    return Cut.from_lengths(lengths, width)
+
+
+def _same(by_mask: Cut | None, by_lengths: Cut | None) -> Cut | None:
+    """Return the cut that a mask and lengths agree on, or the one that is known."""
+    if by_mask is None or by_lengths is None:
+        return by_mask or by_lengths
+    differ = by_mask.lengths != by_lengths.lengths
+    if differ.any():
+        row = int(np.argmax(differ))
+        raise wrong(
+            LENGTHS,
+            row,
+            f"{by_lengths.lengths[row]}, but `{ATTENTION}` has {by_mask.lengths[row]} tokens",
+            "give one of them",
+        )
+    return by_mask
