@@ -15,32 +15,11 @@ from msgspec import Struct
 
 from rcdiag.entry import Entry, first_clause
 from rcdiag.glossary.kinds import NameKind, folded, kinds, with_headings
-from rcdiag.results import (
-    KINDS,
-    base,
-    compare,
-    convert,
-    diagnose,
-    diagnosis,
-    forecast,
-    log_summary,
-    logged,
-    model_step,
-    replay,
-    routing,
-    score,
-    sequences,
-    sweep,
-)
+from rcdiag.results import KINDS
 from rcdiag.results.doc import Doc, described_types, documented_fields
 from rcdiag.results.guide import Guide
 
 TITLE = "field of a result"
-# Fields of one name are explained in this order.
-_MODULES = (
-    *(base, diagnosis, sequences, score, routing, logged, sweep, forecast, replay, model_step),
-    *(compare, diagnose, log_summary, convert),
-)
 _TABLES = {"compare": "scored.parquet", "convert": "dump.jsonl -o dump.parquet"}
 _SUFFIX = re.compile(r"(Result|Report|Replay|Summary)$")
 
@@ -61,11 +40,12 @@ class Field(Struct, frozen=True):
 
 @cache
 def meanings() -> dict[str, tuple[Field, ...]]:
-    """Return the meanings of every field name; those with a formula come first."""
-    places = _places()
+    """Return the meanings of every field name; those with a formula come first.
+
+    Others are in the order of `KINDS`, each result before its parts.
+    """
     meanings_of: dict[str, dict[str, Field]] = {}
-    for owner in _parts().values():
-        command, path = places[owner]
+    for owner, (command, path) in _places().items():
         for field in documented_fields(owner):
             needs = f"{field.doc.needs} " if field.doc.needs else ""
             shown = f"{command} {needs}--json | jq '{path}.{field.name}'"
@@ -74,18 +54,6 @@ def meanings() -> dict[str, tuple[Field, ...]]:
     return {
         name: tuple(sorted(by_words.values(), key=lambda meaning: meaning.doc.formula is None))
         for name, by_words in meanings_of.items()
-    }
-
-
-@cache
-def _parts() -> dict[str, type]:
-    """Return the struct or TypedDict of every part of a result, in the order of `_MODULES`."""
-    return {
-        part_of(owner): owner
-        for module in _MODULES
-        for name, owner in vars(module).items()
-        if isinstance(owner, type) and owner.__module__ == module.__name__
-        if not name.startswith("_") and any(described_types(owner))
     }
 
 

@@ -186,10 +186,10 @@ class Lines(Struct, frozen=True, kw_only=True):
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """A line of names that open what `rcdiag explain` says of them, each with its reason."""
+    """A line of names that open what `rcdiag explain` says of them, each with a few words."""
 
     block: ClassVar[str] = "terms"
-    items: Sequence[tuple[str, str]]  # name, reason
+    items: Sequence[tuple[str, str]]  # name, and the reason why it stands there
 
 
 class Snippet(Struct, frozen=True, kw_only=True):

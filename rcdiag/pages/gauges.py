@@ -27,13 +27,7 @@ class Scale(Struct, frozen=True):
 
 def gauges(mismatch: Mapping[str, MetricValue], num_sequences: int) -> list[Gauge]:
     """Return the four numbers that decide: size, outliers, what weights leave, who sampled."""
-    made = (
-        _size(mismatch["k3_kl"]),
-        _outliers(mismatch["ratio_outside_2"]),
-        _effective(mismatch["ess_seq"], num_sequences),
-        # Where kappa cannot tell who sampled, the test of the mean ratio stands in for it.
-        _kappa(mismatch) if _tells(mismatch["kappa"]) else _mean_ratio(mismatch),
-    )
+    made = _deciding(mismatch, num_sequences, kappa_tells=_tells(mismatch["kappa"]))
     return [gauge for gauge in made if gauge is not None]
 
 
@@ -44,35 +38,33 @@ def gauges_of_two(
 
     A dump is its mismatch and its number of sequences.
     """
-    dumps = [(mismatch, count) for mismatch, count in (before, after)]
-    kappa_tells = all(_tells(mismatch["kappa"]) for mismatch, _ in dumps if mismatch)
-    columns = [
-        [
-            _size(mismatch["k3_kl"]),
-            _outliers(mismatch["ratio_outside_2"]),
-            _effective(mismatch["ess_seq"], count),
-            _kappa(mismatch) if kappa_tells else _mean_ratio(mismatch),
-        ]
-        if mismatch
-        else [None] * 4
-        for mismatch, count in dumps
-    ]
-    pairs = zip(*columns, strict=True)
-    return [(one, two) for one, two in pairs if one is not None or two is not None]
-
-
-def _size(value: MetricValue) -> Gauge | None:
-    return _gauge("k3_kl", "KL, sampler to trainer", value, unit="nats per token")
-
-
-def _outliers(value: MetricValue) -> Gauge | None:
-    return _gauge(
-        "ratio_outside_2",
-        "Tokens beyond a factor of 2",
-        value,
-        percentage,
-        unit="of the tokens",
+    tells = all(_tells(mismatch["kappa"]) for mismatch, _ in (before, after) if mismatch)
+    one, two = (
+        _deciding(mismatch, count, kappa_tells=tells) if mismatch else [None] * 4
+        for mismatch, count in (before, after)
     )
+    return [pair for pair in zip(one, two, strict=True) if pair != (None, None)]
+
+
+def _deciding(
+    mismatch: Mapping[str, MetricValue], num_sequences: int, *, kappa_tells: bool
+) -> list[Gauge | None]:
+    """Return the gauges; where kappa cannot tell who sampled, the mean ratio stands in for it."""
+    by_kappa, by_mean = "kappa; 1 if it sampled", "standard errors of the mean ratio from 1"
+    sampled = "kappa" if kappa_tells else "ratio_mean_z"
+    outliers = mismatch["ratio_outside_2"]
+    return [
+        _gauge("k3_kl", "KL, sampler to trainer", mismatch["k3_kl"], unit="nats per token"),
+        _gauge(
+            "ratio_outside_2",
+            "Tokens beyond a factor of 2",
+            outliers,
+            percentage,
+            unit="of the tokens",
+        ),
+        _effective(mismatch["ess_seq"], num_sequences),
+        _gauge(sampled, SAMPLER, mismatch[sampled], unit=by_kappa if kappa_tells else by_mean),
+    ]
 
 
 def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
@@ -92,19 +84,6 @@ def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
         of="weights of whole sequences",
         guide=guide,
         least=1.0 / max(num_sequences, 1),  # at least one sequence is effective in any sample
-    )
-
-
-def _kappa(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
-    return _gauge("kappa", SAMPLER, mismatch["kappa"], unit="kappa; 1 if it sampled")
-
-
-def _mean_ratio(mismatch: Mapping[str, MetricValue]) -> Gauge | None:
-    return _gauge(
-        "ratio_mean_z",
-        SAMPLER,
-        mismatch["ratio_mean_z"],
-        unit="standard errors of the mean ratio from 1",
     )
 
 

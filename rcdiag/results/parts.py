@@ -11,11 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
-TEXT, LINE, NAMES = (
-    70,
-    100,
-    4,
-)  # letters of a text, letters of a container, keys of a large dictionary that are shown
+TEXT, LINE = 70, 100  # letters of a text, and of a list, a dictionary or a part
+NAMES = 4  # keys of a large dictionary that are shown
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,27 +44,14 @@ def short(value: Any) -> str:
     if isinstance(value, str):
         return repr(value if len(value) <= TEXT else f"{value[:TEXT]}...")
     if isinstance(value, Mapping):
-        if (
-            len(whole := _joined(f"{key!r}: {short(one)}" for key, one in _some(value.items())))
-            < LINE
-        ):
-            return f"{{{whole}}}"
-        more = ", ..." if len(value) > NAMES else ""
-        return f"<{len(value)}: {', '.join(map(str, list(value)[:NAMES]))}{more}>"
+        some = list(value.items())[:LINE]  # more than a short text holds
+        whole = ", ".join(f"{key!r}: {short(one)}" for key, one in some)
+        names = ", ".join(map(str, list(value)[:NAMES])) + ", ..." * (len(value) > NAMES)
+        return f"{{{whole}}}" if len(whole) < LINE else f"<{len(value)}: {names}>"
     if isinstance(value, (list, tuple)):
-        if len(whole := _joined(short(one) for one in _some(value))) < LINE:
-            return f"[{whole}]"
-        return f"<{len(value)} {type(value[0]).__name__}>"
-    if isinstance(value, Part):
-        whole = repr(value)
-        return whole if len(whole) < LINE else f"{type(value).__name__}(...)"
-    return repr(value)
-
-
-def _some(values: Any) -> list[Any]:
-    """Return values up to a number that no short text holds."""
-    return list(values)[: LINE // 2]
-
-
-def _joined(texts: Any) -> str:
-    return ", ".join(texts)
+        whole = ", ".join(map(short, value[:LINE]))
+        return f"[{whole}]" if len(whole) < LINE else f"<{len(value)} {type(value[0]).__name__}>"
+    whole = repr(value)
+    if isinstance(value, Part) and len(whole) >= LINE:
+        return f"{type(value).__name__}(...)"
+    return whole

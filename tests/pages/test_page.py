@@ -147,10 +147,6 @@ def test_the_head_says_whether_the_page_holds_text(result, text):
     assert f"<span>holds text of {len(some)} responses</span>" in held
 
 
-def test_a_page_of_one_pair_is_small_enough_to_send_around(text):
-    assert len(text.encode()) < 700e3
-
-
 @pytest.mark.slow  # tests/pages/test_added_figure.py saves some
 def test_figures_are_saved_for_papers_with_their_numbers(result, tmp_path):
     written = save_figures(result, tmp_path / "plots")

@@ -156,7 +156,3 @@ def test_the_configuration_of_the_choice_is_what_emit_gives(result, presets):
             assert all(line.startswith("#") for line in written.splitlines())
         assert f"To paste into {trainer}" in text
     assert list(advice.choice_yaml) == on_sweep_page()
-
-
-def test_the_page_is_small_enough_to_send_around(text):
-    assert len(text.encode()) < 700e3

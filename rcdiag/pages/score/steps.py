@@ -33,42 +33,47 @@ def spans_decades(values: Iterable[MetricValue]) -> bool:
     return bool(known) and min(known) > 0 and max(known) > DECADES_APART * min(known)
 
 
+def _over_steps(
+    result: ScoreResult,
+    columns: Mapping[str, Sequence[float | None]],
+    marks: Sequence[Mark],
+    axis: ChartAxis,
+    levels: Sequence[ReferenceLine] = (),
+) -> Chart:
+    """Make a chart over training steps, with lines across at some values and at changes."""
+    at_changes = [ReferenceLine(at=step, label=f"from step {step}") for step in changes(result)]
+    return Chart(
+        columns=("step", *columns),
+        rows=list(zip(sorted(map(int, result.steps)), *columns.values(), strict=True)),
+        panels=[
+            Panel(
+                x=ChartAxis(label="training step", whole=True),
+                y=axis,
+                marks=marks,
+                rules=[*levels, *at_changes],
+                height=0.62,
+            )
+        ],
+    )
+
+
 def step_chart(metric: str, label: str) -> Callable[[ScoreResult], Chart]:
-    """Make the chart of a metric over training steps."""
+    """Make the chart of a metric over training steps, with its interval."""
 
     def chart(result: ScoreResult) -> Chart:
-        steps = values_by_step(result, metric)
-        log = metric in SIZES and spans_decades(steps.values())
-        return Chart(
-            columns=("step", metric, "low", "high"),
-            rows=[(step, *with_ends(value)) for step, value in steps.items()],
-            panels=[
-                Panel(
-                    x=ChartAxis(label="training step", whole=True),
-                    y=ChartAxis(
-                        label=label,
-                        scale="log" if log else "linear",
-                        start=None if log or metric == "kappa" else 0.0,
-                        percent=metric == "ratio_outside_2",
-                    ),
-                    marks=[
-                        Mark(
-                            shape="line",
-                            x="step",
-                            y=metric,
-                            low="low",
-                            high="high",
-                            points=len(steps) <= MOST_POINTS,
-                        )
-                    ],
-                    rules=[
-                        ReferenceLine(at=step, label=f"from step {step}")
-                        for step in changes(result)
-                    ],
-                    height=0.62,
-                )
-            ],
+        values = values_by_step(result, metric).values()
+        ends = zip(*map(with_ends, values), strict=True)
+        columns = dict(zip((metric, "low", "high"), ends, strict=True))
+        log = metric in SIZES and spans_decades(values)
+        axis = ChartAxis(
+            label=label,
+            scale="log" if log else "linear",
+            start=None if log or metric == "kappa" else 0.0,
+            percent=metric == "ratio_outside_2",
         )
+        few = len(values) <= MOST_POINTS
+        line = Mark(shape="line", x="step", y=metric, low="low", high="high", points=few)
+        return _over_steps(result, columns, [line], axis)
 
     return chart
 
@@ -126,8 +131,8 @@ def lines_over_steps(
     axis: ChartAxis,
     levels: Sequence[ReferenceLine] = (),
 ) -> Chart:
-    """Make the chart of a few series over training steps, with lines across at some values."""
-    steps = sorted(map(int, result.steps))
+    """Make the chart of a few series over training steps."""
+    few = len(result.steps) <= MOST_POINTS
     marks = [
         Mark(
             shape="line",
@@ -135,24 +140,11 @@ def lines_over_steps(
             y=name,
             label=name if len(series) > 1 else "",
             tone=tone,
-            points=len(steps) <= MOST_POINTS,
+            points=few,
         )
         for name, tone in zip(series, TONES, strict=False)
     ]
-    at_changes = [ReferenceLine(at=step, label=f"from step {step}") for step in changes(result)]
-    return Chart(
-        columns=("step", *series),
-        rows=list(zip(steps, *series.values(), strict=True)),
-        panels=[
-            Panel(
-                x=ChartAxis(label="training step", whole=True),
-                y=axis,
-                marks=marks,
-                rules=[*levels, *at_changes],
-                height=0.62,
-            )
-        ],
-    )
+    return _over_steps(result, series, marks, axis, levels)
 
 
 def _of_presets(
@@ -167,15 +159,10 @@ def _of_presets(
     def series(result: ScoreResult) -> dict[str, list[float | None]]:
         return series_of_presets(result, number, without=without)
 
-    return FigureSpec(
-        name=name,
-        kind="score",
-        title=title,
-        says=says,
-        chart=lambda result: lines_over_steps(result, series(result), axis, levels),
-        applies=lambda result: bool(result.steps) and bool(series(result)),
-        adds=_adds,
-    )
+    def chart(result: ScoreResult) -> Chart:
+        return lines_over_steps(result, series(result), axis, levels)
+
+    return _figure(name, title, chart, says, has=lambda result: bool(series(result)))
 
 
 def _of_metrics(
@@ -188,13 +175,23 @@ def _of_metrics(
         }
         return lines_over_steps(result, series, axis, [ReferenceLine(at=ideal, axis="y")])
 
+    return _figure(name, title, chart, says)
+
+
+def _figure(
+    name: str,
+    title: str,
+    chart: Callable[[ScoreResult], Chart],
+    says: str,
+    has: Callable[[ScoreResult], bool] = lambda result: True,
+) -> FigureSpec:
     return FigureSpec(
         name=name,
         kind="score",
         title=title,
         says=says,
         chart=chart,
-        applies=lambda result: bool(result.steps),
+        applies=lambda result: bool(result.steps) and has(result),
         adds=_adds,
     )
 
@@ -204,46 +201,30 @@ def _adds(result: ScoreResult) -> str:
     return f"Dashed: the cause shows from step {' and '.join(named)} on." if named else ""
 
 
-def _figure(name: str, title: str, metric: str, label: str, says: str) -> FigureSpec:
-    return FigureSpec(
-        name=name,
-        kind="score",
-        title=title,
-        says=says,
-        chart=step_chart(metric, label),
-        applies=lambda result: bool(result.steps),
-        adds=_adds,
-    )
-
-
 FIGURES = (
     _figure(
         "mismatch-by-step",
         "Mismatch by training step",
-        "k3_kl",
-        "KL by k3 (nats per token)",
+        step_chart("k3_kl", "KL by k3 (nats per token)"),
         "A rise with the steps is drift or growing precision trouble, a jump is an event to look "
         "up in the log.",
     ),
     _figure(
         "tokens-beyond-2-by-step",
         "Tokens beyond a factor of 2 by training step",
-        "ratio_outside_2",
-        "share of tokens",
+        step_chart("ratio_outside_2", "share of tokens"),
         "A few bad tokens show here before they move the mean.",
     ),
     _figure(
         "ess-by-step",
         "Effective sample size by training step",
-        "ess_seq",
-        "ESS of sequences (fraction)",
+        step_chart("ess_seq", "ESS of sequences (fraction)"),
         "Weights of whole sequences leave this fraction of the batch; longer responses leave less.",
     ),
     _figure(
         "kappa-by-step",
         "Calibration index by training step",
-        "kappa",
-        "kappa",
+        step_chart("kappa", "kappa"),
         "Near 1 the recorded policy sampled; a fall is a step at which it did not.",
     ),
     _of_metrics(

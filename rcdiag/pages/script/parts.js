@@ -2,8 +2,8 @@
 const popover = document.getElementById("popover");
 let asked = null; // what opened the popover
 
-function termOf(name, words) {
-  const mark = words ? el("span", { class: "term", "data-term": name }, words) : el("code", { class: "term" }, breakable(name));
+function termOf(name) {
+  const mark = el("code", { class: "term" }, breakable(name));
   setUpTerm(mark);
   return mark;
 }
@@ -65,25 +65,12 @@ function setUpCopy(button) {
   });
 }
 
-// Sliders read the sweep's document: the row of a setting fills the numbers and the configuration.
-const READOUT = {
-  kept_token_share: ["kept tokens", (row) => percent(row.kept_token_share.value)],
-  kept_sequence_share: ["kept sequences", (row) => percent(row.kept_sequence_share.value)],
-  kept_groups: ["kept groups", (row) => number(row.kept_groups)],
-  ess_token_applied: ["ESS tokens", (row) => number(row.ess_token_applied)],
-  ess_seq_applied: ["ESS sequences", (row) => withInterval(row.ess_seq_applied)],
-  ess_trainer: ["ESS as verl logs it", (row) => number(row.ess_trainer)],
-  mean_weight: ["mean weight", (row) => withInterval(row.mean_weight)],
-  lost_mass: ["lost mass", (row) => withInterval(row.lost_mass)],
-  truncation_loss: ["truncation loss", (row) => number(row.truncation_loss.value)],
-  weight_variance: ["variance", (row) => number(row.weight_variance)],
-  weight_distance: ["weight bias", (row) => number(row.weight_distance)],
-  bias_bound: ["bias bound", (row) => number(row.bias_bound)],
-  reward_shift: ["reward shift", (row) => withInterval(row.reward_shift)],
-  advantage_shift: ["advantage shift", (row) => number(row.advantage_shift.value)],
-  keep_length_correlation: ["keep-length correlation", (row) => number(row.keep_length_correlation)],
-  kept_by_length: ["kept by quarter of length", (row) => row.kept_by_length.map(percent).join(", ")],
-};
+// A number of a swept setting: shares as percentages, the quarters by length beside each other.
+function ofSetting(row, name) {
+  const value = row[name];
+  if (Array.isArray(value)) return value.map(percent).join(", ");
+  return name.endsWith("_share") ? percent(value.value) : withInterval(value);
+}
 
 // The charts that a part of the page chooses from, by their names.
 async function chartsIn(part) {
@@ -107,6 +94,7 @@ function atSetting(chart, place, free) {
   return { ...chart, panels, strong: chart.rows[place][0] };
 }
 
+// Sliders read the sweep's document: the row of a setting fills the numbers and the configuration.
 function setUpSliders(block) {
   const start = JSON.parse(block.dataset.start);
   const select = block.querySelector("select.family");
@@ -129,7 +117,7 @@ function setUpSliders(block) {
       input.setAttribute("aria-valuetext", text);
       output.textContent = text;
     });
-    readout.replaceChildren(...Object.entries(READOUT).flatMap(([name, [words, value]]) => [el("dt", {}, explained.has(name) ? termOf(name, words) : words), el("dd", {}, value(row))]));
+    readout.querySelectorAll("dd").forEach((place) => { place.textContent = ofSetting(row, place.dataset.number); });
     const written = family.configurations[trainers.value];
     config.textContent = written ? completed(written, current) : "this result holds no configuration to paste";
     drawing.setAttribute("aria-label", `${family.title} over its bounds`);

@@ -19,25 +19,25 @@ from rcdiag.pages.sweep.families import NUMBERS, family_chart
 from rcdiag.pages.tabs.corrections.treatments import NONE
 from rcdiag.results import SweepResult
 
-# Numbers that the sliders show for a setting, each linked to its explanation.
-READOUT = (
-    "kept_token_share",
-    "kept_sequence_share",
-    "kept_groups",
-    "ess_token_applied",
-    "ess_seq_applied",
-    "ess_trainer",
-    "mean_weight",
-    "lost_mass",
-    "truncation_loss",
-    "weight_variance",
-    "weight_distance",
-    "bias_bound",
-    "reward_shift",
-    "advantage_shift",
-    "keep_length_correlation",
-    "kept_by_length",
-)
+# Numbers that the sliders show for a setting, with their words.
+READOUT = {
+    "kept_token_share": "kept tokens",
+    "kept_sequence_share": "kept sequences",
+    "kept_groups": "kept groups",
+    "ess_token_applied": "ESS tokens",
+    "ess_seq_applied": "ESS sequences",
+    "ess_trainer": "ESS as verl logs it",
+    "mean_weight": "mean weight",
+    "lost_mass": "lost mass",
+    "truncation_loss": "truncation loss",
+    "weight_variance": "variance",
+    "weight_distance": "weight bias",
+    "bias_bound": "bias bound",
+    "reward_shift": "reward shift",
+    "advantage_shift": "advantage shift",
+    "keep_length_correlation": "keep-length correlation",
+    "kept_by_length": "kept by quarter of length",
+}
 PICKED = "token_tis"  # the family that the sliders start with where nothing is recommended
 
 
@@ -56,7 +56,7 @@ def sliders(results: DumpResults) -> Section | None:
             "families": {name: family.title for name, family in sweep.families.items()},
             "start": start,
             "charts": packed(json.dumps({"charts": charts, "numbers": NUMBERS})),
-            "readout": Terms(items=[(name, "") for name in READOUT]),
+            "readout": Terms(items=list(READOUT.items())),
         },
     )
     blocks: list[Block] = [Paragraph(text=_from(results, sweep, start["family"]), soft=True), part]
