@@ -47,23 +47,30 @@ def make_tokenizer(seed: int, modes: dict[str, float]) -> PreTrainedTokenizerFas
     )
 
 
+def shared_settings(tokenizer: PreTrainedTokenizerFast) -> dict:
+    """Return what the configurations of the policy and of the mixture of experts share."""
+    return {
+        "vocab_size": len(tokenizer),
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "attn_implementation": "sdpa",
+    }
+
+
 def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
     """Make the untrained policy in float32."""
     torch.manual_seed(seed)
     config = Qwen3Config(
-        vocab_size=len(tokenizer),
+        **shared_settings(tokenizer),
         hidden_size=192,
         intermediate_size=512,
         num_hidden_layers=5,
         num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=1024,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        attn_implementation="sdpa",
     )
     return Qwen3ForCausalLM(config).float()
 
