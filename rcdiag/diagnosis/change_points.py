@@ -59,13 +59,17 @@ def noise_of(y: Array) -> float:
     return float(max(size, 1e-3 * float(np.ptp(y)), 1e-12))
 
 
-def change_points(y: Array, error: Array, least: float, fewest: int = 2) -> list[ChangePoint]:
+def change_points(
+    y: Array, error: Array | None, least: float, fewest: int = 2
+) -> list[ChangePoint]:
     """Return the movements of a series by more than `least`, in the order of their steps.
 
-    `error` [steps] is the standard deviation of the noise at each step; `fewest` steps are on each
-    side of a change.
+    `error` [steps] is the standard deviation of the noise at each step; without it the noise is
+    that of each stretch between changes, since a larger mismatch is most often a noisier one.
+    `fewest` steps are on each side of a change.
     """
-    found = _within(y, 1.0 / error**2, fewest, 0, len(y))
+    weight = None if error is None else 1.0 / error**2
+    found = _within(y, weight, fewest, 0, len(y))
     while found:
         found = _divided(found, len(y))
         moved = [abs(float(np.subtract(*point.levels(y)))) for point in found]
@@ -90,14 +94,15 @@ def _divided(found: Sequence[ChangePoint], count: int) -> list[ChangePoint]:
     return divided
 
 
-def _within(y: Array, weight: Array, fewest: int, begin: int, end: int) -> list[ChangePoint]:
+def _within(y: Array, weight: Array | None, fewest: int, begin: int, end: int) -> list[ChangePoint]:
     """Return the movements of the steps with indices `begin` to `end`, the last not counted.
 
     They are of any size: one end of a plateau may leave the median where it was.
     """
-    part, of_part = y[begin:end], weight[begin:end]
-    if len(part) < 2 * fewest:
+    part = y[begin:end]
+    if len(part) < 2 * fewest or (weight is None and len(part) < FEWEST):
         return []
+    of_part = np.full(len(part), noise_of(part) ** -2.0) if weight is None else weight[begin:end]
     # A step of infinite or of 1e200 has no sum of squares: then nothing is gained.
     with np.errstate(all="ignore"):
         jumps = np.nan_to_num(jump_gains(part, of_part, fewest))

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from rcdiag.diagnosis.change_points import FEWEST, change_points, noise_of
+from rcdiag.diagnosis.change_points import FEWEST, change_points
 from rcdiag.diagnosis.logged.run import Array, Counts, Series
 
 # Least movement that counts, by scale: a factor of 1.5 (of E[ratio^2] 1.05), or .02 in the number's
 # own unit.
 FACTOR = float(np.log(1.5))
 LEAST_MOVED = {"log": FACTOR, "correlation": FACTOR, "squared ratio": 0.05, "linear": 0.02}
+# Share of the gain of the clearest change from which on another one is as clear.
+AS_CLEAR = 0.25
 # Steps at equal distances: the fewest, and the share of them that must stand out.
 FEWEST_PERIODS, PRESENT = 3, 2 / 3
 
@@ -40,25 +42,33 @@ def changes_of(series: Series, without: Sequence[int] | Counts = ()) -> list[Cha
 
 
 def parting_of(one: Series, other: Series) -> Change | None:
-    """Return where a series leaves that of another run, at the steps that both log; None: nowhere.
+    """Return where a series clearly leaves that of another run first; None where it does not.
 
-    `before` and `after` of the change are the difference on the quantity's own scale.
+    The steps are those that both log. `before` and `after` of the change are the difference on the
+    quantity's own scale.
     """
     _, here, there = np.intersect1d(one.steps, other.steps, return_indices=True)
     known = np.isfinite(one.values[here]) & np.isfinite(other.values[there])
     here, there = here[known], there[known]
     scaled = one.quantity.scaled
     apart = scaled(one.values[here]) - scaled(other.values[there])
-    return next(iter(_changes(one, one.steps[here], apart, apart)), None)
+    changes = _changes(one, one.steps[here], apart, apart)
+    return first_clear(changes) if changes else None
+
+
+def first_clear(changes: Sequence[Change]) -> Change:
+    """Return the first change that is about as clear as the clearest one, which may be its end."""
+    clearest = max(change.gain for change in changes)
+    clear = (change for change in changes if change.gain >= AS_CLEAR * clearest)
+    return min(clear, key=lambda change: change.step)
 
 
 def _changes(series: Series, steps: Counts, values: Array, scaled: Array) -> list[Change]:
     """Return the movements of values [steps], found on the scale on which they move."""
     if len(steps) < FEWEST:
         return []
-    error = np.full(len(steps), noise_of(scaled))
     found = []
-    for point in change_points(scaled, error, LEAST_MOVED[series.quantity.scale]):
+    for point in change_points(scaled, None, LEAST_MOVED[series.quantity.scale]):
         before, after = point.levels(values)
         found.append(
             Change(

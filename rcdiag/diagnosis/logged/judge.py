@@ -87,7 +87,7 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
             ruled_out=_ruled_out(shown, causes),
             next=_next(family, verdict),
             over_steps=OverSteps(
-                says=over_steps(run, changes, periodic, faulty=bool(faults)),
+                says=over_steps(run, changes, periodic, _began(changes, shown) if faults else None),
                 large_from=causes[0].from_step if causes else None,
                 large_to=None,
                 moved=[_moved(change) for change in changes],

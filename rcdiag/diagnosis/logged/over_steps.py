@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rcdiag.diagnosis.logged.causes import SIZES
-from rcdiag.diagnosis.logged.changes import Change, parting_of, periodic_steps
+from rcdiag.diagnosis.logged.changes import Change, first_clear, parting_of, periodic_steps
 from rcdiag.diagnosis.logged.run import Counts, LoggedRun
 
 # Quantities that show a mismatch of single steps, in the order in which they are asked.
@@ -24,17 +24,19 @@ def of_period(run: LoggedRun) -> Counts:
     return next((steps for steps in found if len(steps)), np.zeros(0, np.int64))
 
 
-def over_steps(run: LoggedRun, changes: Sequence[Change], periodic: Counts, *, faulty: bool) -> str:
-    """Say what moved first and what came with it, and what it went together with.
+def over_steps(
+    run: LoggedRun, changes: Sequence[Change], periodic: Counts, since: int | None
+) -> str:
+    """Say what moved as a fault began, what came with it, and whether it is back.
 
-    The mismatch is large at `periodic` steps alone; the run is `faulty` where a cause is named.
+    The mismatch is large at `periodic` steps alone. The fault is there `since` a step; None: none.
     """
     said = [_periodic(run, periodic)]
     moved = [change for change in changes if run.series[change.quantity].quantity.compares]
-    if moved and faulty:
-        first = _clearest(moved)
+    if moved and since is not None:
+        first = _of_the_fault(moved, since)
         said += [_first(run, moved, first), _beside(run, changes, first), _back(run, moved, first)]
-    if faulty:
+    if since is not None:
         said += [_at_rate_zero(run, moved), _of_the_update(run, changes)]
     steps = f"steps {run.steps[0]} to {run.steps[-1]}"
     return " ".join(filter(None, said)) or f"no number of the mismatch moves over {steps}"
@@ -51,13 +53,17 @@ def _periodic(run: LoggedRun, steps: Counts) -> str:
     )
 
 
-def _clearest(moved: Sequence[Change]) -> Change:
-    """Return the clearest of the changes that may be at the step of the first."""
-    return max((one for one in moved if one.low <= moved[0].high), key=lambda one: one.gain)
+def _of_the_fault(moved: Sequence[Change], since: int) -> Change:
+    """Return the clearest change at the step of a fault, or else of those that may be the first."""
+    at = [one for one in moved if one.low <= since <= one.high]
+    first = [one for one in moved if one.low <= moved[0].high]
+    return max(at or first, key=lambda one: one.gain)
 
 
 def _first(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
-    together = [one for one in moved if one.low <= first.high and one is not first]
+    together = [
+        one for one in moved if one.low <= first.high and first.low <= one.high and one is not first
+    ]
     named = ", ".join(
         f"`{one.key}` ({one.before:.2g} to {one.after:.2g})" for one in [first, *together][:SHOWN]
     )
@@ -85,22 +91,23 @@ def _beside(run: LoggedRun, changes: Sequence[Change], first: Change) -> str:
 
 
 def _back(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
-    """Say where a mismatch that had grown is back where it was."""
+    """Say where a mismatch that had grown is back where it was, and stays there."""
     scaled = run.series[first.quantity].quantity.scaled
+    before, high = scaled(np.array([first.before, first.after]))
+    back = None
     for one in moved:
-        if one.quantity != first.quantity or one.step <= first.step:
-            continue
-        before, high, after = scaled(np.array([first.before, first.after, one.after]))
-        if abs(after - before) > LEFT * abs(high - before):
-            continue
-        at = _resumed_at(run, one)
-        if at is not None:
-            return f"`{one.key}` is back where it was after the restart: resumed at step {at}."
-        return (
-            f"`{one.key}` is back where it was at step {one.step}, as after a restart, a weight "
-            "sync or an emptied cache."
-        )
-    return ""
+        if one.quantity == first.quantity and one.step > first.step:
+            (after,) = scaled(np.array([one.after]))
+            back = None if abs(after - before) > LEFT * abs(high - before) else back or one
+    if back is None:
+        return ""
+    at = _resumed_at(run, back)
+    if at is not None:
+        return f"`{back.key}` is back where it was after the restart: resumed at step {at}."
+    return (
+        f"`{back.key}` is back where it was at step {back.step}, as after a restart, a weight "
+        "sync or an emptied cache."
+    )
 
 
 def trained(run: LoggedRun, since: int) -> bool:
@@ -135,7 +142,7 @@ def _of_the_update(run: LoggedRun, changes: Sequence[Change]) -> str:
 
 
 def parting(run: LoggedRun, other: LoggedRun) -> str:
-    """Say where a run leaves another one: the keys of the mismatch that do so first."""
+    """Say where a run clearly leaves another one first, and by which keys."""
     parted = [
         found
         for one in run.of_mismatch
@@ -145,6 +152,6 @@ def parting(run: LoggedRun, other: LoggedRun) -> str:
     ]
     if not parted:
         return f"No key of the mismatch leaves that of {other.name}."
-    first = min(parted, key=lambda change: change.step)
-    keys = [f"`{one.key}`" for one in parted if one.low <= first.high][:SHOWN]
+    first = first_clear(parted)
+    keys = [f"`{one.key}`" for one in parted if one.low <= first.step <= one.high][:SHOWN]
     return f"Leaves {other.name} at step {first.step}: {', '.join(keys)}."
