@@ -46,8 +46,8 @@ class Client:
             answer = None
         if not isinstance(answer, dict):
             raise RcdiagError(
-                f"{self.address}{path}: the answer is {kind or 'of no type'}, no JSON object",
-                hint="is it the address of the server itself, and not of a page before it?",
+                f"{self.address}{path}: the answer is {kind or 'of no type'}, and no JSON object",
+                hint="give the address of the server itself, not that of a page or proxy before it",
             )
         return answer
 
