@@ -46,7 +46,7 @@ class Client:
             answer = None
         if not isinstance(answer, dict):
             raise RcdiagError(
-                f"{self.address}{path}: the answer is {kind or 'of no type'}, and no JSON object",
+                f"{self.address}{path}: the answer is {kind or 'of no type'}, no JSON object",
                 hint="give the address of the server itself, not that of a page or proxy before it",
             )
         return answer
