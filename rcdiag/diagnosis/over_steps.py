@@ -294,7 +294,7 @@ def _begins(point: ChangePoint) -> int:
 
 
 def _points(series: Series) -> list[ChangePoint]:
-    """Return where a series moves by more than its errors and its other movements."""
+    """Return where a series moves by more than its standard errors and its noise explain."""
     known = np.isfinite(series.error)
     if len(series.scale) >= FEWEST:
         noise = noise_of(series.scale)

@@ -153,8 +153,9 @@ def _weight(account: Named) -> float:
 def _beside(left: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, Suspicion]]:
     """Return the table's account, with what the experiments add to it.
 
-    Each sampling distribution was tried alone: one that leaves more than noise has a second cause
-    beside it. An umbrella is said with what the experiments did not explain either.
+    Each sampling distribution was tested alone: where it leaves more than noise, the differences
+    that experiments found are named beside it. The message of an umbrella cause says how much the
+    experiments leave unexplained.
     """
     (cause, found), *others = left
     if any(one.stage == "law" for one, _ in left):

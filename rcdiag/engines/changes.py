@@ -183,7 +183,7 @@ class Forward(Protocol):
         ...
 
     def after(self, passages: Sequence[Passage]) -> NDArray[np.float64]:
-        """Return the log-prob of scored tokens under the logits that have read them, [scored]."""
+        """Return log-probs of scored tokens by the logits one position late, [scored] nats."""
         ...
 
     def after_other_prefix(self, passages: Sequence[Passage], folder: Path) -> NDArray[np.float64]:

@@ -119,12 +119,15 @@ def dual_clip_bound(settings: LossSettings) -> float:
     """Return `clip_c`, for losses that need one."""
     bound: float | None = settings.value(CLIP_C)
     if bound is None:
-        raise RcdiagError("clip_c: this loss needs a number", "verl's default is 3.0")
+        raise RcdiagError("clip_c: this loss needs a number", "above 1; verl's default is 3.0")
     return bound
 
 
 def above_one(bound: float) -> float:
     """Return the bound of a dual clip; verl and slime stop where it is 1 or less."""
     if not bound > 1.0:
-        raise RcdiagError(f"clip_c: {bound:g} is not above 1", "verl's default is 3.0")
+        raise RcdiagError(
+            f"clip_c: {bound:g} is not above 1",
+            "it bounds the ratio of tokens with A < 0 from above; verl's default is 3.0",
+        )
     return bound

@@ -128,7 +128,8 @@ def _choose(address: str, devices: Devices | None, workers: int | None) -> Local
         return LocalRunner(devices, chosen, cores)
     if devices.count > len(cores_here()):
         raise RcdiagError(
-            f"{setting('devices', devices.count)}: no GPU here, and {len(cores_here())} cores"
+            f"{setting('devices', devices.count)}: no GPU here, and {len(cores_here())} cores",
+            hint=f"a number up to {len(cores_here())}: that many engines then share the cores",
         )
     return LocalRunner(devices, (), cores)
 

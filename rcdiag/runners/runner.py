@@ -61,7 +61,10 @@ class Devices(Struct, frozen=True):
             there = f"there are {', '.join(gpus)}" if gpus else "there is none here"
             raise RcdiagError(f"{setting('devices')}: no GPU {lacking[0]}", hint=there)
         if gpus and self.count > len(gpus):
-            raise RcdiagError(f"{setting('devices', self.count)}: there are {len(gpus)} GPUs here")
+            raise RcdiagError(
+                f"{setting('devices', self.count)}: there are {len(gpus)} GPUs here",
+                hint=f"a number up to {len(gpus)}",
+            )
         return chosen[: self.count]
 
 

@@ -135,7 +135,7 @@ class Copies:
             if writer.finish(noted, writer.mixed) is None:
                 raise RcdiagError(
                     f"{path}: the file has no records",
-                    hint="each line is one response as JSON object",
+                    hint="each line is one response, as a JSON object",
                 )
         return origin
 

@@ -113,6 +113,8 @@ class Document(Struct, frozen=True):
         flags = _flags(text)
         if flags:
             return cls(_nested(flags), "flags", script=_without_comments(text))
+        if text.startswith("#!"):
+            raise ValueError("it is a script without a flag or `name=value` of a trainer")
         if problem is not None:
             raise problem
         return cls({}, "yaml")

@@ -148,7 +148,11 @@ class CaseSample:
     def case(self, table: Table) -> Case:
         """Return the case of all rows so far."""
         if not self.parts:
-            raise RcdiagError(f"{table.name}: no row has log-probs of all policies of the pair")
+            raise RcdiagError(
+                f"{table.name}: no row has log-probs of all policies of the pair",
+                hint="rows whose log-probs are null were not recorded: name two policies that some "
+                "row has, or score one of them",
+            )
         return structs.replace(
             joined_cases(self.parts),
             not_numbers=self.not_numbers,

@@ -116,6 +116,12 @@ def test_a_script_of_slime_without_a_name_is_read_when_told(tmp_path: Path) -> N
         read(tmp_path, "learning_rate: 1.0e-6\n", "slime")
 
 
+def test_a_script_that_only_calls_another_is_said_to_have_no_flags(tmp_path: Path) -> None:
+    script = '#!/usr/bin/env bash\n: "${RUN:=$(date)}"\nbash "$HERE/run.sh" "$@"\n'
+    with pytest.raises(RcdiagError, match="a script without a flag or `name=value` of a trainer"):
+        read(tmp_path, script)
+
+
 def test_a_recipe_stands_on_another_file(tmp_path: Path) -> None:
     """As NeMo-RL's recipes do: nearer files win, lists of files from the last one on."""
     base = "loss_fn: {use_importance_sampling_correction: true, ratio_clip_min: 0.2}\ngrpo: {}\n"

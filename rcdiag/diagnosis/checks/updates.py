@@ -41,8 +41,8 @@ LOSS_UNDEFINED = Check(
 def _unsafe(given: CheckInput) -> Iterator[Observation]:
     """Report updates with bad health, counted as the table of presets shows them.
 
-    The update without correction is no advice, and one without a loss has a finding of its own:
-    they are counted and raise no alarm alone.
+    They count all updates, but do not come from these two alone: the update without a correction,
+    which is there for comparison, and one without a loss, which has a finding of its own.
     """
     result: ReplayResult = given.result
     bad = {

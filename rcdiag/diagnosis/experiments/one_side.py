@@ -108,7 +108,7 @@ def _cause_of_mismatch(
     """Name the cause of a column that the unchanged model does not explain.
 
     In this order: weights that the metadata declare, what takes no forward pass, other checkpoints,
-    rows that alone are off, what takes forward passes.
+    causes of some rows alone, what takes forward passes.
     """
     noise = tester.sample.noise
     declared = bool(given.checkpoints) and Declared.of(tester.sample.case).weights_differ

@@ -47,7 +47,7 @@ class Client:
         if not isinstance(answer, dict):
             raise RcdiagError(
                 f"{self.address}{path}: the answer is {kind or 'of no type'}, no JSON object",
-                hint="is it the address of the server itself, and not of a page before it?",
+                hint="give the address of the server itself, not that of a page or proxy before it",
             )
         return answer
 

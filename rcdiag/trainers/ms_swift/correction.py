@@ -19,7 +19,7 @@ GUARD = Guard(bound=20.0, before_sums=True, epsilon=0.0)
 
 
 def read(settings: Settings) -> Correction:
-    """Return weights, which reject nothing, and OPSM, which rejects."""
+    """Return the weights, which reject no token, and OPSM, which rejects sequences."""
     mode = settings["rollout_importance_sampling_mode"]
     upper = settings["rollout_importance_sampling_threshold"]
     delta = settings["off_policy_sequence_mask_delta"]

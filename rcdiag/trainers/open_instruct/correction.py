@@ -71,7 +71,7 @@ def read(settings: Settings) -> Correction:
         lower = "lower" in name
         if value > 0 and (value >= 1.0 if lower else value <= 1.0):
             side = "below 1" if lower else "above 1"
-            raise Refused(f"{name}: {value:g} is not {side}", "0 is no bound")
+            raise Refused(f"{name}: {value:g} is not {side}", "0 means no bound")
     level: Level = "geometric" if switches["rho_mask_sequence_level"] else "token"
     # What gives the weight 0: a lower bound and an upper one, where 0 is no bound.
     below, above = OF_TV if switches["rho_mask_tv_divergence"] else (level, level)
@@ -91,7 +91,7 @@ def read(settings: Settings) -> Correction:
 def _bound(settings: Settings, name: str) -> float:
     value = settings[name]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
-        raise Refused(f"{name}: wanted a number, got {value!r}", "0 is no bound")
+        raise Refused(f"{name}: wanted a number, got {value!r}", "0 means no bound")
     return float(max(value, 0.0))  # open-instruct asks whether it is above 0
 
 
