@@ -168,8 +168,6 @@ def test_the_first_rule_that_holds_claims_a_file() -> None:
     rules = [
         ClaimRule(certainty=0, sets=("other",)),
         ClaimRule(certainty=0.9, sets=("*",), where={"block": {"null": True}}, doubt="others do"),
-            certainty=0.9, sets=("*",), where={"block": {"null": True}}, doubt="another has them"
-        ),
         ClaimRule(certainty=0.5, has_all=("block", "block.cap")),
     ]
 
