@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from rcdiag.errors import RcdiagError, did_you_mean
-from rcdiag.trainers.settings_document import Document
+from rcdiag.trainers.settings_document import MISSING, Document
 
 Conditions = Mapping[str, Any]
 
@@ -82,16 +82,11 @@ class ClaimRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     certainty: float
     doubt: str = ""
     sets: tuple[str, ...] = ()  # the file has one of these settings; "*" is any of the trainer's
-    sets_all: tuple[str, ...] = ()
-    sets_none: tuple[str, ...] = ()
     has: tuple[str, ...] = ()  # the file has one of these keys
     has_all: tuple[str, ...] = ()
-    has_none: tuple[str, ...] = ()
-    on: tuple[str, ...] = ()  # one of these keys has a value that is not false, null, 0 or empty
     top: tuple[str, ...] = ()  # all of these keys are at the top of the file
-    values: Mapping[str, tuple[Any, ...]] = {}  # each of these settings has one of some values
-    has_values: Mapping[str, tuple[Any, ...]] = {}  # each of these keys has
-    matches: Mapping[str, str] = {}  # a setting is a text with this regular expression in it
+    when: Conditions = {}  # on its settings; one that it leaves out is null
+    where: Conditions = {}  # on its keys; one that is not there is null
     format: Literal["", "yaml", "toml", "flags"] = ""
     mentions: str = ""  # a shell script has this word,
     more_than: str = ""  # and has it more often than this one
@@ -100,21 +95,18 @@ class ClaimRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Tell whether the rule holds; `settings` are those that the file has."""
         sets = set(self.sets) if "*" not in self.sets else set(known)
         mentioned = document.mentions(self.mentions) if self.mentions else 0
+
+        def in_file(name: str) -> Any:
+            value = document.find(name)
+            return None if value is MISSING else value
+
         return (
             not (sets and not sets & settings.keys())
-            and set(self.sets_all) <= settings.keys()
-            and not set(self.sets_none) & settings.keys()
             and not (self.has and not document.has(*self.has))
             and all(document.has(name) for name in self.has_all)
-            and not document.has(*self.has_none)
-            and not (self.on and not any(document.find(name) for name in self.on))
             and all(name in document.tree for name in self.top)
-            and all(settings.get(name) in values for name, values in self.values.items())
-            and all(document.find(name) in values for name, values in self.has_values.items())
-            and all(
-                isinstance(settings.get(name), str) and re.search(pattern, settings[name])
-                for name, pattern in self.matches.items()
-            )
+            and holds(self.when, settings.get)
+            and holds(self.where, in_file)
             and self.format in ("", document.format)
             and not (self.mentions and not mentioned)
             and not (self.more_than and mentioned <= document.mentions(self.more_than))

@@ -21,6 +21,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError, did_you_mean
+from rcdiag.formats import yaml_value
 from rcdiag.losses.settings import LossSetting
 from rcdiag.trainers.conditions import Conditions
 from rcdiag.trainers.settings_text import Form
@@ -74,7 +75,7 @@ class Setting(TomlWords, frozen=True, kw_only=True):
     type: Type = "any"
     choices: tuple[Any, ...] = ()
     null: bool = False  # null is a value of it as well
-    hint: str = ""  # what an error advises
+    hint: str = ""  # what an error advises, if not the default
     # Dotted names under which it is looked for at any depth of a configuration file, each of which
     # may hold {name}. It is written under the first. Without any it stands in the header's `path`.
     at: tuple[str, ...] = ()
@@ -116,8 +117,10 @@ class Setting(TomlWords, frozen=True, kw_only=True):
         if holds:
             return value
         shown = "null" if value is None and self.type == "number" else repr(value)
-        hint = self.hint or f"give {'true or false' if self.type == 'switch' else 'a number'}"
-        raise Refused(f"{self.name}: wanted {expected}, got {shown}", hint)
+        hint = f"give {'true or false' if self.type == 'switch' else 'a number'}"
+        if self.default is not None:
+            hint = f"its default is {yaml_value(self.default)}"
+        raise Refused(f"{self.name}: wanted {expected}, got {shown}", self.hint or hint)
 
 
 class Settings(Mapping[str, Any]):

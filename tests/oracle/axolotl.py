@@ -8,14 +8,20 @@ weights and that which logs them. `_compute_loss` runs whole.
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from tests.oracle.cases import corrected_case, updated_case
 from tests.oracle.published import arithmetic, bare_class, branches, execute, module, space_of
-from tests.oracle.trl import MODES, Log, nan_functions, one_process, tensors
+from tests.oracle.trl import (
+    MODES,
+    Log,
+    correction_case,
+    loss_case,
+    nan_functions,
+    one_process,
+    tensors,
+)
 from tests.trainers.answers import Answers, Corrected, Settings, Updated
 from tests.trainers.batches import BATCHES
 
@@ -137,51 +143,22 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
     """The correction of one generation batch."""
     import torch
 
-    rows = BATCHES[batch]
     with arithmetic(dtype) as wide, torch.no_grad():
-        given, trainer = tensors(rows, wide), _trainer(settings)
+        given, trainer = tensors(BATCHES[batch], wide), _trainer(settings)
         weights = _weights_of(trainer, given).get("importance_sampling_ratio")
-        rows_in_loss = None
-        if trainer.off_policy_mask_threshold is not None:
-            kept = trainer.get_off_policy_mask(
-                given.advantages[:, None],
-                given.old,
-                given.rollout,
-                given.mask,
-                trainer.off_policy_mask_threshold,
-            )
-            rows_in_loss = [bool(row) for row in kept[:, 0]]
-    case = corrected_case(batch, settings, dtype, weights, trainer._metrics.last)
-    return replace(case, rows_in_loss=rows_in_loss)
+        return correction_case(trainer, weights, given, batch, settings, dtype)
 
 
 def updated(batch: str, settings: Settings) -> Updated:
-    """The loss of one micro-batch that is the whole generation batch."""
+    """The loss of one micro-batch."""
     import torch
 
-    rows = BATCHES[batch]
     with arithmetic("float64") as wide:
-        given, trainer = tensors(rows, wide), _trainer(settings)
-        current = given.current.requires_grad_()
+        given, trainer = tensors(BATCHES[batch], wide), _trainer(settings)
         with torch.no_grad():
             inputs = _weights_of(trainer, given)
-        inputs |= {
-            "prompt_ids": torch.zeros(len(rows.mask), 1, dtype=torch.int64),
-            "prompt_mask": torch.ones(len(rows.mask), 1, dtype=torch.int64),
-            "completion_ids": torch.zeros(rows.mask.shape, dtype=torch.int64),
-            "completion_mask": given.response,
-            "advantages": given.advantages,
-            "num_items_in_batch": given.mask.sum(),
-        }
-        if not trainer.use_vllm:
-            del inputs["sampling_per_token_logps"]
-        trainer._metrics = Log()
-        entropies = torch.zeros_like(current)
-        trainer._get_per_token_logps_and_entropies = lambda *_, **__: (current, entropies, None)
-        loss = trainer._compute_loss(trainer.model, inputs)
-        loss.backward()
-    metrics = {key: value for key, value in trainer._metrics.last.items() if key != "entropy"}
-    return updated_case(batch, settings, loss, current.grad, metrics)
+        del inputs["sampling_per_token_logps"]  # of a run without vLLM
+        return loss_case(trainer, inputs, given, batch, settings)
 
 
 def answers() -> Answers:

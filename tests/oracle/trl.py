@@ -210,63 +210,74 @@ def weights_of(trainer: Any, given: SimpleNamespace) -> dict[str, Any]:
     return execute([makes, logs], space)
 
 
-def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
-    """The correction of one generation batch."""
-    import torch
-
-    rows = BATCHES[batch]
-    with arithmetic(dtype) as wide, torch.no_grad():
-        given, trainer = tensors(rows, wide), _trainer(settings)
-        names = weights_of(trainer, given)
-        weights = names.get("vllm_importance_sampling_ratio")
-        rows_in_loss = None
-        if trainer.off_policy_mask_threshold is not None:
-            kept = trainer.get_off_policy_mask(
-                advantages=given.advantages[:, None],
-                per_token_logps=given.old,
-                sampling_per_token_logps=given.rollout,
-                mask=given.mask,
-                off_policy_threshold=trainer.off_policy_mask_threshold,
-            )
-            rows_in_loss = [bool(row) for row in kept[:, 0]]
+def correction_case(
+    trainer: Any, weights: Any, given: SimpleNamespace, batch: str, settings: Settings, dtype: str
+) -> Corrected:
+    """The correction of one generation batch, and the rows that OPSM lets into the loss."""
+    rows_in_loss = None
+    if trainer.off_policy_mask_threshold is not None:
+        kept = trainer.get_off_policy_mask(
+            given.advantages[:, None],
+            given.old,
+            given.rollout,
+            given.mask,
+            trainer.off_policy_mask_threshold,
+        )
+        rows_in_loss = [bool(row) for row in kept[:, 0]]
     case = corrected_case(batch, settings, dtype, weights, trainer._metrics.last)
     return replace(case, rows_in_loss=rows_in_loss)
 
 
-def updated(batch: str, settings: Settings) -> Updated:
-    """The loss of one micro-batch that is the whole generation batch."""
+def loss_case(
+    trainer: Any, inputs: dict[str, Any], given: SimpleNamespace, batch: str, settings: Settings
+) -> Updated:
+    """The loss of one micro-batch that is the whole generation batch; `inputs` are of weights."""
     import torch
 
-    rows = BATCHES[batch]
-    with arithmetic("float64") as wide:
-        given, trainer = tensors(rows, wide), _trainer(settings)
-        current = given.current.requires_grad_()
-        with torch.no_grad():
-            names = weights_of(trainer, given)
-        inputs = {
-            "prompt_ids": torch.zeros(len(rows.mask), 1, dtype=torch.int64),
-            "prompt_mask": torch.ones(len(rows.mask), 1, dtype=torch.int64),
-            "completion_ids": torch.zeros(rows.mask.shape, dtype=torch.int64),
-            "completion_mask": given.response,
-            "tool_mask": given.mask,
-            "advantages": given.advantages,
-            "num_items_in_batch": given.mask.sum(),
-            "old_per_token_logps": given.old,
-        }
-        if trainer.use_vllm:
-            inputs["sampling_per_token_logps"] = given.rollout
-        if "vllm_importance_sampling_ratio" in names:
-            inputs["importance_sampling_ratio"] = names["vllm_importance_sampling_ratio"]
-        trainer._metrics = Log()
-        trainer._get_per_token_logps_and_entropies = lambda *_, **__: (
-            current,
-            torch.zeros_like(current),
-            None,
-        )
-        loss = trainer._compute_loss(trainer.model, inputs)
-        loss.backward()
+    current = given.current.requires_grad_()
+    prompts = torch.ones(len(given.mask), 1, dtype=torch.int64)
+    inputs = inputs | {
+        "prompt_ids": torch.zeros_like(prompts),
+        "prompt_mask": prompts,
+        "completion_ids": torch.zeros_like(given.mask),
+        "completion_mask": given.response,
+        "tool_mask": given.mask,
+        "advantages": given.advantages,
+        "num_items_in_batch": given.mask.sum(),
+        "old_per_token_logps": given.old,
+    }
+    if trainer.use_vllm:
+        inputs["sampling_per_token_logps"] = given.rollout
+    trainer._metrics = Log()
+    entropies = torch.zeros_like(current)
+    trainer._get_per_token_logps_and_entropies = lambda *_, **__: (current, entropies, None)
+    loss = trainer._compute_loss(trainer.model, inputs)
+    loss.backward()
     metrics = {key: value for key, value in trainer._metrics.last.items() if key != "entropy"}
     return updated_case(batch, settings, loss, current.grad, metrics)
+
+
+def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
+    """The correction of one generation batch."""
+    import torch
+
+    with arithmetic(dtype) as wide, torch.no_grad():
+        given, trainer = tensors(BATCHES[batch], wide), _trainer(settings)
+        weights = weights_of(trainer, given).get("vllm_importance_sampling_ratio")
+        return correction_case(trainer, weights, given, batch, settings, dtype)
+
+
+def updated(batch: str, settings: Settings) -> Updated:
+    """The loss of one micro-batch."""
+    import torch
+
+    with arithmetic("float64") as wide:
+        given, trainer = tensors(BATCHES[batch], wide), _trainer(settings)
+        with torch.no_grad():
+            names = weights_of(trainer, given)
+        own = "vllm_importance_sampling_ratio"
+        inputs = {"importance_sampling_ratio": names[own]} if own in names else {}
+        return loss_case(trainer, inputs, given, batch, settings)
 
 
 def answers() -> Answers:

@@ -167,7 +167,7 @@ def test_every_test_of_conditions_is_tested_and_others_are_refused() -> None:
 def test_the_first_rule_that_holds_claims_a_file() -> None:
     rules = [
         ClaimRule(certainty=0, sets=("other",)),
-        ClaimRule(certainty=0.9, sets=("*",), has_none=("block",), doubt="another has them"),
+        ClaimRule(certainty=0.9, sets=("*",), where={"block": {"null": True}}, doubt="others do"),
         ClaimRule(certainty=0.5, has_all=("block", "block.cap")),
     ]
 
@@ -193,7 +193,7 @@ def test_conditions_of_tables_are_on_settings_that_exist(name: str) -> None:
     for when in conditions:
         assert when.keys() <= known, when
     for claim in trainer.words.claims:
-        assert {*claim.sets, *claim.sets_all, *claim.sets_none, *claim.values} - {"*"} <= known
+        assert {*claim.sets, *claim.when} - {"*"} <= known
 
 
 def test_facts_that_tables_name_are_facts_of_some_correction() -> None:

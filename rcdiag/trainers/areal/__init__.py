@@ -18,8 +18,6 @@ from rcdiag.trainers.areal.metrics import metrics
 from rcdiag.trainers.settings_document import MISSING, Document
 from rcdiag.trainers.trainer import Config, Refused, generation
 
-__all__ = ["GENERATIONS"]
-
 _CAP, _MODE = "behave_imp_weight_cap", "behave_imp_weight_mode"
 # The removed modes: level and action of the block that takes their place.
 _MODES = {

@@ -24,9 +24,9 @@ from rcdiag.corrections.quantities import (
     stays,
 )
 from rcdiag.corrections.trainer_means import Batch, Metrics
+from rcdiag.trainers.areal.correction import M2PO
 
 PREFIX = "ppo_actor/update/"
-M2PO = "token_tail_second_moment"
 
 
 @quantity

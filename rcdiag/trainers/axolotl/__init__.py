@@ -14,8 +14,6 @@ from rcdiag.trainers.trainer import Config, generation
 from rcdiag.trainers.trl.correction import with_vllm
 from rcdiag.trainers.trl.metrics import metrics_of_responses
 
-__all__ = ["GENERATIONS"]
-
 
 def complete(settings: Config, document: Document) -> tuple[Config, list[Finding]]:
     """Take null for the default, and settings of vLLM's correction to mean that vLLM samples."""

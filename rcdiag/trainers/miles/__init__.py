@@ -13,8 +13,6 @@ from rcdiag.trainers.slime.correction import HELPER, Functions, facts
 from rcdiag.trainers.slime.metrics import normaliser
 from rcdiag.trainers.trainer import Config, generation
 
-__all__ = ["GENERATIONS"]
-
 ICEPOP = "miles.backends.training_utils.loss_hub.corrections.icepop_function"
 MIS = "examples.infra_features.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"
 FUNCTIONS = Functions(

@@ -11,8 +11,6 @@ from rcdiag.trainers.ms_swift.metrics import metrics
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import generation
 
-__all__ = ["GENERATIONS"]
-
 
 def of_null_and_bnpo(document: Document, choice: LossChoice) -> LossChoice:
     """Turn off the bounds of fipo that are null; bnpo divides by the tokens that are kept."""

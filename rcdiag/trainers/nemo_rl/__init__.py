@@ -13,8 +13,6 @@ from rcdiag.trainers.nemo_rl.metrics import metrics
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import Config, generation
 
-__all__ = ["GENERATIONS"]
-
 
 def by_switches(document: Document, choice: LossChoice) -> LossChoice:
     """Add the policy loss: switches choose it, of which the first that is on counts."""

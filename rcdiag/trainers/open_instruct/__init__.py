@@ -12,8 +12,6 @@ from rcdiag.trainers.open_instruct.metrics import metrics
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import Config, generation
 
-__all__ = ["GENERATIONS"]
-
 
 def turned_off(settings: Config, document: Document) -> tuple[Config, list[Finding]]:
     """Take the flags `--no_NAME` for a switch that is off."""

@@ -14,8 +14,6 @@ from rcdiag.trainers.openrlhf.metrics import metrics_of_gates, metrics_of_types
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import generation
 
-__all__ = ["GENERATIONS"]
-
 
 def clip_range(document: Document, choice: LossChoice) -> LossChoice:
     """Add both ends of the clip: eps_clip_low_high is two numbers, eps_clip is one for both."""

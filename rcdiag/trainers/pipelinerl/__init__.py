@@ -7,8 +7,6 @@ from rcdiag.trainers.pipelinerl.losses import UPDATE
 from rcdiag.trainers.pipelinerl.metrics import metrics
 from rcdiag.trainers.trainer import generation
 
-__all__ = ["GENERATIONS"]
-
 GENERATIONS = (
     generation(
         "pipelinerl",

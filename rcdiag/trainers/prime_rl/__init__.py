@@ -10,8 +10,6 @@ from rcdiag.trainers.prime_rl.losses import UPDATE, UPDATE_OF_AUGUST
 from rcdiag.trainers.prime_rl.metrics import metrics
 from rcdiag.trainers.trainer import generation
 
-__all__ = ["GENERATIONS"]
-
 _SHARED: dict[str, Any] = {"package": __name__, "read": read, "metrics": metrics}
 GENERATIONS = (
     generation(

@@ -11,8 +11,6 @@ from rcdiag.trainers.rlinf.metrics import metrics
 from rcdiag.trainers.settings_document import MISSING, Document
 from rcdiag.trainers.trainer import generation
 
-__all__ = ["GENERATIONS"]
-
 
 def without_dual_clip(document: Document, choice: LossChoice) -> LossChoice:
     """Turn the dual clip off where the file says null, as RLinf's examples do; it is 3 unset."""

@@ -7,8 +7,6 @@ from rcdiag.trainers.rllm import correction, losses, metrics
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import Config, generation
 
-__all__ = ["GENERATIONS"]
-
 _BYPASS: Config = {"bypass_mode": True}
 _TOKEN: Config = {"tis_mode": "token"}
 _SEQUENCE: Config = {"tis_mode": "sequence"}

@@ -20,8 +20,6 @@ from rcdiag.trainers.roll.metrics import metrics
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.trainer import Config, generation
 
-__all__ = ["GENERATIONS"]
-
 
 def ppo(document: Document, choice: LossChoice) -> LossChoice:
     """Add PPO's clip, its dual clip and the level of its ratio.

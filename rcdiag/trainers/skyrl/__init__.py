@@ -14,8 +14,6 @@ from rcdiag.trainers.skyrl.losses import UPDATE
 from rcdiag.trainers.skyrl.metrics import metrics
 from rcdiag.trainers.trainer import Config, generation
 
-__all__ = ["GENERATIONS"]
-
 
 def clip_range(document: Document, choice: LossChoice) -> LossChoice:
     """Add the bounds of the chosen loss, each of which has a block of its own."""

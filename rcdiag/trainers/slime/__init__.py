@@ -12,8 +12,6 @@ from rcdiag.trainers.slime.losses import UPDATE
 from rcdiag.trainers.slime.metrics import metrics, normaliser
 from rcdiag.trainers.trainer import Config, generation
 
-__all__ = ["GENERATIONS"]
-
 FUNCTIONS = Functions(
     by_path={
         "loss.vanilla_tis_function": "tis",

@@ -11,8 +11,6 @@ from rcdiag.trainers.tinker_cookbook.losses import UPDATE
 from rcdiag.trainers.tinker_cookbook.metrics import metrics
 from rcdiag.trainers.trainer import generation
 
-__all__ = ["GENERATIONS"]
-
 
 def with_clip(document: Document, choice: LossChoice) -> LossChoice:
     """Add both ends of the clip, which Tinker has as ratios, with another default for each loss."""

@@ -9,8 +9,6 @@ from rcdiag.trainers.trl.correction import ignored, read, with_vllm
 from rcdiag.trainers.trl.losses import UPDATE
 from rcdiag.trainers.trl.metrics import metrics
 
-__all__ = ["GENERATIONS"]
-
 
 def complete(settings: Config, document: Document) -> tuple[Config, list[Finding]]:
     """Take settings of vLLM's correction to mean that vLLM samples; note a file of Axolotl's."""

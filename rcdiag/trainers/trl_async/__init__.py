@@ -19,8 +19,6 @@ from rcdiag.trainers.settings_table import Settings
 from rcdiag.trainers.trainer import generation
 from rcdiag.trainers.trl import losses as trl
 
-__all__ = ["GENERATIONS"]
-
 _SOURCE = "trl 1.16.0, trl/experimental/async_grpo/async_grpo_trainer.py, compute_loss"
 
 

@@ -7,8 +7,6 @@ from rcdiag.trainers.tunix.correction import read
 from rcdiag.trainers.tunix.losses import UPDATE
 from rcdiag.trainers.tunix.metrics import metrics
 
-__all__ = ["GENERATIONS"]
-
 GENERATIONS = (
     generation(
         "tunix",

@@ -34,8 +34,6 @@ from rcdiag.trainers.verl.metrics import (
 )
 from rcdiag.trainers.verl.typical import outside_of_guide
 
-__all__ = ["GENERATIONS"]
-
 # A run whose YAML says nothing computes no weights; `sequence` is the default of the dataclass
 # alone. verl/trainer/config/algorithm/rollout_correction.yaml
 UNSET: Config = {"rollout_is": None}

@@ -7,8 +7,6 @@ from rcdiag.trainers.xtuner.correction import facts, read
 from rcdiag.trainers.xtuner.losses import UPDATE
 from rcdiag.trainers.xtuner.metrics import metrics
 
-__all__ = ["GENERATIONS"]
-
 _BOUNDS = {"rollout_is_threshold": [5.0, 0.5]}
 GENERATIONS = (
     generation(
