@@ -289,7 +289,7 @@ def _write(
     if of_one_run is not None:
         twins = {new: old for one in added for old, new in one.log_probs.items() if new != old}
         equal = [*twins]
-        of_first = [name for name in twins.values() if name in first.columns]
+        of_first = sorted({*twins.values()} & {*first.columns})
         for table in joined(["response_ids", *of_first]) if twins else ():
             equal = [name for name in equal if _are_equal(table[name], table[twins[name]])]
         policies = {
