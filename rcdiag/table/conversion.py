@@ -217,6 +217,25 @@ class _Pass(Struct):
         for name, nulls in self.nulls.items():
             if 0 < nulls < self.rows_with[name]:
                 self.notes.change(f"{name}: is null in rows whose records have none", nulls)
+        dropped = self._placeholders()
+        for (one, other), pair in self.equals.items():
+            names = f"{one}_log_probs", f"{other}_log_probs"
+            if pair.equal and pair.tokens and not dropped.keys() & set(names):
+                self.notes.change(
+                    f"{names[1]} equals {names[0]} bit for bit on every token: the mismatch is not "
+                    "observable"
+                )
+        for name in sorted(mixed):
+            reason = "files hold types that nothing unites"
+            if columns.column_spec(name) is not None:
+                raise RcdiagError(f"{source}: column `{name}`: {reason}", hint="see --column")
+            dropped[name] = reason
+        for name, reason in dropped.items():
+            self.notes.change(f"{name}: dropped, {reason}")
+        return dropped
+
+    def _placeholders(self) -> dict[str, str]:
+        """Return columns of log-probs that were never measured, each with why; note lost values."""
         dropped: dict[str, str] = {}
         for name, watch in self.watches.items():
             if watch.placeholder:
@@ -234,20 +253,6 @@ class _Pass(Struct):
                     "placeholder; other files of the dump have log-probs there",
                     hint="leave this file out, or convert it apart",
                 )
-        for (one, other), pair in self.equals.items():
-            names = f"{one}_log_probs", f"{other}_log_probs"
-            if pair.equal and pair.tokens and not dropped.keys() & set(names):
-                self.notes.change(
-                    f"{names[1]} equals {names[0]} bit for bit on every token: the mismatch is not "
-                    "observable"
-                )
-        for name in sorted(mixed):
-            reason = "files hold types that nothing unites"
-            if columns.column_spec(name) is not None:
-                raise RcdiagError(f"{source}: column `{name}`: {reason}", hint="see --column")
-            dropped[name] = reason
-        for name, reason in dropped.items():
-            self.notes.change(f"{name}: dropped, {reason}")
         return dropped
 
 

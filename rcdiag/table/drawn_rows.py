@@ -42,19 +42,13 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
         present = np.unique(group)
         numbers = among[np.isin(group, present[_drawn(len(present), rows, len(among), seed)])]
     scratch = Scratch()
-    files: list[TableFile] = []
-    for file in table.files:
-        inside = numbers[(numbers >= file.first_row) & (numbers < file.first_row + file.num_rows)]
-        if len(inside):
-            target = scratch.path / f"{len(files):06d}.parquet"
-            with TableWriter(target, table.schema, columns.metadata_of(table.schema)) as writer:
-                for batch in table.batches(rows=inside):
-                    writer.write(batch.table)
-            first_row = sum(earlier.num_rows for earlier in files)
-            origin = RowsOfTable(file.sources, table.for_workers(), inside)
-            files.append(TableFile(file.path, len(inside), first_row, target, file.url, origin))
+    target = scratch.path / "drawn.parquet"
+    with TableWriter(target, table.schema, columns.metadata_of(table.schema)) as writer:
+        for batch in table.batches(rows=numbers):
+            writer.write(batch.table)
+    first, origin = table.files[0], RowsOfTable(table.sources, table.for_workers(), numbers)
     return Table(
-        tuple(files),
+        (TableFile(first.path, len(numbers), 0, target, first.url, origin),),
         table.schema,
         {},
         scratch,

@@ -24,7 +24,8 @@ from rcdiag.table.arrow import as_numpy, lengths_of, values_of
 from rcdiag.table.hashing import hashed_rows, mixed
 from rcdiag.table.opening import open_table
 from rcdiag.table.schema import LOG_PROBS, column_setting
-from rcdiag.table.survey import UniqueSampleIds, number_groups
+from rcdiag.table.stream import hashed
+from rcdiag.table.survey import check_unique, number_groups
 from rcdiag.table.table import RowsOfTable, Table
 from rcdiag.table.writer import TableWriter
 
@@ -123,11 +124,13 @@ def _hashed_ids(dumps: Sequence[Table]) -> list[Hashes]:
                 f"{dump.name}: column `sample_id` is {kind}, but {kinds[0]} in {dumps[0].name}",
                 hint="cast one of them, so that equal samples have equal ids",
             )
-        ids = UniqueSampleIds()
-        for batch in dump.batches(["sample_id"]):
-            ids.add(replace(batch, table=batch.table.cast(pa.schema([("sample_id", own)]))))
-        ids.check(dump)
-        hashes.append(np.concatenate(ids.hashes))
+        without_dictionary = pa.schema([("sample_id", own)])
+        ids = [
+            hashed(replace(batch, table=batch.table.cast(without_dictionary)), "sample_id")
+            for batch in dump.batches(["sample_id"])
+        ]
+        check_unique(dump, ids)
+        hashes.append(np.concatenate(ids))
     return hashes
 
 
@@ -286,7 +289,7 @@ def _write(
     if of_one_run is not None:
         twins = {new: old for one in added for old, new in one.log_probs.items() if new != old}
         equal = [*twins]
-        of_first = [name for name in twins.values() if name in first.columns]
+        of_first = sorted({*twins.values()} & {*first.columns})
         for table in joined(["response_ids", *of_first]) if twins else ():
             equal = [name for name in equal if _are_equal(table[name], table[twins[name]])]
         policies = {

@@ -78,27 +78,40 @@ def open_parts(
     reader = parts[0].reader
     files = [file for part in parts for file in part.files]
     values = given_values.read_given(given)
-    # Copies of remote files stay as long as the table.
-    kept = [part.scratch for part in parts if part.scratch is not None]
     if reader.any_names:
         with named_by_url(files):
             copies = Copies(reader, files, beside, on_progress)
             table = _table(parts[0].source, copies, renames or {}, needed)
-        scratch = Scratch.together(kept if table.scratch is None else [table.scratch, *kept])
-        table = _without_absent(replace(table, scratch=scratch))
-        return _with_given(table, values)
+    else:
+        table = _converted(parts, renames or {}, values, tokenizer, on_progress, beside)
+    # Copies of remote files stay as long as the table.
+    scratch = Scratch.together([table.scratch, *(part.scratch for part in parts)])
+    table = _without_absent(replace(table, scratch=scratch))
+    return _with_given(table, values) if reader.any_names else table
+
+
+def _converted(
+    parts: Sequence[SourceFiles],
+    renames: Mapping[str, str],
+    given: Mapping[str, Any],
+    tokenizer: str | None,
+    on_progress: OnProgress | None,
+    beside: Path | None,
+) -> Table:
+    """Convert the files of sources of one format to a parquet file, and open that."""
     from rcdiag.table.conversion import convert_files  # a table in parquet is not converted
 
-    missing.check_names(renames or {})
+    missing.check_names(renames)
+    files = [file for part in parts for file in part.files]
     scratch = Scratch(beside)
     target = scratch.path / "converted.parquet"
     try:
         made = convert_files(
-            reader,
+            parts[0].reader,
             files,
             target,
-            given=values,
-            renames={name: own for name, own in (renames or {}).items() if own},
+            given=given,
+            renames={name: own for name, own in renames.items() if own},
             tokenizer=tokenizer,
             on_progress=on_progress,
             left=[name for part in parts for name in part.left],
@@ -109,8 +122,7 @@ def open_parts(
     schema = columns.versions_are_numbers(open_parquet(target).schema_arrow)
     first = files[0]
     file = TableFile(first.path, made.origin.num_rows, 0, target, first.url, made.origin)
-    table = Table((file,), schema, {}, Scratch.together([scratch, *kept]), conversion=made)
-    return _without_absent(table)
+    return Table((file,), schema, {}, scratch, conversion=made)
 
 
 def open_rows(

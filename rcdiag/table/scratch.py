@@ -41,12 +41,13 @@ class Scratch:
         self._finalizer = weakref.finalize(self, _remove, self.path, lock)
 
     @staticmethod
-    def together(folders: Sequence[Scratch]) -> Scratch | None:
+    def together(folders: Sequence[Scratch | None]) -> Scratch | None:
         """Return the first of some folders, which keeps the others as long as it is there."""
-        if not folders:
+        there = [folder for folder in folders if folder is not None]
+        if not there:
             return None
-        folders[0].others = tuple(folders[1:])
-        return folders[0]
+        there[0].others = tuple(there[1:])
+        return there[0]
 
     def remove(self) -> None:
         """Remove the folder at once."""

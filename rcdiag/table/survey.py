@@ -103,25 +103,14 @@ def read_rows(dump: Table, numbers: Collection[int]) -> dict[int, dict[str, Any]
     return by_number
 
 
-class UniqueSampleIds:
-    """Refuses a table that holds a sample twice, which would narrow every interval.
+def check_unique(dump: Table, ids: Sequence[NDArray[np.uint64]]) -> None:
+    """Refuse a table that holds a sample twice, which would narrow every interval.
 
-    It collects 8 bytes for each row while the table streams by.
+    `ids` are hashes of the sample ids of all its rows, [rows] of each batch; none where it has no
+    ids.
     """
-
-    def __init__(self) -> None:
-        self.hashes: list[NDArray[np.uint64]] = []  # of the ids, by batch
-
-    def add(self, batch: RowBatch) -> None:
-        """Take in the ids of some rows."""
-        if "sample_id" in batch.table.column_names:
-            self.hashes.append(hashed(batch, "sample_id"))
-
-    def check(self, dump: Table) -> None:
-        """Raise an error that names two rows with one id; `dump` is the table that went by."""
-        if not self.hashes:
-            return
-        hashes = np.concatenate(self.hashes)
+    if ids:
+        hashes = np.concatenate(ids)
         order = np.argsort(hashes, kind="stable")
         same = np.flatnonzero(np.diff(hashes[order]) == 0)
         if len(same):
@@ -240,10 +229,11 @@ def survey(dump: Table, limits: Sequence[ModelLimits], reads: Collection[str] = 
     names = [*columns_needed(dump.schema.names, (), prompts=True), *reads]
     if "sample_id" in dump.schema.names:
         names.append("sample_id")
-    unique = UniqueSampleIds()
+    ids: list[NDArray[np.uint64]] = []
     prompts, responses, sampled, unknown, ids_in_lists = [], [], 0, 0, 0
     for batch in dump.batches(names):
-        unique.add(batch)
+        if "sample_id" in names:
+            ids.append(hashed(batch, "sample_id"))
         rows = decode(batch)
         _check_rows(batch, rows)
         for limit in limits:
@@ -260,7 +250,7 @@ def survey(dump: Table, limits: Sequence[ModelLimits], reads: Collection[str] = 
         responses.append(rows.response_ids.lengths)
         sampled += int(rows.mask.sum())
         unknown += len(rows) if rows.temperature is None else int(np.isnan(rows.temperature).sum())
-    unique.check(dump)
+    check_unique(dump, ids)
     if sampled == 0:
         raise RcdiagError(
             f"{dump.name}: no unmasked response token in the whole table",

@@ -11,6 +11,7 @@ import pytest
 from rcdiag.table.join import join_tables
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
+from tests.builders import write_table
 from tests.table.joining import IDS, LOG_PROBS, TOKENS, joined, log_probs, rows, table
 from tests.usecases.compare.tables import about, write_policies
 
@@ -174,3 +175,22 @@ def test_empty_responses_are_joined_as_they_are(tmp_path):
     dump, report = joined(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet")
     assert (report.common_samples, report.tokens_differ) == (2, 0)
     assert json.dumps(log_probs(dump, "b")) == "[[], [-1.0]]"
+
+
+def test_a_table_without_log_probs_says_only_which_samples_it_has(tmp_path):
+    one = table(tmp_path / "a.parquet")
+    columns = {"response_ids": [[3], [1, 2]], "sample_id": ["s1", "s0"]}
+    other = write_table(tmp_path / "b.parquet", **columns)
+    dump, report = joined(tmp_path, one, other)
+    assert [row["sample_id"] for row in rows(dump)] == ["s0", "s1"]
+    assert (dump.policies, report.common_samples) == (["rollout"], 2)
+
+
+def test_log_probs_that_several_dumps_of_a_run_hold_alike_are_kept_once(tmp_path):
+    paths = [table(tmp_path / f"{name}.parquet") for name in "abc"]
+    lower = [[value - 1.0 for value in row] for row in LOG_PROBS]
+    write_policies(paths[2], {"rollout": lower}, response_ids=TOKENS, sample_id=IDS)
+    dumps = [open_table(path) for path in paths]
+    dump, _ = join_tables(dumps, list("abc"), tmp_path / "joined.parquet", of_one_run=True)
+    assert dump.policies == ["rollout", "rollout_c"]
+    assert log_probs(dump, "rollout_c") == lower

@@ -6,16 +6,14 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.opening import open_table
-from rcdiag.table.stream import read_trajectories
-from rcdiag.table.survey import UniqueSampleIds
+from rcdiag.table.stream import hashed, read_trajectories
+from rcdiag.table.survey import check_unique
 from tests.builders import write_table
 
 
 def read(source) -> None:
-    table, unique = open_table(source), UniqueSampleIds()
-    for batch in table.batches(["sample_id"]):
-        unique.add(batch)
-    unique.check(table)
+    table = open_table(source)
+    check_unique(table, [hashed(batch, "sample_id") for batch in table.batches(["sample_id"])])
 
 
 def test_statistics_read_them_all(tmp_path):

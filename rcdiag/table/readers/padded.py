@@ -130,9 +130,20 @@ def token_column(
 
 
 def after_prompts(
-    tensor: Jagged, rows: RowIndex, prompt: Cut, response: Cut, name: str, where: Where
+    tensor: StoredTensor | Jagged,
+    rows: RowIndex,
+    prompt: Cut | None,
+    response: Cut,
+    name: str,
+    where: Where,
 ) -> NDArray[Any]:
-    """Return the values of responses in a jagged column that has values for prompts too."""
+    """Return the values of responses in a column that has values for prompts too.
+
+    In a matrix they stand at `response`; jagged rows begin with as many values as prompts have.
+    """
+    if isinstance(tensor, StoredTensor):
+        return cut_rows(tensor, rows, response, name, where)
+    assert prompt is not None
     tokens = prompt.lengths + response.lengths
     check_lengths(name, tensor.lengths[rows], tokens, in_file(where), unexplained=BELONG_TOGETHER)
     starts = tensor.starts[rows] + prompt.lengths

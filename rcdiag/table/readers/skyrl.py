@@ -198,10 +198,7 @@ def _token_columns(
         )
     experts = tensors.get("rollout_expert_indices")
     if experts is not None:
-        if isinstance(experts, Jagged):
-            values = padded.after_prompts(experts, rows, prompt, response, "experts", where)
-        else:
-            values = cut_rows(experts, rows, response, "experts", where)
+        values = padded.after_prompts(experts, rows, prompt, response, "experts", where)
         unknown = tensors.get("router_padding_mask")  # 1 where the router's choice is made up
         if unknown is not None:
             made_up = cut_rows(unknown, rows, response, "router_padding_mask", where) != 0

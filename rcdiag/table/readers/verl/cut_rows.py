@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import experts as experts_of_tokens
-from rcdiag.table.arrow import from_numpy, from_python, ragged
+from rcdiag.table.arrow import from_numpy, from_python
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
-from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where, cut_rows
+from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where
 from rcdiag.table.readers.reader import Notes, Rows
 from rcdiag.table.readers.safe import Jagged, StoredTensor, laid_out
 from rcdiag.table.readers.verl.contents import (
@@ -41,7 +41,6 @@ FLOATS = {
     "values": ("values",),
     "rollout_is_weights": ("rollout_is_weights",),
 }
-MakeColumn = Callable[[NDArray[Any], NDArray[np.int64]], "pa.ListArray"]
 MASKS = ("response_mask", "loss_mask")
 # The score by token; its sum over a row is the reward, before penalties that training adds.
 SCORES = ("token_level_scores", "rm_scores")
@@ -87,11 +86,10 @@ def _token_columns(batch: VerlBatch, rows: RowIndex, where: Where) -> dict[str, 
     responses = tensors["responses"]
     made: dict[str, Any] = {}
 
-    def add(name: str, source: str, span: Cut, make: MakeColumn = ragged) -> None:
+    def add(name: str, source: str, span: Cut) -> None:
         if span is response:
             _check_width(tensors[source], responses, source, where)
-        values = cut_rows(tensors[source], rows, span, source, where)
-        made[name] = make(values, span.lengths)
+        made[name] = padded.token_column(tensors[source], rows, span, source, where)
 
     if prompt is not None:
         source = "prompts" if "prompts" in tensors else "input_ids"
@@ -119,11 +117,9 @@ def _token_columns(batch: VerlBatch, rows: RowIndex, where: Where) -> dict[str, 
         if source not in known and _is_by_token(source) and not _is_scalar(tensors[source]):
             add(source, source, response)
     experts = tensors.get("routed_experts")
-    if isinstance(experts, StoredTensor):
+    if isinstance(experts, StoredTensor) or (experts is not None and prompt is not None):
         span = response + columns
-        add("rollout_routed_experts", "routed_experts", span, experts_of_tokens)
-    elif isinstance(experts, Jagged) and prompt is not None:
-        values = padded.after_prompts(experts, rows, prompt, response, "routed_experts", where)
+        values = padded.after_prompts(experts, rows, prompt, span, "routed_experts", where)
         made["rollout_routed_experts"] = experts_of_tokens(values, response.lengths)
     return made
 
