@@ -34,21 +34,29 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
     """Draw eight numbers and three lines on the presets; with `verbose` all numbers and presets."""
     if not result.target:
         return  # the headline has said that there is one policy
-    if not verbose:
-        if any(value.value is not None for value in result.mismatch.values()):
-            out.print(_main_table(out, result.mismatch))
-            if milder := milder_findings(result):
-                out.print(f"[dim]{milder}[/]")
-            out.print()
-        lines = preset_lines(result, _default_preset(result))
-        if result.pair_reason:
-            lines.append(("pair", result.pair_reason))
-        draw_lines(out, lines)
-        draw_against_weights(out, result.diagnosis)
-        if result.logged is not None:
-            out.print()
-            draw_logged(out, result.logged, verbose)
-        return
+    if verbose:
+        _draw_all(out, result)
+    else:
+        _draw_main(out, result)
+    draw_against_weights(out, result.diagnosis)
+    if result.logged is not None:
+        out.print()
+        draw_logged(out, result.logged, verbose)
+
+
+def _draw_main(out: Console, result: ScoreResult) -> None:
+    if any(value.value is not None for value in result.mismatch.values()):
+        out.print(_metric_table(out, result.mismatch, verbose=False))
+        if milder := milder_findings(result):
+            out.print(f"[dim]{milder}[/]")
+        out.print()
+    lines = preset_lines(result, _default_preset(result))
+    if result.pair_reason:
+        lines.append(("pair", result.pair_reason))
+    draw_lines(out, lines)
+
+
+def _draw_all(out: Console, result: ScoreResult) -> None:
     steps = f", {plural(len(result.steps), 'step')}" if result.steps else ""
     out.print(
         f"{counted_rows(result.num_sequences, result.rows_left_out)}, "
@@ -56,40 +64,18 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
         f"behavior: [bold]{result.behavior}[/]   target: [bold]{result.target}[/]   "
         f"[dim]95% intervals over {clusters(result)}[/]\n"
     )
-    out.print(_metric_table(out, result.mismatch))
+    out.print(_metric_table(out, result.mismatch, verbose=True))
     out.print(_histogram_line(result.figures["log_ratio_histogram"], out.width))
-    if result.corrections:
-        out.print()
-        out.print(_correction_table(out, result))
-        raw = raw_ess(result)
-        if unchanged := _without_correction(result):
-            out.print(f"[dim]no correction: {', '.join(unchanged)}[/]")
-        out.print(f"[dim]ESS of the weights as applied{f'; {raw}' if raw else ''}[/]")
-        if check := verl_check_line(result):
-            out.print(f"[dim]{check}[/]")
-        draw_against_weights(out, result.diagnosis)
-    if result.logged is not None:
-        out.print()
-        draw_logged(out, result.logged, verbose)
-
-
-def _main_table(out: Console, values: dict[str, MetricValue]) -> Table:
-    """Draw the numbers that decide; a wide terminal says next to them what they are."""
-    columns = [
-        ScreenColumn(heading=heading_of(ScoreResult, "mismatch"), align="left"),
-        ScreenColumn(heading=heading_of(MetricValue, "value")),
-        ScreenColumn(heading=heading_of(MetricValue, "low"), dispensable=1),
-        ScreenColumn(heading="ideal", dispensable=2),
-        ScreenColumn(heading=heading_of(MetricValue, "level"), align="left"),
-        ScreenColumn(heading="what it is", align="left", dispensable=3, extra=True, style="dim"),
-    ]
-    rows = [
-        [*_cells(name, values[name]), escape(_in_short(metric.about))]
-        for family in FAMILIES.values()
-        for name, metric in family.metrics.items()
-        if name in values and metric.headline
-    ]
-    return fitted(out, columns, rows, gap=2)
+    if not result.corrections:
+        return
+    out.print()
+    out.print(_correction_table(out, result))
+    raw = raw_ess(result)
+    if unchanged := _without_correction(result):
+        out.print(f"[dim]no correction: {', '.join(unchanged)}[/]")
+    out.print(f"[dim]ESS of the weights as applied{f'; {raw}' if raw else ''}[/]")
+    if check := verl_check_line(result):
+        out.print(f"[dim]{check}[/]")
 
 
 def _default_preset(result: ScoreResult) -> str | None:
@@ -110,24 +96,38 @@ def _in_short(about: str) -> str:
     return about.split(". ")[0].split(": ")[0].split(",")[0]
 
 
-def _metric_table(out: Console, values: dict[str, MetricValue]) -> Table:
-    """Draw all numbers by family, with their meaning."""
+def _metric_table(out: Console, values: dict[str, MetricValue], *, verbose: bool) -> Table:
+    """Draw the numbers that decide; with `verbose` all numbers, by family, with their limits.
+
+    Where there is room it says next to them what they are.
+    """
     columns = [
         ScreenColumn(heading=heading_of(ScoreResult, "mismatch"), align="left"),
         ScreenColumn(heading=heading_of(MetricValue, "value")),
         ScreenColumn(heading=heading_of(MetricValue, "low"), dispensable=1),
-        ScreenColumn(heading="ideal", dispensable=4),
+        ScreenColumn(heading="ideal", dispensable=4 if verbose else 2),
         ScreenColumn(heading=heading_of(MetricValue, "level"), align="left"),
-        ScreenColumn(heading="limits", align="left", dispensable=2),
-        ScreenColumn(heading="what it is", align="left", dispensable=3, words=True, style="dim"),
+        *([ScreenColumn(heading="limits", align="left", dispensable=2)] if verbose else []),
+        ScreenColumn(
+            heading="what it is",
+            align="left",
+            dispensable=3,
+            words=verbose,
+            extra=not verbose,
+            style="dim",
+        ),
     ]
+    metrics = {name: one for family in FAMILIES.values() for name, one in family.metrics.items()}
     rows = [
-        [*_cells(name, values[name]), limits(name, values[name]), escape(metric.about)]
-        for family in FAMILIES.values()
-        for name, metric in family.metrics.items()
-        if name in values
+        [
+            *_cells(name, values[name]),
+            *([limits(name, values[name])] if verbose else []),
+            escape(metric.about if verbose else _in_short(metric.about)),
+        ]
+        for name, metric in metrics.items()
+        if name in values and (verbose or metric.headline)
     ]
-    return fitted(out, columns, rows)
+    return fitted(out, columns, rows, gap=1 if verbose else 2)
 
 
 def _cells(name: str, value: MetricValue) -> list[str]:

@@ -112,7 +112,7 @@ def _gauge(
         return None
     guide = METRICS[name].guide if guide is None else guide
     scale = None if guide is None else _scale(guide)
-    bounds = "" if guide is None else limits(guide, written or number, least)
+    bounds = "" if guide is None else guide.limits(written or number, least)
     shown, interval = measured(value)
     if written is not None:
         shown, interval = written(value.value), _interval(value, written)
@@ -177,15 +177,3 @@ def _around(guide: Guide, middle: float) -> Scale:
 def _interval(value: MetricValue, written: Callable[[float], str]) -> str:
     low, high = (None if end is None else written(end) for end in (value.low, value.high))
     return between(low, high)
-
-
-def limits(guide: Guide, written: Callable[[float], str], least: float = -math.inf) -> str:
-    """Write from where on a number is a warning and an error; bounds below `least` are left out."""
-    bounds = {"warning": guide.warning, "error": guide.error}
-    if guide.around is not None:
-        parts = [f"{level} {written(bound)}" for level, bound in bounds.items()]
-        return f"{', '.join(parts)} from {number(guide.around)}"
-    side = "at or below" if guide.error < guide.warning else "from"
-    return ", ".join(
-        f"{level} {side} {written(bound)}" for level, bound in bounds.items() if bound >= least
-    )

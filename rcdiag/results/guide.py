@@ -6,6 +6,7 @@ Guides are data: nothing is judged here.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from msgspec import Struct
 
@@ -27,15 +28,21 @@ class Guide(Struct, frozen=True, kw_only=True):
 
     @property
     def bounds(self) -> str:
-        """Write the bounds: `warning at or above 0.001, error at or above 0.01 (source)`.
+        """Write the bounds and whose they are: `warning from 0.001, error from 0.01 (source)`."""
+        return f"{self.limits()} ({self.source})"
 
-        Infinite bounds are left out.
+    def limits(
+        self, written: Callable[[float], str] = "{:g}".format, least: float = -math.inf
+    ) -> str:
+        """Write from where on a number is a warning and an error.
+
+        `written` writes a bound. Those that are infinite or below `least`, the smallest value that
+        the number can have, are left out.
         """
-        side = "below" if self.error < self.warning else "above"
-        place = "at or {} {:g}" if self.around is None else "{1:g} or more away from {2:g}"
-        bounds = [
-            f"{level} {place.format(side, bound, self.around)}"
-            for level, bound in (("warning", self.warning), ("error", self.error))
-            if math.isfinite(bound)
-        ]
-        return f"{', '.join(bounds)} ({self.source})"
+        bounds = [("warning", self.warning), ("error", self.error)]
+        known = [(name, at) for name, at in bounds if math.isfinite(at) and at >= least]
+        if self.around is not None:
+            distances = ", ".join(f"{name} {written(at)}" for name, at in known)
+            return f"{distances} or more away from {self.around:g}"
+        side = "at or below" if self.error < self.warning else "from"
+        return ", ".join(f"{name} {side} {written(at)}" for name, at in known)

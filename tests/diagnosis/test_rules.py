@@ -35,8 +35,8 @@ def test_a_rule_looks_at_its_number_and_turns_at_its_bounds(name):
         assert rule.level(given) == at, "a bound belongs to the worse side"
         harmless = nextafter(bound, -inf if upward else inf)
         assert rule.level(evidence(Given(name, harmless))) == before
-        side = "above" if upward else "below"
-        assert f"{at} at or {side} {bound:g}" in (explain(f"health.{name}").healthy or "")
+        side = "from" if upward else "at or below"
+        assert f"{at} {side} {bound:g}" in (explain(f"health.{name}").healthy or "")
 
 
 def test_a_concentrated_batch_is_no_fault_of_the_update():

@@ -95,7 +95,7 @@ def test_it_is_explained_and_described(added, table):
     assert entry.kind == "metric"
     assert entry.formula == RARE_SHIFT.formula
     assert RARE_SHIFT.says in entry.what
-    assert entry.healthy == "ideal 0; warning at or above 1e-05, error at or above 0.0001 (a test)"
+    assert entry.healthy == "ideal 0; warning from 1e-05, error from 0.0001 (a test)"
     assert entry.generations == {"SomeTrainer": "rare/shift"}
     assert "rare_shift" in names()["metric"]
     assert RARE_SHIFT.formula in metric_descriptions()["rare_shift"]

@@ -33,7 +33,7 @@ def chart(result: ScoreResult) -> Chart:
         ]
         ends = [edges[filled[0]], edges[filled[-1] + 1]] if len(filled) else [0.0]
         largest = max(*np.abs(ends), 1e-3)
-        bounds = [bound for bound in _log_bounds(result, level) if abs(bound) < FAR * largest]
+        bounds = [bound for bound in log_bounds(result, level) if abs(bound) < FAR * largest]
         largest = 1.3 * float(max([largest, *map(abs, bounds)]))
         panels.append(
             Panel(
@@ -49,7 +49,7 @@ def chart(result: ScoreResult) -> Chart:
     return Chart(columns=("panel", "from", "to", "count"), rows=rows, panels=panels)
 
 
-def _log_bounds(result: ScoreResult, level: str) -> list[float]:
+def log_bounds(result: ScoreResult, level: str) -> list[float]:
     """Return where presets truncate, zero or reject at a level, as log-ratios."""
     bounds = {
         round(float(bound), 9)

@@ -9,6 +9,7 @@ import numpy as np
 from rcdiag.formats import number, percentage
 from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
 from rcdiag.pages.definitions import FigureSpec
+from rcdiag.pages.score.bounds import log_bounds
 from rcdiag.results import Histogram, ScoreResult
 from rcdiag.statistics.examples import SIZES, labels_of_sizes
 
@@ -42,12 +43,8 @@ def any_beyond(result: ScoreResult) -> bool:
 
 def bounds(result: ScoreResult) -> list[ReferenceLine]:
     """Return where presets truncate, zero or reject tokens, with the ratio as the name."""
-    logs = {
-        round(abs(float(bound)), 6)
-        for correction in result.corrections.values()
-        for bound in correction.log_bounds.get("token", ())
-        if np.isfinite(bound) and abs(bound) >= SMALLEST
-    }
+    sizes = (abs(bound) for bound in log_bounds(result, "token"))
+    logs = {round(size, 6) for size in sizes if size >= SMALLEST}
     return [
         ReferenceLine(at=at, label=f"{number(float(np.exp(at)))}×")
         for at in sorted(logs)[:MOST_RULES]

@@ -33,7 +33,7 @@ from rcdiag.pages.blocks import (
     words,
 )
 from rcdiag.pages.diagnose.words import posterior_rows
-from rcdiag.pages.gauges import gauges, limits
+from rcdiag.pages.gauges import gauges
 from rcdiag.pages.headline import Headline, answer, counted, headline
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.page_figures import figures_of
@@ -413,5 +413,5 @@ def _limits(guide: Guide | None, value: MetricValue) -> Cell:
     """
     if guide is None or value.level is None:
         return text("")
-    written = "" if value.expected is not None else limits(guide, number)
+    written = "" if value.expected is not None else guide.limits(number)
     return text(written, note=guide.source)

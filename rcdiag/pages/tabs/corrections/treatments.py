@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.sweep.words import as_good, error
-from rcdiag.results import CorrectionResult, ScoreResult, SweepResult, SweepRow
+from rcdiag.results import CorrectionResult, SweepResult, SweepRow
 from rcdiag.results.sweep import Candidate
 
 NONE = "none"  # the candidate without any correction
@@ -51,24 +51,21 @@ def _digits(value: float | None) -> float | None:
 
 def treatments_of(results: DumpResults) -> list[Treatment]:
     """Return what every preset and candidate does, equal ones once, in the order of the table."""
-    swept = _rows_by_key(results.sweep)
-    single = [
-        *_of_presets(results.score, swept),
-        *_of_candidates(results.sweep),
-    ]
     merged: dict[tuple[Any, ...], Treatment] = {}
-    for treatment in single:
+    for treatment in (*_of_presets(results), *_of_candidates(results.sweep)):
         known = merged.get(treatment.key)
         merged[treatment.key] = treatment if known is None else _joined(known, treatment)
-    return sorted(merged.values(), key=lambda treatment: _order(treatment, results.weights_help))
 
+    def order(treatment: Treatment) -> tuple[bool, float]:
+        """Put the least expected error first, then what is refused, then what was not estimated."""
+        if not results.weights_help or treatment.error is None:
+            return (True, float("inf"))
+        return (
+            treatment.candidate is not None and bool(treatment.candidate.refused),
+            treatment.error,
+        )
 
-def _order(treatment: Treatment, ranked: bool) -> tuple[bool, float]:
-    """Put the least expected error first, then what is refused, then what was not estimated."""
-    refused = treatment.candidate is not None and bool(treatment.candidate.refused)
-    if not ranked or treatment.error is None:
-        return (True, float("inf"))
-    return (refused, treatment.error)
+    return sorted(merged.values(), key=order)
 
 
 def _joined(one: Treatment, other: Treatment) -> Treatment:
@@ -85,13 +82,20 @@ def _joined(one: Treatment, other: Treatment) -> Treatment:
     return replace(one, names=names, level=level, untouched=untouched, **filled)
 
 
-def _of_presets(
-    result: ScoreResult | None, swept: Mapping[tuple[Any, ...], SweepRow]
-) -> list[Treatment]:
-    corrections = {} if result is None else result.corrections
-    tokens = 0 if result is None else result.num_tokens
-    made = [_of_preset(name, correction, tokens) for name, correction in corrections.items()]
-    return [_with_sweep(treatment, swept.get(treatment.key)) for treatment in made]
+def _of_presets(results: DumpResults) -> list[Treatment]:
+    """Return what every preset does; a swept setting that does the same gives bias and variance."""
+    if results.score is None:
+        return []
+    families = {} if results.sweep is None else results.sweep.families
+    rows = (_of_row("", row) for family in families.values() for row in family.rows)
+    swept = {row.key: row for row in rows}
+    made = []
+    for name, correction in results.score.corrections.items():
+        treatment = _of_preset(name, correction, results.score.num_tokens)
+        if (row := swept.get(treatment.key)) is not None:
+            treatment = replace(treatment, bias=row.bias, variance=row.variance)
+        made.append(treatment)
+    return made
 
 
 def _of_preset(name: str, correction: CorrectionResult, tokens: int) -> Treatment:
@@ -108,19 +112,6 @@ def _of_preset(name: str, correction: CorrectionResult, tokens: int) -> Treatmen
         level=correction.level or "",
         untouched=correction.weight_sum is None and correction.kept_tokens == tokens,
     )
-
-
-def _with_sweep(treatment: Treatment, row: SweepRow | None) -> Treatment:
-    """Add bias and variance where a swept setting does the same to the table."""
-    if row is None:
-        return treatment
-    return replace(treatment, bias=row.weight_distance, variance=row.weight_variance)
-
-
-def _rows_by_key(sweep: SweepResult | None) -> dict[tuple[Any, ...], SweepRow]:
-    families = {} if sweep is None else sweep.families
-    rows = [row for family in families.values() for row in family.rows]
-    return {_of_row("", row).key: row for row in rows}
 
 
 def _of_row(name: str, row: SweepRow) -> Treatment:
