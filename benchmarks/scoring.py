@@ -163,7 +163,8 @@ def rcdiag(backend: str, folder: Path, dtype: str, trajectories) -> Callable[[],
 
     # The plain ways know no temperature: everybody scores at 1.
     longest = int((trajectories.prompt_ids.lengths + trajectories.response_ids.lengths).max())
-    engine = BACKENDS[backend].load(parse_policy(f"p={backend}:{dtype}", str(folder)), longest)
+    spec = parse_policy(f"p={backend}:{dtype}", str(folder))
+    engine = BACKENDS[backend].load(spec, longest, Path(os.devnull))
     return lambda: engine.score(trajectories, lambda tokens: None).log_probs
 
 
