@@ -2,7 +2,8 @@
 
 500 rows of the sample data by the command line: a real `vllm serve`, a program, and the Python of
 another environment, each killed by signal 9 in the middle. How far they are from the engine here is
-held against how far that one is from itself in other batches.
+held against how far that one is from itself in other batches (vLLM in float32 on a CPU: not at
+all), or against the rounding of float32.
 
     python -m pytest -m weekly -s tests/engines/test_500_rows.py
 """
@@ -126,7 +127,6 @@ def check(table: Path, out: Path, here: str, again: str) -> None:
         f"\n{len(first):,} tokens, {here}: there rms {rms['there']:.2g}, largest {most[0]:.2g}; "
         f"own noise rms {rms['again']:.2g}, largest {most[1]:.2g}"
     )
-    assert rms["again"] > 0, "other batches round otherwise"
     assert rms["there"] < max(3 * rms["again"], ROUNDING)
 
 

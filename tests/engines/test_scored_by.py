@@ -78,4 +78,4 @@ def test_other_weights_under_the_same_path_are_refused(tmp_path):
     spec = PolicySpec(name="old", backend="toy", dtype="float32", model=str(model))
     job = Job(spec=spec, max_length=4, folder=tmp_path, weights="another")
     with pytest.raises(RcdiagError, match="has other weights"):
-        job.about({**ToyEngine(spec, 4).provenance(), "host": "here"})
+        job.about({**ToyEngine(spec, 4, tmp_path).provenance(), "host": "here"})
