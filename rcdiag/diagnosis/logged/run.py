@@ -20,6 +20,8 @@ Counts = NDArray[np.int64]
 
 # Below these a logarithm says nothing: a mismatch of 1e-7 nats is one of float32.
 FLOOR = 1e-7
+# A mean of ratio^2 above this is that of its largest term, and says no more than that.
+OF_ONE = 100.0
 # A counter beyond this is no training step: float64 does not hold its last digit.
 LARGEST_STEP = 2**53
 LARGEST_VOCABULARY = 2**18  # tokens; of a vocabulary that the user does not give
@@ -30,7 +32,7 @@ class Quantity(Struct, frozen=True, kw_only=True):
 
     name: str
     says: str
-    unit: str
+    unit: str = ""  # empty for what has none, such as a norm of the gradient
     # On which it moves: `linear`, `log`, `correlation` (log of one minus it), or `squared ratio`
     # (log of one plus it).
     scale: str
@@ -47,7 +49,8 @@ class Quantity(Struct, frozen=True, kw_only=True):
         """Return values on the scale on which the quantity moves."""
         if self.scale == "linear":
             return values
-        sizes = {"log": values, "correlation": 1.0 - values, "squared ratio": 1.0 + values}
+        squares = np.minimum(1.0 + values, OF_ONE)
+        sizes = {"log": values, "correlation": 1.0 - values, "squared ratio": squares}
         scaled: Array = np.log(np.maximum(sizes[self.scale], FLOOR))
         return scaled
 

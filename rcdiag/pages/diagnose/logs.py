@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
+from itertools import cycle
+from pathlib import Path
+
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine, Tone
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import DiagnoseResult
-from rcdiag.results.log_summary import LoggedQuantity
+from rcdiag.results.log_summary import LoggedQuantity, LogSummary
 
 ON_LOG_SCALE = 50.0  # values above 0 that are further apart than this factor
-MOST = 18  # panels
+MOST, ACROSS = 18, 3  # panels, and those of a row
+WIDTH, PANEL = 9.0, 1.7  # inches of a figure in a file, and of the height of a panel
+TONES: tuple[Tone, ...] = ("first", "second", "ink", "soft")  # of the runs
 
 
 def over_steps(result: DiagnoseResult) -> Chart:
     """Return one panel for each known key; several runs are lines of one panel."""
     shown = _keys(result)
     rows = [
-        (one.key, f"{one.key} of {log.file}", step, value)
+        (one.key, _run(one.key, log), step, value)
         for log in result.logs
         for one in log.quantities
         if one.key in shown
@@ -25,7 +30,7 @@ def over_steps(result: DiagnoseResult) -> Chart:
         columns=("key", "run", "step", "value"),
         rows=rows,
         panels=[_panel(result, key) for key in shown],
-        across=3,
+        across=ACROSS,
     )
 
 
@@ -36,19 +41,35 @@ def _keys(result: DiagnoseResult) -> list[str]:
     return list(dict.fromkeys([*moved, *known]))[:MOST]
 
 
+def _run(key: str, log: LogSummary) -> str:
+    """Name the line of a run in the panel of a key."""
+    return f"{key} of {log.file}"
+
+
 def _panel(result: DiagnoseResult, key: str) -> Panel:
     of_key: list[LoggedQuantity] = [
         one for log in result.logs for one in log.quantities if one.key == key
     ]
     values = [value for one in of_key for value in one.numbers if value is not None]
     far = bool(values) and min(values) > 0 and max(values) > ON_LOG_SCALE * min(values)
-    steps = {one.step_moved for log in result.logs for one in log.keys_moved if one.key == key}
+    moved = [one.step_moved for log in result.logs for one in log.keys_moved if one.key == key]
     return Panel(
         title=key,
         x=ChartAxis(label="training step", whole=True),
         y=ChartAxis(label=of_key[0].quantity_unit, scale="log" if far else "linear"),
-        marks=[Mark(shape="line", x="step", y="value", group="run", thin=True)],
-        rules=[ReferenceLine(at=step, label=f"moves at step {step}") for step in sorted(steps)],
+        marks=[
+            Mark(
+                shape="line",
+                x="step",
+                y="value",
+                thin=True,
+                where=("run", _run(key, log)),
+                label=Path(log.file).name if len(result.logs) > 1 else "",
+                tone=tone,
+            )
+            for log, tone in zip(result.logs, cycle(TONES), strict=False)
+        ],
+        rules=[ReferenceLine(at=step, label=f"moves at step {step}") for step in sorted(moved)[:1]],
         where=("key", key),
         height=0.6,
     )
@@ -60,8 +81,9 @@ FIGURES = (
         kind="diagnose",
         title="Keys of the log over the steps",
         says="Keys that moved stand first, in the order in which they did; dashed: the step at "
-        "which a key moved.",
+        "which a key first moved.",
         chart=over_steps,
+        size=lambda result: (WIDTH, 1.0 + PANEL * -(-len(_keys(result)) // ACROSS)),
         applies=lambda result: bool(result.logs),
     ),
 )
