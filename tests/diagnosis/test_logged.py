@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import tomllib
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -354,6 +356,30 @@ def test_a_mismatch_that_is_back_after_a_restart(tmp_path: Path, resumed: bool) 
     assert (diagnosis.verdict, diagnosis.causes[0].from_step) == ("correctable", 21)
     where = "after the restart: resumed at step 41" if resumed else "at step 41, as after a"
     assert f"is back where it was {where}" in diagnosis.over_steps.says
+
+
+def test_dumps_are_those_of_known_trainers() -> None:
+    text = files("rcdiag.diagnosis.logged").joinpath("dumps.toml").read_text(encoding="utf-8")
+    dumps = tomllib.loads(text)
+    assert set(dumps) <= set(families())
+    for one in dumps.values():
+        assert set(one) == {"option", "command", "source"}
+        assert one["command"].startswith(("rcdiag score ", "rcdiag diagnose "))
+
+
+@pytest.mark.parametrize(
+    ("key", "command"),
+    [
+        ("mismatch_kl/all/mean", "rcdiag score outputs/"),
+        ("rollout_corr/k3_kl", "rcdiag score dump/step_*.pt"),
+    ],
+)
+def test_the_next_step_is_a_dump_by_the_trainers_own_option(
+    tmp_path: Path, key: str, command: str
+) -> None:
+    diagnosis = diagnosed([{key: 0.5} for _ in range(STEPS)], tmp_path).diagnosis
+    assert diagnosis is not None
+    assert [action.command for action in diagnosis.next] == [command]
 
 
 def test_a_log_without_a_number_of_the_mismatch_compares_nothing(tmp_path: Path) -> None:
