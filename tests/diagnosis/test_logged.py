@@ -222,6 +222,23 @@ def test_tokens_that_the_trainer_finds_likelier_were_not_sampled_so(tmp_path: Pa
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "temperature-raw-recorded")
 
 
+def test_a_draft_is_no_sharper_copy_of_what_sampled(tmp_path: Path) -> None:
+    """Tokens that the recorded model finds 20 times less likely leave k3 above -k1."""
+    rows = run_of(0.01, 0.01)
+    for i, row in enumerate(rows):
+        rare = 0.03 + 0.001 * (i % 5)  # share of such tokens; the others are as likely in both
+        row |= {
+            "rollout_corr/kl": -rare * np.log(20.0),
+            "rollout_corr/k3_kl": rare * (20.0 - 1.0 - np.log(20.0)),
+            "rollout_corr/log_ppl_diff": -rare * np.log(20.0),
+            "training/rollout_actor_probs_pearson_corr": 0.97,
+        }
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "forwards-differ")
+    assert "draft-recorded" in diagnosis.causes[0].also_possible
+
+
 def test_a_mean_ratio_below_1_is_a_kept_set(tmp_path: Path) -> None:
     rows = run_of(0.01, 0.01)
     for i, row in enumerate(rows):  # each token renormalised over .9: log_ratio = ln .9
@@ -254,6 +271,8 @@ def test_equal_surprisals_at_other_tokens_are_not_aligned(tmp_path: Path) -> Non
         ("rollout_corr/rollout_log_ppl", 0.0, "zero-placeholder"),
         ("rollout_corr/rollout_log_ppl", -1.9, "sign-flipped"),
         ("rollout_corr/rollout_log_ppl", -0.7, "probabilities-stored"),
+        # Tokens of .5 nats have a mean probability of exp(-.5) = .61 at least.
+        ("rollout_corr/rollout_log_ppl", -0.3, "entropy-recorded"),
         ("rollout_corr/kl", float("nan"), "nan-log-probs"),
     ],
 )
