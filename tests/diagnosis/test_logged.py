@@ -565,6 +565,23 @@ def test_numbers_of_weights_and_rejection_tell_the_correction(tmp_path: Path) ->
     )
 
 
+def test_keys_of_the_update_are_those_of_bypass_mode(tmp_path: Path) -> None:
+    """There `ppo_kl` is a number of the sampler, and others are means over micro-batches."""
+    rows = [
+        {key.replace("rollout_corr/", "actor/rollout_corr/"): value for key, value in row.items()}
+        for row in run_of(0.01, 0.2)
+    ]
+    result = diagnosed(rows, tmp_path)
+    assert result.logs[0].correction_of_log is not None
+    assert "bypass mode (`actor/rollout_corr/" in result.logs[0].correction_of_log
+    notes = {one.quantity: one.key_note for one in result.logs[0].quantities}
+    assert "in bypass mode it is the mean over micro-batches" in notes["k3"]
+    assert "mean over the micro-batches of a step" in notes["ppo_kl"]
+    assert result.diagnosis is not None
+    assert result.diagnosis.over_steps is not None
+    assert "not with the sampler's" not in result.diagnosis.over_steps.says
+
+
 def test_a_configuration_tells_the_correction_of_a_run(tmp_path: Path) -> None:
     config = tmp_path / "run.yaml"
     config.write_text(

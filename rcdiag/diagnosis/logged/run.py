@@ -20,6 +20,8 @@ Counts = NDArray[np.int64]
 
 # Below these a logarithm says nothing: a mismatch of 1e-7 nats is one of float32.
 FLOOR = 1e-7
+# What verl from 0.8.0 on puts before keys of the correction where the update computes them.
+OF_BYPASS = "actor/rollout_corr/"
 # A mean of ratio^2 above this is that of its largest term, and says no more than that.
 OF_ONE = 100.0
 # A counter beyond this is no training step: float64 does not hold its last digit.
@@ -87,6 +89,7 @@ class Known(Struct, frozen=True, kw_only=True):
     veto: float | None = None  # a response with a token of a smaller ratio is rejected
     of_tokens: bool | None = None  # weights of tokens, not of responses
     least_ess: float | None = None  # that can be logged, whatever the ratios are
+    bypass: bool = False  # the rollout policy stands for the old one
 
 
 class LoggedRun(Struct, frozen=True, dict=True):
@@ -101,6 +104,11 @@ class LoggedRun(Struct, frozen=True, dict=True):
     def steps(self) -> Counts:
         """Return the steps that have a number of any quantity, ascending."""
         return np.unique(np.concatenate([one.steps for one in self.series.values()]))
+
+    @property
+    def key_of_bypass(self) -> str | None:
+        """Return a key that verl logs in bypass mode alone, from its update; None without any."""
+        return next((one.key for one in self.of_mismatch if OF_BYPASS in one.key), None)
 
     @property
     def of_mismatch(self) -> list[Series]:
