@@ -33,7 +33,7 @@ class LoggedQuantity(Part, frozen=True, kw_only=True):
     key: Annotated[str, Doc("The key of a number as the trainer's log writes it.")]
     quantity: Annotated[str, Doc("What a key logs, by rcdiag's name.", example="k3, grad_norm")]
     means: Annotated[str, Doc("What a quantity of a log is, in a few words.")]
-    quantity_unit: Annotated[str, Doc("Unit of a logged quantity.")]
+    quantity_unit: Annotated[str, Doc("Unit of a logged quantity; empty for what has none.")]
     key_note: Annotated[
         str, Doc("Clamps, masks and means behind the numbers of a key, as the trainer takes them.")
     ] = ""
@@ -83,4 +83,7 @@ class LogSummary(Part, frozen=True, kw_only=True):
     keys_moved: Annotated[
         list[KeyMoved], Doc("Keys that moved, the first first.", see=("step_moved",))
     ]
-    relations: Annotated[list[Relation], Doc("Relations between keys, in the last steps.")]
+    relations: Annotated[
+        list[Relation],
+        Doc("Relations between keys, in the steps of the first cause, or else in the last ones."),
+    ]

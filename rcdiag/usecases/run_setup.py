@@ -74,14 +74,15 @@ def _configured(read: TrainerConfig) -> str:
 def _known(read: TrainerConfig, run: LoggedRun) -> Known:
     """Return what the settings of a correction say of the numbers that a log holds."""
     correction = read.trainer.read({**read.trainer.settings, **read.settings})
-    weighting = correction.weighting
+    weighting, bypass = correction.weighting, correction.mode == "bypass"
     if weighting is None:
-        return Known(veto=correction.veto)
+        return Known(veto=correction.veto, bypass=bypass)
     ess = run.series.get("ess")
     return Known(
         lower=weighting.lower_or_reciprocal,
         upper=weighting.upper,
         veto=correction.veto,
+        bypass=bypass,
         of_tokens=weighting.level == "token",
         least_ess=None if ess is None else _least_ess(read.trainer, correction, ess.key),
     )
@@ -127,10 +128,12 @@ def _by_keys(run: LoggedRun) -> str | None:
         (run.series[name] for name in ("weight_mean", "ess") if name in run.series), None
     )
     rejects = run.series.get("rejected")
-    if weights is None and rejects is None:
+    if weights is None and rejects is None and run.key_of_bypass is None:
         return None
     parts = [f"importance weights (`{weights.key}`)" if weights else "no weights"]
     parts.append(f"rejection (`{rejects.key}`)" if rejects else "no rejection that is logged")
+    if run.key_of_bypass is not None:
+        parts.append(f"bypass mode (`{run.key_of_bypass}`): means over micro-batches")
     return ", ".join(parts)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import tomllib
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +224,23 @@ def test_tokens_that_the_trainer_finds_likelier_were_not_sampled_so(tmp_path: Pa
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "temperature-raw-recorded")
 
 
+def test_a_draft_is_no_sharper_copy_of_what_sampled(tmp_path: Path) -> None:
+    """Tokens that the recorded model finds 20 times less likely leave k3 above -k1."""
+    rows = run_of(0.01, 0.01)
+    for i, row in enumerate(rows):
+        rare = 0.03 + 0.001 * (i % 5)  # share of such tokens; the others are as likely in both
+        row |= {
+            "rollout_corr/kl": -rare * np.log(20.0),
+            "rollout_corr/k3_kl": rare * (20.0 - 1.0 - np.log(20.0)),
+            "rollout_corr/log_ppl_diff": -rare * np.log(20.0),
+            "training/rollout_actor_probs_pearson_corr": 0.97,
+        }
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "forwards-differ")
+    assert "draft-recorded" in diagnosis.causes[0].also_possible
+
+
 def test_a_mean_ratio_below_1_is_a_kept_set(tmp_path: Path) -> None:
     rows = run_of(0.01, 0.01)
     for i, row in enumerate(rows):  # each token renormalised over .9: log_ratio = ln .9
@@ -254,6 +273,8 @@ def test_equal_surprisals_at_other_tokens_are_not_aligned(tmp_path: Path) -> Non
         ("rollout_corr/rollout_log_ppl", 0.0, "zero-placeholder"),
         ("rollout_corr/rollout_log_ppl", -1.9, "sign-flipped"),
         ("rollout_corr/rollout_log_ppl", -0.7, "probabilities-stored"),
+        # Tokens of .5 nats have a mean probability of exp(-.5) = .61 at least.
+        ("rollout_corr/rollout_log_ppl", -0.3, "entropy-recorded"),
         ("rollout_corr/kl", float("nan"), "nan-log-probs"),
     ],
 )
@@ -356,6 +377,30 @@ def test_a_mismatch_that_is_back_after_a_restart(tmp_path: Path, resumed: bool) 
     assert (diagnosis.verdict, diagnosis.causes[0].from_step) == ("correctable", 21)
     where = "after the restart: resumed at step 41" if resumed else "at step 41, as after a"
     assert f"is back where it was {where}" in diagnosis.over_steps.says
+
+
+def test_dumps_are_those_of_known_trainers() -> None:
+    text = files("rcdiag.diagnosis.logged").joinpath("dumps.toml").read_text(encoding="utf-8")
+    dumps = tomllib.loads(text)
+    assert set(dumps) <= set(families())
+    for one in dumps.values():
+        assert set(one) == {"option", "command", "source"}
+        assert one["command"].startswith(("rcdiag score ", "rcdiag diagnose "))
+
+
+@pytest.mark.parametrize(
+    ("key", "command"),
+    [
+        ("mismatch_kl/all/mean", "rcdiag score outputs/"),
+        ("rollout_corr/k3_kl", "rcdiag score dump/step_*.pt"),
+    ],
+)
+def test_the_next_step_is_a_dump_by_the_trainers_own_option(
+    tmp_path: Path, key: str, command: str
+) -> None:
+    diagnosis = diagnosed([{key: 0.5} for _ in range(STEPS)], tmp_path).diagnosis
+    assert diagnosis is not None
+    assert [action.command for action in diagnosis.next] == [command]
 
 
 def test_a_log_without_a_number_of_the_mismatch_compares_nothing(tmp_path: Path) -> None:
@@ -530,6 +575,23 @@ def test_numbers_of_weights_and_rejection_tell_the_correction(tmp_path: Path) ->
     assert log.correction_of_log == (
         "importance weights (`rollout_corr/rollout_is_mean`), no rejection that is logged"
     )
+
+
+def test_keys_of_the_update_are_those_of_bypass_mode(tmp_path: Path) -> None:
+    """There `ppo_kl` is a number of the sampler, and others are means over micro-batches."""
+    rows = [
+        {key.replace("rollout_corr/", "actor/rollout_corr/"): value for key, value in row.items()}
+        for row in run_of(0.01, 0.2)
+    ]
+    result = diagnosed(rows, tmp_path)
+    assert result.logs[0].correction_of_log is not None
+    assert "bypass mode (`actor/rollout_corr/" in result.logs[0].correction_of_log
+    notes = {one.quantity: one.key_note for one in result.logs[0].quantities}
+    assert "in bypass mode it is the mean over micro-batches" in notes["k3"]
+    assert "mean over the micro-batches of a step" in notes["ppo_kl"]
+    assert result.diagnosis is not None
+    assert result.diagnosis.over_steps is not None
+    assert "not with the sampler's" not in result.diagnosis.over_steps.says
 
 
 def test_a_configuration_tells_the_correction_of_a_run(tmp_path: Path) -> None:

@@ -116,17 +116,20 @@ def _impossible_surprisals(window: Window) -> Found | None:
         mirrored = other is not None and abs(value + other) < SAME_SURPRISAL * other
         if abs(value) <= 1e-6:
             slug, what = "zero-placeholder", "exactly 0: zeros stand where log-probs belong"
-        elif value >= -1.0 and not mirrored:
+        elif value >= -1.0 and not mirrored and (other is None or -value >= math.exp(-other)):
             slug, what = "probabilities-stored", "between -1 and 0: minus a mean probability"
+        elif value >= -1.0 and not mirrored:
+            # By Jensen the mean probability is exp(-surprisal) at least.
+            slug, what = "entropy-recorded", "below 0, and no mean probability: minus an entropy"
         else:
             slug, what = "sign-flipped", "below 0: log-probs have the other sign"
         return Found(
             slug=slug,
-            score=EXACT if slug != "probabilities-stored" else CLEAR,
+            score=EXACT if slug in ("zero-placeholder", "sign-flipped") else CLEAR,
             side=side,
             message=f"`{window.key(name)}` is {value:.3g}, {what}.",
             evidence=[window.fact(name, what.partition(":")[0])],
-            also_possible=["sign-flipped", "probabilities-stored", "zero-placeholder"],
+            also_possible=["sign-flipped", "probabilities-stored", "entropy-recorded"],
         )
     return None
 
@@ -227,13 +230,31 @@ def _not_the_sampler(window: Window) -> Found | None:
                 z=round(excess.z, 1),
             )
         )
+    finds = (
+        "The trainer finds the sampled tokens likelier than the recorded policy does, by "
+        f"{-k1.value:.2g} nats a token"
+    )
+    # A sharper temperature raises no probability by a large factor, so that k3 stays below -k1. To
+    # another model single tokens are far less likely.
+    if rms**2 / 2.0 > -k1.value:
+        size = next(name for name in SIZES if window.series(name))
+        return Found(
+            slug="forwards-differ",
+            score=WEAK,
+            verdict="broken",
+            message=f"{finds}, and single tokens by far more: the recorded distribution is not the "
+            "one that sampled, which is more than a sharper copy of it, as where a draft model's "
+            "log-probs are recorded.",
+            evidence=[*evidence, window.fact(size, "more than a lower temperature makes")],
+            side="recorder",
+            also_possible=["draft-recorded", "weights-differ", "temperature-raw-recorded"],
+        )
     return Found(
         slug="temperature-raw-recorded",
         score=LIKELY,
         verdict="broken",
-        message=f"The trainer finds the sampled tokens likelier than the recorded policy does, by "
-        f"{-k1.value:.2g} nats a token: the recorded distribution is not the one that sampled, as "
-        "where log-probs are recorded before the temperature.",
+        message=f"{finds}: the recorded distribution is not the one that sampled, as where "
+        "log-probs are recorded before the temperature.",
         evidence=evidence,
         side="recorder",
         also_possible=["draft-recorded", "entropy-recorded", "log-probs-divided", "penalty"],

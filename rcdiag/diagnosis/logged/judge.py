@@ -333,6 +333,6 @@ def _next(family: str | None, verdict: str) -> list[Action]:
     return [
         Action(
             text=f"write a dump of two steps, one before and one after the change: {of['option']}",
-            command=f"rcdiag score {of['dump']}",
+            command=of["command"],
         )
     ]

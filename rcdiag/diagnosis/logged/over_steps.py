@@ -135,7 +135,8 @@ def _of_the_update(run: LoggedRun, changes: Sequence[Change]) -> str:
         for name in ("ppo_kl", "clip_fraction")
         if name in run.series and not any(one.quantity == name for one in changes)
     ]
-    if not still:
+    # In bypass mode the old policy is the sampler's.
+    if not still or run.known.bypass or run.key_of_bypass is not None:
         return ""
     verb = "compare" if len(still) > 1 else "compares"
     return f"{' and '.join(still)} {verb} old with current log-probs, not with the sampler's."

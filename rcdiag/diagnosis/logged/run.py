@@ -20,6 +20,10 @@ Counts = NDArray[np.int64]
 
 # Below these a logarithm says nothing: a mismatch of 1e-7 nats is one of float32.
 FLOOR = 1e-7
+# What verl from 0.8.0 on puts before keys of the correction where the update computes them.
+OF_BYPASS = "actor/rollout_corr/"
+# A mean of ratio^2 above this is that of its largest term, and says no more than that.
+OF_ONE = 100.0
 # A counter beyond this is no training step: float64 does not hold its last digit.
 LARGEST_STEP = 2**53
 LARGEST_VOCABULARY = 2**18  # tokens; of a vocabulary that the user does not give
@@ -30,7 +34,7 @@ class Quantity(Struct, frozen=True, kw_only=True):
 
     name: str
     says: str
-    unit: str
+    unit: str = ""  # empty for what has none, such as a norm of the gradient
     # On which it moves: `linear`, `log`, `correlation` (log of one minus it), or `squared ratio`
     # (log of one plus it).
     scale: str
@@ -47,7 +51,8 @@ class Quantity(Struct, frozen=True, kw_only=True):
         """Return values on the scale on which the quantity moves."""
         if self.scale == "linear":
             return values
-        sizes = {"log": values, "correlation": 1.0 - values, "squared ratio": 1.0 + values}
+        squares = np.minimum(1.0 + values, OF_ONE)
+        sizes = {"log": values, "correlation": 1.0 - values, "squared ratio": squares}
         scaled: Array = np.log(np.maximum(sizes[self.scale], FLOOR))
         return scaled
 
@@ -84,6 +89,7 @@ class Known(Struct, frozen=True, kw_only=True):
     veto: float | None = None  # a response with a token of a smaller ratio is rejected
     of_tokens: bool | None = None  # weights of tokens, not of responses
     least_ess: float | None = None  # that can be logged, whatever the ratios are
+    bypass: bool = False  # the rollout policy stands for the old one
 
 
 class LoggedRun(Struct, frozen=True, dict=True):
@@ -98,6 +104,11 @@ class LoggedRun(Struct, frozen=True, dict=True):
     def steps(self) -> Counts:
         """Return the steps that have a number of any quantity, ascending."""
         return np.unique(np.concatenate([one.steps for one in self.series.values()]))
+
+    @property
+    def key_of_bypass(self) -> str | None:
+        """Return a key that verl logs in bypass mode alone, from its update; None without any."""
+        return next((one.key for one in self.of_mismatch if OF_BYPASS in one.key), None)
 
     @property
     def of_mismatch(self) -> list[Series]:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from itertools import cycle
+from pathlib import Path
 
-from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine, Tone
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.diagnose.words import unit
 from rcdiag.results import DiagnoseResult
-from rcdiag.results.log_summary import LoggedQuantity
+from rcdiag.results.log_summary import LoggedQuantity, LogSummary
 
 ON_LOG_SCALE = 50.0  # values above 0 that are further apart than this factor
-MOST = 18  # panels
+MOST, ACROSS = 18, 3  # panels, and those of a row
+WIDTH, PANEL = 9.0, 1.7  # inches of a figure in a file, and of the height of a panel
+TONES: tuple[Tone, ...] = ("first", "second", "ink", "soft")  # of the runs
 
 
 def over_steps(result: DiagnoseResult) -> Chart:
     """Return one panel for each known key; several runs are lines of one panel."""
     shown = _keys(result)
     rows = [
-        (one.key, f"{one.key} of {log.file}", step, value)
+        (one.key, _run(one.key, log), step, value)
         for log in result.logs
         for one in log.quantities
         if one.key in shown
@@ -28,7 +31,7 @@ def over_steps(result: DiagnoseResult) -> Chart:
         columns=("key", "run", "step", "value"),
         rows=rows,
         panels=[_panel(result, key) for key in shown],
-        across=3,
+        across=ACROSS,
     )
 
 
@@ -39,15 +42,30 @@ def _keys(result: DiagnoseResult) -> list[str]:
     return list(dict.fromkeys([*moved, *known]))[:MOST]
 
 
+def _run(key: str, log: LogSummary) -> str:
+    """Name the line of a run in the panel of a key."""
+    return f"{key} of {log.file}"
+
+
 def _panel(result: DiagnoseResult, key: str) -> Panel:
     of_key: list[LoggedQuantity] = [
         one for log in result.logs for one in log.quantities if one.key == key
     ]
     values = [value for one in of_key for value in one.numbers]
-    # The first movement of each run: a number of heavy tails jumps at many steps.
-    moved = [[one.step_moved for one in log.keys_moved if one.key == key] for log in result.logs]
-    steps = {min(steps) for steps in moved if steps}
-    return panel_of_key(key, unit(of_key[0]), values, steps, group="run")
+    moved = [one.step_moved for log in result.logs for one in log.keys_moved if one.key == key]
+    lines = [
+        Mark(
+            shape="line",
+            x="step",
+            y="value",
+            thin=True,
+            where=("run", _run(key, log)),
+            label=Path(log.file).name if len(result.logs) > 1 else "",
+            tone=tone,
+        )
+        for log, tone in zip(result.logs, cycle(TONES), strict=False)
+    ]
+    return panel_of_key(key, of_key[0].quantity_unit, values, sorted(moved)[:1], lines)
 
 
 def panel_of_key(
@@ -55,7 +73,7 @@ def panel_of_key(
     unit: str,
     values: Iterable[float | None],
     steps: Collection[int],
-    group: str | None = None,
+    marks: Sequence[Mark] = (Mark(shape="line", x="step", y="value", thin=True),),
     ends: tuple[float, float] | None = None,
 ) -> Panel:
     """Make the panel of a key over the steps, with a line at those at which it moved.
@@ -69,7 +87,7 @@ def panel_of_key(
         title=key,
         x=ChartAxis(label="training step", whole=True, start=first, end=last),
         y=ChartAxis(label=unit, scale="log" if far else "linear"),
-        marks=[Mark(shape="line", x="step", y="value", group=group, thin=True)],
+        marks=list(marks),
         rules=[ReferenceLine(at=step, label=f"moves at step {step}") for step in sorted(steps)],
         where=("key", key),
         height=0.6,
@@ -84,6 +102,7 @@ FIGURES = (
         says="Keys that moved stand first, in the order in which they did; dashed: the step at "
         "which a key first moved.",
         chart=over_steps,
+        size=lambda result: (WIDTH, 1.0 + PANEL * -(-len(_keys(result)) // ACROSS)),
         applies=lambda result: bool(result.logs),
     ),
 )

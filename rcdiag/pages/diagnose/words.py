@@ -6,7 +6,6 @@ from rcdiag.formats import plural
 from rcdiag.results import DiagnoseResult
 from rcdiag.results.diagnose import ExperimentResult
 from rcdiag.results.diagnosis import NOTHING_WRONG
-from rcdiag.results.log_summary import LoggedQuantity
 
 CLEAR = 3.0  # standard errors from which on an experiment predicts better than the checkpoint
 
@@ -56,11 +55,6 @@ def _steps(steps: list[int]) -> str:
     """Say of which steps the checkpoint is."""
     named = ", ".join(map(str, steps[:5])) + (", ..." if len(steps) > 5 else "")
     return f"the checkpoint is that of step {named}: rows of other steps were not tested"
-
-
-def unit(quantity: LoggedQuantity) -> str:
-    """Write the unit of the numbers of a key; empty for pure numbers."""
-    return "" if quantity.quantity_unit == "none" else quantity.quantity_unit
 
 
 def posterior_rows(result: DiagnoseResult) -> list[str]:

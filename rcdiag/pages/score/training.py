@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from rcdiag.pages.charts import Chart
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.diagnose.logs import panel_of_key
-from rcdiag.pages.diagnose.words import unit
 from rcdiag.pages.score.steps import changes, values_by_step
 from rcdiag.results import ScoreResult
 from rcdiag.results.log_summary import KeyMoved, LoggedQuantity, LogSummary
@@ -49,7 +48,7 @@ def beside_mismatch(result: ScoreResult) -> Chart:
     for one in keys:
         rows += zip([one.key] * len(one.at_steps), one.at_steps, one.numbers, strict=True)
         moved = [] if log is None else [at.step_moved for at in log.keys_moved if at.key == one.key]
-        panels.append(panel_of_key(one.key, unit(one), one.numbers, moved, ends=ends))
+        panels.append(panel_of_key(one.key, one.quantity_unit, one.numbers, moved, ends=ends))
     return Chart(columns=("key", "step", "value"), rows=rows, panels=panels, across=3)
 
 

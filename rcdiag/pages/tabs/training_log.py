@@ -16,10 +16,9 @@ from rcdiag.pages.blocks import (
     text,
     words,
 )
-from rcdiag.pages.diagnose.words import unit
 from rcdiag.pages.page_figures import figures_of
 from rcdiag.results import DiagnoseResult
-from rcdiag.results.log_summary import LogSummary
+from rcdiag.results.log_summary import LoggedQuantity, LogSummary
 
 
 def training_log(result: DiagnoseResult | None) -> Section | None:
@@ -53,7 +52,7 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
     )
     relations = table(
         f"relations-{place}",
-        f"Relations between keys, in the last steps of {log.file}",
+        f"Relations between keys of {log.file}, in the steps that the diagnosis is of",
         [
             words("Relation", lambda one: term(one.relation)),
             words("Level", lambda one: text(one.relation_level)),
@@ -68,7 +67,7 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
         [
             words("Key", lambda one: code(one.key)),
             words("Quantity", lambda one: text(one.quantity)),
-            words("Means", lambda one: text(one.means, note=unit(one))),
+            words("Means", lambda one: text(_with_unit(one))),
             words("Taken", lambda one: text(one.key_note)),
         ],
         log.quantities,
@@ -81,3 +80,8 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
     blocks += [moved] if log.keys_moved else []
     blocks += [relations] if log.relations else []
     return [*blocks, Fold(label=f"{len(log.quantities)} keys that are known", blocks=[known])]
+
+
+def _with_unit(quantity: LoggedQuantity) -> str:
+    unit = quantity.quantity_unit
+    return f"{quantity.means} ({unit})" if unit else quantity.means
