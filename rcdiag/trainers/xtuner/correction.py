@@ -70,7 +70,9 @@ def _pair(settings: Settings, name: str, *, ordered: bool = True) -> tuple[float
         return None
     numbers = [one for one in value if isinstance(one, (int, float))] if _is_list(value) else []
     if len(numbers) != 2 or len(value) != 2:
-        raise Refused(f"{name}: wanted two numbers, (upper, lower), got {value!r}", "(5, 0.5)")
+        raise Refused(
+            f"{name}: wanted two numbers, (upper, lower), got {value!r}", "such as (5, 0.5)"
+        )
     upper, lower = (float(one) for one in numbers)
     if ordered and not upper > lower:
         raise Refused(
