@@ -30,7 +30,8 @@ def names_of(what: str, most: int = MOST) -> str:
     """Return a list of names for a help text: the first that ship, and all that were added."""
     place = PLACES[what]
     ship = index.shipped()[place]
-    short = list(dict.fromkeys(NOT_OF_NAME.sub("", name) for name in ship))
+    names = (name for name, own in ship.items() if name == own)  # aliases are no names to list
+    short = list(dict.fromkeys(NOT_OF_NAME.sub("", name) for name in names))
     shown = short if len(short) <= most else [*short[:most], "..."]
     try:
         added = [name for name in kind_at(place).names() if name not in ship] if revision() else []

@@ -134,8 +134,8 @@ def check_python(spec: PolicySpec, backend: Backend) -> None:
         ) from error
     if _older(found["python"], LEAST_PYTHON):
         raise RcdiagError(
-            f"{policy}: Python {found['python']}",
-            hint=f"an environment of Python {LEAST_PYTHON} or later",
+            f"{policy}: that environment has Python {found['python']}, which is too old",
+            hint=f"give one with Python {LEAST_PYTHON} or later",
         )
     lacking = {name: least for name, least in wanted.items() if _older(found.get(name, ""), least)}
     if lacking:

@@ -153,7 +153,9 @@ class ChangeOfMismatch(Part, frozen=True, kw_only=True):
 class OverSteps(Part, frozen=True, kw_only=True):
     """What a run did over its steps: from which step on, and which number moved first."""
 
-    says: Annotated[str, Doc("What moved over the steps, the first first, in a sentence.")]
+    says: Annotated[
+        str, Doc("What moved over the steps, in the order of the steps, in a sentence.")
+    ]
     large_from: Annotated[
         int | None,
         Doc(
@@ -172,7 +174,8 @@ class OverSteps(Part, frozen=True, kw_only=True):
     moved: Annotated[
         list[MovedNumber],
         Doc(
-            "Numbers that moved and stayed, the first first; empty where none of the mismatch did.",
+            "Numbers that moved and stayed, in the order of their steps; empty where none of the "
+            "mismatch did.",
             see=("steps",),
         ),
     ]

@@ -81,7 +81,7 @@ class LogSummary(Part, frozen=True, kw_only=True):
     summary: Annotated[str, Doc("The verdict and its cause in one or two sentences.")]
     quantities: Annotated[list[LoggedQuantity], Doc("What rcdiag knows of a log's keys.")]
     keys_moved: Annotated[
-        list[KeyMoved], Doc("Keys that moved, the first first.", see=("step_moved",))
+        list[KeyMoved], Doc("Keys that moved, in the order of their steps.", see=("step_moved",))
     ]
     relations: Annotated[
         list[Relation],

@@ -60,7 +60,7 @@ class Coefficients(Part, frozen=True, kw_only=True):
     sum: Annotated[
         Number,
         Doc(
-            "Sum of the coefficients: which way log-probs are pulled on the whole.",
+            "Sum of the coefficients: whether log-probs are pulled up or down overall.",
             unit=_PER,
             formula="sum c; " + _C,
             direction=_PULL,

@@ -402,7 +402,7 @@ def _bad_cast(table: pa.Table, schema: pa.Schema, rows: Rows, error: Exception) 
                 return RcdiagError(
                     f"{rows.where(row)}: column `{wanted.name}` does not fit {wanted.type} "
                     f"({str(error).splitlines()[0]})",
-                    hint="is it another column? See --column",
+                    hint="if another column is meant, name it by --column",
                 )
     return RcdiagError(f"{rows.file}: {str(error).splitlines()[0]}")
 

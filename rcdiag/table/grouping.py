@@ -57,7 +57,7 @@ class PromptGroups:
         if self.rule:
             raise RcdiagError(
                 f"{rows.where(0)}: has a group id, but rows before it have none",
-                hint="convert files with and without group ids apart",
+                hint="convert the files that have group ids and those that have none separately",
             )
         self._has_ids = True
         if self._size is not None:

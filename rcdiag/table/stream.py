@@ -354,7 +354,7 @@ def _as_int64(batch: RowBatch, name: str, array: pa.Array) -> pa.Array:
             row = int(np.argmax(beyond))
             raise RcdiagError(
                 f"{batch.where(row)}: column `{name}` holds {array[row]}, beyond int64",
-                hint="is it another column? See --column",
+                hint="if another column is meant, name it by --column",
             )
     return array.cast(pa.int64())
 

@@ -62,8 +62,8 @@ def newer_setting(
 def with_known_values(trainer: Trainer, config: Config, where: str) -> tuple[Config, list[Finding]]:
     """Take defaults in the place of values that the newest generation does not know.
 
-    Each is a finding. An older generation is known to its end: what it does not know it refuses,
-    and so does any generation where a user, not a file, gives the value.
+    Each is a finding. An older generation changes no more: a value that it does not know is
+    refused there, and in every generation where a user gives it and not a file.
     """
     findings: list[Finding] = []
     newest = families().get(trainer.family) is trainer

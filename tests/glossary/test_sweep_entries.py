@@ -103,8 +103,8 @@ def test_settings_of_every_candidate_are_read_back_as_what_it_does():
 
 
 def test_the_order_of_candidates_is_told():
-    assert "(0) to involved (6) it stands at 0." in explain("none").what
-    assert "(0) to involved (6) it stands at 3." in explain("geo_rs_0.99_1.01").what
+    assert "complexity is 0, from 0 (no correction) to 6." in explain("none").what
+    assert "complexity is 3, from 0 (no correction) to 6." in explain("geo_rs_0.99_1.01").what
 
 
 def test_a_name_with_two_senses_tells_both():

@@ -8,6 +8,7 @@ known too. A table's name is that of the thread.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ from tests.diagnosis.tables import (
     with_tool_turns,
     write,
 )
+from tests.questions import forward
 
 Array = NDArray[np.float64]
 ROOT = Path(__file__).parents[2]
@@ -226,10 +228,29 @@ def two_engines() -> Case:
     )
 
 
-@table("nemo-rl-1801")
-def fused() -> Case:
-    """A trainer whose fused kernel computes something else, without a pattern."""
-    return made(noisy(ROUNDING), noisy(0.8))
+@files("nemo-rl-1801")
+def fused(folder: Path) -> None:
+    """A trainer whose fused rotary kernel turns by another angle; beside it the program it runs."""
+    rng = np.random.default_rng(4)
+    prompts, responses = [], []
+    for group in range(128):
+        ids = [group // 8, group % 8]
+        for place in range(2, 62):
+            scores = forward.logits(np.array(ids[-1:]), np.array([place]), 0.1)[0]
+            ids.append(int(np.argmax(scores + rng.gumbel(size=forward.VOCABULARY))))
+        prompts.append(ids[:2])
+        responses.append(ids[2:])
+    columns = {
+        f"{name}_log_probs": [
+            forward.log_probs(prompt, response, fused_rope=name == "old")
+            + rng.normal(0.0, spread, len(response))
+            for prompt, response in zip(prompts, responses, strict=True)
+        ]
+        for name, spread in (("rollout", 1e-3), ("old", 0.0))
+    }
+    rows = {"prompt_ids": prompts, "response_ids": responses, **columns}
+    pl.DataFrame(rows).write_parquet(folder / "nemo-rl-1801.parquet")
+    shutil.copy(forward.__file__, folder / "forward.py")
 
 
 def prompts_over_steps(

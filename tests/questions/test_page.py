@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,8 @@ def check(item: Shown, *, exact: bool) -> None:
 def folder(tmp_path, monkeypatch) -> Path:
     """A folder with sample_data, where the commands run."""
     (tmp_path / "sample_data").symlink_to(ROOT / "sample_data")
+    # `python` of a command is the one that runs the tests.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -134,8 +134,8 @@ LOG_RULES: tuple[Rule[Window], ...] = (
     ),
     Rule(
         name="log.surprisals-and-difference",
-        says="The difference of both mean surprisals is logged too, and is the same number where "
-        "all are of the same rows; means of micro-batches, or keys of other batches, differ.",
+        says="The logged difference of surprisals is that of the two logged means, where all three "
+        "are of the same rows. Means of micro-batches, or keys of other batches, are not.",
         formula="|training_log_ppl - rollout_log_ppl - log_ppl_diff| / the larger of them, or 1",
         unit="share",
         guide=Guide(warning=ROUNDING, error=MICRO_BATCHES, source=f"{PROPOSAL}: {IDENTITY}"),

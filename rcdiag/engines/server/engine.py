@@ -111,7 +111,7 @@ class ServerEngine:
     def _wait(self, number: int, since: float, failure: Unavailable) -> None:
         """Wait until the server answers again, and refuse it if it serves something else then.
 
-        `number` is that of a row in the table that has not been scored `since` then.
+        `number` is the row of the table that waits for its score, `since` when it first failed.
         """
         who = f"policy `{self.spec.name}`: row {number}"
         served = wait_for(self.client, self.spec, self.pace, failure, since, who)

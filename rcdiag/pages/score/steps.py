@@ -234,7 +234,7 @@ FIGURES = (
         ChartAxis(label="nats per token"),
         0.0,
         "Both estimate KL(sampler || trainer) and agree where the recorded policy sampled; k1 may "
-        "be negative. Apart from each other they are no KL.",
+        "be negative. Where they part, neither estimates a KL: the recorded policy did not sample.",
     ),
     _of_metrics(
         "perplexity-ratio-by-step",

@@ -71,7 +71,7 @@ def _check_once(files: Sequence[Path]) -> None:
         first = places.setdefault(file.name, file)
         if first != file and FILE_NAME.search(file.name):
             raise RcdiagError(
-                f"{file}: the step of {first} once more",
+                f"{file}: it is of the same step as {first}",
                 hint="each start of a run has a folder exp_NNN of its own: give one of them, or "
                 "the files whose steps were trained on",
             )

@@ -148,9 +148,9 @@ def _check_fills(tensors: dict[str, StoredTensor | Jagged], first: int, path: Pa
     trained = padded.sums(tensors["loss_mask"], np.arange(first, len(tensors["loss_mask"]))) != 0
     if trained.any():
         raise RcdiagError(
-            f"{path}, row {first + int(np.argmax(trained))}: a row of padding by pad_size, but its "
-            "loss_mask is not 0",
-            hint="the metadata of the batch are of another one; write the dump again",
+            f"{path}, row {first + int(np.argmax(trained))}: padding by the `pad_size` of its "
+            "batch, but its loss_mask is not 0",
+            hint="the metadata belong to another batch; write the dump again",
         )
 
 

@@ -145,8 +145,8 @@ TIS = PolicyLoss(
 )
 TOPR = PolicyLoss(
     name="topr",
-    says="Sequences with a reward above 0 are learnt as they are; the others by the PPO ratio, 1 "
-    "at most, so that what has become unlikely pulls no longer. It reads the column `reward`.",
+    says="Sequences with a reward above 0 have weight 1; the others the PPO ratio, 1 at most, so "
+    "that those that have become unlikely no longer pull. It reads the column `reward`.",
     formula="-A log p_current where the reward is above 0, else -sg(min(r, 1)) A log p_current, sg "
     f"a constant of the gradient; {SYMBOLS}",
     source=f"arXiv 2503.14286; {_VARIANTS}",

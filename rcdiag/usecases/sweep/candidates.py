@@ -43,8 +43,8 @@ class EstimatorSetting(Struct, frozen=True):
         most = max(other.complexity for other in CANDIDATES.values())
         of = () if self.family == "none" else (self.family,)
         return Entry(
-            what=f"{self.says} Of the family {self.family}, with {bounds_text(self.bounds)}; in "
-            f"the order from simple (0) to involved ({most}) it stands at {self.complexity}.",
+            what=f"{self.says} Of the family {self.family}, with {bounds_text(self.bounds)}; its "
+            f"complexity is {self.complexity}, from 0 (no correction) to {most}.",
             direction="ratio = target / behavior probability",
             example=f"rcdiag sweep rollouts.parquet --emit verl --candidate {name}",
             see=(*of, "efficiency", "refused", "indistinguishable"),

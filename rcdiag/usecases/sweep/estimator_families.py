@@ -262,7 +262,7 @@ FAMILIES: dict[str, EstimatorFamily] = {
     "seq_max_k3": _k_family("seq_max_k3", 1e-5, 100.0, f"sequences by the largest {_K3}"),
     "veto": EstimatorFamily(
         "veto",
-        "Sequences with a token whose ratio is below the bound go; the others weigh 1.",
+        "Rejects sequences with a token whose ratio is below the bound; the others weigh 1.",
         "sequence",
         "lower",
         lambda count: [{"lower": value} for value in spread(1e-8, 0.9, count, (1e-4, 0.5))],
@@ -270,7 +270,7 @@ FAMILIES: dict[str, EstimatorFamily] = {
     ),
     "geo_rs_token_tis": EstimatorFamily(
         "geometric rejection and token TIS",
-        "Sequences by the geometric ratio; tokens of the others weigh min(ratio, upper).",
+        "Rejects sequences by the geometric ratio; tokens of the others weigh min(ratio, upper).",
         "geometric",
         "rs_upper",
         partial(geometric_pairs, TOKEN_REACH),
@@ -279,7 +279,7 @@ FAMILIES: dict[str, EstimatorFamily] = {
     ),
     "geo_rs_seq_tis": EstimatorFamily(
         "geometric rejection and sequence TIS",
-        "Sequences by the geometric ratio; the others weigh min(product of ratios, upper).",
+        "Rejects sequences by the geometric ratio; the others weigh min(product of ratios, upper).",
         "geometric",
         "rs_upper",
         partial(geometric_pairs, SEQUENCE_REACH),
@@ -287,7 +287,7 @@ FAMILIES: dict[str, EstimatorFamily] = {
     ),
     "k3_rs_token_tis": EstimatorFamily(
         "rejection by mean k3 and token TIS",
-        "Sequences by their mean k3; tokens of the others weigh min(ratio, upper).",
+        "Rejects sequences by their mean k3; tokens of the others weigh min(ratio, upper).",
         "sequence",
         "rs_upper",
         partial(k3_pairs, TOKEN_REACH),
@@ -295,7 +295,7 @@ FAMILIES: dict[str, EstimatorFamily] = {
     ),
     "k3_rs_seq_tis": EstimatorFamily(
         "rejection by mean k3 and sequence TIS",
-        "Sequences by their mean k3; the others weigh min(product of ratios, upper).",
+        "Rejects sequences by their mean k3; the others weigh min(product of ratios, upper).",
         "sequence",
         "rs_upper",
         partial(k3_pairs, SEQUENCE_REACH),

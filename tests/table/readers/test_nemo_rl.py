@@ -198,4 +198,4 @@ def test_a_step_that_two_experiments_have_is_refused(tmp_path, lines):
     assert len(rows_of(NEMO_RL, *files).rows) == 6  # a run that was resumed
     again = write_lines(tmp_path / "exp_002" / "train_data_step2.jsonl", lines)
     message = refusal(NEMO_RL, *files, again)
-    assert "exp_002/train_data_step2.jsonl: the step of" in message
+    assert "exp_002/train_data_step2.jsonl: it is of the same step as" in message
