@@ -11,7 +11,7 @@ from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.logs import Log
 from rcdiag.trainers import TRAINERS, families, find_trainer
 from rcdiag.trainers.by_generation import label
-from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
+from rcdiag.trainers.own_config import read_trainer_config
 from rcdiag.trainers.trainer import Trainer
 from rcdiag.usecases.logged.keys import KeyNames, count_keys
 
@@ -36,10 +36,12 @@ def setup_of(
     """Tell a run's trainer by a given name, by its configuration file, or by the keys it logs."""
     if trainer_config is not None:
         read = read_trainer_config(Path(trainer_config), trainer)
+        settings = {**read.trainer.settings, **read.settings}
+        says = [describe(read.trainer.read(settings)), *read.trainer.ignored(settings)]
         return RunSetup(
             family=read.trainer.family,
             generations=read.trainer.name,
-            correction=_configured(read),
+            correction=". ".join(says),
             names=KeyNames.of(read.trainer),
         )
     family = find_trainer(trainer).family if trainer else _family_of(run.log)
@@ -52,11 +54,6 @@ def setup_of(
         correction=_by_keys(run),
         names=KeyNames.of(likeliest[-1]),
     )
-
-
-def _configured(read: TrainerConfig) -> str:
-    settings = {**read.trainer.settings, **read.settings}
-    return ". ".join([describe(read.trainer.read(settings)), *read.trainer.ignored(settings)])
 
 
 def _by_keys(run: LoggedRun) -> str | None:
@@ -80,17 +77,19 @@ def _family_of(log: Log) -> str | None:
 
 
 def _generations(log: Log, family: str) -> list[Trainer]:
-    """Return the generations of a trainer that log most of a log's keys by the names it has."""
+    """Return the generations of a trainer that log most of a log's keys by the names it has.
+
+    Loggers put prefixes before a name.
+    """
+
+    def logs(names: KeyNames, key: str) -> bool:
+        ours = names.ours(key)
+        return ours is not None and (key == ours or key.endswith(f"/{ours}"))
+
     counts = {
-        trainer.name: sum(_logs(KeyNames.of(trainer), key) for key in log.keys)
+        trainer.name: sum(logs(KeyNames.of(trainer), key) for key in log.keys)
         for trainer in TRAINERS.values()
         if trainer.family == family
     }
     most = max(counts.values())
     return [TRAINERS[name] for name, count in counts.items() if count == most]
-
-
-def _logs(names: KeyNames, key: str) -> bool:
-    """Tell whether a generation logs a key by this name, under any prefix of a logger."""
-    ours = names.ours(key)
-    return ours is not None and (key == ours or key.endswith(f"/{ours}"))
