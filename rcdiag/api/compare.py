@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,44 +86,40 @@ def compare(
     check_rate(rate)
     texts = policy_texts(policies)
     named = [text.partition("=")[0] for text in texts]
-    with joined_tables(sources, columns=columns, format=format, given=given, progress=progress) as (
+    table, joined = joined_tables(
+        sources, columns=columns, format=format, given=given, progress=progress
+    )
+    name = " + ".join(map(name_of, sources))
+    table = drawn(table, rows, seed)
+    specs = wanted_policies(
         table,
-        joined,
-    ):
-        name = " + ".join(map(name_of, sources))
-        if rows is not None:
-            given_table, table = table.as_given, drawn(table, rows, seed)
-            if joined is not None:
-                table = replace(table, made_from=replace(table, drawn_from=given_table))
-        specs = wanted_policies(
-            table,
-            policies=[text for text in texts if "=" in text],
-            model=model,
-            ladder=ladder,
-            noise_floor=noise_floor,
-            progress=progress,
-        )
-        available = [*table.policies, *(spec.name for spec in specs)]
-        if len(sources) == 1 and len(available) < 2 and table.may_mean(*PAIR):
-            table.require(*PAIR)
-        only = only_policy(table, (behavior, target), [*named, *(spec.name for spec in specs)])
-        if only is None:
-            recorded = list(dict.fromkeys(available))
-            choose(recorded, [policy for policy in (behavior, target) if policy], name, least=1)
-            choose(recorded, named, name)
-        plan = planned(table, specs, None, force=force, progress=progress)
-        repeats = [spec.name for spec in specs if noise_floor and spec.name.endswith("_again")]
-        with runner:
-            yield description(name, table, plan, None, runner, rate)
-            with scored_table(
-                table, plan, None, force=force, progress=progress, runner=runner
-            ) as scored:
-                return measure(
-                    scored,
-                    policies=[*named, *repeats] if named else [],
-                    behavior=behavior,
-                    target=target,
-                    seed=seed,
-                    joined=joined,
-                    runner=runner,
-                )
+        policies=[text for text in texts if "=" in text],
+        model=model,
+        ladder=ladder,
+        noise_floor=noise_floor,
+        progress=progress,
+    )
+    available = [*table.policies, *(spec.name for spec in specs)]
+    if len(sources) == 1 and len(available) < 2 and table.may_mean(*PAIR):
+        table.require(*PAIR)
+    only = only_policy(table, (behavior, target), [*named, *(spec.name for spec in specs)])
+    if only is None:
+        recorded = list(dict.fromkeys(available))
+        choose(recorded, [policy for policy in (behavior, target) if policy], name, least=1)
+        choose(recorded, named, name)
+    plan = planned(table, specs, None, force=force, progress=progress)
+    repeats = [spec.name for spec in specs if noise_floor and spec.name.endswith("_again")]
+    with runner:
+        yield description(name, table, plan, None, runner, rate)
+        with scored_table(
+            table, plan, None, force=force, progress=progress, runner=runner
+        ) as scored:
+            return measure(
+                scored,
+                policies=[*named, *repeats] if named else [],
+                behavior=behavior,
+                target=target,
+                seed=seed,
+                joined=joined,
+                runner=runner,
+            )

@@ -9,6 +9,7 @@ from typing import Any
 from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError
 from rcdiag.files import check_outputs
+from rcdiag.formats import plural
 from rcdiag.results import ConvertResult
 from rcdiag.table.given import read_given
 from rcdiag.table.sources import SourceFiles
@@ -54,7 +55,7 @@ def convert(
     files = sum(len(part.files) for part in parts)
     size = sum(file.path.stat().st_size for part in parts for file in part.files)
     yield (
-        f"{parts[0].source}: {files:,} file{'s' if files > 1 else ''} of format {kinds}, "
+        f"{parts[0].source}: {plural(files, 'file')} of format {kinds}, "
         f"{size / 1e6:,.1f} MB\nwould write {target}"
     )
     return run(

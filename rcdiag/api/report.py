@@ -150,28 +150,29 @@ def _without_hosts(result: Result) -> Result:
     return structs.replace(result, provenance=without(result.provenance))
 
 
+def _listed(results: Results) -> list[Document | str | Path]:
+    return [results] if isinstance(results, (Document, str, Path)) else list(results)
+
+
 def _sources(results: Results) -> list[str]:
     """Name the file of each result, or its command where it has none."""
-    listed = [results] if isinstance(results, (Document, str, Path)) else list(results)
-    return [
-        f"a result of rcdiag {item.kind}" if isinstance(item, Document) else _name(item)
-        for item in listed
-    ]
 
+    def name(item: Document | str | Path) -> str:
+        if isinstance(item, Document):
+            return f"a result of rcdiag {item.kind}"
+        # A text may be a document itself.
+        return "result" if str(item).lstrip().startswith("{") else os.fspath(item)
 
-def _name(source: str | Path) -> str:
-    """Name a file, or a text that is a document itself."""
-    return "result" if str(source).lstrip().startswith("{") else os.fspath(source)
+    return list(map(name, _listed(results)))
 
 
 def _notebook(path: Path, results: Results, loaded: Sequence[Result], force: bool) -> list[Path]:
     """Write the notebook, and the results that it loads and that are in no file yet."""
     from rcdiag.pages.notebook import notebook
 
-    listed = [results] if isinstance(results, (Document, str, Path)) else list(results)
     files: list[tuple[Result, str]] = []
     written = []
-    for item, result in zip(listed, loaded, strict=True):
+    for item, result in zip(_listed(results), loaded, strict=True):
         if isinstance(item, Document) or not Path(item).is_file():
             own = path.with_name(f"{path.stem}_{result.kind}.json")
             result.save(own, force=force)
@@ -185,9 +186,8 @@ def _notebook(path: Path, results: Results, loaded: Sequence[Result], force: boo
 
 def _loaded(results: Results) -> list[Result]:
     """Read the results that are given by their files; a conversion is none of a page."""
-    listed = [results] if isinstance(results, (Document, str, Path)) else list(results)
     loaded: list[Result] = []
-    for item in listed:
+    for item in _listed(results):
         result = load_result(item) if isinstance(item, (str, Path)) else item
         if isinstance(result, ConvertResult):
             raise RcdiagError(

@@ -18,13 +18,13 @@ from rcdiag.usecases.chosen_pair import (
     check_pair,
     choose_pair,
     only_policy,
-    score_of_one,
 )
 from rcdiag.usecases.dry_run import check_rate, description
 from rcdiag.usecases.plans import Settings, plan_of, with_hint_at_trainer
 from rcdiag.usecases.progress import SILENT, Progress
 from rcdiag.usecases.reading import decoder_of
 from rcdiag.usecases.score import score as measure
+from rcdiag.usecases.score import score_of_one
 from rcdiag.usecases.scored import (
     Policies,
     check_output,

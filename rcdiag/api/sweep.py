@@ -9,6 +9,7 @@ from rcdiag.api.usecase import Steps, usecase
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.results import SweepResult
 from rcdiag.runners import runner_on
+from rcdiag.trainers import families
 from rcdiag.usecases.chosen_pair import BEHAVIOR, TARGET, check_pair, refuse_one
 from rcdiag.usecases.dry_run import pass_over
 from rcdiag.usecases.progress import Progress
@@ -108,17 +109,23 @@ def sweep(
         )
 
 
-def emit(result: SweepResult, trainer: str, candidate: str | None = None) -> str:
+def emit(result: SweepResult, trainer: str | None = None, candidate: str | None = None) -> str:
     """Write a correction as the configuration of a trainer, ready to paste.
 
     It is the one that the sweep recommends; where candidates cannot be distinguished it switches
     the correction off and says so, and where the trainer has no such estimator it is comments
     alone, which name those that it has. `candidate` is another one of the sweep to write instead.
-    RcdiagError where the trainer cannot express that one, and where the cause must be fixed first.
+    RcdiagError where the trainer is not named or cannot express that one, and where the cause must
+    be fixed first.
     """
     if not isinstance(result, SweepResult):
         raise RcdiagError(
             f"emit wants the result of a sweep, got {type(result).__name__}",
-            hint=f"rcdiag.emit(rcdiag.sweep(table), {trainer!r})",
+            hint=f"rcdiag.emit(rcdiag.sweep(table), {trainer or 'verl'!r})",
+        )
+    if trainer is None:
+        raise RcdiagError(
+            "emit wants the trainer whose configuration it is to write",
+            hint=f"rcdiag.emit(result, 'verl'), or one of {', '.join(families())}",
         )
     return configuration(result.recommendation, trainer, candidate)

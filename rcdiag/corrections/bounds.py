@@ -149,7 +149,9 @@ def windows_of(rejections: Iterable[Rejection]) -> dict[str, Window]:
     for rejection in rejections:
         name = _ratio_of(rejection) or LEVELS.get(rejection.statistic, rejection.statistic)
         window = window_of(rejection)
-        name += "".join(f" after {other}" for other in map(_in_words, rejection.over))
+        for other in rejection.over:
+            kept = window_of(other)
+            name += f" after {other.statistic} within [{kept.lower:.9g}, {kept.upper:.9g}]"
         if name in windows:
             both = (windows[name], window)
             window = Window(max(part.lower for part in both), min(part.upper for part in both))
@@ -160,11 +162,6 @@ def windows_of(rejections: Iterable[Rejection]) -> dict[str, Window]:
 def _ratio_of(rejection: Rejection) -> str:
     """Return the level of ratios that a statistic of tokens stands for; "" for none."""
     return "" if rejection.of_ratio or not rejection.of_tokens else rejection.reads.ratio_of
-
-
-def _in_words(rejection: Rejection) -> str:
-    window = window_of(rejection)
-    return f"{rejection.statistic} within [{window.lower:.9g}, {window.upper:.9g}]"
 
 
 def equivalent(a: Correction, b: Correction) -> bool:

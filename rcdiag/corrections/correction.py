@@ -127,10 +127,14 @@ class Correction(Struct, frozen=True):
         return self.weighting if self.weights_applied else None
 
     @property
+    def rejects(self) -> bool:
+        """Whether tokens or sequences may leave the loss mask, or by a veto lose their weights."""
+        return bool(self.rejections) or self.veto is not None
+
+    @property
     def leaves_loss_alone(self) -> bool:
         """Whether the loss has no weight, no rejection and no mismatch in its PPO ratio."""
-        rejects = bool(self.rejections) or self.veto is not None
-        return self.loss_weighting is None and not rejects and not self.ratio_corrects
+        return self.loss_weighting is None and not self.rejects and not self.ratio_corrects
 
     @property
     def decides(self) -> bool:
@@ -140,7 +144,7 @@ class Correction(Struct, frozen=True):
         """
         weighting = self.loss_weighting
         zeroes = weighting is not None and weighting.outside in ("zero", "mask")
-        return zeroes or bool(self.rejections or self.zeroing) or self.veto is not None
+        return zeroes or bool(self.zeroing) or self.rejects
 
     @property
     def needs_advantages(self) -> bool:

@@ -39,7 +39,9 @@ def statistic(name: str) -> str:
 
 def describe(correction: Correction) -> str:
     """Say what a correction does to weights and loss mask, and in which mode."""
-    parts = [_weights(correction), *map(_zeroing, correction.zeroing)]
+    parts = [_weights(correction)]
+    for zeroing in correction.zeroing:  # these tokens stay in the loss mask
+        parts.append(_rejection(zeroing).replace("keeps", "gives weight 0 to all but", 1))
     parts += map(_rejection, correction.rejections)
     if not correction.rejections and correction.veto is None:
         parts.append("nothing rejected")
@@ -87,17 +89,9 @@ def _rejection(rejection: Rejection) -> str:
     bounds = f"up to {rejection.upper:g}"
     if rejection.lower is not None:
         bounds = f"within [{rejection.lower:g}, {rejection.upper:g}]"
-    return f"keeps {_whole(over)} {bounds} of {statistic(rejection.statistic)}"
-
-
-def _zeroing(rejection: Rejection) -> str:
-    """Say which tokens have weight 0 and stay in the loss mask."""
-    return _rejection(rejection).replace("keeps", "gives weight 0 to all but", 1)
+    return f"keeps {_WHOLE.get(over, 'sequences')} {bounds} of {statistic(rejection.statistic)}"
 
 
 def _kept(over: str, lower: float, upper: float) -> str:
-    return f"keeps {_whole(over)} with {_RATIOS[over]} within [{lower:.4g}, {upper:.4g}]"
-
-
-def _whole(over: str) -> str:
-    return _WHOLE.get(over, "sequences")
+    whole = _WHOLE.get(over, "sequences")
+    return f"keeps {whole} with {_RATIOS[over]} within [{lower:.4g}, {upper:.4g}]"

@@ -6,7 +6,7 @@ are added up as a whole; only where tokens of a run differ in their bin is each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,6 @@ GROUPS, SPREAD = 256, 1 << 13
 
 # Tokens, log_ratio, log_ratio^2 and k3 of each bin.
 SUMS = 4
-# Single tokens are added up in parts of this size; a longer sequence makes several parts.
-AT_ONCE = 1 << 18
 # The partition into whole sequences; others bear the name of the axis that makes them.
 BY_SEQUENCE = ""
 
@@ -108,14 +106,9 @@ class BatchBins(Struct, frozen=True):
         `numbers` [runs] are their bins; `count` itself stands for no bin.
         """
         part, _ = self.of_runs(axis)
-        size = len(self.clusters.keys) * (count + 1)
-        cells = self.clusters.index[part.sequence] * (count + 1) + numbers
-        columns = [np.bincount(cells, part.sums[:, column], size) for column in range(SUMS)]
-        return (
-            np.stack(columns, axis=1)
-            .astype(np.float64, copy=False)
-            .reshape(-1, count + 1, SUMS)[:, :count]
-        )
+        owner = self.clusters.index[part.sequence]
+        bins = BinNumbers(numbers, count)
+        return by_cluster_and_bin(part.sums.T, owner, len(self.clusters.keys), bins)
 
 
 def block_bins(
@@ -141,16 +134,18 @@ def block_bins(
             for name, (first, sequence) in by_bin.cuts.items()
         }
     keys, local = np.unique(cluster, return_inverse=True)
-    axes = [name for name in by_bin.tokens if name in added]
+    axes = {name: bins for name, bins in by_bin.tokens.items() if name in added}
     owner = np.repeat(local, lengths) if axes else local
-    cells = _cells(columns, owner, len(keys), {name: by_bin.tokens[name] for name in axes})
     return BlockBins(
         tokens=len(log_ratio),
         sequences=len(lengths),
         parts=parts,
         runs=by_bin.runs,
         clusters=keys,
-        cells=cells,
+        cells={
+            name: by_cluster_and_bin((None, *columns), owner, len(keys), bins)
+            for name, bins in axes.items()
+        },
         largest={
             name: largest_of_bins(by_bin.tokens[name].numbers, size, starts, count)
             for name in shown
@@ -194,78 +189,18 @@ def _runs(first: Places, sequence: Places, columns: Sequence[Array], size: Array
     return Runs(first, sequence, sums, np.fmax.reduceat(size, first))
 
 
-def _cells(
-    columns: Sequence[Array],
-    owner: NDArray[np.int64],
-    clusters: int,
-    bins: Mapping[str, BinNumbers],
-) -> dict[str, Array]:
-    """Add up single tokens by cluster and by bin of every axis: [clusters, bins, SUMS] of each.
+def by_cluster_and_bin(
+    columns: Iterable[Array | None], owner: NDArray[np.int64], clusters: int, bins: BinNumbers
+) -> Array:
+    """Add up SUMS columns of runs or tokens, None for their number: [clusters, bins, SUMS].
 
-    `owner` [tokens] are the numbers of their clusters.
+    `owner` are the numbers of their clusters, below `clusters`.
     """
-    cells = {name: np.zeros((clusters, one.count + 1, SUMS)) for name, one in bins.items()}
-    for start in range(0, len(owner), AT_ONCE):
-        here = slice(start, start + AT_ONCE)
-        own, parts = owner[here], [column[here] for column in columns]
-        for crossing in _crossings(bins, here, len(own) // clusters):
-            # By cluster and combination of bins: [clusters, combinations, SUMS].
-            of_cell = own * len(crossing)
-            of_cell += crossing.of_tokens
-            size = clusters * len(crossing)
-            sums = np.empty((size, SUMS))
-            sums[:, 0] = np.bincount(of_cell, minlength=size)
-            for place, column in enumerate(parts, start=1):
-                sums[:, place] = np.bincount(of_cell, column, size)
-            by_combination = sums.reshape(clusters, len(crossing), SUMS)
-            for name, numbers in crossing.bins.items():
-                order = np.argsort(numbers, kind="stable")
-                found, first = np.unique(numbers[order], return_index=True)
-                with np.errstate(over="ignore", invalid="ignore"):
-                    cells[name][:, found] += np.add.reduceat(
-                        by_combination[:, order], first, axis=1
-                    )
-    return {name: some[:, :-1] for name, some in cells.items()}
-
-
-class _Crossing(Struct, frozen=True):
-    """Combinations of bins of several axes that tokens have, numbered."""
-
-    of_tokens: NDArray[np.integer]  # [tokens] the combination of each
-    bins: Mapping[str, NDArray[np.int64]]  # axis -> its bin in each combination, [combinations]
-
-    def __len__(self) -> int:
-        return len(next(iter(self.bins.values())))
-
-
-def _crossings(bins: Mapping[str, BinNumbers], here: slice, most: int) -> Iterator[_Crossing]:
-    """Cross axes while there are at most `most` combinations, so that tokens are added once.
-
-    Bins of one axis mostly go with a few of another, as those by both policies' probabilities do.
-    """
-    crossing: _Crossing | None = None
-    for name, one in bins.items():
-        numbers = one.numbers[here]
-        if crossing is not None:
-            both = _crossed(crossing, name, numbers, one.count + 1)
-            if len(both) <= most:
-                crossing = both
-                continue
-            yield crossing
-        crossing = _Crossing(numbers, {name: np.arange(one.count + 1)})
-    if crossing is not None:
-        yield crossing
-
-
-def _crossed(one: _Crossing, name: str, numbers: NDArray[np.integer], width: int) -> _Crossing:
-    """Cross combinations with the bins of one more axis; those that no token has are left out."""
-    keys = one.of_tokens * np.intp(width)
-    keys += numbers
-    found = np.bincount(keys, minlength=len(one) * width) > 0
-    places = np.cumsum(found) - 1
-    combinations, own = np.divmod(np.flatnonzero(found), width)
-    before = {axis: some[combinations] for axis, some in one.bins.items()}
-    return _Crossing(places[keys], {**before, name: own})
+    width = bins.count + 1
+    cells = owner * width + bins.numbers
+    sums = [np.bincount(cells, column, clusters * width) for column in columns]
+    of_cells = np.stack(sums, axis=1).astype(np.float64, copy=False)
+    return of_cells.reshape(clusters, width, SUMS)[:, :-1]
 
 
 def joined_bins(blocks: Sequence[BlockBins], groups: ClusterIndex) -> BatchBins:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.results import SequenceTokens, WorstToken
@@ -33,14 +34,11 @@ LARGEST_LOG_PROB = 1e-3
 # in float64 lose the digits that tell the ratios of tokens apart.
 SMALLEST_LOG_PROB = -1e12
 
-TokenEntry = tuple[float, int, int, int, float, float]
-
 
 class WorstTokens(Struct, frozen=True):
     """The WORST tokens by |log_ratio|, the largest first; ties by row and position."""
 
-    # -|log_ratio|, row, position, token id, behavior log-prob, target log-prob
-    entries: list[TokenEntry] = field(default_factory=list)
+    tokens: list[WorstToken] = field(default_factory=list)
 
     @classmethod
     def of(cls, pair: PolicyPair) -> WorstTokens:
@@ -48,46 +46,36 @@ class WorstTokens(Struct, frozen=True):
         # NaN is in no comparison.
         among = np.flatnonzero(size >= _at_most_the_last_of(size, WORST))
         best = among[np.argsort(-size[among], kind="stable")[:WORST]]
-        tokens, values = pair.tokens, pair.values
-        rows = tokens.row[np.searchsorted(np.cumsum(pair.lengths), best, side="right")]
-        entries = [
-            (
-                -float(size[token]),
-                int(row),
-                int(tokens.position[token]),
-                int(tokens.token_id[token]),
-                float(values.behavior[token]),
-                float(values.target[token]),
-            )
-            for token, row in zip(best, rows, strict=True)
-        ]
-        return cls(sorted(entries))
+        batch, values = pair.tokens, pair.values
+        rows = batch.row[np.searchsorted(np.cumsum(pair.lengths), best, side="right")]
+        return cls(
+            [
+                WorstToken(
+                    row=int(row),
+                    position=int(batch.position[token]),
+                    token_id=int(batch.token_id[token]),
+                    behavior_log_prob=float(values.behavior[token]),
+                    target_log_prob=float(values.target[token]),
+                    log_ratio=float(pair.log_ratio[token]),
+                )
+                for token, row in zip(best, rows, strict=True)
+            ]
+        ).bounded()
 
     def bounded(self) -> WorstTokens:
-        return WorstTokens(sorted(self.entries)[:WORST])
+        def place(one: WorstToken) -> tuple[float, int, int]:
+            return -abs(one["log_ratio"]), one["row"], one["position"]
 
-    def to_list(self) -> list[WorstToken]:
-        """Return the tokens as result documents hold them."""
-        return [
-            WorstToken(
-                row=row,
-                position=position,
-                token_id=token_id,
-                behavior_log_prob=behavior,
-                target_log_prob=target,
-                log_ratio=target - behavior,
-            )
-            for _, row, position, token_id, behavior, target in self.entries
-        ]
+        return WorstTokens(sorted(self.tokens, key=place)[:WORST])
 
 
 def sequence_of(
     pair: PolicyPair, index: int, end: int, shown: NDArray[np.int64] | None = None
 ) -> SequenceTokens:
-    """Return a sequence of a pair, by its number, as result documents hold it.
+    """Return a sequence of a pair, by its number.
 
     Token `end` of the pair is behind its last. `shown` are the places of the tokens that it holds,
-    among its own; by default the first TOKENS_KEPT.
+    among its own; by default the first TOKENS_KEPT. Their numbers have all digits (see `rounded`).
     """
     tokens, start = pair.tokens, end - int(pair.lengths[index])
     kept = start + (np.arange(min(end - start, TOKENS_KEPT)) if shown is None else shown)
@@ -103,15 +91,24 @@ def sequence_of(
         log_ratio_sum=log_ratio_sum,
         positions=tokens.position[kept].tolist(),
         token_ids=tokens.token_id[kept].tolist(),
-        log_ratio=shown_log_ratios(pair.log_ratio_at(kept)),
-        behavior_log_probs=shown_log_probs(tokens.log_probs[pair.behavior][kept]),
+        log_ratio=pair.log_ratio_at(kept).tolist(),
+        behavior_log_probs=tokens.log_probs[pair.behavior][kept].tolist(),
+    )
+
+
+def rounded(sequence: SequenceTokens) -> SequenceTokens:
+    """Return a sequence with the digits that result documents have of single tokens."""
+    return replace(
+        sequence,
+        log_ratio=shown_log_ratios(np.array(sequence.log_ratio)),
+        behavior_log_probs=[float(f"{value:.5g}") for value in sequence.behavior_log_probs or []],
     )
 
 
 class WorstSequences(Struct, frozen=True):
     """The sequences with the largest |sum log_ratio|, the largest first; ties by row."""
 
-    sequences: list[SequenceTokens] = field(default_factory=list)
+    sequences: list[SequenceTokens] = field(default_factory=list)  # not `rounded`
 
     @classmethod
     def of(cls, pair: PolicyPair, log_ratio_sums: Array | None = None) -> WorstSequences:
@@ -147,11 +144,6 @@ def shown_log_ratios(log_ratio: Array) -> list[float]:
         rounded = np.where(np.abs(log_ratio) < 1e9, np.round(log_ratio, 6), log_ratio)
     shown: list[float] = rounded.tolist()
     return shown
-
-
-def shown_log_probs(log_probs: Array) -> list[float]:
-    """Return log-probs of single tokens, nats, with the digits that readers see."""
-    return [float(f"{value:.5g}") for value in log_probs.tolist()]
 
 
 def impossible(log_probs: Array) -> Flags:

@@ -94,18 +94,10 @@ class ProfileAxis(Struct, frozen=True):
         return np.log(self.edges) if self.logarithmic else np.asarray(self.edges, np.float64)
 
 
-def _mean_log_prob(pair: PolicyPair) -> Array:
-    return 0.5 * (pair.values.behavior + pair.values.target)
-
-
 def _turn(pair: PolicyPair) -> NDArray[Any]:
     if pair.tokens.turn is None:
         return np.broadcast_to(np.int64(1), len(pair.tokens.token_id))
     return pair.tokens.turn
-
-
-def _reward_sign(pair: PolicyPair) -> Array | None:
-    return None if pair.tokens.reward is None else np.sign(pair.tokens.reward)
 
 
 def _entropy(pair: PolicyPair) -> Array | None:
@@ -155,7 +147,7 @@ PROFILES: dict[str, ProfileAxis] = {
         "geometric mean of both probabilities",
         "",
         PROBABILITIES,
-        _mean_log_prob,
+        lambda pair: 0.5 * (pair.values.behavior + pair.values.target),
         "Binned by the mean of both policies' log-probs. Bins of one policy's probability select "
         "tokens on which that policy is high, and show a difference that is not there.",
         logarithmic=True,
@@ -181,7 +173,7 @@ PROFILES: dict[str, ProfileAxis] = {
         "sign of the reward",
         "",
         (0.0, 1.0),
-        _reward_sign,
+        lambda pair: None if pair.tokens.reward is None else np.sign(pair.tokens.reward),
         "Rewarded responses are often surer: signs may differ in size without a fault.",
         needs="a `reward` column",
         by_sequence=True,

@@ -10,16 +10,18 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.statistics.intervals import NONE, Interval, jackknife_interval
+from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array
 from rcdiag.table.hashing import mixed
+from rcdiag.table.token_batch import RowFrame
 
 # Confident and hopeless tokens make any correlation near 1; between these both sides must choose.
 LOWEST, HIGHEST = 0.05, 0.95
 _WHOLE = 2**32
 
 
-class RankSample(Struct, frozen=True):
+class RankSample(RowFrame, frozen=True):
     """Probabilities of tokens that both policies give between LOWEST and HIGHEST.
 
     All of them, or, when they become too many, those with a hash below `limit`: a sample that
@@ -39,14 +41,7 @@ class RankSample(Struct, frozen=True):
     def merged(cls, samples: Sequence[RankSample]) -> RankSample:
         """Join the tokens of samples, thinned as the thinnest one."""
         limit = min(sample.limit for sample in samples)
-        thinned = [sample.thinned(limit) for sample in samples]
-        return cls(
-            np.concatenate([sample.behavior for sample in thinned]),
-            np.concatenate([sample.target for sample in thinned]),
-            np.concatenate([sample.key for sample in thinned]),
-            np.concatenate([sample.cluster for sample in thinned]),
-            limit,
-        )
+        return merge_fields([sample.thinned(limit) for sample in samples], limit=limit)
 
     def take(self, tokens: NDArray[np.bool_]) -> RankSample:
         """Take some of the tokens."""

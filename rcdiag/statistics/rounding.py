@@ -32,19 +32,16 @@ class RoundingNoise(Struct, frozen=True):
 
 def rounding_of(policies: Mapping[str, Any], behavior: str, target: str) -> RoundingNoise:
     """Return the rounding of a pair, by what a table's metadata declares of its `policies`."""
-    declared = [_dtype(policies.get(name)) for name in (behavior, target)]
+    declared = []
+    for name in (behavior, target):
+        about = policies.get(name)
+        said = isinstance(about, Mapping) and (about.get("quantization") or about.get("dtype"))
+        declared.append(str(said) if said else None)
     one, two = declared[0] or SAMPLER, declared[1] or TRAINER
     assumed = "" if all(declared) else " (assumed)" if not any(declared) else " (one assumed)"
     known = one in NOISE and two in NOISE
     noise = float(np.hypot(NOISE[one], NOISE[two])) if known else None
     return RoundingNoise(noise, f"{one} against {two}{assumed}")
-
-
-def _dtype(about: Any) -> str | None:
-    if not isinstance(about, Mapping):
-        return None
-    quantised = about.get("quantization") or about.get("dtype")
-    return None if quantised is None else str(quantised)
 
 
 ASSUMED = rounding_of({}, "", "")

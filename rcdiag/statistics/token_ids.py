@@ -16,7 +16,7 @@ from rcdiag.statistics.ratios import Array
 WORST = 20
 # A rarer token's numbers are noise.
 FEWEST = 20
-# Sums of more ids are kept for those alone that occur.
+# Larger ids are numbered before they are added up.
 DENSE = 1 << 18
 # Tokens that are added up at a time, which bounds what it takes besides the sums.
 AT_ONCE = 1 << 20
@@ -31,44 +31,24 @@ class Vocabulary(Struct, frozen=True):
     @classmethod
     def of(cls, pair: PolicyPair) -> Vocabulary:
         token_id = pair.tokens.token_id
-        ids = _ids_to_keep(token_id)
-        numbers = None
-        if len(ids) and len(ids) <= ids[-1] < DENSE:  # some are left out
-            numbers = np.zeros(int(ids[-1]) + 1, np.int32)
-            numbers[ids] = np.arange(len(ids), dtype=np.int32)
+        cells: NDArray[np.integer] = token_id
+        ids = np.arange(int(token_id.max(initial=-1)) + 1)
+        if len(ids) > DENSE:
+            ids, cells = np.unique(token_id.astype(np.int64), return_inverse=True)
         sums = np.zeros((3, len(ids)))
-        for first in range(0, len(token_id), AT_ONCE):
-            own: NDArray[np.integer] = token_id[first : first + AT_ONCE]
-            if numbers is not None:
-                own = numbers[own]
-            elif len(ids) <= ids[-1]:
-                own = np.searchsorted(ids, own)
+        for first in range(0, len(cells), AT_ONCE):
+            own = cells[first : first + AT_ONCE].astype(np.intp)
             log_ratio = pair.log_ratio_at(slice(first, first + len(own)))
-            cells = own.astype(np.intp)
             with np.errstate(over="ignore", invalid="ignore"):
                 for row, values in zip(sums, (None, log_ratio, np.square(log_ratio)), strict=True):
-                    row += np.bincount(cells, values, len(ids))
-        return cls(ids, sums)
+                    row += np.bincount(own, values, len(ids))
+        seen = np.flatnonzero(sums[0])
+        return cls(ids[seen], sums[:, seen])
 
     @classmethod
     def merged(cls, parts: Sequence[Vocabulary]) -> Vocabulary:
         ids, sums = added_by_key([part.ids for part in parts], [part.sums.T for part in parts])
         return cls(ids, np.ascontiguousarray(sums.T))
-
-
-def _ids_to_keep(token_id: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return the ids for which sums are kept, ascending.
-
-    That is all from 0 where most of them occur, else those alone that do: half a million tokens of
-    a language have a fifth of a large vocabulary.
-    """
-    size = int(token_id.max(initial=-1)) + 1
-    if size > DENSE:
-        return np.unique(token_id.astype(np.int64))
-    seen = np.zeros(size, np.bool_)
-    seen[token_id] = True
-    ids = np.flatnonzero(seen)
-    return np.arange(size) if 2 * len(ids) > size else ids
 
 
 def worst_ids(vocabulary: Vocabulary) -> list[TokenProfile]:

@@ -1,23 +1,14 @@
-"""Which two policies a command compares, and what it does with a table that has only one."""
+"""Which two policies a command compares, and which tables have only one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from msgspec import Struct
 
-from rcdiag.diagnosis.guides import without_numbers
 from rcdiag.errors import RcdiagError, did_you_mean, setting
-from rcdiag.results import ScoreResult
-from rcdiag.statistics.extremes import NonFinite, RowCount
-from rcdiag.statistics.merging import merge
 from rcdiag.table.schema import LOG_PROBS
-from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
-from rcdiag.usecases.diagnosed import diagnosis_of_table, sample_in_pass, with_findings
-from rcdiag.usecases.passes import Walk, no_tokens, token_batches
-from rcdiag.usecases.provenance import provenance
 
 BEHAVIOR, TARGET = "rollout", "old"  # by default
 
@@ -131,33 +122,3 @@ def refuse_one(table: Table, source: str, command: str, named: Sequence[str | No
             hint=f"rcdiag score {source} --model CKPT -o scored.parquet scores the other, "
             f"then rcdiag {command} scored.parquet",
         )
-
-
-def score_of_one(dump: Table, policy: str, *, seed: int = 0) -> ScoreResult:
-    """Count the tokens of a table with one policy, and diagnose it."""
-    sample = sample_in_pass(dump, (policy,))
-    parts: list[tuple[NonFinite, RowCount]] = []
-    clusters = np.empty(0, np.uint64)
-    for batch in token_batches(dump, Walk(policies=(policy,)), sample):
-        parts.append((NonFinite.of(batch), RowCount.of(batch)))
-        clusters = np.union1d(clusters, batch.cluster)
-    non_finite, count = map(merge, zip(*parts, strict=True)) if parts else (NonFinite(), RowCount())
-    if not count.sequences:
-        raise no_tokens(dump, (policy,))
-    about = dump.metadata.get("policies", {})
-    lacking = unobserved(dump, (policy,))
-    values = without_numbers()
-    result = ScoreResult(
-        provenance=provenance(dump, seed),
-        behavior=policy,
-        target="",
-        num_sequences=count.sequences,
-        num_tokens=count.tokens,
-        empty_sequences=dump.num_rows - lacking.rows - count.sequences,
-        num_clusters=len(clusters),
-        scoring={policy: about[policy]} if policy in about else {},
-        mismatch=values,
-        rows_left_out=count.left_out,
-        diagnosis=diagnosis_of_table(dump, sample),
-    )
-    return with_findings(result, dump, non_finite=non_finite, unobserved=lacking, values=values)

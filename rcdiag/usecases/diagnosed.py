@@ -3,18 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.checks import CheckInput, findings
 from rcdiag.diagnosis.judge import diagnose
 from rcdiag.results import Diagnosis, Result
+from rcdiag.runners import Runner
 from rcdiag.statistics.extremes import RowCount
 from rcdiag.table.table import Table
 from rcdiag.usecases.case_of_table import CaseSample, pair_of_table, read_case
+from rcdiag.usecases.passes import Walk, no_tokens, read_table
 
 R = TypeVar("R", bound=Result)
+
+
+class RowsRead(Protocol):
+    """The state of some rows, as a pass over a table makes it."""
+
+    @property
+    def empty(self) -> bool:
+        """Tell whether none of the rows has a sampled token."""
+        ...
+
+
+S = TypeVar("S", bound=RowsRead)
+
+
+def read_and_diagnose(
+    dump: Table, walk: Walk[S], runner: Runner | None = None
+) -> tuple[S, Diagnosis]:
+    """Read a table in one pass; return the state of its rows, and its diagnosis.
+
+    Raises:
+        RcdiagError: no row has a sampled token with log-probs of all policies of the walk.
+    """
+    sample = sample_in_pass(dump, walk.policies)
+    state = read_table(dump, walk, runner, sample)
+    if state is None or state.empty:
+        raise no_tokens(dump, walk.policies)
+    return state, diagnosis_of_table(dump, sample)
 
 
 def diagnosis_of_table(table: Table, sample: CaseSample | None = None) -> Diagnosis:

@@ -11,6 +11,7 @@ from rcdiag.engines import BACKENDS
 from rcdiag.engines.scored_by import RATES, rate_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.formats import plural
 from rcdiag.runners import Runner
 from rcdiag.table.remote import Destination
 from rcdiag.table.table import Table
@@ -42,9 +43,7 @@ def description(
 
     `rate` is what the user says that one engine scores, in tokens a second.
     """
-    count = len(table.sources)
-    files = "1 file" if count == 1 else f"{count} files"
-    lines = [f"{name}: {table.num_rows:,} sequences in {files}"]
+    lines = [f"{name}: {table.num_rows:,} sequences in {plural(len(table.sources), 'file')}"]
     if plan is None:
         lines.append(f"would compute from recorded policies: {', '.join(table.policies)}")
         lines.append(f"  {pass_over(table, runner)}")
@@ -52,7 +51,7 @@ def description(
     survey = plan.survey
     lines.append(
         f"{survey.tokens:,} tokens to run, {survey.sampled_tokens:,} of them sampled; "
-        f"longest sequence {survey.lengths.max():,}; {_parts(len(plan.ranges))}"
+        f"longest sequence {survey.lengths.max():,}; {plural(len(plan.ranges), 'part')}"
     )
     for spec in plan.specs:
         options = ", ".join(f"{key}={value}" for key, value in spec.options.items())
@@ -80,7 +79,7 @@ def _time_of(plan: ScoringPlan, spec: PolicySpec, runner: Runner, rate: float | 
     names = plan.part_names()
     left = [rows for name, rows in names.items() if name not in abouts]
     tokens = sum(int(plan.survey.lengths[first:end].sum()) for first, end in left)
-    done = f"{len(abouts):,} of {_parts(len(names))} are on disk, " if abouts else ""
+    done = f"{len(abouts):,} of {plural(len(names), 'part')} are on disk, " if abouts else ""
     if not left:
         return f"{done}nothing is left to score"
     known, source = _rate(plan, spec, list(abouts.values()), rate)
@@ -138,10 +137,6 @@ def _bytes_of_token(spec: PolicySpec) -> int:
     top = spec.options.get("top_k", 0)
     entropy = BYTES["entropy"] if spec.options.get("entropy") else 0
     return BYTES["log-probs"] + entropy + BYTES["top_k"] * (top if isinstance(top, int) else 0)
-
-
-def _parts(count: int) -> str:
-    return "1 part" if count == 1 else f"{count:,} parts"
 
 
 def _duration(seconds: float) -> str:

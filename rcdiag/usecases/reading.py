@@ -26,7 +26,7 @@ from rcdiag.results import (
     TokenAlternatives,
     TokenWeights,
 )
-from rcdiag.statistics.extremes import sequence_of
+from rcdiag.statistics.extremes import rounded, sequence_of
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.table.parts import score_columns
 from rcdiag.table.stream import columns_needed, decode, with_log_probs
@@ -150,7 +150,7 @@ def _read(
             ],
         )
         read[row] = replace(
-            sequence_of(pair, place[row], whole[row].stop, shown[row]),
+            rounded(sequence_of(pair, place[row], whole[row].stop, shown[row])),
             gaps=gaps(pair.log_ratio[whole[row]], shown[row]) or None,
             context=context,
         )

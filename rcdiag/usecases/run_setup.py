@@ -47,10 +47,12 @@ def setup_of(
     """Tell a run's trainer by a given name, by its configuration file, or by the keys it logs."""
     if trainer_config is not None:
         read = read_trainer_config(Path(trainer_config), trainer)
+        settings = {**read.trainer.settings, **read.settings}
+        says = [describe(read.trainer.read(settings)), *read.trainer.ignored(settings)]
         return RunSetup(
             family=read.trainer.family,
             generations=read.trainer.name,
-            correction=_configured(read),
+            correction=". ".join(says),
             names=KeyNames.of(read.trainer),
             known=_known(read, run),
         )
@@ -64,11 +66,6 @@ def setup_of(
         correction=_by_keys(run),
         names=KeyNames.of(likeliest[-1]),
     )
-
-
-def _configured(read: TrainerConfig) -> str:
-    settings = {**read.trainer.settings, **read.settings}
-    return ". ".join([describe(read.trainer.read(settings)), *read.trainer.ignored(settings)])
 
 
 def _known(read: TrainerConfig, run: LoggedRun) -> Known:
@@ -145,17 +142,19 @@ def _family_of(log: Log) -> str | None:
 
 
 def _generations(log: Log, family: str) -> list[Trainer]:
-    """Return the generations of a trainer that log most of a log's keys by the names it has."""
+    """Return the generations of a trainer that log most of a log's keys by the names it has.
+
+    Loggers put prefixes before a name.
+    """
+
+    def logs(names: KeyNames, key: str) -> bool:
+        ours = names.ours(key)
+        return ours is not None and (key == ours or key.endswith(f"/{ours}"))
+
     counts = {
-        trainer.name: sum(_logs(KeyNames.of(trainer), key) for key in log.keys)
+        trainer.name: sum(logs(KeyNames.of(trainer), key) for key in log.keys)
         for trainer in TRAINERS.values()
         if trainer.family == family
     }
     most = max(counts.values())
     return [TRAINERS[name] for name, count in counts.items() if count == most]
-
-
-def _logs(names: KeyNames, key: str) -> bool:
-    """Tell whether a generation logs a key by this name, under any prefix of a logger."""
-    ours = names.ours(key)
-    return ours is not None and (key == ours or key.endswith(f"/{ours}"))

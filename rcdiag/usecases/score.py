@@ -1,4 +1,4 @@
-"""Use case `score`: how far two recorded policies of a table are apart.
+"""Use case `score`: how far two recorded policies of a table are apart, or what one alone says.
 
 One pass over the table; the states of its parts merge into that of the whole.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -23,7 +24,7 @@ from rcdiag.results import (
 )
 from rcdiag.runners import Runner
 from rcdiag.statistics.accumulator import PairState, Step
-from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
+from rcdiag.statistics.extremes import NonFinite, RowCount, rounded, rows_of_numbers
 from rcdiag.statistics.histograms import log_ratio_counts
 from rcdiag.statistics.merging import merge, merged
 from rcdiag.statistics.pair import PolicyPair
@@ -36,7 +37,6 @@ from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
 from rcdiag.trainers.plan import Plan
-from rcdiag.usecases.case_of_table import CaseSample
 from rcdiag.usecases.corrected import (
     CorrectionRows,
     answerable,
@@ -45,15 +45,16 @@ from rcdiag.usecases.corrected import (
 )
 from rcdiag.usecases.diagnosed import (
     diagnosis_of_table,
+    read_and_diagnose,
     recorded_constants,
     sample_in_pass,
     with_findings,
 )
-from rcdiag.usecases.passes import Walk, no_tokens, read_table
+from rcdiag.usecases.passes import Walk, no_tokens, read_table, token_batches
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.reading import Decode, SequenceReader, decoded_examples
 from rcdiag.usecases.routing import routing_of
-from rcdiag.usecases.shown_sequences import rows_named, shown_sequences
+from rcdiag.usecases.shown_sequences import rows_named, with_sequences
 
 if TYPE_CHECKING:
     from rcdiag.logs import Log
@@ -88,16 +89,14 @@ def score(
     check_rows_fit(dump)
     asked = rows_named(dump.as_given, sequences or ())
     plan = None if plan is None else answerable(plan, dump)
-    sample = sample_in_pass(dump, (behavior, target))
-    reading = _read(dump, behavior, target, plan, runner, sample)
-    diagnosis = diagnosis_of_table(dump, sample)
+    reading, diagnosis = _read(dump, behavior, target, plan, runner)
     about = provenance(dump, seed)
     result = replace(
         _result(dump, behavior, target, reading, plan, diagnosis, about),
         pair_reason=pair_reason,
         routing=routing_of(dump, behavior, target),
     )
-    if text and decode is not None:
+    if decode is not None:
         result = _with_text(result, decode)
     if sequences is not None:
         reader = SequenceReader(
@@ -105,10 +104,10 @@ def score(
             behavior=behavior,
             target=target,
             plan=plan,
-            decode_ids=decode if text else None,
+            decode_ids=decode,
             text=text,
         )
-        result = _with_sequences(result, reader, dump.as_given, asked, seed)
+        result = with_sequences(result, reader, asked, seed)
     if dump.as_given.drawn_from is not None:
         result = _with_numbers_of(result, dump.as_given)
     if log is not None and plan is not None:
@@ -123,6 +122,36 @@ def score(
         values=result.mismatch,
         plan=plan,
     )
+
+
+def score_of_one(dump: Table, policy: str, *, seed: int = 0) -> ScoreResult:
+    """Count the tokens of a table with one policy, and diagnose it."""
+    sample = sample_in_pass(dump, (policy,))
+    parts: list[tuple[NonFinite, RowCount]] = []
+    clusters = np.empty(0, np.uint64)
+    for batch in token_batches(dump, Walk(policies=(policy,)), sample):
+        parts.append((NonFinite.of(batch), RowCount.of(batch)))
+        clusters = np.union1d(clusters, batch.cluster)
+    non_finite, count = map(merge, zip(*parts, strict=True)) if parts else (NonFinite(), RowCount())
+    if not count.sequences:
+        raise no_tokens(dump, (policy,))
+    about = dump.metadata.get("policies", {})
+    lacking = unobserved(dump, (policy,))
+    values = without_numbers()
+    result = ScoreResult(
+        provenance=provenance(dump, seed),
+        behavior=policy,
+        target="",
+        num_sequences=count.sequences,
+        num_tokens=count.tokens,
+        empty_sequences=dump.num_rows - lacking.rows - count.sequences,
+        num_clusters=len(clusters),
+        scoring={policy: about[policy]} if policy in about else {},
+        mismatch=values,
+        rows_left_out=count.left_out,
+        diagnosis=diagnosis_of_table(dump, sample),
+    )
+    return with_findings(result, dump, non_finite=non_finite, unobserved=lacking, values=values)
 
 
 def _result(
@@ -160,11 +189,11 @@ def _result(
         steps=_by_step(reading, plan, diagnosis, constant, rounding),
         findings=[],
         figures=_figures(state, suite),
-        worst_tokens=state.worst_tokens.to_list(),
+        worst_tokens=state.worst_tokens.tokens,
         profiles=profiles,
         examples=state.examples.finished(profiles),
         worst_token_ids=worst_ids(state.vocabulary),
-        worst_sequences=state.worst_sequences.sequences,
+        worst_sequences=list(map(rounded, state.worst_sequences.sequences)),
         rows_left_out=count.left_out,
         diagnosis=diagnosis,
     )
@@ -186,6 +215,10 @@ class RowsState(Struct, frozen=True):
     sizes: Mapping[Step, RowCount]
     rows: CorrectionRows | None  # None without a plan of corrections
     state: PairState | None  # None where no row holds numbers alone
+
+    @property
+    def empty(self) -> bool:
+        return not self.sizes
 
 
 class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
@@ -220,9 +253,8 @@ def _read(
     target: str,
     plan: Plan | None,
     runner: Runner | None,
-    sample: CaseSample | None,
-) -> RowsState:
-    """Read the table in one pass, and once more where no row holds numbers alone.
+) -> tuple[RowsState, Diagnosis]:
+    """Read and diagnose the table in one pass; read it once more where no row holds numbers alone.
 
     The `state` is that of all rows then.
     """
@@ -234,29 +266,13 @@ def _read(
         masked=bool(asked.of_masked),
         origin=True,
     )
-    read = read_table(dump, walk, runner, sample)
-    if read is None or not read.sizes:
-        raise no_tokens(dump, (behavior, target))
+    read, diagnosis = read_and_diagnose(dump, walk, runner)
     if read.state is None:
         every_row = PairWalk(policies=(behavior, target), every_row=True)
         every = read_table(dump, every_row, runner)
         assert every is not None
-        return replace(read, state=every.state)
-    return read
-
-
-def _with_sequences(
-    result: ScoreResult, reader: SequenceReader, origin: Table, named: Sequence[int], seed: int
-) -> ScoreResult:
-    """Hold the worst sequences whole, those that the user named, and some at random."""
-    worst, examples = result.worst_sequences, result.examples
-    shown = shown_sequences(worst, examples, reader, origin, named=named, seed=seed)
-    return replace(
-        result,
-        worst_sequences=shown.worst,
-        named_sequences=shown.named,
-        drawn_sequences=shown.drawn,
-    )
+        read = replace(read, state=every.state)
+    return read, diagnosis
 
 
 def _with_numbers_of(result: ScoreResult, drawn: Table) -> ScoreResult:

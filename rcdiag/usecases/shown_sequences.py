@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.results import BinExamples, SequenceTokens
+from rcdiag.results import ScoreResult, SequenceTokens
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB, SMALLEST_LOG_PROB
 from rcdiag.table.table import Table
 from rcdiag.usecases.reading import SequenceReader
@@ -34,33 +34,21 @@ MOST_DRAWN = 10
 AIMED = 0.97  # of the bytes, where a second reading is to fit
 
 
-class ShownSequences(Struct, frozen=True):
-    """Sequences for readers; none is in two of the lists."""
+def with_sequences(
+    result: ScoreResult, reader: SequenceReader, named: Sequence[int], seed: int
+) -> ScoreResult:
+    """Return a result with the sequences that it shows, and the context of their tokens.
 
-    worst: list[SequenceTokens]
-    named: list[SequenceTokens]
-    drawn: list[SequenceTokens]
-
-
-def shown_sequences(
-    worst: Sequence[SequenceTokens],
-    examples: BinExamples | None,
-    reader: SequenceReader,
-    origin: Table,
-    *,
-    named: Sequence[int] = (),
-    seed: int = 0,
-) -> ShownSequences:
-    """Read the sequences that the result shows, with the context of their tokens.
+    They are its worst ones, those that are asked for, and some at random; none is in two lists.
 
     Args:
-        worst: those with the largest sums, the first of which is the worst.
-        examples: examples of bins, with their texts where there are any: they come first.
+        result: one with the worst sequences, and with the texts of examples where there are any:
+            these come first.
         reader: reads rows of the table.
-        origin: the table whose files and numbers of rows a user knows.
         named: places of rows that are asked for; they are there whole, up to MOST_TOKENS tokens.
         seed: of the drawing of others.
     """
+    worst, examples, given = result.worst_sequences, result.examples, reader.table.as_given
     first = {*named, *(sequence.row for sequence in worst)}
     order = np.random.default_rng(seed).permutation(reader.table.num_rows)
     others = [row for row in order[: MOST_DRAWN + len(first)].tolist() if row not in first]
@@ -68,21 +56,22 @@ def shown_sequences(
     reader.fetch([*first, *others])
     asked = reader.read(dict.fromkeys(named, MOST_TOKENS))
     for row in named:
-        _check(asked.get(row), origin.where(row), origin.number(row))
+        _check(asked.get(row), given.where(row), given.number(row))
     rest = [sequence for sequence in worst if sequence.row not in asked]
     left = BYTES - size([] if examples is None else [examples])
     read, taken_up = _within(rest, reader, left)
     whole = {**{one.row: one for one in read}, **asked}
     taken = {one.row for one in worst}
     left -= taken_up
-    return ShownSequences(
+    return replace(
+        result,
         # A sum over all tokens of the pass stays as it is, to the last digit.
-        worst=[
+        worst_sequences=[
             replace(whole[one.row], log_ratio_sum=one.log_ratio_sum) if one.row in whole else one
             for one in worst
         ],
-        named=[asked[row] for row in dict.fromkeys(named) if row not in taken],
-        drawn=list(_drawn(reader, others, left)),
+        named_sequences=[asked[row] for row in dict.fromkeys(named) if row not in taken],
+        drawn_sequences=list(_drawn(reader, others, left)),
     )
 
 
@@ -136,7 +125,9 @@ def _gather(value: Any, name: str, columns: dict[str, list[str]]) -> None:
     elif kind is dict:
         for key, item in value.items():
             _gather(item, key, columns)
-    elif kind is list and any(map(_holds_values, set(map(type, value)))):
+    elif kind is list and any(
+        one in (list, dict) or _field_names(one) is not None for one in set(map(type, value))
+    ):
         for item in value:
             _gather(item, name, columns)
     else:
@@ -151,11 +142,6 @@ _text_of = json.JSONEncoder(separators=("\n", ":")).encode
 def _field_names(kind: type) -> tuple[str, ...] | None:
     """Return the names of a struct's fields; None of other types."""
     return kind.__struct_fields__ if issubclass(kind, Struct) else None
-
-
-def _holds_values(kind: type) -> bool:
-    """Tell whether values of a type have plain values within them."""
-    return kind in (list, dict) or _field_names(kind) is not None
 
 
 def _within(

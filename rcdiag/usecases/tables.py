@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -210,7 +208,12 @@ def _policies_of_parquet(part: SourceFiles, columns: Mapping[str, str]) -> set[s
 
 def drawn(table: Table, rows: int | None, seed: int) -> Table:
     """Draw prompt groups with about `rows` rows in all; None draws nothing."""
-    return table if rows is None else draw_rows(table, rows, seed)
+    if rows is None:
+        return table
+    some = draw_rows(table, rows, seed)
+    if table.made_from is None:
+        return some
+    return replace(some, made_from=replace(some, drawn_from=table.made_from))
 
 
 def drawn_of_step(table: Table, rows: int | None, seed: int, step: int | None) -> Table:
@@ -236,7 +239,6 @@ def name_of(source: Source) -> str:
     return f"{name} and {len(more)} more" if more else name
 
 
-@contextlib.contextmanager
 def joined_tables(
     sources: Sequence[Source],
     *,
@@ -244,10 +246,10 @@ def joined_tables(
     format: str | None = None,
     given: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
-) -> Iterator[tuple[Table, JoinReport | None]]:
-    """Open one table, or several joined on `sample_id` in a folder that lasts as long as the block.
+) -> tuple[Table, JoinReport | None]:
+    """Open one table, or several joined on `sample_id`.
 
-    Gives the table, made from one of all files that were given, and the report of the join; None
+    Returns the table, made from one of all files that were given, and the report of the join; None
     for one table.
     """
     check_remote([str(source) for source in sources if isinstance(source, (str, Path))], format)
@@ -258,13 +260,12 @@ def joined_tables(
     if not tables:
         raise RcdiagError("no table to open", hint="give at least one parquet file")
     if len(tables) == 1:
-        yield tables[0], None
-        return
-    with tempfile.TemporaryDirectory(prefix="rcdiag-") as folder:
-        path = Path(folder) / "joined.parquet"
-        joined, report = join_tables(tables, _short_names(tables, sources), path)
-        files = tuple(file for table in tables for file in table.files)
-        yield replace(joined, made_from=replace(tables[0], files=files)), report
+        return tables[0], None
+    scratch = Scratch()
+    names = _short_names(tables, sources)
+    joined, report = join_tables(tables, names, scratch.path / "joined.parquet")
+    of_all_files = replace(tables[0], files=tuple(file for one in tables for file in one.files))
+    return replace(joined, scratch=scratch, made_from=of_all_files), report
 
 
 def _short_names(tables: Sequence[Table], sources: Sequence[Source]) -> list[str]:

@@ -244,6 +244,7 @@ REFUSED = {
     "emit wants the result of a sweep": lambda table: rcdiag.emit(
         rcdiag.score(table, presets=["disabled"]), "verl"
     ),
+    "emit wants the trainer": lambda table: rcdiag.emit(rcdiag.sweep(table, thresholds=2)),
     "trainer nope": lambda table: rcdiag.sweep(table, emit="nope"),
     "candidate=nope": lambda table: rcdiag.sweep(table, emit="verl", candidate="nope"),
     "nothing is called": lambda table: rcdiag.explain("k3kl"),

@@ -55,7 +55,7 @@ def plain(state: PairState) -> dict[str, Any]:
         "profiles": finished(state.profiles),
         "ids": worst_ids(state.vocabulary),
         "figures": state.figures.to_dict(),
-        "tokens": state.worst_tokens.to_list(),
+        "tokens": state.worst_tokens.tokens,
         "sequences": state.worst_sequences.sequences,
     }
 

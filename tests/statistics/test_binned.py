@@ -18,9 +18,8 @@ COUNTS = {"wide": 30, "narrow": 3, "other": 5}
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12),
     clusters=st.integers(1, 6),
     seed=st.integers(0, 9),
-    at_once=st.integers(1, 40),
 )
-def test_tokens_are_added_up_by_cluster_and_bin_of_every_axis(lengths, clusters, seed, at_once):
+def test_tokens_are_added_up_by_cluster_and_bin_of_every_axis(lengths, clusters, seed):
     random = np.random.default_rng(seed)
     target = [(-1.0 - random.integers(0, 8, length) / 8).tolist() for length in lengths]
     pair = make_pair([[-1.0] * length for length in lengths], target)
@@ -30,9 +29,7 @@ def test_tokens_are_added_up_by_cluster_and_bin_of_every_axis(lengths, clusters,
     for name, count in COUNTS.items():  # the bin `count` is none
         numbers = random.integers(0, count + 1, tokens).astype(np.uint8)
         by_bin.tokens[name] = BinNumbers(numbers, count)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(binned, "AT_ONCE", at_once)
-        found = block_bins(pair, cluster, by_bin, added=tuple(COUNTS))
+    found = block_bins(pair, cluster, by_bin, added=tuple(COUNTS))
     assert found.clusters.tolist() == sorted(set(cluster.tolist()))
     owner = np.searchsorted(found.clusters, np.repeat(cluster, lengths))
     log_ratio = pair.log_ratio

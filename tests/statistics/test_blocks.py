@@ -204,7 +204,7 @@ def test_worst_tokens_are_those_of_a_sort(count, seed):
     pair = make_pair([[-5.0] * count], [target.tolist()])
     sizes = np.abs(target + 5.0)
     order = [place for place in np.argsort(-sizes, kind="stable") if not np.isnan(sizes[place])]
-    assert [entry[2] for entry in WorstTokens.of(pair).entries] == order[:20]
+    assert [token["position"] for token in WorstTokens.of(pair).tokens] == order[:20]
 
 
 @pytest.mark.parametrize("columns", [2, 5])

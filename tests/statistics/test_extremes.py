@@ -26,7 +26,7 @@ def worst_of(*shards: tuple[Lists, Lists]) -> list[dict]:
     for behavior, target in shards:
         result.append(WorstTokens.of(make_pair(behavior, target, first_row=first_row)))
         first_row += len(behavior)
-    return summed(result).to_list()
+    return summed(result).tokens
 
 
 def places(result: list[dict]) -> list[tuple[int, int]]:
@@ -45,7 +45,7 @@ def test_worst_tokens_are_the_largest_log_ratios_with_their_places():
 def test_masked_tokens_are_never_among_the_worst_and_positions_count_them():
     trajectories = make_trajectories([[-1.0, -1.0, -1.0]], [[-90.0, -1.0, -2.0]], [[0, 1, 1]])
     result = WorstTokens.of(pair_of(trajectories, "rollout", "old"))
-    assert places(result.to_list()) == [(0, 2), (0, 1)]
+    assert places(result.tokens) == [(0, 2), (0, 1)]
 
 
 def test_worst_tokens_do_not_depend_on_how_rows_are_cut():
@@ -72,7 +72,7 @@ def test_worst_tokens_do_not_depend_on_the_order_of_shards():
     behavior, target = seeded_batch(1, sequences=30)
     first = WorstTokens.of(make_pair(behavior[:12], target[:12]))
     second = WorstTokens.of(make_pair(behavior[12:], target[12:], first_row=12))
-    assert places(summed([second, first]).to_list()) == places(worst_of((behavior, target)))
+    assert places(summed([second, first]).tokens) == places(worst_of((behavior, target)))
     assert summed([second, WorstTokens()]) == second == summed([WorstTokens(), second])
 
 

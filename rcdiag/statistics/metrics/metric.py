@@ -1,7 +1,7 @@
 """A metric is one object: a number about two policies, with all that anybody asks about it.
 
-A metric is one object. `METRICS.add(Metric(...))` is all that it takes to add one: results,
-screens, pages, `rcdiag explain` and the JSON Schema read the definition.
+`METRICS.add(Metric(...))` is all that it takes to add one: results, screens, pages, explanations
+and the JSON Schema read the definition.
 """
 
 from __future__ import annotations

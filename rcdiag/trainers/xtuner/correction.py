@@ -71,7 +71,9 @@ def _pair(settings: Settings, name: str, *, ordered: bool = True) -> tuple[float
     values = list(value) if isinstance(value, (list, tuple)) else []
     numbers = [one for one in values if isinstance(one, (int, float))]
     if len(numbers) != 2 or len(values) != 2:
-        raise Refused(f"{name}: wanted two numbers, (upper, lower), got {value!r}", "(5, 0.5)")
+        raise Refused(
+            f"{name}: wanted two numbers, (upper, lower), got {value!r}", "such as (5, 0.5)"
+        )
     upper, lower = (float(one) for one in numbers)
     if ordered and not upper > lower:
         raise Refused(

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from rcdiag.results import PairFigure
+from rcdiag.results import Diagnosis, PairFigure
 from rcdiag.runners import Runner
 from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
 from rcdiag.statistics.histograms import LOG_PROB_EDGES, log_prob_counts
@@ -22,8 +22,8 @@ from rcdiag.statistics.suite import SuiteState
 from rcdiag.statistics.weighted import WeightedState
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
-from rcdiag.usecases.case_of_table import CaseSample
-from rcdiag.usecases.passes import Walk, no_tokens, read_table
+from rcdiag.usecases.diagnosed import read_and_diagnose
+from rcdiag.usecases.passes import Walk, read_table
 
 Pair = tuple[str, str]
 
@@ -83,6 +83,10 @@ class RowsState(Struct, frozen=True):
     count: RowCount
     comparison: Comparison | None  # None where no row is compared
 
+    @property
+    def empty(self) -> bool:
+        return not self.count.sequences
+
 
 class ComparingWalk(Walk[RowsState], frozen=True, kw_only=True):
     """The pass that compares policies; rows with log-probs that are no numbers are counted."""
@@ -108,17 +112,15 @@ def read_comparison(
     policies: Sequence[str],
     sampler: str,
     runner: Runner | None,
-    sample: CaseSample | None,
-) -> tuple[Comparison, NonFinite, RowCount]:
-    """Read the table in one pass; rows with log-probs that are no numbers are counted.
+) -> tuple[RowsState, Comparison, Diagnosis]:
+    """Read and diagnose the table in one pass; rows with log-probs that are no numbers are counted.
 
     The comparison is of the other rows. Where they are fewer than half it is of all rows, so that
     one broken policy does not hide the others.
     """
     walk = ComparingWalk(policies=policies, sampler=sampler)
-    read = read_table(dump, walk, runner, sample)
-    if read is not None and read.count.too_few:
-        read = read_table(dump, replace(walk, every_row=True), runner)
-    if read is None or read.comparison is None:
-        raise no_tokens(dump, policies)
-    return read.comparison, read.non_finite, read.count
+    read, diagnosis = read_and_diagnose(dump, walk, runner)
+    every = read_table(dump, replace(walk, every_row=True), runner) if read.count.too_few else read
+    assert every is not None
+    assert every.comparison is not None
+    return every, every.comparison, diagnosis

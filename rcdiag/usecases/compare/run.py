@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from msgspec.structs import replace
-
 from rcdiag.diagnosis.behavior_means import BehaviorMeans, behavior_means, judged_pair
 from rcdiag.diagnosis.guides import with_premises, without_numbers
 from rcdiag.diagnosis.triangulation import at_floor, noise_floor, triangulate
@@ -39,12 +37,7 @@ from rcdiag.usecases.compare.ladder import (
     role,
 )
 from rcdiag.usecases.compare.pairs import Comparison, Pair, read_comparison
-from rcdiag.usecases.diagnosed import (
-    diagnosis_of_table,
-    recorded_constants,
-    sample_in_pass,
-    with_findings,
-)
+from rcdiag.usecases.diagnosed import recorded_constants, with_findings
 from rcdiag.usecases.provenance import provenance
 
 NOTHING = MetricValue(value=None)
@@ -73,26 +66,25 @@ def compare(
     behavior, target = behavior or "rollout", target or "old"
     order, repeats = _order_and_repeats(dump, policies, behavior, target, where)
     compared = (*order, *repeats)
-    sample = sample_in_pass(dump, compared)
-    comparison, non_finite, count = read_comparison(dump, compared, behavior, runner, sample)
-    moments = comparison.moments
+    rows, comparison, diagnosis = read_comparison(dump, compared, behavior, runner)
+    moments, count, non_finite = comparison.moments, rows.count, rows.non_finite
     lacking = unobserved(dump, compared)
     broken = recorded_constants(count, dump)
     broken |= set(non_finite.tokens) if count.too_few else set()
     means, numbers = _judged_pairs(comparison, behavior, broken, about)
-    diagnosis = diagnosis_of_table(dump, sample)
     values = {pair: with_premises(metrics, diagnosis) for pair, metrics in numbers.items()}
     floor = _noise_floor(moments, about, repeats, values)
+    summaries = _summaries(moments, about, behavior)
     result = CompareResult(
         provenance=provenance(dump, seed),
-        policies=_summaries(moments, about, behavior),
+        policies=summaries,
         num_sequences=count.sequences,
         num_tokens=count.tokens,
         num_clusters=len(moments.tokens),
         empty_sequences=dump.num_rows - lacking.rows - count.sequences,
         rows_left_out=count.left_out,
         pairs=_pair_results(moments, means, values, floor),
-        nearest_policies=[],
+        nearest_policies=[name for name, one in summaries.items() if one.may_be_nearest],
         ladder=ladder(moments, order, floor),
         triangulation=_triangulation(moments, order, about, behavior, floor),
         noise_floor=floor,
@@ -100,8 +92,6 @@ def compare(
         diagnosis=diagnosis,
         figures={f"{a}->{b}": data.figure() for (a, b), data in comparison.figures.items()},
     )
-    nearest = [name for name, policy in result.policies.items() if policy.may_be_nearest]
-    result = replace(result, nearest_policies=nearest)
     touched = _touched(values.values())
     return with_findings(result, dump, non_finite=non_finite, unobserved=lacking, values=touched)
 

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from rcdiag.corrections.apply import token_effects
 from rcdiag.corrections.arithmetic import Tokens
+from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.sequences import Sequences, rows_of
 from rcdiag.corrections.trainer_means import Batch
 from rcdiag.statistics.accumulator import Step
-from rcdiag.statistics.merging import merge, merged
+from rcdiag.statistics.merging import merge, merge_by_key, merged
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.suite import Suite, SuiteState
@@ -29,19 +30,13 @@ from rcdiag.usecases.passes import Walk, token_batches
 Numbers = Mapping[str, float]
 
 
-class States(Struct, frozen=True):
-    """Suite states of training steps; shards add up step by step."""
-
-    steps: Mapping[Step, SuiteState]
-
-
 class SecondReading(Struct, frozen=True):
     """The sequences of some training steps after one more pass over the table."""
 
     plans: Mapping[str, Plan]
     rows: Mapping[str, CorrectionRows]  # by the name of the plan
     kept: CorrectionRows | None  # of the tokens that the rejection of the first plan leaves
-    states: States  # of probabilities that are rounded to float32
+    states: Mapping[Step, SuiteState]  # of probabilities that are rounded to float32
     numbers: Mapping[Step, NDArray[np.int64]]  # of the rows with a token, in the whole table
     table_rows: int
 
@@ -59,7 +54,7 @@ class SecondReading(Struct, frozen=True):
 
     def rounded(self, step: Step, metric: str) -> float | None:
         """Return a metric of the mismatch with probabilities in float32."""
-        return METRICS[metric].value(Suite(self.states.steps[step])).value
+        return METRICS[metric].value(Suite(self.states[step])).value
 
     def places(self, step: Step, rows: Sequences) -> NDArray[np.int64]:
         """Return where the rows of a step stand among all of its rows, those without a token too.
@@ -96,11 +91,12 @@ def read_again(
     """
     rows: dict[str, list[CorrectionRows]] = {name: [] for name in plans}
     kept: list[CorrectionRows] = []
-    states: list[States] = []
+    states: list[dict[Step, SuiteState]] = []
     numbers: dict[Step, list[NDArray[np.int64]]] = {}
     asked = {name: asked_by(plan) for name, plan in plans.items()}
-    first = next(iter(plans), None)
-    rejects = first is not None and preset is not None and _rejects(plans[first], preset)
+    first = next(iter(plans), "")
+    applied = None if preset is None else plans[first].corrections.get(preset)
+    rejects = applied is not None and not applied.needs_whole_batch and applied.rejects
     for batch in token_batches(dump, Walk(policies=(behavior, target))):
         pairs = PolicyPair(batch, behavior, target).by_step()
         wanted = {step: pair for step, pair in pairs.items() if step in steps}
@@ -110,56 +106,41 @@ def read_again(
             numbers.setdefault(step, []).append(pair.tokens.row)
         for name, plan in plans.items():
             rows[name].append(CorrectionRows.of(wanted, plan, asked[name]))
-        if rejects:
-            assert first is not None
-            assert preset is not None
+        if applied is not None and rejects:
             left = {
-                step: after_rejection(pair, plans[first], preset) for step, pair in wanted.items()
+                step: after_rejection(pair, plans[first], applied) for step, pair in wanted.items()
             }
             kept.append(CorrectionRows.of(left, plans[first], asked[first]))
         if metrics:
-            states.append(_states(wanted))
+            states.append(
+                {
+                    step: SuiteState.of(_in_float32(pair))
+                    for step, pair in wanted.items()
+                    if len(pair.lengths)
+                }
+            )
     return SecondReading(
         plans,
         {name: merge(parts) for name, parts in rows.items() if parts},
         merged(kept),
-        merged(states) or States({}),
+        merge_by_key(states),
         {step: np.concatenate(parts) for step, parts in numbers.items()},
         dump.num_rows,
     )
 
 
-def _rejects(plan: Plan, preset: str) -> bool:
-    correction = plan.corrections.get(preset)
-    if correction is None or correction.needs_whole_batch:
-        return False
-    return bool(correction.rejections or correction.veto is not None)
-
-
-def _states(pairs: Mapping[Step, PolicyPair]) -> States:
-    """Keep what metrics need of pairs whose probabilities are rounded to float32."""
-    return States(
-        {
-            step: SuiteState.of(PolicyPair(_in_float32(pair.tokens), pair.behavior, pair.target))
-            for step, pair in pairs.items()
-            if len(pair.lengths)
-        }
-    )
-
-
-def _in_float32(batch: TokenBatch) -> TokenBatch:
-    """Return the batch with log-probs whose probabilities are those that float32 computes."""
+def _in_float32(pair: PolicyPair) -> PolicyPair:
+    """Return the pair with log-probs whose probabilities are those that float32 computes."""
     with np.errstate(divide="ignore"):
         rounded = {
             name: np.log(np.exp(values.astype(np.float32)).astype(np.float64))
-            for name, values in batch.log_probs.items()
+            for name, values in pair.tokens.log_probs.items()
         }
-    return replace(batch, log_probs=rounded)
+    return PolicyPair(replace(pair.tokens, log_probs=rounded), pair.behavior, pair.target)
 
 
-def after_rejection(pair: PolicyPair, plan: Plan, preset: str) -> PolicyPair:
+def after_rejection(pair: PolicyPair, plan: Plan, correction: Correction) -> PolicyPair:
     """Return the tokens that stay in the loss mask; a row that loses all counts as empty."""
-    correction = plan.corrections[preset]
     with np.errstate(all="ignore"):
         rows = rows_of(pair, dtype=plan.dtype)
         kept = token_effects(correction, Tokens.of(pair, plan.dtype), rows).kept

@@ -54,8 +54,14 @@ class Reason(Struct, frozen=True):
     """A way in which the trainer may have made its numbers, with the numbers that it gives."""
 
     name: str
-    says: Callable[[str], str]  # key of the trainer -> the reason in one sentence
+    sentence: str
     numbers: Mapping[tuple[Step, str], float]  # step of the table, key of the trainer -> number
+    details: Mapping[str, str] = {}  # key of the trainer -> what the sentence means for it
+
+    def says(self, key: str) -> str:
+        """Return the reason for the number of a key of the trainer, in one sentence."""
+        detail = self.details.get(key, "")
+        return f"{self.sentence}: {detail}" if detail else self.sentence
 
 
 class LoggedEvidence(Struct, frozen=True):
@@ -143,7 +149,7 @@ def arithmetic(differing: Sequence[Differing], sought: Sought) -> Reason:
         else "the trainer computes in float32, and the difference is its rounding (--arithmetic "
         "float32)"
     )
-    return Reason("float32", _constant(sentence), numbers)
+    return Reason("float32", sentence, numbers)
 
 
 def _other_generations(evidence: LoggedEvidence) -> Iterator[Reason]:
@@ -158,19 +164,9 @@ def _other_generations(evidence: LoggedEvidence) -> Iterator[Reason]:
                     other = evidence.names.in_generation(place.key, plan.trainer)
                     if other is not None and other in logged:
                         numbers[step, place.key] = logged[other]
-        yield Reason(name, _Definition(evidence.names, name), numbers)
-
-
-class _Definition(Struct, frozen=True):
-    """The sentence on a number that is defined as another generation has it."""
-
-    names: KeyNames
-    generation: str
-
-    def __call__(self, key: str) -> str:
-        words = self.names.words.get(key)
-        detail = words.generations.get(self.generation, "") if words else ""
-        return f"it is {self.generation}'s definition{f': {detail}' if detail else ''}"
+        words = evidence.names.words.items()
+        details = {key: one.generations.get(name, "") for key, one in words}
+        yield Reason(name, f"it is {name}'s definition", numbers, details)
 
 
 def _presets(evidence: LoggedEvidence) -> Iterator[Reason]:
@@ -185,11 +181,7 @@ def _presets(evidence: LoggedEvidence) -> Iterator[Reason]:
             for key, value in presets[preset].items()
         }
         sentence = f"it is the number of preset {preset}, ours is that of {evidence.sides.preset}"
-        yield Reason(preset, _constant(sentence), numbers)
-
-
-def _constant(sentence: str) -> Callable[[str], str]:
-    return lambda key: sentence
+        yield Reason(preset, sentence, numbers)
 
 
 def _micro_batches(evidence: LoggedEvidence) -> Iterator[Reason]:
@@ -217,7 +209,7 @@ def _micro_batches(evidence: LoggedEvidence) -> Iterator[Reason]:
             if size == 1
             else f"it is the mean over micro-batches of {size} rows in the order of the table"
         )
-        yield Reason(name, _constant(sentence), numbers)
+        yield Reason(name, sentence, numbers)
 
 
 def _parts(
@@ -245,7 +237,7 @@ def _means(parts: Sequence[Numbers], weights: Sequence[float] | None = None) -> 
 def _sign(evidence: LoggedEvidence) -> Iterator[Reason]:
     """Turn the sign of our numbers."""
     numbers = {place: -value for place, value in evidence.ours.items()}
-    yield Reason("sign", _constant("it has the opposite sign"), numbers)
+    yield Reason("sign", "it has the opposite sign", numbers)
 
 
 def _tokens(evidence: LoggedEvidence) -> Iterator[Reason]:
@@ -259,7 +251,7 @@ def _tokens(evidence: LoggedEvidence) -> Iterator[Reason]:
     sentence = (
         "it is a mean over tokens of the numbers of every sequence, so that long ones weigh more"
     )
-    yield Reason("tokens", _constant(sentence), numbers)
+    yield Reason("tokens", sentence, numbers)
 
 
 def _after_rejection(evidence: LoggedEvidence) -> Iterator[Reason]:
@@ -276,7 +268,7 @@ def _after_rejection(evidence: LoggedEvidence) -> Iterator[Reason]:
         f"it is taken over the tokens that rejection leaves, where {evidence.plan.trainer.name} "
         "takes all"
     )
-    yield Reason("after rejection", _constant(sentence), numbers)
+    yield Reason("after rejection", sentence, numbers)
 
 
 # What is tried in this order, where rounding is not the reason.

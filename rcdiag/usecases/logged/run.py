@@ -25,7 +25,7 @@ from rcdiag.usecases.logged.reasons import (
     Sought,
     arithmetic,
 )
-from rcdiag.usecases.logged.side_by_side import NEAR, Sides, agree, batches_of, side_by_side
+from rcdiag.usecases.logged.side_by_side import NEAR, agree, batches_of, side_by_side
 
 # Step of the table and key of the trainer -> by how much rounding may move the number.
 Slack = Mapping[tuple[Step, str], float]
@@ -40,7 +40,11 @@ def compared(log: Log, result: ScoreResult, dump: Table, plan: Plan) -> LogCompa
     steps = known_steps(dump)
     batches = batches_of(result, steps[0] if len(steps) == 1 else None)
     sides = side_by_side(log, batches, names, given="step" in dump.given)
-    numbers = _numbers_of_both(log, names, sides)
+    numbers = [
+        Differing(Place(key, own, pair.log_step, pair.batch.step), theirs, ours)
+        for pair in sides.pairs
+        for key, own, theirs, ours in pair.numbers(log, names, sides.preset)
+    ]
     if not numbers:
         theirs = [key for key in log.keys if names.ours(key) is not None]
         preset = f"preset {sides.preset}" if sides.preset else "the mismatch"
@@ -56,7 +60,7 @@ def compared(log: Log, result: ScoreResult, dump: Table, plan: Plan) -> LogCompa
         reasons = explained(log, differing, Sought(dump, pair, plan, names, sides))
     keys = [_key(one, one not in differing, reasons.get(one.place), names) for one in numbers]
     ours = {key for pair in sides.pairs for key in pair.batch.numbers(names, sides.preset)}
-    logged = {place.key for one in numbers for place in [one.place]}
+    logged = {one.place.key for one in numbers}
     return LogComparison(
         file=str(log.path),
         log_format=log.format,
@@ -69,19 +73,6 @@ def compared(log: Log, result: ScoreResult, dump: Table, plan: Plan) -> LogCompa
         not_logged=sorted(ours - logged),
         log_shows=log_alone(log, plan.trainer.family),
     )
-
-
-def _numbers_of_both(log: Log, names: KeyNames, sides: Sides) -> list[Differing]:
-    """Return every number that is in the log and computed here."""
-    numbers = []
-    for pair in sides.pairs:
-        ours = pair.batch.numbers(names, sides.preset)
-        for key, theirs in log.rows[pair.log_step].items():
-            own = names.ours(key)
-            if own is not None and own in ours:
-                place = Place(key, own, pair.log_step, pair.batch.step)
-                numbers.append(Differing(place, theirs, ours[own]))
-    return numbers
 
 
 def _key(one: Differing, agrees: bool, reason: Reason | None, names: KeyNames) -> LoggedKey:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -48,6 +48,16 @@ class Pair(Struct, frozen=True):
     log_step: int | None
     batch: OurBatch
 
+    def numbers(
+        self, log: Log, names: KeyNames, preset: str | None
+    ) -> Iterator[tuple[str, str, LoggedNumber, float]]:
+        """Yield each number that both have: its key in the log and in the trainer, theirs, ours."""
+        ours = self.batch.numbers(names, preset)
+        for key, theirs in log.rows[self.log_step].items():
+            own = names.ours(key)
+            if own is not None and own in ours:
+                yield key, own, theirs, ours[own]
+
 
 class Sides(Struct, frozen=True):
     """Which steps and which preset are compared, and why."""
@@ -85,13 +95,8 @@ class Nearness(Struct, frozen=True):
 
     def of(self, pair: Pair, preset: str | None) -> float:
         """Return the digits that numbers of both have in common, added up over their keys."""
-        ours, row = pair.batch.numbers(self.names, preset), self.log.rows[pair.log_step]
-        total = 0.0
-        for key, theirs in row.items():
-            own = self.names.ours(key)
-            if own is not None and own in ours:
-                total += self._digits(key, theirs, ours[own])
-        return total
+        numbers = pair.numbers(self.log, self.names, preset)
+        return sum(self._digits(key, theirs, ours) for key, _, theirs, ours in numbers)
 
     def _digits(self, key: str, theirs: LoggedNumber, ours: float) -> float:
         if agree(self.log, key, theirs, ours):
@@ -220,11 +225,9 @@ def _preset(pairs: Sequence[Pair], nearness: Nearness) -> tuple[str | None, str]
     best = max(presets, key=ranks.__getitem__)
     equal = [preset for preset in presets if ranks[preset] == ranks[best] and preset != best]
     verdicts = [
-        agree(nearness.log, key, theirs, ours[own])
+        agree(nearness.log, key, theirs, ours)
         for pair in pairs
-        for ours in [pair.batch.numbers(nearness.names, best)]
-        for key, theirs in nearness.log.rows[pair.log_step].items()
-        if (own := nearness.names.ours(key)) is not None and own in ours
+        for key, _, theirs, ours in pair.numbers(nearness.log, nearness.names, best)
     ]
     reason = (
         f"its numbers are the nearest of {len(presets)} presets: "

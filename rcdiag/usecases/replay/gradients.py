@@ -7,7 +7,7 @@ are unbiased.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,38 +80,42 @@ def cosine(products: Products, seed: int) -> MetricValue:
 
     None too where noise leaves no squared norm above 0: then no direction can be estimated.
     """
-    if len(products) < 3:
-        return MetricValue(value=None)
-    counts = draws(len(products), seed)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        gr, gg, rr = (
-            off_diagonal(values, counts) for values in (products.gr, products.gg, products.rr)
-        )
-        values = np.where((gg > 0) & (rr > 0), gr / np.sqrt(gg * rr), np.nan)
-    return _with_interval(np.clip(values, -1.0, 1.0))
+
+    def of(gg: Array, gr: Array, rr: Array) -> Array:
+        return np.clip(np.where((gg > 0) & (rr > 0), gr / np.sqrt(gg * rr), np.nan), -1.0, 1.0)
+
+    return _by_groups(products, of, seed)
 
 
 def relative_norm(products: Products, seed: int) -> MetricValue:
     """sqrt(E|G|^2 / E|R|^2) by products of different groups; None where noise hides either."""
-    if len(products) < 3:
-        return MetricValue(value=None)
-    counts = draws(len(products), seed)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        gg, rr = off_diagonal(products.gg, counts), off_diagonal(products.rr, counts)
-        values = np.where((gg > 0) & (rr > 0), np.sqrt(gg / rr), np.nan)
-    return _with_interval(values)
+
+    def of(gg: Array, gr: Array, rr: Array) -> Array:
+        return np.where((gg > 0) & (rr > 0), np.sqrt(gg / rr), np.nan)
+
+    return _by_groups(products, of, seed)
 
 
 def relative_bias(products: Products, seed: int) -> MetricValue:
     """|E[G - R]|^2 / |E[R]|^2, both by products of different groups."""
+
+    def of(apart: Array, gr: Array, rr: Array) -> Array:
+        return np.where(rr > 0, np.maximum(apart, 0.0) / rr, np.nan)
+
+    difference = products.gg - products.gr - products.gr.T + products.rr
+    return _by_groups(Products(difference, products.gr, products.rr), of, seed)
+
+
+def _by_groups(
+    products: Products, formula: Callable[[Array, Array, Array], Array], seed: int
+) -> MetricValue:
+    """A formula of E|G|^2, E<G, R> and E|R|^2, [replicates], with its interval over groups."""
     if len(products) < 3:
         return MetricValue(value=None)
     counts = draws(len(products), seed)
-    difference = products.gg - products.gr - products.gr.T + products.rr
     with np.errstate(invalid="ignore", divide="ignore"):
-        apart, rr = off_diagonal(difference, counts), off_diagonal(products.rr, counts)
-        values = np.where(rr > 0, np.maximum(apart, 0.0) / rr, np.nan)
-    return _with_interval(values)
+        sums = [off_diagonal(one, counts) for one in (products.gg, products.gr, products.rr)]
+        return _with_interval(formula(*sums))
 
 
 def relative_variance(gg: Array) -> float | None:

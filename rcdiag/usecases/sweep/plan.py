@@ -37,7 +37,7 @@ class SweepPlan(Struct, frozen=True, dict=True):
     def cluster_numbers(self, clusters: Keys) -> Keys:
         """Return the number of each sequence's prompt group.
 
-        Groups are folded by their numbers, which do not depend on their names.
+        Which groups share a row of sums depends on these numbers, and not on their names.
         """
         if self.groups is None:
             return clusters

@@ -24,8 +24,8 @@ from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
 from rcdiag.table.token_batch import TokenBatch
 from rcdiag.trainers import DEFAULT, find_trainer
-from rcdiag.usecases.diagnosed import diagnosis_of_table, sample_in_pass, with_findings
-from rcdiag.usecases.passes import Walk, no_tokens, read_table
+from rcdiag.usecases.diagnosed import read_and_diagnose, with_findings
+from rcdiag.usecases.passes import Walk
 from rcdiag.usecases.provenance import provenance
 from rcdiag.usecases.sweep.candidates import candidates_with
 from rcdiag.usecases.sweep.configuration import (
@@ -65,13 +65,10 @@ def sweep(
     name = find_trainer(trainer).name
     plan = plan_of_table(dump, thresholds, candidates_with(own))
     pair = (behavior, target)
-    sample = sample_in_pass(dump, pair)
-    state = read_table(dump, SweepWalk(policies=pair, plan=plan), runner, sample)
-    if state is None or state.suite is None:
-        raise no_tokens(dump, pair)
+    state, diagnosis = read_and_diagnose(dump, SweepWalk(policies=pair, plan=plan), runner)
     whole = state.suite
+    assert whole is not None
     rows = {family: sweep_rows(state, family) for family in plan.grids}
-    diagnosis = diagnosis_of_table(dump, sample)
     rounding = rounding_of(dump.metadata.get("policies", {}), behavior, target)
     values = with_premises(judged(Suite(whole, rounding)), diagnosis)
     bad_tokens = sum(state.non_finite.tokens.values())

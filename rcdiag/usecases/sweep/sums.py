@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rcdiag.corrections.apply import apply, log_ratio
 from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.quantities import true_ratio, unsafe
-from rcdiag.statistics.clusters import Keys, added_by_index, summing_matrix
+from rcdiag.statistics.clusters import Keys, summing_matrix
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.merging import merge, merge_by_key, take_in
 from rcdiag.statistics.pair import PolicyPair
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 # The most cells of an array of sequences and settings, 2 MB; two families are at work at a time.
 CELLS = 1 << 18
-# A table with more clusters has them folded: a sweep holds hundreds of numbers per cluster and
-# setting. Intervals stay right, and their width is known to sqrt(1 / 512), or 4%.
+# A sweep holds hundreds of numbers per cluster and setting: those of a table with more clusters
+# share rows, by their numbers modulo this. Intervals stay right, and their width is known to
+# sqrt(1 / 512), or 4%.
 MAX_CLUSTERS = 256
 # Prompt groups whose bits are spread out at a time.
 GROUPS_AT_ONCE = 1024
@@ -124,8 +125,6 @@ class SweepState:
         self.plan = plan
         self.suite: SuiteState | None = None  # None where no row has a sampled token
         self.non_finite = NonFinite()
-        self.clusters: Keys = np.empty(0, np.uint64)  # [clusters] in order of appearance
-        self.folded = False  # `clusters` are their numbers modulo MAX_CLUSTERS
         # (family or candidate, quantity) -> sums [rows, bins, columns]; "": of no setting.
         self.tables: dict[tuple[str, str], Array] = {}
         # Family -> the least and the most share of its tokens that a sequence keeps, [columns].
@@ -147,7 +146,8 @@ class SweepState:
         corrections = {name: setting.correction for name, setting in plan.candidates.items()}
 
         with np.errstate(all="ignore"):
-            rows = self._rows_of(plan.cluster_numbers(pair.tokens.cluster))
+            numbers = plan.cluster_numbers(pair.tokens.cluster)
+            rows = (numbers % np.uint64(MAX_CLUSTERS)).astype(np.int64)
             blocks = pair.blocks
             cut = np.split(rows, np.cumsum([len(block.lengths) for block in blocks])[:-1])
             for block, of_block in zip(blocks, cut, strict=True):
@@ -169,16 +169,9 @@ class SweepState:
         """Take in the state of the next rows, in place: with many thresholds a copy is large."""
         with np.errstate(all="ignore"):
             factor = self._raise_shift(other.shift)
-            if other.folded:
-                self._fold()
-            rows = self._rows_of(other.clusters)
             for (family, quantity), sums in other.tables.items():
                 own = self._table(family, quantity, *sums.shape[1:])
-                if _rows_by(quantity) != "cluster":
-                    own += sums
-                else:
-                    scale = factor if quantity == "mass" else 1.0
-                    own[rows] += sums[: len(rows)] * scale
+                own += sums * factor if quantity == "mass" else sums
         for family, (least, most) in other.shares.items():
             self._add_shares(family, least, most)
         if other.kept_groups:
@@ -188,13 +181,22 @@ class SweepState:
         self.non_finite = merge([self.non_finite, other.non_finite])
         self.tails = merge_by_key([self.tails, other.tails])
 
+    @property
+    def empty(self) -> bool:
+        return self.suite is None
+
     def __getitem__(self, name: tuple[str, str]) -> Array:
         """Return the sums of a family or candidate and a quantity, [rows, bins, columns]."""
         table = self.tables[name]
-        return table[: self.num_clusters] if _rows_by(name[1]) == "cluster" else table
+        return table[self.clusters] if _rows_by(name[1]) == "cluster" else table
 
     def __contains__(self, name: tuple[str, str]) -> bool:
         return name in self.tables
+
+    @property
+    def clusters(self) -> Index:
+        """Return the rows of the tables by cluster that have a sequence, [clusters]."""
+        return np.flatnonzero(self.tables["", "sequences"][:, 0, 0])
 
     @property
     def num_clusters(self) -> int:
@@ -274,28 +276,6 @@ class SweepState:
             own = self.shares[family]
             least, most = np.minimum(own[0], least), np.maximum(own[1], most)
         self.shares[family] = least, most
-
-    def _rows_of(self, clusters: Keys) -> Index:
-        """Return the row of each of some clusters [sequences]; new ones get rows of their own."""
-        keys = clusters % np.uint64(MAX_CLUSTERS) if self.folded else clusters
-        new = np.setdiff1d(keys, self.clusters)
-        if self.num_clusters + len(new) > MAX_CLUSTERS:
-            self._fold()
-            return self._rows_of(clusters)
-        self.clusters = np.concatenate([self.clusters, new])
-        order = np.argsort(self.clusters)
-        return order[np.searchsorted(self.clusters, keys, sorter=order)]
-
-    def _fold(self) -> None:
-        """Add up the sums of all clusters whose numbers are the same modulo MAX_CLUSTERS."""
-        if self.folded:
-            return
-        keys, index = np.unique(self.clusters % np.uint64(MAX_CLUSTERS), return_inverse=True)
-        for (_, quantity), sums in self.tables.items():
-            if _rows_by(quantity) == "cluster":
-                folded = added_by_index(index, sums[: self.num_clusters], len(keys))
-                sums[: len(keys)], sums[len(keys) :] = folded, 0.0
-        self.clusters, self.folded = keys, True
 
     def _raise_shift(self, largest: float) -> float:
         """Hold ratios relative to a new largest; return the factor of sums held by `largest`."""
