@@ -113,6 +113,14 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
         return np.arange(len(self.mask)) - self.start[self.owner]
 
     @cached_property
+    def cluster(self) -> Counts:
+        """Return the number of each row's prompt group, of the row where none are named, [rows]."""
+        group = self.facts.group
+        if group is None:
+            return np.arange(len(self.lengths))
+        return np.unique(group, return_inverse=True)[1]
+
+    @cached_property
     def tokens(self) -> PairTokens:
         """Return the sampled tokens whose log-probs are numbers under both policies."""
         assert self.trainer is not None

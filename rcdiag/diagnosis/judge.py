@@ -375,8 +375,7 @@ def _action(features: Features, text: str) -> Action:
     if not can_be_scored(features.case):
         return Action(text=f"{says}, with `prompt_ids` in the table.")
     command = command.removesuffix(".").replace("DUMP", features.case.source)
-    if model := features.declared.trainer.model:
-        command = command.replace("CKPT", here(model))
+    command = command.replace("CKPT", here(features.declared.trainer.model))
     return Action(text=says, command=f"rcdiag {command}")
 
 

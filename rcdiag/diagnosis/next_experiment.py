@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.features.declared import Declared
 from rcdiag.diagnosis.thresholds import ENOUGH, SHOWN
 from rcdiag.formats import plural
 from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
@@ -40,10 +41,11 @@ def next_experiment(case: Case, verdict: str, causes: Sequence[NamedCause]) -> l
             "score the rows"
         )
         return [Action(text=text)]
+    checkpoint = here(Declared.of(case).trainer.model)
     return [
         Action(
             text=f"{_split(causes)}, with the trainer's checkpoint",
-            command=f"rcdiag diagnose {case.source} --model {_checkpoint(case)}",
+            command=f"rcdiag diagnose {case.source} --model {checkpoint}",
         ),
     ]
 
@@ -122,18 +124,13 @@ def _split(causes: Sequence[NamedCause]) -> str:
     return f"separate {first.slug} from {' and '.join(first.also_possible[:2])}"
 
 
-def _checkpoint(case: Case) -> str:
-    """Return the trainer's model as the metadata names it, if it is here; else the word CKPT."""
-    about = case.metadata.get("policies", {}).get(case.trainer, {})
-    model = about.get("model") if isinstance(about, dict) else None
-    return here(model) if isinstance(model, str) else "CKPT"
-
-
-def here(model: str, instead: str = "CKPT") -> str:
-    """Write a model's place as a shell takes it; a folder that is not here is `instead`.
+def here(model: str | None, instead: str = "CKPT") -> str:
+    """Write a model's place as a shell takes it; one that is not here, or not known, is `instead`.
 
     Metadata name paths of the machine and folder where the table was made.
     """
+    if model is None:
+        return instead
     folder = re.sub(r"\{(step|policy_version)\}", "*", model)
     return quoted(model) if glob.glob(folder) else instead
 

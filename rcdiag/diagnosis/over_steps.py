@@ -160,8 +160,7 @@ def _change_taken_apart(
     if entropy is not None:
         known = np.isfinite(entropy[tokens.place])
         uncertainty = np.where(known, entropy[tokens.place], uncertainty)
-    cluster = np.arange(len(step)) if case.facts.group is None else case.facts.group
-    change = change_of_mismatch(tokens, uncertainty, step >= split, cluster, split)
+    change = change_of_mismatch(tokens, uncertainty, step >= split, case.cluster, split)
     return change if change is None or at is not None or _is_sure(change) else None
 
 
@@ -197,12 +196,7 @@ def _series(case: Case, index: Counts, steps: int) -> list[Series]:
     values = TokenValues.of(
         tokens.sampler, tokens.trainer, np.clip(tokens.log_ratio, -LARGEST, LARGEST)
     )
-    cluster = (
-        np.arange(tokens.rows)
-        if case.facts.group is None
-        else np.unique(case.facts.group, return_inverse=True)[1]
-    )
-    means = _Means(index, steps, cluster)
+    means = _Means(index, steps, case.cluster)
     of_tokens = tokens.owner
     excess = values.ratios.excess
     k3, beyond = excess - values.ratios.log_ratio, outside(2.0, values)

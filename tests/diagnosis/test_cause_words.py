@@ -125,20 +125,6 @@ def test_verdicts_tell_an_honest_sampler_from_a_broken_record(slug, verdict):
     assert cause_words()[slug].verdict == verdict
 
 
-def test_words_are_read_from_the_tables():
-    for (family, slug), table in TABLES.items():
-        words = cause_words()[slug]
-        assert (words.slug, words.family) == (slug, family)
-        for key in KEYS - {"mend", "umbrella", "look_alikes", "links"}:
-            assert getattr(words, key) == table[key]
-        for key in ("mend", "umbrella", "look_alikes"):
-            assert list(getattr(words, key)) == table[key]
-        assert words.mend_in == table.get("mend_in", {})
-        assert [(link.text, link.url) for link in words.links] == [
-            (link["text"], link["url"]) for link in table["links"]
-        ]
-
-
 def test_words_are_read_without_numbers():
     code = (
         "import sys; from rcdiag.diagnosis.causes.cause_words import cause_words; cause_words()\n"

@@ -105,8 +105,7 @@ def _block_boundaries(features: Features) -> Suspicion | None:
     if prompt is None or log_ratios.rms < ENGINE_NOISE or features.validity.answer == INVALID:
         return None
     tokens = case.tokens
-    group = np.arange(tokens.rows) if case.facts.group is None else case.facts.group
-    effect = block_effect(tokens, prompt[tokens.owner] + tokens.position, group)
+    effect = block_effect(tokens, prompt[tokens.owner] + tokens.position, case.cluster)
     if effect is None or effect.factor < LARGER:
         return None
     return Suspicion(

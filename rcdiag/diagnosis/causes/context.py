@@ -151,7 +151,7 @@ def _prompt_truncated(features: Features) -> Suspicion | None:
     short, long = rows.known & (rows.lengths <= first), rows.known & (rows.lengths > first)
     if explained < 1.0 - FEW or min(short.sum(), long.sum()) < FEWEST_OF_PATTERN:
         return None
-    if np.mean(rows.large[short]) > FEW or np.median(rms[short]) > ENGINE_NOISE:
+    if np.median(rms[short]) > ENGINE_NOISE:
         return None
     if _share_agreeing_at_first(features.log_ratios, long & rows.large) > PART:
         # a mismatch that starts within responses is a limit of the context, or other weights

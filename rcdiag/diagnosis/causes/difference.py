@@ -23,7 +23,6 @@ from rcdiag.diagnosis.causes.noise import BITWISE, NOISE, is_engine_noise
 from rcdiag.diagnosis.causes.penalties import penalty
 from rcdiag.diagnosis.causes.weights import WEIGHTS, lags, looks_like_other_weights, older_trainer
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
-from rcdiag.diagnosis.features.location import ROWS_OF_TWO_KINDS
 from rcdiag.diagnosis.features.log_ratios import FIRST_APART
 from rcdiag.diagnosis.thresholds import BY_CHANCE, COARSE, LARGER, MOST, MUCH_LARGER, PART
 from rcdiag.diagnosis.validity import INVALID
@@ -98,7 +97,7 @@ def _turns(features: Features) -> str:
 def _not_of_these_tokens(features: Features) -> Suspicion | None:
     """Detect a trainer column that scores other tokens in nearly every row."""
     deficits = _deficits(features)[features.case.tokens.per_row > 0]
-    if not deficits.sum() > 0.0 or np.mean(deficits > 0.0) < MOST:
+    if np.mean(deficits > 0.0) < MOST:
         return None
     trainer, tokens = str(features.case.trainer), features.case.tokens
     mean, uniform = float(tokens.trainer.mean()), _uniform(features)
@@ -164,8 +163,6 @@ def _share_of_rows_at_rounding(features: Features) -> float | None:
     """Return the share of rows at rounding where rows are of two kinds; None where of one."""
     rms = features.location.rms_of_rows
     rms = rms[np.isfinite(rms)]
-    if len(rms) < ROWS_OF_TWO_KINDS:
-        return None
     at_rounding = float(np.mean(rms < ENGINE_NOISE))
     large = float(np.mean(rms > MUCH_LARGER * LARGE_MISMATCH))
     two_kinds = min(at_rounding, large) > PART and at_rounding + large > MOST

@@ -27,9 +27,7 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST,
     LARGE,
     MANY_TIMES,
-    MUCH_LARGER,
     NEARLY_ALL,
-    ONE_SIDED,
     PART,
     RARE,
     SURELY,
@@ -40,7 +38,6 @@ from rcdiag.formats import mean_ratio
 # Log-ratios of the other sign are at most those that engines in bfloat16 leave (nats, where their
 # rms is 0.03), or this share of the largest.
 NOISE, OTHER_SIGN = 0.12, 0.35
-FEWEST_BEYOND = 100  # tokens beyond the position up to which the end token was banned
 
 KEPT_SET_SLUGS = ("top-p-renormalised", "top-k-renormalised", "min-p-renormalised")
 
@@ -205,11 +202,11 @@ def banned(features: Features) -> tuple[str, Suspicion] | None:
     log_ratios, tokens = features.log_ratios, features.case.tokens
     z = log_ratios.ratio_mean[1]
     low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
-    if z > -BY_ITS_ERROR or low > RARE or high > NOISE or log_ratios.first_tokens > MUCH_LARGER:
+    if z > -BY_ITS_ERROR or low > RARE or high > NOISE:
         return None
     strong = log_ratios.values < -LARGE
     share = float(strong.mean())
-    if share > PART or log_ratios.one_sided < ONE_SIDED:
+    if share > PART:
         return None
     # The end token is banned up to a length: nothing happens after it.
     last_place = float(tokens.position[strong].max())
@@ -249,9 +246,7 @@ def _stops_at_a_position(tokens: PairTokens, strong: np.ndarray) -> bool:
         return False
     edge = places[int((1 - FEW) * (len(places) - 1))]
     after = tokens.position > edge
-    return bool(
-        after.sum() > FEWEST_BEYOND and MANY_TIMES * strong[after].mean() < strong[~after].mean()
-    )
+    return bool(MANY_TIMES * strong[after].mean() < strong[~after].mean())
 
 
 KEPT_SETS = (

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from msgspec import Struct
 
-from rcdiag.diagnosis.case import Array, Counts
+from rcdiag.diagnosis.case import Array, Counts, Flags
 from rcdiag.diagnosis.causes.cause import CLEAR, LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
 from rcdiag.diagnosis.features.log_ratios import FIRST_APART, VISIBLE
@@ -13,7 +12,6 @@ from rcdiag.diagnosis.thresholds import (
     COARSE,
     FEW,
     FEWEST,
-    FEWEST_OF_PATTERN,
     FEWEST_ROWS,
     LARGE,
     MANY_TIMES,
@@ -97,45 +95,44 @@ def _repeated_less_new(log_ratios: LogRatios) -> tuple[float, float]:
 
 def pushed(features: Features) -> Suspicion | None:
     """Detect a constant bias on the logits of a few token ids."""
-    if not features.log_ratios.show_sampling or features.log_ratios.rms < VISIBLE:
-        return None
     log_ratios = features.log_ratios
-    if log_ratios.first_tokens > FIRST_APART or log_ratios.rms > LARGE:
+    if (
+        not log_ratios.show_sampling
+        or log_ratios.rms < VISIBLE
+        or log_ratios.first_tokens > FIRST_APART
+    ):
         return None
-    if log_ratios.ratio_mean[1] < -SURELY:
-        return None  # a bias leaves every token possible: E[ratio] stays 1
-    few = _one_way(log_ratios)
-    if few is None:
+    found = _moved_one_way(log_ratios)
+    if found is None:
         return None
-    named = np.isin(log_ratios.tokens.token_id, few.ids)
+    ids, sign = found
+    named = np.isin(log_ratios.tokens.token_id, ids)
+    moved, squares = log_ratios.values[named], log_ratios.values**2
+    edge = float((sign * moved).max())
+    if _left_by_one_bias(log_ratios, named, -sign * edge) >= FEW:
+        return None
+    names = f"token id{'s' if len(ids) > 1 else ''} {', '.join(map(str, ids[:4]))}"
+    more, less = ("more", "less") if sign < 0 else ("less", "more")
     return Suspicion(
         confidence=LIKELY,
-        message=few.message,
+        message=f"The sampler gives {names} {more} than the trainer does, by up to {edge:.1f} "
+        f"nats, and all others a little {less}: a bias on their logits.",
         evidence=[
             fact(
                 "log-ratio of these ids",
-                few.reads,
-                ids=few.ids[:8],
-                mean=log_ratios.values[named].mean(),
-                share_of_squares=round(few.held, 3),
+                "of the other sign than those of all other ids",
+                ids=ids[:8].tolist(),
+                mean=moved.mean(),
+                share_of_squares=round(float(squares[named].sum() / squares.sum()), 3),
             )
         ],
         also_possible=["tied-head-desync", "penalty"],
     )
 
 
-class _FewIds(Struct, frozen=True):
-    """Few token ids that are moved while hardly any other is."""
-
-    ids: list[int]  # the largest first
-    held: float  # share of squared log-ratios
-    message: str
-    reads: str
-
-
-def _one_way(log_ratios: LogRatios) -> _FewIds | None:
+def _moved_one_way(log_ratios: LogRatios) -> tuple[Counts, float] | None:
     """Find a few ids with log-ratios of one sign while normalisation moves all others slightly to
-    the other sign.
+    the other sign: the ids, the largest first, and the sign.
     """
     ids, values = log_ratios.tokens.token_id, log_ratios.values
     counts = np.bincount(ids)
@@ -151,7 +148,7 @@ def _one_way(log_ratios: LogRatios) -> _FewIds | None:
         return None
     signed = np.bincount(ids, np.sign(values) * values**2)
     loudest = apart[np.argsort(-squares[apart])]
-    sign = np.sign(signed[loudest[0]])
+    sign = float(np.sign(signed[loudest[0]]))
     chosen = loudest[np.sign(signed[loudest]) == sign]
     if len(chosen) > max(MOST_IDS, FEW * len(seen)):
         return None
@@ -161,51 +158,21 @@ def _one_way(log_ratios: LogRatios) -> _FewIds | None:
     held = float(squares[chosen].sum() / max(squares.sum(), TINY))
     if _share_of_sign(values[named], sign) < NEARLY_ALL or held < PART or other_way < NEARLY_ALL:
         return None
-    if not _one_edge(log_ratios, chosen, sign):
-        return None
-    up = sign < 0
-    return _FewIds(
-        [int(one) for one in chosen],
-        held,
-        f"The sampler gives {_named(chosen)} {'more' if up else 'less'} than the trainer does, by "
-        f"up to {float((sign * values[named]).max()):.1f} nats, and all others a little "
-        f"{'less' if up else 'more'}: a bias on their logits.",
-        "of the other sign than those of all other ids",
-    )
+    return chosen, sign
 
 
-def _one_edge(log_ratios: LogRatios, ids: Counts, sign: float) -> bool:
-    """Tell whether log-ratios of some ids go to one side, up to one constant.
+def _left_by_one_bias(log_ratios: LogRatios, named: Flags, size: float) -> float:
+    """Return the residual share of squared log-ratios of some ids' tokens under one logit bias.
 
-    A bias moves a token by all of its size where the token is rare, and never by more. Other
-    weights move each id as far as they happen to.
+    A bias b moves a token of the trainer's probability p by log(1 + p (e^b - 1)) - b, all of it
+    where the token is rare and never more, and near 0 where it is sure anyway. Other weights move
+    each id as far as they happen to.
     """
-    to_side = [sign * log_ratios.values[log_ratios.tokens.token_id == one] for one in ids]
-    edge = max(float(values.max()) for values in to_side)
-    near = [int((values > NEARLY_ALL * edge).sum()) for values in to_side]
-    if sum(near) >= FEWEST_OF_PATTERN and (len(ids) == 1 or sum(count > 0 for count in near) >= 2):
-        return True
-    return _residual_share_of_one_bias(log_ratios, ids, -sign * edge) < FEW
-
-
-def _residual_share_of_one_bias(log_ratios: LogRatios, ids: Counts, size: float) -> float:
-    """Return the residual share of squared log-ratios of some ids under one logit bias.
-
-    A bias b moves a token of the trainer's probability p by log(1 + p (e^b - 1)) - b, which is
-    near 0 where the token is sure anyway.
-    """
-    chosen = np.isin(log_ratios.tokens.token_id, ids)
-    moved = log_ratios.values[chosen]
+    moved = log_ratios.values[named]
     if np.count_nonzero(np.abs(moved) > LARGE_MISMATCH) < FEWEST:
         return 1.0
-    expected = np.log1p(np.exp(log_ratios.tokens.trainer[chosen]) * np.expm1(size)) - size
+    expected = np.log1p(np.exp(log_ratios.tokens.trainer[named]) * np.expm1(size)) - size
     return float(np.sum((moved - expected) ** 2) / max(float(np.sum(moved**2)), TINY))
-
-
-def _named(ids: Counts) -> str:
-    """Write token ids, at most four of them."""
-    text = ", ".join(str(one) for one in ids[:4])
-    return f"token id{'s' if len(ids) > 1 else ''} {text}"
 
 
 def _share_of_sign(values: Array, sign: float) -> float:

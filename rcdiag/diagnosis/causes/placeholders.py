@@ -27,11 +27,9 @@ from rcdiag.diagnosis.thresholds import (
     FEWEST,
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
-    LARGE,
     NEARLY_ALL,
     PART,
     RARE,
-    SLIGHT,
     SURE,
     UNRELATED,
     UNSURE,
@@ -84,17 +82,12 @@ def _sentinel(features: Features, policy: str, column: StoredColumn) -> Suspicio
     if column.one_value:
         return _repeated(features, policy, column, column.one_value)
     for value, count in (column.least, column.mode):
-        here = column.values == value
         known = value in SENTINELS
         if count < (2 if known else FEWEST_OF_PATTERN) or value > LOWEST:
             continue
-        below = np.mean(column.other[here] <= value + SLIGHT)
-        if np.isfinite(column.other).any() and below > 0.5 and not known:
-            continue  # a floor
-        far = value < np.quantile(column.values[~here], 0.0) - GAP if (~here).any() else True
-        if not (known or far or count > FEW * len(here)):
-            continue
-        return _repeated(features, policy, column, value)
+        others = column.values[column.values != value]
+        if known or value < others.min(initial=0.0) - GAP:
+            return _repeated(features, policy, column, value)
     return None
 
 
@@ -128,21 +121,18 @@ def _placeholder_zeros(features: Features, policy: str, column: StoredColumn) ->
         return _nothing_but_zeros(features, policy, column)
     zeros = column.placeholder_zeros
     likely = int(np.sum(column.other < UNSURE))
-    if zeros.sum() < max(FEWEST_OF_PATTERN, FEW * likely) or column.decimals in (1, 2):
+    if zeros.sum() < max(FEWEST_OF_PATTERN, FEW * likely):
         return None
     # A kept set of one token is exactly 0 too, but hardly ever where the other side is unsure;
-    # and where that is certain as well, a log-prob is 0 by rounding.
+    # zeros that have nothing to do with certainty are as frequent at both.
     unsure = column.other < CERTAIN
     rare = likely / max(int(unsure.sum()), 1)
-    # Zeros that have nothing to do with certainty are as frequent at both.
     if zeros.sum() < PART * rare * (unsure & (column.values == 0.0)).sum():
         return None
     in_these_rows = np.isin(column.row_of, column.row_of[zeros])
     others = (column.values < 0) & (column.other < SURE) & in_these_rows
     if others.any() and _do_not_belong(column.values[others], column.other[others]):
         return None  # rows are swapped or shifted: zeros of sure tokens meet other tokens
-    if features.case.trainer is not None and np.mean(_moved(features)[column.row_of[zeros]]) > 0.5:
-        return None  # the same where a low temperature makes nearly all tokens certain
     begins, ends = _at_the_edges(features, column.values == 0.0, zeros)
     moved = features.case.trainer is not None and bool(features.alignment.shift.any())
     if begins + ends > NEARLY_ALL and (ends > 1 - NEARLY_ALL or moved):
@@ -223,8 +213,6 @@ def _nothing_but_zeros(features: Features, policy: str, column: StoredColumn) ->
 
 def _do_not_belong(values: Array, other: Array) -> bool:
     """Tell whether two columns of tokens that are no zeros hardly have to do with each other."""
-    if np.median(np.abs(values - other)) > LARGE:
-        return True
     one, two = sqrt_surprisal(values), sqrt_surprisal(other)
     if len(one) < FEWEST or min(np.std(one), np.std(two)) < EQUAL:
         return False
@@ -243,15 +231,6 @@ def _at_the_edges(features: Features, zeros: Flags, chosen: Flags) -> tuple[floa
         float(np.mean((at_begin & ~at_end)[run][chosen])),
         float(np.mean((at_end & ~at_begin)[run][chosen])),
     )
-
-
-def _moved(features: Features) -> Flags:
-    """Flag the rows whose columns fit better one token away, or in another row, [rows]."""
-    alignment = features.alignment
-    rows = len(features.case.lengths)
-    shifted = np.bincount(alignment.row_of_turn[alignment.shift != 0], minlength=rows) > 0
-    flags: Flags = shifted | (alignment.best_row != np.arange(rows))
-    return flags
 
 
 NAN_LOG_PROBS = shipped("nan-log-probs", "storage", _nan_log_probs, needs_two=False)

@@ -10,7 +10,6 @@ from rcdiag.diagnosis.case import Flags
 from rcdiag.diagnosis.causes.cause import EXACT, Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.columns import (
     GAP,
-    SENTINELS,
     by_column,
     columns_of_pair,
     share_of_rows,
@@ -19,7 +18,6 @@ from rcdiag.diagnosis.causes.columns import (
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.storage import StoredColumn
 from rcdiag.diagnosis.thresholds import (
-    FEWEST,
     FEWEST_OF_PATTERN,
     FEWEST_ROWS,
     LARGER,
@@ -40,19 +38,15 @@ def _floor(features: Features, policy: str, column: StoredColumn) -> Suspicion |
         return None
     if value < column.values[~here].min(initial=0.0, where=column.finite[~here]) - GAP:
         return None  # a column that was clipped has values just above the floor
-    if not np.isfinite(column.other).any() or value in SENTINELS[:4]:
+    if not np.isfinite(column.other).any():
         return None
     # Below a floor the other side lies lower; above it hardly any token does. A column of
     # another temperature may lie higher, but has many values where this one has a single one.
-    other = column.other[here]
-    below = float(np.mean(other < value + SLIGHT))
-    rare = below > 0.5 or _rarest(column, here) > MOST
-    kinds = len(np.unique(features.case.token_id[features.case.mask][here]))
-    several = count >= FEWEST and rare and len(np.unique(other)) > 0.5 * count
+    below = float(np.mean(column.other[here] < value + SLIGHT))
+    if below <= 0.5 and _rarest(column, here) <= MOST:
+        return None
     # Few values meet at a floor by chance where a column is rounded, and hardly ever else.
     if count < FEWEST_ROWS and (below < 1.0 or column.repeats_rare_values):
-        return None
-    if not (below >= MOST or several) or column.decimals == 1 or kinds < 3:
         return None
     # Without the rare tokens of one side alone the others would be selected by log-prob, which
     # looks like another distribution.

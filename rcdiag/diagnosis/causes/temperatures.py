@@ -23,7 +23,7 @@ from rcdiag.diagnosis.causes.cause import (
     shipped,
     shipped_family,
 )
-from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
+from rcdiag.diagnosis.features import LARGE_MISMATCH, Features, LogRatios
 from rcdiag.diagnosis.features.log_ratios import VISIBLE
 from rcdiag.diagnosis.features.shared_prefixes import A_POWER, SharedPrefixes
 from rcdiag.diagnosis.thresholds import (
@@ -32,7 +32,6 @@ from rcdiag.diagnosis.thresholds import (
     EQUAL,
     FEW,
     FEWEST,
-    MUCH_LARGER,
     ONE_SIDED,
     SAME,
     SLIGHT,
@@ -52,8 +51,6 @@ BY_SLOPE = "1 - slope of the log-ratio on the trainer's log-prob"
 BY_METADATA = "T_trainer / T_recorded, from metadata"
 BY_SHARED_PREFIXES = "scale of log-prob differences, sampler / trainer"
 
-# Powers of temperatures that are used.
-POWERS = (0.3, 3.3)
 # Share of squared log-ratios that a temperature must explain; half of it where rows declare one.
 MOST_OF_SQUARES = 0.4
 # Range of log(power by slope) / log(declared temperature) that agrees with the declaration.
@@ -62,12 +59,9 @@ LEAST_OF_DECLARED, MOST_OF_DECLARED = 0.4, 1.25
 MOST_RESIDUAL = 0.6
 # A power agrees with a stated temperature within this share of its logarithm.
 AGREES = 0.25
-# Log-probs that were divided are a multiple of the others: the share of squared values that the
-# factor leaves without noise; with noise it leaves few of them and of the squared log-ratios.
-LEFT_WITHOUT_NOISE = 3e-4
 # Divided and not normalised: sampler / trainer of sure tokens at the 5% and 95% quantiles, where
 # the trainer's log-probs are too low and where they are too high.
-SURE_TOKENS, TOO_LOW, TOO_HIGH = (0.05, 0.95), (0.002, 0.75), 1.4
+SURE_TOKENS, TOO_LOW, TOO_HIGH = (0.05, 0.95), 0.75, 1.4
 # Nats by which all tokens together are likelier under one of two distributions: odds of 150 to 1.
 LIKELIER = 5.0
 
@@ -125,8 +119,7 @@ def _likelier(features: Features) -> str | None:
     log_ratios, tokens = features.log_ratios, features.case.tokens
     mean, z = log_ratios.mean
     surely = abs(mean) * len(tokens) > LIKELIER and abs(z) > tokens.as_far(BY_ITS_ERROR)
-    # Noise of an engine takes half of its square from the mean, whichever side sampled.
-    if not surely or features.case.picked_tokens or abs(mean) < ENGINE_NOISE**2:
+    if not surely or features.case.picked_tokens:
         return None
     return features.case.trainer if mean > 0 else features.case.sampler
 
@@ -145,7 +138,7 @@ def _power(features: Features) -> Power | None:
             return Power(prefixes.power, BY_SHARED_PREFIXES)
         return None
     power = features.log_ratios.power
-    if power is None or not POWERS[0] < power < POWERS[1] or abs(np.log(power)) < A_POWER:
+    if power is None or not abs(np.log(power)) >= A_POWER:
         return None
     if declared not in (None, 1.0) and features.log_ratios.by_log_prob >= MOST_OF_SQUARES / 2:
         # Contexts with several likely tokens draw the slope towards 1, and to one side alone.
@@ -159,9 +152,7 @@ def _temperature_and_more(prefixes: SharedPrefixes, declared: float) -> bool:
     """Tell whether the declared temperature explains most, but not all, of the difference."""
     off = abs(np.log(declared))
     near = abs(abs(np.log(max(prefixes.power, EQUAL))) - off) < max(A_POWER, AGREES * off)
-    return bool(
-        off > 2 * A_POWER and near and prefixes.residual < MOST_RESIDUAL * prefixes.distance
-    )
+    return bool(near and prefixes.residual < MOST_RESIDUAL * prefixes.distance)
 
 
 def _stated(features: Features, seen: Power | None) -> tuple[str, Power, str] | None:
@@ -273,8 +264,8 @@ def _divided(features: Features) -> Suspicion | None:
         return None
     log_ratios, tokens = features.log_ratios, features.case.tokens
     k, residual = log_ratios.proportion
-    but_for_noise = residual < FEW and log_ratios.residual_share_of_proportion < FEW
-    if abs(k - 1) > A_POWER and (residual < LEFT_WITHOUT_NOISE or but_for_noise):
+    # Noise leaves few of the squared values, and of the squared log-ratios.
+    if abs(k - 1) > A_POWER and max(residual, log_ratios.residual_share_of_proportion) < FEW:
         return Suspicion(
             confidence=CLEAR,
             message=f"Recorded log-probs are {k:.3f} times the trainer's throughout: log-probs "
@@ -289,11 +280,6 @@ def _divided(features: Features) -> Suspicion | None:
     # Two tokens of one context share the sum: what parts them is the same on both sides.
     if features.shared_prefixes is not None and features.shared_prefixes.distance > SLIGHT:
         return None
-    # The sum is e^((1 - 1/T) H) for a Renyi entropy H, which is of the size of the surprisal.
-    if abs(float(log_ratios.values.mean())) > MUCH_LARGER * -float(tokens.sampler.mean()):
-        return None
-    if float(tokens.trainer.max()) > 0:
-        return None
     (mean, z), (_, inverse_z) = log_ratios.ratio_mean, log_ratios.inverse_mean
     if log_ratios.one_sided < ONE_SIDED or abs(z) < SURELY or abs(inverse_z) < SURELY:
         return None
@@ -303,7 +289,7 @@ def _divided(features: Features) -> Suspicion | None:
     if len(sure) < FEWEST:
         return None
     low, high = np.quantile(sure, SURE_TOKENS)
-    if not ((mean < 1 and high < TOO_LOW[1] and low > TOO_LOW[0]) or (mean > 1 and low > TOO_HIGH)):
+    if not (high < TOO_LOW if mean < 1 else low > TOO_HIGH):
         return None
     if not _tied_to_surprisal(log_ratios):
         # mass added to or removed from the softmax sum does not depend on how certain the token is
@@ -351,8 +337,6 @@ def _softcap(features: Features) -> Suspicion | None:
         or log_ratios.by_log_prob < MOST_OF_SQUARES
         or log_ratios.one_sided > ONE_SIDED
     ):
-        return None
-    if not POWERS[0] < log_ratios.power < POWERS[1] or features.validity.answer == INVALID:
         return None
     if prefixes is None or prefixes.is_one_power:
         return None  # without two tokens of one context a cap looks like a temperature

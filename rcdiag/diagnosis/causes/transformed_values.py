@@ -13,21 +13,16 @@ from rcdiag.diagnosis.causes.recording import holds_entropy
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.storage import LOG_BASES, StoredColumn
 from rcdiag.diagnosis.thresholds import (
-    CERTAIN,
     EQUAL,
-    FEW,
     FEWEST,
     NEARLY_ALL,
     RARE,
-    RELATED,
     TWICE,
 )
-from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
 # Nats: the entropy of a context is a nat or two, the surprisal of a rare token more.
 ABOVE_ENTROPIES = 2.2
-# Log-probs of one token on both sides are within a factor of two on the median, or their quantiles
-# at these odds are.
+# Log-probs of both sides are within a factor of two at these quantiles.
 ODDS = (0.02, 0.05, 0.1, 0.2)
 # Another base makes values = factor * other up to noise: tolerance on the log of the median factor,
 # and the largest residual rms / rms.
@@ -72,7 +67,7 @@ def _probabilities(features: Features, policy: str, column: StoredColumn) -> Sus
     if inside < NEARLY_ALL or np.mean(values > 0) < NEARLY_ALL or column.one_value is not None:
         return None
     # Most tokens are likely ones, and most of them in contexts of little entropy.
-    likely = float(np.median(values)) > 0.5 and float(values.max()) > NEARLY_ALL
+    likely = float(np.median(values)) > 0.5
     with np.errstate(divide="ignore", invalid="ignore"):
         if not likely and not _like(np.log(column.values), column.other):
             return None
@@ -88,17 +83,13 @@ def _probabilities(features: Features, policy: str, column: StoredColumn) -> Sus
 
 
 def _like(values: Array, other: Array) -> bool:
-    """Tell whether values follow another policy's log-probs; True where there is no other."""
-    usable = np.isfinite(values) & np.isfinite(other) & (other < CERTAIN) & (values < CERTAIN)
-    if not np.isfinite(other).any():
-        return True
-    if usable.sum() < FEWEST:
-        return False
-    one, two = np.log(-values[usable]), np.log(-other[usable])
-    if float(np.corrcoef(one, two)[0, 1]) > RELATED and abs(float(np.median(one - two))) < TWICE:
-        return True
-    # Beside the wrong tokens they are of the same sizes still.
+    """Tell whether values have the sizes of another policy's log-probs; True where there is none.
+
+    Sizes are compared by their quantiles: values may stand beside the wrong tokens.
+    """
     every = [values[np.isfinite(values)], other[np.isfinite(other)]]
+    if not all(len(part) for part in every):
+        return not len(every[1])
     sizes, others = (np.log(np.maximum(-np.quantile(part, ODDS), EQUAL)) for part in every)
     return bool(np.abs(sizes - others).max() < TWICE)
 
@@ -107,9 +98,6 @@ def _like(values: Array, other: Array) -> bool:
 def _log_base(features: Features, policy: str, column: StoredColumn) -> Suspicion | None:
     k, residual = column.multiple()
     for base, ratio in LOG_BASES.items():
-        # Without noise the factor is exact: 0.7, a usual temperature, is not ln 2.
-        if max(column.positive.mean(), np.mean(column.other > LARGEST_LOG_PROB)) > FEW:
-            continue  # no logarithm of a probability, whatever the base
         if residual > MOST_LEFT_BY_BASE or not _is_base(features, k, ratio):
             continue
         if column.is_no_factor(ratio):
@@ -130,8 +118,6 @@ def _is_base(features: Features, k: float, ratio: float) -> bool:
 
     Temperatures are those that runs are set to, and the one that rows declare.
     """
-    if not k > 0:
-        return False
     off, declared = abs(np.log(k / ratio)), features.declared.row_temperature
     others = np.abs(np.log(np.concatenate([TEMPERATURES, 1 / TEMPERATURES]) / k))
     if declared is not None and declared > 0:
@@ -141,8 +127,6 @@ def _is_base(features: Features, k: float, ratio: float) -> bool:
 
 @by_column
 def _cumulative(features: Features, policy: str, column: StoredColumn) -> Suspicion | None:
-    if np.mean(column.values == 0) > 0.5 or np.mean(column.finite) < 0.5:
-        return None
     constant, falling = column.constant_rows, column.falling_rows
     if column.one_value is not None:
         return None  # a mean of every row is a number of every row

@@ -21,7 +21,6 @@ from rcdiag.diagnosis.causes.cause import (
 )
 from rcdiag.diagnosis.causes.noise import is_engine_noise
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, LogRatios
-from rcdiag.diagnosis.features.location import trend
 from rcdiag.diagnosis.thresholds import (
     COARSE,
     FEWEST,
@@ -212,8 +211,7 @@ def _never_synced(features: Features) -> Suspicion | None:
     """Detect a mismatch that grows over the steps, as behind weights that stay the same."""
     parts, log_ratios, onset = features.location.by_step, features.log_ratios, features.onset
     if (
-        log_ratios.rms < ENGINE_NOISE
-        or log_ratios.one_sided > ONE_SIDED
+        log_ratios.one_sided > ONE_SIDED
         or features.validity.answer == INVALID
         or features.location.resets  # weights that never come do not fall back
         or features.declared.learning_rate == 0.0  # and those of no update do not lag
@@ -231,8 +229,7 @@ def _never_synced(features: Features) -> Suspicion | None:
         and parts.rms[-1] > 2 * ENGINE_NOISE
     ):
         rising = float(np.mean(np.diff(parts.rms) > 0)) >= MOST
-        steadily = rising and parts.rms[-1] > MUCH_LARGER * parts.rms[0]
-        grows = steadily or trend(parts.rms) > 2.0
+        grows = steadily = rising and parts.rms[-1] > MUCH_LARGER * parts.rms[0]
     else:
         return None
     if parts is None or not grows:
@@ -264,10 +261,8 @@ def _replica(features: Features) -> Suspicion | None:
         parts is None
         or outliers is None
         or not outliers.engines
-        or features.log_ratios.rms < ENGINE_NOISE
+        or Features(features.case.take(outliers.rows)).validity.answer == INVALID
     ):
-        return None
-    if Features(features.case.take(outliers.rows)).validity.answer == INVALID:
         return None
     return Suspicion(
         confidence=EXACT,
@@ -335,21 +330,15 @@ def looks_like_other_weights(log_ratios: LogRatios, share: float = EXPLAINED) ->
         and seen.explained > share
         and log_ratios.rms < LARGEST_DRIFT
         and log_ratios.first_tokens < MUCH_LARGER
-        and log_ratios.late < MUCH_LARGER
     )
 
 
 def _weights_differ(features: Features) -> Suspicion | None:
     log_ratios = features.log_ratios
-    if (
-        log_ratios.rms < ENGINE_NOISE
-        or not looks_like_other_weights(log_ratios)
-        or features.declared.weights_agree
-    ):
+    if not looks_like_other_weights(log_ratios) or features.declared.weights_agree:
         return None
-    # Other weights still give normalised probabilities, and move tokens both ways.
-    if features.validity.answer == INVALID or log_ratios.one_sided > ONE_SIDED:
-        return None
+    if features.validity.answer == INVALID:
+        return None  # other weights still give normalised probabilities
     return Suspicion(
         confidence=CLEAR,
         message=f"Log-ratios ({log_ratios.rms:.2g} nats rms) depend on the token, the same in both "
@@ -451,9 +440,9 @@ def _follows(mean: Array, advantage: Array) -> tuple[float, float]:
     large: a single group with a reward that varies gives 8 rows, not the t of the whole table.
     """
     product = mean * advantage
-    size = np.sqrt((mean @ mean) * (advantage @ advantage))
-    if np.count_nonzero(product) < FEWEST or not size > 0:
+    if np.count_nonzero(product) < FEWEST:
         return 0.0, 0.0
+    size = np.sqrt((mean @ mean) * (advantage @ advantage))
     return float(product.sum() / size), float(product.sum() / np.sqrt(product @ product))
 
 

@@ -13,9 +13,9 @@ from rcdiag.diagnosis.experiments.fit import Residual
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
     GAIN,
     Edit,
-    Experiment,
     HypothesisTest,
     HypothesisTester,
+    experiment,
 )
 from rcdiag.diagnosis.experiments.prompts import with_prompt
 from rcdiag.engines.changes import Passage
@@ -24,7 +24,18 @@ BLOCKS = (16, 8, 32, 4, 64)  # rows that are padded or packed together
 MOST_PACKED = 6  # rows before one in a pack
 
 
-def run_positions(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+def _batched(tester: HypothesisTester) -> float:
+    """Padding and packing are more likely in the trainer's batches than in the sampler's."""
+    return 4.0 if tester.side.name == "trainer" else 0.5
+
+
+@experiment(
+    slugs=("position-ids",),
+    asks="Do the positions of the response not follow those of the prompt?",
+    of_batch=True,
+    passes=lambda tester: 6.0,
+)
+def positions(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try positions that begin anew at the response, or leave a gap as wide as the padding."""
 
     def placed(start_of: Callable[[int], int], row: int) -> Passage:
@@ -48,7 +59,14 @@ def run_positions(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         yield from _tried(tester, "position-ids", words, partial(placed, start_of))
 
 
-def run_padding(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("attention-to-padding",),
+    asks="Is padding attended to?",
+    of_batch=True,
+    passes=lambda tester: 18.0,
+    worth=_batched,
+)
+def padding(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try prompts, or whole rows, padded on the left whose padding is attended to.
 
     Positions count from the padding on, or from the prompt on, as generation with a mask sets them.
@@ -102,7 +120,14 @@ def padded_widths(
             yield f"blocks of {block} rows", dict(enumerate(width.tolist()))
 
 
-def run_packing(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("packing-leak",),
+    asks="Do packed rows see each other?",
+    of_batch=True,
+    passes=lambda tester: 8.0,
+    worth=_batched,
+)
+def packing(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try rows that see the rows before them in a pack, whose positions go on or begin anew."""
     for anew in (False, True):
         test = _packing(tester, tester.screen, anew)
@@ -171,35 +196,4 @@ def _packed_columns(
     return {one.row: column for one, column in zip(passages, columns, strict=True)}
 
 
-def _batched(tester: HypothesisTester) -> float:
-    """Padding and packing are more likely in the trainer's batches than in the sampler's."""
-    return 4.0 if tester.side.name == "trainer" else 0.5
-
-
-POSITIONS = Experiment(
-    name="positions",
-    slugs=("position-ids",),
-    asks="Do the positions of the response not follow those of the prompt?",
-    run=run_positions,
-    of_batch=True,
-    passes=lambda tester: 6.0,
-)
-PADDING = Experiment(
-    name="padding",
-    slugs=("attention-to-padding",),
-    asks="Is padding attended to?",
-    run=run_padding,
-    of_batch=True,
-    passes=lambda tester: 18.0,
-    worth=_batched,
-)
-PACKING = Experiment(
-    name="packing",
-    slugs=("packing-leak",),
-    asks="Do packed rows see each other?",
-    run=run_packing,
-    of_batch=True,
-    passes=lambda tester: 8.0,
-    worth=_batched,
-)
-BATCHES: Sequence[Experiment] = (POSITIONS, PADDING, PACKING)
+BATCHES = (positions, padding, packing)

@@ -11,9 +11,9 @@ from rcdiag.diagnosis.experiments.fit import golden
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
     GAIN,
     SLIGHT_GAIN,
-    Experiment,
     HypothesisTest,
     HypothesisTester,
+    experiment,
     smallest,
 )
 from rcdiag.engines.changes import (
@@ -102,14 +102,26 @@ def scanned(
     yield test
 
 
-def run_rotary(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("rope-theta",),
+    asks="Is the rotary base or the scale of positions another?",
+    passes=lambda tester: float(len(THETA) + len(SCALE) + 8),
+    worth=lambda tester: 6.0,
+)
+def rotary(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Scan the rotary base, and a factor of the positions."""
     base = "rotary base {:.3g} times the checkpoint's"
     yield from scanned(tester, "rope-theta", base.format, RotaryBase, THETA)
     yield from scanned(tester, "rope-theta", "positions times {:.3g}".format, PositionScale, SCALE)
 
 
-def run_epsilon(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("norm-eps",),
+    asks="Is the epsilon of the norms another?",
+    passes=lambda tester: float(len(EPSILON) + 8),
+    worth=lambda tester: 3.0,
+)
+def norm_epsilon(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Scan the epsilon of all norms."""
     words = "epsilon {:.2g} in all norms"
     yield from scanned(tester, "norm-eps", words.format, NormEpsilon, EPSILON)
@@ -126,7 +138,13 @@ def onset(tester: HypothesisTester) -> int | None:
     return first if (place < first).sum() > FEWEST_BEFORE else None
 
 
-def run_window(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("sliding-window",),
+    asks="Does attention reach over a window alone?",
+    passes=lambda tester: 8.0,
+    worth=lambda tester: 4.0 if onset(tester) is not None else 0.5,
+)
+def window(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try windows of attention around the place from which on tokens are off."""
 
     @cache
@@ -156,7 +174,13 @@ def run_window(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         yield tester.confirmed(best)
 
 
-def run_cache(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("fp8-kv-cache",),
+    asks="Are keys and values held in float8?",
+    passes=lambda tester: float(len(CACHE_SCALES)),
+    worth=lambda tester: 3.0 if _small(tester) else 0.2,
+)
+def kv_cache(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try keys and values held in float8, at scale 1 and at others."""
     words = "keys and values in float8, scale {:.3g}"
     yield from scanned(tester, "fp8-kv-cache", words.format, KeyValueCache, CACHE_SCALES, steps=0)
@@ -184,7 +208,13 @@ QUANTISED = (
 )
 
 
-def run_quantised(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("fp8-weights", "int8-weights", "int4-weights"),
+    asks="Are the weights quantised?",
+    passes=lambda tester: float(len(QUANTISED)),
+    worth=lambda tester: 6.0 if _small(tester) else 0.2,
+)
+def quantised(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try weights rounded to float8, int8 and int4."""
     best = tester.best_of(
         tester.test_pass(slug, words, change=change) for slug, words, change in QUANTISED
@@ -199,45 +229,4 @@ def _small(tester: HypothesisTester) -> bool:
     return sampler and tester.side.residual.scale < SMALL * tester.sample.noise
 
 
-ROTARY = Experiment(
-    name="rotary",
-    slugs=("rope-theta",),
-    asks="Is the rotary base or the scale of positions another?",
-    run=run_rotary,
-    passes=lambda tester: float(len(THETA) + len(SCALE) + 8),
-    worth=lambda tester: 6.0,
-)
-NORM_EPSILON = Experiment(
-    name="norm-epsilon",
-    slugs=("norm-eps",),
-    asks="Is the epsilon of the norms another?",
-    run=run_epsilon,
-    passes=lambda tester: float(len(EPSILON) + 8),
-    worth=lambda tester: 3.0,
-)
-WINDOW = Experiment(
-    name="window",
-    slugs=("sliding-window",),
-    asks="Does attention reach over a window alone?",
-    run=run_window,
-    passes=lambda tester: 8.0,
-    worth=lambda tester: 4.0 if onset(tester) is not None else 0.5,
-)
-CACHE = Experiment(
-    name="kv-cache",
-    slugs=("fp8-kv-cache",),
-    asks="Are keys and values held in float8?",
-    run=run_cache,
-    passes=lambda tester: float(len(CACHE_SCALES)),
-    worth=lambda tester: 3.0 if _small(tester) else 0.2,
-)
-QUANTISED_WEIGHTS = Experiment(
-    name="quantised",
-    slugs=("fp8-weights", "int8-weights", "int4-weights"),
-    asks="Are the weights quantised?",
-    run=run_quantised,
-    passes=lambda tester: float(len(QUANTISED)),
-    worth=lambda tester: 6.0 if _small(tester) else 0.2,
-)
-
-FUNCTIONS: Sequence[Experiment] = (ROTARY, NORM_EPSILON, WINDOW, CACHE, QUANTISED_WEIGHTS)
+FUNCTIONS = (rotary, norm_epsilon, window, kv_cache, quantised)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -306,3 +307,19 @@ class Experiment(Struct, frozen=True, kw_only=True):
     sides: tuple[str, ...] = ("sampler", "trainer")
     # depends on the other rows of a batch, so that one context may get several values
     of_batch: bool = False
+
+
+Run = Callable[[HypothesisTester], Iterator[HypothesisTest]]
+
+
+def experiment(*, slugs: tuple[str, ...], asks: str, **more: Any) -> Callable[[Run], Experiment]:
+    """Make an experiment of the function that runs it, whose name it has with hyphens.
+
+    `more` are further fields of `Experiment`.
+    """
+
+    def of(run: Run) -> Experiment:
+        name = run.__name__.replace("_", "-")
+        return Experiment(name=name, run=run, slugs=slugs, asks=asks, **more)
+
+    return of

@@ -19,27 +19,27 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
     HypothesisTester,
 )
 from rcdiag.diagnosis.experiments.output_layer import (
-    PADDING_ROWS,
-    ROUNDED_LOGITS,
-    SOFTCAP,
-    VOCABULARY_SHARDS,
+    bf16_logits,
+    padding_rows,
+    softcap,
+    vocabulary_shards,
 )
-from rcdiag.diagnosis.experiments.prompts import EXCHANGED_IDS, PROMPTS, STRIPPED, TRUNCATIONS
+from rcdiag.diagnosis.experiments.prompts import exchanged_ids, prompts, stripped, truncations
 from rcdiag.diagnosis.experiments.recorded import (
-    DIVIDED,
-    NOT_SHIFTED,
-    OTHER_ROWS,
-    QUANTITIES,
-    SHIFTS,
-    TOKEN_IDS,
+    divided,
+    not_shifted,
+    other_rows,
+    quantities,
+    shifts,
+    token_ids,
 )
-from rcdiag.diagnosis.experiments.recorded_experts import RECORDED_EXPERTS
+from rcdiag.diagnosis.experiments.recorded_experts import recorded_experts
 from rcdiag.diagnosis.experiments.rescored_sample import Side
 from rcdiag.diagnosis.experiments.sampling_parameters import (
-    BIASES,
-    KEPT_SETS,
-    MIN_TOKENS,
-    PENALTIES,
+    biases,
+    kept_sets,
+    min_tokens,
+    penalties,
 )
 from rcdiag.diagnosis.experiments.sides import FEW_OFF
 from rcdiag.diagnosis.experiments.weights import WEIGHTS
@@ -48,14 +48,14 @@ from rcdiag.registry import Registry
 EXPERIMENTS: Registry[Experiment] = Registry(
     "experiment",
     (
-        *(QUANTITIES, DIVIDED, SHIFTS, TOKEN_IDS, OTHER_ROWS),
-        *(KEPT_SETS, PENALTIES, BIASES, MIN_TOKENS),
-        *(SOFTCAP, ROUNDED_LOGITS, PADDING_ROWS, VOCABULARY_SHARDS),
-        NOT_SHIFTED,
-        *(EXCHANGED_IDS, PROMPTS, TRUNCATIONS, *BATCHES, STRIPPED),
+        *(quantities, divided, shifts, token_ids, other_rows),
+        *(kept_sets, penalties, biases, min_tokens),
+        *(softcap, bf16_logits, padding_rows, vocabulary_shards),
+        not_shifted,
+        *(exchanged_ids, prompts, truncations, *BATCHES, stripped),
         *FUNCTIONS,
         *WEIGHTS,
-        RECORDED_EXPERTS,
+        recorded_experts,
     ),
 )
 

@@ -11,9 +11,9 @@ from rcdiag.diagnosis.case import Array, Counts, spread_over
 from rcdiag.diagnosis.experiments.fit import searched
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
     LEAST_GAIN,
-    Experiment,
     HypothesisTest,
     HypothesisTester,
+    experiment,
     smallest,
 )
 from rcdiag.diagnosis.experiments.thresholds import SCANNED
@@ -33,7 +33,11 @@ def bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return (rounded & np.uint32(0xFFFF0000)).view(np.float32)
 
 
-def run_softcap(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("logit-softcap",),
+    asks="Are the logits capped, and at which value?",
+)
+def softcap(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try logits that are capped by cap tanh(logit / cap)."""
 
     def predicted(cap: float, some: Counts) -> Array:
@@ -60,7 +64,11 @@ def run_softcap(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     )
 
 
-def run_rounded(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("bf16-logits",),
+    asks="Were the logits rounded to bfloat16?",
+)
+def bf16_logits(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try logits rounded to bfloat16 before the log-softmax, and divided by the temperature in it.
 
     verl divides by `temperature.to(logits.dtype)`, so that temperature and quotient are rounded.
@@ -79,7 +87,11 @@ def run_rounded(tester: HypothesisTester) -> Iterator[HypothesisTest]:
             yield test
 
 
-def run_padding(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("vocabulary-padding",),
+    asks="Does the softmax take in rows of padding?",
+)
+def padding_rows(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try a softmax that takes in rows of padding, whose logits are one constant."""
     total = log_sum(scaled(tester.distribution.logits, tester.distribution_temperature))
     expected = tester.side.expected[tester.distribution_at]
@@ -98,7 +110,11 @@ def run_padding(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     yield tester.test("vocabulary-padding", words, predicted(added), values={"rows": rows})
 
 
-def run_shards(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("vocab-shard-wrong",),
+    asks="Is one rank's part of the vocabulary missing or zero?",
+)
+def vocabulary_shards(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try a vocabulary of which one rank's part is missing from the sum, or has logits of 0."""
     distribution = tester.distribution
     if not len(distribution):
@@ -132,29 +148,3 @@ def run_shards(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         )
         assert best is not None
         yield best
-
-
-SOFTCAP = Experiment(
-    name="softcap",
-    slugs=("logit-softcap",),
-    asks="Are the logits capped, and at which value?",
-    run=run_softcap,
-)
-ROUNDED_LOGITS = Experiment(
-    name="bf16-logits",
-    slugs=("bf16-logits",),
-    asks="Were the logits rounded to bfloat16?",
-    run=run_rounded,
-)
-PADDING_ROWS = Experiment(
-    name="padding-rows",
-    slugs=("vocabulary-padding",),
-    asks="Does the softmax take in rows of padding?",
-    run=run_padding,
-)
-VOCABULARY_SHARDS = Experiment(
-    name="vocabulary-shards",
-    slugs=("vocab-shard-wrong",),
-    asks="Is one rank's part of the vocabulary missing or zero?",
-    run=run_shards,
-)

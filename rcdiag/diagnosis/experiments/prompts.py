@@ -14,9 +14,9 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
     GAIN,
     LEAST_GAIN,
     SLIGHT_GAIN,
-    Experiment,
     HypothesisTest,
     HypothesisTester,
+    experiment,
 )
 from rcdiag.diagnosis.experiments.thresholds import EARLY, LATE
 from rcdiag.engines.changes import Passage
@@ -40,7 +40,22 @@ def with_prompt(tester: HypothesisTester, row: int, prompt: Ids) -> Passage | No
     return Passage(ids, places, row, None, len(prompt), tester.temperature_of(row))
 
 
-def run_prompts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+def _context_worth(tester: HypothesisTester) -> float:
+    """Return 1, and up to 7 where the first tokens are off by more nats than later ones."""
+    position, loss = tester.sample.position[tester.side.known_at], tester.side.residual.loss
+    early, late = loss[position < EARLY], loss[position >= LATE]
+    if min(len(early), len(late)) < EARLY:
+        return 1.0
+    return 1.0 + 3.0 * max(min(float(early.mean() - late.mean()), 2.0), 0.0)
+
+
+@experiment(
+    slugs=("bos-differs", "prompt-template"),
+    asks="Did one side see a prompt with a special token more or less, or with text added?",
+    passes=lambda tester: 4.0 + 2.0 * len(tester.forward.tensors.special_ids),
+    worth=_context_worth,
+)
+def prompts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try prompts with one special token more or less, and with text added at the end."""
     seen = {int(token) for row in tester.screen for token in tester.sample.prompt(int(row))}
     edits: list[tuple[str, str, Callable[[Ids], Ids]]] = [
@@ -82,7 +97,13 @@ def _without(token: int, ids: Ids) -> Ids:
     return values
 
 
-def run_truncations(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("prompt-truncated",),
+    asks="Did one side see only a part of the prompt?",
+    passes=lambda tester: 16.0,
+    worth=_context_worth,
+)
+def truncations(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try prompts of which only the last or the first tokens were seen."""
 
     def cut(keeps: str, size: int, row: int) -> Passage | None:
@@ -160,7 +181,13 @@ KEPT_TURNS: dict[str, Callable[[Sequence[Turn], int], list[bool]]] = {
 }
 
 
-def run_stripped(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("context-stripped",),
+    asks="Were earlier turns or tool outputs dropped from one side's context?",
+    passes=lambda tester: 6.0,
+    worth=lambda tester: 8.0 if has_turns(tester) else 0.0,
+)
+def stripped(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try contexts of later turns from which earlier turns or tool outputs are dropped."""
     rows = [int(row) for row in tester.sample.rows if len(turns(tester, int(row))) > 2]
     order = np.argsort(-tester.row_loss[np.searchsorted(tester.sample.rows, rows)])
@@ -191,7 +218,13 @@ def run_stripped(tester: HypothesisTester) -> Iterator[HypothesisTest]:
             return
 
 
-def run_exchanged(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("special-token-ids",),
+    asks="Have special tokens each other's ids on one side?",
+    passes=lambda tester: 16.0,
+    worth=lambda tester: 6.0 if has_turns(tester) else 0.7,
+)
+def exchanged_ids(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try special tokens in each other's place, in what is read and in what is scored.
 
     The pair that explains most is exchanged first, and further ones as long as they explain more.
@@ -232,46 +265,3 @@ def _exchanged(tester: HypothesisTester, pairs: Sequence[tuple[int, int]]) -> Hy
 
     words = ", ".join(f"{one} and {second}" for one, second in pairs)
     return tester.test_pass("special-token-ids", f"token ids {words} exchanged", edit=edit)
-
-
-def _context_worth(tester: HypothesisTester) -> float:
-    """Return 1, and up to 7 where the first tokens are off by more nats than later ones."""
-    position, loss = tester.sample.position[tester.side.known_at], tester.side.residual.loss
-    early, late = loss[position < EARLY], loss[position >= LATE]
-    if min(len(early), len(late)) < EARLY:
-        return 1.0
-    return 1.0 + 3.0 * max(min(float(early.mean() - late.mean()), 2.0), 0.0)
-
-
-PROMPTS = Experiment(
-    name="prompts",
-    slugs=("bos-differs", "prompt-template"),
-    asks="Did one side see a prompt with a special token more or less, or with text added?",
-    run=run_prompts,
-    passes=lambda tester: 4.0 + 2.0 * len(tester.forward.tensors.special_ids),
-    worth=_context_worth,
-)
-TRUNCATIONS = Experiment(
-    name="truncations",
-    slugs=("prompt-truncated",),
-    asks="Did one side see only a part of the prompt?",
-    run=run_truncations,
-    passes=lambda tester: 16.0,
-    worth=_context_worth,
-)
-STRIPPED = Experiment(
-    name="stripped",
-    slugs=("context-stripped",),
-    asks="Were earlier turns or tool outputs dropped from one side's context?",
-    run=run_stripped,
-    passes=lambda tester: 6.0,
-    worth=lambda tester: 8.0 if has_turns(tester) else 0.0,
-)
-EXCHANGED_IDS = Experiment(
-    name="exchanged-ids",
-    slugs=("special-token-ids",),
-    asks="Have special tokens each other's ids on one side?",
-    run=run_exchanged,
-    passes=lambda tester: 16.0,
-    worth=lambda tester: 6.0 if has_turns(tester) else 0.7,
-)

@@ -10,9 +10,9 @@ from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.experiments.fit import residuals
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
     GAIN,
-    Experiment,
     HypothesisTest,
     HypothesisTester,
+    experiment,
 )
 from rcdiag.diagnosis.experiments.thresholds import FEWEST_OF_ID, LATE, NOT_ROUNDING
 from rcdiag.diagnosis.experiments.trainer_distribution import log_sum, scaled
@@ -28,7 +28,14 @@ MOST_WRONG, SEARCHED = 16, 400
 FITS_BETTER = 2.0  # mean logarithm of the distance by which another row must be nearer
 
 
-def run_quantities(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=(
+        *("top-one-recorded", "entropy-recorded", "sign-flipped", "log-base"),
+        *("probabilities-stored", "cumulative-stored"),
+    ),
+    asks="Was another quantity recorded, or in another unit?",
+)
+def quantities(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try the likeliest token's log-prob, the entropy, and other units of the expected column."""
     side, reading, at = tester.side, tester.sample.reading, tester.side.known_at
     expected, owner = side.expected[at], tester.sample.owner[at]
@@ -56,7 +63,11 @@ def run_quantities(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     yield tester.test("cumulative-stored", "the row's mean", means, at)
 
 
-def run_divided(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("log-probs-divided",),
+    asks="Were log-probs, not logits, divided by a temperature?",
+)
+def divided(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try log-probs that were divided by a temperature, without normalising anew."""
     side = tester.side
     at = side.known_at
@@ -78,7 +89,11 @@ def run_divided(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     )
 
 
-def run_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("shift-by-one", "shift-some-rows"),
+    asks="Does the column belong to a neighbouring token?",
+)
+def shifts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try the expected column of a neighbouring token, in all rows, in some, or from a turn on."""
     side, sample = tester.side, tester.sample
     at = side.known_at
@@ -107,7 +122,12 @@ def run_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
             )
 
 
-def run_not_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("logits-not-shifted",),
+    asks="Are tokens scored by the logits that have read them?",
+    passes=lambda tester: 1.0,
+)
+def not_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try the logits that follow a token in place of those before it."""
 
     def attempt(rows: Counts) -> HypothesisTest:
@@ -123,7 +143,11 @@ def run_not_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     yield attempt(tester.confirm) if test.gain > GAIN else test
 
 
-def run_ids(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("special-token-ids", "eos-one-sided"),
+    asks="Are few token ids scored as other ids?",
+)
+def token_ids(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Find ids whose log-probs are those of another id: the end token, markers."""
     side, sample = tester.side, tester.sample
     at = side.known_at
@@ -173,7 +197,11 @@ def run_ids(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         )
 
 
-def run_rows(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("rows-swapped",),
+    asks="Does the column belong to other rows?",
+)
+def other_rows(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try the expected column of other rows, matched by their first tokens."""
     side, sample = tester.side, tester.sample
     rows = sample.rows
@@ -209,45 +237,3 @@ def run_rows(tester: HypothesisTester) -> Iterator[HypothesisTest]:
             at,
             values={"share_of_rows": moved / len(rows)},
         )
-
-
-QUANTITIES = Experiment(
-    name="quantities",
-    slugs=(
-        *("top-one-recorded", "entropy-recorded", "sign-flipped", "log-base"),
-        *("probabilities-stored", "cumulative-stored"),
-    ),
-    asks="Was another quantity recorded, or in another unit?",
-    run=run_quantities,
-)
-DIVIDED = Experiment(
-    name="divided",
-    slugs=("log-probs-divided",),
-    asks="Were log-probs, not logits, divided by a temperature?",
-    run=run_divided,
-)
-SHIFTS = Experiment(
-    name="shifts",
-    slugs=("shift-by-one", "shift-some-rows"),
-    asks="Does the column belong to a neighbouring token?",
-    run=run_shifted,
-)
-NOT_SHIFTED = Experiment(
-    name="not-shifted",
-    slugs=("logits-not-shifted",),
-    asks="Are tokens scored by the logits that have read them?",
-    run=run_not_shifted,
-    passes=lambda tester: 1.0,
-)
-TOKEN_IDS = Experiment(
-    name="token-ids",
-    slugs=("special-token-ids", "eos-one-sided"),
-    asks="Are few token ids scored as other ids?",
-    run=run_ids,
-)
-OTHER_ROWS = Experiment(
-    name="other-rows",
-    slugs=("rows-swapped",),
-    asks="Does the column belong to other rows?",
-    run=run_rows,
-)

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.causes.cause import fact
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
-    Experiment,
     HypothesisTest,
     HypothesisTester,
+    experiment,
 )
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.diagnosis.experiments.sides import fit_of_residual
@@ -23,7 +23,14 @@ from rcdiag.formats import percentage
 MOST_OF_IT = 0.5  # of the squares, from which on other experts are the cause of a mismatch
 
 
-def run_recorded_experts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("moe-routing",),
+    asks="Is the mismatch gone with the experts that the sampler recorded?",
+    passes=lambda tester: 4.0,
+    worth=lambda tester: 0.0,  # it runs before the others, where there are experts to give
+    sides=("sampler",),
+)
+def recorded_experts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Give the model the sampler's experts on all rows of the sample."""
     test = tester.test_pass(
         "moe-routing",
@@ -33,17 +40,6 @@ def run_recorded_experts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     )
     if test is not None:
         yield test
-
-
-RECORDED_EXPERTS = Experiment(
-    name="recorded-experts",
-    slugs=("moe-routing",),
-    asks="Is the mismatch gone with the experts that the sampler recorded?",
-    run=run_recorded_experts,
-    passes=lambda tester: 4.0,
-    worth=lambda tester: 0.0,  # it runs before the others, where there are experts to give
-    sides=("sampler",),
-)
 
 
 def test_of_experts(
@@ -59,11 +55,11 @@ def test_of_experts(
     if tester.out_of_time:
         return None
     began = time.monotonic()
-    tests = [test for test in RECORDED_EXPERTS.run(tester) if len(test.at)]
+    tests = [test for test in recorded_experts.run(tester) if len(test.at)]
     if not tests:
         return None
     spent = time.monotonic() - began
-    return replace(tests[0], experiment=RECORDED_EXPERTS.name, seconds=spent)
+    return replace(tests[0], experiment=recorded_experts.name, seconds=spent)
 
 
 def cause_in_experts(sample: RescoredSample, side: Side, test: HypothesisTest) -> Conclusion | None:

@@ -22,9 +22,9 @@ from rcdiag.diagnosis.experiments.fit import (
 )
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
     LEAST_GAIN,
-    Experiment,
     HypothesisTest,
     HypothesisTester,
+    experiment,
 )
 from rcdiag.diagnosis.experiments.thresholds import FEWEST_OF_ID, SCANNED
 from rcdiag.diagnosis.experiments.trainer_distribution import Ranked, log_prob, scaled, softmax
@@ -95,7 +95,12 @@ PENALTIES_TRIED: dict[
 }
 
 
-def run_penalties(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    sides=("sampler",),  # whose distribution it is
+    slugs=("repetition-penalty", "presence-penalty", "penalty"),
+    asks="Is a repetition, presence or frequency penalty in the log-probs, and how strong?",
+)
+def penalties(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try repetition, presence and frequency penalties, each at its best strength."""
     distribution = tester.distribution
     if not len(distribution):
@@ -239,7 +244,12 @@ class BiasedColumn(Struct, frozen=True, kw_only=True):
         return found
 
 
-def run_biases(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    sides=("sampler",),  # whose distribution it is
+    slugs=("logit-bias",),
+    asks="Which token ids have a bias in the log-probs, or are banned?",
+)
+def biases(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Find token ids with a bias: those that were pushed or held back, and those banned.
 
     Ids are taken one by one, the one first that explains most.
@@ -282,7 +292,12 @@ def run_biases(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     )
 
 
-def run_min_tokens(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    sides=("sampler",),  # whose distribution it is
+    slugs=("min-tokens",),
+    asks="Is the end token banned up to a length?",
+)
+def min_tokens(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try whether an end token is banned up to a position of the response."""
     distribution = tester.distribution
     ends = [
@@ -314,64 +329,31 @@ def run_min_tokens(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     )
 
 
-PENALTIES = Experiment(
-    name="penalties",
-    sides=("sampler",),  # whose distribution it is
-    slugs=("repetition-penalty", "presence-penalty", "penalty"),
-    asks="Is a repetition, presence or frequency penalty in the log-probs, and how strong?",
-    run=run_penalties,
-)
-BIASES = Experiment(
-    name="biases",
-    sides=("sampler",),  # whose distribution it is
-    slugs=("logit-bias",),
-    asks="Which token ids have a bias in the log-probs, or are banned?",
-    run=run_biases,
-)
-MIN_TOKENS = Experiment(
-    name="min-tokens",
-    sides=("sampler",),  # whose distribution it is
-    slugs=("min-tokens",),
-    asks="Is the end token banned up to a length?",
-    run=run_min_tokens,
-)
-
-
-TOP_P = np.array([0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.95, 0.97, 0.98, 0.99, 0.995])
+TOP_P = (0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.92, 0.95, 0.97, 0.98, 0.99, 0.995)
 TOP_K = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 16, 20, 24, 25, 30, 32, 40, 50, 64, 80, 100, 128, 200)
-MIN_P = np.geomspace(0.005, 0.5, 14)
+MIN_P = tuple(np.geomspace(0.005, 0.5, 14).tolist())
 
 
-def run_kept_sets(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    sides=("sampler",),  # whose distribution it is
+    slugs=KEPT_SET_SLUGS,
+    asks="Are the log-probs renormalised over what top-p, top-k or min-p keeps?",
+)
+def kept_sets(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try the three rules, each at the strength that suits it best."""
     ranked = Ranked.of(tester.distribution, tester.distribution_temperature)
     expected = tester.side.expected[tester.distribution_at]
-    rules: tuple[tuple[str, str, Callable[[float], Array], Sequence[float], bool], ...] = (
-        ("top-p-renormalised", "top-p", ranked.top_p, TOP_P.tolist(), True),
-        ("top-k-renormalised", "top-k", lambda k: ranked.top_k(round(k)), TOP_K, False),
-        ("min-p-renormalised", "min-p", ranked.min_p, MIN_P.tolist(), True),
+    rules: tuple[tuple[str, Callable[[float], Array], Sequence[float]], ...] = (
+        ("top-p", ranked.top_p, TOP_P),
+        ("top-k", lambda k: ranked.top_k(round(k)), TOP_K),
+        ("min-p", ranked.min_p, MIN_P),
     )
-    for slug, rule, kept, grid, between in rules:
+    for rule, kept, grid in rules:
 
         def loss(value: float, kept: Callable[[float], Array] = kept) -> float:
             return tester.residual_of(expected - np.log(kept(value))).nats
 
-        losses = [loss(float(value)) for value in grid]
-        best = int(np.argmin(losses))
-        value = float(grid[best])
-        if between:
-            low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-            finer, least = golden(loss, float(low), float(high), steps=9)
-            value = finer if least < losses[best] else value
+        value = min(grid, key=loss) if rule == "top-k" else searched(loss, grid, steps=9)[0]
         predicted = expected - np.log(kept(value))
-        values = {rule.replace("-", "_"): value}
-        yield tester.test(slug, f"{rule} {value:.3g}", predicted, values=values)
-
-
-KEPT_SETS = Experiment(
-    name="kept-sets",
-    sides=("sampler",),  # whose distribution it is
-    slugs=KEPT_SET_SLUGS,
-    asks="Are the log-probs renormalised over what top-p, top-k or min-p keeps?",
-    run=run_kept_sets,
-)
+        values = {rule.replace("-", "_"): float(value)}
+        yield tester.test(f"{rule}-renormalised", f"{rule} {value:.3g}", predicted, values=values)

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.experiments.fit import golden
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
-    Experiment,
     HypothesisTest,
     HypothesisTester,
+    experiment,
     smallest,
 )
 from rcdiag.engines.changes import Change, Moved, Shards, SwappedExperts
@@ -46,7 +46,13 @@ ALONG = 0.03  # share of the residuals along a direction, below which no fractio
 MOST_LAYERS = 4
 
 
-def run_checkpoints(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("stale-weights", "reference-as-old", "draft-recorded", "weights-never-synced"),
+    asks="Are these the weights of another checkpoint?",
+    passes=lambda tester: float(max(len(tester.checkpoints), 1)),
+    worth=lambda tester: 4.0 if tester.checkpoints else 0.0,
+)
+def checkpoints(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try the weights of other checkpoints, whole."""
     for folder in tester.checkpoints:
         if tester.out_of_time:
@@ -59,7 +65,13 @@ def run_checkpoints(tester: HypothesisTester) -> Iterator[HypothesisTest]:
             yield tester.repeated(test, rows) if test.gain > GAIN else test
 
 
-def run_fractions(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("partial-sync", "tied-head-desync", "stale-weights", "old-after-update"),
+    asks="Did some tensors stay at another checkpoint, or are weights between two?",
+    passes=lambda tester: 20.0 + 6.0 * len(tester.checkpoints),
+    worth=lambda tester: 40.0 if tester.checkpoints else 0.0,
+)
+def fractions(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try fractions of the way to another checkpoint, in all tensors and in parts of them.
 
     A small step towards a checkpoint gives the direction in which its log-probs lie; the fraction
@@ -152,7 +164,14 @@ def _moved(tester: HypothesisTester, change: Moved) -> HypothesisTest | None:
     )
 
 
-def run_prefix(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("prefix-cache-stale",),
+    asks="Are the prompt's keys and values of another checkpoint?",
+    passes=lambda tester: 2.0 * max(len(tester.checkpoints), 1),
+    worth=lambda tester: 1.0 if tester.checkpoints else 0.0,
+    sides=("sampler",),
+)
+def stale_prefix(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try prompts whose keys and values were made by another checkpoint's weights."""
     for folder in tester.checkpoints:
         if tester.out_of_time:
@@ -195,7 +214,13 @@ def shard_changes(tester: HypothesisTester) -> list[tuple[str, Shards]]:
     return changes
 
 
-def run_shards(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("shard-wrong",),
+    asks="Are ranks of a tensor in each other's place?",
+    passes=lambda tester: 24.0 * tester.forward.tensors.layers / 2.0,
+    worth=lambda tester: 0.5,
+)
+def shards(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try ranks of one layer's tensors in each other's place, then of more ranks."""
     test = _best_change(tester, "shard-wrong", shard_changes(tester))
     if test is None:
@@ -244,7 +269,13 @@ def _best_change(
     return None if best is None else tester.confirmed(best, GAIN)
 
 
-def run_experts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
+@experiment(
+    slugs=("moe-expert-wrong",),
+    asks="Are two experts in each other's place?",
+    passes=lambda tester: 10.0,
+    worth=lambda tester: 1.0 if tester.forward.tensors.experts else 0.0,
+)
+def experts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try two experts of a layer in each other's place."""
     changes = [
         (f"experts {one} and {other} of layer {layer} exchanged", SwappedExperts(layer, one, other))
@@ -255,46 +286,4 @@ def run_experts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         yield best
 
 
-CHECKPOINTS = Experiment(
-    name="checkpoints",
-    slugs=("stale-weights", "reference-as-old", "draft-recorded", "weights-never-synced"),
-    asks="Are these the weights of another checkpoint?",
-    run=run_checkpoints,
-    passes=lambda tester: float(max(len(tester.checkpoints), 1)),
-    worth=lambda tester: 4.0 if tester.checkpoints else 0.0,
-)
-FRACTIONS_OF_WAY = Experiment(
-    name="fractions",
-    slugs=("partial-sync", "tied-head-desync", "stale-weights", "old-after-update"),
-    asks="Did some tensors stay at another checkpoint, or are weights between two?",
-    run=run_fractions,
-    passes=lambda tester: 20.0 + 6.0 * len(tester.checkpoints),
-    worth=lambda tester: 40.0 if tester.checkpoints else 0.0,
-)
-STALE_PREFIX = Experiment(
-    name="stale-prefix",
-    slugs=("prefix-cache-stale",),
-    asks="Are the prompt's keys and values of another checkpoint?",
-    run=run_prefix,
-    passes=lambda tester: 2.0 * max(len(tester.checkpoints), 1),
-    worth=lambda tester: 1.0 if tester.checkpoints else 0.0,
-    sides=("sampler",),
-)
-SHARDS = Experiment(
-    name="shards",
-    slugs=("shard-wrong",),
-    asks="Are ranks of a tensor in each other's place?",
-    run=run_shards,
-    passes=lambda tester: 24.0 * tester.forward.tensors.layers / 2.0,
-    worth=lambda tester: 0.5,
-)
-EXPERTS = Experiment(
-    name="experts",
-    slugs=("moe-expert-wrong",),
-    asks="Are two experts in each other's place?",
-    run=run_experts,
-    passes=lambda tester: 10.0,
-    worth=lambda tester: 1.0 if tester.forward.tensors.experts else 0.0,
-)
-
-WEIGHTS: Sequence[Experiment] = (CHECKPOINTS, FRACTIONS_OF_WAY, STALE_PREFIX, SHARDS, EXPERTS)
+WEIGHTS = (checkpoints, fractions, stale_prefix, shards, experts)

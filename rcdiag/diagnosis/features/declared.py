@@ -74,11 +74,12 @@ def _side(about: Any) -> DeclaredSide:
     about = about if isinstance(about, Mapping) else {}
     options = about.get("engine_options", {})
     options = options if isinstance(options, Mapping) else {}
+    model = about.get("model")
     stated = [about.get("quantization"), options.get("quantization"), about.get("dtype")]
     texts = [str(value).lower() for value in stated if value]
     return DeclaredSide(
         weights=about.get("weights_fingerprint"),
-        model=about.get("model"),
+        model=model if isinstance(model, str) else None,
         temperature=_number(about.get("temperature")),
         sampling_temperature=_number(about.get("sampling_temperature")),
         dtype=about.get("dtype"),

@@ -50,7 +50,7 @@ class SharedPrefixes(Struct, frozen=True, dict=True):
     @property
     def is_one_power(self) -> bool:
         """Tell whether one distribution is a power of the other, as with another temperature."""
-        another = self.power > 0 and abs(np.log(self.power)) > A_POWER
+        another = abs(np.log(self.power)) > A_POWER
         most = min(max(SLIGHT, FAR_APART * self.distance), PART * self.distance)
         return another and self.residual <= most
 

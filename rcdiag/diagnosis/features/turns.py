@@ -12,8 +12,6 @@ from rcdiag.diagnosis.thresholds import FEWEST_ROWS, MUCH_LARGER
 
 Array = NDArray[np.float64]
 
-FEWEST_TURNS = 3  # turns of a response among which one can stand out
-
 
 class TurnMismatch(Struct, frozen=True):
     """The mismatch by turn: the first turn of a response has the number 1."""
@@ -27,8 +25,8 @@ class TurnMismatch(Struct, frozen=True):
 
         It must be more than engines have: where most turns are near-certain, the others stand out.
         """
-        if len(self.number) < FEWEST_TURNS:
-            return self.number[:0]
+        if not len(self.number):
+            return self.number
         least = max(MUCH_LARGER * float(np.median(self.rms)), LARGE_MISMATCH)
         return self.number[self.rms > least]
 

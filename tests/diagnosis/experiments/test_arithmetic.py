@@ -8,7 +8,7 @@ import pytest
 from rcdiag.diagnosis.experiments.fit import FLOAT32, Estimate, fit_residual, golden, margin
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTester
 from rcdiag.diagnosis.experiments.order import explains, ranked, run_without_passes
-from rcdiag.diagnosis.experiments.output_layer import bfloat16, run_rounded
+from rcdiag.diagnosis.experiments.output_layer import bf16_logits, bfloat16
 from rcdiag.diagnosis.experiments.sampling_estimates import (
     foreign_tokens,
     support_of_tokens,
@@ -214,13 +214,13 @@ def test_where_the_temperature_is_divided_by_is_recovered(words):
     """0.69921875 is 0.7 in bfloat16, whose step there is 1/256."""
     divided = DIVISIONS[words]
     case, model = made_up(lambda z, prompt, response: divided(z), temperature=0.7, noise=0.0)
-    tests = list(run_rounded(made_tester(case, model)))
+    tests = list(bf16_logits.run(made_tester(case, model)))
     assert min(tests, key=lambda test: test.residual.nats).setting == words
 
 
 def test_at_temperature_1_there_is_no_division_to_try():
     case, model = made_up(lambda z, prompt, response: bfloat16(z), noise=0.0)
-    (test,) = run_rounded(made_tester(case, model))
+    (test,) = bf16_logits.run(made_tester(case, model))
     assert test.explained > 0.99
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Suspicion
-from rcdiag.diagnosis.experiments.batches import padded_widths, run_packing
+from rcdiag.diagnosis.experiments.batches import packing, padded_widths
 from rcdiag.diagnosis.experiments.conclude import run_experiments
 from rcdiag.diagnosis.experiments.order import run_with_passes
 from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
@@ -144,7 +144,7 @@ def test_packs_are_found_though_each_row_has_its_own_place_in_one():
         passages.append(Passage(whole, np.arange(len(whole) - LENGTH, len(whole)), row, None, 0))
     case = case.with_log_probs("old", model.log_probs(passages))
     tester = made_tester(case, model, "trainer")
-    best = min(run_packing(tester), key=lambda test: test.residual.nats)
+    best = min(packing.run(tester), key=lambda test: test.residual.nats)
     assert best.slug == "packing-leak"
     assert best.residual.within(tester.sample.noise)
     assert best.z > 6.0
