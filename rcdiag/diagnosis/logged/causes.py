@@ -417,11 +417,11 @@ def _noise(window: Window) -> Found | None:
     names = [name for name in (*SIZES, "pearson", "prob_diff") if window.number(name) is not None]
     if not names:
         return None
+    size = f"{window.number(names[0]):.{4 if names[0] == 'pearson' else 2}g}"
     return Found(
         slug="engine-noise",
         score=CLEAR,
-        message=f"`{window.key(names[0])}` is {window.number(names[0]):.2g}: the size of the "
-        "rounding of two engines.",
+        message=f"`{window.key(names[0])}` is {size}: the size of the rounding of two engines.",
         evidence=[window.fact(name, "rounding") for name in names],
         also_possible=["bf16-logits", "healthy"],
     )

@@ -85,7 +85,7 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
             pair=None,
             causes=causes,
             ruled_out=_ruled_out(shown, causes),
-            next=_next(family, verdict),
+            next=_next(family, verdict, changed=any(cause.from_step for cause in causes)),
             over_steps=OverSteps(
                 says=over_steps(run, changes, periodic, _began(changes, shown) if faults else None),
                 large_from=causes[0].from_step if causes else None,
@@ -312,27 +312,23 @@ def _nothing_compared(run: LoggedRun, family: str | None) -> Diagnosis:
         + (f" (it has {keys})." if keys else "."),
         pair=None,
         causes=[],
-        next=_next(family, "inconclusive"),
+        next=_next(family, "inconclusive", changed=False),
     )
 
 
-def _next(family: str | None, verdict: str) -> list[Action]:
+def _next(family: str | None, verdict: str, *, changed: bool) -> list[Action]:
     """Name the cheapest thing that tells more than a log: which dump to write, and what to run."""
     if verdict == "healthy":
         return []
     known = tomllib.loads(files(__package__).joinpath("dumps.toml").read_text(encoding="utf-8"))
+    steps = "two steps, one before and one after the change" if changed else "a step or two"
     of = known.get(family or "")
     if of is None:
         return [
             Action(
-                text="write tokens and both log-probs of two steps with rcdiag.Recorder "
-                "(docs/recording.md), one before and one after the change",
+                text=f"write tokens and both log-probs of {steps} with rcdiag.Recorder "
+                "(docs/recording.md)",
                 command="rcdiag score dump/",
             )
         ]
-    return [
-        Action(
-            text=f"write a dump of two steps, one before and one after the change: {of['option']}",
-            command=of["command"],
-        )
-    ]
+    return [Action(text=f"write a dump of {steps}: {of['option']}", command=of["command"])]

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rcdiag.diagnosis.change_points import FEWEST
 from rcdiag.diagnosis.logged.causes import SIZES
 from rcdiag.diagnosis.logged.changes import Change, first_clear, parting_of, periodic_steps
 from rcdiag.diagnosis.logged.run import Counts, LoggedRun
 
-# Quantities that show a mismatch of single steps, in the order in which they are asked.
-OF_PERIOD = (*SIZES, "prob_diff", "pearson")
+# Quantities that show how large a mismatch is, in the order in which they are asked.
+OF_SIZE = (*SIZES, "prob_diff", "pearson")
 # A mismatch is back where it was before if no more than this share of its first change is left, on
 # the scale on which it moves.
 LEFT = 0.25
@@ -20,7 +21,7 @@ SHOWN = 4  # keys of a sentence
 
 def of_period(run: LoggedRun) -> Counts:
     """Return the steps, at equal distances, in which alone the mismatch is large; often none."""
-    found = (periodic_steps(run.series[name]) for name in OF_PERIOD if name in run.series)
+    found = (periodic_steps(run.series[name]) for name in OF_SIZE if name in run.series)
     return next((steps for steps in found if len(steps)), np.zeros(0, np.int64))
 
 
@@ -38,14 +39,19 @@ def over_steps(
         said += [_first(run, moved, first), _beside(run, changes, first), _back(run, moved, first)]
     if since is not None:
         said += [_at_rate_zero(run, moved), _of_the_update(run, changes)]
-    steps = f"steps {run.steps[0]} to {run.steps[-1]}"
-    return " ".join(filter(None, said)) or f"no number of the mismatch moves over {steps}"
+    if any(said):
+        return " ".join(filter(None, said))
+    if len(run.steps) < FEWEST:
+        return (
+            f"{len(run.steps)} in the log, of which none can be seen to differ (at least {FEWEST})"
+        )
+    return f"no number of the mismatch moves over steps {run.steps[0]} to {run.steps[-1]}"
 
 
 def _periodic(run: LoggedRun, steps: Counts) -> str:
     if not len(steps):
         return ""
-    named = (run.series[name] for name in OF_PERIOD if name in run.series)
+    named = (run.series[name] for name in OF_SIZE if name in run.series)
     key = next(one.key for one in named if np.array_equal(periodic_steps(one), steps))
     return (
         f"`{key}` is large every {np.diff(steps).min()} steps alone, from step {steps[0]} on, as "
@@ -54,10 +60,13 @@ def _periodic(run: LoggedRun, steps: Counts) -> str:
 
 
 def _of_the_fault(moved: Sequence[Change], since: int) -> Change:
-    """Return the clearest change at the step of a fault, or else of those that may be the first."""
+    """Return the clearest change at the step of a fault, or else of those that may be the first.
+
+    The size of the mismatch goes before numbers that single tokens rule, such as chi-squared.
+    """
     at = [one for one in moved if one.low <= since <= one.high]
     first = [one for one in moved if one.low <= moved[0].high]
-    return max(at or first, key=lambda one: one.gain)
+    return max(at or first, key=lambda one: (one.quantity in OF_SIZE, one.gain))
 
 
 def _first(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
