@@ -119,14 +119,14 @@ def _repeated(features: Features, policy: str, column: StoredColumn, value: floa
 def _placeholder_zeros(features: Features, policy: str, column: StoredColumn) -> Suspicion | None:
     if column.one_value == 0.0 and not column.other_is_informative:
         return _nothing_but_zeros(features, policy, column)
-    zeros = column.placeholder_zeros
-    likely = int(np.sum(column.other < UNSURE))
-    if zeros.sum() < max(FEWEST_OF_PATTERN, FEW * likely):
+    unlikely = column.other < UNSURE
+    zeros = (column.values == 0.0) & unlikely
+    if zeros.sum() < max(FEWEST_OF_PATTERN, FEW * unlikely.sum()):
         return None
     # A kept set of one token is exactly 0 too, but hardly ever where the other side is unsure;
     # zeros that have nothing to do with certainty are as frequent at both.
     unsure = column.other < CERTAIN
-    rare = likely / max(int(unsure.sum()), 1)
+    rare = unlikely.sum() / max(int(unsure.sum()), 1)
     if zeros.sum() < PART * rare * (unsure & (column.values == 0.0)).sum():
         return None
     in_these_rows = np.isin(column.row_of, column.row_of[zeros])
@@ -151,7 +151,7 @@ def _placeholder_zeros(features: Features, policy: str, column: StoredColumn) ->
                 "exact zeros at uncertain tokens",
                 "a log-prob of 0 is certainty",
                 **{policy: zeros.sum()},
-                of=likely,
+                of=unlikely.sum(),
             )
         ],
         share_of_rows=share_of_rows(column, zeros),

@@ -263,9 +263,9 @@ def _divided(features: Features) -> Suspicion | None:
     if not features.log_ratios.show_sampling or features.log_ratios.rms < VISIBLE:
         return None
     log_ratios, tokens = features.log_ratios, features.case.tokens
-    k, residual = log_ratios.proportion
+    k, residual, of_log_ratios = log_ratios.proportion
     # Noise leaves few of the squared values, and of the squared log-ratios.
-    if abs(k - 1) > A_POWER and max(residual, log_ratios.residual_share_of_proportion) < FEW:
+    if abs(k - 1) > A_POWER and max(residual, of_log_ratios) < FEW:
         return Suspicion(
             confidence=CLEAR,
             message=f"Recorded log-probs are {k:.3f} times the trainer's throughout: log-probs "

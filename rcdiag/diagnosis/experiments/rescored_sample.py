@@ -59,18 +59,13 @@ class RescoredSample(Struct, frozen=True, dict=True):
         """Return the scale of logit noise up to which a column is an engine's in bfloat16."""
         return self.rounding.noise
 
-    @cached_property
-    def temperature(self) -> Array:
-        """Return the temperature that the table states for each token, NaN where none."""
-        stated = self.case.facts.temperature
-        if stated is None:
-            return np.full(len(self), np.nan)
-        return stated[self.owner]
-
     @property
     def stated_temperature(self) -> Array:
         """Return the temperature that the table states for each token, 1 where none."""
-        return np.where(np.isnan(self.temperature), 1.0, self.temperature)
+        stated = self.case.facts.temperature
+        if stated is None:
+            return np.ones(len(self))
+        return np.where(np.isnan(stated), 1.0, stated)[self.owner]
 
     def expected_at(self, temperature: Array) -> Array:
         """Return the expected column at temperatures [tokens], nats."""

@@ -77,19 +77,15 @@ class LogRatios(Struct, frozen=True, dict=True):
         return float(self.values.mean()), self.tokens.z(self.values)
 
     @cached_property
-    def proportion(self) -> tuple[float, float]:
-        """Return k of the fit sampler = k * trainer, and its residual share of sum sampler^2."""
+    def proportion(self) -> tuple[float, float, float]:
+        """Return k of the fit sampler = k * trainer, and the sum of squares that it leaves as a
+        share of sum sampler^2 and of sum log_ratio^2.
+        """
         sampler, trainer = self.tokens.sampler, self.tokens.trainer
         k = float(np.dot(sampler, trainer) / max(np.dot(trainer, trainer), TINY))
-        residual = np.sum((sampler - k * trainer) ** 2)
-        return k, float(residual / max(np.sum(sampler**2), TINY))
-
-    @property
-    def residual_share_of_proportion(self) -> float:
-        """Return the residual of sampler = k * trainer as a share of the squared log-ratios."""
-        k, _ = self.proportion
-        residual = float(np.sum((self.tokens.sampler - k * self.tokens.trainer) ** 2))
-        return residual / max(float(np.sum(self.values**2)), TINY)
+        left = float(np.sum((sampler - k * trainer) ** 2))
+        of_sampler, of_log_ratio = np.sum(sampler**2), np.sum(self.values**2)
+        return k, left / max(float(of_sampler), TINY), left / max(float(of_log_ratio), TINY)
 
     @cached_property
     def one_sided(self) -> float:

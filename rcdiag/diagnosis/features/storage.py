@@ -19,7 +19,6 @@ from rcdiag.diagnosis.thresholds import (
     RARE,
     SURE,
     TINY,
-    UNSURE,
 )
 from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
@@ -125,16 +124,6 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
             places = self.decimals
             return Grid("stored-rounded", f"{places} decimal{'s' if places > 1 else ''}", places)
         return None
-
-    @cached_property
-    def placeholder_zeros(self) -> Flags:
-        """Flag exact zeros where the other policy gives the token less than probability 0.4.
-
-        A distribution renormalised over a kept set of one token is exactly 0 too, but only where
-        the other policy finds the token likely.
-        """
-        flags: Flags = (self.values == 0.0) & (self.other < UNSURE)
-        return flags
 
     @cached_property
     def mode(self) -> tuple[float, int]:
