@@ -251,3 +251,10 @@ class Diagnosis(Part, frozen=True, kw_only=True):
 
 # How a verdict counts for `--fail-on`.
 SEVERITY_OF_VERDICT = {"broken": "error", "correctable": "warning", "inconclusive": "note"}
+# The worst severity of a number under a verdict: what importance weights repair is no error, and
+# what needs no repair is no warning. Under other verdicts the number's own level counts.
+GRAVEST = {"healthy": "note", "correctable": "warning"}
+WHY_MILDER = {
+    "healthy": "the mismatch is rounding noise",
+    "correctable": "importance weights are valid here",
+}

@@ -29,7 +29,7 @@ from rcdiag.table.writer import TableWriter
 OnProgress = Callable[[str, int, int, int, int], None]
 
 # Columns that all rows have or none, and what to do where some have them.
-_APART = "leave these records out of the dump, or convert them apart"
+_APART = "leave these records out of the dump, or convert them separately"
 NEVER_NULL = {
     "step": f"{_APART}, with {mapping_setting('given', {'step': 'N'}, '--given')}",
     "prompt_ids": _APART,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table import given
-from rcdiag.table.arrow import from_numpy
-from rcdiag.table.hashing import hashed_rows
+from rcdiag.table.arrow import as_numpy, from_numpy, lengths_of, values_of
+from rcdiag.table.hashing import hashed_lists, mixed
 from rcdiag.table.readers.reader import Rows
+from rcdiag.table.schema import is_list
+from rcdiag.table.trajectories import Ragged
 
 
 class PromptGroups:
@@ -81,3 +84,29 @@ class PromptGroups:
             given.check_divisible(self._rows, self._size, source)
         elif self._counts:
             given.check_group_sizes(np.array(self._counts), self._size, source)
+
+
+def hashed_rows(table: pa.Table, names: Sequence[str]) -> NDArray[np.uint64]:
+    """Return a hash of some columns of each row, numbers or lists of numbers, [rows].
+
+    Null is another thing than 0 or an empty list.
+    """
+    hashes = np.zeros(table.num_rows, np.uint64)
+    for name in names:
+        column = table[name].combine_chunks()
+        if is_list(column.type):
+            offsets = np.concatenate([[0], np.cumsum(lengths_of(column))])
+            own = hashed_lists(Ragged(_words(values_of(column)), offsets))
+        else:
+            own = mixed(_words(column))
+        known = as_numpy(column.is_valid())
+        hashes = mixed(hashes ^ np.where(known, own, np.uint64(1)))
+    return hashes
+
+
+def _words(numbers: pa.Array) -> NDArray[np.uint64]:
+    """Return numbers as words of 64 bits, equal ones as equal words."""
+    if not pt.is_floating(numbers.type):
+        return as_numpy(numbers.fill_null(0) if numbers.null_count else numbers).astype(np.uint64)
+    values = as_numpy(numbers).astype(np.float64) + 0.0  # 0.0 for -0.0 too
+    return np.where(np.isnan(values), np.nan, values).view(np.uint64)

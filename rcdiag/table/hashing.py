@@ -5,16 +5,15 @@ They are the same with every version of every library, so that a seed draws the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from rcdiag.table.arrow import as_numpy, lengths_of, values_of
-from rcdiag.table.schema import is_list
 from rcdiag.table.trajectories import Ragged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -31,32 +30,6 @@ def hashed_lists(lists: Ragged) -> NDArray[np.uint64]:
     words = mixed(lists.values.astype(np.uint64) ^ (place.astype(np.uint64) << np.uint64(32)))
     sums = np.append(np.uint64(0), np.cumsum(words, dtype=np.uint64))
     return mixed(sums[lists.offsets[1:]] - sums[lists.offsets[:-1]] + counts.astype(np.uint64))
-
-
-def hashed_rows(table: pa.Table, names: Sequence[str]) -> NDArray[np.uint64]:
-    """Return a hash of some columns of each row, numbers or lists of numbers, [rows].
-
-    Null is another thing than 0 or an empty list.
-    """
-    hashes = np.zeros(table.num_rows, np.uint64)
-    for name in names:
-        column = table[name].combine_chunks()
-        if is_list(column.type):
-            offsets = np.concatenate([[0], np.cumsum(lengths_of(column))])
-            own = hashed_lists(Ragged(_words(values_of(column)), offsets))
-        else:
-            own = mixed(_words(column))
-        known = as_numpy(column.is_valid())
-        hashes = mixed(hashes ^ np.where(known, own, np.uint64(1)))
-    return hashes
-
-
-def _words(numbers: pa.Array) -> NDArray[np.uint64]:
-    """Return numbers as words of 64 bits, equal ones as equal words."""
-    if not pt.is_floating(numbers.type):
-        return as_numpy(numbers.fill_null(0) if numbers.null_count else numbers).astype(np.uint64)
-    values = as_numpy(numbers).astype(np.float64) + 0.0  # 0.0 for -0.0 too
-    return np.where(np.isnan(values), np.nan, values).view(np.uint64)
 
 
 def hashed_texts(texts: pa.StringArray | pa.LargeStringArray) -> NDArray[np.uint64]:

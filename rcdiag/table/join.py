@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.results import JoinReport
 from rcdiag.table.arrow import as_numpy, lengths_of, values_of
-from rcdiag.table.hashing import hashed_rows, mixed
+from rcdiag.table.grouping import hashed_rows
+from rcdiag.table.hashing import mixed
 from rcdiag.table.opening import open_table
 from rcdiag.table.schema import LOG_PROBS, column_setting
 from rcdiag.table.stream import hashed

@@ -25,10 +25,6 @@ FORMAT_VERSION = 1
 # What the metadata of a file holds of the recorder that wrote it. Files that have it may differ in
 # their columns and are one table all the same.
 RECORDER = "recorder"
-# What the metadata holds of the risk that tokens, encoded again from text, are other tokens.
-REENCODED = "reencoded"
-# What the metadata holds of prompts of later turns that were held against the chat template.
-CHAT_TEMPLATE = "chat_template"
 
 # Objects inside objects of metadata; what rcdiag writes has eight at most.
 DEEPEST = 64

@@ -46,8 +46,9 @@ class Scratch:
         there = [folder for folder in folders if folder is not None]
         if not there:
             return None
-        there[0].others = tuple(there[1:])
-        return there[0]
+        first, *others = there
+        first.others += tuple(folder for folder in others if folder is not first)
+        return first
 
     def remove(self) -> None:
         """Remove the folder at once."""

@@ -48,6 +48,10 @@ def starts_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
+# What the metadata holds of the risk that tokens, encoded again from text, are other tokens.
+REENCODED = "reencoded"
+# What the metadata holds of prompts of later turns that were held against the chat template.
+CHAT_TEMPLATE = "chat_template"
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from msgspec import Struct, convert
 from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.registry import Registry
+from rcdiag.trainers.toml_words import read_generations
 from rcdiag.trainers.trainer import Trainer
 
 # The folders of this package, each of which lists its `GENERATIONS`, the oldest first. Their
@@ -97,7 +98,10 @@ def find_trainer(name: str) -> Trainer:
 def forks() -> dict[str, str]:
     """Return the trainer whose code a fork corrects by, by the name of the fork."""
     return {
-        fork: family for family, trainer in families().items() for fork in trainer.words.also_called
+        fork: family
+        for family, trainer in families().items()
+        for words in read_generations(trainer.package).values()
+        for fork in words.also_called
     }
 
 

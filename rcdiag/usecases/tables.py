@@ -264,8 +264,10 @@ def joined_tables(
     scratch = Scratch()
     names = _short_names(tables, sources)
     joined, report = join_tables(tables, names, scratch.path / "joined.parquet")
-    of_all_files = replace(tables[0], files=tuple(file for one in tables for file in one.files))
-    return replace(joined, scratch=scratch, made_from=of_all_files), report
+    files = tuple(file for one in tables for file in one.files)
+    kept = Scratch.together([one.scratch for one in tables])
+    given_tables = replace(tables[0], files=files, scratch=kept)
+    return replace(joined, scratch=scratch, made_from=given_tables), report
 
 
 def _short_names(tables: Sequence[Table], sources: Sequence[Source]) -> list[str]:

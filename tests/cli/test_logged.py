@@ -113,7 +113,7 @@ def test_a_gradient_norm_that_grows_stands_beside_the_mismatch(rcdiag, tmp_path)
         )
     )
     result = tmp_path / "result.json"
-    ran = rcdiag("score", table, "--logged", log, "--result", result)
+    ran = rcdiag("score", table, "--logged", log, "--result", result, "-v")
     assert "actor/grad_norm (0.31 to 4.1) at step 24" in " ".join(ran.out.split())
     draw = FIGURES["training-beside-mismatch"].chart
     assert draw is not None

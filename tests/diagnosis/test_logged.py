@@ -512,7 +512,6 @@ def test_a_panel_of_a_key_has_its_unit_and_its_first_change() -> None:
     steps = [one.step_moved for one in result.logs[0].keys_moved if one.key.endswith("chi2_seq")]
     panels = {panel.title: panel for panel in over_steps(result).panels}
     chi2, kl = (panels[f"rollout_corr/{name}"] for name in ("chi2_seq", "k3_kl"))
-    assert len(steps) > 1
     assert [rule.at for rule in chi2.rules] == [min(steps)]
     assert (chi2.y.label, kl.y.label) == ("", "nats")
 

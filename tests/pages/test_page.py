@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from urllib.parse import unquote
@@ -9,6 +10,7 @@ from urllib.parse import unquote
 import pytest
 from msgspec import structs
 
+import rcdiag
 from rcdiag.errors import RcdiagError
 from rcdiag.formats import number, percent
 from rcdiag.pages.figures import FIGURES, applying
@@ -16,10 +18,6 @@ from rcdiag.pages.page import page, sha256
 from rcdiag.pages.save import save_figures
 from rcdiag.results import Finding, MetricValue, NamedCause, ScoreResult, from_json, to_json
 from rcdiag.results.routing import ExpertChanges, Routing
-from rcdiag.table.opening import open_table
-from rcdiag.trainers import find_trainer
-from rcdiag.trainers.plan import plan_corrections, preset_configs
-from rcdiag.usecases.score import score
 from tests.builders import write_table
 
 SHARE = MetricValue(value=0.1, low=0.05, high=0.2)
@@ -54,10 +52,11 @@ def result(tmp_path_factory) -> ScoreResult:
         engine=["a", "b", "a"],
         policy_version=[0, 1, 1],
     )
-    verl = find_trainer("verl")
-    plan = plan_corrections(verl, preset_configs(verl, [], {}))
+    log = path.with_name("metrics.jsonl")
+    steps = [{"step": n, "rollout_corr/kl": 0.1, "actor/grad_norm": 0.3} for n in (1, 2)]
+    log.write_text("".join(f"{json.dumps(step)}\n" for step in steps))
     # Of a table without experts nobody can tell where they differ.
-    return structs.replace(score(open_table(path), plan=plan), routing=ROUTING)
+    return structs.replace(rcdiag.score(path, logged=log), routing=ROUTING)
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,8 @@ def sweep_row() -> Any:
     """The first sequence is kept, the second one rejected."""
     pair = toy_pair()
     baseline = Baseline.of(None, pair.tokens.rewards)
-    state = SweepState.of(pair, SweepPlan({FAMILY: [BOUNDS]}, baseline=baseline))
+    state = SweepState(SweepPlan({FAMILY: [BOUNDS]}, baseline=baseline))
+    state.take(pair)
     return sweep_rows(state, FAMILY)[0]
 
 

@@ -7,7 +7,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.table.hashing import hashed_lists, hashed_rows, hashed_texts, mixed
+from rcdiag.table.grouping import hashed_rows
+from rcdiag.table.hashing import hashed_lists, hashed_texts, mixed
 from rcdiag.table.trajectories import Ragged
 
 

@@ -26,7 +26,7 @@ from rcdiag.diagnosis.thresholds import (
     NEARLY_ALL,
     PART,
 )
-from rcdiag.table.schema import REENCODED
+from rcdiag.table.trajectories import REENCODED
 
 SHIFT_SLUGS = ("shift-by-one", "shift-some-rows", "shift-after-tool")
 # Share of the rows without a fit that swapped rows make up, where they are a part of the table: too

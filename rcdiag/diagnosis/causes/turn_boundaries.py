@@ -19,7 +19,7 @@ from rcdiag.diagnosis.case import Case, Counts, Flags
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.thresholds import FEW, FEWEST_OF_PATTERN, NEARLY_ALL
-from rcdiag.table.schema import CHAT_TEMPLATE
+from rcdiag.table.trajectories import CHAT_TEMPLATE
 
 # Tokens that follow the end of a message most often: of these, which one is the separator.
 MOST_LIKELY = 4

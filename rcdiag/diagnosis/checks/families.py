@@ -9,19 +9,12 @@ from typing import Any
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, advice_of_cause
 from rcdiag.formats import with_interval
 from rcdiag.results import SEVERITIES, MetricValue
-from rcdiag.results.diagnosis import NOTHING_WRONG
+from rcdiag.results.diagnosis import GRAVEST, NOTHING_WRONG, WHY_MILDER
 from rcdiag.statistics.metrics import FAMILIES, METRICS, MetricFamily
 
 # Long responses and heavy-tailed tokens make sequence ESS small and k-hat large in an honest run.
 OF_LENGTH_AND_TAILS = ("little-overlap", "heavy-tail", "behavior-is-not-the-sampler")
 HONEST = "; rounding noise of two engines alone does this at these response lengths"
-# The worst severity of a number under a verdict: what importance weights repair is no error, and
-# what needs no repair is no warning. Under other verdicts the number's own level counts.
-GRAVEST = {"healthy": "note", "correctable": "warning"}
-WHY_MILDER = {
-    "healthy": "the mismatch is rounding noise",
-    "correctable": "importance weights are valid here",
-}
 
 
 def family_checks() -> list[Check]:

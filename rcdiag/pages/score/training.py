@@ -14,6 +14,7 @@ from rcdiag.results.log_summary import KeyMoved, LoggedQuantity, LogSummary
 # Quantities of a log in which training breaks down, the first sign first.
 OF_TRAINING = ("grad_norm", "loss", "entropy", "reward", "response_length")
 OURS = "k3_kl"
+BESIDE_MISMATCH = "training-beside-mismatch"  # the figure
 
 
 def training_keys(log: LogSummary | None) -> list[LoggedQuantity]:
@@ -54,7 +55,7 @@ def beside_mismatch(result: ScoreResult) -> Chart:
 
 FIGURES = (
     FigureSpec(
-        name="training-beside-mismatch",
+        name=BESIDE_MISMATCH,
         kind="score",
         title="The training beside the mismatch",
         says="k3_kl of the table, and what the trainer's log has of the gradient norm, the loss, "

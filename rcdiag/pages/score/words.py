@@ -7,7 +7,6 @@ from math import isfinite
 
 from msgspec import Struct
 
-from rcdiag.diagnosis.checks.families import GRAVEST, WHY_MILDER
 from rcdiag.diagnosis.correction_health import verl_check
 from rcdiag.formats import effective, fraction, part_of, plural, with_interval
 from rcdiag.results import (
@@ -18,6 +17,7 @@ from rcdiag.results import (
     SequenceTokens,
     worst_severity,
 )
+from rcdiag.results.diagnosis import GRAVEST, WHY_MILDER
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.metrics.expected import lowered_ess_guide
 

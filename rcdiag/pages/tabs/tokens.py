@@ -31,6 +31,7 @@ from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.score.exceedance import SMALLEST, any_beyond
 from rcdiag.pages.score.profiles import FIGURES as PROFILES
+from rcdiag.pages.score.training import BESIDE_MISMATCH
 from rcdiag.pages.tabs.corrections.treatments import recommended
 from rcdiag.pages.tabs.diagnosis import BY_STEP, MORE_BY_STEP
 from rcdiag.results import ScoreResult, SequenceTokens
@@ -61,7 +62,7 @@ def tab(results: DumpResults) -> Tab | None:
 
 
 def _where(result: ScoreResult) -> Section | None:
-    elsewhere = (*PROFILE_NAMES, *BY_STEP, *MORE_BY_STEP)
+    elsewhere = (*PROFILE_NAMES, *BY_STEP, *MORE_BY_STEP, BESIDE_MISMATCH)
     others = [f for f in figures_of(result) if f.name not in elsewhere]
     words = [
         Paragraph(text=text, soft=True) for text in (_left_out(result), _agree(result)) if text

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.reader import Notes
 from rcdiag.table.readers.text_only import Messages, load_tokenizer, rendered
-from rcdiag.table.schema import CHAT_TEMPLATE
+from rcdiag.table.trajectories import CHAT_TEMPLATE
 
 AGREE = "ends of sampled turns have the chat template's tokens behind them"
 LOST = "ends of sampled turns lack the token that the chat template puts behind them"

@@ -21,7 +21,7 @@ from rcdiag.extras import saying_what_to_install
 from rcdiag.table.arrow import IDS
 from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.reader import Dump, Notes, Rows
-from rcdiag.table.schema import REENCODED
+from rcdiag.table.trajectories import REENCODED
 
 TEXTS_AT_ONCE = 256
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"

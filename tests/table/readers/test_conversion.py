@@ -104,7 +104,7 @@ def test_what_tells_rows_apart_is_in_all_of_them_or_in_none(tmp_path, name, is_n
         open_table(tmp_path)
     place = f"{tmp_path / '2.toyjsonl'}, row {int(is_null)}: no `{name}`"
     assert caught.value.message.startswith(place)
-    assert "convert them apart" in caught.value.hint
+    assert "convert them separately" in caught.value.hint
     assert open_table(tmp_path / "1.toyjsonl").num_rows == 2
 
 
@@ -293,7 +293,7 @@ def test_groups_of_ids_and_of_prompts_are_never_mixed(tmp_path, first):
     says = "no `group_id`, which other rows have" if first else "has a group id, but rows before"
     with pytest.raises(RcdiagError, match=rf"2\.toyjsonl, row 0: {says}") as caught:
         open_table(tmp_path)
-    assert "apart" in caught.value.hint
+    assert "separately" in caught.value.hint
 
 
 def test_a_dump_without_rows_is_refused(tmp_path):

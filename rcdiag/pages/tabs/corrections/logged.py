@@ -17,6 +17,7 @@ from rcdiag.pages.blocks import (
 )
 from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.score.logged import lines_of
+from rcdiag.pages.score.training import BESIDE_MISMATCH
 from rcdiag.results import ScoreResult
 
 
@@ -49,7 +50,7 @@ def own_log(score: ScoreResult | None) -> Section | None:
         search=True,
     )
     blocks: list[Block] = []
-    if figures := figures_of(score, ["training-beside-mismatch"]):
+    if figures := figures_of(score, [BESIDE_MISMATCH]):
         blocks.append(Figures(items=figures))
     blocks += [Paragraph(text=how), lines]
     for keys, what in (
