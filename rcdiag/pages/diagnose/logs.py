@@ -100,7 +100,7 @@ FIGURES = (
         kind="diagnose",
         title="Keys of the log over the steps",
         says="Keys that moved stand first, in the order in which they did; dashed: the step at "
-        "which a key first moved.",
+        "which a key first moved; movements too small to matter (docs/logs.md) are not marked.",
         chart=over_steps,
         size=lambda result: (WIDTH, 1.0 + PANEL * -(-len(_keys(result)) // ACROSS)),
         applies=lambda result: bool(result.logs),
