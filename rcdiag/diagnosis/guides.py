@@ -92,7 +92,7 @@ def judged_metric(metric: Metric, suite: Suite) -> MetricValue:
 
 
 def _with_level(metric: Metric, value: MetricValue, suite: Suite) -> MetricValue:
-    """Return the value of a metric with its level, and within what the metric can be in truth."""
+    """Return the value with its level, its interval cut to the range that the metric can take."""
     if value.value is None or math.isnan(value.value):
         return value
     if metric.least is not None:

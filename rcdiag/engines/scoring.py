@@ -336,7 +336,7 @@ def _write_part(path: Path, spec: PolicySpec, rows: Trajectories, scored: Scored
                 f"policy `{spec.name}`: {spec.backend} returned {values.size} values of "
                 f"{field.name} ({values.dtype}) for the {tokens} response tokens of rows "
                 f"{rows.row[0]} to {rows.row[-1]}",
-                hint=f"an error of backend `{spec.backend}`: wanted is one number for each token",
+                hint=f"a bug of backend `{spec.backend}`, which owes a number for each token",
             )
     prompts = rows.prompt_ids
     read = tokens + (0 if prompts is None else len(prompts.values))

@@ -27,7 +27,7 @@ def shipped() -> dict[str, dict[str, str]]:
 
 
 def listed() -> Mapping[str, tuple[str, str]]:
-    """Return, by folded name or alias, the place of the first kind that has it, and the name."""
+    """Map names and aliases, folded, to the place of the first kind that has it, and its name."""
     return _listed_at(registry.revision())
 
 

@@ -191,7 +191,7 @@ def save_adapter(model: Any, folder: Path) -> None:
     from safetensors.torch import save_file
 
     state = get_peft_model_state_dict(model, adapter_name=ADAPTER)
-    # peft's names are those of its wrapper, which is not kept here.
+    # peft saves names with the prefix of its wrapper, which `model` is without.
     named = {f"base_model.model.{k}": v.contiguous().cpu() for k, v in state.items()}
     save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     model.peft_config[ADAPTER].save_pretrained(folder)

@@ -42,7 +42,7 @@ class Runs(Struct, frozen=True):
     largest: Array  # [runs] |log_ratio|, nats; NaN where no token has a number
 
     def ends(self, tokens: int) -> Places:
-        """Return the token behind the last of each run; `tokens` is the number of all tokens."""
+        """Return for each run the index after its last one, [runs]; `tokens` counts all tokens."""
         return np.append(self.first[1:], tokens)
 
 

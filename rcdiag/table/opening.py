@@ -261,7 +261,7 @@ def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: AnyFile
             raise RcdiagError(
                 f"{columns.column_setting({name: in_file})}: `{in_file}` is read as "
                 f"`{back[in_file]}` already",
-                hint="one column stands for one thing",
+                hint="map each column of the file once: leave one of the two out",
             )
         back[in_file] = name
     fields = [field.with_name(back.get(field.name, field.name)) for field in file_schema]

@@ -374,8 +374,8 @@ def _mixed(source: str, by_format: dict[str, AnyFile]) -> RcdiagError:
     first = next(iter(by_format))
     return RcdiagError(
         f"{source}: files of several formats: {examples}",
-        hint=f"{setting('format', first, '--from')} takes those of one; or give the files of each "
-        "as sources of their own, which are joined",
+        hint=f"{setting('format', first, '--from')} reads the files of one format only; or "
+        "give the files of each format as a source of its own, and they are joined",
     )
 
 

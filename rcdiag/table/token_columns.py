@@ -15,6 +15,7 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.formats import plural
 from rcdiag.table.arrow import lengths_of
 from rcdiag.table.schema import EXPERTS, LISTS_OF_IDS, TOKEN_FLOATS, column_spec
 
@@ -62,7 +63,8 @@ def check_lengths(
         ", `response_ids` may hold the prompt too" if more > 0 else ""
     )
     if more > 0 and prompt == more:
-        hint = f"`response_ids` hold the prompt too ({more} tokens): write only what follows it"
+        held = plural(more, "token")
+        hint = f"`response_ids` hold the prompt too ({held}): write only what follows it"
     elif more < 0 and prompt and prompt + more in (0, 1):  # an engine has none for the first token
         hint = f"it covers the prompt too ({-more} values): keep the last {tokens[row]} of this row"
     elif abs(more) == 1:

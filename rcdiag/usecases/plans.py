@@ -107,7 +107,8 @@ def _check_alone(
     if both := [name for name, value in given.items() if value]:
         what = setting("trainer", ALL) if carry is None else setting("carry", carry)
         raise RcdiagError(
-            f"{what} and {both[0]} are given", hint="take one or the other: these are all trainers"
+            f"{what} and {both[0]} are given",
+            hint="leave one of the two out: the first takes every trainer with its own settings",
         )
 
 

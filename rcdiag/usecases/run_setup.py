@@ -33,7 +33,7 @@ class RunSetup(Struct, frozen=True, kw_only=True):
     generations: str | None = None  # those that log most of its keys, or that of a configuration
     correction: str | None = None  # what the correction does; None where nothing tells
     names: KeyNames | None = None  # of the newest of these generations
-    known: Known = Known()  # of the configuration
+    known: Known = Known()  # what the trainer's configuration file says
 
     def note(self, key: str) -> str:
         """Return what the trainer does to the numbers behind a key: clamps, masks, means."""

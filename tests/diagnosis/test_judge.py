@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 import rcdiag
 from rcdiag.diagnosis.case import Case, joined_cases
+from rcdiag.diagnosis.features import rescored_policies
 from rcdiag.diagnosis.features.alignment import LEAST_COMPARED, Alignment
 from tests.diagnosis.tables import (
     END,
@@ -610,6 +611,14 @@ def test_an_engine_that_gives_its_column_back_is_coarse_itself(size: float, name
     cause = judged(case).causes[0]
     assert (cause.slug == "quantised-weights") == named
     assert ("gives `rollout` back" in cause.message) == named
+
+
+def test_policies_of_a_served_engine_and_of_a_program_are_scored_anew() -> None:
+    policies = {"again": {"backend": "server"}, "own": {"backend": "command"}}
+    case = replace(made(noisy(0.01)), metadata={"policies": policies})
+    for name, column in (("again", "rollout"), ("own", "old")):
+        case = case.with_log_probs(name, case.log_probs[column])
+    assert rescored_policies(case) == ("again", "own")
 
 
 def test_equal_columns_are_a_copy_where_the_engine_gives_another() -> None:

@@ -148,4 +148,5 @@ def rescored_policies(case: Case) -> tuple[str | None, str | None]:
             None,
         )
 
-    return first("vllm", "sglang"), first("hf", "fsdp", "megatron")
+    sampler = first("vllm", "sglang", "server")
+    return sampler, first("hf", "fsdp", "megatron", "command")

@@ -30,7 +30,7 @@ MOST_PARTS = 2000  # steps or engines that are compared
 ROWS_OF_TWO_KINDS = 32  # fewest rows that are split into two kinds
 # Token ids that stand out: mean log-ratio (nats; a wrong id costs more), and spread over the mean.
 FAR_OFF, SPREAD = 3.0, 0.4
-# Floor of a row's rms: rows below it count as equal.
+# Floor of a row's rms: a smaller one is taken to be this.
 SMALLEST = LARGE_MISMATCH / MANY_TIMES  # nats rms
 
 

@@ -43,7 +43,7 @@ CLASS, REBUILD = "TrainingInputBatch", "_rebuild_tensor_batch"
 FORMAT = "TensorFormat"  # an enumeration of texts, by which SkyRL 0.4 says how a tensor is stored
 NAMES = foreign((module, name) for module in MODULES for name in (CLASS, REBUILD, FORMAT))
 STEP = re.compile(r"global_step_(\d+)_")
-# Kept ids, [response tokens, most], filled up with -1; a packed tensor from SkyRL 0.4 on.
+# Kept ids, [response tokens, size of the largest set], padded with -1; packed from SkyRL 0.4 on.
 SUPPORT = "rollout_sample_support"
 
 # SkyRL's columns of numbers by response token, and the table's.

@@ -221,7 +221,7 @@ def _decode(records: list[dict[str, Any]], about: Mapping[bytes, bytes], path: P
             cell = record.get(name)
             if not isinstance(cell, bytes):
                 raise RcdiagError(
-                    f"{path}, row {position}: `{name}` holds no torch file, as the metadata say",
+                    f"{path}, row {position}: `{name}` holds no torch file",
                     hint="the file was changed after miles wrote it; give the one that miles wrote",
                 )
             where = f"{path}, row {position}, `{name}`"

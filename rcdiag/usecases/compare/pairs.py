@@ -77,7 +77,7 @@ class Comparison(Struct, frozen=True):
 
 
 class RowsState(Struct, frozen=True):
-    """What some rows leave for the result."""
+    """Counts, bad log-probs and the comparison of some rows, which the pass adds up."""
 
     non_finite: NonFinite
     count: RowCount
@@ -92,7 +92,7 @@ class ComparingWalk(Walk[RowsState], frozen=True, kw_only=True):
     """The pass that compares policies; rows with log-probs that are no numbers are counted."""
 
     sampler: str
-    every_row: bool = False  # those rows are compared too
+    every_row: bool = False  # compare rows whose log-probs are no numbers as well
 
     def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
         """Return the state of the batches of one part."""
