@@ -693,3 +693,24 @@ def test_the_least_ess_is_that_of_the_generation(
 def test_a_configuration_with_a_table_is_refused() -> None:
     with pytest.raises(RcdiagError, match="goes with a training log"):
         rcdiag.diagnose("sample_data/stale.parquet", trainer_config="run.yaml")
+
+
+@pytest.mark.parametrize(("weight", "healthy"), [(0.8, False), (0.95, True)])
+def test_weights_that_leave_1_at_once_are_no_rounding(
+    tmp_path: Path, weight: float, healthy: bool
+) -> None:
+    """|log_ratio| is .0016 and then .013 on the mean, both of a size that rounding has."""
+    rows = [
+        {
+            "sampling/sampling_logp_difference/mean": (0.013 if late else 0.0016) + 1e-5 * (n % 3),
+            "sampling/importance_sampling_ratio/mean": (weight if late else 1.0) + 1e-4 * (n % 3),
+        }
+        for n in range(40)
+        for late in (n >= 20,)
+    ]
+    diagnosis = rcdiag.diagnose(log_of(rows, tmp_path)).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == ("healthy" if healthy else "inconclusive")
+    assert (diagnosis.causes[0].slug == "engine-noise") == healthy
+    assert diagnosis.over_steps is not None
+    assert "sampling_logp_difference/mean` (0.0016 to 0.013)" in diagnosis.over_steps.says

@@ -105,11 +105,13 @@ def drawn_rows(
 
 def _leaning(table: pa.Table, course: Course) -> np.ndarray:
     """Return the logarithm of each row's odds at the end of a run over those at its middle."""
-    # Rows of large entropy are no luckier than others; of those with large surprisals some are.
-    column = "old_entropy" if "old_entropy" in table.column_names else "rollout_log_probs"
-    surprise = np.array([_size(row) for row in table[column].to_pylist()])
     length = np.log([len(row) for row in table["response_ids"].to_pylist()])
-    return course.surprise * _standard(surprise) + course.length * _standard(length)
+    leaning = course.length * _standard(length)
+    # By entropies alone: rows drawn for the surprisal of what was sampled are no samples any more.
+    if "old_entropy" in table.column_names:
+        entropy = np.array([_size(row) for row in table["old_entropy"].to_pylist()])
+        leaning += course.surprise * _standard(entropy)
+    return leaning
 
 
 def _size(numbers: list[float]) -> float:

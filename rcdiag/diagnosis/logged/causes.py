@@ -47,6 +47,9 @@ BASES, EXACTLY = {"2": math.log(2.0), "10": math.log(10.0)}, 0.02
 # Correlations below which, or distances of probabilities above which, a log that has nothing
 # else is no longer one of rounding.
 OF_ENGINE = {"pearson": 0.995, "prob_diff": 0.01}
+# Quantities that are 1 without a mismatch. The rounding of two engines takes them from 1 in long
+# responses, but not from one step to the next: by LEFT_ONE at most.
+ONE_AT_BEST, LEFT_ONE = ("ratio_mean", "weight_mean", "ess"), 0.1
 ONE_TOKEN = 1e-9  # a share of the values that counts as some
 
 
@@ -412,6 +415,31 @@ def _other_forward(window: Window) -> Found | None:
     )
 
 
+def _other_weight(window: Window) -> Found | None:
+    """Look for weights that leave 1 at once, where log-ratios are as small as rounding on the mean.
+
+    A few tokens that differ a lot do this, zeros in place of log-probs for instance.
+    """
+    if window.before is None:
+        return None
+    for name in ONE_AT_BEST:
+        then, now = window.before.number(name), window.number(name)
+        if then is None or now is None or abs(then - 1.0) > LEFT_ONE:
+            continue
+        if abs(now - then) > LEFT_ONE:
+            key = window.key(name)
+            return Found(
+                slug="forwards-differ",
+                score=GUESS,
+                verdict="inconclusive",
+                message=f"`{key}` goes from {then:.3g} to {now:.3g}, though log-ratios are small "
+                "on the mean: a few tokens differ a lot.",
+                evidence=[window.fact(name, f"{then:.3g} before")],
+                also_possible=["zero-placeholder", "weights-differ", "context-differs"],
+            )
+    return None
+
+
 def _noise(window: Window) -> Found | None:
     """A mismatch that is no larger than the rounding of two engines."""
     names = [name for name in (*SIZES, "pearson", "prob_diff") if window.number(name) is not None]
@@ -439,6 +467,7 @@ LOG_CAUSES: tuple[Weigh, ...] = (
     _kept_set,
     _other_temperature,
     _other_forward,
+    _other_weight,
     _noise,
 )
 

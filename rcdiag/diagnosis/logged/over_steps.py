@@ -28,14 +28,14 @@ def of_period(run: LoggedRun) -> Counts:
 def over_steps(
     run: LoggedRun, changes: Sequence[Change], periodic: Counts, since: int | None
 ) -> str:
-    """Say what moved as a fault began, what came with it, and whether it is back.
+    """Say what moved as a fault began, or first, what came with it, and whether it is back.
 
     The mismatch is large at `periodic` steps alone. The fault is there `since` a step; None: none.
     """
     said = [_periodic(run, periodic)]
     moved = [change for change in changes if run.series[change.quantity].quantity.compares]
-    if moved and since is not None:
-        first = _of_the_fault(moved, since)
+    if moved:
+        first = _of_the_fault(moved, moved[0].step if since is None else since)
         said += [_first(run, moved, first), _beside(run, changes, first), _back(run, moved, first)]
     if since is not None:
         said += [_at_rate_zero(run, moved), _of_the_update(run, changes)]
