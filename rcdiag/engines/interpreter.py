@@ -29,7 +29,7 @@ METADATA = {
     "METADATA": "Metadata-Version: 2.1\nName: rcdiag\nVersion: 0\n",
     "entry_points.txt": "[vllm.general_plugins]\nrcdiag = rcdiag.engines.vllm.plugin:register\n",
 }
-# Prints as JSON the versions of Python and of the packages named in the arguments.
+# Writes as JSON the versions of Python and of the packages named in the arguments.
 ASK = """
 import json, sys
 found = {"python": "%d.%d.%d" % sys.version_info[:3]}
@@ -41,7 +41,7 @@ if sys.version_info >= (3, 10):
             found[name] = version(distributions.get(name, [name])[0])
         except PackageNotFoundError:
             pass
-print(json.dumps(found))
+sys.stdout.write(json.dumps(found))
 """
 ANSWER_S = 300  # so long an interpreter may take to answer that, from a slow network drive
 

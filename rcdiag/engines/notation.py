@@ -60,7 +60,7 @@ def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
             guess=did_you_mean(dtype, backend.dtypes, likeness=SHORT),
         )
     options = dict(_pair(text, pair, backend) for pair in pairs)
-    # A backend with a `model=` of its own means another thing by it than a checkpoint.
+    # Where `model` is an option of the backend it is a name that a server knows, not a checkpoint.
     model = options.pop("model", None if "model" in backend.options else default_model)
     if model is None and backend.needs_model:
         hint = f"give {setting('model', 'PATH')}, or model=PATH in the policy"

@@ -41,8 +41,9 @@ LOSS_UNDEFINED = Check(
 def _unsafe(given: CheckInput) -> Iterator[Observation]:
     """Report updates with bad health, counted as the table of presets shows them.
 
-    They count all updates, but do not come from these two alone: the update without a correction,
-    which is there for comparison, and one without a loss, which has a finding of its own.
+    All updates are counted. There is no finding where the only bad ones are the update without a
+    correction, which is there for comparison, and updates without a loss, which another check
+    reports.
     """
     result: ReplayResult = given.result
     bad = {

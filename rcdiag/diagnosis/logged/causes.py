@@ -418,7 +418,8 @@ def _other_forward(window: Window) -> Found | None:
 def _other_weight(window: Window) -> Found | None:
     """Look for weights that leave 1 at once, where log-ratios are as small as rounding on the mean.
 
-    A few tokens that differ a lot do this, zeros in place of log-probs for instance.
+    A few tokens that differ a lot do this, zeros in place of log-probs for instance; rounding does
+    it to weights of sequences where responses become much longer, so that the verdict stays open.
     """
     if window.before is None:
         return None
@@ -433,7 +434,7 @@ def _other_weight(window: Window) -> Found | None:
                 score=GUESS,
                 verdict="inconclusive",
                 message=f"`{key}` goes from {then:.3g} to {now:.3g}, though log-ratios are small "
-                "on the mean: a few tokens differ a lot.",
+                "on the mean: a few tokens differ a lot, or responses are much longer than before.",
                 evidence=[window.fact(name, f"{then:.3g} before")],
                 also_possible=["zero-placeholder", "weights-differ", "context-differs"],
             )

@@ -45,7 +45,7 @@ def over_steps(
         return (
             f"{len(run.steps)} in the log, of which none can be seen to differ (at least {FEWEST})"
         )
-    return f"no number of the mismatch moves over steps {run.steps[0]} to {run.steps[-1]}"
+    return f"no measure of the mismatch changes over steps {run.steps[0]} to {run.steps[-1]}"
 
 
 def _periodic(run: LoggedRun, steps: Counts) -> str:

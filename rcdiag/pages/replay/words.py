@@ -99,7 +99,7 @@ def alike(result: ReplayResult) -> list[Alike]:
 
 
 def _update(preset: PresetReplay) -> tuple[object, ...]:
-    """Return the numbers by which updates are told apart; their last bits may differ by order.
+    """Return what equal updates have in common: sizes in seven digits, since sums vary in the last.
 
     The loss is none of them: of two losses with the same coefficients the step is the same.
     """
