@@ -59,8 +59,8 @@ FIGURES = (
         kind="score",
         title="The training beside the mismatch",
         says="k3_kl of the table, and what the trainer's log has of the gradient norm, the loss, "
-        "the entropy, the reward and the length of responses. A gradient norm that grows after "
-        "the mismatch did is its symptom; one that grew before has another cause. Dashed: the "
+        "the entropy, the reward and the length of responses. A gradient norm that grows only "
+        "after the mismatch did may be its symptom; one that grew before it is not. Dashed: the "
         "step at which a number moved.",
         chart=beside_mismatch,
         applies=lambda result: bool(result.steps) and bool(training_keys(_log_of(result))),
