@@ -74,7 +74,7 @@ def test_names_of_trainers_are_read_and_padding_is_cut(tmp_path):
         for size in (2, 4)
     ]
     write(tmp_path / "t.jsonl", [*rows * PADDED_ROWS, *other])
-    with pytest.raises(RcdiagError, match=r"/t\.jsonl, rows .*lists have other lengths"):
+    with pytest.raises(RcdiagError, match=r"/t\.jsonl, rows .*lists differ in length"):
         rcdiag.open_table(tmp_path / "t.jsonl")
 
 
@@ -186,7 +186,7 @@ def test_other_columns_without_one_type_are_left_out(tmp_path, monkeypatch):
     table = rcdiag.open_table(path, columns=OWN)
     assert "calls" not in table.columns
     assert [*table.metadata["conversion"]["changes"]] == [
-        "calls: dropped, lines hold types that nothing unites"
+        "calls: dropped, lines hold types that cannot be combined"
     ]
 
 
