@@ -1,9 +1,9 @@
 """The trainers whose corrections rcdiag computes, one folder for each.
 
-A folder has the trainer's tables as TOML (`settings.toml`: what each setting is, where it stands,
-how it is written) and its functions: `correction.py`, `metrics.py`, `losses.py`. Its `__init__`
-lists a `Trainer` for each generation. To add a trainer: a folder, and its name in FOLDERS; another
-package calls `TRAINERS.add(...)` for each generation.
+A folder has the trainer's tables as TOML (`settings.toml`: type, place and written form of each
+setting) and its functions: `correction.py`, `metrics.py`, `losses.py`. Its `__init__` lists a
+`Trainer` for each generation. To add a trainer: a folder, and its name in FOLDERS; another package
+calls `TRAINERS.add(...)` for each generation.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from rcdiag.registry import Registry
 from rcdiag.trainers.toml_words import read_generations
 from rcdiag.trainers.trainer import Trainer
 
-# The folders of this package, each of which lists its `GENERATIONS`, the oldest first. Their
-# names begin with the folder's, in which `_` stands for `-`.
+# The folders of this package; each lists its `GENERATIONS`, oldest first. The names of generations
+# begin with the folder's name, with `-` for `_`.
 FOLDERS = (
     "verl",
     "slime",
@@ -61,7 +61,7 @@ TRAINERS: Registry[Trainer] = Registry(
 
 
 def families() -> dict[str, Trainer]:
-    """Return the newest generation of each trainer, by the trainer's name."""
+    """Return the newest generation of each trainer, by trainer name."""
     return _newest(TRAINERS.values())
 
 
@@ -75,8 +75,8 @@ def _newest(trainers: Iterable[Trainer]) -> dict[str, Trainer]:
 
 
 def find_trainer(name: str) -> Trainer:
-    """Find the generation of that name; the name of a trainer, or fork, means the newest one."""
-    # One that ships with rcdiag is found by its name, without importing the other folders.
+    """Return the generation of that name; the name of a trainer or fork means the newest one."""
+    # A trainer that ships with rcdiag is found without importing the other folders.
     for folder in FOLDERS:
         if f"{name}-".startswith(f"{folder.replace('_', '-')}-"):
             generations = _generations(folder)
@@ -96,7 +96,7 @@ def find_trainer(name: str) -> Trainer:
 
 
 def forks() -> dict[str, str]:
-    """Return the trainer whose code a fork corrects by, by the name of the fork."""
+    """Return for each fork the trainer whose correction code it uses."""
     return {
         fork: family
         for family, trainer in families().items()
@@ -114,7 +114,7 @@ class WithoutCorrection(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     aliases: tuple[str, ...] = ()
 
     def entry(self) -> Entry:
-        """Say what the trainer does with the sampler's log-probs, and when it was read."""
+        """Describe what the trainer does with the sampler's log-probs, and when it was read."""
         return Entry(
             what=f"no correction to compute, as of {self.seen}: {self.says}",
             parts={"source": self.source},
@@ -122,14 +122,14 @@ class WithoutCorrection(Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def trainers_without_correction() -> dict[str, WithoutCorrection]:
-    """Return what is known of trainers that do not correct, by every name they go by."""
+    """Return the trainers that are known not to correct, by each of their names."""
     text = files(__name__).joinpath("without_correction.toml").read_text(encoding="utf-8")
     table = convert(tomllib.loads(text), dict[str, WithoutCorrection])
     return {alias: one for name, one in table.items() for alias in (name, *one.aliases)}
 
 
 def _check_has_correction(name: str) -> None:
-    """Refuse the name of a trainer that is known to have no correction, with what it does."""
+    """Raise an error for a trainer that is known to have no correction; it says what it does."""
     known = trainers_without_correction().get(name.lower().replace("_", "-"))
     if known is not None:
         raise RcdiagError(
@@ -141,10 +141,10 @@ def _check_has_correction(name: str) -> None:
 
 
 def spoken_name(trainer: Trainer) -> str:
-    """Return the shortest name by which `find_trainer` finds a generation."""
+    """Return the shortest name with which `find_trainer` finds a generation."""
     return trainer.family if families()[trainer.family] is trainer else trainer.name
 
 
 def trainer_names() -> list[str]:
-    """Return all names that `find_trainer` takes."""
+    """Return all names that `find_trainer` accepts."""
     return list(dict.fromkeys([*families(), *TRAINERS]))

@@ -1,6 +1,6 @@
-"""What each generation of a trainer calls a thing, and how it writes a correction.
+"""How each generation of a trainer names something, and how it writes a correction.
 
-Generations that agree are one group, and a group is written as one text.
+Generations that agree form a group, for which one text is shown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rcdiag.trainers.toml_words import read_terms
 
 
 def label(trainers: Iterable[str]) -> str:
-    """Write trainers in the order of the registry; three or more in a row are a range."""
+    """Write trainers in the order of the registry; three or more consecutive ones as a range."""
     group = set(trainers)
     order: dict[str, list[str]] = {}
     for trainer in TRAINERS.values():
@@ -27,7 +27,7 @@ def label(trainers: Iterable[str]) -> str:
 
 
 def grouped(texts: Mapping[str, str]) -> dict[str, str]:
-    """Turn trainer -> text into group -> text: trainers with the same text share a line."""
+    """Turn trainer -> text into group -> text: trainers with the same text are one group."""
     groups: dict[str, list[str]] = {}
     for trainer, text in texts.items():
         groups.setdefault(text, []).append(trainer)
@@ -35,7 +35,7 @@ def grouped(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def called(name: str) -> dict[str, str]:
-    """Return, by generation, what each trainer calls a name that rcdiag explains."""
+    """Return by generation what each trainer means by a name that rcdiag explains."""
     terms = {trainer.name: read_terms(trainer.package).get(name) for trainer in TRAINERS.values()}
     return {
         trainer: term.says[trainer]
@@ -45,7 +45,7 @@ def called(name: str) -> dict[str, str]:
 
 
 def worked(name: str, having: Iterable[str]) -> dict[str, str]:
-    """Return, by group of generations, the number that the worked example of a name gives."""
+    """Return by group of generations the number that the worked example of a name gives."""
     terms = {trainer: read_terms(TRAINERS[trainer].package).get(name) for trainer in having}
     return grouped(
         {
@@ -57,7 +57,7 @@ def worked(name: str, having: Iterable[str]) -> dict[str, str]:
 
 
 def settings_of(correction: Correction) -> dict[str, str]:
-    """Return a correction's settings by group of trainers; trainers that lack it are left out."""
+    """Return a correction's settings by group of trainers, without trainers that lack it."""
     texts = {}
     for trainer in writers():
         try:
@@ -68,5 +68,5 @@ def settings_of(correction: Correction) -> dict[str, str]:
 
 
 def settings_text(config: Mapping[str, Any]) -> str:
-    """Write settings as YAML does: `rollout_is: token, rollout_is_threshold: 2.0`."""
+    """Write settings as in YAML: `rollout_is: token, rollout_is_threshold: 2.0`."""
     return ", ".join(f"{name}: {yaml_value(value)}" for name, value in config.items())

@@ -1,7 +1,7 @@
 """Translate a correction of one trainer into the settings of the others, exactly or nearly.
 
-Where a trainer has no exact equivalent, one or two of CHANGES are made to the correction until it
-has one, and each change is named. To add a change: a function and its entry in CHANGES.
+If a trainer has no exact equivalent, one or two of CHANGES are applied to the correction until it
+has one, and each change is reported. To add a change: a function and its entry in CHANGES.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Change(Struct, frozen=True):
     """A change to a correction that keeps most of its effect."""
 
     says: str  # how the changed correction differs, after "where it"
-    of: Callable[[Correction], Correction | None]  # None where there is nothing to change
+    of: Callable[[Correction], Correction | None]  # None if the change does not apply
 
 
 def _zeroing_rejects(correction: Correction) -> Correction | None:
@@ -105,18 +105,18 @@ def _decoupled(correction: Correction) -> Correction | None:
 
 CHANGES = (
     Change("rejects tokens where the other gives them weight 0", _zeroing_rejects),
-    Change("rejects what lies outside the bounds, where the other gives weight 0", _zero_rejects),
+    Change("rejects what is outside the bounds, where the other gives weight 0", _zero_rejects),
     Change("gives weight 0 where the other rejects", _rejection_zeroes),
     Change("has no lower bound on the weights", _clip_truncates),
-    Change("takes sequences whole, not what earlier steps leave of them", _without_order),
+    Change("uses whole sequences, not what earlier steps leave of them", _without_order),
     Change("divides weights by their mean, or does not, unlike the other", _other_normalisation),
     Change("truncates at the upper bound where the other gives weight 0", _zero_truncates),
-    Change("does it in decoupled mode, on old / rollout", _decoupled),
+    Change("works in decoupled mode, on old / rollout", _decoupled),
 )
 
 
 def named(text: str) -> tuple[Trainer, str]:
-    """Return the trainer and the preset of `TRAINER:PRESET`."""
+    """Return the trainer and preset that `TRAINER:PRESET` names."""
     name, colon, preset = text.partition(":")
     trainer = find_trainer(name)
     if not colon or preset not in trainer.presets:

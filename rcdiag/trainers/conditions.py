@@ -1,8 +1,8 @@
-"""Conditions of a trainer's tables: on settings and facts, and on a whole configuration file.
+"""Conditions in a trainer's tables: on settings and facts, and on a whole configuration file.
 
-`when = { use_tis = true, tis_clip = { above = 1 } }` holds where all of its conditions hold. A
-condition is a value that the name must have, a list of such values, or a table of tests: see TESTS.
-A `ClaimRule` tells which generation of which trainer a configuration file is for.
+`when = { use_tis = true, tis_clip = { above = 1 } }` holds if all of its conditions hold. A
+condition is a value that the named setting must have, a list of such values, or a table of tests:
+see TESTS. A `ClaimRule` determines for which generation of which trainer a configuration file is.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def _one_of(value: Any, wanted: Any) -> bool:
     return value in wanted if isinstance(wanted, list) else bool(value == wanted)
 
 
-# Name of a test -> whether a value passes it.
+# Test -> whether a value passes it.
 TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
     "is": _one_of,
     "null": lambda value, wanted: (value is None) == wanted,
-    "on": lambda value, wanted: bool(value) == wanted,  # as Python's `if` takes it
+    "on": lambda value, wanted: bool(value) == wanted,  # truth value, as in Python's `if`
     "not": lambda value, unwanted: not _one_of(value, unwanted),
     "above": lambda value, bound: _is_number(value) and value > bound,
     "at_most": lambda value, bound: _is_number(value) and value <= bound,
@@ -40,18 +40,18 @@ TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
         isinstance(value, str) and re.search(pattern, value) is not None
     ),
     "count_above": lambda names, count: len(names or ()) > count,
-    "beyond": lambda names, known: bool(beyond(names, known)),  # it has others than the known ones
+    "beyond": lambda names, known: bool(beyond(names, known)),  # has names that are not known
 }
 
 
 def beyond(names: Any, known: Any) -> list[str]:
-    """Return the names that are not known; a single name counts as a list of one."""
+    """Return the names that are not in `known`; a single name counts as a list of one."""
     several = () if names is None else (names,) if isinstance(names, str) else names
     return [name for name in several if name not in known]
 
 
 def holds(when: Conditions, value_of: Callable[[str], Any]) -> bool:
-    """Tell whether all conditions hold for the values of the names that they are about."""
+    """Tell whether all conditions hold for the values of their names."""
     for name, wanted in when.items():
         tests = wanted if isinstance(wanted, dict) else {"is": wanted}
         for test, argument in tests.items():
@@ -66,33 +66,33 @@ def holds(when: Conditions, value_of: Callable[[str], Any]) -> bool:
 
 
 class Claim(Struct, frozen=True):
-    """How surely a file is for a generation of a trainer."""
+    """How certain it is that a file is for a generation of a trainer."""
 
-    certainty: float  # from 0 to 1, which is for names that no other trainer has
+    certainty: float  # 0 to 1; 1 if its names occur in no other trainer
     doubt: str = ""  # which other generation could have written the file
 
 
 class ClaimRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A generation claims a file on which all conditions of a rule hold.
+    """A generation claims a file if all conditions of a rule hold for it.
 
-    Of several rules the first that holds decides; with certainty 0 it says that the file is another
-    one's. Names are dotted and found at any depth.
+    The first of several rules that holds decides; certainty 0 means that the file belongs to
+    another generation. Names are dotted and found at any depth.
     """
 
     certainty: float
     doubt: str = ""
-    sets: tuple[str, ...] = ()  # the file has one of these settings; "*" is any of the trainer's
+    sets: tuple[str, ...] = ()  # the file has one of these settings; "*": any of the trainer's
     has: tuple[str, ...] = ()  # the file has one of these keys
     has_all: tuple[str, ...] = ()
     top: tuple[str, ...] = ()  # all of these keys are at the top of the file
-    when: Conditions = {}  # on its settings; one that it leaves out is null
-    where: Conditions = {}  # on its keys; one that is not there is null
+    when: Conditions = {}  # on its settings; a missing one is null
+    where: Conditions = {}  # on its keys; a missing one is null
     format: Literal["", "yaml", "toml", "flags"] = ""
-    mentions: str = ""  # a shell script has this word,
-    more_than: str = ""  # and has it more often than this one
+    mentions: str = ""  # a shell script contains this word,
+    more_than: str = ""  # and contains it more often than this one
 
     def holds(self, settings: Mapping[str, Any], document: Document, known: Iterable[str]) -> bool:
-        """Tell whether the rule holds; `settings` are those that the file has."""
+        """Tell whether the rule holds; `settings` are those in the file."""
         sets = set(self.sets) if "*" not in self.sets else set(known)
         mentioned = document.mentions(self.mentions) if self.mentions else 0
 
@@ -119,7 +119,7 @@ def claim_by_rules(
     settings: Mapping[str, Any],
     document: Document,
 ) -> Claim | None:
-    """Return the claim of the first rule that holds; None where the file is not for the trainer."""
+    """Return the claim of the first rule that holds; None if the file is not the trainer's."""
     for rule in rules:
         if rule.holds(settings, document, known):
             return Claim(rule.certainty, rule.doubt) if rule.certainty else None

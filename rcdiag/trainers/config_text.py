@@ -1,6 +1,6 @@
-"""Read untrusted configuration text: YAML, and variables of shell scripts.
+"""Parse untrusted configuration text: YAML, and variables of shell scripts.
 
-Nothing is executed, and aliases of YAML cannot blow it up in memory.
+Nothing is executed, and YAML aliases cannot exhaust memory.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-# Trainers' whole configurations have up to 100 kB; a MB of YAML takes ten seconds to parse.
+# Whole configurations of trainers have up to 100 kB; parsing 1 MB of YAML takes ten seconds.
 LONGEST = 1 << 19
-# Values of a document with every alias (`*name`) written out: a few hundred bytes can stand for
+# Limit on values after expansion of all aliases (`*name`): a few hundred bytes may expand to
 # billions of values. https://en.wikipedia.org/wiki/Billion_laughs_attack
 MOST_VALUES = 200_000
 DEEPEST = 100
 
-# `NAME=value` as a line of its own, and `: "${NAME:=value}"`, which gives a value to what has none.
+# `NAME=value` on its own line, and `: "${NAME:=value}"`, which sets a variable that has no value.
 _ASSIGNED = re.compile(
     r"^[ \t]*(?:(?:export|readonly|local|declare)[ \t]+)?(?P<name>[A-Za-z_]\w*)="
     r"(?P<value>'[^']*'|\"[^\"\n]*\"|[^\s;&|()'\"]*)[ \t]*;?[ \t]*$",
@@ -28,15 +28,15 @@ _DEFAULT = re.compile(
 _USED = re.compile(
     r"\$(?:(?P<plain>[A-Za-z_]\w*)|\{(?P<name>\w+)(?::?[-=](?P<default>[^{}\n]*))?\})"
 )
-VARIABLE = re.compile(r"\$(?:\w+|\{[^{}]*\})")  # of which no value is known
-MOST_REPLACEMENTS = 8  # variables whose values are variables
+VARIABLE = re.compile(r"\$(?:\w+|\{[^{}]*\})")  # a variable that could not be replaced
+MOST_REPLACEMENTS = 8  # limit on variables whose values are variables
 
 
 def read_yaml(text: str, *, as_text: bool = False) -> Any:
-    """Return the value of a YAML document, with `as_text` every number in it as it is written.
+    """Return the value of a YAML document; with `as_text`, numbers are returned as text.
 
-    ValueError says what is wrong with a text that is no YAML, is too long or too deep, or stands
-    for too many values.
+    ValueError if the text is not YAML, is too long or nested too deeply, or expands to too many
+    values.
     """
     import yaml
 
@@ -60,13 +60,13 @@ def read_yaml(text: str, *, as_text: bool = False) -> Any:
 
 
 def _size(node: Any, known: dict[int, int], depth: int) -> int:
-    """Return how many values a node stands for; ValueError beyond the limits.
+    """Return the number of values in a node, aliases expanded; ValueError beyond the limits.
 
-    `known` are the sizes of nodes that were counted, by identity; 0 marks one around this node.
+    `known` maps the id of a counted node to its size; 0 marks a node that contains this one.
     """
     if id(node) in known:
         if not known[id(node)]:
-            raise ValueError("an alias (`*name`) stands inside of what it names")
+            raise ValueError("an alias (`*name`) refers to a value that contains it")
         return known[id(node)]
     if depth > DEEPEST:
         raise ValueError("it is nested too deeply")
@@ -84,10 +84,10 @@ def _size(node: Any, known: dict[int, int], depth: int) -> int:
 
 
 def with_values(script: str) -> str:
-    """Return a script, which has no comments, with its variables replaced by their values.
+    """Replace the variables of a script (without comments) by their values.
 
-    A variable stays where the script assigns it two values, or the output of a command. One that
-    the environment may set gets the default that is written.
+    A variable is not replaced if the script assigns it two values or the output of a command. A
+    variable that the environment may set gets the default in the script.
     """
     values: dict[str, set[str]] = {}
     for found in (*_ASSIGNED.finditer(script), *_DEFAULT.finditer(script)):

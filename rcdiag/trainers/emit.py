@@ -1,7 +1,7 @@
 """Write a correction as a trainer's settings, as text to paste into its configuration.
 
-What is written is read back with the trainer's own `read` and compared with the correction, so that
-nothing is emitted that means something else.
+The text is read back with the trainer's own `read` and compared with the correction, so nothing
+is emitted that means something else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Emitted(Struct, frozen=True):
 
 
 def writers() -> dict[str, Trainer]:
-    """Return the generations whose settings rcdiag can write, the newest of each trainer first."""
+    """Return the generations whose settings rcdiag can write; newest of each trainer first."""
     able = [trainer for trainer in TRAINERS.values() if trainer.config.write is not None]
     order = list(dict.fromkeys(trainer.family for trainer in TRAINERS.values()))
     by_family = [
@@ -37,7 +37,7 @@ def writers() -> dict[str, Trainer]:
 
 
 def writer_names() -> list[str]:
-    """Return the names that `emit` takes; a trainer's name alone means its newest generation."""
+    """Return the names that `emit` accepts; a trainer's name alone means its newest generation."""
     able = writers()
     newest = [family for family, trainer in families().items() if trainer.name in able]
     return list(dict.fromkeys([*newest, *able]))
@@ -56,12 +56,12 @@ def on_sweep_page() -> list[str]:
 def emit(correction: Correction, trainer: str) -> Emitted:
     """Write settings of `trainer` that keep the same tokens and give them the same weights.
 
-    Inexpressible says what the trainer has no settings for, and its hint which trainers do.
+    Inexpressible says what the trainer's settings cannot express; its hint names trainers that can.
     """
     chosen = find_trainer(trainer)
     if chosen.config.write is None:
         raise RcdiagError(
-            f"settings of {chosen.name} are not written by rcdiag",
+            f"rcdiag does not write settings of {chosen.name}",
             hint=f"{did_you_mean(trainer, writer_names())}one of {', '.join(writers())}",
         )
     try:
@@ -75,7 +75,7 @@ def emit(correction: Correction, trainer: str) -> Emitted:
 
 
 def emitted(correction: Correction, trainer: Trainer) -> Emitted:
-    """Write settings of a trainer; the message of Inexpressible is only what the trainer lacks."""
+    """Write settings of a trainer; Inexpressible's message is only what its settings lack."""
     written = _checked(correction, trainer)
     head = (
         f"rcdiag reads it with --trainer-config FILE --trainer {trainer.name}",
@@ -87,14 +87,14 @@ def emitted(correction: Correction, trainer: Trainer) -> Emitted:
 
 
 def _with_blocks(written: Written, trainer: Trainer) -> Written:
-    """Leave out `block: true` where settings of that block are written, which imply it."""
+    """Leave out `block: true` if settings of that block are written, as they imply it."""
     said = [name for name in trainer.config.header.blocks if written.settings.get(name) is True]
     settings = {name: value for name, value in written.settings.items() if name not in said}
     return Written(settings, written.comments)
 
 
 def other_ways(written: Emitted) -> list[str]:
-    """Name the settings that are not written, and give the same ones as overrides of Hydra."""
+    """Name the settings that are not written, and give the written ones as Hydra overrides."""
     trainer = TRAINERS[written.trainer]
     untouched = [name for name in trainer.settings if name not in written.settings]
     lines = [f"left as they are in your configuration: {', '.join(untouched)}"] if untouched else []
@@ -115,7 +115,7 @@ def expresses(trainer: Trainer, correction: Correction) -> bool:
 
 
 def _checked(correction: Correction, trainer: Trainer) -> Written:
-    """Write settings, read them back as the trainer would, and return them if both are equal."""
+    """Write settings, read them back as the trainer would, and return them if they are equal."""
     if trainer.config.write is None:
         raise Inexpressible("settings that rcdiag writes")
     written = trainer.config.write(correction)

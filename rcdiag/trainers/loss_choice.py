@@ -1,6 +1,6 @@
 """Read the policy loss of an update, and its bounds, from a trainer's configuration file.
 
-Where it says so are the columns `[header.loss]` of the trainer's `settings.toml`.
+The columns `[header.loss]` of the trainer's `settings.toml` say where they are.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from rcdiag.trainers.settings_table import Chosen, LossColumns, Names
 
 
 class LossChoice(Struct, frozen=True, kw_only=True):
-    """What a file says of the policy loss, in rcdiag's names; what it leaves out is not here."""
+    """What a file sets of the policy loss, in rcdiag's names; unset fields keep their defaults."""
 
-    loss: str = ""  # "" where the file leaves it to the trainer
+    loss: str = ""  # "" if the file does not choose one
     aggregation: str | None = None
     denominator: str | None = None
     constant: float | None = None
     scale_factor: float | None = None
     own: Mapping[str, Any] = field(default_factory=dict)  # settings of losses
-    notes: tuple[str, ...] = ()  # what in the file has no effect on the loss
-    # Why rcdiag computes no loss for this file; another one can still be named by hand.
+    notes: tuple[str, ...] = ()  # settings in the file that have no effect on the loss
+    # Why rcdiag cannot compute the loss of this file; the user may still name another one.
     refused: str = ""
 
     @property
     def says_something(self) -> bool:
-        """Tell whether the file sets anything of the loss."""
+        """Tell whether the file sets anything about the loss."""
         return replace(self, notes=()) != LossChoice()
 
 
 def value(document: Document, names: Names, default: Any = None) -> Any:
-    """Return what a file writes under the first of some names, else the default.
+    """Return the value of the first of several names in a file, else the default.
 
-    A reference to another key, which OmegaConf would resolve, says nothing by itself. In a script
-    it is a variable, whose value only a run would tell.
+    A reference to another key, which OmegaConf would resolve, counts as unset. In a script it is a
+    variable whose value is only known when the script runs.
     """
     found = document.find(*((names,) if isinstance(names, str) else names))
     is_text = isinstance(found, str) and document.format != "flags"
@@ -50,7 +50,7 @@ def value(document: Document, names: Names, default: Any = None) -> Any:
 
 
 def number(document: Document, names: Names) -> float | None:
-    """Return the first number that a file sets under some names; None without. Text is refused."""
+    """Return the first number that a file sets under some names, else None; refuse text."""
     for name in (names,) if isinstance(names, str) else names:
         written = value(document, name)
         if written is None:
@@ -58,7 +58,7 @@ def number(document: Document, names: Names) -> float | None:
         try:
             if isinstance(written, bool):
                 raise ValueError
-            return float(written)  # 1e-4 is text to YAML 1.1
+            return float(written)  # YAML 1.1 reads 1e-4 as text
         except (TypeError, ValueError):
             variable = isinstance(written, str) and VARIABLE.fullmatch(written)
             raise RcdiagError(
@@ -72,7 +72,7 @@ def number(document: Document, names: Names) -> float | None:
 
 
 def loss_by_columns(document: Document, columns: LossColumns) -> LossChoice:
-    """Read what a file says of the loss, where the columns say that it stands."""
+    """Read what a file sets of the loss, from the places that the columns name."""
     loss, refused = _chosen(document, columns.loss)
     aggregation, unknown = _chosen(document, columns.aggregation)
     bounds = {ours: number(document, names) for ours, names in columns.numbers.items()}
@@ -87,9 +87,9 @@ def loss_by_columns(document: Document, columns: LossColumns) -> LossChoice:
 
 
 def _chosen(document: Document, columns: Chosen | None) -> tuple[str, str]:
-    """Return rcdiag's name of what a file chooses, and why there is none.
+    """Return rcdiag's name of a file's choice, and the reason if rcdiag has none.
 
-    Both are "" where the file chooses nothing.
+    Both are "" if the file chooses nothing.
     """
     chosen = None if columns is None else value(document, columns.at)
     if columns is None or chosen is None:

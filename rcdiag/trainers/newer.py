@@ -1,7 +1,7 @@
-"""Findings on settings that a trainer did not have at the version that rcdiag knows.
+"""Findings on settings that a trainer did not have in the version that rcdiag knows.
 
-Trainers change every week. What rcdiag has not read is newer than what it knows, or misspelt: it
-says which, up to which version and date it knows the trainer, what it assumes, and goes on.
+Trainers change every week. An unknown setting is either newer than that version or misspelt:
+rcdiag says which version and date it knows, what it assumes, and continues.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rcdiag.trainers.trainer import Config, Refused, Trainer, UnknownValue
 
 
 def meant(trainer: Trainer, config: Config, name: str, value: Any) -> str | None:
-    """Return the setting that was probably meant: one spelt alike, else one with an effect."""
+    """Return the setting that was probably meant: a similar name, else one that has an effect."""
     known = {key: one for key, one in config.items() if key in trainer.settings}
     settings = {**trainer.settings, **known}
 
@@ -34,9 +34,9 @@ def meant(trainer: Trainer, config: Config, name: str, value: Any) -> str | None
 def newer_setting(
     trainer: Trainer, name: str, value: Any, near: str | None, config: Config, where: str
 ) -> Finding:
-    """Say that a file sets what is no setting of a generation, and that it is left out.
+    """Report that a file sets something that is not a setting of a generation and is ignored.
 
-    `near` is the setting that may be meant, `config` what else the file sets.
+    `near` is the setting that may be meant, `config` holds the other settings of the file.
     """
     elsewhere = [
         one.name
@@ -52,7 +52,7 @@ def newer_setting(
     return Finding(
         slug="newer-than-known",
         severity="warning",
-        message=f"`{name}` is no setting of {trainer.known}, but {what}; {assumed}. All weights, "
+        message=f"`{name}` is not a setting of {trainer.known}, but {what}; {assumed}. Weights, "
         f"kept tokens and logged numbers are those without it ({where})",
         fix=f"{guess}{ways}",
         evidence={"setting": name, "value": value, "trainer": trainer.name, "assumed": None},
@@ -60,10 +60,10 @@ def newer_setting(
 
 
 def with_known_values(trainer: Trainer, config: Config, where: str) -> tuple[Config, list[Finding]]:
-    """Take defaults in the place of values that the newest generation does not know.
+    """Replace values that the newest generation does not know by defaults.
 
-    Each is a finding. An older generation changes no more: a value that it does not know is
-    refused there, and in every generation where a user gives it and not a file.
+    Each is a finding. Older generations do not change any more: an unknown value is refused there,
+    and in every generation if the user gives it directly and not in a file.
     """
     findings: list[Finding] = []
     newest = families().get(trainer.family) is trainer
@@ -72,7 +72,7 @@ def with_known_values(trainer: Trainer, config: Config, where: str) -> tuple[Con
             trainer.read({**trainer.settings, **config})
         except UnknownValue as error:
             value = config.get(error.setting, error.assumed)
-            if value == error.assumed:  # the default is no value, or the setting is of a list
+            if value == error.assumed:  # the default itself is unknown, or it is a list setting
                 break
             findings.append(_newer_value(trainer, value, error, where))
             config = {**config, error.setting: error.assumed}
@@ -84,13 +84,13 @@ def with_known_values(trainer: Trainer, config: Config, where: str) -> tuple[Con
 
 
 def _newer_value(trainer: Trainer, value: Any, error: UnknownValue, where: str) -> Finding:
-    """Say that a setting has a value which the generation did not have, and what is assumed."""
+    """Report that a generation did not have the value of a setting, and what is assumed."""
     assumed = yaml_value(error.assumed)
     return Finding(
         slug="newer-than-known",
         severity="warning",
         message=f"{error.setting} = {value!r} is newer than {trainer.known}, or misspelt; "
-        f"{assumed}, the default, is taken in its place. All weights, kept tokens and logged "
+        f"{assumed}, the default, is used instead. All weights, kept tokens and logged "
         f"numbers are those of {error.setting} = {assumed} ({where})",
         fix=f"{error.hint}; {_WAYS}",
         evidence={
@@ -102,4 +102,4 @@ def _newer_value(trainer: Trainer, value: Any, error: UnknownValue, where: str) 
     )
 
 
-_WAYS = "if it is newer, take a newer rcdiag, or set what it amounts to by known settings"
+_WAYS = "if it is newer, use a newer rcdiag, or express its effect by known settings"

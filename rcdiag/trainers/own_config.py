@@ -1,7 +1,7 @@
 """Read a trainer's own configuration file: find the trainer, and the settings of its correction.
 
 Files are YAML, JSON, TOML or shell scripts with flags; `rcdiag.trainers.settings_document` parses
-them. Where the settings stand and which generation they are for is in the trainers' tables.
+them. The trainers' tables say where settings are, and how a generation recognises its files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rcdiag.trainers.trainer import Config, Trainer
 
 
 class TrainerConfig(Struct, frozen=True):
-    """The settings of a file, their trainer, and findings on how they were read."""
+    """The settings in a file, their trainer, and findings on how they were read."""
 
     trainer: Trainer
     settings: Config
@@ -33,10 +33,10 @@ class TrainerConfig(Struct, frozen=True):
 
 
 def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig:
-    """Read a whole configuration, one of its blocks, or the settings of the correction alone.
+    """Read a whole configuration, one of its blocks, or only the settings of the correction.
 
-    Without `trainer` the generation that claims the file most surely is taken. A trainer's name
-    alone means its newest generation, or an older one where only that claims the file.
+    Without `trainer`, the generation with the most certain claim is chosen. A trainer's name alone
+    means its newest generation, or an older one if only that claims the file.
     """
     document = Document.read(path)
     if trainer is None:
@@ -71,9 +71,9 @@ def _assumed(
     document: Document,
     path: Path,
 ) -> list[Finding]:
-    """Report what reading a file has assumed: its trainer, its settings, its base files.
+    """Report the assumptions made in reading a file: its trainer, its settings, its base files.
 
-    `defaults` are the settings that are taken where the file sets none, None where it sets some.
+    `defaults` are the settings that are used if the file sets none; None if it sets some.
     """
     findings = []
     if claim is not None and claim.doubt:
@@ -91,7 +91,7 @@ def _assumed(
             Finding(
                 slug="trainer-defaults",
                 severity="note",
-                message=f"{path} sets nothing of the correction: {trainer.name} then runs its "
+                message=f"{path} sets nothing of the correction: {trainer.name} then uses its "
                 "defaults, and these are computed",
                 fix="where the settings stand elsewhere, give that file; they stand in "
                 f"{trainer.words.place}",
@@ -103,9 +103,9 @@ def _assumed(
             Finding(
                 slug="base-config-missing",
                 severity="warning",
-                message=f"{path} stands on {', '.join(document.missing)} (`defaults`), which is "
-                f"not there: what that file sets is not known, and {trainer.name}'s defaults are "
-                "taken for it",
+                message=f"{path} is based on {', '.join(document.missing)} (`defaults`), which do "
+                f"not exist: its settings are unknown, and {trainer.name}'s defaults are used "
+                "instead",
                 fix="put that file where `defaults` names it, or give one file with all settings",
                 evidence={"missing": list(document.missing)},
             )
@@ -114,10 +114,10 @@ def _assumed(
 
 
 def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:
-    """Return the settings of the correction that a file has.
+    """Return the settings of the correction in a file.
 
-    A block that holds nothing but such settings is returned whole, names that the trainer does not
-    know included: these become findings with the name that was probably meant.
+    A block that only contains such settings is returned as a whole, including names that the
+    trainer does not know: these become findings with the name that was probably meant.
     """
     block = document.under(trainer.config.path)
     found: dict[str, Any] = {}
@@ -135,7 +135,7 @@ def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:
 
 
 def _named(document: Document, path: Path, name: str) -> Trainer:
-    """Return the generation that a name means for a file."""
+    """Return the generation that a trainer's name means for a file."""
     newest = find_trainer(name)
     if name != newest.family or _claims(document, [newest]):
         return newest
@@ -144,7 +144,7 @@ def _named(document: Document, path: Path, name: str) -> Trainer:
 
 
 def _chosen(document: Document, path: Path, trainers: Iterable[Trainer]) -> tuple[Trainer, Claim]:
-    """Return the generation with the highest certainty; of equals the first in the registry."""
+    """Return the generation with the most certain claim; of equals, the first in the registry."""
     claims = _claims(document, trainers)
     if not claims:
         raise _nothing_in(path)
@@ -152,10 +152,10 @@ def _chosen(document: Document, path: Path, trainers: Iterable[Trainer]) -> tupl
 
 
 def _claims(document: Document, trainers: Iterable[Trainer]) -> list[tuple[Trainer, Claim]]:
-    """Return the generations that claim a file, each with its claim."""
+    """Return the generations that claim a file, with their claims."""
     claims = []
     for trainer in trainers:
-        # A claim looks at the trainer's settings, or at the block where they would be.
+        # A claim depends on the trainer's settings, or on the block where they would be.
         block = document.under(trainer.config.path)
         settings = settings_in(document, trainer) if trainer.config.places else block
         claim = trainer.config.claim(settings, document)
@@ -172,7 +172,7 @@ def _nothing_in(path: Path, trainer: Trainer | None = None) -> RcdiagError:
         )
     else:
         looked = f"looked for {next(iter(trainer.settings), '')}... in {trainer.words.place}"
-    return RcdiagError(f"{path}: no settings of a rollout correction in it", hint=looked)
+    return RcdiagError(f"{path}: it has no settings of a rollout correction", hint=looked)
 
 
 def _is_bare(block: Mapping[str, Any], trainer: Trainer) -> bool:
@@ -189,10 +189,10 @@ def _first_word(name: str) -> str:
 def _newer_settings(
     document: Document, trainer: Trainer, settings: Config, path: Path
 ) -> list[Finding]:
-    """Report keys of a file that the generation does not know, and that stand among its settings.
+    """Report keys of a file that the generation does not know although they look like settings.
 
-    In a block that holds settings of the correction alone that is every key; elsewhere one that
-    looks like a setting. A name that only documents have is refused: no version reads it.
+    In a block that only contains settings of the correction, that is every unknown key. A name that
+    occurs only in documents is refused, because no version reads it.
     """
     for name, words in read_settings(trainer.package).items():
         if name not in trainer.settings:
@@ -207,7 +207,7 @@ def _newer_settings(
     by_key = {place.rpartition(".")[2]: name for name in places for place in places[name]}
     beside = by_key.keys() | set(trainer.config.header.beside)
     findings = []
-    for name, value in settings.items():  # of a block that was taken whole
+    for name, value in settings.items():  # of a block that was returned as a whole
         if name not in trainer.settings:
             near = meant(trainer, settings, name, value)
             findings.append(newer_setting(trainer, name, value, near, settings, str(path)))
@@ -232,14 +232,14 @@ def _check_variables(document: Document, settings: Config, path: Path) -> None:
     for name, value in settings.items() if document.format == "flags" else ():
         if isinstance(value, str) and VARIABLE.fullmatch(value):
             raise RcdiagError(
-                f"{path}: {name} is {value}, and the script does not say what that is without "
-                "being run: a command, a choice or the environment sets it",
+                f"{path}: {name} is {value}, whose value is only known when the script runs: "
+                "a command, a condition or the environment sets it",
                 hint="write the value in its place",
             )
 
 
 def _number_trap(settings: Config, written: Mapping[str, Any]) -> list[Finding]:
-    """Report an unquoted `0.5_5`: YAML 1.1 lets underscores group digits and reads 0.55."""
+    """Report an unquoted `0.5_5`: YAML 1.1 allows underscores between digits and reads 0.55."""
     traps = []
     for name, value in settings.items():
         text = written.get(name)

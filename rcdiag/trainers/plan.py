@@ -22,16 +22,16 @@ ARITHMETICS: dict[str, type[np.floating]] = {"float64": np.float64, "float32": n
 class Plan(Struct, frozen=True):
     """The corrections to compute, each as the trainer's settings and in canonical form."""
 
-    trainer: Trainer  # of all corrections that `others` does not name
-    configs: Mapping[str, Config]  # name of the preset -> the trainer's settings
+    trainer: Trainer  # of all corrections that are not in `others`
+    configs: Mapping[str, Config]  # preset -> the trainer's settings
     corrections: Mapping[str, Correction]
     dtype: type[np.floating] = np.float64  # arithmetic of the trainer's numbers
     findings: tuple[Finding, ...] = ()  # on how the settings were read
     others: Mapping[str, Trainer] = field(default_factory=dict)  # correction -> its trainer
-    document: Document | None = None  # the trainer's own configuration file, if it was given
+    document: Document | None = None  # the trainer's own configuration file, if given
 
     def trainer_of(self, name: str) -> Trainer:
-        """Return the trainer whose definitions a correction has."""
+        """Return the trainer whose definitions apply to a correction."""
         return self.others.get(name, self.trainer)
 
     @property
@@ -41,7 +41,7 @@ class Plan(Struct, frozen=True):
 
     @classmethod
     def joined(cls, plans: Mapping[str, Plan], findings: Sequence[Finding] = ()) -> Plan:
-        """Make one plan of several that have one correction each, under other names."""
+        """Combine plans of one correction each, under new names."""
         first = next(iter(plans.values()))
         able = {name: plan for name, plan in plans.items() if plan.corrections}
         return cls(
@@ -57,16 +57,16 @@ class Plan(Struct, frozen=True):
 def preset_configs(
     trainer: Trainer, names: Sequence[str], overrides: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Config]:
-    """Return settings of the named presets (all without names), with overrides.
+    """Return the settings of the named presets (default: all), with overrides.
 
-    A name that only documents have is taken for the preset that they mean.
+    A name that occurs only in documents stands for the preset that they mean.
     """
     presets = {**_former_presets(trainer), **trainer.presets}
     for name in (*names, *overrides):
         if name not in presets:
             raise RcdiagError(
                 f"{trainer.name} has no preset `{name}`",
-                hint=f"{did_you_mean(name, trainer.presets)}there are {', '.join(trainer.presets)}",
+                hint=f"{did_you_mean(name, trainer.presets)}presets: {', '.join(trainer.presets)}",
             )
         if names and name not in names:
             raise RcdiagError(
@@ -79,7 +79,7 @@ def preset_configs(
 
 
 def _former_presets(trainer: Trainer) -> dict[str, Config]:
-    """Return the presets of a generation by names that no generation has."""
+    """Return the presets of a generation that documents call by other names."""
     return {
         name: {**trainer.presets[former.preset], **former.settings}
         for name, former in read_former_presets(trainer.package).items()
@@ -93,11 +93,11 @@ def plan_corrections(
     arithmetic: str = "float64",
     findings: Sequence[Finding] = (),
 ) -> Plan:
-    """Read each configuration as the trainer would; one that it would stop on is a finding."""
+    """Read each configuration as the trainer would; if the trainer would stop, it is a finding."""
     whole: dict[str, Config] = {}
     corrections = {}
     refused = []
-    traps: dict[str, Finding] = {}  # one for each slug and message
+    traps: dict[str, Finding] = {}  # one per slug and message
     for name, config in configs.items():
         unknown = [key for key in config if key not in trainer.settings]
         if unknown:

@@ -1,9 +1,9 @@
-"""Parse a trainer's configuration file, YAML, JSON, TOML or shell flags, into nested mappings.
+"""Parse a trainer's configuration (YAML, JSON, TOML or shell flags) into nested mappings.
 
 Keys may be nested or dotted, and dashes in them become underscores, as in trainers' own parsers.
-The format is detected from the text, not from the file's name. YAML may name base files under
-`defaults`, which it overrides, as in NeMo-RL (commit 7ea279ab, nemo_rl/utils/config.py,
-`load_config_with_inheritance`).
+The format is detected from the text, not from the file's name. As in NeMo-RL, a YAML file may name
+base files under `defaults`, whose settings it overrides (commit 7ea279ab,
+nemo_rl/utils/config.py, `load_config_with_inheritance`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rcdiag.errors import RcdiagError
 from rcdiag.trainers.config_text import DEEPEST, LONGEST, read_yaml, with_values
 
 Format = Literal["yaml", "toml", "flags"]
-MOST_BASES = 20  # base files of base files
+MOST_BASES = 20  # limit on nested base files
 
 
 class _Missing:
-    """The value of a key that is not in the file; null is a value."""
+    """Stands for a key that is not in the file, because null is a value."""
 
     def __repr__(self) -> str:
         return "MISSING"
@@ -43,10 +43,10 @@ class Document(Struct, frozen=True):
 
     tree: Mapping[str, Any]
     format: Format = "yaml"
-    # The same tree with the text of each value, from YAML alone.
+    # The same tree with the text of each value; only from YAML.
     texts: Mapping[str, Any] = field(default_factory=dict)
     script: str = ""  # the text of a shell script, without comments
-    missing: tuple[str, ...] = ()  # files that `defaults` names and that are not there
+    missing: tuple[str, ...] = ()  # files that `defaults` names and that do not exist
 
     @classmethod
     def read(cls, path: Path) -> Document:
@@ -55,7 +55,7 @@ class Document(Struct, frozen=True):
 
     @classmethod
     def _on_bases(cls, path: Path, above: tuple[Path, ...]) -> Document:
-        """Read a file; `above` are the files that named it as their base."""
+        """Read a file; `above` are the files of which it is a base."""
         try:
             text = path.read_text(encoding="utf-8")
         except (
@@ -67,7 +67,7 @@ class Document(Struct, frozen=True):
         document = cls.parse(text, path)
         names = _bases(document)
         if path.resolve() in above or (names and len(above) > MOST_BASES):
-            raise _unreadable(path, "its `defaults` lead on and on, or back to itself")
+            raise _unreadable(path, "its `defaults` are nested too deeply, or are circular")
         missing = [name for name in names if not (path.parent / name).is_file()]
         bases = [
             cls._on_bases(path.parent / name, (*above, path.resolve()))
@@ -95,10 +95,10 @@ class Document(Struct, frozen=True):
 
     @classmethod
     def _parsed(cls, text: str) -> Document:
-        """Read a text; ValueError says why it is no configuration."""
+        """Parse a text; ValueError if it is not a configuration."""
         try:
             toml = tomllib.loads(text) if len(text) <= LONGEST else {}
-        except (ValueError, RecursionError):  # no TOML, or a number of thousands of digits
+        except (ValueError, RecursionError):  # not TOML, or a number with thousands of digits
             toml = {}
         if toml:
             return cls(_nested(toml), "toml")
@@ -114,24 +114,24 @@ class Document(Struct, frozen=True):
         if flags:
             return cls(_nested(flags), "flags", script=_without_comments(text))
         if text.startswith("#!"):
-            raise ValueError("it is a script without a flag or `name=value` of a trainer")
+            raise ValueError("it is a script without any flag or `name=value` of a trainer")
         if problem is not None:
             raise problem
         return cls({}, "yaml")
 
     def under(self, path: Sequence[str]) -> Mapping[str, Any]:
-        """Return the mapping at a place, as far down as the document goes."""
+        """Return the mapping at a path, or the deepest one on the path that exists."""
         return _under(self.tree, path)
 
     def texts_under(self, path: Sequence[str]) -> Mapping[str, Any]:
-        """Return the texts of the values at a place."""
+        """Return the texts of the values at a path."""
         return _under(self.texts, path)
 
     def find(self, *names: str) -> Any:
-        """Return the value of the first of some dotted names that is there, at any depth.
+        """Return the value of the first of several dotted names that exists, at any depth.
 
-        `loss_fn.kind` is found below any mapping that has it; the shallowest is taken. MISSING
-        where there is none.
+        `loss_fn.kind` is found below any mapping that has it; the shallowest is used. MISSING if
+        there is none.
         """
         for name in names:
             levels: list[Mapping[str, Any]] = [self.tree]
@@ -149,27 +149,27 @@ class Document(Struct, frozen=True):
         return MISSING
 
     def has(self, *names: str) -> bool:
-        """Tell whether any of some dotted names is in the document, at any depth."""
+        """Tell whether any of several dotted names is in the document, at any depth."""
         return any(self.find(name) is not MISSING for name in names)
 
     def mentions(self, word: str) -> int:
-        """Count how often a shell script has a word, also within other words."""
+        """Count how often a word occurs in a shell script, also within other words."""
         return self.script.lower().count(word.lower())
 
     def keys_of(self, block: str) -> list[str]:
-        """Return the keys of the mapping with a dotted name, at any depth; none where it is not."""
+        """Return the keys of the mapping with a dotted name, at any depth; empty if not found."""
         value = self.find(block)
         return list(map(str, value)) if isinstance(value, Mapping) else []
 
     def neighbours(self, name: str) -> list[str]:
-        """Return the keys of all mappings that hold a key of this name."""
+        """Return the keys of all mappings that contain a key of this name."""
         return [
             key for mapping in _mappings(self.tree) if name in mapping for key in map(str, mapping)
         ]
 
 
 def at_path(mapping: Mapping[str, Any], parts: Sequence[str]) -> Any:
-    """Return the value under nested keys; MISSING where it is not there."""
+    """Return the value under nested keys; MISSING if there is none."""
     value: Any = mapping
     for part in parts:
         if not isinstance(value, Mapping) or part not in value:
@@ -194,7 +194,7 @@ def _mappings(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _bases(document: Document) -> list[str]:
-    """Return the base files that `defaults` names; names without an ending are Hydra's groups."""
+    """Return the base files in `defaults`; names without an extension are Hydra's groups."""
     named = document.tree.get("defaults")
     names = [named] if isinstance(named, str) else named
     if document.format != "yaml" or not isinstance(names, list):
@@ -203,7 +203,7 @@ def _bases(document: Document) -> list[str]:
 
 
 def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a base file, overridden by a file's own.
+    """Return the settings of a base file, overridden by those of a file.
 
     A mapping with `_override_` replaces the base's mapping; `???` keeps the base's value.
     """
@@ -221,7 +221,7 @@ def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nested(flat: Mapping[Any, Any]) -> dict[str, Any]:
-    """Take dotted keys apart, at every depth; what two keys say of one mapping is joined."""
+    """Split dotted keys at every depth; keys of the same mapping are merged."""
     tree: dict[str, Any] = {}
     for key, value in flat.items():
         value = _plain(value)
@@ -242,7 +242,7 @@ def _nested(flat: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: a date, a set or bytes, which no setting is, become text."""
+    """Return a value as in JSON: dates, sets and bytes, which no setting has, become text."""
     if isinstance(value, dict):
         return _nested(value)
     if isinstance(value, list):
@@ -254,11 +254,11 @@ _FLAG = re.compile(r"--[A-Za-z][\w.-]*")
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 
 
-# Words of the shell that end a command, and with it the values of its last flag.
+# Shell words that end a command, and with it the values of its last flag.
 _SEPARATORS = ("&", "&&", "|", "||", ">", ">>", "2>&1")
-# A flag, an override, or a line that goes on: what a text must have to be a command line.
+# Matches text that looks like a command line: a flag, an override, or a continued line.
 _COMMAND_LINE = re.compile(r"(?m)(^|\s|\()--[A-Za-z]|\s\+{0,2}[A-Za-z_]\w*\.[\w.]+=\S|\\$")
-# A text between quotes, which may hold a #, or a comment: a whole line, or the end of one.
+# A quoted text, which may contain #, or a comment: a whole line, or the end of one.
 _QUOTED_OR_COMMENT = re.compile(
     r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|^[ \t]*#[^\n]*\n?|(?<=\s)#[^\n]*",
     re.DOTALL | re.MULTILINE,
@@ -266,14 +266,14 @@ _QUOTED_OR_COMMENT = re.compile(
 
 
 def _flags(text: str) -> dict[str, Any]:
-    """Read `--name value`, `--name=value`, `--name` and `a.b=value` of a command line.
+    """Parse `--name value`, `--name=value`, `--name` and `a.b=value` of a command line.
 
-    Text without any flag is no command line, and gives nothing.
+    Text without any flag is not a command line, and gives an empty result.
     """
     code = with_values(_without_comments(text))
     if not _COMMAND_LINE.search(code):
         return {}
-    # The end of a line is a word of its own, unless the line goes on.
+    # The end of a line becomes a separate word, unless the line is continued.
     lexer = shlex.shlex(code.replace("\\\n", " ").replace("\n", " \n "), posix=True)
     lexer.whitespace, lexer.whitespace_split = " \t\r", True
     try:
@@ -285,12 +285,12 @@ def _flags(text: str) -> dict[str, Any]:
     current: str | None = None
     open_arrays = 0
     for part in words:
-        word = part.strip("()").rstrip(";")  # without the brackets of an array
+        word = part.strip("()").rstrip(";")  # without the parentheses of an array
         balance = part.count("(") - part.count(")")
         open_arrays = max(open_arrays + balance, 0)
         ends_line = part == "\n" and not open_arrays
         ends_values = balance < 0 or ends_line or part.endswith(";") or part in _SEPARATORS
-        is_array = "[@]" in word or "[*]" in word  # ${ARGS[@]} stands for words of its own
+        is_array = "[@]" in word or "[*]" in word  # ${ARGS[@]} expands to several words
         if not word.strip() or part in _SEPARATORS or is_array:
             current = None if ends_values or is_array else current
             continue
@@ -310,14 +310,14 @@ def _flags(text: str) -> dict[str, Any]:
 
 
 def _without_comments(text: str) -> str:
-    """Return a shell script without its comments."""
+    """Remove the comments from a shell script."""
     return _QUOTED_OR_COMMENT.sub(
         lambda found: "" if found[0].lstrip(" \t").startswith("#") else found[0], text
     )
 
 
 def _value(words: Sequence[str]) -> Any:
-    """Read the values of a flag: none is true, one a value, several a list."""
+    """Parse the values of a flag: none means true, one a value, several a list."""
 
     def one(word: str) -> Any:
         try:
@@ -326,7 +326,7 @@ def _value(words: Sequence[str]) -> Any:
             return word
         if isinstance(value, str):
             try:
-                return float(value)  # 1e-4, which YAML 1.1 takes for text
+                return float(value)  # 1e-4, which YAML 1.1 parses as text
             except ValueError:
                 return None if value in ("None", "none") else value
         return word if value is None and word else value

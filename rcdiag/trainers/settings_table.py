@@ -1,13 +1,13 @@
-"""Read a trainer's `settings.toml`: what each setting is, where it is set, how it is written.
+"""Read a trainer's `settings.toml`: the type, place and written form of each setting.
 
-Beside its words (see `rcdiag.trainers.toml_words`) a setting has the columns of `Setting`. Some of
+Besides its texts (see `rcdiag.trainers.toml_words`) a setting has the columns of `Setting`. Some of
 them may differ between generations:
 
-- `default`, `type` and `choices` are one value, or a sub-table by generation; without a default it
-  is null.
+- `default`, `type` and `choices` are one value, or a sub-table by generation; the default of
+  `default` is null.
 - `since` and `until` name the first and the last generation that has the setting.
 
-`[header]` has what holds for all settings together: the fields of `Header`.
+`[header]` has the fields of `Header`, which concern all settings together.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ Type = Literal["any", "number", "not negative", "positive", "positive or text", 
 
 
 class Refused(RcdiagError):
-    """Settings on which the trainer itself would stop."""
+    """Settings with which the trainer itself stops with an error."""
 
 
 class NotComputed(Refused):
-    """Settings that the trainer takes, and that need what no table has."""
+    """Settings that the trainer accepts, but that need data which no table has."""
 
 
 class UnknownValue(Refused):
-    """A word that a setting did not have at the version that rcdiag knows: newer, or misspelt.
+    """A value that a setting does not have in the version known to rcdiag: newer, or misspelt.
 
-    `assumed` is the setting's default, which plans take in its place.
+    `assumed` is the setting's default, which plans use instead.
     """
 
     def __init__(
@@ -55,16 +55,16 @@ class UnknownValue(Refused):
 
 
 class Write(TomlWords, frozen=True, kw_only=True):
-    """How a setting is written where some conditions hold."""
+    """How a setting is written under some conditions."""
 
     # On the facts of a correction: see `rcdiag.trainers.writing`.
     when: Conditions = field(default_factory=dict)
-    value: Any = msgspec.UNSET  # it is written as this value,
-    null: bool = False  # as null,
-    text: str = ""  # as this text with facts in braces,
-    fact: str = ""  # or as the value of a fact; it is left out where there is no such fact
-    unbounded: float | None = None  # in place of a bound that bounds nothing
-    comment: str = ""  # above the setting
+    value: Any = msgspec.UNSET  # write this value,
+    null: bool = False  # null,
+    text: str = ""  # this text with facts in braces,
+    fact: str = ""  # or the value of this fact; if there is none, the setting is left out
+    unbounded: float | None = None  # written for an infinite bound
+    comment: str = ""  # written above the setting
 
 
 class Setting(TomlWords, frozen=True, kw_only=True):
@@ -74,20 +74,20 @@ class Setting(TomlWords, frozen=True, kw_only=True):
     default: Any = None
     type: Type = "any"
     choices: tuple[Any, ...] = ()
-    null: bool = False  # null is a value of it as well
-    hint: str = ""  # what an error advises, if not the default
-    # Dotted names under which it is looked for at any depth of a configuration file, each of which
-    # may hold {name}. It is written under the first. Without any it stands in the header's `path`.
+    null: bool = False  # whether null is allowed too
+    hint: str = ""  # the hint of an error, instead of the default value
+    # Dotted names under which a configuration file is searched, at any depth; each may contain
+    # {name}. The setting is written under the first. Default: the name within the header's `path`.
     at: tuple[str, ...] = ()
-    write: Write | tuple[Write, ...] = ()  # of several the first whose conditions hold
+    write: Write | tuple[Write, ...] = ()  # the first one whose conditions hold is used
 
     @property
     def ways(self) -> tuple[Write, ...]:
-        """Return the ways in which it is written."""
+        """Return the ways to write the setting."""
         return (self.write,) if isinstance(self.write, Write) else self.write
 
     def checked(self, value: Any) -> Any:
-        """Return a value as the trainer takes it; Refused where the trainer stops on it."""
+        """Return a value in the form that the trainer uses; Refused if the trainer stops on it."""
         if self.type == "any" or (self.null and value is None):
             return value
         if self.type == "choice":
@@ -96,7 +96,7 @@ class Setting(TomlWords, frozen=True, kw_only=True):
             allowed = [*(["null"] if self.null else []), *map(str, self.choices)]
             guess = did_you_mean(str(value), list(map(str, self.choices)))
             raise UnknownValue(
-                f"{self.name}: {value!r} is none of its values",
+                f"{self.name}: {value!r} is not one of its values",
                 f"{guess}one of {', '.join(allowed)}",
                 self.name,
                 self.default,
@@ -106,7 +106,7 @@ class Setting(TomlWords, frozen=True, kw_only=True):
         if self.type == "positive or text" and isinstance(value, str):
             return value
         number = isinstance(value, (int, float))
-        if self.type == "number":  # true is 1, as it is to the trainers
+        if self.type == "number":  # true counts as 1, as in the trainers
             return float(self._wanted(number, value, "a number" + " or null" * self.null))
         number = number and not isinstance(value, bool)
         if self.type.startswith("positive"):
@@ -124,10 +124,9 @@ class Setting(TomlWords, frozen=True, kw_only=True):
 
 
 class Settings(Mapping[str, Any]):
-    """The settings of a run, defaults filled in, each of which is checked when it is read.
+    """The settings of a run, including defaults; each is checked when it is read.
 
-    A trainer stops on a wrong value of a setting that it reads; one that is switched off it does
-    not look at.
+    A trainer stops on an invalid value only if it reads the setting, not if the feature is off.
     """
 
     def __init__(self, table: Mapping[str, Setting], values: Config) -> None:
@@ -138,7 +137,7 @@ class Settings(Mapping[str, Any]):
         return self._table[name].checked(value) if name in self._table else value
 
     def unchecked(self, name: str) -> Any:
-        """Return a setting as it was given, whatever its type."""
+        """Return a setting as it was given, without checking its type."""
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -149,9 +148,9 @@ class Settings(Mapping[str, Any]):
 
 
 class Ignored(TomlWords, frozen=True, kw_only=True):
-    """Settings that the trainer takes and does nothing with, under conditions on its settings."""
+    """Settings that the trainer accepts but ignores, under conditions on its settings."""
 
-    says: str  # one sentence, or one for each of `settings`, as {name}, that is not the default
+    says: str  # one sentence, or with {name}: one for each of `settings` that is not the default
     when: Conditions = field(default_factory=dict)
     settings: tuple[str, ...] = ()
     since: str = ""
@@ -159,59 +158,59 @@ class Ignored(TomlWords, frozen=True, kw_only=True):
 
 
 class Lack(TomlWords, frozen=True, kw_only=True):
-    """Corrections that the trainer has no settings for, by conditions on their facts."""
+    """Corrections that a trainer's settings cannot express, by conditions on their facts."""
 
-    says: str  # what it lacks, after "TRAINER has no"; may hold facts in braces, and {odd}
+    says: str  # what is missing, after "TRAINER has no"; may contain facts in braces, and {odd}
     when: Conditions
     since: str = ""
     until: str = ""
 
 
 class Chosen(TomlWords, frozen=True, kw_only=True):
-    """Where a file chooses one word of several, and what rcdiag calls each of them."""
+    """Where a file chooses one of several words, and rcdiag's names for them."""
 
     at: Names
     words: dict[str, str] = field(default_factory=dict)  # the trainer's word -> rcdiag's name
-    same: tuple[str, ...] = ()  # words that are rcdiag's names; "*" is every policy loss
-    what: str = ""  # in the error on another word: "a policy loss"; "": another word says nothing
+    same: tuple[str, ...] = ()  # words that rcdiag uses too; "*" is every policy loss
+    what: str = ""  # noun in the error on an unknown word ("a policy loss"); "": ignore such words
 
 
 class LossColumns(TomlWords, frozen=True, kw_only=True):
-    """Where a file says which policy loss an update takes: dotted names, found at any depth."""
+    """Where a file chooses the policy loss of an update: dotted names, found at any depth."""
 
     loss: Chosen | None = None
     aggregation: Chosen | None = None
     scale_factor: Names = ()
-    # By rcdiag's names of a loss's settings. Of several names the first counts that is set.
+    # By rcdiag's names of a loss's settings. Of several names, the first one that is set is used.
     numbers: dict[str, Names] = field(default_factory=dict)
-    values: dict[str, Names] = field(default_factory=dict)  # words and switches
+    values: dict[str, Names] = field(default_factory=dict)  # words and booleans
 
 
 class Header(TomlWords, frozen=True, kw_only=True):
-    """What holds for all settings of a trainer together."""
+    """What concerns all settings of a trainer together."""
 
-    path: str = ""  # the dotted name of the block in which settings without `at` stand
-    at: tuple[str, ...] = ()  # of every setting that has no `at` of its own
-    beside: tuple[str, ...] = ()  # keys of the trainer that resemble settings and are none
-    blocks: tuple[str, ...] = ()  # settings that a block of others sets by being there
-    # Dotted names of blocks that hold nothing but settings and `beside`, so that another key in
-    # them is one that rcdiag does not know.
+    path: str = ""  # dotted name of the block with the settings that have no `at`
+    at: tuple[str, ...] = ()  # the `at` of every setting that has none of its own
+    beside: tuple[str, ...] = ()  # keys of the trainer that look like settings but are not
+    blocks: tuple[str, ...] = ()  # settings that are switched on if a block of others is present
+    # Dotted names of blocks that only contain settings and `beside`: any other key in them is
+    # unknown to rcdiag.
     closed: tuple[str, ...] = ()
-    form: Form = "yaml"  # in which settings are written
-    needs: tuple[str, ...] = ()  # what a user has to set as well, in words
+    form: Form = "yaml"  # the format in which settings are written
+    needs: tuple[str, ...] = ()  # what the user must set in addition, in words
     hydra: bool = False  # the command line takes settings as `path.name=value`
     ignored: tuple[Ignored, ...] = ()
     lacks: tuple[Lack, ...] = ()
     loss: LossColumns = LossColumns()
-    # Settings of policy losses that the trainer alone has: the fields of a `LossSetting`.
+    # Settings of policy losses that only this trainer has: the fields of a `LossSetting`.
     loss_settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    # For words: see `rcdiag.trainers.toml_words`.
+    # For texts: see `rcdiag.trainers.toml_words`.
     texts: dict[str, str] = field(default_factory=dict)
-    also: Also | None = None  # settings that another trainer has as well
+    also: Also | None = None  # settings that another trainer has too
 
 
 class SettingsTable(msgspec.Struct, frozen=True):
-    """The settings of one generation, and what holds for all of them together."""
+    """The settings of one generation, and the header of all settings."""
 
     header: Header
     settings: Mapping[str, Setting]
@@ -220,13 +219,13 @@ class SettingsTable(msgspec.Struct, frozen=True):
         return {name: setting.default for name, setting in self.settings.items()}
 
     def places(self) -> dict[str, tuple[str, ...]]:
-        """Return the dotted names of the settings that do not stand in the header's `path`."""
+        """Return the dotted names of the settings that are not in the header's `path`."""
         return {name: setting.at for name, setting in self.settings.items() if setting.at}
 
 
 @cache
 def read_tables(package: str) -> dict[str, SettingsTable]:
-    """Return the table of each generation of the trainer in `package`, the oldest first."""
+    """Return the table of each generation of the trainer in `package`, oldest first."""
     file, order = TomlFile.read(package, "settings.toml"), list(read_generations(package))
     top = file.table("header")
     header = top.as_a(Header)
@@ -241,7 +240,7 @@ def read_tables(package: str) -> dict[str, SettingsTable]:
             settings[generation][table.name] = setting
 
     def of(generation: str, rules: Iterable[Any]) -> tuple[Any, ...]:
-        """Return the rules that hold for a generation."""
+        """Return the rules that apply to a generation."""
         return tuple(
             rule for rule in rules if generation in _from_to(top, order, rule.since, rule.until)
         )
@@ -278,18 +277,18 @@ def _by_generation(table: TomlTable, header: Header, order: Sequence[str]) -> di
 
 
 def _from_to(table: TomlTable, order: Sequence[str], since: str, until: str) -> list[str]:
-    """Return the generations from one to another, both included; all of them without names."""
+    """Return the generations `since` to `until`, inclusive; empty names mean first and last."""
     return expand(f"{since or order[0]} to {until or order[-1]}", order, table)
 
 
 def _placed(setting: Setting, header: Header) -> Setting:
-    """Return a setting with its name in the place of {name} in the dotted names."""
+    """Return a setting with {name} filled in its dotted names."""
     at = tuple(place.format(name=setting.name) for place in setting.at or header.at)
     return replace(setting, at=at)
 
 
 def read_loss_settings(package: str) -> dict[str, LossSetting]:
-    """Return the settings of policy losses that the trainer alone has, by their names."""
+    """Return the settings of policy losses that only this trainer has, by name."""
     file = TomlFile.read(package, "settings.toml")
     rows = file.table("header").as_a(Header).loss_settings
     return {

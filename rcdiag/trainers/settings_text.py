@@ -1,4 +1,4 @@
-"""Write settings in the format that a trainer reads: YAML, TOML or flags, with comments."""
+"""Write settings in the format that a trainer reads (YAML, TOML or flags), with comments."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from msgspec import Struct, field
 from rcdiag.errors import RcdiagError
 
 Value = str | float | bool | None | Sequence[Any]
-# Flags have a value each; switches have dashes, and no value where they are true.
+# "flags" have a value each; "switches" use dashes, and have no value if they are true.
 Form = Literal["yaml", "toml", "flags", "switches"]
-# Trainers clamp log-ratios to +-20: ratios end at 2.1e-9 and 4.9e8, and nothing is beyond these.
+# Trainers clamp log-ratios to +-20: ratios are between 2.1e-9 and 4.9e8, within these bounds.
 BELOW_ALL, ABOVE_ALL = 1e-9, 1e9
 
 
 class Inexpressible(RcdiagError):
-    """A trainer has no settings for a correction; the message names what it lacks."""
+    """A trainer's settings cannot express a correction; the message names what is missing."""
 
 
 class Written(Struct, frozen=True):
@@ -29,15 +29,15 @@ class Written(Struct, frozen=True):
 
 
 def digits(value: float) -> str:
-    """Return the shortest decimal near a positive number, within a share of 1e-14.
+    """Return the shortest decimal within a relative error of 1e-14 of a positive number.
 
-    Reciprocals and exponentials are off by roundings: 1 / (1 / 0.3) is to be written 0.3.
+    Reciprocals and exponentials have rounding errors: 1 / (1 / 0.3) must be written as 0.3.
     """
     return dotted(repr(rounded(value)))
 
 
 def rounded(value: float) -> float:
-    """Return the number with the fewest digits within a share of 1e-14 of a positive number."""
+    """Round a positive number to the fewest digits with a relative error of at most 1e-14."""
     for precision in range(1, 17):
         short = float(f"{value:.{precision}g}")
         if short == value or abs(short - value) <= 1e-14 * value:
@@ -46,13 +46,13 @@ def rounded(value: float) -> float:
 
 
 def dotted(text: str) -> str:
-    """Add the dot without which YAML 1.1 takes 1e-04 for text; its exponent has a sign."""
+    """Add the dot without which YAML 1.1 reads 1e-04 as text; the exponent has a sign already."""
     mantissa, exponent, power = text.partition("e")
     return f"{mantissa}.0{exponent}{power}" if exponent and "." not in mantissa else text
 
 
 def scalar(value: Value) -> str:
-    """Write a value; a threshold that is text is quoted, or YAML would read 0.5_5 as 0.55."""
+    """Write a value; a threshold that is text is quoted, as YAML would read 0.5_5 as 0.55."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -65,7 +65,7 @@ def scalar(value: Value) -> str:
 
 
 def _flow(value: Any) -> str:
-    """Write a list or a mapping on one line, as YAML does between brackets."""
+    """Write a list or mapping on one line, in YAML's flow style."""
     if isinstance(value, Mapping):
         inside = ", ".join(f"{name}: {_flow(inner)}" for name, inner in value.items())
         return f"{{{inside}}}"
@@ -75,9 +75,9 @@ def _flow(value: Any) -> str:
 
 
 def overrides(settings: Mapping[str, Value]) -> list[str]:
-    """Write settings by dotted names as overrides of Hydra, one word each: `algorithm.gamma=1.0`.
+    """Write settings by dotted names as Hydra overrides, one word each: `algorithm.gamma=1.0`.
 
-    Text other than a plain word is quoted: Hydra reads 0.5_5 as a number, and a comma as a choice.
+    Text other than a plain word is quoted, as Hydra reads 0.5_5 as a number and a comma as a sweep.
     https://hydra.cc/docs/advanced/override_grammar/basic/
     """
     words = []
@@ -88,7 +88,7 @@ def overrides(settings: Mapping[str, Value]) -> list[str]:
 
 
 def text_of(written: Written, head: Sequence[str], names: Mapping[str, str], form: Form) -> str:
-    """Write settings to paste, with the comments of the head; `names` are their dotted names."""
+    """Write settings with the head as comments above them; `names` are their dotted names."""
     return "\n".join([*(f"# {line}" for line in head), *_FORMS[form](written, names)]) + "\n"
 
 
@@ -109,7 +109,7 @@ def _yaml_lines(written: Written, names: Mapping[str, str]) -> list[str]:
 
 
 def _toml_lines(written: Written, names: Mapping[str, str]) -> list[str]:
-    """Write TOML, in which an absent key says null."""
+    """Write TOML, where null is expressed by leaving the key out."""
     lines: list[str] = []
     table = ""
     for name, value in written.settings.items():
@@ -126,9 +126,9 @@ def _toml_lines(written: Written, names: Mapping[str, str]) -> list[str]:
 
 
 def _flag_lines(written: Written, names: Mapping[str, str], *, switches: bool = False) -> list[str]:
-    """Write flags with a value each: `--rho_clamp_upper_bound 2.0`; null is left out.
+    """Write flags with one value each: `--rho_clamp_upper_bound 2.0`; null is left out.
 
-    `switches` have dashes; true ones have no value and false ones are left out.
+    `switches` use dashes; true ones have no value and false ones are left out.
     """
     lines = [f"# {comment}" for comment in written.comments.values()]
     for name, value in written.settings.items():

@@ -1,8 +1,7 @@
-"""The TOML files of a trainer's package as tables, and errors that name file, table and field.
+"""The TOML files of a trainer's package as tables, with errors that name file, table and field.
 
-A trainer that is one module has no files beside it. Its module then has `WORDS`, one TOML text
-with the tables `generations`, `keys`, `settings`, `terms` and `findings`; each holds what the file
-would.
+A trainer that is a single module has no files. Its module has `WORDS` instead: one TOML text with
+the tables `generations`, `keys`, `settings`, `terms` and `findings`, which stand for the files.
 
 Generations are written as `a`, `a to c`, `c on` (c and all later ones), or several of these,
 separated by commas.
@@ -24,25 +23,25 @@ T = TypeVar("T")
 
 
 class TomlWords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields of a table. One that it does not know, or that has another type, is refused."""
+    """The fields of a table; an unknown field or a field of a wrong type is an error."""
 
 
 class TomlFile(msgspec.Struct, frozen=True):
-    """A TOML file of a package, or the part of a module's `WORDS` that stands for it."""
+    """A TOML file of a package, or the part of a module's `WORDS` that replaces it."""
 
     path: str  # as errors name it
     content: Mapping[str, Any]
 
     @staticmethod
     def read(package: str, name: str, may_be_missing: bool = False) -> TomlFile:
-        """Read a file of a package, or the part of `WORDS` of a module that has none."""
+        """Read a file of a package, or the part of `WORDS` if the package is a module."""
         module = importlib.import_module(package)
         path = f"{package}/{name}"
         if not hasattr(module, "__path__"):
             path, part = f"{package}.WORDS", name.removesuffix(".toml")
             text = getattr(module, "WORDS", None)
             if not isinstance(text, str):
-                raise RcdiagError(f"{path}: not there", "a trainer's module has this TOML text")
+                raise RcdiagError(f"{path}: missing", "a trainer's module has this TOML text")
             content = TomlFile(path, _parsed(path, text)).table(part).fields
             return TomlFile(f"{path}: {part}", content)
         try:
@@ -50,7 +49,7 @@ class TomlFile(msgspec.Struct, frozen=True):
         except FileNotFoundError:
             if may_be_missing:
                 return TomlFile(path, {})
-            raise RcdiagError(f"{path}: not there", "a trainer's package has this file") from None
+            raise RcdiagError(f"{path}: missing", "a trainer's package has this file") from None
         return TomlFile(path, _parsed(path, text))
 
     def table(self, name: str) -> TomlTable:
@@ -58,13 +57,13 @@ class TomlFile(msgspec.Struct, frozen=True):
         return self.as_table(name, self.content.get(name, {}))
 
     def as_table(self, name: str, value: Any) -> TomlTable:
-        """Return a value of the file as the table of that name."""
+        """Return a value of the file as the table of that name; an error if it is not a table."""
         if not isinstance(value, dict):
             raise RcdiagError(f"{self.path}: {name}: {value!r} is not a table")
         return TomlTable(self.path, name, value)
 
     def tables(self) -> list[TomlTable]:
-        """Return all tables but the header."""
+        """Return all tables except the header."""
         return [self.table(name) for name in self.content if name != "header"]
 
 
@@ -79,7 +78,7 @@ class TomlTable(msgspec.Struct, frozen=True):
         return RcdiagError(f"{self.file}: [{self.name}]: {message}", hint)
 
     def as_a(self, kind: type[T], **given: Any) -> T:
-        """Return the fields as a type that msgspec knows, together with those that are given."""
+        """Return the fields, and the given ones, as an object of a type that msgspec converts."""
         try:
             return msgspec.convert({**given, **self.fields}, kind)
         except msgspec.ValidationError as error:
@@ -89,7 +88,7 @@ class TomlTable(msgspec.Struct, frozen=True):
             raise self.error(where + said) from error
 
     def part(self, field: str, kind: Any, default: Any = None) -> Any:
-        """Return one field as a type that msgspec knows, or the default where it is missing."""
+        """Return one field converted to a type, or the default if it is missing."""
         if field not in self.fields:
             return default
         try:
@@ -134,7 +133,7 @@ def _parsed(path: str, text: str) -> dict[str, Any]:
 
 
 def expand(text: str, order: Sequence[str], table: TomlTable | None = None) -> list[str]:
-    """Return the generations that `a, b to d, f on` names, each one of `order`."""
+    """Return the generations that text like `a, b to d, f on` means; all must be in `order`."""
     generations: set[str] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition(" to ")
@@ -150,7 +149,7 @@ def expand(text: str, order: Sequence[str], table: TomlTable | None = None) -> l
 
 
 def label(names: Collection[str], order: Iterable[str]) -> str:
-    """Write generations for a reader: three or more in a row are `first to last`."""
+    """Write generations for a reader: three or more consecutive ones as `first to last`."""
     runs: list[list[str]] = [[]]
     for name in order:
         if name in names:
@@ -162,7 +161,7 @@ def label(names: Collection[str], order: Iterable[str]) -> str:
 
 
 def spread(value: Any, order: Sequence[str], table: TomlTable) -> dict[str, Any]:
-    """Return a value for each generation: one for all, or those of a sub-table by generation."""
+    """Return a value for each generation, from one value for all or a sub-table by generation."""
     if not isinstance(value, Mapping):
         return dict.fromkeys(order, value)
     values = {}

@@ -1,40 +1,41 @@
-"""Read the TOML files of a trainer: what it logs, what its settings mean, its own terms.
+"""Read the TOML files of a trainer: the keys that it logs, the meaning of its settings, its terms.
 
-A trainer's package holds these files, with one table for each thing that has a name:
+A trainer's package holds the following files, with one table for each named thing:
 
-- `generations.toml`: a table for each generation of the trainer, the oldest first, with
-  `released`, `place` (where its settings stand in its own config), `says`, `source`, and `claims`:
-  rules by which a configuration file is recognised as its own (`ClaimRule`). `[header]` may list
-  `renamed_presets`: the names that one preset had, the oldest first; and `former_presets`: names
-  that only documents or unreleased code have, with the preset that each stands for.
+- `generations.toml`: a table for each generation of the trainer, oldest first, with `released`,
+  `place` (where its settings are in its own config), `says`, `source`, and `claims`: rules by which
+  a configuration file is recognised as its own (`ClaimRule`). `[header]` may list
+  `renamed_presets`: the successive names of one preset, oldest first; and `former_presets`: names
+  that occur only in documents or unreleased code, with the preset that each stands for.
 - `keys.toml`: a table `[FAMILY.KEY]` for each number that the trainer logs, by its name without
-  prefix; where all keys are of one family `[KEY]` is enough. Only `says` must be there. `logged_by`
-  names the generations that log the key (without it, all), `detail` what holds in each of them, the
-  sub-table `generations` what differs between them, and `losses` what each policy loss computes.
-  `example` says on what the key is computed, `numbers` what comes out, as one number or as a
-  sub-table by generation. `result` says where rcdiag has the number if not among the trainer's
-  metrics; or that it is `not observable`, as what needs more than a table holds, or `a constant`.
-  `[header]` has the `families` of keys: their prefix by generation, and what holds for each key of
-  the family that says nothing else. `loggers` are what the trainer's logger may put before any key.
-- `settings.toml`: a table for each setting, with `says` and, where they differ, `generations`; and
-  the columns that `rcdiag.trainers.settings_table` reads.
-- `terms.toml`: what the trainer calls a name that rcdiag explains: a policy loss, an aggregation, a
-  setting of a loss, a word of the glossary. That is a text, or a table of `says`, a text or a
-  sub-table by generation, and `numbers`, what comes out on the example of the name. A table may be
-  of several names, separated by commas. The file may be missing.
+  prefix; `[KEY]` if all keys are of one family. Only `says` is required. `logged_by` names the
+  generations that log the key (default: all), `detail` holds for each of them, the sub-table
+  `generations` describes differences between them, and `losses` the formula of each policy loss.
+  `example` describes the data on which the key is computed, `numbers` the result, as one number or
+  as a sub-table by generation. `result` says where rcdiag has the number if it is not among the
+  trainer's metrics; or that it is `not observable`, because it needs more than a table holds, or
+  `a constant`. `[header]` has the `families` of keys: their prefix by generation, and defaults for
+  the keys of the family. `loggers` are prefixes that the trainer's logger may add to any key.
+- `settings.toml`: a table for each setting, with `says` and, if they differ, `generations`; and the
+  columns that `rcdiag.trainers.settings_table` reads.
+- `terms.toml`: what a name that rcdiag explains means in this trainer: a policy loss, an
+  aggregation, a setting of a loss, a word of the glossary. Either a text, or a table of `says` (a
+  text or a sub-table by generation) and `numbers` (the results on the example of the name). A table
+  may have several names, separated by commas. The file is optional.
 - `findings.toml`: a table for each finding on settings of the trainer, by slug, with the fields of
-  `FindingWords`. The file may be missing.
+  `FindingWords`. The file is optional.
 
-Where two trainers share code, `[header.also]` of `keys.toml` names the other's `package` and the
-`families` of its keys that this one logs as well; that of `settings.toml` the `names` of its
-settings, and the fields of its `header` that hold here too. The other trainer has one generation.
+If two trainers share code, `[header.also]` of `keys.toml` names the other's `package` and the
+`families` of its keys that this one logs too; that of `settings.toml` names the shared settings
+(`names`) and the fields of its `header` that hold here too. The other trainer has one generation.
 
-A key or setting may have `also_called`: names that documents have for it and the code has not, each
-with the place where it stands. A threshold may have `typical`: the ranges that the document
-`typical_by` names. A text may hold `{name}` for a text of `[header.texts]`. A key's name may hold
-it for each value of `[header.placeholders.name]`; the texts of that table may then hold what the
-value's own table says, and `numbers` is a sub-table by value. How generations are named in groups,
-and where the tables of a trainer of one module stand, is said in `rcdiag.trainers.toml_file`.
+A key or setting may have `also_called`: names that only documents use, each with its place there. A
+threshold may have `typical`: the ranges that the document `typical_by` recommends. A text may
+contain `{name}` for a text from `[header.texts]`. If the name of a key contains a placeholder of
+`[header.placeholders.name]`, the table stands for one key per value; its texts may then contain
+texts from the value's own table, and `numbers` is a sub-table by value.
+`rcdiag.trainers.toml_file` describes how groups of generations are written, and where the tables of
+a single-module trainer are.
 """
 
 from __future__ import annotations
@@ -54,54 +55,54 @@ Texts = Mapping[str, str]
 
 
 class GenerationWords(TomlWords, frozen=True, kw_only=True):
-    """One generation of a trainer: when it came out and where its settings stand."""
+    """One generation of a trainer: when it was released and where its settings are."""
 
     name: str
     says: str
     released: str
     place: str
     source: str
-    claims: tuple[ClaimRule, ...] = ()  # which files are its own
+    claims: tuple[ClaimRule, ...] = ()  # by which files are recognised as its own
     written: bool = True  # whether rcdiag writes settings for it
-    on_sweep_page: bool = False  # beside the newest generation of each trainer
-    # Forks of the trainer that correct by its code -> what was read of them, and up to when.
+    on_sweep_page: bool = False  # shown there in addition to the newest generation of each trainer
+    # Forks of the trainer that use its correction code -> what was read of them, and until when.
     also_called: Texts = field(default_factory=dict)
 
     @property
     def until(self) -> str:
-        """Up to which version and date of the trainer the generation is known, as a phrase."""
+        """The version and date of the trainer up to which the generation is known, as a phrase."""
         return f"released {self.released}" if self.released[:1].isdigit() else self.released
 
 
 class _KeyTexts(TomlWords, frozen=True, kw_only=True):
-    """What is said of a key in every generation."""
+    """The texts on a key that hold in every generation."""
 
     says: str
     formula: str | None = None
     direction: str | None = None
     unit: str | None = None
     healthy: str | None = None
-    example: str | None = None  # what the numbers are computed on, or a command
+    example: str | None = None  # the data on which the numbers are computed, or a command
     result: str | None = None  # where rcdiag has the number if not in the trainer's metrics
     see: tuple[str, ...] = ()
-    also_called: Texts = field(default_factory=dict)  # whole keys that only documents have -> where
+    also_called: Texts = field(default_factory=dict)  # full keys that only documents use -> place
 
 
 class KeyWords(_KeyTexts, frozen=True, kw_only=True):
-    """The words on one key that a trainer logs, by generation in the trainer's order."""
+    """The texts on one key that a trainer logs; generations are in the trainer's order."""
 
     name: str  # without prefix
     family: str
-    names: Texts  # generation -> the key as it is logged; only those that log it
-    generations: Texts  # generation -> what holds there, "" for nothing in particular
-    note: str | None = None  # what holds for each key of the family
+    names: Texts  # generation -> the key as it is logged; only generations that log it
+    generations: Texts  # generation -> what differs there; "" if nothing does
+    note: str | None = None  # holds for each key of the family
     numbers: Mapping[str, float]  # generation -> the key's value on the example
     losses: Texts  # policy loss -> its formula
-    pattern: str | None = None  # the name of the table if that holds a placeholder
+    pattern: str | None = None  # the table's name, if it contains a placeholder
     loggers: tuple[str, ...] = ()
 
     def entry(self) -> Entry:
-        """Say what the key means in this trainer."""
+        """Describe what the key means in this trainer."""
         return Entry(
             what=" ".join(filter(None, [self.says, self.note])),
             formula=self.formula_of_losses or self.formula,
@@ -115,7 +116,7 @@ class KeyWords(_KeyTexts, frozen=True, kw_only=True):
 
     @property
     def formula_of_losses(self) -> str:
-        """The formulas of the policy losses that log the key, where each has its own."""
+        """The formulas of the policy losses that log the key, if each has its own."""
         losses_by_formula: dict[str, list[str]] = {}
         for loss, formula in self.losses.items():
             losses_by_formula.setdefault(formula, []).append(loss)
@@ -123,7 +124,7 @@ class KeyWords(_KeyTexts, frozen=True, kw_only=True):
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """Return the key without prefix and with every prefix that it is seen with."""
+        """Return the key without prefix, and with every prefix under which it is logged."""
         plain = (self.name, *self.names.values())
         return tuple(
             dict.fromkeys([*plain, *(logger + key for logger in self.loggers for key in plain)])
@@ -131,7 +132,7 @@ class KeyWords(_KeyTexts, frozen=True, kw_only=True):
 
 
 class SettingWords(TomlWords, frozen=True, kw_only=True):
-    """The meaning of a trainer's setting. `generations` are in the trainer's order."""
+    """The meaning of a trainer's setting; `generations` are in the trainer's order."""
 
     name: str
     says: str
@@ -140,14 +141,14 @@ class SettingWords(TomlWords, frozen=True, kw_only=True):
     healthy: str | None = None
     example: str | None = None
     see: tuple[str, ...] = ()
-    also_called: Texts = field(default_factory=dict)  # names that only documents have -> where
-    # Of a threshold: what it bounds, a level or an option of rejection -> the range that
-    # `typical_by` names.
+    also_called: Texts = field(default_factory=dict)  # names that only documents use -> place
+    # For a threshold: what it bounds (a level, or an option of rejection) -> the recommended range,
+    # according to `typical_by`.
     typical: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     typical_by: str = ""
 
     def entry(self) -> Entry:
-        """Say what the setting means, whichever generation has it."""
+        """Describe what the setting means, for all generations."""
         ranges = [f"{low:g} to {high:g} for {of}" for of, (low, high) in self.typical.items()]
         typical = f"{self.typical_by} names {', '.join(ranges)}" if ranges else None
         return Entry(
@@ -161,15 +162,15 @@ class SettingWords(TomlWords, frozen=True, kw_only=True):
 
 
 class TermWords(TomlWords, frozen=True, kw_only=True):
-    """A trainer's own word for a name that rcdiag explains, by generation, in order."""
+    """What a name that rcdiag explains means in a trainer, by generation, in order."""
 
     name: str
     says: Texts
-    numbers: Mapping[str, float]  # generation -> what comes out on the example of the name
+    numbers: Mapping[str, float]  # generation -> the result on the example of the name
 
 
 class FindingWords(TomlWords, frozen=True, kw_only=True):
-    """A finding on the settings of a trainer: what it means, and when it is made."""
+    """A finding on the settings of a trainer: its meaning, and its conditions."""
 
     slug: str
     severity: str  # error, warning or note
@@ -179,16 +180,16 @@ class FindingWords(TomlWords, frozen=True, kw_only=True):
     example: str = ""
     source: str = ""
     see: tuple[str, ...] = ()
-    # Without a message the trainer's code makes it, else it is made where these conditions hold.
-    message: str = ""  # with settings in braces
-    when: Conditions = field(default_factory=dict)  # on settings, defaults filled in
+    # If `message` is empty, the trainer's code makes the finding; otherwise the conditions decide.
+    message: str = ""  # settings in braces are filled in
+    when: Conditions = field(default_factory=dict)  # on settings, including defaults
     where: Conditions | None = None  # on keys of the configuration file, by their full dotted name
-    remedy: str = ""  # what this finding advises, if it is more than `fix`
-    evidence: tuple[str, ...] = ()  # settings
+    remedy: str = ""  # the advice of this finding, if it is more specific than `fix`
+    evidence: tuple[str, ...] = ()  # names of settings
 
 
 class _KeyRow(_KeyTexts, frozen=True, kw_only=True):
-    """The table of a key as it stands in the file."""
+    """The table of a key as it is written in the file."""
 
     numbers: float | dict[str, float] = field(default_factory=dict)
     logged_by: str = ""
@@ -198,7 +199,7 @@ class _KeyRow(_KeyTexts, frozen=True, kw_only=True):
 
 
 class _Family(TomlWords, frozen=True, kw_only=True):
-    """What the keys of one family share, but for `prefix` and `note` unless they say otherwise."""
+    """Fields shared by the keys of a family; a key may override all but `prefix` and `note`."""
 
     prefix: str | dict[str, str]
     logged_by: str = ""
@@ -210,7 +211,7 @@ class _Family(TomlWords, frozen=True, kw_only=True):
 
 
 class Also(TomlWords, frozen=True, kw_only=True):
-    """What another trainer has that this one has as well."""
+    """What this trainer shares with another trainer."""
 
     package: str
     families: tuple[str, ...] = ()
@@ -221,7 +222,7 @@ class Also(TomlWords, frozen=True, kw_only=True):
 class _KeysHeader(TomlWords, frozen=True, kw_only=True):
     families: dict[str, _Family] = field(default_factory=dict)
     loggers: tuple[str, ...] = ()
-    # Name of a placeholder -> a value of it -> the texts of that value.
+    # Placeholder -> value -> the texts for that value.
     placeholders: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     also: Also | None = None
@@ -233,11 +234,11 @@ class _TermRow(TomlWords, frozen=True, kw_only=True):
 
 
 class FormerPreset(TomlWords, frozen=True, kw_only=True):
-    """A preset by a name that no generation has: which preset it is, and where the name stands."""
+    """A preset under a name that no generation uses: which preset it is, and where it is named."""
 
     preset: str
     where: str
-    settings: dict[str, Any] = field(default_factory=dict)  # that differ from the preset's
+    settings: dict[str, Any] = field(default_factory=dict)  # differences from the preset
 
 
 class _GenerationsHeader(TomlWords, frozen=True, kw_only=True):
@@ -247,14 +248,14 @@ class _GenerationsHeader(TomlWords, frozen=True, kw_only=True):
 
 @cache
 def read_generations(package: str) -> dict[str, GenerationWords]:
-    """Return the generations of the trainer in `package`, the oldest first."""
+    """Return the generations of the trainer in `package`, oldest first."""
     tables = TomlFile.read(package, "generations.toml").tables()
     return {table.name: table.as_a(GenerationWords, name=table.name) for table in tables}
 
 
 @cache
 def read_renamed_presets(package: str) -> dict[str, tuple[str, ...]]:
-    """Return the other names that a preset has in other generations, by each name."""
+    """Return for each preset name the names of the same preset in other generations."""
     header = TomlFile.read(package, "generations.toml").table("header").as_a(_GenerationsHeader)
     return {
         name: tuple(other for other in chain if other != name)
@@ -265,7 +266,7 @@ def read_renamed_presets(package: str) -> dict[str, tuple[str, ...]]:
 
 @cache
 def read_former_presets(package: str) -> dict[str, FormerPreset]:
-    """Return the presets that only documents or unreleased code name so, by that name."""
+    """Return presets under names that occur only in documents or unreleased code, by name."""
     return (
         TomlFile.read(package, "generations.toml")
         .table("header")
@@ -275,7 +276,7 @@ def read_former_presets(package: str) -> dict[str, FormerPreset]:
 
 
 def own_setting(package: str, name: str) -> tuple[str, str] | None:
-    """Return the setting that documents call `name`, and the place where they do; or None."""
+    """Return the setting that documents call `name`, and the place where they do; else None."""
     return next(
         (
             (setting, words.also_called[name])
@@ -288,7 +289,7 @@ def own_setting(package: str, name: str) -> tuple[str, str] | None:
 
 @cache
 def read_settings(package: str) -> dict[str, SettingWords]:
-    """Return what the settings of the trainer in `package` mean, by their names."""
+    """Return the meaning of the settings of the trainer in `package`, by name."""
     file, order = TomlFile.read(package, "settings.toml"), list(read_generations(package))
     header = file.table("header")
     texts = header.part("texts", dict[str, str], {})
@@ -298,7 +299,7 @@ def read_settings(package: str) -> dict[str, SettingWords]:
         settings = {
             name: replace(others[name], generations=dict.fromkeys(order, "")) for name in also.names
         }
-    for table in file.tables():  # of whose other fields `settings_table` knows
+    for table in file.tables():  # the other fields are read by `settings_table`
         row = table.only(SettingWords.__struct_fields__).filled(texts)
         words = row.as_a(SettingWords, name=table.name)
         settings[table.name] = replace(words, generations=spread(words.generations, order, table))
@@ -307,7 +308,7 @@ def read_settings(package: str) -> dict[str, SettingWords]:
 
 @cache
 def read_terms(package: str) -> dict[str, TermWords]:
-    """Return what the trainer in `package` calls the names that rcdiag explains."""
+    """Return what names that rcdiag explains mean in the trainer in `package`."""
     file, order = TomlFile.read(package, "terms.toml", True), list(read_generations(package))
     terms = {}
     for name, value in file.content.items():
@@ -328,7 +329,7 @@ def read_findings(package: str) -> dict[str, FindingWords]:
 
 @cache
 def read_keys(package: str) -> dict[str, KeyWords]:
-    """Return what the trainer in `package` logs, by key without prefix; placeholders are filled."""
+    """Return the keys that the trainer in `package` logs, without prefix, placeholders filled."""
     file, order = TomlFile.read(package, "keys.toml"), list(read_generations(package))
     header = file.table("header").as_a(_KeysHeader)
     keys = {} if header.also is None else _keys_of_another(header.also, header.loggers, order)
@@ -339,14 +340,14 @@ def read_keys(package: str) -> dict[str, KeyWords]:
 
 
 def _tables_of_keys(file: TomlFile, header: _KeysHeader) -> Iterator[tuple[str, TomlTable]]:
-    """Yield each key's family and its table: `[FAMILY.KEY]`, or `[KEY]` of the first family.
+    """Yield each key's family and table: `[FAMILY.KEY]`, or `[KEY]`, which is of the first family.
 
-    What a key does not say of itself is taken from the family.
+    Fields that a key does not set are taken from the family.
     """
     for table in file.tables():
         if not header.families:
             raise table.error(
-                "the keys have no family", "`[header.families.NAME]` has their prefix"
+                "the keys have no family", "`[header.families.NAME]` sets their prefix"
             )
         is_family = table.name in header.families
         name = table.name if is_family else next(iter(header.families))
@@ -364,7 +365,7 @@ def _tables_of_keys(file: TomlFile, header: _KeysHeader) -> Iterator[tuple[str, 
 def _keys_of_another(
     also: Also, loggers: tuple[str, ...], order: Sequence[str]
 ) -> dict[str, KeyWords]:
-    """Return the keys of families that another trainer logs under the same names."""
+    """Return the keys of those families that another trainer logs under the same names."""
     keys = {}
     for words in read_keys(also.package).values():
         if words.family in also.families:
@@ -381,13 +382,15 @@ def _keys_of_another(
 
 
 def _fillings(table: TomlTable, header: _KeysHeader) -> Iterator[tuple[TomlTable, str | None]]:
-    """Yield a table with its placeholders filled, once for each value, and its name before."""
+    """Yield a table with its placeholder filled, once per value, and its original name."""
     for placeholder, values in header.placeholders.items():
         if f"{{{placeholder}}}" not in table.name:
             continue
         numbers = table.part("numbers", dict[str, Any], {})
         if strange := numbers.keys() - values.keys():
-            raise table.error(f"`numbers` has {min(strange)!r}, no value of {placeholder}")
+            raise table.error(
+                f"`numbers` has {min(strange)!r}, which is not a value of {placeholder}"
+            )
         for value, texts in values.items():
             own = {"numbers": numbers[value]} if value in numbers else {}
             of_value = TomlTable(
@@ -401,7 +404,7 @@ def _fillings(table: TomlTable, header: _KeysHeader) -> Iterator[tuple[TomlTable
 def _key(
     table: TomlTable, pattern: str | None, name: str, header: _KeysHeader, order: Sequence[str]
 ) -> KeyWords:
-    """Return the words on a key from its filled table; `name` is that of its family."""
+    """Return the texts on a key from its filled table; `name` is the name of its family."""
     row, family = table.as_a(_KeyRow), header.families[name]
     logged_by = expand(row.logged_by, order, table) if row.logged_by else list(order)
     prefixes, own = spread(family.prefix, order, table), spread(row.generations, order, table)

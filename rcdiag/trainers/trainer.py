@@ -1,8 +1,8 @@
 """One generation of a trainer: its settings, correction, metrics, losses and configuration.
 
-`generation` makes it of two things: the tables in the trainer's folder (`settings.toml`,
-`generations.toml`, `findings.toml`), and functions for what tables cannot say: the correction that
-settings ask for, the metrics, the loss of an update.
+`generation` combines two things: the tables in the trainer's folder (`settings.toml`,
+`generations.toml`, `findings.toml`), and functions for what tables cannot express: the correction
+for given settings, the metrics, the loss of an update.
 """
 
 from __future__ import annotations
@@ -53,32 +53,32 @@ __all__ = [
     "generation",
 ]
 
-# What a trainer's own parser makes of the settings of a file, and findings on it.
+# (settings of a file, file) -> settings as completed by the trainer's parser, and findings.
 Complete = Callable[[Config, Document], tuple[Config, list[Finding]]]
-# What the rest of a configuration file means for the correction; its settings have defaults.
+# (file, settings with defaults) -> findings on what the rest of the file does to the correction.
 FileFindings = Callable[[Mapping[str, Any], Config], list[Finding]]
 
 
 class ConfigFile(Struct, frozen=True, kw_only=True):
-    """How rcdiag finds a trainer's settings in its configuration file, and writes them there."""
+    """How rcdiag finds a trainer's settings in its configuration file, and writes them."""
 
-    header: Header  # what holds for all settings together
-    # Settings that stand elsewhere: setting -> dotted names under which it is looked for, at any
-    # depth of the file. The first is the one under which rcdiag writes it.
+    header: Header
+    # Settings outside of the header's `path` -> dotted names under which they are searched, at any
+    # depth of the file. rcdiag writes a setting under the first.
     places: Mapping[str, tuple[str, ...]]
-    # It takes the settings of a file and the file; None where another generation is likelier.
+    # (settings in the file, file) -> claim; None if another generation is more likely.
     claim: Callable[[Config, Document], Claim | None]
-    # It tells whether a whole file is the trainer's, also where it sets nothing of the correction.
+    # Whether a whole file belongs to the trainer, even if it has no setting of the correction.
     whole: Callable[[Document], bool]
     complete: Complete
     findings: FileFindings
     loss: Callable[[Document], LossChoice]  # the policy loss of an update, for `replay`
-    # Settings for a correction; raises Inexpressible. None where rcdiag writes none.
+    # Settings for a correction; raises Inexpressible. None if rcdiag does not write settings.
     write: Callable[[Correction], Written] | None
 
     @property
     def path(self) -> tuple[str, ...]:
-        """Return the keys above the block of settings in a whole file."""
+        """Return the keys that lead to the block of settings in a whole file."""
         return tuple(filter(None, self.header.path.split(".")))
 
     def dotted(self, name: str) -> str:
@@ -89,43 +89,43 @@ class ConfigFile(Struct, frozen=True, kw_only=True):
 
 
 class Trainer(Struct, frozen=True, kw_only=True):
-    """One generation of a trainer. Settings and keys have the trainer's own names."""
+    """One generation of a trainer, with the trainer's own names of settings and keys."""
 
     name: str
     family: str  # the trainer's name without the generation
     # Where its tables are: a package, or a module with `WORDS`; see `rcdiag.trainers.toml_file`.
     package: str
-    newest: bool = False  # the family's name alone means this generation
+    newest: bool = False  # whether the family's name alone means this generation
     # Its rollout correction.
     settings: Config  # every setting with its default
-    # Settings that differ from the defaults in a run whose configuration says nothing of the
-    # correction: where the block of settings is missing it may be off.
+    # Differences from the defaults in a run whose configuration does not mention the correction: if
+    # the block of settings is missing, the correction may be off.
     unset: Config = field(default_factory=dict)
-    presets: Mapping[str, Config]  # name -> settings that differ from the default
-    read: Callable[[Config], Correction]  # raises Refused where the trainer would
-    # The statistics of k1, k2 and k3 that it can reject by, such as `seq_mean_k1`.
+    presets: Mapping[str, Config]  # name -> differences from the defaults
+    read: Callable[[Config], Correction]  # raises Refused if the trainer stops with an error
+    # The statistics of k1, k2 and k3 by which it can reject, such as `seq_mean_k1`.
     rejects_by: tuple[str, ...] = ()
-    # Settings that the trainer takes and silently does nothing with: one sentence each.
+    # Settings that the trainer accepts but silently ignores: one sentence each.
     ignored: Callable[[Config], list[str]]
-    # Traps of its settings that no error shows, as findings.
+    # Findings on settings that look right but are not, without an error of the trainer.
     traps: Callable[[Config], list[Finding]]
-    # What it logs of the correction. What it asks of the tokens is found out by calling it once on
-    # made-up rows, so that no branch on their numbers may come before a question.
+    # The metrics of the correction that it logs. The required reductions of tokens are found by
+    # calling it once on made-up rows, so it must request them before any branch on their numbers.
     metrics: Callable[[Batch, Correction], Metrics]
-    # What the weights of the loss are divided by; 1 without batch normalisation.
+    # The divisor of the weights in the loss; 1 without batch normalisation.
     normaliser: Callable[[Batch, Correction], float]
     update: UpdateRules
     config: ConfigFile
 
     @property
     def default_preset(self) -> str | None:
-        """Return the preset that a run without any setting has; None where none is like it."""
+        """Return the preset that equals a run without any setting; None if none does."""
         default = {**self.settings, **self.unset}
         named = self.presets.items()
         return next((name for name, one in named if {**self.settings, **one} == default), None)
 
     def entry(self) -> Entry:
-        """Say what the generation logs and takes: its keys, settings and presets."""
+        """Describe the generation: its keys, settings and presets."""
         first_keys: dict[str, str] = {}  # of each family of keys
         for key in read_keys(self.package).values():
             if self.name in key.names:
@@ -148,17 +148,17 @@ class Trainer(Struct, frozen=True, kw_only=True):
 
     @property
     def says(self) -> str:
-        """What the generation does, and when it came out."""
+        """What the generation does, and when it was released."""
         return f"{self.words.says} ({self.words.until})"
 
     @property
     def known(self) -> str:
-        """Name the generation, with the version and the date up to which it is known."""
+        """The generation's name, with the version and date up to which it is known."""
         return f"{self.name} ({self.words.until})"
 
     @property
     def words(self) -> GenerationWords:
-        """Return what the generation does, when it came out, and where its settings stand."""
+        """Return the texts on the generation: what it does, its release, the place of settings."""
         return read_generations(self.package)[self.name]
 
 
@@ -181,14 +181,14 @@ def generation(
     family: str = "",
     **switches: Any,
 ) -> Trainer:
-    """Make a generation of its tables and its functions.
+    """Make a generation from its tables and functions.
 
-    Its family has the name of the package's folder, unless another is given; the last generation of
+    By default, its family is the name of the package's folder. The last generation in
     `generations.toml` is the newest.
 
-    The last ones add what the tables cannot say: `ignored` and `traps` on settings, `complete` and
-    `file_findings` on a configuration file, `loss` on what it says of the policy loss, and `facts`
-    of a correction that is to be written. `switches` are the other fields of Trainer.
+    Optional functions add what the tables cannot express: `ignored` and `traps` on settings,
+    `complete` and `file_findings` on a configuration file, `loss` on its policy loss, and `facts`
+    on a correction that is to be written. `switches` are the other fields of Trainer.
     """
     table, generations = read_tables(package)[name], read_generations(package)
     words, columns = generations[name], table.header.loss
@@ -225,7 +225,7 @@ def generation(
 
 
 def _ignored(table: SettingsTable, values: Config) -> list[str]:
-    """Return the sentences on settings that have no effect beside the others."""
+    """Return the sentences on settings that have no effect, given the other settings."""
     sentences = []
     for rule in table.header.ignored:
         if not holds(rule.when, values.get):
@@ -241,7 +241,7 @@ def _ignored(table: SettingsTable, values: Config) -> list[str]:
 def _findings(
     rules: Iterable[FindingWords], values: Config, tree: Mapping[str, Any] | None = None
 ) -> list[Finding]:
-    """Return the findings on settings alone, or those on a configuration file with its settings."""
+    """Return the findings on settings (`tree` is None), or on a file together with its settings."""
 
     def in_file(name: str) -> Any:
         return at_path(tree or {}, name.split("."))

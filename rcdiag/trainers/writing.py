@@ -1,8 +1,8 @@
 """Write a correction as a trainer's settings, by the columns `write` of its table.
 
-`facts_of` describes a correction by a few named facts. `lacks` in the table's header says which of
-them no settings express; then each setting is written by the first way whose conditions hold.
-`rcdiag.trainers.emit` reads what is written back, as the trainer would, and compares.
+`facts_of` describes a correction by named facts. `lacks` in the table's header lists the facts that
+no settings can express; each setting is written in the first way whose conditions hold.
+`rcdiag.trainers.emit` reads the result back, as the trainer would, and compares.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rcdiag.trainers.settings_text import (
 )
 
 Facts = dict[str, Any]
-# What a trainer adds to the facts of a correction, for its own table.
+# Returns additional facts of a correction, for a trainer's own table.
 OwnFacts = Callable[[Correction, Facts], Facts]
 _LEVELS = frozenset(LEVELS.values())
 
@@ -38,13 +38,13 @@ def facts_of(correction: Correction) -> Facts:
 
     - `mode`, `loss`, `veto`, `veto_on_weights`, `normalized`, `applied`, `weights_in_loss`: as in
       `Correction`.
-    - `weights`: the level of the weights, or null; with `upper` and `lower`, the ratios to which
-      they are bounded, and `outside`: `zero`, `floor`, `truncate` (above alone), `clip` (from below
-      too) or `bare` (no bounds at all).
-    - `rejections` and `zeroings`: names of the statistics by which tokens are rejected, or get the
-      weight 0. Ratios and k1 are both named by their level. `rejections.NAME.upper` and `.lower`
-      are bounds: ratios for levels, else in the unit of the statistic.
-    - `rejection`, `rejection.upper`, `rejection.lower`: the same of a sole rejection.
+    - `weights`: the level of the weights, or null; `upper` and `lower`: the ratios by which they
+      are bounded; `outside`: `zero`, `floor`, `truncate` (upper bound only), `clip` (also a lower
+      bound) or `bare` (no bounds).
+    - `rejections` and `zeroings`: names of the statistics by which tokens are rejected, or get
+      weight 0. Ratios and k1 are named by their level. `rejections.NAME.upper` and `.lower` are
+      bounds: ratios for levels, else in the unit of the statistic.
+    - `rejection`, `rejection.upper`, `rejection.lower`: the same, if there is a single rejection.
     """
     facts: Facts = {
         "mode": correction.mode,
@@ -95,13 +95,13 @@ def _ratios(window: Window) -> tuple[float, float]:
 def write_by_table(
     correction: Correction, *, table: SettingsTable, own_facts: OwnFacts | None = None
 ) -> Written:
-    """Write a correction; Inexpressible where the trainer lacks something for it."""
+    """Write a correction; Inexpressible if the trainer's settings cannot express it."""
     facts = facts_of(correction)
     if own_facts is not None:
         facts |= own_facts(correction, facts)
     for lack in table.header.lacks:
         if holds(lack.when, facts.get):
-            odd = ""  # the first name that a condition `beyond` does not know
+            odd = ""  # the first name that is `beyond` the known ones of a condition
             for name, wanted in lack.when.items():
                 if not odd and isinstance(wanted, dict) and "beyond" in wanted:
                     odd = beyond(facts.get(name), wanted["beyond"])[0]
@@ -124,7 +124,7 @@ def _value(way: Write, facts: Facts) -> Value:
         result: Value = way.value
         return result
     if way.text:
-        # Bounds with as few digits as needed; one that bounds nothing becomes a number too.
+        # Bounds with as few digits as needed; an infinite bound becomes a number too.
         texts = dict(facts)
         for name, fact in facts.items():
             if isinstance(fact, float):

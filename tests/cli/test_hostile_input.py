@@ -260,7 +260,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 )
 CONFIGS = {
     "bomb": (BOMB, "stand for more than"),
-    "ring": ("a: &a [*a]\n", "inside of what it names"),
+    "ring": ("a: &a [*a]\n", "refers to a value that contains it"),
     "deep": ("a: " + "[" * 5_000 + "]" * 5_000, "nested too deeply"),
     "dotted": (".".join("a" * 300) + ": 1\n", "nested too deeply"),
     "long": ("a: b\n" * 200_000, "characters"),

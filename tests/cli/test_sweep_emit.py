@@ -275,7 +275,7 @@ def refuses(correction):
 
 @pytest.mark.parametrize(
     ("trainer", "output"),
-    [("acme", "no such trainer"), ("verl-0.6.0", "settings of verl-0.6.0 are not written")],
+    [("acme", "no such trainer"), ("verl-0.6.0", "does not write settings of verl-0.6.0")],
 )
 def test_a_trainer_that_is_not_written_is_refused_before_the_sweep(
     rcdiag, table, tmp_path, trainer, output

@@ -187,7 +187,7 @@ def test_what_a_trainer_lacks_and_who_has_it(correction, trainer, lacks, who):
 def test_a_bound_that_is_none_is_refused():
     with pytest.raises(RcdiagError, match="a bound on ratios is -1"):
         emit(Correction(Weighting("token", -1.0)), "verl")
-    with pytest.raises(RcdiagError, match=r"verl-0\.6\.0 are not written"):
+    with pytest.raises(RcdiagError, match=r"does not write settings of verl-0\.6\.0"):
         emit(Correction(TOKEN), "verl-0.6.0")
 
 

@@ -143,7 +143,7 @@ def test_traps(trainer: str, text: str, slug: str, tmp_path: Path) -> None:
     ("trainer", "settings", "message"),
     [
         ("prime-rl-20260821", {"dppo_mask_low": -0.1}, "dppo_mask_low"),
-        ("prime-rl-20260821", {"type": "icepop"}, "type: 'icepop' is none of its values"),
+        ("prime-rl-20260821", {"type": "icepop"}, "type: 'icepop' is not one of its values"),
         ("prime-rl", {"type": "icepop", "ratio_low": 6.0}, "ratio_low: 6 is above ratio_high, 5"),
         ("prime-rl", {"eps": -0.1}, "eps"),
         ("open-instruct", {"use_vllm_logprobs": True}, "both on"),

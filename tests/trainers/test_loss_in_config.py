@@ -224,12 +224,12 @@ def test_a_clip_ratio_that_verl_does_not_read_is_said(tmp_path: Path) -> None:
             "areal",
             "actor: {m2_threshold: null, use_cispo_loss: true, use_sapo_loss: true, "
             "eps_clip_higher: 4.0}",
-            "use_cispo_loss beside use_sapo_loss",
+            "use_cispo_loss together with use_sapo_loss",
         ),
         (
             "areal-1.0",
             "actor: {behave_imp_weight_cap: 5.0, use_cispo_loss: true}",
-            "areal-1.0 has no such loss",
+            "areal-1.0 does not have this loss",
         ),
     ],
 )

@@ -113,7 +113,7 @@ def test_values_are_taken_as_the_trainer_does(
         ({"type": "positive"}, True, "cap: wanted a number above 0, got True"),
         ({"type": "not negative"}, -1, "cap: wanted a number, 0 or above, got -1"),
         ({"type": "switch"}, 1, "cap: wanted true or false, got 1"),
-        ({"type": "choice", "choices": ("token",)}, "tokn", "cap: 'tokn' is none of its values"),
+        ({"type": "choice", "choices": ("token",)}, "tokn", "cap: 'tokn' is not one of its values"),
     ],
 )
 def test_values_on_which_the_trainer_stops(

@@ -72,7 +72,9 @@ def test_what_only_a_run_would_tell_is_refused_and_no_default_taken(given, used,
 def test_a_setting_that_only_a_run_would_tell_is_refused(tmp_path):
     path = tmp_path / "run.sh"
     path.write_text(SKYRL.replace("METRIC=${METRIC:-geometric}", "METRIC=$(cat metric)"))
-    with pytest.raises(RcdiagError, match=r"sequence_mask_metric is \$METRIC, and the script"):
+    with pytest.raises(
+        RcdiagError, match=r"sequence_mask_metric is \$METRIC, whose value is only known"
+    ):
         read_trainer_config(path)
 
 

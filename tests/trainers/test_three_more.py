@@ -144,7 +144,7 @@ def test_a_slip_is_said(tmp_path: Path) -> None:
     block = "off_policy_correction: {tis_ratio_type: token, geo_mask_hgih: 1.02}"
     found = read(tmp_path, f"trainer: {{algorithm: {{{block}}}}}\n")
     (finding,) = found.findings
-    assert "`geo_mask_hgih` is no setting of skyrl-0.4" in finding.message
+    assert "`geo_mask_hgih` is not a setting of skyrl-0.4" in finding.message
     assert "did you mean geo_mask_high?" in finding.fix
     assert found.settings == {"tis_ratio_type": "token"}
 
@@ -156,7 +156,7 @@ def test_names_that_are_like_a_setting_and_no_slip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("trainer", "settings", "message"),
     [
-        ("skyrl", {"tis_ratio_type": "geometric"}, "none of its values"),
+        ("skyrl", {"tis_ratio_type": "geometric"}, "not one of its values"),
         ("skyrl", {"tis_ratio_type": "token", "policy_loss_type": "kl_cov"}, "takes no"),
         (
             "skyrl",
@@ -171,9 +171,9 @@ def test_names_that_are_like_a_setting_and_no_slip(tmp_path: Path) -> None:
         (
             "areal",
             {"rejection_sampling.action": "clamp", "rejection_sampling.metric": "kl_k2"},
-            "takes metric ratio alone",
+            "only works with metric ratio",
         ),
-        ("areal", {"prox_logp_method": "loglinear"}, "A table lacks k"),
+        ("areal", {"prox_logp_method": "loglinear"}, "A table does not contain k"),
         ("areal", {"rejection_sampling.metric": "binary_kl"}, "a dead option"),
     ],
 )

@@ -332,7 +332,7 @@ def test_placeholders_are_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
     (tmp_path / good / "keys.toml").write_text(f"{header}{table}high = 0.5\n")
     read_keys.cache_clear()
-    with pytest.raises(RcdiagError, match="`numbers` has 'high', no value of side"):
+    with pytest.raises(RcdiagError, match="`numbers` has 'high', which is not a value of side"):
         read_keys(good)
 
 
@@ -348,7 +348,7 @@ def test_a_generation_has_all_its_fields(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_file_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = package(tmp_path, monkeypatch, "")
     (tmp_path / name / "keys.toml").unlink()
-    with pytest.raises(RcdiagError, match=r"keys.toml: not there"):
+    with pytest.raises(RcdiagError, match=r"keys.toml: missing"):
         read_keys(name)
 
 
@@ -377,7 +377,7 @@ def test_the_words_of_a_trainer_that_is_one_module(
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("", r"\.WORDS: not there"),
+        ("", r"\.WORDS: missing"),
         ("WORDS = 'generations = 1'", r"\.WORDS: generations: 1 is not a table"),
         ("WORDS = '['", r"\.WORDS: not valid TOML"),
         ("WORDS = 'generations.one.says = \"s\"'", r"\[one\]: missing required field `released`"),

@@ -1,4 +1,4 @@
-"""AReaL: rejection sampling of its decoupled loss, M2PO, and since June 2026 CISPO."""
+"""AReaL: rejection sampling in its decoupled loss, M2PO, and since June 2026 CISPO."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rcdiag.trainers.settings_document import MISSING, Document
 from rcdiag.trainers.trainer import Config, Refused, generation
 
 _CAP, _MODE = "behave_imp_weight_cap", "behave_imp_weight_mode"
-# The removed modes: level and action of the block that takes their place.
+# The removed modes -> level and action of the block that replaces them.
 _MODES = {
     "token_mask": ("token", "mask"),
     "token_truncate": ("token", "clamp"),
@@ -29,7 +29,7 @@ _MODES = {
 
 
 def complete(config: Config, document: Document) -> tuple[Config, list[Finding]]:
-    """Say whether the block is there, and read the removed settings as the block."""
+    """Record whether the block is present, and read the removed settings as the block."""
     settings = dict(config)
     written = settings.get(BLOCK, MISSING)
     if written is not MISSING:
@@ -43,13 +43,13 @@ def complete(config: Config, document: Document) -> tuple[Config, list[Finding]]
         severity="warning",
         message=f"{_CAP} and {_MODE} were removed from AReaL, which stops on them; they are read "
         "as rejection_sampling",
-        fix="write rejection_sampling in their place",
+        fix="write rejection_sampling instead",
         evidence={"cap": None if cap is MISSING else cap, "mode": mode},
     )
     if mode == "disabled":
         return {**settings, BLOCK: False}, [finding]
     if not isinstance(mode, str) or mode not in _MODES:
-        raise Refused(f"{_MODE}: {mode!r} is no mode", f"one of disabled, {', '.join(_MODES)}")
+        raise Refused(f"{_MODE}: {mode!r} is not a mode", f"one of disabled, {', '.join(_MODES)}")
     level, action = _MODES[mode]
     block = _block(level=level, action=action, upper=5.0 if cap is MISSING else cap)
     return {**settings, BLOCK: True, **block}, [finding]
@@ -62,8 +62,8 @@ def _block(**own: Any) -> dict[str, Any]:
 
 _DECOUPLED: Config = {"use_decoupled_loss": True}
 _RS: Config = {**_DECOUPLED, BLOCK: True}
-# Modes at the defaults of RejectionSamplingConfig; the bound of M2PO, which has no default, is that
-# of its paper, arXiv 2510.01161.
+# Modes with the defaults of RejectionSamplingConfig; M2PO's bound has no default, so it is that of
+# its paper, arXiv 2510.01161.
 _PRESETS: Mapping[str, Config] = {
     "default": {},
     "recomputed": {"recompute_logprob": True},

@@ -1,4 +1,4 @@
-"""AReaL's settings become a correction: M2PO, then one test of tokens or sequences.
+"""AReaL's correction: M2PO, then one test of tokens or sequences.
 
 Sources: areal 1.0.4 and AReaL commit cbff54d6 (2026-08-22), areal/api/cli_args.py
 (`RejectionSamplingConfig`, `PPOActorConfig`), areal/utils/functional/functional.py
@@ -17,25 +17,25 @@ from rcdiag.corrections.statistics import STATISTICS, Statistic
 from rcdiag.trainers.settings_table import NotComputed, Refused, Settings
 from rcdiag.trainers.writing import Facts
 
-# No clamp before exp; a log-ratio that is no finite number becomes 0, but not in a KL.
+# No clamp before exp; a log-ratio that is not finite becomes 0, except in a KL.
 GUARD = Guard(bound=np.inf, non_finite="equal", epsilon=0.0)
-# One policy stands for two: every log-ratio is 0.
+# A single policy in both roles: every log-ratio is 0.
 ONE_POLICY = Guard(bound=0.0, before_sums=True, non_finite="equal", epsilon=0.0)
 BLOCK, M2PO = "rejection_sampling", "token_tail_second_moment"
-# The reduction of a sequence's log-ratios -> its statistic.
+# The reduction of a sequence's log-ratios -> the statistic of a rejection.
 RATIO_OF_SEQUENCE = {"sum": "sequence", "mean": "geometric", "max": "seq_max_ratio"}
 
 
 def _raw(tokens: Tokens) -> Array:
-    """Return log-ratios without any guard; all are 0 where one policy stands for two."""
+    """Return log-ratios without a guard; 0 if a single policy has both roles."""
     return tokens.log_ratio if tokens.guard.before_sums else tokens.raw_log_ratio
 
 
 def _tail_mean(tokens: Tokens) -> Array:
-    """Return the mean square of each log-ratio and all smaller ones of the batch, [tokens].
+    """Return for each token the mean of log_ratio^2 over it and all smaller ones, [tokens].
 
-    It is below 0 for the smallest of all, which therefore always stays. No number counts as the
-    largest; equal ones are dropped in the order of the batch.
+    For the smallest it is -1, so that it always stays. NaN counts as the largest; equal values are
+    dropped in the order of the batch.
     """
     squares: Array = np.square(_raw(tokens))
     keys = np.where(np.isnan(squares), -np.inf, -squares)
@@ -82,25 +82,25 @@ STATISTICS.ship(
 
 
 def read(settings: Settings) -> Correction:
-    """Return M2PO and the test of the block; all bounds are included but that of M2PO."""
+    """Return M2PO and the test of the block; bounds are inclusive, except M2PO's."""
     method = settings["prox_logp_method"]
     decoupled = bool(settings["use_decoupled_loss"])
     recomputed = bool(settings["recompute_logprob"])
     if decoupled and method == "loglinear":
         raise NotComputed(
-            "prox_logp_method: loglinear puts the proximal log-probs between the sampler's and the "
-            "current ones: of a token that was sampled k versions ago AReaL sees (k - 1) / k of "
-            "the log-ratio to the current ones, and none for k of 1 or 0, whatever the engines "
-            "did. A table lacks k: policy_version says which weights sampled a token, and no "
-            "column which version the trainer was at",
-            "take recompute, which is what loglinear approximates",
+            "prox_logp_method: loglinear interpolates the proximal log-probs between the sampler's "
+            "and the current ones: for a token sampled k versions ago, AReaL uses (k - 1) / k of "
+            "the log-ratio to the current log-probs, and none if k is 1 or 0, whatever the engines "
+            "did. A table does not contain k: policy_version is the version that sampled a token, "
+            "but no column has the version that the trainer was at",
+            "use recompute, which loglinear approximates",
         )
     first = m2po(settings)
     correction = Correction(
         rejections=first,
         zeroing=first,
         guard=GUARD if decoupled else ONE_POLICY,
-        # The sampler's log-probs are the old ones: the PPO ratio has the mismatch in it.
+        # The sampler's log-probs are the old ones: the PPO ratio includes the mismatch.
         mode="decoupled" if decoupled or recomputed else "bypass",
         loss="ppo_clip" if decoupled or recomputed else "",
     )
@@ -110,7 +110,7 @@ def read(settings: Settings) -> Correction:
 
 
 def m2po(settings: Settings) -> tuple[Rejection, ...]:
-    """Return the rejection of tokens until the mean square of the rest is below the threshold."""
+    """Return the rejection of tokens until the mean log_ratio^2 of the rest is below threshold."""
     threshold = settings["m2_threshold"]
     if threshold is None:
         return ()
@@ -122,7 +122,7 @@ def _with_test(
 ) -> Correction:
     """Return the correction with the test of `rejection_sampling` after M2PO."""
     level, action, metric, agg, upper, lower = _checked(settings)
-    # The statistic that is compared with the bounds; of sequences over what M2PO leaves.
+    # The statistic that is compared with the bounds; for sequences, over the tokens M2PO keeps.
     kl = metric.replace("kl_", "forward_")
     if level == "token":
         test = Rejection("token" if metric == "ratio" else f"token_{kl}", upper, lower)
@@ -137,7 +137,7 @@ def _with_test(
         tests = (*first, test)
         return replace(correction, weighting=weighting, rejections=tests, zeroing=tests)
     lower = lower or 0.0
-    # exp of a mean is within bounds around 1 wherever exp of the sum is; and where exp of the
+    # If exp of the sum is within bounds around 1, so is exp of the mean; likewise if exp of the
     # largest is, unless there is a lower bound.
     needs_test = (agg == "max" and lower > 0.0) or (agg == "sum" and lower > 1.0)
     only_outside = (test,) if by_ratio and needs_test else ()
@@ -148,7 +148,7 @@ def _with_test(
 
 
 def _checked(settings: Settings) -> tuple[str, str, str, str, float, float | None]:
-    """Return the settings of the block, on some of which the trainer stops."""
+    """Return the settings of the block; Refused if the trainer stops on them."""
     level, action, metric, agg, upper, lower = (
         settings[f"{BLOCK}.{name}"]
         for name in ("level", "action", "metric", "agg", "upper", "lower")
@@ -170,14 +170,14 @@ def _checked(settings: Settings) -> tuple[str, str, str, str, float, float | Non
     if metric in ("kl_k2", "kl_k3") and not upper > 0.0:
         raise Refused(f"upper: {upper:g} is not above 0, which metric {metric} asks for", "0.5")
     if action == "clamp" and metric != "ratio":
-        raise Refused(f"action: clamp takes metric ratio alone, not {metric}", "take mask")
+        raise Refused(f"action: clamp only works with metric ratio, not {metric}", "use mask")
     return level, action, metric, agg, upper, lower
 
 
 def facts(correction: Correction, facts: Facts) -> Facts:
-    """Say how many policies the loss tells apart, and what the block rejection_sampling has.
+    """Return how many policies the loss distinguishes, and the settings of rejection_sampling.
 
-    There is no `level` where the block has nothing for the weights or for the test.
+    There is no `level` if the block cannot express the weights or the test.
     """
     tests = [one for one in correction.rejections if one.statistic != M2PO]
     one_policy = correction.guard.before_sums and not correction.guard.bound
@@ -188,7 +188,7 @@ def facts(correction: Correction, facts: Facts) -> Facts:
         "tests": [one.statistic for one in tests],
     }
     for one in correction.rejections:
-        if one.statistic == M2PO:  # whose bound is not included
+        if one.statistic == M2PO:  # its bound is exclusive
             own["m2_threshold"] = float(np.nextafter(one.upper, np.inf))
     if correction.weighting is None:
         return own
@@ -197,7 +197,7 @@ def facts(correction: Correction, facts: Facts) -> Facts:
     level = {"token": "token", "geometric": "sequence"}.get(facts["weights"])
     clamp = {"action": "clamp", "metric": "ratio", "level": level}
     if level == "sequence":
-        # What has to be outside as well, for the weight to be clamped.
+        # The statistic that must be out of bounds too, for the weight to be clamped.
         tested = [one.statistic for one in correction.weighting.only_outside]
         reductions = {statistic: agg for agg, statistic in RATIO_OF_SEQUENCE.items()}
         clamp["agg"] = reductions[tested[-1]] if tested else "mean"
@@ -205,7 +205,7 @@ def facts(correction: Correction, facts: Facts) -> Facts:
 
 
 def _mask(test: Rejection) -> Facts:
-    """Describe a test as a block that masks; {} where AReaL has no such test."""
+    """Return a test as a block with action mask; {} if AReaL has no such test."""
     place, _, kl = test.statistic.partition("_forward_")
     if kl in ("k1", "k2", "k3"):
         own: Facts = {"metric": f"kl_{kl}", "kl.from": test.lower, "kl.to": test.upper}

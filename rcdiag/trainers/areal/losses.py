@@ -1,6 +1,6 @@
 """AReaL's policy losses: PPO with dual clip and SAPO, on ratios of tokens or sequences; CISPO.
 
-Rejection moves no denominator.
+Rejection does not change the denominator.
 
 log_ratio = current - old, in nats, unclamped. Sources: areal 1.0.4 and AReaL commit cbff54d6
 (2026-08-22), areal/utils/functional/functional.py, `ppo_actor_loss_fn`, `sapo_loss_fn` and, in the
@@ -27,7 +27,7 @@ from rcdiag.trainers.trl.losses import IMPORTANCE_SAMPLING_LEVEL, by_sequence
 def _ppo(
     batch: LossBatch, settings: LossSettings, ratio: Tensor, advantages: Tensor
 ) -> TokenLosses:
-    """Return PPO losses, and sign(A) A clip_c at most where `clip_c` is given, at kept tokens."""
+    """Return PPO losses at kept tokens; with `clip_c`, at most sign(A) A clip_c (dual clip)."""
     losses, _ = ppo(ratio, advantages, settings)
     free, held = -advantages * ratio, -advantages * clip_ratio(ratio, settings)
     logged = {"importance_weight": ratio, "approx_kl": batch.log_ratio, "clip_ratio": free < held}
@@ -41,7 +41,7 @@ def _ppo(
 
 
 def _levelled(batch: LossBatch, settings: LossSettings) -> tuple[Tensor, Tensor]:
-    """Return ratio and advantage of each token, or those of the kept tokens of its sequence."""
+    """Return the ratio and advantage of each token, or of its sequence's kept tokens."""
     if not by_sequence(settings):
         return batch.log_ratio.exp(), batch.advantages
     ratio, advantages = (
@@ -54,14 +54,14 @@ def _levelled(batch: LossBatch, settings: LossSettings) -> tuple[Tensor, Tensor]
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return PPO on the ratio of a token or of its sequence (GSPO), 0 at rejected tokens.
 
-    It logs ratios of tokens and marks of clips at rejected tokens too.
+    Logged ratios of tokens and clip flags include rejected tokens.
     """
     ratio, advantages = _levelled(batch, settings)
     return _ppo(batch, settings, ratio, advantages)
 
 
 def vanilla_of_1_0(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return the same losses, whose logged numbers are 0 at rejected tokens."""
+    """Return the same losses; here the logged numbers are 0 at rejected tokens."""
     ratio, advantages = _levelled(batch, settings)
     losses = _ppo(batch, settings, ratio.where(batch.kept, ratio.new_zeros(())), advantages)
     marks = ("clip_ratio", "dual_clip_ratio")
@@ -97,7 +97,7 @@ def sapo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return mean and extremes of what a loss has, over all tokens, rejected ones with 0."""
+    """Return mean and extremes of a loss's numbers over all tokens; rejected ones count as 0."""
     if not len(batch.kept):
         return {}
     weights = 1.0 if batch.weights is None else batch.weights
@@ -111,21 +111,21 @@ def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dic
 
 
 def loss_before_cispo(document: Document, choice: LossChoice) -> LossChoice:
-    """Refuse a switch that AReaL 1.0.4 does not have."""
+    """Refuse a switch that does not exist in AReaL 1.0.4."""
     if not value(document, CISPO_SWITCH):
         return choice
-    why = f"{CISPO_SWITCH}: areal-1.0 has no such loss, areal-20260822 does"
+    why = f"{CISPO_SWITCH}: areal-1.0 does not have this loss, areal-20260822 does"
     return replace(choice, refused=why)
 
 
 def loss_with_cispo(document: Document, choice: LossChoice) -> LossChoice:
-    """Choose cispo where its switch is on; its bounds are those of PPO's clip."""
+    """Choose cispo if its switch is on; its bounds are those of PPO's clip."""
     if not value(document, CISPO_SWITCH):
         return choice
     high = number(document, "actor.eps_clip_higher")
     level = value(document, "actor.importance_sampling_level", "token")
     if value(document, "actor.use_sapo_loss"):
-        stops = "use_cispo_loss beside use_sapo_loss"
+        stops = "use_cispo_loss together with use_sapo_loss"
     elif high is None or high <= 0:
         stops = "use_cispo_loss without an eps_clip_higher above 0"
     elif level != "token":

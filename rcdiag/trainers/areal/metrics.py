@@ -1,4 +1,4 @@
-"""AReaL's numbers of a correction, of one minibatch that is the table.
+"""AReaL's metrics of a correction, with the table as one minibatch.
 
 Sources: areal 1.0.4 and AReaL commit cbff54d6, areal/trainer/ppo/actor.py (`grpo_loss_fn`),
 areal/utils/functional/functional.py and areal/utils/stats_tracker.py.
@@ -31,7 +31,7 @@ PREFIX = "ppo_actor/update/"
 
 @quantity
 def change(tokens: Tokens) -> Array:
-    """Return the log-ratio as it is logged, nats: NaN and infinity stay."""
+    """Return the log-ratio in the form in which it is logged, nats: NaN and infinity stay."""
     return tokens.log_ratio if tokens.guard.before_sums else tokens.raw_log_ratio
 
 
@@ -43,12 +43,12 @@ class Numbers(Struct, frozen=True):
 
     @property
     def first(self) -> tuple[Rejection, ...]:
-        """Return M2PO, which comes before everything."""
+        """Return M2PO's rejections, which come before everything else."""
         return tuple(one for one in self.correction.rejections if one.statistic == M2PO)
 
     @property
     def valid(self) -> float:
-        """Count the tokens that M2PO leaves."""
+        """Count the tokens that M2PO keeps."""
         return float(self.batch.rows.sum(stays(self.first)).sum())
 
     @property
@@ -57,13 +57,13 @@ class Numbers(Struct, frozen=True):
 
     @property
     def is_counted(self) -> Quantity:
-        """Return 1 at tokens that are kept and whose own weight is above 0."""
+        """Return 1 at tokens that are kept and have a positive weight of their own."""
         kept, weight = stays(self.correction.rejections), _token_weight(self.correction)
         return kept if weight is None else kept & (weight > 0)
 
     @property
     def row_weights(self) -> NDArray[np.float64]:
-        """Return the weight of each sequence, where its tokens share one, [sequences]."""
+        """Return the weight of each sequence, if its tokens share one, [sequences]."""
         assert self.correction.weighting is not None
         return self.batch.rows.max(applied_weights(self.batch.rows, self.correction.weighting))
 
@@ -89,7 +89,7 @@ class Numbers(Struct, frozen=True):
         return self._of_tokens("behave_approx_kl", change, self.counted, self.is_counted)
 
     def of_old(self) -> Metrics:
-        """Return mean and extremes of `old_logp` over the tokens that M2PO leaves."""
+        """Return mean and extremes of `old_logp` over the tokens that M2PO keeps."""
         # Without the decoupled loss `recompute_logprob` overwrites the sampler's log-probs.
         one_policy = self.correction.guard.before_sums
         recomputed = one_policy and self.correction.mode == "decoupled"
@@ -98,7 +98,7 @@ class Numbers(Struct, frozen=True):
         return self._of_tokens("old_logp", values, self.batch.rows.sum(valid), valid)
 
     def of_filtered(self) -> Metrics:
-        """Return mean and extremes of the mark of a token that behave_* leave out."""
+        """Return mean and extremes of the flag of tokens that the behave_* metrics leave out."""
         left_out = self.valid - float(self.counted.sum())
         if not self.valid:
             return {}
@@ -109,7 +109,7 @@ class Numbers(Struct, frozen=True):
     def _of_tokens(
         self, name: str, values: Quantity, counts: NDArray[Any], flags: Quantity
     ) -> Metrics:
-        """Return mean and extremes over flagged tokens; `counts` are those of each sequence."""
+        """Return mean and extremes over flagged tokens; `counts` are their numbers by sequence."""
         some, rows = counts > 0, self.batch.rows
         total = rows.sum(values.where(flags))[some].sum()
         least, most = (
@@ -119,7 +119,7 @@ class Numbers(Struct, frozen=True):
         return _three(name, total, counts.sum(), least[some], most[some])
 
     def filtered(self) -> float:
-        """Return the share of tokens that are rejected, or clamped where nothing is rejected."""
+        """Return the share of tokens that are rejected, or clamped if nothing is rejected."""
         weighting, rows = self.correction.weighting, self.batch.rows
         assert weighting is not None
         if weighting.outside != "clip":
@@ -136,7 +136,7 @@ class Numbers(Struct, frozen=True):
 def _three(
     name: str, total: float, count: float, least: NDArray[Any], most: NDArray[Any]
 ) -> Metrics:
-    """Return mean and extremes; the trainer leaves out what is not there or infinite."""
+    """Return mean and extremes; the trainer leaves out missing and infinite ones."""
     if not count:
         return {}
     extremes = {"min": float(least.min()), "max": float(most.max())}
@@ -145,7 +145,7 @@ def _three(
 
 
 def _token_weight(correction: Correction) -> Quantity | None:
-    """Return the weight of tokens before rejection; None where sequences have one each."""
+    """Return the weight of tokens before rejection; None if each sequence has one weight."""
     weighting = correction.weighting
     if weighting is None or not weighting.by_token:
         return None
@@ -153,7 +153,7 @@ def _token_weight(correction: Correction) -> Quantity | None:
 
 
 def metrics(batch: Batch, correction: Correction, of_august: bool = False) -> Metrics:
-    """Return all logged numbers under their keys; `of_august` adds what came until 2026-08-22."""
+    """Return all metrics under their keys; `of_august` adds those of the commit of 2026-08-22."""
     numbers = Numbers(batch, correction)
     logged: Metrics = {"n_valid_tokens": numbers.valid, **numbers.of_old()}
     if of_august:

@@ -1,4 +1,4 @@
-"""Axolotl's own GRPO trainer weighs by vLLM's log-probs too, with bounds of its own."""
+"""Axolotl's own GRPO trainer: weights from vLLM's log-probs, with its own bounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rcdiag.trainers.trl.metrics import metrics_of_responses
 
 
 def complete(settings: Config, document: Document) -> tuple[Config, list[Finding]]:
-    """Take null for the default, and settings of vLLM's correction to mean that vLLM samples."""
+    """Treat null as the default, and infer from settings of vLLM's correction that vLLM samples."""
     defaults = read_tables(__name__)["axolotl-0.21"].defaults()
     given = {
         name: value
@@ -27,7 +27,7 @@ def complete(settings: Config, document: Document) -> tuple[Config, list[Finding
 
 
 def runs_trl(tree: Mapping[str, Any], settings: Config) -> list[Finding]:
-    """Report a file on which Axolotl runs TRL's trainer and not its own."""
+    """Report a file with which Axolotl runs TRL's trainer instead of its own."""
     document = Document(tree)
     if any(bool(document.find(name)) for name in ("use_data_producer", "async_prefetch")):
         return []
@@ -36,7 +36,7 @@ def runs_trl(tree: Mapping[str, Any], settings: Config) -> list[Finding]:
             slug="axolotl-runs-trl",
             severity="warning",
             message="the file sets neither trl.use_data_producer nor trl.async_prefetch: Axolotl "
-            "runs TRL's trainer, with TRL's defaults, and not its own",
+            "then runs TRL's trainer, with TRL's defaults, instead of its own",
             fix="read the file with --trainer trl",
             evidence={},
         )

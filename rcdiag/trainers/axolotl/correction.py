@@ -1,6 +1,6 @@
-"""The correction of Axolotl's own GRPO trainer: TRL's modes, bounded by 1 / cap and cap in each.
+"""The correction of Axolotl's own GRPO trainer: TRL's modes, each with bounds 1 / cap and cap.
 
-The trainer runs with `trl.use_data_producer` or `trl.async_prefetch`. Source: axolotl 0.21.0,
+The trainer is used with `trl.use_data_producer` or `trl.async_prefetch`. Source: axolotl 0.21.0,
 axolotl/core/trainers/grpo/async_trainer.py.
 """
 
@@ -19,13 +19,13 @@ GUARD = Guard(bound=np.inf, epsilon=0.0)
 
 
 def read(settings: Settings) -> Correction:
-    """Return the weights and OPSM, which acts without weights too."""
+    """Return the weights and OPSM, which also works without weights."""
     rejections = off_policy_mask(settings)
     if not (settings["use_vllm"] and settings["vllm_importance_sampling_correction"]):
         return Correction(rejections=rejections, guard=GUARD)
     mode, cap = (settings[f"vllm_importance_sampling_{name}"] for name in ("mode", "cap"))
     level, _, outside = mode.partition("_")
-    # A mask mode sets a weight above the cap to 0, which the lower bound then lifts to 1 / cap.
+    # A mask mode sets a weight above the cap to 0; the lower bound then raises it to 1 / cap.
     weighting = Weighting(
         level, cap, 1.0 / cap, "clip" if outside == "truncate" else "floor", nan_stays=True
     )
@@ -33,7 +33,7 @@ def read(settings: Settings) -> Correction:
 
 
 def traps(config: Config) -> list[Finding]:
-    """Report a mask mode, which masks nothing."""
+    """Report a mask mode, which does not mask anything."""
     mode, cap = (config[f"vllm_importance_sampling_{name}"] for name in ("mode", "cap"))
     on = config["use_vllm"] and config["vllm_importance_sampling_correction"]
     if not on or not str(mode).endswith("_mask"):
@@ -43,7 +43,7 @@ def traps(config: Config) -> list[Finding]:
             slug="mask-lifted-to-floor",
             severity="warning",
             message=f"{mode} masks nothing: a weight above {cap:g} becomes 0 "
-            f"and is then lifted to {1.0 / cap:.4g}",
+            f"and is then raised to {1.0 / cap:.4g}",
             fix="take a truncate mode, or TRL's trainer (no use_data_producer, no async_prefetch)",
             evidence={"cap": float(cap), "weight_above_cap": 1.0 / cap},
         )
@@ -51,7 +51,7 @@ def traps(config: Config) -> list[Finding]:
 
 
 def facts(correction: Correction, facts: Facts) -> Facts:
-    """Tell whether the bounds of the weights, if there are any, are 1 / cap and cap."""
+    """Tell whether the bounds of the weights, if any, are 1 / cap and cap."""
     if facts["weights"] is None:
         return {"bounds_are_one_cap": True}
     return {"bounds_are_one_cap": abs(facts["lower"] * facts["upper"] - 1.0) <= 1e-9}

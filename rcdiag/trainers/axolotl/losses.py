@@ -1,4 +1,4 @@
-"""Policy losses of Axolotl's own GRPO trainer: TRL's without VESPO, and LUSPO of its own.
+"""Policy losses of Axolotl's own GRPO trainer: TRL's without VESPO, and its own LUSPO.
 
 Source: axolotl 0.21.0, axolotl/core/trainers/grpo/async_trainer.py, `_compute_loss`.
 """
@@ -16,7 +16,7 @@ from rcdiag.trainers.trl import losses as trl
 
 
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return TRL's PPO losses; Axolotl logs the clip of the ratio that `delta` does not bound."""
+    """Return TRL's PPO losses; Axolotl logs clips of the ratio before `delta` bounds it."""
     ratio = trl.ppo_ratio(batch, settings)
     return replace(trl.vanilla(batch, settings), logged=trl.clipped_sides(batch, ratio, settings))
 
@@ -24,13 +24,13 @@ def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 def luspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return the PPO loss of each row times its number of tokens, [rows].
 
-    Weights of tokens enter by their mean over the padded row, in which every place that is not a
-    sampled token has the weight 1.
+    Token weights enter by their mean over the padded row, in which every position that is not a
+    sampled token has weight 1.
     """
     if not trl.by_sequence(settings):
         raise RcdiagError(
-            "luspo: with importance_sampling_level=token Axolotl takes a mean over the padded "
-            "grid, padding and its log-probs included, which no table holds",
+            "luspo: with importance_sampling_level=token Axolotl averages over the padded grid, "
+            "including padding and its log-probs, which no table holds",
             "set importance_sampling_level=sequence, as the method asks for",
         )
     losses = vanilla(batch, settings)
@@ -53,8 +53,8 @@ _FILE = "axolotl 0.21.0, axolotl/core/trainers/grpo/async_trainer.py, _compute_l
 LUSPO = PolicyLoss(
     name="luspo",
     says="PPO on the geometric mean of a sequence's ratios, times the sequence's tokens. It needs "
-    "importance_sampling_level=sequence. Weights of tokens count by their mean over the padded "
-    "row, padding at weight 1.",
+    "importance_sampling_level=sequence. Token weights enter by their mean over the padded row, "
+    "with weight 1 at padding.",
     formula=f"T max(-A s, -A clip(s)), s = exp(mean d), T the row's tokens; {CLIPPED_TO}; "
     f"{SYMBOLS}",
     source=_FILE,

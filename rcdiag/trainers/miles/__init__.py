@@ -1,4 +1,4 @@
-"""miles at commit 31f1ca96 corrects by a clamp or IcePop of its own, or by slime's MIS helper."""
+"""miles at commit 31f1ca96: its own clamp or IcePop, or slime's MIS helper."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ FUNCTIONS = Functions(
 
 
 def complete(settings: Config, document: Document) -> tuple[Config, list[Finding]]:
-    """Take a file with keys of the helper alone for that of --custom-config-path."""
+    """Read a file that only has keys of the helper as the file of --custom-config-path."""
     of_helper = settings.keys() & set(HELPER)
     if "custom_tis_function_path" in settings or not of_helper:
         return settings, FUNCTIONS.helper_defaults(settings)
     note = Finding(
         slug="read-as-helper-yaml",
         severity="note",
-        message="the file has keys of the MIS helper and no custom_tis_function_path: it is read "
+        message="the file has keys of the MIS helper but no custom_tis_function_path: it is read "
         "as the YAML of --custom-config-path, with --use-tis and the helper as function",
         fix=f"say so in the file: custom_tis_function_path: {MIS}",
         evidence={"keys": sorted(of_helper)},

@@ -1,7 +1,7 @@
-"""miles' policy losses: PPO or GSPO, times OPSM, times IS weights, without entropy and KL.
+"""miles' policy losses: PPO or GSPO, times OPSM, times IS weights; without entropy and KL terms.
 
-They are slime's with two guards: a log-ratio or advantage that is no finite number is 0, and
-log-ratios are within +-20 before exp. Source: miles commit 31f1ca96,
+They are slime's with two guards: log-ratios and advantages that are not finite become 0, and
+log-ratios are clamped to +-20 before exp. Source: miles commit 31f1ca96,
 miles/backends/training_utils/loss_hub/losses.py and math_utils.py.
 """
 
@@ -30,7 +30,7 @@ def ess_ratio(batch: LossBatch, log_ratio: Tensor) -> Tensor:
 
 
 def _ppo(batch: LossBatch, settings: LossSettings, log_ratio: Tensor) -> TokenLosses:
-    """Return PPO losses on exp(log_ratio) with rejected tokens at 0, and what is logged."""
+    """Return PPO losses on exp(log_ratio), 0 at rejected tokens, and what is logged."""
     log_ratio, advantages = _finite(log_ratio), _finite(batch.advantages)
     losses, beyond = ppo(log_ratio.clamp(-BOUND, BOUND).exp(), advantages, settings)
     losses, _ = dual_clip(losses, advantages, settings)
@@ -54,12 +54,12 @@ def _ppo(batch: LossBatch, settings: LossSettings, log_ratio: Tensor) -> TokenLo
 
 
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """PPO on the ratio of each token."""
+    """Return PPO losses on the ratio of each token."""
     return _ppo(batch, settings, batch.log_ratio)
 
 
 def gspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """PPO on exp(row mean of log_ratio); the gradient goes through the mean."""
+    """Return PPO losses on exp(row mean of log_ratio); the gradient goes through the mean."""
     return _ppo(batch, settings, slime.row_log_ratio(batch))
 
 
@@ -67,5 +67,5 @@ _FILE = "miles commit 31f1ca96, miles/backends/training_utils/loss_hub/losses.py
 _READ = (*PPO_SETTINGS, slime.OPSM_DELTA)
 VANILLA = replace(slime.VANILLA, function=vanilla, source=_FILE, settings=_READ)
 GSPO = replace(slime.GSPO, function=gspo, source=_FILE, settings=_READ)
-# Aggregations and denominators are slime's: rejection leaves the counts as they were.
+# Aggregations and denominators are slime's: rejection does not change the counts.
 UPDATE = replace(slime.UPDATE, losses=by_name((VANILLA, GSPO)))

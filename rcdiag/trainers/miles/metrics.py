@@ -1,4 +1,4 @@
-"""miles logs what its functions do to weights, and how far the log-probs of tokens are apart.
+"""miles' metrics: the effect of its functions on weights, and the distance of log-probs.
 
 Means are over sequences, or over tokens with --calculate-per-token-loss. Sources: miles commit
 31f1ca96, miles/backends/training_utils/loss_hub/losses.py (`policy_loss_function`),
@@ -25,7 +25,7 @@ from rcdiag.trainers.slime.metrics import (
 
 @quantity
 def finite_distance(tokens: Tokens) -> Array:
-    """Return |old - rollout| log-prob, nats; 0 where that is no finite number."""
+    """Return |old - rollout| log-prob, nats; 0 if it is not finite."""
     values = np.abs(tokens.raw_log_ratio)
     return np.where(np.isfinite(values), values, 0.0)
 
@@ -34,7 +34,7 @@ def finite_distance(tokens: Tokens) -> Array:
 def low_variance_kl(tokens: Tokens) -> Array:
     """Return ratio - log_ratio - 1, nats, at most 10.
 
-    The log-ratio is 0 for NaN, and within +-20.
+    The log-ratio is clamped to +-20, and is 0 for NaN.
     """
     raw = tokens.raw_log_ratio
     held = np.clip(np.where(np.isnan(raw), 0.0, raw), -20.0, 20.0)
@@ -49,7 +49,7 @@ _OF_POLICIES = {
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return all numbers of sampler and trainer, under their keys without `train/`."""
+    """Return all metrics of sampler and trainer, under their keys without `train/`."""
     function, per_token = logged_of(correction)
     mean = mean_of(per_token)
     logged = _of_policies(batch, correction, mean)
@@ -59,7 +59,7 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
 
 
 def _of_policies(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
-    """Return what sums over tokens that are kept and divides by all; 0 if rollout is old."""
+    """Return sums over kept tokens divided by all tokens; 0 if the rollout is the old policy."""
     if correction.mode == "bypass":
         return dict.fromkeys(_OF_POLICIES, 0.0)
     rows, kept = batch.rows, outcome(batch.rows, correction).kept

@@ -1,4 +1,4 @@
-"""ms-swift weighs the loss by ratios that are bounded from above, if it is asked to."""
+"""ms-swift, which optionally weights the loss by ratios with an upper bound."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rcdiag.trainers.trainer import generation
 
 
 def of_null_and_bnpo(document: Document, choice: LossChoice) -> LossChoice:
-    """Turn off the bounds of fipo that are null; bnpo divides by the tokens that are kept."""
+    """Turn off bounds of fipo that are null; make bnpo divide by the kept tokens."""
     own = dict(choice.own)
     for name in ("fipo_clip_range", "fipo_safety_threshold"):
         if value(document, name, 0) is None:

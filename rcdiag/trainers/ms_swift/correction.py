@@ -14,7 +14,7 @@ from rcdiag.trainers.ms_swift.metrics import LOGS
 from rcdiag.trainers.settings_table import Settings
 from rcdiag.trainers.writing import Facts
 
-# Each token's log-ratio is clamped before anything is averaged.
+# Each token's log-ratio is clamped before averaging.
 GUARD = Guard(bound=20.0, before_sums=True, epsilon=0.0)
 
 
@@ -40,5 +40,5 @@ def read(settings: Settings) -> Correction:
 
 
 def facts(correction: Correction, facts: Facts) -> Facts:
-    """Name the statistics that set weights to 0, for the sentence on those that it lacks."""
+    """Name the statistics that zero weights, for the message on settings that it lacks."""
     return {"zeroed": " and ".join(facts["zeroings"])}

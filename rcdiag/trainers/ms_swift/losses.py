@@ -1,8 +1,8 @@
-"""ms-swift's policy losses: PPO, CISPO and SAPO as TRL has them, FIPO and REAL.
+"""ms-swift's policy losses: PPO, CISPO and SAPO as in TRL, FIPO and REAL.
 
-log_ratio = current - old, in nats. Rejected sequences are left out of all of them. FIPO weighs PPO
+log_ratio = current - old, in nats. Rejected sequences are left out of all losses. FIPO weights PPO
 losses by how far the policy moves on the rest of the response; REAL classifies the responses of a
-prompt into good and bad ones. Source: ms-swift 4.6.0, swift/rlhf_trainers/grpo_trainer.py
+prompt as good or bad. Source: ms-swift 4.6.0, swift/rlhf_trainers/grpo_trainer.py
 (`_compute_loss_and_metrics`, `_compute_fipo_influence`).
 """
 
@@ -24,10 +24,10 @@ _OWN = read_loss_settings("rcdiag.trainers.ms_swift")
 
 
 def future_sums(batch: LossBatch, values: Tensor, gamma: float) -> Tensor:
-    """Return for each token the sum of its own value and later ones of its row, [tokens].
+    """Return for each token the discounted sum of its own and later values of its row, [tokens].
 
-    A value that stands `n` places later in the response counts gamma^n times; places that the mask
-    leaves out are places too.
+    A value `n` positions later in the response is multiplied by gamma^n; masked positions count as
+    positions too.
     """
     positions = batch.positions
     if positions is None:
@@ -38,7 +38,7 @@ def future_sums(batch: LossBatch, values: Tensor, gamma: float) -> Tensor:
     sums = summed.numpy()
     steps = -np.diff(positions.numpy(), append=0)
     decay = gamma ** np.maximum(-steps, 0).astype(np.float64)
-    # The last token of every row first, then its neighbour: all rows of the batch at once.
+    # From the end of every row backwards, for all rows of the batch at once.
     last = batch.lengths.cumsum(0).numpy()[batch.lengths.numpy() > 0] - 1
     first = last + 1 - batch.lengths.numpy()[batch.lengths.numpy() > 0]
     for back in range(1, int(batch.lengths.max()) if len(batch.lengths) else 0):
@@ -50,9 +50,9 @@ def future_sums(batch: LossBatch, values: Tensor, gamma: float) -> Tensor:
 def influence(
     batch: LossBatch, settings: LossSettings, ratio: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log and value of fipo's weight of each token, and where it is not held down.
+    """Return the log and value of fipo's weight of each token, and where it is not limited.
 
-    All are [tokens] and constants of the gradient. The log is that before any bound.
+    All are [tokens] and constant in the gradient. The log is taken before any bound.
     """
     moved = batch.log_ratio.detach()
     if (delta := settings.value(trl.DELTA)) is not None:
@@ -80,8 +80,8 @@ def fipo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 FIPO = PolicyLoss(
     name="fipo",
-    says="PPO, each token weighed by how much likelier the update makes the rest of its response: "
-    "near tokens count more, and the weight is a constant of the gradient.",
+    says="PPO, each token weighted by how much likelier the update makes the rest of its response: "
+    "near tokens count more, and the weight is constant in the gradient.",
     formula="w max(-A r, -A clip(r)), w = exp(sum over j >= i of gamma^(j - i) d_j) within [1, "
     f"1.2], gamma = 2^(-1/32); within [0.8, 1] where A < 0 and r > 4; {CLIPPED_TO}; {SYMBOLS}",
     source="ms-swift 4.6.0, swift/rlhf_trainers/grpo_trainer.py, _compute_fipo_influence",
@@ -98,7 +98,7 @@ FIPO = PolicyLoss(
 
 
 def _log_one_plus_sum(scores: Tensor, rows: Tensor, prompts: Tensor, count: int) -> Tensor:
-    """Return log(1 + sum of exp(scores) over the chosen rows of each prompt), [prompts]."""
+    """Return log(1 + sum of exp(scores) over selected rows of each prompt), [prompts]."""
     chosen, owner = scores[rows], prompts[rows]
     highest = chosen.new_zeros(count).scatter_reduce(0, owner, chosen.detach(), "amax")
     shares = (chosen - highest[owner]).exp()
@@ -106,11 +106,11 @@ def _log_one_plus_sum(scores: Tensor, rows: Tensor, prompts: Tensor, count: int)
 
 
 def real(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return for each prompt log(1 + sum e^s) of its bad and log(1 + sum e^-s) of its good rows.
+    """Return for each prompt log(1 + sum e^s) over bad plus log(1 + sum e^-s) over good rows.
 
-    s is the row's mean log-ratio over real_tau; a row is good where its advantage is above 0.
-    Prompts with responses of one kind alone have the loss 0. The loss of a prompt is spread over
-    the tokens of its rows. No IS weight reaches it.
+    s is the row's mean log-ratio divided by real_tau; a row is good if its advantage is above 0. A
+    prompt with only good or only bad responses has a loss of 0. The loss of a prompt is spread over
+    the tokens of its rows. IS weights have no effect.
     """
     known = batch.prompts >= 0
     prompts = batch.prompts[known]
@@ -129,8 +129,8 @@ def real(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 REAL = PolicyLoss(
     name="real",
-    says="The responses of a prompt are classified into good and bad by their mean log-ratio; the "
-    "size of an advantage does not count, IS weights and importance_sampling_level do nothing.",
+    says="The responses of a prompt are classified as good or bad by their mean log-ratio; the "
+    "size of an advantage, IS weights and importance_sampling_level have no effect.",
     formula="mean over prompts of log(1 + sum over A <= 0 of e^(s / tau)) + log(1 + sum over A > 0 "
     f"of e^(-s / tau)), s = mean d of a response, tau = real_tau = 0.5; {SYMBOLS}",
     source="ms-swift 4.6.0, swift/rlhf_trainers/grpo_trainer.py, _compute_loss_and_metrics",
@@ -150,7 +150,7 @@ def _own(loss: PolicyLoss) -> PolicyLoss:
 
 
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return what ms-swift logs of a loss: shares of kept tokens at every level."""
+    """Return what ms-swift logs of a loss: shares of kept tokens, at every level."""
     by_token = settings.changed(importance_sampling_level="token")
     of_fipo = {
         "fipo/future_kl_mean": "future_kl",

@@ -1,4 +1,4 @@
-"""What ms-swift logs of the two policies and of its weights, on one micro-batch.
+"""ms-swift's metrics of the two policies and of its weights, with the table as one micro-batch.
 
 Source: ms-swift 4.6.0, swift/rlhf_trainers/grpo_trainer.py, `_compute_rollout_offpolicy_metrics`
 and `_compute_is_correction_metrics`.
@@ -17,18 +17,18 @@ from rcdiag.corrections.trainer_means import Batch, Metrics, perplexities
 
 PREFIX = "rollout_correction/"
 K3_BOUND = 10.0  # nats
-LOGS = "offpolicy metrics"  # what `Correction.logging` says where they are logged
+LOGS = "offpolicy metrics"  # value of `Correction.logging` if they are logged
 
 
 def bound_of(correction: Correction) -> float | None:
-    """Return the upper bound of tokens' or sequences' ratios; None without a mode."""
+    """Return the upper bound on ratios of tokens or sequences; None without a mode."""
     if correction.zeroing:
         return correction.zeroing[0].upper
     return None if correction.weighting is None else correction.weighting.upper
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return all logged numbers under their keys with prefix; a row without a token counts."""
+    """Return all metrics under their full keys; rows without a token count."""
     if not correction.logging:
         return {}
     logged = _of_policies(batch)
@@ -42,7 +42,7 @@ def _of_policies(batch: Batch) -> Metrics:
     of_rows = perplexities(
         batch.padded(rows.target / rows.lengths), batch.padded(rows.behavior / rows.lengths)
     )
-    # Metrics read the log-ratio as it is, where weights clamp it.
+    # Metrics use the log-ratio without the clamp that weights have.
     log_ratio = rows.sum(bare_log_ratio)
     geometric = batch.padded(log_ratio / rows.lengths)
     chi2_seq = np.exp(2.0 * np.clip(geometric, -SAFETY_BOUND, SAFETY_BOUND)).mean() - 1.0
@@ -62,7 +62,7 @@ def _of_weights(batch: Batch, correction: Correction, upper: float) -> Metrics:
     assert weighting is not None
     by_token = weighting.by_token
     weights = token_weight(correction) if by_token else applied_weights(rows, weighting)
-    # The ESS is that of weights moved into [1 / upper, upper].
+    # The ESS is of weights clipped to [1 / upper, upper].
     clamped = weights.clip(1.0 / upper, upper)
     mean = rows.sum(clamped).sum() / rows.tokens
     squares = rows.squares(clamped).sum() / rows.tokens / (mean + EPSILON) ** 2

@@ -1,4 +1,4 @@
-"""NeMo-RL at commit 7ea279ab: weights of its clipped loss, and a filter of sequences."""
+"""NeMo-RL at commit 7ea279ab: weights in its clipped loss, and a filter of sequences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rcdiag.trainers.trainer import Config, generation
 
 
 def by_switches(document: Document, choice: LossChoice) -> LossChoice:
-    """Add the policy loss: switches choose it, of which the first that is on counts."""
+    """Add the policy loss, which is chosen by the first of several switches that is on."""
     switches = {
         "force_on_policy_ratio": "on_policy",
         "use_cispo": "cispo",
@@ -39,7 +39,7 @@ def _truncated(kind: str, upper: float, lower: float | None = None) -> Config:
 
 _IS: Config = {"use_importance_sampling_correction": True}
 _GSPO: Config = {"sequence_level_importance_ratios": True, "token_level_loss": False}
-# Bounds have no defaults: they are those of NeMo-RL's recipes (tis 2) and of its documents.
+# Bounds have no defaults: these are from NeMo-RL's recipes (tis 2) and documents.
 _PRESETS: Mapping[str, Config] = {
     "default": {},
     "importance_sampling": _IS,

@@ -1,4 +1,4 @@
-"""NeMo-RL's settings become a correction: weights, what happens outside bounds, a filter.
+"""NeMo-RL's correction: weights, their treatment outside of bounds, a filter of sequences.
 
 Source: NVIDIA-NeMo/RL commit 7ea279ab, nemo_rl/algorithms/loss/loss_functions.py
 (`ClippedPGLossFn`) and nemo_rl/algorithms/grpo.py (`compute_and_apply_seq_logprob_error_masking`).
@@ -13,13 +13,13 @@ from rcdiag.corrections.correction import Correction, Level, Rejection, Weightin
 from rcdiag.corrections.statistics import STATISTICS, Statistic
 from rcdiag.trainers.settings_table import Refused, Settings
 
-EPSILON = 1e-8  # which its masked means add to counts
-# No clamp before exp; a ratio that is no finite number becomes 0.
+EPSILON = 1e-8  # added to counts in its masked means
+# No clamp before exp; a ratio that is not finite becomes 0.
 GUARD = Guard(bound=np.inf, non_finite="zero", epsilon=EPSILON)
 
 
 def _geometric(tokens: Tokens) -> Array:
-    """Return exp of the mean log-ratio of each token's sequence; one that is not finite is 0."""
+    """Return exp of the mean log-ratio of each token's sequence; non-finite ones count as 0."""
     numbers = np.where(np.isfinite(tokens.raw_log_ratio), tokens.raw_log_ratio, 0.0)
     epsilon = EPSILON if tokens.raw_log_ratio.dtype == np.float64 else 0.0
     return tokens.on_tokens(np.exp(tokens.row_sum(numbers) / (tokens.lengths + epsilon)))
@@ -39,7 +39,7 @@ STATISTICS.ship(
 
 
 def read(settings: Settings) -> Correction:
-    """Return weights, what sets them to 0, and the filter; all bounds are included."""
+    """Return the weights, what zeroes them, and the filter; all bounds are inclusive."""
     on = bool(settings["use_importance_sampling_correction"])
     by_sequence = bool(settings["sequence_level_importance_ratios"])
     if by_sequence and settings["token_level_loss"]:
@@ -76,7 +76,7 @@ def read(settings: Settings) -> Correction:
 
 
 def _bounds(settings: Settings, kind: str | None, on: bool) -> tuple[float, float]:
-    """Check bounds as the loss does when it is made, and at its first call."""
+    """Check the bounds, as the loss does when it is created and at its first call."""
     name = "truncated_importance_sampling_ratio"
     high, low = settings[name], settings[f"{name}_min"]
     if kind is None:

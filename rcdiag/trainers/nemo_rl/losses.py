@@ -1,7 +1,7 @@
 """NeMo-RL's clipped policy-gradient loss: PPO, GSPO, CISPO, REINFORCE, or a ratio of 1.
 
-log_ratio = current - old, in nats, unclamped. Sequences that the filter rejects leave the loss and
-its denominators. Source: NVIDIA-NeMo/RL commit 7ea279ab,
+log_ratio = current - old, in nats, unclamped. Sequences rejected by the filter are removed from the
+loss and its denominators. Source: NVIDIA-NeMo/RL commit 7ea279ab,
 nemo_rl/algorithms/loss/loss_functions.py, `ClippedPGLossFn`.
 """
 
@@ -20,7 +20,7 @@ from rcdiag.losses.tensor import Tensor
 
 
 def _ppo(batch: LossBatch, settings: LossSettings, ratio: Tensor) -> TokenLosses:
-    """Return PPO losses on a ratio; dual clip only where `clip_c` is given."""
+    """Return PPO losses on a ratio; dual clip only if `clip_c` is given."""
     losses, _ = ppo(ratio, batch.advantages, settings)
     losses, _ = dual_clip(losses, batch.advantages, settings)
     return TokenLosses(losses, {"ratio": ratio, "clamped": clip_ratio(ratio, settings)})
@@ -46,26 +46,26 @@ def cispo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def gpg(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -A current; the trainer logs the log-prob in the place of the ratio."""
+    """Return -A current; the trainer logs the log-prob instead of the ratio."""
     losses = -batch.advantages * batch.current
     return TokenLosses(losses, {"ratio": batch.current, "clamped": batch.current})
 
 
 def on_policy(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -A times a ratio of 1, through which the gradient goes."""
+    """Return -A times a ratio of 1 that carries the gradient."""
     losses = linear.on_policy(batch, settings)
     one = batch.current.new_ones(batch.current.shape)
     return replace(losses, logged={"ratio": one, "clamped": one})
 
 
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return what NeMo-RL logs of the ratio: over kept tokens, with 1e-8 added to their count."""
+    """Return what NeMo-RL logs about the ratio, over kept tokens (1e-8 is added to their count)."""
     count = len(batch.kept) + EPSILON
     numbers = {}
     for name, key in (("ratio", "probs_ratio"), ("clamped", "probs_ratio_clamped")):
         values = losses.logged[name].detach()
         numbers[key] = float(values.sum() / count)
-        # It has -1 where there is no token.
+        # The trainer logs -1 if there are no tokens.
         numbers[f"{key}_min"] = float(values.min()) if len(values) else -1.0
         numbers[f"{key}_max"] = float(values.max()) if len(values) else -1.0
     current = batch.current.detach()
@@ -80,7 +80,7 @@ VANILLA = replace(clipped.VANILLA, function=vanilla, source=_FILE, settings=PPO_
 GSPO = replace(clipped.GSPO, function=gspo, source=_FILE, settings=PPO_SETTINGS)
 CISPO = replace(clipped.CISPO, function=cispo, source=_FILE)
 GPG = replace(linear.GPG, function=gpg, source=_FILE)
-# Rows that the filter leaves; a row without a token is never filtered.
+# Rows that the filter keeps; a row without a token is never filtered.
 SEQUENCES = Count(
     "sequences",
     lambda batch: float(((batch.kept_counts > 0) | (batch.lengths == 0)).sum()),

@@ -1,4 +1,4 @@
-"""NeMo-RL's numbers of a correction, with its global denominators, which micro-batches share.
+"""NeMo-RL's metrics of a correction, with its global denominators over all micro-batches.
 
 Sources: NVIDIA-NeMo/RL commit 7ea279ab, nemo_rl/algorithms/loss/loss_functions.py,
 nemo_rl/algorithms/utils.py (`calculate_kl`, `masked_mean`) and nemo_rl/algorithms/grpo.py.
@@ -27,13 +27,13 @@ ERROR = named("error_factor")  # exp(|log_ratio|)
 
 @quantity
 def gen_kl(tokens: Tokens, kind: str) -> Array:
-    """Return the KL of `reference_policy_kl_type` from the sampler to the trainer, nats."""
+    """Return the KL of type `reference_policy_kl_type`, KL(sampler || trainer), nats."""
     return _k(kind, tokens.raw_log_ratio)
 
 
 @quantity
 def policy_kl(tokens: Tokens, kind: str) -> Array:
-    """Return the same KL from the trainer to the sampler, nats."""
+    """Return the same KL in the other direction, KL(trainer || sampler), nats."""
     return _k(kind, -tokens.raw_log_ratio)
 
 
@@ -50,7 +50,7 @@ def _k(kind: str, logs: Array) -> Array:
 
 @quantity
 def jensen_shannon(tokens: Tokens) -> Array:
-    """Return the mean of the k3 of both policies to their mixture, nats."""
+    """Return the mean of both policies' k3 relative to their mixture, nats."""
     half = tokens.target.dtype.type(0.5)
     mixture = log(half * exp(tokens.target) + half * exp(tokens.behavior))
     of_target, of_behavior = tokens.target - mixture, tokens.behavior - mixture
@@ -58,7 +58,7 @@ def jensen_shannon(tokens: Tokens) -> Array:
 
 
 def _bounds(correction: Correction) -> tuple[float, float] | None:
-    """Return the bounds of a type; None without one."""
+    """Return the bounds of the importance sampling type; None if it has no bounds."""
     weighting = correction.weighting
     if correction.zeroing:
         return correction.zeroing[0].lower or 0.0, correction.zeroing[0].upper
@@ -68,20 +68,20 @@ def _bounds(correction: Correction) -> tuple[float, float] | None:
 
 
 class Kept(Struct, frozen=True):
-    """A batch after the filter: which rows stay, and the counts that numbers are divided by."""
+    """A batch after the filter: which rows are kept, and the denominators of its metrics."""
 
     batch: Batch
     correction: Correction
 
     @property
     def errors(self) -> NDArray[np.float64]:
-        """Return the mean of exp(|log_ratio|) of each row that has a token, [rows]."""
+        """Return the mean of exp(|log_ratio|) of each row with a token, [rows]."""
         rows = self.batch.rows
         return rows.sum(ERROR) / rows.lengths
 
     @property
     def stays(self) -> NDArray[np.bool_]:
-        """Tell which rows the filter keeps, [rows]; one with a NaN error is dropped."""
+        """Tell which rows the filter keeps, [rows]; a row with a NaN error is dropped."""
         for rejection in self.correction.rejections:
             return self.errors <= rejection.upper
         return np.ones(len(self.batch.rows), np.bool_)
@@ -92,11 +92,11 @@ class Kept(Struct, frozen=True):
 
     @property
     def rows(self) -> float:
-        """Count rows that stay, those without a token among them."""
+        """Count the kept rows, including those without a token."""
         return self._more_than_0(float(self.stays.sum()) + self.batch.rows.empty)
 
     def _more_than_0(self, count: float) -> float:
-        """Add 1e-8 to a count; in float32 that changes a count of 0 alone."""
+        """Add 1e-8 to a count; in float32 this only changes a count of 0."""
         return count + self.batch.rows.epsilon or EPSILON
 
     def mean(self, of: Quantity) -> float:
@@ -104,11 +104,11 @@ class Kept(Struct, frozen=True):
         return float(self.batch.rows.sum(self.filtered(of)).sum() / self.tokens)
 
     def filtered(self, of: Quantity) -> Quantity:
-        """Return a quantity of tokens, 0 where the filter drops the row, but for NaN."""
+        """Return a token quantity times the filter: 0 in dropped rows, except that NaN stays."""
         return of * stays(self.correction.rejections)
 
     def row_mean(self, values: NDArray[Any], of_empty: float) -> float:
-        """Return the mean over kept rows; those without a token have `of_empty`."""
+        """Return the mean over kept rows; rows without a token contribute `of_empty`."""
         total = values[self.stays].sum() + of_empty * self.batch.rows.empty
         return float(total / self.rows)
 
@@ -130,7 +130,7 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
 
 def _of_token_weights(kept: Kept) -> Metrics:
     correction = kept.correction
-    # The ratio where the correction is off.
+    # The ratio itself if the correction is off.
     weight = RATIO if correction.weighting is None else token_weight(correction)
     logged = {"sampling_importance_ratio": kept.mean(weight)}
     bounds = _bounds(correction)
@@ -145,10 +145,10 @@ def _of_token_weights(kept: Kept) -> Metrics:
 
 
 def _of_sequence_weights(kept: Kept) -> Metrics:
-    """Return numbers of products; a row without a token, or filtered, has the product 1.
+    """Return metrics of products; a row that is empty or filtered has a product of 1.
 
-    The trainer multiplies weights [rows, 1] by a mask [rows], which is a table of rows by rows: its
-    mean weight is as many times too large as a micro-batch has rows. Here the batch is one.
+    The trainer multiplies weights [rows, 1] by a mask [rows], which broadcasts to [rows, rows]: its
+    mean weight is too large by the number of rows of a micro-batch. Here there is one batch.
     """
     rows = kept.batch.rows
     products = np.where(kept.stays, ratio(rows, "sequence"), 1.0)

@@ -1,4 +1,4 @@
-"""open-instruct at commit e6c3044a corrects by one ratio, clamped and masked."""
+"""open-instruct at commit e6c3044a: a correction by one ratio, clamped and masked."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rcdiag.trainers.trainer import Config, generation
 
 
 def turned_off(settings: Config, document: Document) -> tuple[Config, list[Finding]]:
-    """Take the flags `--no_NAME` for a switch that is off."""
+    """Read a flag `--no_NAME` as the switch NAME being off."""
     off = {name: False for name in SWITCHES if document.find(f"no_{name}") is True}
     return {**settings, **off}, []
 
 
 def denominator(document: Document, choice: LossChoice) -> LossChoice:
-    """Add loss_denominator where it is a number, and not the word `token`."""
+    """Add loss_denominator if it is a number and not the word `token`."""
     if value(document, "loss_denominator", "token") == "token":
         return choice
     constant = number(document, "loss_denominator")

@@ -1,6 +1,6 @@
 """open-instruct's correction: rho = old / rollout, zeroed outside its mask, then clamped.
 
-A sequence is a row here; in open-instruct it is a pack of several responses. Sources: open-instruct
+Here a sequence is a row; in open-instruct it is a pack of several responses. Sources: open-instruct
 commit e6c3044a (2026-08-20), open_instruct/grpo_utils.py (`GRPOExperimentConfig`,
 `compute_rho_correction`, `mask_logprobs`).
 """
@@ -17,9 +17,9 @@ from rcdiag.corrections.statistics import STATISTICS, Statistic
 from rcdiag.trainers.settings_table import Refused, Settings
 from rcdiag.trainers.writing import Facts
 
-INVALID_LOGPROB = 1.0  # in place of a log-prob that is NaN
+INVALID_LOGPROB = 1.0  # replaces a log-prob that is NaN
 GUARD = Guard(bound=10.0, before_sums=True, epsilon=0.0, nan_log_prob=INVALID_LOGPROB)
-# Statistics of `rho_mask_tv_divergence`, for the lower bound and the upper one.
+# Statistics of `rho_mask_tv_divergence`, for its lower and its upper bound.
 OF_TV = ("token_rising_tv_lower", "token_rising_tv")
 SWITCHES = (
     *("use_rho_correction", "rho_mask_sequence_level", "rho_mask_tv_divergence"),
@@ -55,7 +55,7 @@ STATISTICS.ship(
 
 
 def read(settings: Settings) -> Correction:
-    """Return rho's clamp as that of weights, and its mask as weights of 0."""
+    """Return rho's clamp as weights, and its mask as zeroed weights."""
     switches = {name: settings[name] for name in SWITCHES}
     bounds = {name: _bound(settings, name) for name in _BOUNDS}
     if switches["use_vllm_logprobs"] and switches["use_rho_correction"]:
@@ -73,7 +73,7 @@ def read(settings: Settings) -> Correction:
             side = "below 1" if lower else "above 1"
             raise Refused(f"{name}: {value:g} is not {side}", "0 means no bound")
     level: Level = "geometric" if switches["rho_mask_sequence_level"] else "token"
-    # What gives the weight 0: a lower bound and an upper one, where 0 is no bound.
+    # The bounds outside of which the weight is 0; a bound of 0 means no bound.
     below, above = OF_TV if switches["rho_mask_tv_divergence"] else (level, level)
     zeroing = []
     if (lowest := bounds["rho_mask_lower_bound"]) > 0:
@@ -92,11 +92,11 @@ def _bound(settings: Settings, name: str) -> float:
     value = settings[name]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
         raise Refused(f"{name}: wanted a number, got {value!r}", "0 means no bound")
-    return float(max(value, 0.0))  # open-instruct asks whether it is above 0
+    return float(max(value, 0.0))  # open-instruct tests whether it is above 0
 
 
 def facts(correction: Correction, facts: Facts) -> Facts:
-    """Tell the clamp from the mask; 0 is written for a bound that bounds nothing."""
+    """Return the clamp and the mask; an infinite bound is written as 0."""
     weighting = correction.weighting
     if weighting is None:
         return {}

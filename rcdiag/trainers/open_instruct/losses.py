@@ -17,7 +17,7 @@ from rcdiag.losses.settings import CLIP_HIGH, CLIP_RANGE, LossSettings
 
 
 def logged(tokens: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return means over all tokens, whatever the loss is divided by; weights are in the loss."""
+    """Return means over all tokens, whatever the loss's denominator; they include weights."""
     weights = 1.0 if tokens.weights is None else tokens.weights
     of_tokens = {
         "policy/clipfrac_avg": losses.logged["clipped"] * (weights != 0),
@@ -28,7 +28,7 @@ def logged(tokens: LossBatch, losses: TokenLosses, settings: LossSettings) -> di
 
 
 def dapo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return PPO with clip-higher on the ratio of each token, not clamped."""
+    """Return PPO losses with clip-higher on the unclamped ratio of each token."""
     losses, beyond = ppo(tokens.log_ratio.exp(), tokens.advantages, settings)
     return TokenLosses(losses, {"clipped": beyond})
 
@@ -53,7 +53,7 @@ VANILLA = replace(
 )
 CISPO = replace(
     clipped.CISPO,
-    says="The ratio, cut off above alone, as a constant weight on the policy gradient.",
+    says="The ratio, bounded only from above, as a constant weight on the policy gradient.",
     formula="-sg(min(r, 1 + clip_high)) A log p_current, sg a constant of the gradient, 0.272; "
     f"{SYMBOLS}",
     source=f"arXiv 2506.13585; {_FILE}",

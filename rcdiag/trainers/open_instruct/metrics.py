@@ -1,4 +1,4 @@
-"""open-instruct logs how far the two log-probs are apart, and what rho's clamp and mask did.
+"""open-instruct's metrics: the distance of the log-probs, and the effect of rho's clamp and mask.
 
 Means are over the tokens of all packs; here the table is one pack. Sources: open-instruct commit
 e6c3044a, open_instruct/grpo_utils.py (`compute_vllm_local_debug_metrics`,
@@ -18,7 +18,7 @@ _RHO = ("drop_frac", "drop_low_frac", "drop_high_frac", "weight", "clipfrac")
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return all logged numbers; without the correction those of rho are logged as 0."""
+    """Return all metrics; without the correction, those of rho are logged as 0."""
     logged = _distances(batch) | dict.fromkeys((f"val/rho_{name}" for name in _RHO), 0.0)
     if correction.weighting is not None:
         logged |= _rho(batch, correction, correction.weighting)
@@ -29,7 +29,7 @@ def _distances(batch: Batch) -> Metrics:
     rows, count = batch.rows, batch.rows.tokens
     old, rollout = log_prob("target"), log_prob("behavior")  # before any clamp
     distance = abs(old - rollout)
-    # It calls this a reverse KL.
+    # The trainer calls this a reverse KL.
     weighed_difference = rollout.exp() * (rollout - old)
     mean = rows.sum(distance).sum() / count
     spread = max(rows.squares(distance).sum() - count * mean**2, 0.0)

@@ -1,4 +1,4 @@
-"""OpenRLHF weighs tokens whose statistic is within bounds, or clamps their ratios."""
+"""OpenRLHF: weights of tokens whose statistic is within bounds, or clamped ratios."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rcdiag.trainers.trainer import generation
 
 
 def clip_range(document: Document, choice: LossChoice) -> LossChoice:
-    """Add both ends of the clip: eps_clip_low_high is two numbers, eps_clip is one for both."""
+    """Add the clip range: eps_clip_low_high is two numbers, eps_clip is one for both ends."""
     clip = number(document, "actor.eps_clip")
     ends = value(document, "actor.eps_clip_low_high")
     if ends is None:
@@ -43,7 +43,7 @@ GENERATIONS = (
         "openrlhf-0.11.0",
         presets={
             "off": {},
-            # By the names that 0.11.2 has for the same.
+            # Named as the equivalent presets of 0.11.2.
             "token_clip": {"is_correction_enable": True, "is_correction_type": "tis"},
             "token_mask": {"is_correction_enable": True, "is_correction_type": "icepop"},
             "seq_mask": {"is_correction_enable": True, "is_correction_type": "seq-mask-tis"},

@@ -1,4 +1,4 @@
-"""OpenRLHF's correction of two generations: by type, and by level, mode and gate.
+"""OpenRLHF's correction in two generations: by type (0.11.0), and by level, mode and gate (0.11.2).
 
 Sources: openrlhf 0.11.0 and 0.11.2, openrlhf/models/loss.py (`PolicyLoss`) and
 openrlhf/cli/train_ppo_ray.py.
@@ -17,27 +17,27 @@ from rcdiag.trainers.settings_text import ABOVE_ALL, rounded
 from rcdiag.trainers.writing import Facts
 
 GUARD = Guard(bound=np.inf, epsilon=0.0)
-RAW = Weighting("token", np.inf)  # each token's ratio as it is
+RAW = Weighting("token", np.inf)  # each token's ratio, unbounded
 _THRESHOLD, _LEVEL = "is_correction_threshold", "is_correction_level"
 _BYPASS = Correction(mode="bypass", loss="gspo", guard=GUARD)
 
 
 def by_gate(settings: Settings) -> Correction:
-    """Return the correction of 0.11.2: a level, a mode and the statistic that has bounds."""
+    """Return the correction of 0.11.2: a level, a mode and the statistic that is bounded."""
     # YAML 1.1 reads the word off as false.
     level = "off" if settings.unchecked(_LEVEL) is False else settings[_LEVEL]
     mode, gating = settings["is_correction_mode"], settings["is_correction_gating"]
     lower, upper = _bounds(settings, one_is_upper=True)
     if mode == "clip" and (level == "seq" or gating != "ratio"):
         raise Refused(
-            "is_correction_mode: clip goes with level token and gating ratio alone",
-            "take mask, or level token with gating ratio",
+            "is_correction_mode: clip only works with level token and gating ratio",
+            "use mask, or level token with gating ratio",
         )
     if level == "off":
         return Correction(guard=GUARD)
     if gating != "ratio" and lower > 0.0:
         raise Refused(
-            f"{_THRESHOLD}: {gating} has an upper bound alone, got {lower:g} {upper:g}",
+            f"{_THRESHOLD}: {gating} only has an upper bound, got {lower:g} {upper:g}",
             "give one number",
         )
     if settings["policy_loss_type"] == "gspo":
@@ -51,7 +51,7 @@ def by_gate(settings: Settings) -> Correction:
 
 
 def by_type(settings: Settings) -> Correction:
-    """Return the correction of 0.11.0: a type."""
+    """Return the correction of 0.11.0, which has a type."""
     kind = settings["is_correction_type"]
     lower, upper = _bounds(settings, one_is_upper=False)
     if not settings["is_correction_enable"]:
@@ -68,12 +68,12 @@ def _of_tokens(lower: float, upper: float, outside: Any) -> Correction:
 
 
 def _gate(gate: Rejection) -> Correction:
-    """Return raw ratios that are 0 where the gate is shut; nothing is rejected."""
+    """Return raw ratios that are zeroed where the gate's statistic is out of bounds."""
     return Correction(RAW, zeroing=(gate,), guard=GUARD)
 
 
 def _bounds(settings: Settings, *, one_is_upper: bool) -> tuple[float, float]:
-    """Return LOW HIGH of the threshold; one number is the upper bound where that is allowed."""
+    """Return LOW HIGH of the threshold; if allowed, a single number is the upper bound."""
     given = settings[_THRESHOLD]
     values = list(given) if isinstance(given, (list, tuple)) else [given]
     if one_is_upper and len(values) == 1:
@@ -86,7 +86,7 @@ def _bounds(settings: Settings, *, one_is_upper: bool) -> tuple[float, float]:
 
 
 def facts(correction: Correction, facts: Facts) -> Facts:
-    """Name the gate, which is what has bounds: `clip`, `zero`, `geometric` or a divergence."""
+    """Name the gate, which has the bounds: `clip`, `zero`, `geometric` or a divergence."""
     if facts["weights"] is None:
         return {}
     if not facts["zeroings"]:

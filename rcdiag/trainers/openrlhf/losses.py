@@ -1,4 +1,4 @@
-"""OpenRLHF's policy losses: PPO and GSPO, each with dual clip where it is asked for.
+"""OpenRLHF's policy losses: PPO and GSPO, with dual clip if it is set.
 
 log_ratio = current - old, in nats. Source: openrlhf 0.11.2, openrlhf/models/loss.py, `PolicyLoss`
 and `aggregate_loss`; 0.11.0 has the same.
@@ -18,14 +18,14 @@ from rcdiag.losses.tensor import Tensor
 
 
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return PPO losses on each token's ratio, its log within +-20."""
+    """Return PPO losses on each token's ratio, with its log clamped to +-20."""
     return _ppo(batch, bounded_log_ratio(batch).exp(), settings)
 
 
 def gspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return PPO losses on exp(row mean of log_ratio); the gradient goes through the mean.
 
-    With a correction the log-ratio is that of current to rollout, and no weight multiplies it.
+    With a correction, log_ratio is current - rollout, and there are no weights.
     """
     log_ratio = batch.log_ratio
     if batch.weights is not None and batch.rollout is not None:
@@ -41,7 +41,7 @@ def _ppo(batch: LossBatch, ratio: Tensor, settings: LossSettings) -> TokenLosses
 
 
 def token_means(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return means over all tokens of what a loss has."""
+    """Return the means of a loss's numbers over all tokens."""
     return {name: float(values.detach().double().mean()) for name, values in losses.logged.items()}
 
 
@@ -53,7 +53,7 @@ UPDATE = UpdateRules(
             replace(clipped.GSPO, function=gspo, source=_FILE, settings=PPO_SETTINGS),
         )
     ),
-    # --actor.loss_agg_mode; the counts are those of the whole step, rows without a token left out.
+    # --actor.loss_agg_mode; counts are those of the whole step, without empty rows.
     aggregations=by_name((replace(TOKEN_MEAN, default="all"), SEQ_MEAN_TOKEN_MEAN)),
     fixed={"gspo": "seq-mean-token-mean"},
     logged=token_means,

@@ -1,4 +1,4 @@
-"""What OpenRLHF logs of its correction, by generation.
+"""OpenRLHF's metrics of its correction, by generation.
 
 Source: openrlhf 0.11.0 and 0.11.2, openrlhf/models/loss.py (`PolicyLoss`).
 """
@@ -13,7 +13,7 @@ from rcdiag.corrections.trainer_means import Batch, Metrics
 
 
 def metrics_of_types(batch: Batch, correction: Correction) -> Metrics:
-    """Return what 0.11.0 logs, where it corrects."""
+    """Return what 0.11.0 logs if it corrects."""
     if correction.weighting is None:
         return {}
     rows = batch.rows
@@ -21,7 +21,7 @@ def metrics_of_types(batch: Batch, correction: Correction) -> Metrics:
 
 
 def metrics_of_gates(batch: Batch, correction: Correction) -> Metrics:
-    """Return what 0.11.2 logs, where it corrects; a sequence without a token is outside."""
+    """Return what 0.11.2 logs if it corrects; a sequence without a token counts as filtered."""
     logged, weighting = metrics_of_types(batch, correction), correction.weighting
     if correction.zeroing:
         gate = correction.zeroing[0]

@@ -1,4 +1,4 @@
-"""PipelineRL at commit 58d39345 trains on the ratio to the sampler, and logs what it is."""
+"""PipelineRL at commit 58d39345: training on the ratio to the sampler, and its metrics."""
 
 from __future__ import annotations
 

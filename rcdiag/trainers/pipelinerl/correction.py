@@ -1,7 +1,7 @@
-"""PipelineRL's losses have the mismatch in their ratio, that of the trained policy to the sampler.
+"""PipelineRL's losses, whose ratio (trained policy / sampler) includes the mismatch.
 
-Weights change while sequences are sampled, and what the sampler recorded of each token is the old
-log-prob. Source: ServiceNow/PipelineRL commit 58d39345 (2026-06-19),
+Weights change while sequences are sampled; the log-prob that the sampler recorded for a token is
+the old one. Source: ServiceNow/PipelineRL commit 58d39345 (2026-06-19),
 pipelinerl/finetune/rl/__init__.py (`RLConfig`, `rl_step`).
 """
 
@@ -18,15 +18,15 @@ UNCLAMPED = Guard(bound=np.inf, epsilon=0.0)
 
 
 def read(settings: Settings) -> Correction:
-    """Return the ratio cut at 1 + epsilon_high as the weight of reinforce, or PPO's bypass mode."""
+    """Return reinforce's weight, the ratio truncated at 1 + epsilon_high, or PPO's bypass mode."""
     loss, high = settings["policy_loss"], settings["epsilon_high"]
     if loss == "gspo":
         raise NotComputed(
-            "policy_loss: gspo weighs a sequence by what its tokens weigh together",
-            "reinforce or ppo; rcdiag has no loss that does so",
+            "policy_loss: gspo gives a sequence a weight that depends on all its tokens",
+            "use reinforce or ppo; rcdiag does not have this loss",
         )
     if loss == "ppo":
-        # The bounds of the clip decide about a logged number, and about no weight.
+        # The bounds of the clip only affect a logged number, not the weights.
         bounds = f"{1.0 - settings['epsilon_low']!r} {1.0 + high!r}"
         return Correction(mode="bypass", loss="ppo_clip", guard=UNCLAMPED, logging=bounds)
     return Correction(
@@ -39,7 +39,7 @@ def read(settings: Settings) -> Correction:
 
 
 def bounds_of(correction: Correction) -> tuple[float, float]:
-    """Return the bounds beyond which a ratio counts as clamped: of PPO's clip, or of weights."""
+    """Return the bounds beyond which a ratio counts as clamped: PPO's clip, or the weights'."""
     if correction.weighting is not None:
         return -np.inf, correction.weighting.upper
     low, high = correction.logging.split()
@@ -47,6 +47,6 @@ def bounds_of(correction: Correction) -> tuple[float, float]:
 
 
 def facts(correction: Correction, facts: Facts) -> Facts:
-    """Return how far above 1 the weights end."""
+    """Return how far above 1 the weights are truncated."""
     weighting = correction.weighting
     return {} if weighting is None else {"epsilon_high": weighting.upper - 1.0}

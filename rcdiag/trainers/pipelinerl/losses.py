@@ -17,7 +17,7 @@ from rcdiag.losses.settings import CLIP_HIGH, LossSettings
 
 
 def truncated_pg(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """-stop_gradient(min(ratio, 1 + clip_high)) A current."""
+    """Return -stop_gradient(min(ratio, 1 + clip_high)) A current."""
     ratio = tokens.log_ratio.exp().clamp(0.0, 1.0 + settings.value(CLIP_HIGH))
     return TokenLosses(-ratio.detach() * tokens.advantages * tokens.current, {})
 
@@ -25,13 +25,13 @@ def truncated_pg(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 _FILE = "ServiceNow/PipelineRL commit 58d39345, pipelinerl/finetune/rl/__init__.py, rl_step"
 VANILLA = replace(
     SINGLE_CLIP,
-    says="PPO on the ratio of each token to the sampler's, without dual clip.",
+    says="PPO on the ratio of each token relative to the sampler, without dual clip.",
     source=_FILE,
 )
 TRUNCATED_PG = PolicyLoss(
     name="truncated_pg",
-    says="REINFORCE times the ratio to the sampler's policy, cut from above and without a gradient "
-    "of its own.",
+    says="REINFORCE times the ratio to the sampler's policy, truncated and constant in the "
+    "gradient.",
     formula=f"-sg(min(r, 1 + clip_high)) A log p_current, sg a constant of the gradient; {SYMBOLS}",
     source=_FILE,
     function=truncated_pg,
@@ -41,7 +41,7 @@ TRUNCATED_PG = PolicyLoss(
 UPDATE = UpdateRules(
     losses=by_name((TRUNCATED_PG, VANILLA)),
     aggregations=by_name((replace(SEQ_MEAN_TOKEN_SUM, default="all"),)),
-    logged=lambda tokens, losses, settings: {},  # all of it is of the correction
+    logged=lambda tokens, losses, settings: {},  # all metrics belong to the correction
     defaults=LossSettings(
         aggregation="seq-mean-token-sum", own={"clip_low": 0.02, "clip_high": 0.02}
     ),

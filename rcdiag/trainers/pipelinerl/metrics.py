@@ -1,7 +1,7 @@
-"""PipelineRL logs numbers of the ratio of the trained policy to the sampler: `rl/`.
+"""PipelineRL's metrics of the ratio of trained policy to sampler: `rl/`.
 
-A number of tokens is averaged in each sequence, then over all samples of a step; a NaN adds 0. Here
-they are those of the first update, in which the trained policy is the old one. Sources:
+Token values are averaged within each sequence, then over all samples of a step; a NaN counts as 0.
+Here they are those of the first update, where the trained policy is the old one. Sources:
 ServiceNow/PipelineRL commit 58d39345 (2026-06-19), pipelinerl/finetune/rl/__init__.py (`rl_step`),
 pipelinerl/finetune/rl/utils.py (`sum_sum`, `aggregate_rl_stats`) and pipelinerl/finetune_loop.py.
 """
@@ -26,13 +26,13 @@ from rcdiag.trainers.pipelinerl.correction import bounds_of
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return the logged numbers of the ratio, which for reinforce is the cut one."""
+    """Return the metrics of the ratio; for reinforce, of the truncated ratio."""
     rows, (lower, upper) = batch.rows, bounds_of(correction)
     flags = rows.sum(RATIO.outside(lower, upper))
     used = RATIO
     if correction.weighting is not None:
         used = RATIO.clip(0.0, upper)
-    else:  # a NaN is not equal to its clipped self
+    else:  # NaN is not equal to its clipped value, so it counts as clipped
         flags = flags + rows.sum(unknown(RATIO))
     total, squares = (
         float(sums.sum()) for sums in (rows.sum(known(used)), rows.squares(known(used)))
@@ -56,5 +56,5 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
 
 
 def _mean_of_rows(batch: Batch, sums: Array) -> float:
-    """Return the mean over all rows of the means of their tokens; one without a token adds 0."""
+    """Return the mean over all rows of their token means; a row without a token counts as 0."""
     return float((sums / batch.rows.lengths).sum() / batch.all_rows)

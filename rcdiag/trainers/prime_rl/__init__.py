@@ -1,4 +1,4 @@
-"""prime-rl's losses with a trust region, and what they log of the tokens that they drop."""
+"""prime-rl's losses with a trust region, and their metrics of dropped tokens."""
 
 from __future__ import annotations
 

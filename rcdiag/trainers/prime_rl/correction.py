@@ -1,7 +1,7 @@
-"""prime-rl's loss has the mismatch in its ratio, and drops tokens beyond a trust region.
+"""prime-rl's correction: the loss's ratio includes the mismatch; tokens may be dropped.
 
-There are two policies only: the log-ratio is that of the policy being trained to the sampler. The
-weight of a token is its ratio, of a dropped one too.
+There are only two policies: the log-ratio is trained policy - sampler. The weight of a token is its
+ratio, even if it is dropped by the trust region.
 Sources: prime-rl commit 559b4477 (2026-08-21), src/prime_rl/trainer/rl/loss.py (`default_loss_fn`,
 `ipo_loss_fn`) and packages/prime-rl-configs/src/prime_rl/configs/trainer.py; since then its pull
 requests #3418, #3526 and #3586 (2026-08-27, 2026-09-10 and 2026-09-18).
@@ -21,12 +21,12 @@ UNCLAMPED = Guard(bound=np.inf)
 
 
 def read(settings: Settings) -> Correction:
-    """Return the ratio as weight, and which tokens are dropped from the policy term."""
+    """Return the ratio as weight, and the rejection of tokens from the policy term."""
     kind = settings["type"]
     if kind == "custom":
         raise NotComputed(
-            "type: custom, a function of your own, of which the file has the name alone",
-            "take ipo or icepop, whichever is nearer to it",
+            "type: custom, a function of your own, which the file only names",
+            "use ipo or icepop, whichever is closer",
         )
     numbers = {name: settings[name] for name in settings if name != "type"}  # all are checked
     if kind == "ipo":
@@ -50,9 +50,9 @@ def read(settings: Settings) -> Correction:
 
 
 def facts(correction: Correction, facts: Facts, *, has_dppo: bool = False) -> Facts:
-    """Tell whether weights have no bounds, which bounds tests have, and the loss that has these.
+    """Return whether weights are unbounded, which bounds tests have, and the loss with these.
 
-    Up to August 2026 the loss without a test of its own was DPPO.
+    Until August 2026 the loss without its own test was DPPO.
     """
     weighting, rejections = correction.weighting, correction.rejections
     if has_dppo:

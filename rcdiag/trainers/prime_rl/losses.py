@@ -1,8 +1,8 @@
-"""prime-rl's policy losses: A times the ratio where a token is kept, and a quadratic term.
+"""prime-rl's policy losses: A times the ratio at kept tokens, and a quadratic term.
 
-The ratio is that of the policy being trained to the sampler. Dropped tokens keep the quadratic
-term, and the denominator counts them. Sources: prime-rl commit 559b4477,
-src/prime_rl/trainer/rl/loss.py, and its pull requests #3526 and #3586.
+The ratio is trained policy / sampler. Dropped tokens keep the quadratic term, and count in the
+denominator. Sources: prime-rl commit 559b4477, src/prime_rl/trainer/rl/loss.py, and its pull
+requests #3526 and #3586.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _FORMULA = (
 )
 DPPO_TV = PolicyLoss(
     name="dppo_tv",
-    says="Tokens whose probability moved too far the advantage's way leave the policy term alone.",
+    says="Tokens whose probability moved too far in the advantage's direction only leave the "
+    "policy term.",
     formula=_FORMULA.format(
         "p - q > dppo_mask_high (A > 0) or p - q < -dppo_mask_low, p current, q old"
     ),
@@ -52,8 +53,8 @@ DPPO_TV = PolicyLoss(
 IPO = PolicyLoss(
     name="ipo_tv",
     alias="ipo",
-    says="Tokens whose probability moved by more than ipo_threshold either way leave the policy "
-    "term alone.",
+    says="Tokens whose probability moved by more than ipo_threshold in either direction only leave "
+    "the policy term.",
     formula=_FORMULA.format("|p - q| > ipo_threshold, p current, q old"),
     source=f"{_FILE}, ipo_loss_fn",
     function=trust_region,
@@ -63,7 +64,7 @@ IPO = PolicyLoss(
 ICEPOP = PolicyLoss(
     name="icepop_ratio",
     alias="icepop",
-    says="Tokens whose ratio to the sampler is out of [ratio_low, ratio_high] leave the loss.",
+    says="Tokens whose ratio to the sampler is outside of [ratio_low, ratio_high] leave the loss.",
     formula=f"-adv_tau A r, and 0 where r < ratio_low or r > ratio_high, r = current / rollout; "
     f"{SYMBOLS}",
     source="arXiv 2510.18855; prime-rl pull request #3526 of 2026-09-10",
@@ -75,7 +76,7 @@ UPDATE_OF_AUGUST = UpdateRules(
     losses=by_name((DPPO_TV, IPO)),
     aggregations=by_name((replace(TOKEN_MEAN, default="all"),)),
     sees_rejected=True,
-    logged=lambda tokens, losses, settings: {},  # all of it is of the correction
+    logged=lambda tokens, losses, settings: {},  # all metrics belong to the correction
 )
 UPDATE = replace(
     UPDATE_OF_AUGUST,

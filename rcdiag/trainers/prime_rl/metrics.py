@@ -1,8 +1,8 @@
-"""prime-rl logs five statistics of each number: of all tokens, or of the means of sequences.
+"""prime-rl's metrics: five statistics of each number, over all tokens or over sequence means.
 
 Sources: prime-rl commit 559b4477, src/prime_rl/trainer/rl/loss.py (`default_loss_fn`, `ipo_loss_fn`
 and `_safe_mean`), train.py, and `Tensors` in src/prime_rl/trainer/utils.py; its pull request #3418
-took out what DPPO alone logged.
+removed what only DPPO logged.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rcdiag.corrections.trainer_means import Batch, Metrics
 
 @quantity
 def advantage_has(tokens: Tokens, sign: int) -> NDArray[np.bool_]:
-    """Return 1 where the advantage has a sign: 1 or -1."""
+    """Return 1 where the advantage has the given sign, 1 or -1."""
     result: NDArray[np.bool_] = np.sign(tokens.advantage) == sign
     return result
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return all logged numbers: a row without a token has 0 in means over sequences."""
+    """Return all metrics; a row without a token counts as 0 in means over sequences."""
     rows, is_kept = batch.rows, stays(correction.rejections)
     dropped = rows.sum(~is_kept)
     kl_dropped = rows.sum(unclamped_k3.where(~is_kept))
@@ -34,7 +34,7 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
         "unmasked_mismatch_kl": _mean(kl_kept, rows.lengths - dropped),
         "is_masked": dropped / rows.lengths,
     }
-    # DPPO alone tells signs of the advantage apart.
+    # Only DPPO distinguishes the signs of the advantage.
     for sign in (1, -1) if correction.loss == "dppo_tv" else ():
         of_sign = rows.sum(~is_kept & advantage_has(sign))
         side, name = ("high", "positive") if sign > 0 else ("low", "negative")
@@ -47,12 +47,12 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
 
 
 def _mean(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean of some tokens of each sequence; 0 where there is none of them."""
+    """Return the mean of some tokens of each sequence; 0 if there are none."""
     return np.where(counts > 0, sums / np.maximum(counts, 1.0), 0.0)
 
 
 def statistics(name: str, values: NDArray[np.float64]) -> Metrics:
-    """Return mean, lower median, unbiased deviation, least and largest, as torch takes them."""
+    """Return mean, lower median, unbiased deviation, minimum and maximum, as torch does."""
     count = len(values)
     median = np.sort(values)[(count - 1) // 2]
     return {

@@ -13,7 +13,7 @@ from rcdiag.trainers.trainer import generation
 
 
 def without_dual_clip(document: Document, choice: LossChoice) -> LossChoice:
-    """Turn the dual clip off where the file says null, as RLinf's examples do; it is 3 unset."""
+    """Turn off the dual clip if the file says null, as RLinf's examples do; it is 3 if unset."""
     said = document.find("algorithm.clip_ratio_c")
     if said is MISSING or said is not None:
         return choice

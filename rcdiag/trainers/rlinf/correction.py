@@ -1,4 +1,4 @@
-"""RLinf multiplies by old / rollout: by a clamped ratio, or in the decoupled loss by a raw one.
+"""RLinf's weights old / rollout: a clamped ratio, or an unbounded one in the decoupled loss.
 
 Sources: RLinf/RLinf commit a3816b59 (2026-08-22), rlinf/workers/actor/fsdp_actor_worker.py
 (`training_step`), rlinf/algorithms/losses.py (`compute_decoupled_ppo_actor_loss`) and
@@ -20,7 +20,7 @@ DECOUPLED = "decoupled"  # `Correction.logging` of the decoupled loss
 
 
 def read(settings: Settings) -> Correction:
-    """Return the weights of the chosen loss, and which tokens lose them."""
+    """Return the weights of the chosen loss, and the rejection of tokens."""
     if settings["loss_type"] == "decoupled_actor_critic":
         return _decoupled(settings)
     bound = settings["importance_sampling_clip"]
@@ -30,18 +30,18 @@ def read(settings: Settings) -> Correction:
         return Correction(mode="bypass", guard=UNCLAMPED)
     if bound is None:
         raise Refused(
-            "importance_sampling_clip: not set, and RLinf stops without it",
+            "importance_sampling_clip: not set; RLinf stops without it",
             "its examples have 1.0 and 2.0",
         )
     return Correction(weighting=Weighting("token", bound), guard=UNCLAMPED)
 
 
 def _decoupled(settings: Settings) -> Correction:
-    """Return the raw ratio as weight; a token whose ratio is beyond the threshold is dropped."""
+    """Return the unbounded ratio as weight; tokens with a ratio above the threshold are dropped."""
     if not settings["recompute_logprobs"]:
         raise NotComputed(
-            "recompute_logprobs: off, the old log-probs are between rollout and current ones",
-            "a table lacks the version of each action; turn it on",
+            "recompute_logprobs: off, so that old log-probs interpolate rollout and current ones",
+            "a table does not have the version of each action; turn it on",
         )
     threshold = settings["behave_weight_threshold"]
     dropped = () if threshold is None else (Rejection("token", threshold),)

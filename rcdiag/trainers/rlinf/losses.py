@@ -1,7 +1,7 @@
 """RLinf's policy losses: PPO, and PPO around recomputed log-probs in the decoupled loss.
 
-Weights multiply advantages, which is PPO times the weights since they are not negative. The ratio
-is not clamped, unless clip_log_ratio_min or _max is set, which is not offered here. Source:
+Weights multiply advantages; as they are not negative, this is PPO times the weights. The ratio is
+not clamped, unless clip_log_ratio_min or _max is set, which is not supported here. Source:
 RLinf/RLinf commit a3816b59, rlinf/algorithms/losses.py (`compute_ppo_actor_loss`,
 `compute_decoupled_ppo_actor_loss`) and rlinf/utils/utils.py (`masked_mean` and others).
 """
@@ -28,9 +28,9 @@ from rcdiag.losses.tensor import Tensor
 
 
 def _ppo(batch: LossBatch, settings: LossSettings) -> tuple[Tensor, Tensor, Tensor]:
-    """Return PPO losses with dual clip where `clip_c` is set, and where clip and dual clip act.
+    """Return PPO losses (dual clip if `clip_c` is set), and where clip and dual clip are active.
 
-    Advantages stand with their weights in comparisons: a weight of 0 leaves nothing to clip.
+    Comparisons use advantages times weights: with a weight of 0 nothing counts as clipped.
     """
     losses, beyond = ppo(batch.log_ratio.exp(), batch.advantages, settings)
     dual = beyond.new_zeros(beyond.shape)
@@ -44,7 +44,7 @@ def _ppo(batch: LossBatch, settings: LossSettings) -> tuple[Tensor, Tensor, Tens
 
 
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """PPO on the ratio of each token."""
+    """Return PPO losses on the ratio of each token."""
     losses, beyond, dual = _ppo(batch, settings)
     ratio = batch.log_ratio.exp()
     weights = 1.0 if batch.weights is None else batch.weights
@@ -61,7 +61,7 @@ def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def decoupled_ppo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """PPO on current / old; what is logged counts the tokens that are dropped too."""
+    """Return PPO losses on current / old; logged numbers include the dropped tokens."""
     losses, _, dual = _ppo(replace(batch, weights=None), settings)
     ratio = batch.log_ratio.exp()
     _, beyond = ppo(ratio, batch.advantages, settings)
@@ -76,7 +76,7 @@ def decoupled_ppo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return means over all tokens; policy_loss_abs is aggregated as the loss is."""
+    """Return means over all tokens; policy_loss_abs is aggregated like the loss."""
     numbers = {}
     for name, column in losses.logged.items():
         values = column.detach().double()

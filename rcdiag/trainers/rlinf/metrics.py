@@ -1,4 +1,4 @@
-"""RLinf logs how far old and rollout are apart, or what its decoupled loss drops.
+"""RLinf's metrics: the distance of old and rollout, or what its decoupled loss drops.
 
 Sources: RLinf/RLinf commit a3816b59 (2026-08-22), rlinf/workers/actor/fsdp_actor_worker.py
 (`compute_rollout_train_kl`), rlinf/algorithms/losses.py (`compute_decoupled_ppo_actor_loss`).
@@ -13,7 +13,7 @@ from rcdiag.trainers.rlinf.correction import DECOUPLED
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return means over tokens; without the old log-probs there is nothing to log."""
+    """Return means over tokens; without old log-probs nothing is logged."""
     if correction.logging == DECOUPLED:
         return _behaviour(batch, correction)
     if correction.mode == "bypass":
@@ -23,9 +23,9 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
 
 
 def _behaviour(batch: Batch, correction: Correction) -> Metrics:
-    """Return k1 of the tokens that are kept, and the share of those that are not.
+    """Return k1 of the kept tokens, and the share of the others.
 
-    A count of 0 is taken for 1.
+    A count of 0 is replaced by 1.
     """
     rows, log_ratios = batch.rows, LOG_RATIO
     kept = float(rows.tokens)

@@ -19,13 +19,13 @@ _PRESETS: dict[str, Config] = {
 
 
 def is_run(document: Document) -> bool:
-    """Tell whether a file has rLLM's own block, whatever it sets of the correction."""
-    named = document.mentions("rllm/backend=") > 0  # a choice of Hydra's, no setting
+    """Tell whether a file has rLLM's own block, even without settings of the correction."""
+    named = document.mentions("rllm/backend=") > 0  # a Hydra choice, not a setting
     return named or document.has("rllm.algorithm", "rllm.backend")
 
 
 def complete(settings: Config, document: Document) -> tuple[Config, list[Finding]]:
-    """Add the backend that a script chooses for Hydra, where it is one without a correction."""
+    """Add the backend that a script chooses through Hydra, if it has no correction."""
     tinker = document.mentions("rllm/backend=tinker") > 0
     return ({**settings, "backend": "tinker"} if tinker else settings), []
 

@@ -1,9 +1,9 @@
-"""rLLM's weights: by verl on one backend, by Fireworks' cookbook on the other.
+"""rLLM's weights: computed by verl on one backend, by Fireworks' cookbook on the other.
 
-The same `tis_mode` is another weight on each: `sequence` is a product on verl and a geometric mean
-on Fireworks, where null is the default of the cookbook's class and not off. Sources: rllm-org/rllm
-commit 9beb6e0f (2026-08-15), rllm/trainer/verl/verl_backend.py (`process_backend_batch`,
-`validate_config`), rllm/trainer/fireworks/fireworks_policy_trainer.py
+The same `tis_mode` means different weights: `sequence` is a product on verl and a geometric mean on
+Fireworks, where null is the default of the cookbook's class and does not mean off. Sources:
+rllm-org/rllm commit 9beb6e0f (2026-08-15), rllm/trainer/verl/verl_backend.py
+(`process_backend_batch`, `validate_config`), rllm/trainer/fireworks/fireworks_policy_trainer.py
 (`forward_backward_from_trajectory_groups`); fw-ai/cookbook commit bba676c6,
 training/utils/rl/tis.py (`TISConfig`, `compute_tis_weight`) and losses.py
 (`build_builtin_loss_datums`).
@@ -17,19 +17,19 @@ from rcdiag.trainers.settings_table import Refused, Settings
 from rcdiag.trainers.verl.correction import weights_at
 
 BYPASS = Correction(mode="bypass")
-# Cookbook: tokens are held within +-20 before their mean is taken, and means have no epsilon.
+# Cookbook: token log-ratios are clamped to +-20 before averaging, and means have no epsilon.
 FIREWORKS = Guard(before_sums=True, epsilon=0.0)
 CAP_WITHOUT_TIS_MODE = 5.0  # `TISConfig().cap`
 
 
 def on_verl(settings: Settings) -> Correction:
-    """Return the weights of verl 0.8.0 at the level `tis_mode`, truncated or IcePop's."""
+    """Return the weights of verl 0.8.0 at level `tis_mode`, truncated or IcePop."""
     level, cap, bypass = (settings[name] for name in ("tis_mode", "tis_cap", "bypass_mode"))
     _check_backend(settings, "verl")
     if bypass and level is not None:
         raise Refused(
             "bypass_mode and tis_mode are both set, and rLLM stops on its verl backend",
-            "old is the rollout then, and every weight would be 1; turn one off",
+            "then old is the rollout, and every weight would be 1; turn one off",
         )
     if bypass:
         return BYPASS
@@ -39,7 +39,7 @@ def on_verl(settings: Settings) -> Correction:
 
 
 def on_fireworks(settings: Settings) -> Correction:
-    """Return weights of tokens or of geometric means, truncated; there is no switch for none."""
+    """Return truncated weights of tokens or geometric means; they cannot be switched off."""
     level, cap, bypass = (settings[name] for name in ("tis_mode", "tis_cap", "bypass_mode"))
     _check_backend(settings, "fireworks")
     if bypass:
@@ -52,15 +52,15 @@ def on_fireworks(settings: Settings) -> Correction:
 
 
 def _check_backend(settings: Settings, expected: str) -> None:
-    """Refuse settings of a run that another backend trains."""
+    """Refuse settings of a run that uses another backend."""
     backend = settings["backend"]
     if backend == "tinker":
         raise Refused(
-            "backend: tinker reads nothing of rollout_correction and always trains in bypass mode",
+            "backend: tinker does not read rollout_correction and always trains in bypass mode",
             "weights need the verl or the fireworks backend",
         )
     if backend != expected:
         raise Refused(
-            f"backend: {backend!r} is not the backend whose numbers are asked for",
+            f"backend: {backend!r} is not the backend whose numbers are requested",
             "rllm-verl is the verl backend, rllm-fireworks the fireworks backend",
         )

@@ -1,9 +1,9 @@
 """rLLM's policy losses: those of verl 0.8.0, or PPO on Fireworks' servers.
 
 For Fireworks' servers rLLM multiplies advantages by the weights; since weights are not negative,
-that is PPO times the weights. Its losses beside grpo are not offered here. Sources: fw-ai/cookbook
-commit bba676c6, training/utils/rl/grpo.py (`make_grpo_loss_fn`), builtin_losses.py and
-skills/dev/references/rl/gradient-accumulation.md; rllm-org/rllm commit 9beb6e0f,
+that is PPO times the weights. Its losses other than grpo are not supported here. Sources:
+fw-ai/cookbook commit bba676c6, training/utils/rl/grpo.py (`make_grpo_loss_fn`), builtin_losses.py
+and skills/dev/references/rl/gradient-accumulation.md; rllm-org/rllm commit 9beb6e0f,
 rllm/trainer/fireworks/fireworks_policy_trainer.py (`optim_step`).
 """
 
@@ -30,7 +30,7 @@ VERL = verl.UPDATE_071  # verl 0.8.0 has the losses of 0.7.1
 
 
 def grpo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """PPO on the ratio of each token, without dual clip."""
+    """Return PPO losses on the ratio of each token, without dual clip."""
     losses, _ = ppo(bounded_log_ratio(tokens).exp(), tokens.advantages, settings)
     return TokenLosses(losses, {})
 
@@ -42,7 +42,7 @@ GRPO = replace(
     source="fw-ai/cookbook commit bba676c6, training/utils/rl/grpo.py",
     function=grpo,
 )
-# Gradients are summed, and divided when the optimizer steps: without loss_agg_mode by nothing.
+# Gradients are summed, and divided at the optimizer step; without loss_agg_mode they are not.
 _ROW_MEANS = replace(SEQ_MEAN_TOKEN_MEAN, within=counted_row_mean)  # without an epsilon
 FIREWORKS = UpdateRules(
     losses=by_name((GRPO,)),
@@ -50,6 +50,6 @@ FIREWORKS = UpdateRules(
         replace(one, default="all")
         for one in (TOKEN_SUM, TOKEN_MEAN, SEQ_MEAN_TOKEN_SUM, _ROW_MEANS)
     ),
-    logged=lambda tokens, losses, settings: {},  # servers log what they like
+    logged=lambda tokens, losses, settings: {},  # what the servers log is unknown
     defaults=LossSettings(aggregation="token-sum"),
 )

@@ -1,7 +1,7 @@
-"""rLLM logs how far old and rollout are apart under `offpolicy/`, whichever backend it runs on.
+"""rLLM's metrics of the difference between old and rollout (`offpolicy/`), on either backend.
 
-On verl these are verl's numbers, which count rows without a token; on Fireworks they are rLLM's
-own, which leave these out and have extremes and differences of probabilities besides. Sources:
+On verl these are verl's metrics, which count rows without a token. On Fireworks they are rLLM's
+own, which leave such rows out and add extremes and differences of probabilities. Sources:
 rllm-org/rllm commit 9beb6e0f (2026-08-15), rllm/trainer/verl/verl_backend.py
 (`process_backend_batch`) with package verl 0.8.0, verl/trainer/ppo/rollout_corr_helper.py;
 rllm/trainer/fireworks/fireworks_policy_trainer.py (`_compute_offpolicy_metrics`).
@@ -19,7 +19,7 @@ from rcdiag.corrections.quantities import Quantity, log_prob, quantity
 from rcdiag.corrections.trainer_means import Batch, Metrics, once_a_batch, perplexities
 from rcdiag.trainers.verl.metrics import off_policy, out_of_bounds, weight_metrics
 
-Side = Literal["behavior", "target"]  # whose log-probs rLLM holds as old: in bypass mode behavior
+Side = Literal["behavior", "target"]  # the policy that rLLM uses as old; in bypass mode behavior
 
 
 @quantity
@@ -31,7 +31,7 @@ def k3(tokens: Tokens, log_ratio: Array) -> Array:
 
 
 def on_verl(batch: Batch, correction: Correction) -> Metrics:
-    """Return verl's numbers under rLLM's prefixes, those of weights where there are any."""
+    """Return verl's metrics under rLLM's prefixes, including those of weights if there are any."""
     weighting = correction.weighting
     of_weights: Metrics = {}
     if weighting is not None:
@@ -50,7 +50,7 @@ def on_verl(batch: Batch, correction: Correction) -> Metrics:
 
 
 def _of_a_copy(batch: Batch, logged: Metrics) -> Metrics:
-    """Return verl's numbers where old is a copy of the rollout; NaN where a log-prob is NaN."""
+    """Return verl's metrics if old is a copy of the rollout; NaN if a log-prob is NaN."""
     nothing = 0.0 * logged["rollout_log_ppl"]
     # The ratio is 1 at every token, and verl's mean over N tokens divides by N + 1e-8.
     alike = {"ppl_ratio": 1.0, "chi2_token": batch.token_share(batch.rows.tokens) - 1.0}
@@ -63,7 +63,7 @@ def _of_a_copy(batch: Batch, logged: Metrics) -> Metrics:
 
 
 def on_fireworks(batch: Batch, correction: Correction) -> Metrics:
-    """Return rLLM's own numbers, over rows that have a token; weights are not logged."""
+    """Return rLLM's own metrics, over rows with a token; weights are not logged."""
     old: Side = "behavior" if correction.mode == "bypass" else "target"
     return {f"offpolicy/{name}": value for name, value in policies(batch, old).items()}
 
@@ -72,7 +72,7 @@ def on_fireworks(batch: Batch, correction: Correction) -> Metrics:
 def policies(batch: Batch, old: Side) -> Metrics:
     """Return means over tokens and over rows, extremes, and the correlation of probabilities."""
     rows, tokens = batch.rows, batch.rows.tokens
-    # The log-ratio as it is; the ratio with its log clamped.
+    # log_ratio is not clamped; for the ratio it is.
     log_ratio = log_prob(old) - log_prob("behavior")
     ratio = log_ratio.clip(-SAFETY_BOUND, SAFETY_BOUND).exp()
     p, q = log_prob(old).exp(), log_prob("behavior").exp()
@@ -101,7 +101,7 @@ def policies(batch: Batch, old: Side) -> Metrics:
 
 
 def _correlation(batch: Batch, p: Quantity, q: Quantity) -> float | None:
-    """Return Pearson's correlation of the probabilities; None where those of a policy are alike."""
+    """Return Pearson's correlation of the probabilities; None if those of a policy are constant."""
     rows, tokens = batch.rows, batch.rows.tokens
     mean_p, mean_q = (float(rows.sum(one).sum()) / tokens for one in (p, q))
     spread_p = float(rows.squares(p).sum()) - tokens * mean_p**2

@@ -1,4 +1,4 @@
-"""ROLL at commit 8eb27cc2 weighs by four ratios, and filters by ratios and probabilities."""
+"""ROLL at commit 8eb27cc2: weights by four kinds of ratios, filters by ratios and probabilities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rcdiag.trainers.trainer import Config, generation
 def ppo(document: Document, choice: LossChoice) -> LossChoice:
     """Add PPO's clip, its dual clip and the level of its ratio.
 
-    The dual clip is at 1 + 2 pg_clip, whatever the range of the clip.
+    The bound of the dual clip is 1 + 2 pg_clip, whatever the range of the clip.
     """
     loss, clip = choice.loss, number(document, "pg_clip")
     level = value(document, "importance_sampling")

@@ -24,7 +24,7 @@ from rcdiag.trainers.settings_text import rounded
 from rcdiag.trainers.writing import Facts
 
 LEVELS = ("token", "segment", "geometric", "sequence")
-# The difference of probabilities of a token, its mean over a run or a row, and its sum.
+# Statistics of the probability difference: of a token, its mean over a segment or row, its sum.
 DIFFERENCES = {level: statistic for statistic, level in LEVEL_OF_DIFFERENCE.items()}
 UNCLAMPED = Guard(bound=np.inf)
 # The defaults of a rule of `filters`.
@@ -38,12 +38,12 @@ _FILTER: dict[str, Any] = {
     "diff_low": -0.2,
     "diff_high": 0.2,
 }
-# Beyond these no ratio, and no difference of probabilities times tokens, is found.
+# Bounds beyond all ratios, and beyond all sums of probability differences.
 _WIDEST = {"ratio": (0.0, 1e9), "diff": (-1e9, 1e9)}
 
 
 class Filter(Struct, frozen=True):
-    """One rule of the list: the ratio and the difference of a level stay within bounds."""
+    """One rule of the list: bounds on the ratio and on the probability difference of a level."""
 
     level: str
     ratio: tuple[float, float] | None
@@ -51,13 +51,13 @@ class Filter(Struct, frozen=True):
 
     @property
     def rejections(self) -> list[Rejection]:
-        """Return the rejections that the rule is."""
+        """Return the rejections that are equivalent to the rule."""
         tests = [(self.level, self.ratio), (DIFFERENCES[self.level], self.difference)]
         return [Rejection(name, bounds[1], bounds[0]) for name, bounds in tests if bounds]
 
 
 def read(settings: Settings) -> Correction:
-    """Return weights and all filters that are on; each looks at the mask before any of them."""
+    """Return weights and all enabled filters; each filter uses the mask before all of them."""
     filters = filters_of(settings["filters"])
     weighting = None
     if settings["is_weight.enabled"]:
@@ -75,7 +75,7 @@ def read(settings: Settings) -> Correction:
 
 
 def filters_of(given: Any) -> list[Filter]:
-    """Return the rules of a list that are enabled, ROLL's defaults filled in."""
+    """Return the enabled rules of a list, including ROLL's defaults."""
     if not isinstance(given, (list, tuple)):
         raise Refused(f"filters: wanted a list, got {given!r}", "each rule is one item: - enabled")
     return [
@@ -119,7 +119,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def ignored(config: Config) -> list[str]:
-    """Report a list of filters of which none is on."""
+    """Report a list of filters in which none is enabled."""
     filters = config["filters"]
     if filters and isinstance(filters, list) and not filters_of(filters):
         return ["filters has no effect: none of its rules has enabled: true"]
@@ -127,9 +127,9 @@ def ignored(config: Config) -> list[str]:
 
 
 def facts(correction: Correction, facts: Facts) -> Facts:
-    """Tell whether weights are 0 anywhere, and which filters reject what a correction rejects.
+    """Return whether weights may be 0, and the filters that are equivalent to the rejections.
 
-    A filter tests ratios, which k1 does too, or differences of probabilities.
+    A filter tests ratios (so does k1) or differences of probabilities.
     """
     weighting, tests = correction.weighting, correction.rejections
     odd = [one.statistic for one in tests if one.statistic not in (*LEVEL_OF_DIFFERENCE, *RATIOS)]
@@ -142,12 +142,12 @@ def facts(correction: Correction, facts: Facts) -> Facts:
 
 
 def _filter_of(rejection: Rejection) -> dict[str, Any]:
-    """Return the item of the list that is a rejection."""
+    """Return the item of the list that is equivalent to a rejection."""
     lower = -math.inf if rejection.lower is None else rejection.lower
     name, upper = rejection.statistic, rejection.upper
     if name in LEVEL_OF_DIFFERENCE:
         return _rule(LEVEL_OF_DIFFERENCE[name], "diff", lower, upper)
-    if name.endswith("k1"):  # -log_ratio: the bounds change places
+    if name.endswith("k1"):  # k1 = -log_ratio: the bounds swap
         lower, upper = math.exp(-upper), math.exp(-lower)
     return _rule(RATIOS[name], "ratio", lower, upper)
 
@@ -163,7 +163,7 @@ def _rule(level: str, side: str, lower: float, upper: float) -> dict[str, Any]:
 
 
 def file_findings(document: Mapping[str, Any], settings: Config) -> list[Finding]:
-    """Report what the rest of a whole file makes of the correction."""
+    """Report settings in the rest of a whole file that change or disable the correction."""
     found = []
     rules = settings["filters"] or []
     enabled = [rule for rule in rules if isinstance(rule, Mapping) and rule.get("enabled")]

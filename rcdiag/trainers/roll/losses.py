@@ -1,8 +1,8 @@
 """ROLL's policy losses and aggregations.
 
-Under token-mean the loss is summed without the mask: tokens that a filter rejected keep their pull.
-Sources: ROLL commit 8eb27cc2, roll/pipeline/rlvr/actor_worker.py and actor_pg_worker.py, and
-`agg_loss` in roll/utils/functionals.py.
+Under token-mean the loss is summed without the mask: tokens rejected by a filter keep their
+gradient. Sources: ROLL commit 8eb27cc2, roll/pipeline/rlvr/actor_worker.py and actor_pg_worker.py,
+and `agg_loss` in roll/utils/functionals.py.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ def _ppo(batch: LossBatch, settings: LossSettings, log_ratio: Tensor) -> TokenLo
 
 
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """PPO on the ratio of each token: importance_sampling token."""
+    """Return PPO losses on the ratio of each token: importance_sampling token."""
     return _ppo(batch, settings, batch.log_ratio)
 
 
 def gspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """PPO on exp(mean log_ratio of the row's kept tokens): importance_sampling seq."""
+    """Return PPO losses on exp(mean log_ratio of the row's kept tokens): level seq."""
     sums = batch.row_sums(batch.log_ratio.where(batch.kept, 0.0))
     means = sums / (batch.kept_counts + EPSILON)
     losses = _ppo(batch, settings, means[batch.rows])
-    # The row's ratio stands at every place of its padded width, and each is counted as clipped.
+    # The row's ratio fills its padded width, and each position is counted as clipped.
     places = (batch.padded_width / batch.lengths.double())[batch.rows]
     sides = {name: losses.logged[name] * places for name in ("ppo_ratio_low", "ppo_ratio_high")}
     return replace(losses, logged={**losses.logged, **sides})
@@ -74,14 +74,14 @@ def _weighted(batch: LossBatch, weights: Tensor) -> TokenLosses:
 
 
 def tis(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return policy gradient times the PPO ratio within bounds, [0, 1] by default."""
+    """Return the policy gradient times the PPO ratio clipped to bounds, [0, 1] by default."""
     low, high = settings.value(TIS_LOWER), settings.value(TIS_UPPER)
     ratio = batch.log_ratio.exp().clamp(low, high)
     return replace(_weighted(batch, ratio), logged={"tis_ratio": ratio})
 
 
 def cispo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return policy gradient times the PPO ratio within [0.9, 1.1], or the bounds that are set."""
+    """Return the policy gradient times the PPO ratio clipped to [0.9, 1.1], or to set bounds."""
     low, high = 1.0 - settings.value(CISPO_LOW), 1.0 + settings.value(CISPO_HIGH)
     ratio = batch.log_ratio.exp()
     bounded = ratio.clamp(low, high)
@@ -93,14 +93,14 @@ def cispo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def topr(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -A current where the reward is above 0, elsewhere times the PPO ratio, at most 1."""
+    """Return -A current if the reward is above 0, else this times min(PPO ratio, 1)."""
     rewards = batch.rewards
     unknown = batch.lengths > 0
     if rewards is not None:
         unknown = unknown & rewards.isnan()
     if rewards is None or bool(unknown.any()):
         raise RcdiagError(
-            f"topr treats sequences by their reward, and {int(unknown.sum()):,} of "
+            f"topr depends on the reward of a sequence, but {int(unknown.sum()):,} of "
             f"{int((batch.lengths > 0).sum()):,} have none",
             "fill the column `reward`",
         )
@@ -136,7 +136,7 @@ CISPO = replace(
 GPG = replace(linear.GPG, function=gpg, source=_VARIANTS)
 TIS = PolicyLoss(
     name="pg_tis",
-    says="Policy gradient times the PPO ratio within [0, 1]; it says nothing of the mismatch.",
+    says="Policy gradient times the PPO ratio within [0, 1]; it does not correct the mismatch.",
     formula=f"-sg(clip(r, 0, 1)) A log p_current, sg a constant of the gradient; {SYMBOLS}",
     source=_VARIANTS,
     function=tis,
@@ -181,7 +181,7 @@ ROWS = Count("sequences", SEQUENCES.kept, lambda batch: float((batch.lengths > 0
 AGGREGATIONS = by_name(
     (
         replace(SEQ_MEAN_TOKEN_MEAN, within=row_mean, count=ROWS, default="all", epsilon=EPSILON),
-        replace(TOKEN_MEAN, default="all"),  # without the mask: rejected tokens are in the sum
+        replace(TOKEN_MEAN, default="all"),  # without the mask: the sum includes rejected tokens
         replace(SEQ_MEAN_TOKEN_SUM, within=row_sum, count=ROWS, default="all", epsilon=EPSILON),
         replace(SEQ_MEAN_TOKEN_SUM_NORM, within=row_sum, count=NOTHING, horizon="width"),
     )
@@ -189,7 +189,7 @@ AGGREGATIONS = by_name(
 
 
 def _aggregated(batch: LossBatch, values: Tensor, name: str) -> float:
-    """Reduce values of tokens as ROLL does by an aggregation of that name."""
+    """Reduce values of tokens as ROLL does, by the named aggregation."""
     aggregation = AGGREGATIONS[name]
     divisor = aggregation.divisor(batch, LossSettings(aggregation=name))
     summed = (aggregation.within(batch, aggregation.default) * values.detach().double()).sum()
@@ -197,9 +197,9 @@ def _aggregated(batch: LossBatch, values: Tensor, name: str) -> float:
 
 
 def _of_topr(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return the two parts of topr's loss, and what it counts of rows that have a token."""
+    """Return both parts of topr's loss, and its counts of rows with a token."""
     rewards = batch.rewards
-    assert rewards is not None  # without which the loss is refused
+    assert rewards is not None  # otherwise the loss has been refused
     rewards = rewards[batch.lengths > 0]
     parts = {
         name: _aggregated(batch, losses.logged[f"topr_{name}"], settings.aggregation)
@@ -226,9 +226,9 @@ def _of_topr(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> d
 
 
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return what ROLL logs of a loss; the tag after @ is cut off by its tracker.
+    """Return what ROLL logs of a loss; its tracker removes the tag after @.
 
-    Left out are shares of places of the padded grid, whose width no table holds, and settings.
+    Shares of positions of the padded grid, whose width no table has, and settings are left out.
     """
     mode, ratio = settings.aggregation, losses.logged.get("ratio", batch.log_ratio.exp())
     weights = 1.0 if batch.weights is None else batch.weights
@@ -238,7 +238,7 @@ def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dic
         "policykl@sum": _aggregated(batch, distance, mode),
         "approxkl@sum": _aggregated(batch, 0.5 * distance.square(), mode),
         "ratio_mean@sum": _aggregated(batch, ratio, "seq-mean-token-mean"),
-        # At masked and rejected places the largest sees 0, the smallest 1e10.
+        # At masked and rejected positions, the maximum uses 0 and the minimum 1e10.
         "ratio_max@max": (ratio * batch.kept).max().item() if len(ratio) else 0.0,
         "ratio_min@min": ratio.where(batch.kept, 1e10).min().item() if len(ratio) else 1e10,
     }

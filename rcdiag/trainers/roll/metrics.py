@@ -1,7 +1,7 @@
-"""ROLL logs ratios and differences at four levels, and what weights and filters did.
+"""ROLL's metrics: ratios and differences at four levels, and the effect of weights and filters.
 
 Two kinds of numbers are counted over the whole padded grid and divided by the response tokens. The
-grid here is that of the table as one batch: rows x the longest response. Places outside of the mask
+grid here is that of the table as one batch: rows x longest response. Positions outside of the mask
 have log-ratio 0. Sources: ROLL commit 8eb27cc2, roll/utils/train_infer_corrections.py and
 roll/utils/functionals.py (`agg_loss`, `masked_mean`).
 """
@@ -26,22 +26,22 @@ from rcdiag.corrections.trainer_means import Batch, Metrics
 Array = NDArray[np.float64]
 
 
-# Statistic of a filter by the difference of probabilities -> its level in the key.
+# Statistic of a filter on the probability difference -> its level in the key.
 LEVEL_OF_DIFFERENCE = {
     "token_prob_change": "token",
     "segment_prob_change": "segment",
     "seq_mean_prob_change": "geometric",
     "seq_sum_prob_change": "sequence",
 }
-FILTERS = "filters"  # a list of filters is logged even if none of them is on
+FILTERS = "filters"  # a list of filters is logged even if none of them is enabled
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return all logged numbers, under the names that ROLL gives them."""
+    """Return all metrics, under ROLL's names."""
     logged = _levels(batch)
     weighting = correction.weighting
     if weighting is not None and np.isfinite(weighting.upper):
-        # Grid places with a weight above the bound; those outside of the mask have ratio 1.
+        # Grid positions with a weight above the bound; those outside of the mask have ratio 1.
         upper = weighting.upper
         if weighting.by_token:
             count = float(batch.rows.sum(token_ratio(weighting) > upper).sum())
@@ -84,7 +84,7 @@ def _levels(batch: Batch) -> Metrics:
 
 
 def _passed(batch: Batch, test: Rejection) -> float:
-    """Return grid places that pass a filter, over the response tokens."""
+    """Return the number of grid positions that pass a filter, per response token."""
     lower = -np.inf if test.lower is None else test.lower
     nothing = 0.0 if test.statistic in LEVEL_OF_DIFFERENCE else 1.0  # where the mask is 0
     passes = bool(lower <= nothing <= test.upper)
@@ -96,12 +96,12 @@ def _passed(batch: Batch, test: Rejection) -> float:
 
 
 def _whole_rows(batch: Batch, counted: NDArray[np.bool_], of_empty: bool) -> float:
-    """Return the places of rows that are counted; rows without a token are or are not."""
+    """Return the grid positions of counted rows; `of_empty`: whether empty rows are counted."""
     return batch.rows.width * float(counted.sum() + batch.rows.empty * of_empty)
 
 
 def _elsewhere(batch: Batch) -> float:
-    """Return the places of the grid that are no response tokens."""
+    """Return the number of grid positions that are not response tokens."""
     return float(batch.all_rows * batch.rows.width - batch.rows.tokens)
 
 

@@ -1,4 +1,4 @@
-"""SkyRL 0.4.0: masks and weights before the loss, and losses on the rollout's log-probs."""
+"""SkyRL 0.4.0: masks and weights before the loss, and losses relative to the rollout policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rcdiag.trainers.trainer import Config, generation
 
 
 def clip_range(document: Document, choice: LossChoice) -> LossChoice:
-    """Add the bounds of the chosen loss, each of which has a block of its own."""
+    """Add the bounds of the chosen loss, which has its own block of settings."""
     kind = value(document, "algorithm.policy_loss_type", "regular")
     loss, places = choice.loss, ("algorithm.eps_clip_low", "algorithm.eps_clip_high")
     if kind == "cispo":
@@ -38,7 +38,7 @@ def clip_range(document: Document, choice: LossChoice) -> LossChoice:
     return replace(choice, loss=loss, own=own)
 
 
-# Where no default turns a mode on, its bounds are those that the comments in the code suggest.
+# For modes that are off by default, the bounds are those suggested in the code's comments.
 _PRESETS: Mapping[str, Config] = {
     "default": {},
     "token_tis": {"tis_ratio_type": "token"},

@@ -1,8 +1,8 @@
-"""SkyRL's settings become a correction: outlier mask, token mask, weights, sequence mask.
+"""SkyRL's correction: outlier mask, token mask, weights, sequence mask, in this order.
 
-Each step sees the mask that those before it leave. Source: skyrl 0.4.0,
-skyrl/backends/skyrl_train/utils/off_policy_correction_utils.py; of the losses that divide by the
-rollout's probability, ppo_utils.py.
+Each step uses the mask that earlier steps leave. Source: skyrl 0.4.0,
+skyrl/backends/skyrl_train/utils/off_policy_correction_utils.py, and ppo_utils.py for the losses
+that divide by the rollout's probability.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rcdiag.trainers.settings_table import Config, Refused, Settings
 from rcdiag.trainers.settings_text import rounded
 from rcdiag.trainers.writing import Facts
 
-# The sampler's server writes it in place of a log-prob that is missing, NaN or infinite:
+# The sampler's server writes this for a log-prob that is missing, NaN or infinite:
 # skyrl/backends/skyrl_train/inference_servers/generate_wire.py.
 FLOOR = -9999.0
 GUARD = Guard(epsilon=0.0, nan_log_prob=FLOOR)
-# Losses that make the weights themselves, of the current policy and the rollout.
+# Losses that compute the weights themselves, from the current and the rollout policy.
 ON_ROLLOUT = ("rollout_is", "dppo", "cispo")
-# Losses that no setting of a correction reaches.
+# Losses on which a correction has no effect.
 WITHOUT_CORRECTION = ("clip_cov", "kl_cov", "cross_entropy", "importance_sampling")
 
 
@@ -38,14 +38,15 @@ def _change(tokens: Tokens) -> Array:
 
 
 def _where(tokens: Tokens, sign: int, values: Array) -> Array:
-    """Return values where the advantage has a sign; elsewhere no upper bound is passed."""
+    """Return values where the advantage has a sign; elsewhere -inf, below any upper bound."""
     return np.where(sign * tokens.advantage > 0, values, -np.inf)
 
 
 def _kl_where(tokens: Tokens, sign: int) -> Array:
-    """Return KL(behavior || target) of the choice "this token or another", nats.
+    """Return KL(behavior || target) of the event "this token or another", nats.
 
-    It is that of tokens whose probability moved the way of an advantage with this sign.
+    It is given only for tokens whose probability moved in the direction of an advantage of this
+    sign.
     """
     q, p = exp(tokens.behavior), exp(tokens.target)
     one, epsilon = q.dtype.type(1.0), q.dtype.type(1e-8)
@@ -82,7 +83,7 @@ STATISTICS.ship(
 
 
 def read(settings: Settings) -> Correction:
-    """Return masks and weights in SkyRL's order; all bounds but rollout_is's are included."""
+    """Return masks and weights in SkyRL's order; bounds are inclusive, except rollout_is's."""
     loss = settings["policy_loss_type"]
     outlier, by_token = outlier_mask(settings), token_mask(settings)
     over = (*outlier, *by_token)
@@ -100,27 +101,27 @@ def read(settings: Settings) -> Correction:
                 f"policy_loss_type: {loss} takes no off_policy_correction",
                 "take another policy loss",
             )
-        return Correction(guard=GUARD)  # other losses leave the correction out
+        return Correction(guard=GUARD)  # the correction has no effect on other losses
     if loss in ON_ROLLOUT and (loss != "cispo" or settings["cispo_anchor"] == "rollout"):
         return _of_rollout(settings, loss, correction)
     return correction
 
 
 def outlier_mask(settings: Config) -> tuple[Rejection, ...]:
-    """Return the rejections of sequences by their extreme tokens; either bound is enough."""
+    """Return the rejections of sequences by their extreme tokens; each bound works alone."""
     low, high = (settings[f"outlier_token_is_threshold_{side}"] for side in ("low", "high"))
     above = () if high is None else (Rejection("seq_max_ratio", high),)
     return above if low is None else (*above, Rejection("seq_min_ratio", np.inf, low))
 
 
 def token_mask(settings: Config) -> tuple[Rejection, ...]:
-    """Return the rejection of single tokens; it needs both bounds."""
+    """Return the rejection of single tokens; both bounds are needed."""
     low, high = (settings[f"token_mask_is_threshold_{side}"] for side in ("low", "high"))
     return () if low is None or high is None else (Rejection("token", high, low),)
 
 
 def _weighting(settings: Settings, over: tuple[Rejection, ...]) -> Weighting | None:
-    """Return the weights; `use_tis` stands for those of tokens, whatever the new settings say."""
+    """Return the weights; `use_tis` means token weights and overrides the newer settings."""
     if settings["use_tis"]:
         return Weighting("token", settings["tis_imp_ratio_cap"])
     level = settings["tis_ratio_type"]
@@ -131,7 +132,7 @@ def _weighting(settings: Settings, over: tuple[Rejection, ...]) -> Weighting | N
 
 
 def _of_rollout(settings: Settings, loss: str, correction: Correction) -> Correction:
-    """Return the correction of a loss whose own ratio is that of current policy to rollout."""
+    """Return the correction for a loss whose ratio is current policy / rollout."""
     if correction.weighting is not None:
         if loss == "cispo":
             raise Refused(
@@ -152,7 +153,7 @@ def _of_rollout(settings: Settings, loss: str, correction: Correction) -> Correc
         by_kl = settings["dppo_type"] == "binary_kl"
         loss = "dppo_kl" if by_kl else "dppo_tv"
         rise, fall = ("kl_of_rise", "kl_of_fall") if by_kl else ("rise", "fall_below_0")
-        # Tokens that moved too far the way of their advantage get the weight 0.
+        # Tokens that moved too far in the direction of their advantage get weight 0.
         zeroing = (
             Rejection(f"token_{rise}", settings["delta_high"]),
             Rejection(f"token_{fall}", settings["delta_low"]),
@@ -164,15 +165,15 @@ def _of_rollout(settings: Settings, loss: str, correction: Correction) -> Correc
 
 
 def ignored(config: Config) -> list[str]:
-    """Report masks of tokens beside a policy loss that no correction reaches."""
+    """Report token masks together with a policy loss on which corrections have no effect."""
     loss = config["policy_loss_type"]
     if loss in WITHOUT_CORRECTION and (outlier_mask(config) or token_mask(config)):
-        return [f"{loss} leaves the masks of tokens out"]
+        return [f"the masks of tokens have no effect on {loss}"]
     return []
 
 
 def file_findings(document: Mapping[str, Any], config: Config) -> list[Finding]:
-    """Report masks for which the sampler hands out no log-probs."""
+    """Report masks that need log-probs although the sampler returns none."""
     sampling = document.get("generator", {})
     sampling = sampling.get("sampling_params", {}) if isinstance(sampling, Mapping) else {}
     if not isinstance(sampling, Mapping) or sampling.get("logprobs", 1) is not None:
@@ -192,7 +193,7 @@ def file_findings(document: Mapping[str, Any], config: Config) -> list[Finding]:
 
 
 def facts(correction: Correction, facts: Facts) -> Facts:
-    """Describe the masks by SkyRL's steps, and a loss that makes the weights itself."""
+    """Describe the masks by SkyRL's steps, and a loss that computes the weights itself."""
     own: Facts = {
         "statistics": [one.statistic for one in correction.rejections],
         "corrects": bool(correction.rejections) or correction.weighting is not None,

@@ -1,6 +1,6 @@
-"""SkyRL's policy losses, in its reductions.
+"""SkyRL's policy losses and reductions.
 
-Advantages are divided by the counts before rejection, so that rejection moves no denominator.
+Advantages are divided by counts before rejection, so rejection does not change the denominator.
 Source: skyrl 0.4.0, skyrl/backends/skyrl_train/utils/ppo_utils.py.
 """
 
@@ -48,20 +48,20 @@ def _only_kept(batch: LossBatch, losses: TokenLosses) -> TokenLosses:
 
 
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return PPO losses; with dual clip, policy_loss_type dual_clip, where `clip_c` is given."""
+    """Return PPO losses; with dual clip (policy_loss_type dual_clip) if `clip_c` is given."""
     losses, beyond = ppo(bounded_log_ratio(batch).exp(), batch.advantages, settings)
     losses, _ = dual_clip(losses, batch.advantages, settings)
     return _only_kept(batch, TokenLosses(losses, {"clipped": beyond}))
 
 
 def gspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return PPO losses on one ratio for the sequence, over all its tokens."""
+    """Return PPO losses on one ratio per sequence, over all its tokens."""
     losses = clipped.gspo(batch, settings)
     return _only_kept(batch, replace(losses, logged={"clipped": losses.logged["pg_clipfrac"]}))
 
 
 def sapo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -A sigmoid(tau (ratio - 1)) 4 / tau, of which no token counts as clipped."""
+    """Return -A sigmoid(tau (ratio - 1)) 4 / tau; no token counts as clipped."""
     losses = clipped.sapo(batch, settings)
     return _only_kept(batch, replace(losses, logged={"clipped": losses.values.new_zeros(())}))
 
@@ -72,17 +72,17 @@ def cispo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def on_rollout(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return rollout_is at the tokens that are kept."""
+    """Return the loss rollout_is at kept tokens."""
     return _only_kept(batch, rollout_is(batch, settings))
 
 
 def cispo_on_rollout(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return cispo on the rollout at the tokens that are kept."""
+    """Return cispo relative to the rollout policy, at kept tokens."""
     return _only_kept(batch, cispo_rollout(batch, settings))
 
 
 def _trust_region(batch: LossBatch, dropped: Tensor) -> TokenLosses:
-    """Return -A ratio, ratio = current / rollout, and 0 where dropped; no ratio is bounded."""
+    """Return -A ratio, ratio = current / rollout without a clamp, and 0 at `dropped` tokens."""
     ratio = log_ratio_to_rollout(batch).exp()
     return _only_kept(
         batch, TokenLosses(-batch.advantages * ratio * ~dropped, {"clipped": dropped})
@@ -90,7 +90,7 @@ def _trust_region(batch: LossBatch, dropped: Tensor) -> TokenLosses:
 
 
 def dppo_tv(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Drop tokens whose probability moved too far the way of the advantage."""
+    """Drop tokens whose probability moved too far in the direction of the advantage."""
     moved = batch.current.detach().exp() - rollout_of(batch).exp()
     rose = (batch.advantages > 0) & (moved > settings.value(CLIP_HIGH))
     fell = (batch.advantages < 0) & (-moved > settings.value(CLIP_LOW))
@@ -98,7 +98,7 @@ def dppo_tv(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def dppo_kl(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Drop tokens that moved the way of the advantage, too far by KL(rollout || current)."""
+    """Drop tokens that moved in the direction of the advantage, too far by KL(rollout||current)."""
     current, rollout = batch.current.detach(), rollout_of(batch)
     moved, distance = current.exp() - rollout.exp(), binary_kl(current, rollout)
     rose = (batch.advantages > 0) & (moved > 0) & (distance > settings.value(CLIP_HIGH))
@@ -107,9 +107,9 @@ def dppo_kl(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def _advantage_factor(batch: LossBatch, settings: LossSettings) -> Tensor:
-    """Return what SkyRL multiplies the advantage of each token by beforehand, [tokens].
+    """Return SkyRL's factor on the advantage of each token, [tokens].
 
-    Its losses are sums: the advantages carry the reduction.
+    Its losses are sums: the reduction is applied to the advantages beforehand.
     """
     aggregation = AGGREGATIONS[settings.aggregation]
     within = aggregation.within(batch, aggregation.denominator(settings))
@@ -118,10 +118,10 @@ def _advantage_factor(batch: LossBatch, settings: LossSettings) -> Tensor:
 
 
 def kl_cov(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -A ratio, + kl_coef |log_ratio| on the share that covaries most, one token at least.
+    """Return -A ratio, plus kl_coef |log_ratio| on the tokens of largest covariance (at least one).
 
-    No weight and no mask of a correction reaches it. The penalty is not divided by what the loss
-    is divided by, and the covariance is that of advantages after the reduction.
+    A correction's weights and mask have no effect. The penalty is not divided by the denominator of
+    the loss, and the covariance uses the advantages after the reduction.
     """
     factor = _advantage_factor(batch, settings)
     scaled = selected.covariances(replace(batch, advantages=batch.advantages * factor))
@@ -135,10 +135,10 @@ def kl_cov(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def clip_cov(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return PPO losses times the probability that the lot leaves the token in.
+    """Return PPO losses times the probability that the random selection keeps the token.
 
-    No weight and no mask of a correction reaches it, and the covariance is that of advantages after
-    the reduction.
+    A correction's weights and mask have no effect, and the covariance uses the advantages after the
+    reduction.
     """
     losses, beyond = ppo(batch.log_ratio.exp(), batch.advantages, settings)
     scaled = replace(batch, advantages=batch.advantages * _advantage_factor(batch, settings))
@@ -147,13 +147,13 @@ def clip_cov(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def importance_weighted(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -A ratio without any bound; no weight and no mask of a correction reaches it."""
+    """Return -A ratio without any bound; a correction's weights and mask have no effect."""
     ratio = batch.log_ratio.exp()
     return TokenLosses(-batch.advantages * ratio, {"importance_ratio": ratio}, weighted=True)
 
 
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return what SkyRL logs of a loss: means over all tokens, rejected ones among them."""
+    """Return what SkyRL logs of a loss: means over all tokens, including rejected ones."""
     count = max(len(batch.kept), 1)
     if "importance_ratio" in losses.logged:
         ratio = losses.logged["importance_ratio"].detach()
@@ -182,25 +182,25 @@ DPPO_TV = _own(divergence.DPPO_TV, function=dppo_tv, settings=CLIP_RANGE)
 DPPO_KL = _own(divergence.DPPO_KL, function=dppo_kl, settings=CLIP_RANGE)
 KL_COV = _own(
     selected.KL_COV,
-    says="No clip, and a penalty on the few tokens whose advantage and log-prob go together most. "
-    "SkyRL divides the penalty by nothing, whatever loss_reduction says, and leaves every "
-    "correction out.",
+    says="No clip, but a penalty on the few tokens with the largest covariance of advantage and "
+    "log-prob. In SkyRL the penalty is not divided by anything, whatever loss_reduction says, and "
+    "corrections have no effect.",
     formula="-A r, and + ppo_kl_coef |d|, undivided, on the largest kl_cov_ratio of (A - mean A)"
     f"(log p - mean log p), A divided as the loss is; 1 and 0.2; {SYMBOLS}",
     function=kl_cov,
 )
 CLIP_COV = _own(
     selected.CLIP_COV,
-    says="PPO that leaves a few tokens of high covariance out, drawn by lot: rcdiag gives the mean "
-    "over all lots, from which the trainer's loss differs by the luck of one. Its clip_ratio is "
-    "the share left out, the same for every lot. The covariance is that of advantages after "
-    "loss_reduction, and SkyRL leaves every correction out.",
+    says="PPO that drops a few tokens of high covariance at random: rcdiag gives the expectation "
+    "over the random choice, from which the trainer's loss of a single draw differs. Its "
+    "clip_ratio is the share dropped, the same in every draw. The covariance uses the advantages "
+    "after loss_reduction, and in SkyRL corrections have no effect.",
     function=clip_cov,
 )
 IMPORTANCE_WEIGHTED = PolicyLoss(
     name="importance_weighted",
-    says="The policy gradient times the ratio of current to old, without any bound; SkyRL leaves "
-    "every correction out of it.",
+    says="The policy gradient times the ratio of current to old, without any bound; in SkyRL "
+    "corrections have no effect on it.",
     formula=f"-A r; {SYMBOLS}, d not bounded",
     source=f"{SKYRL_FILE}, policy_loss_type importance_sampling",
     function=importance_weighted,

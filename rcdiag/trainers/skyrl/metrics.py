@@ -1,8 +1,8 @@
-"""SkyRL's numbers of a correction, of one micro-batch that is the table.
+"""SkyRL's metrics of a correction, with the table as one micro-batch.
 
 Sources: skyrl 0.4.0, skyrl/backends/skyrl_train/utils/off_policy_correction_utils.py,
 skyrl/train/trainer.py for the distances, and skyrl/backends/skyrl_train/utils/ppo_utils.py for the
-losses on the rollout.
+losses relative to the rollout.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CORRECTION, DISTANCE = "policy/loss_metrics/", "policy/rollout_train_logprobs_ab
 
 
 class Steps(Struct, frozen=True):
-    """The rejections of a correction by SkyRL's steps, in its order."""
+    """The rejections of a correction, by SkyRL's steps in order."""
 
     outlier: tuple[Rejection, ...]
     token: tuple[Rejection, ...]
@@ -30,7 +30,7 @@ class Steps(Struct, frozen=True):
 
     @classmethod
     def of(cls, correction: Correction) -> Steps:
-        """Sort the rejections of a correction by SkyRL's steps."""
+        """Assign the rejections of a correction to SkyRL's steps."""
         by_statistic = {one.statistic: one for one in correction.rejections}
         outlier = [by_statistic.get(name) for name in ("seq_max_ratio", "seq_min_ratio")]
         return cls(
@@ -45,12 +45,12 @@ class Steps(Struct, frozen=True):
 
 
 def _logs_weights(correction: Correction) -> bool:
-    """Tell whether TIS is on: the weights of a loss on the rollout are not logged as such."""
+    """Tell whether weights are logged; not those of a loss that computes weights itself."""
     return correction.weighting is not None and not correction.weights_in_loss
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return all logged numbers under their keys."""
+    """Return all metrics under their keys."""
     logged = _distances(batch)
     steps = Steps.of(correction)
     if correction.rejections or _logs_weights(correction):
@@ -66,9 +66,9 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
 
 
 def _loss_on_rollout(batch: Batch, correction: Correction) -> Metrics:
-    """Return what a loss whose ratio is that to the rollout logs at the first update.
+    """Return what a loss whose ratio is relative to the rollout logs at the first update.
 
-    The current policy is then the old one. Later updates are those of a replay.
+    Then the current policy is the old one. A replay gives the numbers of later updates.
     """
     weighting, rows = correction.weighting, batch.rows
     if weighting is None or not correction.weights_in_loss:
@@ -104,7 +104,7 @@ def _distances(batch: Batch) -> Metrics:
 
 
 def _ratios(batch: Batch) -> Metrics:
-    """Return moments of the ratio; but for the mean they are over the padded grid, mask as 0."""
+    """Return moments of the ratio; all but the mean are over the padded grid, with 0 at masked."""
     rows = batch.rows
     places = batch.all_rows * rows.width
     total = rows.sum(RATIO).sum()
@@ -119,7 +119,7 @@ def _ratios(batch: Batch) -> Metrics:
 
 
 def _share(batch: Batch, flags: NDArray[Any], of_empty: bool = False) -> float:
-    """Return a share of all rows; `of_empty` holds for those without a token."""
+    """Return a share of all rows; `of_empty` is the flag of rows without a token."""
     return float((flags.sum() + of_empty * batch.rows.empty) / batch.all_rows)
 
 
@@ -153,7 +153,7 @@ def _weights(batch: Batch, correction: Correction, steps: Steps) -> Metrics:
 
 
 def _sequences(batch: Batch, steps: Steps) -> Metrics:
-    """Return shares of sequences; a row that is empty by then has the statistic 1."""
+    """Return shares of sequences; a row that has become empty has the statistic 1."""
     rejection = steps.sequence
     if rejection is None:
         return {}

@@ -1,4 +1,4 @@
-"""slime at commit 624b824a8 has an MIS helper, and weights of its own by flags."""
+"""slime at commit 624b824a8: an MIS helper, and its own weights by flags."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ FUNCTIONS = Functions(
 
 
 def complete(settings: Config, document: Document) -> tuple[Config, list[Finding]]:
-    """Take slime's own clamp for the function of flags that name none.
+    """Assume slime's own clamp if flags name no function.
 
-    The defaults are those of the helper's YAML, the file that slime's users write most.
+    The defaults are those of the helper's YAML, the file that slime's users usually write.
     """
     of_flags = document.format == "flags" or settings.keys() & set(FLAGS)
     if not (of_flags and settings):
@@ -38,7 +38,7 @@ def complete(settings: Config, document: Document) -> tuple[Config, list[Finding
 
 
 def with_opsm(document: Document, choice: LossChoice) -> LossChoice:
-    """Add OPSM's threshold, which counts with --use-opsm alone and has a default."""
+    """Add OPSM's threshold, which has a default and only applies with --use-opsm."""
     if value(document, "use_opsm") is not True:
         return choice
     delta = number(document, "opsm_delta")

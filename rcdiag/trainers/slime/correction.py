@@ -1,4 +1,4 @@
-"""slime corrects by a function that its flags choose: its clamp, its IcePop, or the MIS helper.
+"""slime's correction, a function chosen by its flags: its clamp, its IcePop, or the MIS helper.
 
 miles has the same flags, and a copy of the helper. Sources: slime commit 624b824a8 (2026-08-21),
 slime/utils/arguments.py (`slime_validate_args`), slime/backends/megatron_utils/loss.py
@@ -24,7 +24,7 @@ from rcdiag.trainers.settings_table import Config, Refused, Settings, read_table
 from rcdiag.trainers.writing import Facts
 
 Function = Literal["none", "tis", "icepop", "helper"]
-# Flags beside use_tis, which is a key of the helper's YAML as well.
+# Flags besides use_tis, which is also a key of the helper's YAML.
 FLAGS = (
     *("tis_clip", "tis_clip_low", "custom_tis_function_path", "get_mismatch_metrics"),
     *("use_rollout_logprobs", "calculate_per_token_loss"),
@@ -33,18 +33,18 @@ HELPER = (
     *("use_rs", "tis_level", "rs_level", "tis_mode", "tis_lower_bound", "tis_upper_bound"),
     *("rs_lower_bound", "rs_upper_bound", "rs_veto_threshold", "tis_batch_normalize"),
 )
-# The built-in functions take the exponential of a log-ratio of any size.
+# The built-in functions take exp of log-ratios without a clamp.
 UNCLAMPED = Guard(bound=np.inf)
 
 
 def is_run(document: Document) -> bool:
-    """Tell whether a file is a script with flags of a run, whatever it sets of the correction."""
+    """Tell whether a file is a script with flags of a run, even without flags of the correction."""
     flags = ("advantage_estimator", "rollout_batch_size", "rollout_num_gpus")
     return document.format == "flags" and document.has(*flags)
 
 
 def logging(function: Function, per_token: bool) -> str:
-    """Write what decides about the logged numbers, as `Correction.logging` has it."""
+    """Return what determines the logged numbers, as text for `Correction.logging`."""
     return f"{function} per {'token' if per_token else 'sequence'}"
 
 
@@ -55,17 +55,17 @@ def logged_of(correction: Correction) -> tuple[str, bool]:
 
 
 class Functions(Struct, frozen=True):
-    """The functions that a trainer may call, and how a user names the helper."""
+    """The functions that a trainer may call, and the path of the helper."""
 
     # The last two parts of a function's path -> the function.
     by_path: Mapping[str, Function]
     helper: str  # path of the MIS helper's function
-    # A file with the helper's path and use_tis off still asks for the helper: slime's users set
-    # use_tis and the path on the command line, and rcdiag has the path by default.
+    # Whether a file with the helper's path but use_tis off still means the helper: slime's users
+    # set use_tis and the path on the command line, and rcdiag uses the path as a default.
     helper_is_asked: bool = False
 
     def of(self, config: Mapping[str, Any]) -> Function:
-        """Return the function that the trainer calls; none without a switch."""
+        """Return the function that the trainer calls; "none" if no switch is on."""
         path = config.get("custom_tis_function_path")
         if self.helper_is_asked and path == self.helper:
             return "helper"
@@ -82,7 +82,7 @@ class Functions(Struct, frozen=True):
         return self.by_path[last_two]
 
     def read(self, settings: Settings) -> Correction:
-        """Return what the chosen function makes of the ratio of old to rollout."""
+        """Return the correction that the chosen function applies to the ratio of old to rollout."""
         on, asked, bypass = (
             settings[name] for name in ("use_tis", "get_mismatch_metrics", "use_rollout_logprobs")
         )
@@ -103,7 +103,7 @@ class Functions(Struct, frozen=True):
         )
 
     def _check(self, settings: Settings, *, on: bool, asked: bool, bypass: bool) -> None:
-        """Refuse what `slime_validate_args` and `miles_validate_args` stop on."""
+        """Refuse settings on which `slime_validate_args` and `miles_validate_args` stop."""
         if bypass and on:
             raise Refused(
                 "use_rollout_logprobs and use_tis are both on",
@@ -111,13 +111,13 @@ class Functions(Struct, frozen=True):
             )
         if asked and settings["custom_tis_function_path"] is None:
             raise Refused(
-                "get_mismatch_metrics has no function to get them from",
+                "get_mismatch_metrics has no function to compute them",
                 f"set custom_tis_function_path to {self.helper}",
             )
         function = self.of(settings)
         if asked and not on and function != "helper":
             raise Refused(
-                f"get_mismatch_metrics: {function} weighs the loss without use_tis too",
+                f"get_mismatch_metrics: {function} applies weights even without use_tis",
                 f"set custom_tis_function_path to {self.helper}, which asks for use_tis",
             )
 
@@ -146,7 +146,7 @@ class Functions(Struct, frozen=True):
         return sentences + [f"{name} has no effect: {why}" for name in _changed(config, unread)]
 
     def helper_defaults(self, settings: Config) -> list[Finding]:
-        """Note that flags name the MIS helper while its settings stand in another file."""
+        """Note that flags name the MIS helper although its settings are in another file."""
         path = settings.get("custom_tis_function_path")
         if path is None or settings.keys() & set(HELPER) or self.of(settings) != "helper":
             return []
@@ -154,7 +154,7 @@ class Functions(Struct, frozen=True):
             Finding(
                 slug="helper-settings-elsewhere",
                 severity="note",
-                message="the flags call the MIS helper, whose settings stand in the YAML of "
+                message="the flags call the MIS helper, whose settings are in the YAML of "
                 "--custom-config-path: its defaults are computed",
                 fix="give that YAML file as the trainer's config, if it changes a default",
                 evidence={"custom_tis_function_path": str(path)},
@@ -169,7 +169,7 @@ def _changed(config: Config, names: tuple[str, ...]) -> list[str]:
 
 
 def mis(settings: Settings) -> Correction:
-    """Return what the MIS helper does: without `use_tis` nothing, rejection included."""
+    """Return the MIS helper's correction: without `use_tis` it does nothing, not even reject."""
     if not settings["use_tis"]:
         return Correction(weights_applied=False)
     level, mode = settings["tis_level"], settings["tis_mode"]
@@ -209,9 +209,10 @@ def _ordered(which: str, lower: float, upper: float) -> None:
 
 
 def facts(correction: Correction, facts: Facts, *, clamps: bool = False) -> Facts:
-    """Say which function makes a correction, and what the helper's settings are for it.
+    """Say which function makes a correction, and the helper's settings for it.
 
-    The clamp of tokens' weights is the helper's truncation too; with `clamps` the clamp is taken.
+    Truncation of token weights is possible by the clamp and by the helper; `clamps` prefers the
+    clamp.
     """
     if facts["mode"] == "bypass":
         return {"function": "bypass"}
@@ -229,7 +230,7 @@ def facts(correction: Correction, facts: Facts, *, clamps: bool = False) -> Fact
     own: Facts = {"function": "helper", "tis_mode": "truncate"}
     own |= {"tis.lower": facts["lower"], "tis.upper": facts["upper"]}
     if facts["outside"] == "bare" and level in rejections:
-        # mode mask rejects outside of the bounds, and leaves the weights as they are
+        # mode mask rejects outside of the bounds, and leaves the weights unchanged
         own["tis_mode"] = "mask"
         own |= {f"tis.{side}": facts[f"rejections.{level}.{side}"] for side in ("lower", "upper")}
         rejections = tuple(name for name in rejections if name != level)
@@ -239,6 +240,6 @@ def facts(correction: Correction, facts: Facts, *, clamps: bool = False) -> Fact
     if rejections:
         bounds = {side: facts[f"rejections.{rejections[0]}.{side}"] for side in ("lower", "upper")}
         own |= {"rs_level": rejections[0], "rs.lower": bounds["lower"], "rs.upper": bounds["upper"]}
-    elif facts["veto"] is not None:  # the veto needs use_rs, with bounds that reject nothing
+    elif facts["veto"] is not None:  # the veto needs use_rs, here with bounds that reject nothing
         own |= {"rs_level": level, "rs.lower": 0.0, "rs.upper": np.inf}
     return own

@@ -1,6 +1,6 @@
-"""slime's policy losses: PPO, GSPO or CISPO, times OPSM, times IS weights, without entropy and KL.
+"""slime's policy losses: PPO, GSPO or CISPO, times OPSM, times IS weights; no entropy, no KL term.
 
-Unlike verl's they see rejected tokens: those stay in GSPO's means and in all denominators.
+Unlike in verl, rejected tokens stay in GSPO's means and in all denominators.
 log_ratio = current - old, in nats. Source: slime commit 624b824a8, `policy_loss_function` in
 slime/backends/megatron_utils/loss.py and slime/utils/ppo_utils.py.
 """
@@ -24,29 +24,29 @@ OWN = (OPSM_DELTA, USE_ROLLOUT_LOGPROBS)
 
 
 def row_log_ratio(batch: LossBatch) -> Tensor:
-    """Return the row mean of log_ratio over all tokens, rejected ones too, at each token."""
+    """Return at each token the row mean of log_ratio, over all tokens including rejected ones."""
     return batch.row_means(batch.log_ratio)[batch.rows]
 
 
 def _ppo(batch: LossBatch, settings: LossSettings, log_ratio: Tensor) -> TokenLosses:
-    """Return PPO losses on exp(log_ratio), unclamped; dual clip only where `clip_c` is given."""
+    """Return PPO losses on exp(log_ratio), unclamped; dual clip only if `clip_c` is given."""
     losses, beyond = ppo(log_ratio.exp(), batch.advantages, settings)
     losses, _ = dual_clip(losses, batch.advantages, settings)
     return _finished(batch, settings, log_ratio, losses, beyond)
 
 
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """PPO on the ratio of each token."""
+    """Return PPO losses on the ratio of each token."""
     return _ppo(batch, settings, batch.log_ratio)
 
 
 def gspo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """PPO on exp(row mean of log_ratio); the gradient goes through the mean."""
+    """Return PPO losses on exp(row mean of log_ratio); the gradient goes through the mean."""
     return _ppo(batch, settings, row_log_ratio(batch))
 
 
 def cispo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """-stop_gradient(clip(ratio)) A current."""
+    """Return -stop_gradient(clip(ratio)) A current."""
     ratio = batch.log_ratio.exp()
     bounded = clip_ratio(ratio, settings)
     losses = -bounded.detach() * batch.advantages * batch.current
@@ -54,15 +54,15 @@ def cispo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def opsm_dropped(batch: LossBatch, delta: float) -> Tensor:
-    """Tell which tokens have A < 0 in rows with mean -log_ratio above `delta` nats, [tokens]."""
+    """Flag tokens with A < 0 in rows whose mean -log_ratio is above `delta` nats, [tokens]."""
     return (batch.advantages < 0) & (-row_log_ratio(batch).detach() > delta)
 
 
 def dropped_share(batch: LossBatch, settings: LossSettings, dropped: Tensor) -> Tensor:
     """Return token values whose aggregate is slime's sum of each row's dropped share.
 
-    slime adds up shares of rows under --calculate-per-token-loss too, and divides by tokens. It
-    also counts masked tokens, which a batch here does not hold; its shares can pass 1.
+    slime sums shares of rows even with --calculate-per-token-loss, and divides by tokens. It also
+    counts masked tokens, which a batch here does not contain; its shares can exceed 1.
     """
     if settings.aggregation == "token-mean":
         return dropped / batch.lengths.double()[batch.rows]
@@ -72,7 +72,7 @@ def dropped_share(batch: LossBatch, settings: LossSettings, dropped: Tensor) -> 
 def _finished(
     batch: LossBatch, settings: LossSettings, log_ratio: Tensor, losses: Tensor, beyond: Tensor
 ) -> TokenLosses:
-    """Apply OPSM, with rejected tokens at 0; `ois` is logged of these too."""
+    """Apply OPSM and set rejected tokens to 0; the logged `ois` includes rejected tokens."""
     logged: dict[str, Tensor] = {}
     kept = batch.kept
     if (delta := settings.value(OPSM_DELTA)) is not None:
@@ -85,22 +85,22 @@ def _finished(
         compared = batch.current if settings.value(USE_ROLLOUT_LOGPROBS) else batch.old
         logged["train_rollout_logprob_abs_diff"] = (compared - batch.rollout).abs() * kept
     logged |= {"pg_clipfrac": beyond & kept, "ppo_kl": -log_ratio * kept}
-    # A product, as slime has it: a NaN loss stays NaN at a rejected token.
+    # A product, as in slime: a NaN loss stays NaN at a rejected token.
     return TokenLosses(losses * kept, logged)
 
 
 _FILE = "slime commit 624b824a8, slime/backends/megatron_utils/loss.py"
-# --advantage-estimator chooses the loss; all other estimators have vanilla.
+# --advantage-estimator chooses the loss; all other estimators use vanilla.
 VANILLA = replace(clipped.VANILLA, function=vanilla, source=_FILE, settings=(*PPO_SETTINGS, *OWN))
 GSPO = replace(clipped.GSPO, function=gspo, source=_FILE, settings=(*PPO_SETTINGS, *OWN))
 CISPO = replace(clipped.CISPO, function=cispo, source=_FILE, settings=(*CLIP_RANGE, *OWN))
 
 
-# Among all tokens, a row without a token counts as one.
+# With all tokens counted, a row without a token counts as one.
 TOKENS = Count(
     "tokens", TOKEN_MEAN.count.kept, lambda batch: float(batch.lengths.clamp(min=1).sum())
 )
-# `rollout_mask_sums` is taken for one sample per rollout. token-mean: --calculate-per-token-loss.
+# `rollout_mask_sums` is assumed for one sample per rollout. token-mean: --calculate-per-token-loss.
 UPDATE = UpdateRules(
     losses=by_name((VANILLA, GSPO, CISPO)),
     aggregations=by_name(

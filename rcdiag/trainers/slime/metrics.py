@@ -1,7 +1,7 @@
-"""What slime logs of a correction: of its clamp and IcePop, and of the MIS helper.
+"""slime's metrics of a correction: of its clamp and IcePop, and of the MIS helper.
 
-Means are over sequences, or over tokens with --calculate-per-token-loss. slime computes them by
-micro-batch and rank; here the batch is one. Sources: slime commit 624b824a8 (2026-08-21),
+Means are over sequences, or over tokens with --calculate-per-token-loss. slime computes them per
+micro-batch and rank; here there is one batch. Sources: slime commit 624b824a8 (2026-08-21),
 slime/backends/megatron_utils/loss.py (`vanilla_tis_function`, `icepop_function`,
 `policy_loss_function`) and examples/train_infer_mismatch_helper/mis.py
 (`compute_mis_weights_with_cp`, `add_ppl_metrics`).
@@ -39,7 +39,7 @@ DISTANCE = "train_rollout_logprob_abs_diff"
 
 
 def mean_of_rows(batch: Batch, values: NDArray[Any]) -> float:
-    """Return the mean of `values` [rows] over all rows; one without a token adds 0."""
+    """Return the mean of `values` [rows] over all rows; a row without a token adds 0."""
     return float(values.sum() / batch.all_rows)
 
 
@@ -47,9 +47,9 @@ Mean = Callable[[Batch, NDArray[Any]], float]
 
 
 def helper_metrics(batch: Batch, correction: Correction, mean: Mean = mean_of_rows) -> Metrics:
-    """Return what the MIS helper logs, under the keys with prefix.
+    """Return the metrics of the MIS helper, under their full keys.
 
-    `mean` reduces means or values of rows: over rows, or over tokens for a per-token loss.
+    `mean` averages row values over rows, or over tokens if the loss is per token.
     """
     logged = _off_policy(batch, mean)
     if correction.weighting is not None:
@@ -98,7 +98,7 @@ def _weights(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
 def _beyond(
     batch: Batch, level: Any, lower: float, upper: float, mean: Mean
 ) -> tuple[float, float]:
-    """Return means over sequences of the shares below and above the bounds."""
+    """Return the means over sequences of the shares below and above the bounds."""
     rows = batch.rows
     if level == "token":
         below = _row_means(batch, lower > RATIO)
@@ -111,7 +111,7 @@ def _beyond(
 
 
 def _rejected(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
-    # Mode `mask` puts a rejection of its own before that of `use_rs`.
+    # Mode `mask` adds its own rejection before that of `use_rs`.
     assert correction.weighting is not None
     masks = correction.weighting.outside == "mask"
     rejections = correction.rejections[1:] if masks else correction.rejections
@@ -129,7 +129,7 @@ def _rejected(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
 
 
 def normaliser(batch: Batch, correction: Correction) -> float:
-    """Return the divisor of weights: their mean over tokens or sequences; 1 if tiny."""
+    """Return the divisor of weights: their mean over tokens or sequences; 1 if it is tiny."""
     weighting = correction.weighting
     if weighting is None or not correction.batch_normalize:
         return 1.0
@@ -142,7 +142,7 @@ def normaliser(batch: Batch, correction: Correction) -> float:
 
 
 def _final(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
-    """Return statistics of weights after normalisation before rejection, whatever their keys."""
+    """Return statistics of weights after normalisation but before rejection, despite their keys."""
     weighting = correction.weighting
     assert weighting is not None
     applied = applied_weights(batch.rows, weighting)
@@ -159,17 +159,17 @@ def _final(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
 
 
 def mean_of_tokens(batch: Batch, values: NDArray[Any]) -> float:
-    """Return the mean of means of rows over tokens; a row without a token counts as one."""
+    """Return the mean of row means weighted by tokens; a row without a token counts as one."""
     return float((values * batch.rows.lengths).sum() / (batch.rows.tokens + batch.rows.empty))
 
 
 def mean_of(per_token: bool) -> Mean:
-    """Return the mean that slime takes of values of rows."""
+    """Return the function by which slime averages row values."""
     return mean_of_tokens if per_token else mean_of_rows
 
 
 def ratio_metrics(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
-    """Return what the clamp and IcePop log of the ratios that they bound."""
+    """Return what the clamp and IcePop log about the ratios that they bound."""
     weighting = correction.weighting
     assert weighting is not None
     unbounded = RATIO.within(weighting.lower_or_reciprocal, weighting.upper)
@@ -182,12 +182,12 @@ def ratio_metrics(batch: Batch, correction: Correction, mean: Mean) -> Metrics:
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return the numbers of the chosen function, under their keys without `train/`."""
+    """Return the metrics of the chosen function, under their keys without `train/`."""
     function, per_token = logged_of(correction)
     mean = mean_of(per_token)
     if function == "helper":
         return helper_metrics(batch, correction, mean)
-    # With --use-rollout-logprobs slime compares the current policy, which is the old one at first.
+    # With --use-rollout-logprobs, slime uses the current policy, which initially is the old one.
     distances = mean(batch, _row_means(batch, abs(bare_log_ratio)))
     ratios = {} if function == "none" else ratio_metrics(batch, correction, mean)
     return {DISTANCE: distances, **ratios}

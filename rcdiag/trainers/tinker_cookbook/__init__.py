@@ -1,4 +1,4 @@
-"""tinker-cookbook at commit 9dfcc3a2: Tinker's losses have the ratio to the sampler in them."""
+"""tinker-cookbook at commit 9dfcc3a2: Tinker's losses use the ratio to the sampler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rcdiag.trainers.trainer import generation
 
 
 def with_clip(document: Document, choice: LossChoice) -> LossChoice:
-    """Add both ends of the clip, which Tinker has as ratios, with another default for each loss."""
+    """Add the clip range, which Tinker writes as ratios, with different defaults for each loss."""
     ends = THRESHOLDS.get({"vanilla": "ppo"}.get(choice.loss, choice.loss))
     if ends is None:
         return choice

@@ -1,4 +1,4 @@
-"""Tinker's losses have the mismatch in their ratio, that of the trained policy to the sampler.
+"""Tinker's losses, whose ratio (trained policy / sampler) includes the mismatch.
 
 Servers compute the loss, and their code is not public: losses are as the cookbook describes them.
 Source: thinking-machines-lab/tinker-cookbook commit 9dfcc3a2 (2026-08-19),
@@ -15,7 +15,7 @@ from rcdiag.corrections.correction import Correction, Weighting
 from rcdiag.trainers.settings_table import NotComputed, Settings
 
 UNCLAMPED = Guard(bound=np.inf, epsilon=0.0)
-# Thresholds that Tinker takes where loss_fn_config has none.
+# Tinker's thresholds if loss_fn_config does not set them.
 THRESHOLDS = {"ppo": (0.8, 1.2), "cispo": (0.0, 4.0)}
 
 
@@ -28,11 +28,11 @@ def thresholds(settings: Settings, loss: str) -> tuple[float, float]:
 
 
 def read(settings: Settings) -> Correction:
-    """Return the weight that the chosen loss makes of the ratio, or PPO's bypass mode."""
+    """Return the weight that the chosen loss computes from the ratio, or PPO's bypass mode."""
     loss = settings["loss_fn"]
     if loss == "dro":
         raise NotComputed(
-            "loss_fn: dro is described nowhere in the cookbook, and its code is not public",
+            "loss_fn: dro is not described in the cookbook, and its code is not public",
             "importance_sampling, ppo or cispo",
         )
     if loss == "ppo":

@@ -18,12 +18,12 @@ from rcdiag.trainers.skyrl.losses import IMPORTANCE_WEIGHTED
 
 
 def importance_weighted(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """-A ratio, without a bound."""
+    """Return -A ratio, without a bound."""
     return TokenLosses(-tokens.advantages * tokens.log_ratio.exp(), {})
 
 
 def cispo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """-stop_gradient(clip(ratio)) A current."""
+    """Return -stop_gradient(clip(ratio)) A current."""
     ratio = clip_ratio(tokens.log_ratio.exp(), settings).detach()
     return TokenLosses(-ratio * tokens.advantages * tokens.current, {})
 

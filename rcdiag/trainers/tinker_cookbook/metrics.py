@@ -1,7 +1,7 @@
-"""tinker-cookbook logs how far sampler and trained policy are apart: `optim/`.
+"""tinker-cookbook's metrics of the distance between sampler and trained policy: `optim/`.
 
-The trained policy's log-probs are those of the forward pass of an update, which in the first one
-are the old ones. Source: thinking-machines-lab/tinker-cookbook commit 9dfcc3a2 (2026-08-19),
+The trained policy's log-probs are from the forward pass of an update; in the first update they are
+the old ones. Source: thinking-machines-lab/tinker-cookbook commit 9dfcc3a2 (2026-08-19),
 tinker_cookbook/rl/metrics.py (`compute_kl_sample_train`).
 """
 
@@ -13,7 +13,7 @@ from rcdiag.corrections.trainer_means import Batch, Metrics
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return two estimates of KL and the sampler's surprise, means over tokens."""
+    """Return two estimates of the KL and the sampler's mean surprisal, per token."""
     rows = batch.rows
     return {
         "optim/kl_sample_train_v1": -float(rows.sum(LOG_RATIO).sum()) / rows.tokens,

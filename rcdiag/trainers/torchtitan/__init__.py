@@ -1,4 +1,4 @@
-"""torchtitan's RL at commit b5bcd76c: no correction, and a PPO ratio to the sampler.
+"""torchtitan's RL at commit b5bcd76c: no correction; the PPO ratio is relative to the sampler.
 
 Source: torchtitan commit b5bcd76c, torchtitan/experiments/rl/losses/dapo.py and grpo.py.
 """
@@ -26,12 +26,12 @@ from rcdiag.trainers.trainer import generation
 __all__ = ["GENERATIONS"]
 
 BOUND = 10.0  # nats: log-ratios are clamped to +-10 before exp, and logged unclamped
-DIFFERENT = 1e-6  # nats: a token differs, and a ratio is clipped, from here on
+DIFFERENT = 1e-6  # nats: from here on a token counts as different, and a ratio as clipped
 
 
 @quantity
 def known(tokens: Tokens) -> NDArray[np.bool_]:
-    """Return 1 where the sampler has a log-prob; a token without one is left out."""
+    """Return 1 where the sampler has a log-prob; tokens without one are left out."""
     return np.isfinite(tokens.raw_log_ratio)
 
 
@@ -50,12 +50,12 @@ def distance(tokens: Tokens) -> Array:
 
 
 def read(settings: Settings) -> Correction:
-    """Return bypass mode: the mismatch is in the PPO ratio, and nothing else looks at it."""
+    """Return bypass mode: the PPO ratio includes the mismatch, and nothing else uses it."""
     return Correction(mode="bypass", loss="ppo_clip", guard=Guard(bound=BOUND))
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return what compares the two policies at the first update, over tokens with a log-prob."""
+    """Return the comparison of both policies at the first update, over tokens with a log-prob."""
     rows = batch.rows
     count = rows.sum(known).sum()
     if not count:
@@ -73,14 +73,14 @@ def _known(batch: LossBatch) -> Tensor:
 
 
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return PPO losses, 0 at tokens without a log-prob of the sampler."""
+    """Return PPO losses; 0 at tokens without a log-prob of the sampler."""
     log_ratio = batch.log_ratio.where(_known(batch), 0.0).clamp(-BOUND, BOUND)
     losses, _ = ppo(log_ratio.exp(), batch.advantages, settings)
     return TokenLosses(losses * _known(batch), {})
 
 
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return what the loss logs of the ratio of current policy to sampler."""
+    """Return what the loss logs about the ratio of current policy to sampler."""
     known_tokens = _known(batch)
     count = float(known_tokens.sum().clamp(min=1))
     distances = batch.log_ratio.detach().where(known_tokens, 0.0)

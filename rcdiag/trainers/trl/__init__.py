@@ -1,4 +1,4 @@
-"""TRL weighs the loss by the ratio of its own log-probs to vLLM's, by default."""
+"""TRL, which by default weights the loss by the ratio of its own log-probs to vLLM's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rcdiag.trainers.trl.metrics import metrics
 
 
 def complete(settings: Config, document: Document) -> tuple[Config, list[Finding]]:
-    """Take settings of vLLM's correction to mean that vLLM samples; note a file of Axolotl's."""
+    """Infer from settings of vLLM's correction that vLLM samples; note a file of Axolotl."""
     of_vllm = [name for name in settings if name.startswith("vllm_")]
     settings, findings = with_vllm(settings, of_vllm, "use_vllm", "TRL corrects nothing")
     block = isinstance(document.find("trl"), dict) or document.find("rl") == "grpo"
@@ -20,9 +20,9 @@ def complete(settings: Config, document: Document) -> tuple[Config, list[Finding
             Finding(
                 slug="axolotl-runs-trl",
                 severity="note",
-                message="the file is Axolotl's: without trl.use_data_producer or "
-                "trl.async_prefetch it hands this block to TRL, whose defaults hold",
-                fix="nothing, if TRL's trainer is meant; its own has other defaults",
+                message="this is a file of Axolotl: without trl.use_data_producer or "
+                "trl.async_prefetch it passes this block to TRL, whose defaults apply",
+                fix="nothing, if TRL's trainer is meant; Axolotl's own has other defaults",
                 evidence={},
             )
         )

@@ -13,12 +13,12 @@ from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.results import Finding
 from rcdiag.trainers.settings_table import Config, Refused, Settings
 
-# Log-ratios are not clamped; where the sampler has no log-prob (NaN) the ratio is 1.
+# Log-ratios are not clamped; if the sampler has no log-prob (NaN), the ratio is 1.
 GUARD = Guard(bound=np.inf, non_finite="nan_equal", epsilon=0.0)
 
 
 def read(settings: Settings) -> Correction:
-    """Return the weights and OPSM, which acts without weights too."""
+    """Return the weights and OPSM, which also works without weights."""
     rejections = off_policy_mask(settings)
     if not (settings["use_vllm"] and settings["vllm_importance_sampling_correction"]):
         return Correction(rejections=rejections, guard=GUARD)
@@ -43,7 +43,7 @@ def read(settings: Settings) -> Correction:
 
 
 def off_policy_mask(settings: Settings) -> tuple[Rejection, ...]:
-    """Return OPSM: sequences of negative advantage that lag too far are left out of the loss."""
+    """Return OPSM, which removes sequences of negative advantage with a large lag from the loss."""
     threshold = settings["off_policy_mask_threshold"]
     if threshold is None:
         return ()
@@ -51,7 +51,7 @@ def off_policy_mask(settings: Settings) -> tuple[Rejection, ...]:
 
 
 def _bounds(settings: Settings) -> tuple[float | None, float | None]:
-    """Return lower and upper bound of the weights as `GRPOConfig.__post_init__` leaves them."""
+    """Return the lower and upper bound of the weights, as set in `GRPOConfig.__post_init__`."""
     lower = settings["vllm_importance_sampling_clip_min"]
     upper = settings["vllm_importance_sampling_clip_max"]
     cap = settings["vllm_importance_sampling_cap"]
@@ -65,21 +65,21 @@ def _bounds(settings: Settings) -> tuple[float | None, float | None]:
 
 
 def ignored(config: Config) -> list[str]:
-    """Report an upper bound that its old name overwrites; 3.0, the default, may not be meant."""
+    """Report an upper bound that its old name overrides; 3.0, the default, may not be meant."""
     if not (config["use_vllm"] and config["vllm_importance_sampling_correction"]):
         return []
     cap, upper = (config[f"vllm_importance_sampling_{name}"] for name in ("cap", "clip_max"))
     if cap is None or upper in (3.0, cap):
         return []
-    return ["vllm_importance_sampling_clip_max has no effect: the old cap overwrites it"]
+    return ["vllm_importance_sampling_clip_max has no effect: the old cap overrides it"]
 
 
 def with_vllm(
     settings: Config, shown: list[str], key: str, otherwise: str
 ) -> tuple[Config, list[Finding]]:
-    """Take settings of vLLM's correction to mean that vLLM samples, and say so.
+    """Infer from settings of vLLM's correction that vLLM samples, and report it.
 
-    `key` is where the file would say it, `shown` the settings that the finding names, `otherwise`
+    `key` is where the file would set it, `shown` the settings that the finding names, `otherwise`
     what the trainer does without vLLM.
     """
     if "use_vllm" in settings or not any(name.startswith("vllm_") for name in settings):
@@ -87,7 +87,7 @@ def with_vllm(
     finding = Finding(
         slug="use-vllm-implied",
         severity="note",
-        message=f"the file sets a correction of vLLM's log-probs and not {key}: it is read as "
+        message=f"the file sets a correction of vLLM's log-probs but not {key}: it is read as "
         f"use_vllm: true, without which {otherwise}",
         fix=f"set {key}: true",
         evidence={"settings": shown},

@@ -1,8 +1,8 @@
-"""TRL's policy losses, and those of trainers that follow it: PPO, CISPO, SAPO and VESPO.
+"""Policy losses of TRL and of trainers that follow it: PPO, CISPO, SAPO and VESPO.
 
 log_ratio = current - old, in nats, unclamped. The ratio is that of a token, or one for the whole
-sequence, whose gradient goes through the mean. A loss_type of TRL is a loss here and the way in
-which it is reduced. Source: trl 1.16.0, trl/trainer/grpo_trainer.py, `_compute_loss`.
+sequence, with the gradient through the mean. A loss_type of TRL is a loss together with a
+reduction. Source: trl 1.16.0, trl/trainer/grpo_trainer.py, `_compute_loss`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ DELTA, EPSILON_HIGH = _OWN["delta"], _OWN["epsilon_high"]
 
 
 def by_sequence(settings: LossSettings) -> bool:
-    """Tell whether the PPO ratio is one for the whole sequence."""
+    """Tell whether there is one PPO ratio for the whole sequence."""
     return bool(settings.value(IMPORTANCE_SAMPLING_LEVEL) != "token")
 
 
 def ppo_ratio(batch: LossBatch, settings: LossSettings) -> Tensor:
-    """Return the ratio of each token, or at each token that of its sequence, [tokens].
+    """Return the ratio of each token, or at each token the ratio of its sequence, [tokens].
 
-    At level `sequence_token` the gradient goes through the token's own log-prob alone.
+    At level `sequence_token` the gradient only goes through the token's own log-prob.
     """
     if not by_sequence(settings):
         return batch.log_ratio.exp()
@@ -52,7 +52,7 @@ def ppo_ratio(batch: LossBatch, settings: LossSettings) -> Tensor:
 
 
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return PPO losses without dual clip; where `delta` is given it bounds the free ratio."""
+    """Return PPO losses without dual clip; `delta`, if given, bounds the unclipped ratio."""
     ratio = ppo_ratio(batch, settings)
     held = ratio if (bound := settings.value(DELTA)) is None else ratio.clamp(max=bound)
     free = -batch.advantages * held
@@ -61,7 +61,7 @@ def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def clipped_sides(batch: LossBatch, ratio: Tensor, settings: LossSettings) -> dict[str, Tensor]:
-    """Tell at which tokens PPO's clip holds a ratio from below, from above, on either side."""
+    """Tell at which tokens PPO's clip is active: at the lower bound, the upper bound, either."""
     below = (ratio < 1.0 - settings.value(CLIP_LOW)) & (batch.advantages < 0)
     above = (ratio > 1.0 + settings.value(CLIP_HIGH)) & (batch.advantages > 0)
     return {"low": below, "high": above, "region": below | above}
@@ -84,9 +84,9 @@ def sapo(batch: LossBatch, settings: LossSettings) -> TokenLosses:
 def clip_shares(
     batch: LossBatch, losses: TokenLosses, settings: LossSettings, over: Tensor
 ) -> dict[str, float]:
-    """Return the means of what a loss has, by key: over the tokens `over`, or over all sequences.
+    """Return the means of a loss's flags by key: over the tokens `over`, or over all sequences.
 
-    They are over sequences where the ratio is one for the sequence.
+    They are over sequences if there is one ratio per sequence.
     """
     keys = {"cispo": "cispo_clip_ratio"}
     by_row, count = by_sequence(settings), over.double().sum().clamp(min=1.0)
@@ -99,9 +99,9 @@ def clip_shares(
 
 
 def extremes_of_one_process(shares: Mapping[str, float]) -> dict[str, float]:
-    """Return the smallest and the largest share where they are taken over processes, not rows.
+    """Return the minimum and maximum share of trainers that take them over processes, not rows.
 
-    Here there is one process, whose share is both.
+    Here there is one process, so both equal its share.
     """
     extremes = {"clip_ratio/low_min": "low", "clip_ratio/high_max": "high"}
     means = {key: f"clip_ratio/{name}_mean" for key, name in extremes.items()}
@@ -109,8 +109,8 @@ def extremes_of_one_process(shares: Mapping[str, float]) -> dict[str, float]:
 
 
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return what TRL logs of a loss; the smallest and the largest share are those of sequences."""
-    if "phi" in losses.logged:  # one number for the sequence; 1 for one without a token
+    """Return what TRL logs of a loss; the minimum and maximum share are over sequences."""
+    if "phi" in losses.logged:  # one number per sequence; 1 for a sequence without a token
         phi = batch.row_means(losses.logged["phi"]).where(batch.lengths > 0, 1.0)
         return {"vespo/phi_seq_mean": float(phi.mean())}
     shares = clip_shares(batch, losses, settings, batch.kept.new_ones(batch.kept.shape))
@@ -149,7 +149,7 @@ AGGREGATIONS = by_name(
         SEQ_MEAN_TOKEN_SUM_NORM,
     )
 )
-# `loss_type`: a loss, and how it is reduced. `max_completion_length` divides in dr_grpo.
+# `loss_type` is a loss with a reduction. `max_completion_length` is the divisor in dr_grpo.
 UPDATE = UpdateRules(
     losses=by_name((VANILLA, CISPO, SAPO, VESPO)),
     aggregations=AGGREGATIONS,

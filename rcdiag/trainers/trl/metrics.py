@@ -1,4 +1,4 @@
-"""What TRL and Axolotl log of the sampler's log-probs: distances, and weights after their bounds.
+"""TRL's and Axolotl's metrics: distances from the sampler's log-probs, and bounded weights.
 
 Source: trl 1.16.0, trl/trainer/grpo_trainer.py, `_generate_and_score_completions`.
 """
@@ -15,14 +15,14 @@ from rcdiag.corrections.trainer_means import Batch, Metrics
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return what TRL logs where it corrects: nothing else of the two policies."""
+    """Return what TRL logs if it corrects: nothing else about the two policies."""
     return (
         {} if correction.weighting is None else _logged(batch, correction.weighting, [batch.rows])
     )
 
 
 def metrics_of_responses(batch: Batch, correction: Correction) -> Metrics:
-    """Return the same of all tokens of responses, those among them that the mask leaves out."""
+    """Return the same over all response tokens, including those that the mask leaves out."""
     if correction.weighting is None:
         return {}
     masked = [] if batch.rows.masked is None else [batch.rows.masked]
@@ -30,8 +30,8 @@ def metrics_of_responses(batch: Batch, correction: Correction) -> Metrics:
 
 
 def _logged(batch: Batch, weighting: Weighting, parts: list[Sequences]) -> Metrics:
-    """Return distances and weights; the first of the parts are the sampled tokens."""
-    distance = known(abs(bare_log_ratio))  # 0 where the sampler has no log-prob
+    """Return distances and weights; the first of `parts` holds the sampled tokens."""
+    distance = known(abs(bare_log_ratio))  # 0 if the sampler has no log-prob
     total = sum(rows.sum(distance).sum() for rows in parts)
     count = sum(rows.tokens - rows.sum(unknown(bare_log_ratio)).sum() for rows in parts)
     masked = sum(rows.tokens for rows in parts[1:])
@@ -49,9 +49,9 @@ def _logged(batch: Batch, weighting: Weighting, parts: list[Sequences]) -> Metri
 
 
 def _ratios(batch: Batch, weighting: Weighting, masked: int) -> tuple[float, float, float]:
-    """Return least, mean and largest weight: of tokens, or of sequences in the sequence modes.
+    """Return minimum, mean and maximum weight: of tokens, or of sequences in the sequence modes.
 
-    A token that the mask leaves out and a row without a token have ratio 1.
+    A masked token, and a row without a token, have ratio 1.
     """
     rows, one = batch.rows, weight_of_one(weighting)
     weights = applied_weights(rows, weighting)

@@ -1,4 +1,4 @@
-"""TRL's asynchronous GRPO: no correction, and a PPO ratio against the sampler's log-probs.
+"""TRL's asynchronous GRPO: no correction; the PPO ratio is relative to the sampler's log-probs.
 
 Source: trl 1.16.0, trl/experimental/async_grpo/async_grpo_trainer.py, `compute_loss`.
 """
@@ -23,7 +23,7 @@ _SOURCE = "trl 1.16.0, trl/experimental/async_grpo/async_grpo_trainer.py, comput
 
 
 def read(settings: Settings) -> Correction:
-    """Return bypass mode: the mismatch is in the PPO ratio, and nothing else looks at it."""
+    """Return bypass mode: the PPO ratio includes the mismatch, and nothing else uses it."""
     return Correction(mode="bypass", loss="ppo_clip", guard=Guard(bound=np.inf))
 
 
@@ -39,7 +39,7 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
 
 
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return the same of the current policy, and shares of tokens that the clip holds."""
+    """Return the same for the current policy, and shares of clipped tokens."""
     shares = trl.logged(batch, losses, settings)
     if not len(batch.kept):
         return shares

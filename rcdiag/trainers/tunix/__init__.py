@@ -1,4 +1,4 @@
-"""Tunix at commit c7d8950f: truncated weights of tokens, or the sampler as old policy."""
+"""Tunix at commit c7d8950f: truncated token weights, or the sampler as old policy."""
 
 from __future__ import annotations
 

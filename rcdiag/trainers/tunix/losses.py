@@ -1,6 +1,6 @@
-"""Tunix's policy loss: PPO, with dual clip where epsilon_c is set; weights come after both.
+"""Tunix's policy loss: PPO, with dual clip if epsilon_c is set; weights are applied after both.
 
-gspo-token is not offered here. Source: google/tunix commit c7d8950f, tunix/rl/algo_core.py
+gspo-token is not supported here. Source: google/tunix commit c7d8950f, tunix/rl/algo_core.py
 (`grpo_loss_fn`) and tunix/rl/common.py (`aggregate_loss`).
 """
 
@@ -22,7 +22,7 @@ from rcdiag.losses.settings import PPO_SETTINGS, LossSettings
 
 
 def vanilla(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """PPO on the ratio of each token."""
+    """Return PPO losses on the ratio of each token."""
     log_ratio = bounded_log_ratio(tokens)
     losses, beyond = ppo(log_ratio.exp(), tokens.advantages, settings)
     logged = {"pg_clipfrac": beyond, "ppo_kl": -tokens.log_ratio}
@@ -38,7 +38,7 @@ VANILLA = replace(
 )
 UPDATE = UpdateRules(
     losses=by_name((VANILLA,)),
-    # Means over rows are over those that have a token.
+    # Means over rows are over rows with a token.
     aggregations=by_name(
         (
             TOKEN_MEAN,

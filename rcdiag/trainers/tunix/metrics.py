@@ -1,9 +1,9 @@
-"""Tunix logs how far sampler and trainer agree, in bypass mode too, and numbers of weights.
+"""Tunix's metrics: agreement of sampler and trainer (in bypass mode too), and weights.
 
-Tunix takes them by micro-batch, and then means, but for largest differences; here the batch is one.
+Tunix computes them per micro-batch and averages, except for maxima; here there is one batch.
 Source: google/tunix commit c7d8950f (2026-08-21), tunix/rl/agentic/agentic_grpo_learner.py
-(`_sampler_trainer_agreement`) and tunix/rl/rl_cluster.py (`_log_metrics`, which puts the mode after
-the first part of a name).
+(`_sampler_trainer_agreement`) and tunix/rl/rl_cluster.py (`_log_metrics`, which inserts the mode
+after the first part of a name).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rcdiag.corrections.quantities import RATIO, bare_log_ratio, log_prob, named
 from rcdiag.corrections.trainer_means import Batch, Metrics, once_a_batch
 from rcdiag.trainers.tunix.correction import UNSEEN
 
-LEAST_VARIANCE = 1e-12  # product of the variances under the correlation's root, at least
+LEAST_VARIANCE = 1e-12  # lower bound on the product of variances in the correlation
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return numbers of the two policies, and of the weights where there are any."""
+    """Return metrics of the two policies, and of the weights if there are any."""
     if correction.logging == UNSEEN:
         return {}
     weighting = correction.weighting
@@ -36,7 +36,7 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
 
 @once_a_batch
 def agreement(batch: Batch) -> Metrics:
-    """Return differences of log-probs and probabilities, and the correlation of the latter."""
+    """Return differences of log-probs and probabilities, and the probabilities' correlation."""
     of_log_probs, of_probabilities = abs(bare_log_ratio), named("tv")
     return {
         "sampler_trainer/train/logp_diff_mean": batch.token_mean(of_log_probs),
@@ -48,7 +48,7 @@ def agreement(batch: Batch) -> Metrics:
 
 
 def _correlation(batch: Batch) -> float:
-    """Return Pearson's correlation of the probabilities; near 0 where these hardly vary."""
+    """Return Pearson's correlation of the probabilities; near 0 if they hardly vary."""
     p, q = log_prob("target").exp(), log_prob("behavior").exp()
     mean_p, mean_q = batch.token_mean(p), batch.token_mean(q)
     spread_p = batch.token_mean_of_squares(p) - mean_p**2

@@ -1,7 +1,7 @@
-"""Unsloth runs TRL's settings with a loss of its own, and corrects only where it is asked to.
+"""Unsloth uses TRL's settings with its own loss, and corrects only if it is asked to.
 
 Source: unsloth 2026.8.19, unsloth/models/rl.py and rl_replacements.py; unsloth-zoo commit ce232d6c,
-unsloth_zoo/rl_replacements.py, `grpo_compute_loss`. Its statistics are taken over padded tensors.
+unsloth_zoo/rl_replacements.py, `grpo_compute_loss`. Its statistics are over padded tensors.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["GENERATIONS"]
 
 
 def read(settings: Settings) -> Correction:
-    """Return the weights, which are TRL's; OPSM sees no sampler, and drops nothing at first."""
+    """Return TRL's weights; OPSM ignores the sampler, and drops nothing at the first update."""
     return replace(trl.read(settings), rejections=())
 
 
 def ignored(config: Config) -> list[str]:
-    """Report what TRL ignores, and OPSM, which looks at the update and not at the sampler."""
+    """Report what TRL ignores, and OPSM, which depends on the update and not on the sampler."""
     sentences = trl.ignored(config)
     if config["off_policy_mask_threshold"] is not None:
         sentences.append(
@@ -42,12 +42,12 @@ def ignored(config: Config) -> list[str]:
 
 
 def complete(settings: Config, document: Document) -> tuple[Config, list[Finding]]:
-    """Take settings of vLLM's correction to mean that vLLM samples."""
+    """Infer from settings of vLLM's correction that vLLM samples."""
     return trl.with_vllm(settings, sorted(settings), "use_vllm", "Unsloth corrects nothing")
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return the two largest numbers: means and minima count the padding too."""
+    """Return the two maxima; means and minima would include the padding."""
     weighting, rows = correction.weighting, batch.rows
     if weighting is None or not rows.tokens:
         return {}
@@ -59,13 +59,13 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
 
 
 def vanilla(batch: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return TRL's losses; whether the clip holds a ratio is told before `delta` bounds it."""
+    """Return TRL's losses; clip flags are computed before `delta` bounds the ratio."""
     sides = clipped_sides(batch, ppo_ratio(batch, settings), settings)
     return TokenLosses(trl_losses.vanilla(batch, settings).values, sides)
 
 
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return shares of tokens that the clip holds; least and largest are those of processes."""
+    """Return shares of clipped tokens; minimum and maximum are over processes."""
     if "phi" in losses.logged or settings.aggregation == "seq-mean-token-sum":  # vespo, luspo
         return {}
     every = batch.kept.new_ones(batch.kept.shape)

@@ -1,6 +1,6 @@
-"""verl from its first weights (#2953) on: rollout correction, policy losses, configuration.
+"""verl since its first weights (#2953): rollout correction, policy losses, configuration.
 
-The presets are those of verl's `RolloutCorrectionConfig`, by the names that each generation has.
+The presets are those of verl's `RolloutCorrectionConfig`, with the names of each generation.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from rcdiag.trainers.verl.metrics import (
 )
 from rcdiag.trainers.verl.typical import outside_of_guide
 
-# A run whose YAML says nothing computes no weights; `sequence` is the default of the dataclass
-# alone. verl/trainer/config/algorithm/rollout_correction.yaml
+# A run whose YAML does not mention the correction computes no weights; `sequence` is only the
+# default of the dataclass. verl/trainer/config/algorithm/rollout_correction.yaml
 UNSET: Config = {"rollout_is": None}
 _OFF, _TOKEN, _SEQ = {"rollout_is": None}, {"rollout_is": "token"}, {"rollout_is": "sequence"}
 _BYPASS = {"bypass_mode": True}
@@ -89,7 +89,7 @@ _PRESETS_080: dict[str, Config] = {
 
 
 def clip_range(document: Document, choice: LossChoice) -> LossChoice:
-    """Add both ends of the clip: `clip_ratio` counts where an end is null, and it is 0.2 unset."""
+    """Add the clip range: `clip_ratio` applies to an end that is null; unset ends are 0.2."""
     both, own, notes = number(document, "actor.clip_ratio"), dict(choice.own), []
     for ours, name in (("clip_low", "clip_ratio_low"), ("clip_high", "clip_ratio_high")):
         side = value(document, f"actor.{name}", 0.2)  # the default of verl's own config

@@ -1,10 +1,10 @@
-"""Findings on the rest of a whole verl config, which can undo its rollout correction.
+"""Findings on the rest of a whole verl config, which may disable its rollout correction.
 
-The correction block may look right and do nothing: the trainer that reads it, the policy loss and
-what the sampler records are set elsewhere in the file. Each check reads several keys and the
-version, which is why they are functions and not rows of `findings.toml`. To add one: a function and
-its name in CHECKS. Sources: packages verl 0.6.0 to 0.9.1, verl/trainer/config and
-verl/trainer/ppo, and the issues of github.com/verl-project/verl whose numbers the checks name.
+The correction block may look right and still do nothing, because the trainer that reads it, the
+policy loss and the sampler's log-probs are set elsewhere in the file. Each check uses several keys
+and the version; therefore they are functions and not rows of `findings.toml`. To add one: a
+function, and its name in CHECKS. Sources: packages verl 0.6.0 to 0.9.1, verl/trainer/config and
+verl/trainer/ppo, and the issues of github.com/verl-project/verl that the checks name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOG_PROBS_OFF_BY_DEFAULT = (
 LEGACY_ACTOR = LOG_PROBS_OFF_BY_DEFAULT[:-1]
 PROCESSED_BY_DEFAULT = ("0.7.0", "0.7.1", "0.8.0", "0.9")
 BY_GROUP = ("grpo", "rloo")  # advantages against the other samples of a prompt
-WHOLE = "actor_rollout_ref"  # a file without it is the correction block alone
+WHOLE = "actor_rollout_ref"  # a file without it is only the correction block
 
 
 class WholeConfig(Struct, frozen=True):
@@ -33,7 +33,7 @@ class WholeConfig(Struct, frozen=True):
 
     document: Mapping[str, Any]
     version: str
-    settings: Config  # of the correction, defaults filled in
+    settings: Config  # of the correction, including defaults
 
     def get(self, path: str, default: Any = None) -> Any:
         """Return a value by its dotted path."""
@@ -55,14 +55,14 @@ class WholeConfig(Struct, frozen=True):
 
     @property
     def v1(self) -> bool:
-        """Tell whether the V1 trainer runs: the default from 0.9 on."""
+        """Tell whether the V1 trainer is used, which is the default from 0.9 on."""
         return self.version == "0.9" and self.get("trainer.use_v1", True) is not False
 
 
 def config_findings(
     document: Mapping[str, Any], settings: Config, *, version: str
 ) -> list[Finding]:
-    """Return findings on the rest of the file; none for a block alone."""
+    """Return findings on the rest of the file; none if the file is only the correction block."""
     if not isinstance(document.get(WHOLE), Mapping):
         return []
     config = WholeConfig(document, version, settings)
@@ -100,7 +100,7 @@ def _on_policy_shortcut(config: WholeConfig) -> list[Finding]:
             slug="bypass-not-active",
             severity="error",
             message=f"one mini-batch ({mini} of {batch}) and one epoch: verl {config.version} then "
-            "takes the current log-probs for the old ones, the PPO ratio is 1, and bypass mode "
+            "uses the current log-probs as the old ones, so the PPO ratio is 1 and bypass mode "
             "does nothing",
             fix=f"set {actor}.use_rollout_log_probs=true",
             evidence={"train_batch_size": batch, "ppo_mini_batch_size": mini},
@@ -115,14 +115,14 @@ def _rejected_in_denominator(config: WholeConfig) -> list[Finding]:
     why = (
         "batch_num_tokens is counted before rejection in bypass mode (verl #4852)"
         if config.bypass
-        else "the V1 trainer's loss_mask never learns of the rejection"
+        else "the V1 trainer's loss_mask does not include the rejection"
     )
     return [
         Finding(
             slug="rejected-in-denominator",
             severity="warning",
             message=f"{why}: rejected tokens stay in the denominator of the loss, which shrinks "
-            "by the share that is kept, and the learning rate with it",
+            "by the kept share, and with it the effective learning rate",
             fix="raise the learning rate by 1 / kept share where much is rejected, or fix the "
             "denominator; `rcdiag replay --denominator kept` shows the other loss",
             evidence={"issue": "verl#4852"},
@@ -138,8 +138,8 @@ def _rejected_in_baseline(config: WholeConfig) -> list[Finding]:
         Finding(
             slug="rejected-in-baseline",
             severity="note",
-            message=f"adv_estimator {estimator}: rewards of rejected rows still make the baseline "
-            "of their group (verl #6362)",
+            message=f"adv_estimator {estimator}: rewards of rejected rows are still part of the "
+            "baseline of their group (verl #6362)",
             fix="look at kept groups and at the advantages recomputed without rejected rows",
             evidence={"issue": "verl#6362"},
         )
@@ -155,8 +155,8 @@ def _log_probs_off(config: WholeConfig) -> list[Finding]:
         Finding(
             slug="rollout-log-probs-off",
             severity="error",
-            message=f"{place} is false: the sampler records no log-probs, and there is nothing to "
-            "correct with",
+            message=f"{place} is false: the sampler records no log-probs, so that no correction "
+            "is possible",
             fix=f"set {place}=true",
             evidence={},
         )
@@ -164,7 +164,7 @@ def _log_probs_off(config: WholeConfig) -> list[Finding]:
 
 
 def _other_distribution(config: WholeConfig) -> list[Finding]:
-    """Report that the sampler records another distribution than the trainer computes."""
+    """Report that the sampler records log-probs of another distribution than the trainer."""
     place = "actor_rollout_ref.rollout"
     default = "processed_logprobs" if config.version in PROCESSED_BY_DEFAULT else "raw_logprobs"
     processed = config.get(f"{place}.logprobs_mode", default) == "processed_logprobs"

@@ -1,7 +1,7 @@
-"""verl's corrections, generation by generation, and how rejection by k1, k2 and k3 is written.
+"""verl's corrections by generation, and how rejection by k1, k2 and k3 is written.
 
-Generations differ in how they reject: those up to 0.6.0 have weights alone, 0.6.1 to 0.7.0 reject
-by ratios and a veto, 0.7.1 and later by k1, k2 and k3. Sources: verl #2953 (commit b8dc5377c),
+Generations differ in rejection: up to 0.6.0 there are only weights, 0.6.1 to 0.7.0 reject by ratios
+and a veto, 0.7.1 and later by k1, k2 and k3. Sources: verl #2953 (commit b8dc5377c),
 verl/trainer/ppo/core_algos.py (`compute_policy_loss_vanilla`); packages verl 0.6.0 to 0.9.1,
 verl/trainer/ppo/mismatch_helper.py (0.6.0) and rollout_corr_helper.py
 (`compute_rollout_correction_weights`, `compute_rollout_rejection_mask`),
@@ -32,7 +32,7 @@ OF_K1 = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k
 
 
 def by_cap(settings: Settings) -> Correction:
-    """Return the correction of verl #2953: weights of tokens, whose log-ratio is not clamped."""
+    """Return the correction of verl #2953: weights of tokens, without a clamp of log-ratios."""
     cap = settings["tis_imp_ratio_cap"]
     if not cap > 0:
         return Correction()
@@ -40,9 +40,9 @@ def by_cap(settings: Settings) -> Correction:
 
 
 def by_weights(settings: Settings, *, mask_is_rejection: bool) -> Correction:
-    """Return the correction of 0.6.0; without a threshold everything is off, metrics too.
+    """Return the correction of 0.6.0; without a threshold everything is off, including metrics.
 
-    Outside of the bounds mode mask sets weights to 0 in 0.6.0, and rejects in 20251027.
+    Outside of the bounds, mode mask sets weights to 0 in 0.6.0, and rejects in 20251027.
     """
     level, mode = settings["rollout_is_level"], settings["rollout_is_mode"]
     veto, upper = settings["rollout_is_veto_threshold"], settings["rollout_is_threshold"]
@@ -62,7 +62,7 @@ def by_weights(settings: Settings, *, mask_is_rejection: bool) -> Correction:
 
 
 def by_ratios(settings: Settings) -> Correction:
-    """Return the correction of 0.6.1 to 0.7.0; loss and mode have the names of 0.7.0."""
+    """Return the correction of 0.6.1 to 0.7.0; loss and mode are named as in 0.7.0."""
     level = settings["rollout_is"]
     weighting = None
     if level is not None and settings["rollout_is_threshold"] is not None:
@@ -89,7 +89,7 @@ def _ratio_rejection(settings: Settings) -> tuple[Rejection, ...]:
     upper = settings["rollout_rs_threshold"]
     if upper is None:
         raise Refused(
-            "rollout_rs_threshold: not set, and verl stops without it",
+            "rollout_rs_threshold: not set; verl stops without it",
             "its documents say that it falls back to rollout_is_threshold; the code does not",
         )
     lower = settings["rollout_rs_threshold_lower"]
@@ -97,7 +97,7 @@ def _ratio_rejection(settings: Settings) -> tuple[Rejection, ...]:
 
 
 def by_k(settings: Settings, *, icepop: bool, ordered: bool) -> Correction:
-    """Return the correction of 0.7.1 and later; IcePop is from 0.8.0 on.
+    """Return the correction of 0.7.1 and later; IcePop exists from 0.8.0 on.
 
     `ordered` refuses a lower bound above the upper one, as 0.9 does.
     """
@@ -119,15 +119,15 @@ def by_k(settings: Settings, *, icepop: bool, ordered: bool) -> Correction:
 def weights_at(
     level: Any, threshold: float | str, *, icepop: bool, name: str = "rollout_is_threshold"
 ) -> Weighting:
-    """Return weights: a number truncates; the text `lower_upper` is IcePop.
+    """Return weights: a number is a truncation; the text `lower_upper` is IcePop.
 
-    `name` is the setting in errors; rLLM has another name for it.
+    `name` is the setting's name in errors; rLLM calls it differently.
     """
     if not isinstance(threshold, str):
         return Weighting(level, threshold)
     if not icepop:
         raise Refused(
-            f"{name}: {threshold!r} is text; this generation knows no IcePop",
+            f"{name}: {threshold!r} is text, but this generation does not have IcePop",
             "a number, or verl-0.8.0 and later",
         )
     lower, upper = _lower_and_upper(
@@ -141,7 +141,7 @@ def weights_at(
 
 
 def _lower_and_upper(text: str, wrong: str, hint: str) -> tuple[float | None, float]:
-    """Read `upper` or `lower_upper`, such as "0.5_5.0"; on another text verl stops."""
+    """Parse `upper` or `lower_upper`, such as "0.5_5.0"; verl stops on other text."""
     lower, bar, upper = text.partition("_")
     try:
         return (float(lower), float(upper)) if bar else (None, float(lower))
@@ -162,12 +162,12 @@ def _rejections(settings: Settings, *, ordered: bool) -> tuple[Rejection, ...]:
             )
     threshold = settings["rollout_rs_threshold"]
     if threshold is None or not options:
-        raise Refused("rollout_rs_threshold: not set, and verl stops without it", '"0.5_2.0"')
+        raise Refused("rollout_rs_threshold: not set; verl stops without it", '"0.5_2.0"')
     bounds = [part.strip() for part in str(threshold).split(",") if part.strip()]
     if len(bounds) not in (1, len(options)):
         raise Refused(
             f"rollout_rs_threshold: {len(bounds)} thresholds for {len(options)} options",
-            "one for all, or one for each",
+            "one for all, or one for each option",
         )
     if len(bounds) == 1:
         bounds *= len(options)
@@ -181,15 +181,15 @@ def _rejection(option: str, text: str, *, ordered: bool) -> Rejection:
     """Return a rejection with its bounds in nats.
 
     Users write the bounds of k1 as ratios. verl compares -log_ratio with their logs, so that from
-    0.7.1 on they are bounds of 1 / ratio, whatever verl's documents say.
+    0.7.1 on they bound 1 / ratio, contrary to verl's documents.
     """
     is_k1 = option.endswith("k1")
     if "_" in text and not is_k1:
         raise Refused(
-            f"rollout_rs_threshold: {text!r} for {option}, which has an upper bound only", '"0.01"'
+            f"rollout_rs_threshold: {text!r} for {option}, which only has an upper bound", '"0.01"'
         )
     lower, upper = _lower_and_upper(
-        text, f"rollout_rs_threshold: {text!r} for {option} is no number", '"0.5_2.0"'
+        text, f"rollout_rs_threshold: {text!r} for {option} is not a number", '"0.5_2.0"'
     )
     if upper <= 0:
         raise Refused(f"rollout_rs_threshold: {text!r} for {option} is not above 0", '"0.5_2.0"')
@@ -207,9 +207,9 @@ def _rejection(option: str, text: str, *, ordered: bool) -> Rejection:
 
 
 def facts(correction: Correction, facts: Facts) -> Facts:
-    """Say how rejections by k1, k2 and k3 are written from 0.7.1 on, and which cannot be.
+    """Return how rejections by k1, k2 and k3 are written from 0.7.1 on, and which cannot be.
 
-    Names and thresholds are in the same order. Those of k1 are ratios, of k2 and k3 nats.
+    Names and thresholds are in the same order. Thresholds of k1 are ratios, of k2 and k3 nats.
     """
     windows = windows_of(correction.rejections)
     ratios = {name: window for name, window in windows.items() if name in OF_K1}
@@ -232,6 +232,6 @@ def facts(correction: Correction, facts: Facts) -> Facts:
 
 
 def _of_k1(window: Window) -> str:
-    """Write a threshold on k1: ratios from L to U are "1/U_1/L"."""
+    """Return the threshold text for k1: ratios from L to U are "1/U_1/L"."""
     lower = np.exp(-window.upper) or BELOW_ALL
     return f"{digits(lower)}_{digits(np.exp(-window.lower))}"

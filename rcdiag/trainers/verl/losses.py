@@ -1,4 +1,4 @@
-"""Each generation of verl makes the loss of an update by these losses and reductions.
+"""The losses and reductions of an update in each generation of verl.
 
 Sources: verl #2953 and packages verl 0.6.0 to 0.9.1, verl/trainer/ppo/core_algos.py;
 `POLICY_LOSS_REGISTRY` and `agg_loss` there.
@@ -27,7 +27,7 @@ from rcdiag.losses.settings import LossSettings
 
 
 def _without_weights(loss: PolicyLoss) -> PolicyLoss:
-    """Return a loss to which IS weights do nothing."""
+    """Return a loss on which IS weights have no effect."""
 
     def unweighted(batch: LossBatch, settings: LossSettings) -> TokenLosses:
         return replace(loss(batch, settings), weighted=True)
@@ -47,7 +47,7 @@ _REDUCTIONS_071 = by_name((*_ALWAYS, SEQ_MEAN_TOKEN_SUM_NORM))
 _REDUCTIONS_09 = by_name((*_REDUCTIONS_071.values(), TOKEN_SUM))
 _NORM_070 = replace(SEQ_MEAN_TOKEN_SUM_NORM, count=NOTHING)
 _REDUCTIONS_070 = by_name((*_ALWAYS, _NORM_070))
-# With an epsilon in the divisor a mean of nothing is 0.
+# With an epsilon in the divisor, a mean over nothing is 0.
 _REDUCTIONS_061 = by_name(
     (*(replace(one, epsilon=EPSILON) for one in _ALWAYS), replace(_NORM_070, horizon="width"))
 )
@@ -68,7 +68,7 @@ UPDATE_060 = UpdateRules(
     prefix="actor/",
     zeros=_THREE,
 )
-# tis_imp_ratio_cap weights the vanilla loss alone.
+# tis_imp_ratio_cap only weights the vanilla loss.
 UPDATE_20250826 = replace(
     UPDATE_060,
     losses={**UPDATE_060.losses, **by_name(map(_without_weights, _LOSSES_060[1:]))},

@@ -1,6 +1,6 @@
-"""What verl logs of a correction, and what it divides weights by, generation by generation.
+"""verl's metrics of a correction, and its divisor of weights, by generation.
 
-Everything reads the mask before rejection, and rows without a token count in every mean over rows.
+All metrics use the mask before rejection, and rows without a token count in every mean over rows.
 Sources: packages verl 0.6.0 to 0.9.1, verl/trainer/ppo/mismatch_helper.py (0.6.0) and
 rollout_corr_helper.py (`compute_is_metrics`, `compute_rs_metrics`, `compute_offpolicy_metrics`).
 """
@@ -74,8 +74,9 @@ def weight_metrics(
 ) -> Metrics:
     """Return statistics of weights (`rollout_is_*`) or of ratio rejection (`rollout_rs_*`).
 
-    Up to 0.7.1 they are `of` the raw ratio; from 0.8.0 on of the applied weights. `fractions_of`
-    is what `seq_fraction_*` compares with the bounds: applied in 0.8.0 alone (verl #6806).
+    `of` is "raw" up to 0.7.1 (the ratio) and "applied" from 0.8.0 on (the applied weights).
+    `fractions_of` says which of them `seq_fraction_*` compares with the bounds: "applied" only in
+    0.8.0 (verl #6806).
     """
     rows = batch.rows
     raw = raw_weights(rows, weighting)
@@ -104,7 +105,7 @@ def _bounds(
         }
     logs = log_ratio(batch.rows, weighting.level)
     padded = batch.padded(logs)
-    # verl holds the logs of its bounds in float32, whatever the log-probs are in.
+    # verl stores the logs of its bounds in float32, whatever the dtype of the log-probs.
     high, low = (
         padded > float(np.log(np.float32(upper))),
         padded < float(np.log(np.float32(lower))),
@@ -188,7 +189,7 @@ def _of_valid_rows(values: np.ndarray, rejection: Rejection) -> Metrics:
 
 
 def _masked(batch: Batch, kept: np.ndarray) -> Metrics:
-    """Return shares of rejected tokens and of rows with one, among rows that have a token."""
+    """Return the shares of rejected tokens and of rows with one, among rows with a token."""
     lengths = batch.rows.lengths
     rejected = float((lengths - kept).sum())
     return {
@@ -198,7 +199,7 @@ def _masked(batch: Batch, kept: np.ndarray) -> Metrics:
 
 
 def masked_fractions(batch: Batch, kept: np.ndarray, padding_rejected: float = 0.0) -> Metrics:
-    """Return `rollout_rs_masked_fraction` and `rollout_rs_seq_masked_fraction`, of all rows."""
+    """Return `rollout_rs_masked_fraction` and `rollout_rs_seq_masked_fraction`, over all rows."""
     lengths = batch.rows.lengths
     touched = batch.padded((kept < lengths).astype(np.float64), padding_rejected)
     return {
@@ -208,10 +209,10 @@ def masked_fractions(batch: Batch, kept: np.ndarray, padding_rejected: float = 0
 
 
 def normaliser(batch: Batch, correction: Correction, *, valid_rows: bool = True) -> float:
-    """Return the mean that divides applied weights; 1 where it is 1e-8 or less.
+    """Return the mean by which applied weights are divided; 1 if it is at most 1e-8.
 
-    The mean is over tokens, or over the row means: of all rows up to 0.6.1, of rows with a token
-    from 0.7.0 on.
+    The mean is over tokens, or over row means: of all rows up to 0.6.1, of rows with a token from
+    0.7.0 on.
     """
     weighting = correction.weighting
     if weighting is None or not correction.batch_normalize:
@@ -238,7 +239,7 @@ def out_of_bounds(batch: Batch, weighting: Weighting) -> float:
 def metrics(
     batch: Batch, correction: Correction, *, of: Statistics, fractions_of: Statistics
 ) -> Metrics:
-    """Return what 0.7.1 and later log, under the keys with prefix."""
+    """Return the metrics of 0.7.1 and later, under their full keys."""
     logged: Metrics = {}
     weighting = correction.weighting
     if weighting is not None:
@@ -257,7 +258,7 @@ def metrics(
 
 
 def ratio_metrics(batch: Batch, correction: Correction, *, normalize_valid: bool) -> Metrics:
-    """Return what 0.6.1 to 0.7.0 log, under the keys with prefix."""
+    """Return the metrics of 0.6.1 to 0.7.0, under their full keys."""
     logged: Metrics = {}
     if correction.weighting is not None:
         logged |= weight_metrics(batch, correction.weighting, "rollout_is", of="raw")
@@ -267,7 +268,7 @@ def ratio_metrics(batch: Batch, correction: Correction, *, normalize_valid: bool
     for one in correction.rejections:
         bounds = Weighting(one.statistic, one.upper, one.lower)  # type: ignore[arg-type]
         logged |= weight_metrics(batch, bounds, "rollout_rs", of="raw")
-        # A row without a token has a product of 1, and is rejected where the bounds leave 1 out.
+        # A row without a token has a product of 1; it is rejected if 1 is out of bounds.
         one_is_kept = one.of_tokens or (one.lower or 0.0) <= 1.0 <= one.upper
         kept = outcome(batch.rows, Correction(rejections=(one,))).kept
         logged |= masked_fractions(batch, kept, padding_rejected=float(not one_is_kept))
@@ -288,7 +289,7 @@ def _veto_metrics(batch: Batch, correction: Correction) -> Metrics:
 
 
 def weights_metrics(batch: Batch, correction: Correction, *, percentiles: bool) -> Metrics:
-    """Return what 0.6.0 logs, under the keys with prefix; nothing without a threshold."""
+    """Return the metrics of 0.6.0, under their full keys; empty without a threshold."""
     weighting = correction.weighting
     if weighting is None:
         return {}
@@ -307,7 +308,7 @@ def weights_metrics(batch: Batch, correction: Correction, *, percentiles: bool) 
 
 
 def _percentiles(batch: Batch, weighting: Weighting) -> Metrics:
-    """Return percentiles of raw token weights; linear between neighbours, as torch.quantile."""
+    """Return percentiles of raw token weights; interpolated linearly, as by torch.quantile."""
     rows = batch.rows
     if weighting.level == "token":
         ordered = Ordered.of(rows.sketch(RATIO))

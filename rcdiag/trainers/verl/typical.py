@@ -1,4 +1,4 @@
-"""A note on thresholds outside the ranges that verl's guide names, which stand in settings.toml."""
+"""Notes on thresholds outside of the ranges in verl's guide (listed in settings.toml)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rcdiag.results import Finding
 from rcdiag.trainers.settings_table import Config
 from rcdiag.trainers.toml_words import read_settings
 
-ROUNDING = 1e-9  # bounds by k1 come back from their logs
+ROUNDING = 1e-9  # bounds on k1 are stored as logs, and converted back here
 
 
 def outside_of_guide(settings: Config, correction: Correction, package: str) -> list[Finding]:
-    """Return a note for each threshold of a correction that lies outside its typical range."""
+    """Return a note for each threshold of a correction that is outside of its typical range."""
     findings = []
     for name, of, value in _thresholds(settings, correction):
         words = read_settings(package)[name]
@@ -36,7 +36,7 @@ def outside_of_guide(settings: Config, correction: Correction, package: str) -> 
 
 
 def _thresholds(settings: Config, correction: Correction) -> Iterator[tuple[str, str, float]]:
-    """Yield the thresholds of a correction: setting, what it bounds, upper bound as it is set."""
+    """Yield the thresholds of a correction: setting, what it bounds, upper bound in its unit."""
     weighting, veto = correction.weighting, correction.veto
     if weighting is not None and "rollout_is_threshold" in settings:
         yield "rollout_is_threshold", weighting.level, weighting.upper

@@ -12,7 +12,7 @@ GENERATIONS = (
     generation(
         "xtuner",
         package=__name__,
-        # The second is that of XTuner's example configurations.
+        # `token_both` is from XTuner's example configurations.
         presets={
             "default": {},
             "token_both": {

@@ -1,4 +1,4 @@
-"""XTuner's weights, rejection and veto: an older helper of verl with bounds on both sides.
+"""XTuner's weights, rejection and veto: an older helper of verl, with bounds on both sides.
 
 Source: InternLM/xtuner commit b934f462 (2026-08-21), xtuner/v1/rl/rollout_is.py
 (`RolloutImportanceSampling`, `compute_rollout_importance_weights`).
@@ -21,7 +21,7 @@ HIGHEST, LOWEST = "seq_max_known_log_ratio", "seq_min_known_log_ratio"
 
 
 def _known_log_ratio(tokens: Tokens) -> Array:
-    """Return log_ratio before any clamp; 0 where it is NaN, which no bound of the veto catches."""
+    """Return log_ratio before any clamp; 0 at NaN, which the veto does not reject."""
     values = tokens.raw_log_ratio
     return np.where(np.isnan(values), values.dtype.type(0.0), values)
 
@@ -39,7 +39,7 @@ STATISTICS.ship(
 
 
 def read(settings: Settings) -> Correction:
-    """Return weights, rejection at their level and the veto; nothing without a threshold."""
+    """Return weights, rejection at the same level, and the veto; empty without a threshold."""
     bounds = _pair(settings, "rollout_is_threshold")
     if bounds is None:
         return Correction()
@@ -54,17 +54,17 @@ def read(settings: Settings) -> Correction:
 
 
 def _veto(settings: Settings) -> tuple[Rejection, ...]:
-    """Return the veto: no token's log-ratio is above the one bound, or below the other."""
+    """Return the veto of sequences with a token whose log-ratio is outside of two bounds."""
     bounds = _pair(settings, "rollout_is_veto_threshold", ordered=False)
     if bounds is None:
         return ()
-    with np.errstate(divide="ignore"):  # XTuner holds the logs of its bounds in float32
+    with np.errstate(divide="ignore"):  # XTuner stores the logs of its bounds in float32
         upper, lower = (float(np.log(np.float32(bound))) for bound in bounds)
     return (Rejection(HIGHEST, upper), Rejection(LOWEST, np.inf, lower))
 
 
 def _pair(settings: Settings, name: str, *, ordered: bool = True) -> tuple[float, float] | None:
-    """Return (upper, lower) of a setting; None where it is null."""
+    """Return (upper, lower) of a setting; None if it is null."""
     value: Any = settings[name]
     if value is None:
         return None
@@ -77,8 +77,8 @@ def _pair(settings: Settings, name: str, *, ordered: bool = True) -> tuple[float
     upper, lower = (float(one) for one in numbers)
     if ordered and not upper > lower:
         raise Refused(
-            f"{name}: {value!r} has the lower bound first, on which XTuner stops",
-            "write (upper, lower), whatever the docstring says",
+            f"{name}: {value!r} has the lower bound first; XTuner stops on it",
+            "write (upper, lower), contrary to the docstring",
         )
     if lower < 0.0 or upper < 0.0:
         raise Refused(f"{name}: {value!r} has a bound below 0", "ratios are above 0")
@@ -86,7 +86,7 @@ def _pair(settings: Settings, name: str, *, ordered: bool = True) -> tuple[float
 
 
 def facts(correction: Correction, facts: Facts) -> Facts:
-    """Say which mode makes weights and rejection, with which bounds, and what no mode has."""
+    """Return the mode and bounds for weights and rejection, and what no mode can express."""
     level, rejections = facts["weights"], facts["rejections"]
     tests = {one.statistic: one for one in correction.rejections}
     mode = "truncate" if level not in tests else "mask" if facts["outside"] == "bare" else "both"
@@ -103,12 +103,12 @@ def facts(correction: Correction, facts: Facts) -> Facts:
         highest = tests[HIGHEST].upper if HIGHEST in tests else np.inf
         lowest = tests[LOWEST].lower if LOWEST in tests else None
         ratios = np.exp(highest), 0.0 if lowest is None else np.exp(lowest)
-        # Their logs are float32: six digits give the same ones back.
+        # Their logs are float32: six digits restore the same values.
         own["veto_threshold"] = _written(*(float(f"{ratio:.6g}") for ratio in ratios))
     return own
 
 
 def _written(upper: float, lower: float) -> list[float]:
-    """Return both bounds as they are written, the upper one first."""
+    """Return both bounds in the order in which they are written, upper first."""
     high = ABOVE_ALL if np.isinf(upper) else float(upper)
     return [rounded(high), rounded(float(lower)) if lower > 0.0 else 0.0]

@@ -1,4 +1,4 @@
-"""XTuner's policy loss: PPO with dual clip as verl has it, a mean over the tokens that are kept.
+"""XTuner's policy loss: PPO with dual clip as in verl, averaged over kept tokens.
 
 Sources: InternLM/xtuner commit b934f462, xtuner/v1/rl/loss/loss_fn.py (`pg_loss_fn`), grpo_loss.py
 (`GRPOLossContext`) and base_loss.py (`finalize_train_policy_metrics`).
@@ -18,7 +18,7 @@ BOUND = 20.0  # nats
 
 
 def logged(batch: LossBatch, losses: TokenLosses, settings: LossSettings) -> dict[str, float]:
-    """Return means and extremes of the PPO ratio over kept tokens; 0 where there is none."""
+    """Return means and extremes of the PPO ratio over kept tokens; 0 if there are none."""
     log_ratio = batch.log_ratio.detach()
     held = log_ratio.clamp(-BOUND, BOUND)
     ratio = held.exp()

@@ -1,9 +1,8 @@
-"""XTuner logs numbers of the two policies always, and of weights where there are any.
+"""XTuner's metrics of the two policies, and of weights if there are any.
 
-XTuner computes them by pack of sequences and takes means, largest and smallest over packs and
-ranks; here the batch is one pack. Perplexities are those of the pack, whose sequences are not told
-apart: XTuner takes them of the packed row. Rows without a token, such as padding, count in weights
-as they do there.
+XTuner computes them per pack of sequences, and averages (or takes extremes) over packs and ranks;
+here the batch is one pack. Perplexities are computed over the packed row, without separating its
+sequences. Rows without a token, such as padding, count in metrics of weights, as in XTuner.
 Source: InternLM/xtuner commit b934f462 (2026-08-21), xtuner/v1/rl/rollout_is.py
 (`compute_is_metrics`, `compute_mismatch_metrics`).
 """
@@ -28,7 +27,7 @@ from rcdiag.trainers.xtuner.correction import HIGHEST, LOWEST
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """Return all numbers, over the mask before rejection."""
+    """Return all metrics, over the mask before rejection."""
     of_policies = {f"mismatch/mismatch_{name}": one for name, one in policies(batch).items()}
     weighting = correction.weighting
     if weighting is None:
@@ -50,7 +49,7 @@ def metrics(batch: Batch, correction: Correction) -> Metrics:
 
 @once_a_batch
 def policies(batch: Batch) -> Metrics:
-    """Return KL, and perplexities of all tokens together."""
+    """Return KL, and perplexities over all tokens together."""
     training, rollout = (
         batch.token_share(float(sums.sum())) for sums in (batch.rows.target, batch.rows.behavior)
     )
@@ -66,7 +65,7 @@ def policies(batch: Batch) -> Metrics:
 
 
 def _of_veto(batch: Batch, correction: Correction) -> Metrics:
-    """Return the share of rows with a token that the veto drops, and of tokens beyond it."""
+    """Return the share of rows (with a token) that the veto drops, and of tokens that cause it."""
     tests: dict[str, Rejection] = {one.statistic: one for one in correction.rejections}
     vetoed, tokens = 0.0, 0.0
     if HIGHEST in tests:

@@ -85,7 +85,7 @@ def test_losses_by_hand() -> None:
 
 def test_gspo_is_not_computed() -> None:
     found = find_trainer("pipelinerl")
-    with pytest.raises(NotComputed, match="gspo weighs a sequence"):
+    with pytest.raises(NotComputed, match="gspo gives a sequence"):
         found.read({**found.settings, "policy_loss": "gspo"})
 
 

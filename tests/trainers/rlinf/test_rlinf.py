@@ -100,8 +100,8 @@ def test_without_old_log_probs_nothing_is_logged() -> None:
     ("settings", "message"),
     [
         ({"importance_sampling_fix": True}, "RLinf stops without it"),
-        ({"loss_type": "opd"}, "none of its values"),
-        ({**DECOUPLED, "recompute_logprobs": False}, "between rollout and current"),
+        ({"loss_type": "opd"}, "not one of its values"),
+        ({**DECOUPLED, "recompute_logprobs": False}, "interpolate rollout and current"),
     ],
 )
 def test_what_is_refused(settings: dict[str, Any], message: str) -> None:

@@ -116,12 +116,12 @@ def test_bypass_mode_shows_nothing_of_the_mismatch() -> None:
     ("trainer", "settings", "message"),
     [
         ("rllm-verl", {"bypass_mode": True, "tis_mode": "token"}, "rLLM stops"),
-        ("rllm-verl", {"backend": "tinker"}, "tinker reads nothing"),
+        ("rllm-verl", {"backend": "tinker"}, "tinker does not read"),
         ("rllm-verl", {"backend": "fireworks"}, "not the backend whose numbers"),
         ("rllm-verl", {"tis_mode": "token", "tis_cap": "2_1"}, "tis_cap: '2_1' wants 0 < lower"),
-        ("rllm-verl", {"tis_mode": "geometric"}, "none of its values"),
+        ("rllm-verl", {"tis_mode": "geometric"}, "not one of its values"),
         ("rllm-fireworks", {"tis_mode": "token", "tis_cap": "0.5_5.0"}, "wanted a number"),
-        ("rllm-fireworks", {"backend": "tinker"}, "tinker reads nothing"),
+        ("rllm-fireworks", {"backend": "tinker"}, "tinker does not read"),
     ],
 )
 def test_what_is_refused(trainer: str, settings: dict[str, Any], message: str) -> None:

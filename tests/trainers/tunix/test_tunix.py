@@ -83,7 +83,7 @@ def test_a_correlation_of_probabilities_that_are_alike_is_none() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sampler_is": "sequence"}, "none of its values"),
+        ({"sampler_is": "sequence"}, "not one of its values"),
         ({"sampler_is": "token", "sampler_is_threshold": 0}, "a number above 0"),
     ],
 )

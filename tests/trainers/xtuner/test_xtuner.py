@@ -92,8 +92,8 @@ def test_the_veto_has_two_sides(veto: list[float], rows: int, share: float) -> N
         (weights("mask", [2.0, 0.5], mask_threshold=[0.5, 2.0]), "has the lower bound first"),
         ({"rollout_is_threshold": 2.0}, "wanted two numbers"),
         ({"rollout_is_threshold": [2.0, 0.5, 0.1]}, "wanted two numbers"),
-        (weights("clip", [2.0, 0.5]), "none of its values"),
-        (weights("truncate", [2.0, 0.5], level="turn"), "none of its values"),
+        (weights("clip", [2.0, 0.5]), "not one of its values"),
+        (weights("truncate", [2.0, 0.5], level="turn"), "not one of its values"),
     ],
 )
 def test_what_xtuner_stops_on(settings: dict[str, Any], message: str) -> None:
