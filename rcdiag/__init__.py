@@ -1,4 +1,4 @@
-"""Diagnose, offline, how far the policy that sampled is from the policy that trains, and why.
+"""Diagnose offline how far the sampling policy is from the training policy, and why.
 
     import rcdiag
 
@@ -6,7 +6,7 @@
     result = rcdiag.score(table, target="old", trainer="verl")
     result.mismatch["k3_kl"].value, result.frame()
 
-Every command of `rcdiag` is a function here, and the command's options are its keywords.
+Every command of `rcdiag` is a function of this package; the command's options are its keywords.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ __all__ = [
     "sweep",
 ]
 
-# A name is imported when it is first asked for: `import rcdiag` itself loads nothing.
+# Names are imported on first access, so `import rcdiag` itself loads nothing.
 _HOMES = {
     "rcdiag.api.compare": ("compare",),
     "rcdiag.api.convert": ("convert",),

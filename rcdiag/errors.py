@@ -1,4 +1,4 @@
-"""A user can fix one kind of error; everything else is a bug and keeps its traceback."""
+"""RcdiagError: an error that the user can fix; any other exception is a bug and has a traceback."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 
 
 class RcdiagError(Exception):
-    """An error that a user can fix: what was wrong and where (`message`), the way out (`hint`)."""
+    """An error that a user can fix: `message` says what is wrong, `hint` how to fix it."""
 
     def __init__(self, message: str, hint: str = "") -> None:
-        # Both go to the base class, so that the error survives pickling.
+        # The base class gets both arguments, so that the error can be pickled.
         self.message = without_secrets(message)
         self.hint = without_secrets(hint)
         super().__init__(self.message, self.hint)
@@ -20,26 +20,26 @@ class RcdiagError(Exception):
         return self.message
 
 
-# A URL, also where a path was made of it, which loses a slash.
+# The scheme of a URL. Making a path of a URL removes one slash, so one is enough.
 _SCHEME = r"(\b[A-Za-z][A-Za-z0-9+.-]*:/{1,2})"
-# User and password. What follows the colon of a server's name is a port: anything else is a
-# password, and goes to the last @, because it may hold @, / and spaces itself.
+# User and password. Digits after the colon of a host name are a port; anything else is a password.
+# It extends to the last @, because a password may contain @, / and spaces.
 _PASSWORD = re.compile(
     _SCHEME + r"[^\s/@:'\"\[]*:(?!\d+(?:[/?#:,;)'\"\s]|$)|\s|$)(?:(?!://)[^\n])*@"
 )
 _USER = re.compile(_SCHEME + r"[^\s/'\"]*@")
-# The query and the fragment of a web address, and of another one what looks like a query.
-# A colon or comma at its end belongs to the sentence around it.
+# The query and the fragment of an http URL; of another URL, only what looks like a query.
+# A colon or comma at its end belongs to the surrounding sentence.
 _END = r"(?=[:,;]?(?:[\s'\")\]]|$))"
 _OF_WEB = re.compile(r"(\bhttps?:/{1,2}[^\s?#'\"]+)[?#][^\s'\")\]]*?" + _END)
 _QUERY = re.compile(_SCHEME + r"([^\n?'\"]+)\?[^\s?'\")\]]*=[^\s'\")\]]*?" + _END)
 
 
 def without_secrets(text: str) -> str:
-    """Return a text whose URLs have neither user and password nor query and fragment.
+    """Return a text whose URLs have no user, password, query or fragment.
 
-    A query may be the signature that gives access to a file. A `?` in a name behind `s3://` stays:
-    it stands for any letter.
+    A query may be the signature that gives access to a file. A `?` in a path after `s3://` stays:
+    it is a wildcard for one character.
     """
     if ":/" not in text:
         return text
@@ -48,14 +48,14 @@ def without_secrets(text: str) -> str:
 
 
 def has_credentials(url: str) -> bool:
-    """Tell whether a URL holds a user or a password, of which a foreign error may quote a part."""
+    """Tell whether a URL has a user or password, parts of which a library's error may quote."""
     return _PASSWORD.search(url) is not None or _USER.search(url) is not None
 
 
 def nearest(name: str, choices: Iterable[str], likeness: float = 0.6) -> str | None:
-    """Return the choice that looks most like a name, None where none has this likeness to it.
+    """Return the choice most similar to a name, or None if none reaches the given similarity.
 
-    A likeness of 1 is equality. Upper case, `-` and `_` make no difference.
+    A likeness of 1 means equality. Case is ignored, and `-` equals `_`.
     """
     by_folded = {_folded(choice): choice for choice in choices}
     near = difflib.get_close_matches(_folded(name), by_folded, n=1, cutoff=likeness)
@@ -67,13 +67,13 @@ def _folded(name: str) -> str:
 
 
 def did_you_mean(name: str, choices: Iterable[str], likeness: float = 0.6) -> str:
-    """Return the beginning of a hint, `did you mean NEAREST? `; empty where nothing is near."""
+    """Return the beginning of a hint, `did you mean NEAREST? `, or "" if nothing is similar."""
     near = nearest(name, choices, likeness)
     return f"did you mean {near}? " if near else ""
 
 
 def one_of(name: str, value: str, choices: Iterable[str]) -> str:
-    """Return the value of a setting if it is a choice; else raise with the nearest and all."""
+    """Return `value` if it is one of the choices; otherwise raise an error that lists them."""
     names = list(choices)
     if value in names:
         return value
@@ -82,9 +82,9 @@ def one_of(name: str, value: str, choices: Iterable[str]) -> str:
 
 
 def setting(name: str, value: object = None, option: str = "") -> str:
-    """Name a setting of rcdiag as a message does: in Python's spelling and the command line's.
+    """Return a setting as messages write it: in Python's spelling and the command line's.
 
-    `option` is that of the command line where it has another name.
+    `option` is the option's name if it differs from the Python name.
     """
     option = option or f"--{name.replace('_', '-')}"
     if value is None:
@@ -92,16 +92,16 @@ def setting(name: str, value: object = None, option: str = "") -> str:
     return f"`{name}={value}` ({option} {value})"
 
 
-# What `setting` writes: Python's spelling, then the command line's in brackets.
+# The text that `setting` writes: Python's spelling, then the command line's in brackets.
 _BOTH_SPELLINGS = re.compile(r"`[^`\n]*` \((--[^()`\n]*)\)")
 
 
 def on_command_line(text: str) -> str:
-    """Return a message with its settings as options alone: `--loss NAME`, without Python's."""
+    """Return a message with its settings as options only: `--loss NAME`, without Python's form."""
     return _BOTH_SPELLINGS.sub(r"\1", text)
 
 
 def mapping_setting(name: str, values: Mapping[str, object], option: str) -> str:
-    """Name a setting that maps names to values: a dict in Python, an option for each pair."""
+    """Return a setting that maps names to values: a dict in Python, one option for each pair."""
     options = " ".join(f"{option} {key}={value}" for key, value in values.items())
     return f"`{name}={dict(values)}` ({options})"

@@ -1,4 +1,4 @@
-"""Packages that not every installation has, and which extra of rcdiag brings each."""
+"""EXTRAS: optional packages, and the extra of rcdiag that installs each."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ EXTRAS = {
 
 @contextmanager
 def saying_what_to_install(where: str = "") -> Iterator[None]:
-    """Turn the failed import of a package that an extra brings into an error that says so.
+    """Turn the failed import of an optional package into an error that says what to install.
 
-    Any other failed import is a bug, and keeps its traceback.
+    Any other failed import is a bug and is raised unchanged.
 
     Args:
-        where: what the message says first, such as the policy that needs the package.
+        where: the beginning of the message, such as the policy that needs the package.
     """
     try:
         yield

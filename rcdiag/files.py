@@ -1,6 +1,6 @@
-"""Write small files so that a reader sees the old one or the new one, never half of it.
+"""Atomic writes of small files, and checks of output paths before any work starts.
 
-Outputs are checked before the work that they are made from.
+A reader sees either the old file or the complete new one, never half of it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from urllib.parse import unquote
 
 from rcdiag.errors import RcdiagError, setting
 
-# A URL, also where a path was made of it, which loses a slash.
+# A URL. Making a path of a URL removes one slash, so one is enough.
 LIKE_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
-# Characters that HTML and XML have no place for (controls, halves of surrogate pairs), and letters
-# that turn the direction of all that follows: text of a dump may hold any.
+# Characters that HTML and XML do not allow (control characters, lone surrogates), and those that
+# change the direction of the text that follows. Text in a dump may contain any of them.
 CONTROLS = {
     code: "\N{REPLACEMENT CHARACTER}"
     for code in (
@@ -35,12 +35,12 @@ CONTROLS = {
     )
     if chr(code) not in "\t\n"
 }
-# A cell that begins with one of these is a formula to a spreadsheet.
+# Spreadsheets read a cell that begins with one of these as a formula.
 FORMULA = ("=", "+", "-", "@")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write under a temporary name in the same folder, then rename; a pipe is written into."""
+    """Write to a temporary file in the same folder, then rename it; a pipe is written directly."""
     temporary = None
     try:
         if is_stream(path):
@@ -59,9 +59,9 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def new_beside(path: Path) -> Path:
-    """Make an empty file beside an output, to be written first and renamed to the output at last.
+    """Create an empty temporary file beside an output; it is renamed to the output when complete.
 
-    Nobody who shares the folder can guess its name, and lay a link there before.
+    Its name cannot be guessed, so no other user of the folder can put a link there first.
     """
     temporary = name_beside(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -70,15 +70,15 @@ def new_beside(path: Path) -> Path:
 
 
 def name_beside(path: Path) -> Path:
-    """Return a hidden name beside an output that nobody can guess."""
+    """Return a hidden file name beside an output that nobody can guess."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
 def is_stream(path: Path) -> bool:
-    """Tell whether an output is a pipe or a device such as /dev/stdout, which is written into.
+    """Tell whether an output is a pipe or a device such as /dev/stdout, which is written directly.
 
-    Anything else that is neither a file nor a folder is refused, and a link to a file too: whoever
-    may write to the folder of the output can lay one to a file of the user.
+    Anything else that is neither a file nor a folder is refused. A link to a file is refused too:
+    anyone who may write to the output's folder could create one to a file of the user.
     """
     try:
         mode = path.stat().st_mode
@@ -98,21 +98,21 @@ def is_stream(path: Path) -> bool:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write UTF-8; halves of surrogate pairs, which UTF-8 has not, become question marks."""
+    """Write UTF-8; lone surrogates, which UTF-8 cannot encode, become question marks."""
     write_bytes(path, content.encode(errors="replace"))
 
 
 def inside(folder: Path, name: str, source: str) -> Path:
-    """Return the path below `folder` for a file that `source` names; refuse one that leaves it.
+    """Return the path below `folder` for a file that `source` names; refuse one outside of it.
 
-    A server, an archive or a dump can name a file `../../.bashrc`. Every path that is written and
-    whose name comes from one of them is made here.
+    A server, an archive or a dump can name a file `../../.bashrc`. Every path that is written under
+    a name from such a source must be made by this function.
     """
-    # `%2e%2e` stays as it is in a local path, but a server takes it for `..`.
+    # A local path keeps `%2e%2e` as it is, but a server reads it as `..`.
     climbs = ".." in re.split(r"[/\\]", unquote(name))
     path = folder / name
     no_file = path == folder or "\0" in name or os.path.isabs(name)
-    # Where the path or a folder on the way is a link, it resolves to another one.
+    # If the path or a folder on the way is a link, the real path differs.
     resolved = os.path.join(os.path.realpath(folder), os.path.normpath(name))
     if climbs or no_file or os.path.realpath(path) != resolved:
         raise RcdiagError(
@@ -123,7 +123,7 @@ def inside(folder: Path, name: str, source: str) -> Path:
 
 
 def not_writable(path: Path, error: OSError) -> RcdiagError:
-    """Return the error for an output that the system refuses."""
+    """Return the error for an output that the operating system refuses to write."""
     return RcdiagError(
         f"{path}: cannot be written ({error.strerror or error})",
         hint="choose another output path, or free space and permissions there",
@@ -131,9 +131,9 @@ def not_writable(path: Path, error: OSError) -> RcdiagError:
 
 
 def check_outputs(paths: Iterable[Path | None], *, force: bool, into_streams: bool = True) -> None:
-    """Refuse to overwrite a file or a folder with something in it, or to write where none can.
+    """Refuse outputs that would overwrite a file or a non-empty folder, or cannot be written.
 
-    Pipes and devices are written into, which takes no `force`, unless `into_streams` is false.
+    Pipes and devices are written without `force`, unless `into_streams` is false.
     """
     for path in filter(None, paths):
         try:
@@ -145,13 +145,13 @@ def check_outputs(paths: Iterable[Path | None], *, force: bool, into_streams: bo
 def _check_output(path: Path, *, force: bool, into_streams: bool) -> None:
     if LIKE_URL.match(str(path)):
         raise RcdiagError(
-            f"{path}: only the table of rcdiag score -o is written to a URL",
-            hint="write to a path of this machine, and copy it from there",
+            f"{path}: only the table of rcdiag score -o can be written to a URL",
+            hint="write to a local path, then copy the file",
         )
     if is_stream(path):
         if not into_streams:
             raise RcdiagError(
-                f"{path}: a table is not written into a pipe or a device",
+                f"{path}: a table cannot be written to a pipe or a device",
                 hint="choose the path of a file",
             )
         return
@@ -161,15 +161,15 @@ def _check_output(path: Path, *, force: bool, into_streams: bool) -> None:
     parent = next(folder for folder in path.absolute().parents if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise RcdiagError(
-            f"{path}: cannot be written ({parent} is no folder that you may write to)",
+            f"{path}: cannot be written ({parent} is not a folder that you may write to)",
             hint="choose another output path",
         )
 
 
 def check_apart(outputs: Iterable[str | Path | None], inputs: Iterable[str | Path | None]) -> None:
-    """Refuse two outputs on one path, and an output that would overwrite what is read.
+    """Refuse two outputs with the same path, and an output that would overwrite an input.
 
-    Inputs are files, folders, globs and URLs. No file in a folder that is read is overwritten.
+    Inputs are files, folders, globs and URLs. No file inside an input folder is overwritten.
     """
     places: set[str] = set()
     wanted = [os.fspath(path) for path in outputs if path is not None]
@@ -179,7 +179,7 @@ def check_apart(outputs: Iterable[str | Path | None], inputs: Iterable[str | Pat
         if place in places:
             raise RcdiagError(f"{path}: two outputs on one path", hint="give each its own path")
         places.add(place)
-        # A name of another file system, or a hard link, may be the same file.
+        # The same file may have another name: by a bind mount, or by a hard link.
         is_read = any(
             place == source
             or (
@@ -196,7 +196,7 @@ def check_apart(outputs: Iterable[str | Path | None], inputs: Iterable[str | Pat
 
 
 def _places(source: str | Path) -> list[str]:
-    """Return the real paths that an input names; a URL names none."""
+    """Return the real paths that an input names; none for a URL."""
     text = os.fspath(source)
     if "://" in text:
         return []
@@ -205,12 +205,12 @@ def _places(source: str | Path) -> list[str]:
 
 
 def without_controls(text: str) -> str:
-    """Return a text with a replacement character in place of each control character."""
+    """Return the text with each control character replaced by U+FFFD."""
     return text if text.isascii() and text.isprintable() else text.translate(CONTROLS)
 
 
 def csv_cell(value: Any) -> Any:
-    """Return a cell of a CSV file: text that a spreadsheet would take for a formula gets a `'`."""
+    """Return a cell of a CSV file; text that a spreadsheet would read as a formula gets a `'`."""
     if not isinstance(value, str):
         return "" if value is None else value
     text = without_controls(value)

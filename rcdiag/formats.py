@@ -1,7 +1,7 @@
-"""Screens, pages, findings and sentences write numbers and counts with these functions.
+"""Numbers and counts as text, for screens, pages, findings and sentences.
 
-A number has the digits that its 95% interval bears: value and ends are rounded to the same
-decimal, the second digit of the interval's width. Without an interval it has three digits.
+A number has as many digits as its 95% interval justifies: the value and the ends are rounded to
+the second significant digit of the interval's width. Without an interval it has three digits.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from math import floor, isfinite, log10
 from typing import Any, Protocol
 
 NOT_AVAILABLE = "n/a"
-# A number below this is what float64 leaves of a zero.
+# Numbers below this are rounding errors of float64, written as zero.
 NOISE = 1e-12
 # The most decimals near 1, and the most digits anywhere: engines round log-probs.
 DECIMALS, DIGITS = 4, 5
-# Digits of a power of ten -> raised letters, which any font and any terminal has.
+# Digits of an exponent -> superscripts, which all fonts and terminals have.
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class Measured(Protocol):
-    """A number with its 95% interval; an end is None where the table cannot show it."""
+    """A number with its 95% interval; an end is None if the table cannot determine it."""
 
     @property
     def value(self) -> float | None: ...
@@ -32,7 +32,7 @@ class Measured(Protocol):
 
 
 def number(value: float | None) -> str:
-    """Write a number that has no interval in three digits, near 1 in up to four decimals."""
+    """Return a number without an interval with three digits; near 1 up to four decimals."""
     if value is None:
         return NOT_AVAILABLE
     if not isfinite(value):
@@ -48,9 +48,9 @@ def number(value: float | None) -> str:
 
 
 def measured(number_: Measured) -> tuple[str, str]:
-    """Write a number and its 95% interval: `0.025` and `0.021 to 0.032`.
+    """Return a number and its 95% interval as text: `0.025` and `0.021 to 0.032`.
 
-    The interval is `up to 0.032` or `from 0.021` where one end cannot be told, and empty where it
+    The interval is `up to 0.032` or `from 0.021` if one end cannot be determined, and empty if it
     has no ends or no width.
     """
     value, low, high = number_.value, number_.low, number_.high
@@ -76,20 +76,20 @@ def measured(number_: Measured) -> tuple[str, str]:
 
 
 def with_interval(number: Measured) -> str:
-    """Write a number with its 95% interval in brackets: `0.025 (0.021 to 0.032)`."""
+    """Return a number with its 95% interval in brackets: `0.025 (0.021 to 0.032)`."""
     value, interval = measured(number)
     return f"{value} ({interval})" if interval else value
 
 
 def between(low: str | None, high: str | None) -> str:
-    """Write the ends of an interval; an end that cannot be told is None."""
+    """Return the ends of an interval as text; an end that cannot be determined is None."""
     if low is None:
         return "" if high is None else f"up to {high}"
     return f"from {low}" if high is None else f"{low} to {high}"
 
 
 def _rounded(value: float, decimals: int, powers: bool) -> str:
-    """Round to a decimal, one left of the point if negative; `powers` writes a power of ten."""
+    """Round to `decimals`, left of the point if negative; `powers` writes a power of ten."""
     if abs(value) < NOISE:
         return "0"
     if powers or abs(value) >= 1e6:
@@ -102,7 +102,7 @@ def _exponent(value: float) -> int:
 
 
 def percentage(share: float) -> str:
-    """Write a share as a percentage of three digits; 100% only where it is all."""
+    """Return a share as a percentage of three digits; 100% only if the share is 1."""
     if not isfinite(share):
         return number(share)
     percent = 100.0 * share
@@ -115,49 +115,49 @@ def percentage(share: float) -> str:
 
 
 def percent(number: Measured) -> str:
-    """Write a measured share in whole per cent; one below 10% has a digit more."""
+    """Return a measured share as whole per cent, with one decimal below 10%."""
     if number.value is None:
         return NOT_AVAILABLE
     return f"{100.0 * number.value:z.{0 if abs(number.value) >= 0.1 else 1}f}%"
 
 
 def share(number: Measured) -> str:
-    """Write a share as `percent` does, and `unknown` where its interval is too wide to tell it."""
+    """Return a share as `percent` does, or `unknown` if its interval is too wide."""
     return "unknown" if number.level == "unknown" else percent(number)
 
 
 def part_of(part: int, whole: int) -> str:
-    """Write a count as a percentage of all, with one digit; 100% only where all are counted."""
+    """Return a count as a percentage of all, with one decimal; 100% only if all are counted."""
     return "100%" if part == whole else f"{100.0 * part / whole:.1f}%"
 
 
 def fraction(value: float | None) -> str:
-    """Write a number between 0 and 1, with three digits after the point."""
+    """Return a number between 0 and 1 with three decimals."""
     return NOT_AVAILABLE if value is None else f"{value:.3f}"
 
 
 def effective(samples: float) -> str:
-    """Write an effective sample size in two digits, from ten on without a fraction."""
+    """Return an effective sample size with two digits, and without decimals from 10 on."""
     return f"{samples:,.0f}" if 10.0 <= samples < 1e15 else f"{samples:.2g}"
 
 
 def plural(count: int, noun: str, several: str = "") -> str:
-    """Write a count with its noun: `1 sequence`, `2,304 sequences`, `2 batches`."""
+    """Return a count with its noun: `1 sequence`, `2,304 sequences`, `2 batches`."""
     return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"
 
 
 def shortened(value: str, most: int) -> str:
-    """Leave out the middle of a text of more than `most` letters."""
+    """Replace the middle of a text of more than `most` characters by an ellipsis."""
     half = (most - 1) // 2
     return value if len(value) <= most else f"{value[:half]}…{value[-half:]}"
 
 
 LARGE_WORDS = ((1e9, "billion"), (1e6, "million"))
-LARGEST_IN_WORDS = 1e12  # from here on powers of ten say more than words
+LARGEST_IN_WORDS = 1e12  # from here on powers of ten are easier to read than words
 
 
 def rough(value: float) -> str:
-    """Write an estimate in two significant digits: `240`, `19 million`, `3.1e+14`."""
+    """Return an estimate with two significant digits: `240`, `19 million`, `3.1e+14`."""
     if not isfinite(value) or abs(value) >= LARGEST_IN_WORDS:
         return f"{value:.2g}"
     two = float(f"{value:.2g}")
@@ -168,7 +168,7 @@ def rough(value: float) -> str:
 
 
 def mean_ratio(value: float) -> str:
-    """Write a mean of ratios, whose distance from 1 is what counts: `1.0042`, `0.874`, `240`."""
+    """Return a mean ratio, whose distance from 1 matters: `1.0042`, `0.874`, `240`."""
     distance = abs(value - 1.0)
     if not isfinite(value) or distance >= 1.0:
         return rough(value)
@@ -179,14 +179,14 @@ def mean_ratio(value: float) -> str:
 
 
 def share_of(share: float, what: str = "rows") -> str:
-    """Write a share of things: `all rows`, `27% of the rows`, `under 1% of the rows`."""
+    """Return a share of things in words: `all rows`, `27% of the rows`, `under 1% of the rows`."""
     if share >= 0.995:
         return f"all {what}"
     return f"{share:.0%} of the {what}" if share >= 0.005 else f"under 1% of the {what}"
 
 
 def yaml_value(value: Any) -> str:
-    """Write a value as YAML does: null, true, and bounds such as 0.5_2 in quotes."""
+    """Return a value in YAML: null, true, and bounds such as 0.5_2 in quotes."""
     if value is None:
         return "null"
     if isinstance(value, bool):

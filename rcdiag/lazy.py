@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first asked for."""
+"""Lazy attributes of a package: names that are imported on first access."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 def attributes(
     package: str, homes: Mapping[str, Collection[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's `__getattr__` and `__dir__`, which import a name when it is asked for.
+    """Return a package's `__getattr__` and `__dir__`, which import a name on first access.
 
-    `homes` maps a module to the names of the package that it defines.
+    `homes` maps each module to the names of the package that it defines.
     """
     home = {name: module for module, names in homes.items() for name in names}
 

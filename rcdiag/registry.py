@@ -1,7 +1,7 @@
-"""Registries hold definitions by name: what ships, what users add, and installed plugins.
+"""Registry: definitions by name, from rcdiag itself, from users and from installed plugins.
 
-A package of somebody else adds metrics, trainers, engines, ... by an entry point of the group
-`rcdiag.plugins`. The entry point names a function without arguments; it is called once, before a
+Other packages add metrics, trainers, engines, ... with an entry point of the group
+`rcdiag.plugins`. The entry point names a function without arguments. It is called once, before any
 registry is first read, and adds its definitions: `METRICS.add(Metric(...))`.
 """
 
@@ -19,7 +19,7 @@ GROUP = "rcdiag.plugins"
 
 
 class Definition(Protocol):
-    """An object with the name by which users ask for it."""
+    """An object with the name by which users select it."""
 
     @property
     def name(self) -> str: ...
@@ -34,10 +34,10 @@ class Registry(Mapping[str, T], Generic[T]):
     def __init__(
         self, what: str, definitions: Iterable[T] | Callable[[], Iterable[T]] = ()
     ) -> None:
-        """`what` is the word for one definition in messages: "metric", "trainer".
+        """`what` names one definition in messages: "metric", "trainer".
 
-        Definitions that take long to import are given as a function that imports them; it is
-        called when the registry is first read or added to.
+        If the definitions take long to import, pass a function that imports and returns them; it
+        is called when the registry is first read or added to.
         """
         self.what = what
         self._definitions: dict[str, T] = {}
@@ -48,19 +48,19 @@ class Registry(Mapping[str, T], Generic[T]):
             self.ship(definitions)
 
     def ship(self, definitions: Iterable[T]) -> None:
-        """Register what rcdiag itself brings: `revision` stays 0."""
+        """Register the definitions of rcdiag itself, which do not change `revision`."""
         for definition in definitions:
             self._register(definition)
 
     def add(self, definition: T) -> T:
-        """Register a definition; a name that is taken is refused, never replaced."""
+        """Register a definition; refuse a name that is taken."""
         self._import()
         self._register(definition)
         _changed(1)
         return definition
 
     def _import(self) -> None:
-        """Register what is imported late; other threads wait until all of it is there."""
+        """Register definitions that are imported late; other threads wait until this is done."""
         if self._importing is None:
             return
         with _loading:
@@ -72,18 +72,18 @@ class Registry(Mapping[str, T], Generic[T]):
         if definition.name in self._definitions:
             raise RcdiagError(
                 f"{self.what} `{definition.name}` is defined twice",
-                hint="give the new one another name; nothing that ships is replaced",
+                hint="give the new one another name; rcdiag's own definitions are never replaced",
             )
         self._definitions[definition.name] = definition
 
     def remove(self, name: str) -> None:
-        """Take a definition out again."""
+        """Remove a definition."""
         del self._definitions[name]
         _changed(-1)
 
     @contextlib.contextmanager
     def with_added(self, definition: T) -> Iterator[T]:
-        """Register a definition for the length of a `with` block."""
+        """Register a definition for the duration of a `with` block."""
         self.add(definition)
         try:
             yield definition
@@ -91,7 +91,7 @@ class Registry(Mapping[str, T], Generic[T]):
             self.remove(definition.name)
 
     def find(self, name: str, option: str = "") -> T:
-        """Find the definition of a name that a user gave by `option`, or refuse the name."""
+        """Return the definition with the name that a user gave by `option`, or refuse the name."""
         if name not in self:
             raise RcdiagError(
                 f"{option} {name}: no such {self.what}".strip(),
@@ -111,7 +111,7 @@ class Registry(Mapping[str, T], Generic[T]):
         self._read()
         return len(self._definitions)
 
-    # Those of `Mapping` look up every name again; a pass asks for all definitions at every block.
+    # The methods of `Mapping` look up each name again, which is slow: every block needs all values.
     def values(self) -> ValuesView[T]:
         self._read()
         return dict(self._definitions).values()
@@ -121,19 +121,19 @@ class Registry(Mapping[str, T], Generic[T]):
         return dict(self._definitions).items()
 
     def _read(self) -> None:
-        """Make all definitions there: what ships first, then what plugins add."""
+        """Load all definitions: first those of rcdiag, then those of plugins."""
         self._import()
         load_plugins()
 
 
 _revision = 0
-_of_script = 0  # definitions that neither ship nor come from a plugin
+_of_script = 0  # definitions that come neither from rcdiag nor from a plugin
 
 
 def revision() -> int:
     """Return a number that grows whenever any registry gains or loses a definition.
 
-    It is 0 as long as there is only what rcdiag itself brings.
+    It is 0 as long as there are only the definitions of rcdiag itself.
     """
     load_plugins()
     return _revision
@@ -147,9 +147,9 @@ def _changed(count: int) -> None:
 
 
 def has_definitions_of_script() -> bool:
-    """Tell whether this process has definitions that another one would not find when it starts.
+    """Tell whether a script or notebook added definitions, which only this process has.
 
-    Installed plugins are found everywhere; what a script or notebook has added is in its process.
+    Worker processes load installed plugins themselves, but not what a script has added.
     """
     load_plugins()
     return _of_script > 0
@@ -158,13 +158,13 @@ def has_definitions_of_script() -> bool:
 _loaded = False
 _loading_plugins = False
 _failure: RcdiagError | None = None
-_loading = threading.RLock()  # the thread that loads reads registries too, so it may enter again
+_loading = threading.RLock()  # reentrant: the loading thread reads registries itself
 
 
 def load_plugins() -> None:
-    """Call every installed plugin once; after one that failed, every reading is its error.
+    """Call every installed plugin once; if one failed, raise its error at every later reading.
 
-    Other threads wait until all plugins are there, so that none reads half of the definitions.
+    Other threads wait until all plugins are loaded, so that none sees half of the definitions.
     """
     global _loaded, _loading_plugins
     with _loading:
@@ -172,7 +172,7 @@ def load_plugins() -> None:
             raise _failure
         if _loaded:
             return
-        _loaded = True  # a plugin reads registries too
+        _loaded = True  # set first, because plugins read registries
         _loading_plugins = True
         try:
             for entry in importlib.metadata.entry_points(group=GROUP):
@@ -182,7 +182,7 @@ def load_plugins() -> None:
 
 
 def _load(entry: importlib.metadata.EntryPoint) -> None:
-    """Call one plugin; what it raises is kept as the error that names it."""
+    """Call one plugin; keep its exception as an error that names the plugin."""
     global _failure
     try:
         entry.load()()

@@ -1,7 +1,7 @@
-"""Runners say where the work on a table is done: on this machine, or on a cluster.
+"""Runners: where the work on a table is done, on this machine or on a cluster.
 
-To add one: a file with a `RunnerKind`, and its name in `RUNNERS`; or `RUNNERS.add(...)` in a
-package of your own (entry-point group `rcdiag.plugins`).
+To add one, write a file with a `RunnerKind` and list it in `RUNNERS`; from another package, call
+`RUNNERS.add(...)` (entry-point group `rcdiag.plugins`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ RUNNERS: Registry[RunnerKind] = Registry("runner", (LOCAL, RAY))
 def runner_on(where: str, devices: str | int | None, workers: int | None = None) -> Runner:
     """Return the runner that a user names, `local`, `ray` or `ray:ADDRESS`, not started yet.
 
-    `devices` are those that engines may use; `workers` is how many processes share a pass over a
-    table, all cores where it is None.
+    `devices` are those that engines may use; `workers` is the number of processes that share a
+    pass over a table, or None for one per core.
     """
     if workers is not None and (not isinstance(workers, int) or workers < 1):
         raise RcdiagError(
-            f"{setting('workers', workers)}: no number of processes",
-            hint="1 reads the table in this process; without it all cores are used",
+            f"{setting('workers', workers)}: not a number of processes",
+            hint="1 reads the table in this process; by default there is one process per core",
         )
     name, colon, address = where.partition(":")
     kind = RUNNERS.find(name, "--on")

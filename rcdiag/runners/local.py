@@ -1,4 +1,4 @@
-"""Engines on the GPUs or cores of one machine, and worker processes for passes over tables."""
+"""LocalRunner: engines and worker processes on one machine."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from rcdiag.engines.schedule import RunningEngine
 
 
-# Tokens from which on a pass is shared by worker processes, which have to start and import first.
-# Measured on two cores, `score` with all presets: 6 M tokens take 6.6 to 7.6 s in one process and
-# 7.3 to 7.6 s with two workers, 12 M 10.5 to 10.6 s and 9.7 s.
+# Workers are used for passes over at least this many tokens, since they must start and import.
+# `score` with all presets on two cores: 6 M tokens take 6.6 to 7.6 s in one process and 7.3 to
+# 7.6 s with two workers; 12 M take 10.5 to 10.6 s and 9.7 s.
 WORTH_WORKERS = 10_000_000
 
 
 class LocalRunner(Struct, frozen=True):
-    """Processes on this machine; without `devices` one engine sees all of it."""
+    """Processes on this machine; without `devices`, one engine uses the whole machine."""
 
     devices: Devices | None
-    gpus: tuple[str, ...]  # that engines may use, in sets; empty: they share the processor
+    gpus: tuple[str, ...]  # GPUs that engines may use; empty: engines share the CPU cores
     cores: int = 1  # worker processes for a pass over a large table
 
     def __enter__(self) -> LocalRunner:
@@ -47,25 +47,25 @@ class LocalRunner(Struct, frozen=True):
         return None
 
     def workers(self, tokens: int) -> int:
-        """Return how many worker processes share a pass; 0 for a table of few tokens.
+        """Return how many worker processes share a pass; 0 for a table with few tokens.
 
-        Definitions that a script has added are known in its own process alone, which then does all.
+        Definitions that a script has added exist only in its own process, which then does all.
         """
         if self.cores < 2 or tokens < WORTH_WORKERS or has_definitions_of_script():
             return 0
         return self.cores
 
     def place(self, tokens: int) -> str:
-        """Say how many processes do a pass."""
+        """Return a text that says how many processes do a pass."""
         workers = self.workers(tokens)
         return f"by {workers} worker processes" if workers else "in this process"
 
     def map(self, function: Callable[[Part], Made], parts: Iterable[Part]) -> Generator[Made]:
-        """Call a function with every part in worker processes."""
+        """Call a function for every part, in worker processes."""
         return map_in_processes(function, parts, self.cores)
 
     def engines(self, spec: PolicySpec) -> int:
-        """Return the number of sets of GPUs, or of shares of the processor."""
+        """Return the number of sets of GPUs, or of shares of the CPU cores."""
         if self.devices is None or BACKENDS[spec.backend].runs_outside:
             return 1
         size = self._set_size(spec)
@@ -73,12 +73,12 @@ class LocalRunner(Struct, frozen=True):
             raise RcdiagError(
                 f"policy `{spec.name}` takes {size} GPUs, {setting('devices')} allows "
                 f"{self.devices.count}",
-                hint="allow more, or spread the model over fewer",
+                hint="allow more GPUs, or spread the model over fewer",
             )
         return self.devices.count // size
 
     def start(self, job: Job, number: int) -> RunningEngine:
-        """Start an engine that sees its own set of GPUs, or has its own cores."""
+        """Start an engine that sees only its own set of GPUs, or has its own cores."""
         from rcdiag.engines.process import EngineProcess
 
         log = f"engine{number or ''}.log"
@@ -96,7 +96,7 @@ class LocalRunner(Struct, frozen=True):
         return EngineProcess(job, {"OMP_NUM_THREADS": threads}, own_cores)
 
     def plan(self, spec: PolicySpec) -> str:
-        """Say how many engines of a policy would run, and on what."""
+        """Return a text that says how many engines of a policy would run, and on what."""
         if BACKENDS[spec.backend].runs_outside:
             return OUTSIDE
         if self.devices is None:
@@ -107,7 +107,7 @@ class LocalRunner(Struct, frozen=True):
         return f"{engines} engines side by side on this machine, each with {each}"
 
     def idle(self, spec: PolicySpec) -> str:
-        """Say how many GPUs no engine uses where the user allowed none by number."""
+        """Return a text that says how many GPUs stay idle, if the user gave no number of them."""
         size, gpus = BACKENDS[spec.backend].gpus(spec.options), len(gpus_here())
         if self.devices is not None or BACKENDS[spec.backend].runs_outside or gpus < 2 * size:
             return ""
@@ -118,7 +118,7 @@ class LocalRunner(Struct, frozen=True):
 
 
 def _choose(address: str, devices: Devices | None, workers: int | None) -> LocalRunner:
-    """Check that the machine has the devices that a user allows."""
+    """Return a runner, after checking that this machine has the devices that the user allows."""
     cores = cores_to_use() if workers is None else workers
     if devices is None:
         return LocalRunner(None, (), cores)
@@ -136,8 +136,8 @@ def _choose(address: str, devices: Devices | None, workers: int | None) -> Local
 
 LOCAL = RunnerKind(
     name="local",
-    says="This machine. One engine has all of it; with --devices there is one for each set of "
-    "GPUs, or without a GPU for each share of the cores. A large table is read by --workers "
+    says="This machine. One engine uses all of it; with --devices there is one engine for each set "
+    "of GPUs, or without a GPU for each share of the cores. A large table is read by --workers "
     "processes.",
     choose=_choose,
 )

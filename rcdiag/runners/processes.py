@@ -1,4 +1,4 @@
-"""Parts of a pass are done side by side by processes on this machine."""
+"""map_in_processes: the parts of a pass, done in parallel by worker processes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rcdiag.runners.runner import Made, Part
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-# Parts for each process that wait or run: enough that none is idle while results are merged, few
-# enough that the results that wait are bounded in memory.
+# Parts per process that wait or run: enough that no process is idle while results are merged, few
+# enough that waiting results use little memory.
 AHEAD = 2
-# Each process has one core: libraries that multiply matrices start no threads of their own. The
-# settings of glibc's malloc are those of `cli/process.py`, which says why.
+# Each process has one core, so libraries must not start threads of their own. `cli/process.py`
+# explains the settings of glibc's malloc.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -35,22 +35,22 @@ ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "1",
 }
 
-_function: Callable[[Any], Any] | None = None  # of a worker: what it does with every part
+_function: Callable[[Any], Any] | None = None  # in a worker: the function to call for every part
 
 
 def map_in_processes(
     function: Callable[[Part], Made], parts: Iterable[Part], workers: int
 ) -> Generator[Made]:
-    """Call a function with every part in `workers` processes, and yield the results in order.
+    """Call a function for every part in `workers` processes, and yield the results in order.
 
-    An error in a worker is raised here as it is. The workers end with the iterator, killed if it is
-    closed before its end, as by Ctrl-C; they also end when this process is gone.
+    An error in a worker is raised here unchanged. Closing the iterator early, as on Ctrl-C, kills
+    the workers. They also end if this process is gone.
 
     Raises:
-        RcdiagError: a worker was killed, mostly by a system that is out of memory.
+        RcdiagError: a worker was killed, in most cases because the system ran out of memory.
     """
-    # Not `concurrent.futures`: its workers import the user's main module again, so that a script
-    # without `if __name__ == "__main__"` would start itself in each of them.
+    # Not `concurrent.futures`: its workers import the user's main module again. A script without
+    # `if __name__ == "__main__"` would start itself in each of them.
     from multiprocessing import resource_tracker
 
     from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
@@ -59,7 +59,7 @@ def map_in_processes(
         executor = ProcessPoolExecutor(
             workers, initializer=_start, initargs=(function, os.getpid()), env=ENVIRONMENT
         )
-        resource_tracker.ensure_running()  # which lets interrupts through when it starts
+        resource_tracker.ensure_running()  # it unblocks interrupts when it starts
     finished = False
     due: deque[Future[Made]] = deque()
     try:
@@ -73,13 +73,13 @@ def map_in_processes(
         finished = True
     except TerminatedWorkerError as error:
         raise RcdiagError(
-            "a worker process was killed, most often by the system where memory runs out "
+            "a worker process was killed, in most cases because the system ran out of memory "
             f"({workers} workers)",
-            hint=f"fewer take less memory: {setting('workers', 1)}; or draw whole prompt groups: "
-            f"{setting('rows', 'N')}",
+            hint=f"fewer workers take less memory: {setting('workers', 1)}; or draw whole prompt "
+            f"groups: {setting('rows', 'N')}",
         ) from error
     finally:
-        # Without psutil and `pgrep` loky warns that children of workers stay: they have none.
+        # Without psutil and `pgrep`, loky warns about children of workers, which there are none of.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             executor.shutdown(wait=True, kill_workers=not finished)
@@ -87,9 +87,9 @@ def map_in_processes(
 
 @contextmanager
 def _quiet_tracker() -> Iterator[None]:
-    """Start the process that tidies up semaphores without its warnings.
+    """Start the process that cleans up semaphores, without its warnings.
 
-    It warns of those that an interrupt left behind, after the command has said that it ended.
+    It would warn about semaphores left behind by an interrupt, after the command's last message.
     """
     sys.warnoptions.append("ignore:resource_tracker")  # the new process has the same options
     try:
@@ -100,10 +100,10 @@ def _quiet_tracker() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold SIGINT back, as processes that start meanwhile do for good.
+    """Block SIGINT; processes that start meanwhile inherit the block for good.
 
-    A terminal sends Ctrl-C to them too, and one that is still importing would print a traceback;
-    the first process ends them.
+    A terminal sends Ctrl-C to the workers too, and one that is still importing would print a
+    traceback. The parent process ends them instead.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -113,15 +113,15 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _start(function: Callable[[Any], Any], parent: int) -> None:
-    """Prepare a worker, which does not go on without the first process."""
+    """Prepare a worker, which ends with its parent process."""
     global _function
     _function = function
-    gc.freeze()  # what is imported stays: collecting does not look through it again and again
+    gc.freeze()  # imported objects stay, so the garbage collector need not visit them
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent is gone, which a killed one cannot ask for."""
+    """End this process when its parent is gone; a killed parent cannot end it."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

@@ -1,6 +1,6 @@
-"""A Ray cluster runs an engine on each set of its GPUs, and reads parts of a table on its cores.
+"""RayRunner: a Ray cluster, with an engine per set of GPUs, and table passes on its cores.
 
-Parts are tasks, one for each core; a task whose process or node is lost is done again.
+Each part of a table is a task on one core; a task whose process or node is lost is repeated.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from rcdiag.engines.process import Job
     from rcdiag.engines.schedule import RunningEngine
 
-# How often a task is repeated whose process died or whose node was lost.
+# How often a task is repeated after its process died or its node was lost.
 RETRIES = 3
-# Tasks for each core that wait or run: enough that none is idle while results are added up.
+# Tasks per core that wait or run: enough that no core is idle while results are merged.
 AHEAD = 2
-# Packages that must be the same on all nodes, so that numbers are.
+# Packages that must have the same version on all nodes, so that results are equal.
 SAME = ("rcdiag", "numpy", "pyarrow")
 
 
 def call_with(
     function: Callable[[Part], Made], parts: Iterable[Part], cores: int
 ) -> Generator[Made]:
-    """Call a function with every part, a core for each, and yield the results in order.
+    """Call a function for every part, one core each, and yield the results in order.
 
-    The function travels once to each node. No more than AHEAD parts for each core wait or run, so
-    that what travels is bounded in memory.
+    The function is sent to each node once. At most AHEAD parts per core wait or run, which bounds
+    the memory of what is sent.
 
     Raises:
         RcdiagError: raised by the function, or for a part that failed 1 + RETRIES times.
@@ -61,9 +61,9 @@ def call_with(
 
 
 def _call(expected: dict[str, str], folder: str, function: bytes, part: bytes) -> tuple[str, Any]:
-    """Call a function with a part on a node; its result travels as bytes, which can be changed.
+    """Call a function for a part on a node; return its result as bytes, which are not read-only.
 
-    `folder` is where the command runs: paths of files may be relative to it.
+    `folder` is the working folder of the command: file paths may be relative to it.
     """
     pickle = ray_module().cloudpickle
     try:
@@ -77,13 +77,13 @@ def _call(expected: dict[str, str], folder: str, function: bytes, part: bytes) -
 
 @cache
 def _versions_here() -> dict[str, str]:
-    """Return the versions that decide whether two processes make the same numbers."""
+    """Return the versions that must be equal for two processes to compute equal numbers."""
     python = ".".join(platform.python_version_tuple()[:2])
     return {"python": python, **{name: importlib.metadata.version(name) for name in SAME}}
 
 
 def _check_versions(expected: dict[str, str]) -> None:
-    """Refuse to compute on a node whose versions differ from those of the command."""
+    """Refuse to compute on a node whose versions differ from those of the command's machine."""
     own = _versions_here()
     differs = [
         f"{name} {own[name]}, not {expected[name]}"
@@ -93,22 +93,22 @@ def _check_versions(expected: dict[str, str]) -> None:
     if differs:
         raise RcdiagError(
             f"node {socket.gethostname()} of the cluster has {' and '.join(differs)} as here",
-            hint="install the same on all nodes: numbers must not depend on where they are made",
+            hint="install the same on all nodes: results must not depend on the node",
         )
 
 
 def _result(reference: Any) -> Any:
-    """Wait for the result of a task, and raise the error that it ended with."""
+    """Wait for the result of a task; raise the error that it ended with."""
     ray = ray_module()
     try:
         what, value = ray.get(reference)
     except ray.exceptions.RayError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise RcdiagError(
-            f"a part of the table was not done on the cluster: {type(error).__name__}: "
+            f"a part of the table failed on the cluster: {type(error).__name__}: "
             f"{(lines or [''])[-1][:300]}",
-            hint=f"it was tried {1 + RETRIES} times where its process or node was lost; `ray "
-            "status` and the logs of Ray say more, and without --on ray this machine does it alone",
+            hint=f"it was tried {1 + RETRIES} times if its process or node was lost; `ray status` "
+            "and Ray's logs say more, and without --on ray this machine does all of it",
         ) from error
     if what == "error":
         raise RcdiagError(*value)
@@ -116,13 +116,13 @@ def _result(reference: Any) -> Any:
 
 
 def ray_module() -> Any:
-    """Import Ray; where it is not installed, the error says how to."""
+    """Import Ray; if it is not installed, the error says what to install."""
     with saying_what_to_install(f"{setting('on', 'ray')}: "):
         return importlib.import_module("ray")
 
 
 class RayRunner:
-    """A Ray cluster: that of an address, that which runs here, or one started for the run."""
+    """A Ray cluster: that of an address, the one that runs here, or one started for the run."""
 
     def __init__(self, address: str, devices: Devices | None, workers: int | None = None) -> None:
         if devices is not None and devices.names:
@@ -131,14 +131,14 @@ class RayRunner:
                 hint=f"give their number: {setting('devices', devices.count)}",
             )
         self._address, self._devices, self._workers = address, devices, workers
-        # What nodes say while this process is connected, Ray prints on stdout, which is ours.
+        # Ray prints messages of nodes on stdout, which is reserved for the command's output.
         self._stdout = contextlib.redirect_stdout(sys.stderr)
 
     def __enter__(self) -> RayRunner:
         ray = ray_module()
         try:
             host, _, port = self._address.removeprefix("ray://").rpartition(":")
-            if host and port.isdecimal():  # where nothing listens Ray itself tries minutes
+            if host and port.isdecimal():  # Ray itself retries for minutes if nothing listens
                 socket.create_connection((host, int(port)), timeout=10).close()
             ray.init(
                 address=self._address or None,
@@ -150,7 +150,7 @@ class RayRunner:
             raise RcdiagError(
                 f"{setting('on', f'ray:{self._address}')}: no connection: "
                 f"{str(error).strip().splitlines()[0]}",
-                hint="is it the address that `ray start --head` or `ray status` says?",
+                hint="is it the address that `ray start --head` or `ray status` prints?",
             ) from error
         self._stdout.__enter__()
         return self
@@ -166,7 +166,7 @@ class RayRunner:
 
     @property
     def _nodes(self) -> list[dict[str, float]]:
-        """Return what the nodes that are alive now have, by resource."""
+        """Return the resources of each node that is alive now."""
         return [node["Resources"] for node in ray_module().nodes() if node["Alive"]]
 
     @property
@@ -183,25 +183,25 @@ class RayRunner:
         return any(node.get("GPU", 0) >= 1 for node in self._nodes)
 
     def workers(self, tokens: int) -> int:
-        """Return how many tasks run at a time: the cluster's cores, or as many as a user allows."""
+        """Return how many tasks run at a time: all cores of the cluster, or as many as allowed."""
         return max(1, self._cores if self._workers is None else min(self._cores, self._workers))
 
     def place(self, tokens: int) -> str:
-        """Say how many nodes and cores do the work of a pass."""
+        """Return a text that says how many nodes and cores do a pass."""
         return f"on {self.workers(tokens)} cores of a Ray cluster of {self._size_of_cluster}"
 
     def map(self, function: Callable[[Part], Made], parts: Iterable[Part]) -> Generator[Made]:
-        """Call a function with every part, as tasks of the cluster.
+        """Call a function for every part, as tasks of the cluster.
 
-        A task whose process died or whose node was lost is done again; nodes with other versions of
+        A task whose process died or whose node was lost is repeated. Nodes with other versions of
         rcdiag are refused.
         """
         return call_with(function, parts, self.workers(0))
 
     def engines(self, spec: PolicySpec) -> int:
-        """Return how many engines the cluster holds: by GPUs, or by nodes where it has none.
+        """Return how many engines fit on the cluster: by GPUs, or by cores if it has no GPU.
 
-        What runs outside of rcdiag is spoken to by one process, on this machine.
+        A backend that runs outside of rcdiag has one client process, on this machine.
         """
         if BACKENDS[spec.backend].runs_outside:
             return 1
@@ -235,7 +235,7 @@ class RayRunner:
         return RayEngine(actor, job, number)
 
     def plan(self, spec: PolicySpec) -> str:
-        """Say how many engines of a policy would run, and on what."""
+        """Return a text that says how many engines of a policy would run, and on what."""
         if BACKENDS[spec.backend].runs_outside:
             return OUTSIDE
         each = f"{self._size(spec):g} {'GPU' if self._has_gpus else 'CPU'}"
@@ -245,7 +245,7 @@ class RayRunner:
         )
 
     def idle(self, spec: PolicySpec) -> str:
-        """Say nothing: engines take all GPUs of the cluster, or as many as the user allows."""
+        """Return nothing: engines take all GPUs of the cluster, or as many as the user allows."""
         return ""
 
     def _size(self, spec: PolicySpec) -> float:
@@ -257,9 +257,9 @@ class RayRunner:
 
 RAY = RunnerKind(
     name="ray",
-    says="A Ray cluster: `ray` takes the one that runs here (or starts one), `ray:ADDRESS` "
+    says="A Ray cluster: `ray` uses the one that runs here (or starts one), `ray:ADDRESS` "
     "connects to another. Each engine is an actor with its GPUs; nodes need rcdiag and the "
-    "checkpoint. Recorded columns are read by the nodes, from storage that all of them see.",
+    "checkpoint. Nodes read recorded columns themselves, from storage that all of them see.",
     choose=RayRunner,
     has_address=True,
 )

@@ -1,7 +1,7 @@
-"""An engine on a Ray cluster is an actor, which gets parts of a table and returns their scores.
+"""RayEngine: an engine on a Ray cluster, as an actor that scores parts of a table.
 
-Rows travel to the actors and scores back through Ray, so that nodes need neither the table nor the
-output: only rcdiag itself, and the checkpoint under the same path (or from the hub).
+Ray sends rows to the actors and scores back. Nodes therefore need neither the table nor the output,
+only rcdiag itself and the checkpoint, under the same path or from the hub.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.runners.ray_cluster import ray_module
 
-# So long an engine waits for a node with free GPUs or cores.
+# How long an engine waits for a node with free GPUs or cores, in seconds.
 ROOM_S = 300
 
 
 class EngineActor:
-    """An engine on a node of the cluster, in a process of the actor's own."""
+    """An engine on a node of the cluster, in a child process of the actor."""
 
     def __init__(self, spec: dict[str, Any], max_length: int, weights: str | None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="rcdiag-"))
@@ -38,7 +38,7 @@ class EngineActor:
         self._engine: EngineProcess | None = None
 
     def node(self) -> tuple[str, str]:
-        """Return the name of the node that the actor runs on."""
+        """Return the host name of the actor's node."""
         return "node", socket.gethostname()
 
     def load(self) -> tuple[str, Any]:
@@ -52,7 +52,7 @@ class EngineActor:
         return "ready", None
 
     def score(self, part: TablePart) -> Iterator[tuple[str, Any]]:
-        """Yield the tokens that were scored as they come, then the scores."""
+        """Yield the numbers of scored tokens as they are reported, then the scores."""
         assert self._engine is not None, "it is loaded first"
         heard: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         with ThreadPoolExecutor(1) as pool:
@@ -66,7 +66,7 @@ class EngineActor:
         yield "part", scored.result()
 
     def _failure(self, error: EngineLostError | RcdiagError) -> tuple[str, Any]:
-        """Return an error with the end of the engine's log, which lies on this node."""
+        """Return an error with the end of the engine's log, which is on this node."""
         lost = isinstance(error, EngineLostError)
         reason = error.reason if isinstance(error, EngineLostError) else error
         log = self._folder / "engine.log"
@@ -76,7 +76,7 @@ class EngineActor:
 
 
 class RayEngine:
-    """An actor of the cluster, as the schedule of parts sees it."""
+    """An actor of the cluster, with the interface of an engine."""
 
     def __init__(self, actor: Any, job: Job, number: int) -> None:
         self._actor, self._job, self._number = actor, job, number
@@ -101,13 +101,13 @@ class RayEngine:
             if isinstance(value, ScoredPart):
                 return value
             on_tokens(value)
-        raise AssertionError("an actor's last word is a scored part, or an error")
+        raise AssertionError("an actor's last message is a scored part or an error")
 
     def close(self) -> None:
         ray_module().kill(self._actor)
 
     def _heard(self, reference: Any) -> Any:
-        """Return what the actor sent, or raise what went wrong there."""
+        """Return what the actor sent, or raise the error that it reports."""
         ray = ray_module()
         try:
             what, value = ray.get(reference)

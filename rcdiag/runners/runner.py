@@ -1,6 +1,6 @@
-"""A runner starts engines somewhere, for as long as a `with` block lasts.
+"""Runner: where engines and workers run, for the duration of a `with` block.
 
-`--devices 4` and `--devices 0,1,2,3` are the GPUs, or shares of a processor, that engines use.
+`--devices 4` and `--devices 0,1,2,3` set the GPUs, or shares of the CPU, that engines use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Part = TypeVar("Part")
 Made = TypeVar("Made")
 
-# Where an engine runs that rcdiag does not start itself, for a dry run.
+# Where a backend runs that rcdiag does not start, for a dry run.
 OUTSIDE = "outside of rcdiag, by one process on this machine that speaks to it"
 
 
@@ -36,7 +36,7 @@ class Devices(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Devices:
-        """Read a number of devices, or the numbers of GPUs with commas between (`3,` is one)."""
+        """Parse a number of devices, or GPU numbers separated by commas (`3,` is GPU 3)."""
         names = tuple(name.strip() for name in text.split(",") if name.strip())
         if "," not in text and text.strip().isdecimal() and int(text) > 0:
             return cls(int(text))
@@ -44,15 +44,15 @@ class Devices(Struct, frozen=True):
         if "," not in text or not names or bad or len(set(names)) < len(names):
             raise RcdiagError(
                 f"{setting('devices', text)}: neither a number of devices nor different GPUs",
-                hint="4 takes four of them; 0,1,2,3 takes these; 3, takes the one of number 3",
+                hint="4 takes four GPUs; 0,1,2,3 takes these four; 3, takes only number 3",
             )
         return cls(len(names), names)
 
     def of(self, gpus: Sequence[str]) -> tuple[str, ...]:
-        """Return those of the GPUs here that are meant, as CUDA_VISIBLE_DEVICES names them.
+        """Return the selected GPUs, as CUDA_VISIBLE_DEVICES names them.
 
-        A number is a name in that list. Where the list holds UUIDs (a scheduler's), it is a place
-        in it, as in CUDA.
+        A number is looked up as a name in that list. If the list has UUIDs, as a scheduler sets
+        them, the number is an index into it, as in CUDA.
         """
         numbered = all(name.isdecimal() for name in gpus)
         by_number = {name if numbered else str(place): name for place, name in enumerate(gpus)}
@@ -68,15 +68,15 @@ class Devices(Struct, frozen=True):
         return chosen[: self.count]
 
 
-# Two numbers: the microseconds of processor time that a container may use, or `max`, and the length
-# of the period in which it may use them.
+# The file has two numbers: the microseconds of CPU time that a container may use, or `max`, and the
+# length of the period in which it may use them.
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def cores_to_use() -> int:
-    """Return how many cores this process keeps busy: those it may use, within a container's quota.
+    """Return how many cores this process may keep busy, at most a container's quota.
 
-    A quota of 1.5 cores makes two.
+    A quota of 1.5 cores counts as two.
     """
     cores = len(cores_here())
     try:
@@ -87,43 +87,43 @@ def cores_to_use() -> int:
 
 
 def cores_here() -> list[int]:
-    """Return the cores of the processor that this process may use."""
+    """Return the CPU cores that this process may use."""
     return sorted(os.sched_getaffinity(0))
 
 
 class Runner(AbstractContextManager["Runner"], Protocol):
-    """A runner that a user chose; inside `with` it has what it needs, a connection or nothing."""
+    """A chosen runner; the `with` block opens and closes its connection, if it has one."""
 
     def workers(self, tokens: int) -> int:
-        """Return how many processes share a pass; 0: this one does it alone."""
+        """Return how many processes share a pass; 0: this process does it alone."""
         ...
 
     def place(self, tokens: int) -> str:
-        """Say where a pass over a table of this size is done, for a dry run."""
+        """Return a text that says where a pass over `tokens` tokens runs, for a dry run."""
         ...
 
     def map(self, function: Callable[[Part], Made], parts: Iterable[Part]) -> Generator[Made]:
-        """Call a function with every part in the workers, and yield the results in order.
+        """Call a function for every part in the workers, and yield the results in order.
 
-        Function, parts and results are pickled. Parts are taken when they are due. Closing the
-        iterator ends what is still going on.
+        The function, parts and results are pickled. Parts are read only when they are needed.
+        Closing the iterator stops the remaining work.
         """
         ...
 
     def engines(self, spec: PolicySpec) -> int:
-        """Return how many engines of a policy work side by side."""
+        """Return how many engines of a policy run in parallel."""
         ...
 
     def start(self, job: Job, number: int) -> RunningEngine:
-        """Start one of these engines, `number` counted from 0."""
+        """Start one of these engines; `number` counts from 0."""
         ...
 
     def plan(self, spec: PolicySpec) -> str:
-        """Say how many engines of a policy would run and on what, for a dry run."""
+        """Return a text that says how many engines of a policy would run and on what."""
         ...
 
     def idle(self, spec: PolicySpec) -> str:
-        """Say how many GPUs no engine uses and what would use them; nothing where all work."""
+        """Return a text that says how many GPUs stay idle and how to use them; "" if none do."""
         ...
 
 
@@ -132,7 +132,7 @@ class RunnerKind(Struct, frozen=True, kw_only=True):
 
     name: str  # in --on NAME[:ADDRESS]
     says: str
-    # Makes the runner of an address, which is empty where none is given, with the devices for
-    # engines and the number of workers for passes that a user allows.
+    # Returns the runner for an address ("" if none is given), for the devices that engines may
+    # use, and for the number of workers.
     choose: Callable[[str, Devices | None, int | None], Runner]
     has_address: bool = False

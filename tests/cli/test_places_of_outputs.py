@@ -75,7 +75,7 @@ def test_a_table_does_not_replace_a_pipe(rcdiag, doubtful, tmp_path, name):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     ran = rcdiag(name, doubtful, "-o", pipe, "--force")
-    ran.refuses("pipe: a table is not written into a pipe")
+    ran.refuses("pipe: a table cannot be written to a pipe")
     assert pipe.is_fifo()
 
 
