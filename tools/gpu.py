@@ -1,9 +1,9 @@
-"""Check on a GPU what docs/engines.md says of it, in half an hour: `make test-gpu`.
+"""Check the claims of docs/engines.md on a GPU, in half an hour: `make test-gpu`.
 
 Runs the tests of every claim and the benchmark of scoring, and writes one page: the machine, each
-claim with its outcome and what its tests saw, and tokens a second. The page is written anew after
-every test, so that what was seen stays if the machine goes. Tests that have not begun when their
-time is over are left out, and the page says so.
+claim with its outcome and the notes of its tests, and tokens per second. The page is rewritten
+after every test, so results survive if the machine is lost. Tests that have not started when the
+time is over are skipped, and the page says so.
 """
 
 from __future__ import annotations
@@ -84,22 +84,22 @@ CLAIMS: dict[str, tuple[str, ...]] = {
 
 @dataclass(eq=False)
 class Page:
-    """What is known so far, and the file that it goes to."""
+    """The results so far, and the file that they are written to."""
 
     path: Path
     machine: list[str]
-    end: float  # `time.monotonic()` after which no test begins
+    end: float  # no test starts after this `time.monotonic()`
     outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)  # test -> outcome, why
-    seen: dict[str, list[str]] = field(default_factory=dict)  # test -> what it noted
+    seen: dict[str, list[str]] = field(default_factory=dict)  # test -> its notes
     benchmark: list[str] = field(default_factory=lambda: ["not run yet"])
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Leave a test out whose time is over."""
+        """Skip a test if the time is over."""
         if time.monotonic() > self.end:
             pytest.skip("its time was over")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take in how a test, or its set-up, ended."""
+        """Record the outcome of a test or of its set-up."""
         if report.when == "call" or report.outcome != "passed":
             why = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else ""
             crash = getattr(report.longrepr, "reprcrash", None)
@@ -123,7 +123,7 @@ class Page:
         self.path.write_text("\n".join(lines))
 
     def _row(self, claim: str, tests: tuple[str, ...]) -> str:
-        """Return the row of a claim: how its tests ended, and what they noted."""
+        """Return the row of a claim: the outcomes and notes of its tests."""
         own = [test for test in self.outcomes if test.startswith(tests)]
         ended = [self.outcomes[test][0] for test in own]
         counts = [f"{ended.count(how)} {how}" for how in ("passed", "failed", "skipped")]
@@ -134,7 +134,7 @@ class Page:
 
 
 def machine() -> list[str]:
-    """Return what decides the numbers: GPUs and driver, versions, commit, time."""
+    """Return what the numbers depend on: GPUs and driver, versions, commit, time."""
     query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     found = []
     for name in PACKAGES:
@@ -158,7 +158,7 @@ def _said(command: list[str]) -> str:
 
 
 def benchmark(out: Path, seconds: float) -> list[str]:
-    """Run the benchmark of scoring; return its table, or why there is none."""
+    """Run the benchmark of scoring; return its table, or the reason why there is none."""
     command = [sys.executable, str(ROOT / "benchmarks/scoring.py"), "--out", str(out)]
     try:
         subprocess.run(command, check=True, timeout=max(seconds, 1))

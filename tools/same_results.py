@@ -1,21 +1,22 @@
-"""Is every number still what it was? The net under the move of the whole package.
+"""Check that every number is unchanged, by comparing commands' results with a stored reference.
 
 Runs a fixed set of commands of the public command line (`tools/net/commands.py`) on the sample
 tables and on a hundred generated ones (`tools/net/tables.py`), and compares every leaf of their
-result documents with those that were stored in `tools/same_results.xz`:
+result documents with those stored in `tools/same_results.xz`:
 
     python tools/same_results.py                 # all
-    python tools/same_results.py --quick         # the commands of a small part
-    python tools/same_results.py --only 'sweep'  # those whose name matches
+    python tools/same_results.py --quick         # a small part of the commands
+    python tools/same_results.py --only 'sweep'  # the commands whose name matches
 
-A number must be the same bit for bit, or, where a sum's order has changed, within 1e-12 of itself;
-how many such there are is said, and `--exact` takes them for faults. Differences of sums near zero
-have fewer digits of their own: 1e-14 is always allowed, and a few named numbers are given more
-(LOOSE). Words are the same; of messages only that there is one. What is added is told and no fault.
+A number must be equal to the last bit, or within a relative 1e-12 if the order of a sum has
+changed. The number of such values is printed, and with `--exact` they are failures. Differences of
+sums near zero have fewer exact digits: 1e-14 is always allowed, and a few named numbers are given
+more (LOOSE). Texts must be equal; of messages only the presence is compared. New leaves are
+reported, but are not failures.
 
-What is changed on purpose stands in CHANGED, with the reason, until `--store --force` writes the
-reference anew. Fields that only have another name are compared under their old one; the names stand
-in `rcdiag/results/older.py`.
+Intended changes are listed in CHANGED, with the reason, until `--store --force` writes the
+reference again. Renamed fields are compared under their old name, which is listed in
+`rcdiag/results/older.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent
 STORE = ROOT / "tools" / "same_results.xz"
 CODE = ("rcdiag", "cli", "sample_data")
 
-# One thread, so that sums have one order. Before anything loads torch or numpy.
+# One thread, so that sums have one order. Set before anything loads torch or numpy.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -58,11 +59,11 @@ NEW_VALUE = "new value"
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    r"""Something that is not what it was, on purpose.
+    r"""An intended difference from the reference.
 
-    `old` is a regular expression for a whole path. `new` is GONE, NEW_VALUE (there, but no longer
-    compared), or the new path, with groups as \\1; `convert` makes the new value of the old one.
-    `only` is a regular expression found in the name of the commands that are meant.
+    `old` is a regular expression for a whole path. `new` is GONE, NEW_VALUE (exists, but is no
+    longer compared), or the new path, with groups as \\1; `convert` makes the new value from the
+    old one. `only` is a regular expression searched in the names of the commands concerned.
     """
 
     old: str
@@ -70,8 +71,8 @@ class Change:
     reason: str
     only: str = ""
     convert: Callable[[Leaf], Leaf] | None = None
-    or_now: Leaf = None  # a value that is allowed beside the stored one
-    may_go: bool = False  # the leaf may be missing; where it is there it is compared
+    or_now: Leaf = None  # a value that is allowed in place of the stored one
+    may_go: bool = False  # the leaf may be missing; it is compared if it exists
 
 
 CHANGED: tuple[Change, ...] = ()
@@ -79,23 +80,23 @@ CHANGED: tuple[Change, ...] = ()
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far two numbers may lie apart: a part of the larger, or so much in any case."""
+    """The allowed distance of two numbers: a share of the larger one, or an absolute floor."""
 
     relative: float
     floor: float
 
 
 EXACT = Tolerance(0.0, 0.0)
-# Log-probs have a size of 1 to 40, whose last digit is 1e-16 to 7e-15. With numpy's and torch's
-# code for another processor (no AVX-512) 104,000 of the 8 million values change in their last
-# digits, and all but those of LOOSE stay within this.
+# The last digit of a log-prob, 1 to 40 in size, is 1e-16 to 7e-15. With the numpy and torch code
+# for another processor (no AVX-512), 104,000 of the 8 million values change in their last digits;
+# all except those of LOOSE stay within this tolerance.
 SUM_ORDER = Tolerance(1e-12, 1e-14)
-# By path: numbers that need more, as that comparison of processors showed, with the reason.
+# Path pattern, tolerance, reason: numbers that needed more in that comparison of processors.
 LOOSE: tuple[tuple[str, Tolerance, str], ...] = (
     (
         r".*/rollout_[ir]s_std",
         Tolerance(1e-12, 1e-12),
-        "the root of E[w^2] - E[w]^2, as verl has it: of weights all near 1 nothing is left",
+        "the root of E[w^2] - E[w]^2, as in verl: it has no exact digits if all weights are near 1",
     ),
     (
         r"(.*/)?khat(_[a-z]+)?(/(value|low|high))?",
@@ -105,33 +106,33 @@ LOOSE: tuple[tuple[str, Tolerance, str], ...] = (
     (
         r"(.*/)?(chi2|ess)_[a-z_]+/(low|high)",
         Tolerance(1e-8, 1e-14),
-        "E[ratio^2] without each group in turn: ratios near 1 leave few digits of the differences",
+        "E[ratio^2] without each group in turn: differences have few digits if ratios are near 1",
     ),
     (
         r".*/(low|high)",
         Tolerance(1e-10, 1e-14),
-        "squares of differences between sums without one group, which nearly agree",
+        "squares of differences between sums without one group, which are nearly equal",
     ),
 )
-# exp and log of float32 are rounded as torch's are, no longer as numpy's: two last digits, 2.4e-7,
-# in a ratio, which is a larger share of a mean of ratios less 1.
+# exp and log of float32 are rounded as in torch, no longer as in numpy: two last digits, 2.4e-7, of
+# a ratio, which is a larger share of a mean of ratios less 1.
 ROUNDED_AS_TORCH = Tolerance(1e-6, 3e-7)
-# Models run in float32, and a matrix product of another processor adds in another order: 1e-7 in a
-# log-prob, of which gradients are made, whose cosines and variances are differences again.
+# Models run in float32, and matrix products add in another order on another processor: 1e-7 in a
+# log-prob. Gradients are made from log-probs, and cosines and variances from their differences.
 OTHER_MACHINE = Tolerance(1e-3, 2e-5)
-# On the machine that stored them: presets share a backward pass where a factor of each sequence is
-# all that differs, and their products are made after that factor and no longer before it.
+# On the machine of the store: presets that differ only by a factor per sequence share a backward
+# pass, and their products are now computed after that factor instead of before it.
 OTHER_PRODUCTS = Tolerance(1e-5, 1e-6)
-HALF = Tolerance(0.1, 0.01)  # of bfloat16, whose last digit is 0.4%
-# E[ratio^2] - 1 of sequences: the sum of a hundred such last digits is off by a tenth of a nat,
-# whose square, and the chance in the largest of them, is all that stands there.
+HALF = Tolerance(0.1, 0.01)  # for bfloat16, whose last digit is 0.4%
+# E[ratio^2] - 1 of sequences: the sum of a hundred such last digits is off by a tenth of a nat. The
+# value is hardly more than the square of this error, and depends on the largest error by chance.
 HALF_OF_SEQUENCES = Tolerance(0.1, 0.05)
-# A token that lies at the edge of a bin may be counted on its other side.
+# A token at the edge of a bin may be counted on its other side.
 COUNTS = Tolerance(1.0, 0.0)
 
 
 def tolerance(command: Command, path: str, *, exact: bool, elsewhere: bool) -> Tolerance:
-    """What is allowed to the numbers of a command at a path."""
+    """Return the tolerance for the numbers of a command at a path."""
     if command.model and elsewhere:
         half = any("bfloat16" in word for word in command.arguments)
         if half and path.endswith("chi2_seq"):
@@ -148,21 +149,21 @@ def tolerance(command: Command, path: str, *, exact: bool, elsewhere: bool) -> T
 
 @dataclass(slots=True)
 class Comparison:
-    """What became of a command's leaves."""
+    """The outcome of comparing a command's leaves."""
 
     same: int = 0
     reordered: int = 0
-    largest: float = 0.0  # distance of the reordered
+    largest: float = 0.0  # largest distance of the reordered values
     purposeful: int = 0
     added: list[str] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)  # path and what is wrong with it
+    failures: list[str] = field(default_factory=list)  # path and what differs
     used: set[Change] = field(default_factory=set)
 
 
 def compare(
     name: str, old: Leaves, new: Leaves, tolerance_of: Callable[[str], Tolerance]
 ) -> Comparison:
-    """Hold the leaves of a command against those that are stored."""
+    """Compare the leaves of a command with the stored ones."""
     comparison = Comparison()
     looked_at = set()
     changes = [change for change in CHANGED if re.search(change.only, name)]
@@ -174,7 +175,7 @@ def compare(
             comparison.purposeful += 1
             if change.new == GONE:
                 if before in new:
-                    comparison.failures.append(f"{before}: is said to be gone, but is there")
+                    comparison.failures.append(f"{before}: listed as gone, but still there")
                     looked_at.add(before)
                 continue
             if change.new != NEW_VALUE:
@@ -225,7 +226,7 @@ def _compare_values(
 
 
 def _apart(old: Leaf, new: Leaf) -> tuple[float, float]:
-    """How far apart, 0 where both are the same and infinite where no distance says it; the size."""
+    """Return the distance, 0 if equal and infinite if not comparable, and the size."""
     if type(old) is not type(new):
         return math.inf, 0.0
     if old == new:
@@ -240,7 +241,7 @@ def _apart(old: Leaf, new: Leaf) -> tuple[float, float]:
 
 
 def machine() -> str:
-    """A short name for what decides in which order float32 sums are made."""
+    """Return a short name for what decides the order of float32 sums."""
     processor = Path("/proc/cpuinfo")
     lines = processor.read_text().splitlines() if processor.exists() else []
     described = sorted({line for line in lines if line.startswith(("model name", "flags"))})
@@ -259,14 +260,14 @@ def _prepare() -> None:
 
 
 def run_all(commands: list[Command], workers: int) -> Iterator[tuple[Command, Leaves, float]]:
-    """Every command with its leaves and seconds, as they come; imports are paid once a worker."""
+    """Yield every command with its leaves and seconds as it finishes; each worker imports once."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(workers, initializer=_prepare) as pool:
         yield from pool.imap_unordered(_run, commands)
 
 
 def refuse_to_store(commands: list[Command], every: list[Command]) -> str | None:
-    """Why what runs here is not the reference; None where it is."""
+    """Return why this run cannot become the reference; None if it can."""
     if len(commands) != len(every):
         return "only a part of the commands"
     differ = subprocess.run(
@@ -276,7 +277,7 @@ def refuse_to_store(commands: list[Command], every: list[Command]) -> str | None
 
 
 def commit() -> str:
-    """The commit whose code runs here."""
+    """Return the commit of the code that runs here."""
     shown = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
         cwd=ROOT,
@@ -288,7 +289,7 @@ def commit() -> str:
 
 
 def store(commands: list[Command], workers: int, checksum: str) -> None:
-    """Run everything and keep it."""
+    """Run everything and store the results."""
     started = time.perf_counter()
     by_command, spent = {}, {}
     for command, leaves, seconds in run_all(commands, workers):
@@ -309,7 +310,7 @@ def store(commands: list[Command], workers: int, checksum: str) -> None:
 def _say_crashes(by_command: dict[str, Leaves]) -> None:
     crashed = [name for name, leaves in by_command.items() if leaves["exit"] == [float(TRACEBACK)]]
     if crashed:
-        print(f"stopped with a traceback, a bug of rcdiag's: {', '.join(crashed)}")
+        print(f"stopped with a traceback, a bug in rcdiag: {', '.join(crashed)}")
 
 
 def _say_time(started: float, spent: dict[str, float]) -> None:
@@ -327,15 +328,15 @@ def check(
     exact: bool,
     every: bool,
 ) -> int:
-    """Run commands, compare, say what differs; how many commands do."""
+    """Run commands, compare them, print the differences; return how many commands differ."""
     started = time.perf_counter()
     header, stored = load(STORE)
     if header["tables"] != checksum:
-        print("the generated tables are not those of the store: tools/net/tables.py has changed")
+        print("the generated tables differ from those of the store: tools/net/tables.py changed")
         return 1
     elsewhere = header["machine"] != machine()
     if elsewhere:
-        print("another machine than that of the store: models are compared loosely")
+        print("not the machine of the store: models are compared loosely")
     results: dict[str, Comparison] = {}
     fresh, spent = {}, {}
     for command, leaves, seconds in run_all(commands, workers):
@@ -378,7 +379,7 @@ def _say_command(name: str, comparison: Comparison, *, verbose: bool) -> None:
 
 
 def _say_all(results: dict[str, Comparison], *, every: bool) -> None:
-    """Sums over all commands, and where differences and additions lie."""
+    """Print sums over all commands, and the paths with most differences and additions."""
     failed = [outcome for outcome in results.values() if outcome.failures]
     for title, paths in (
         ("differ", [text.partition(": ")[0] for outcome in failed for text in outcome.failures]),
@@ -401,15 +402,15 @@ def _say_all(results: dict[str, Comparison], *, every: bool) -> None:
 
 
 def _general(path: str) -> str:
-    """A path without the numbers and names that make it one of many."""
+    """Return a path with names and numbers replaced by `*`, so that equal kinds have one path."""
     path = re.sub(r"\b(corrections|presets|mismatch|families|pairs|profiles)/[^/]+", r"\1/*", path)
     return re.sub(r"(?<=/)\d+(?=/|$)|(?<=\[)\d+(?=\])", "*", path)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0: everything is the same; 1: something is not."""
+    """Return 0 if everything is the same, otherwise 1."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--store", action="store_true", help="write the reference anew")
+    parser.add_argument("--store", action="store_true", help="write the reference again")
     parser.add_argument("--force", action="store_true", help="store whatever the code is")
     parser.add_argument("--quick", action="store_true", help="a part of the commands")
     parser.add_argument("--only", metavar="PATTERN", default="", help="commands by their name")

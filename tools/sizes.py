@@ -1,7 +1,7 @@
-"""Count files and lines of every package: `python -m tools.sizes` writes the table anew.
+"""Count files and lines of every package: `python -m tools.sizes` updates the table.
 
-The table of ARCHITECTURE.md has a row for each package: files and lines of .py at an earlier
-commit, which stay, those of today, and what went or came, in words, which stay too.
+The table of ARCHITECTURE.md has a row per package: its .py files and lines at an earlier commit,
+those of today, and a description of what was removed or added. Only today's numbers are rewritten.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROW = re.compile(
 
 
 def counted(name: str | None) -> tuple[int, int]:
-    """Return how many Python files a package has, and their lines; None is all of the product."""
+    """Return the number of Python files and lines of a package, or of the product for None."""
     if name is None:
         paths = [path for top in ("cli", "rcdiag") for path in (ROOT / top).rglob("*.py")]
     elif name == "rcdiag/*.py":
@@ -32,7 +32,7 @@ def counted(name: str | None) -> tuple[int, int]:
 
 
 def written(page: str) -> str:
-    """Return a page with the numbers of today in every row of its table."""
+    """Return a page with today's numbers in every row of its table."""
 
     def row(match: re.Match[str]) -> str:
         files, lines = counted(match["name"])

@@ -1,11 +1,11 @@
-"""Compare what rcdiag knows of a trainer with a newer checkout or wheel of it.
+"""Compare rcdiag's definition of a trainer with a newer checkout or wheel of it.
 
     python -m tools.trainers_seen CHECKOUT_OR_WHEEL --trainer NAME
 
-It lists settings, their choices and logged keys that are new, gone, or have another default.
-Nothing of the trainer is imported: fields of classes, options of argparse and strings are read off
-its syntax trees, and where no class has a setting, its YAML files are asked. What it lists is where
-to look, not what is true: names are matched, code is not understood.
+It lists settings, their choices and logged keys that are new, gone, or have another default. The
+trainer is not imported: class fields, argparse options and strings are read from its syntax trees;
+for a setting that no class has, its YAML files are searched. Names are matched and code is not
+interpreted, so the list only says where to look.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from rcdiag.trainers.settings_table import Setting, read_tables
 from rcdiag.trainers.toml_words import read_keys
 from rcdiag.trainers.trainer import Trainer
 
-# Of a large class, such as all arguments of a run, only names with one of these words are listed.
+# Of a class with many fields, such as all arguments of a run, only these names are listed.
 WORDS = re.compile(
     r"(^|[_/])(importance|ratio|clip|mask|threshold|off_?policy|rollout_(is|rs|corr|log)|mismatch|"
     r"correction|logp|icepop|kpop|cispo|tis(_|$)|veto|staleness|behave|rejection|centering)"
 )
 SKIPPED = ("test", "tests", "docs", "benchmark", "benchmarks")
-UNKNOWN = object()  # a default that is no literal
+UNKNOWN = object()  # a default that is not a literal
 STATISTICS = ("mean", "median", "std", "min", "max", "avg", "sum")
 
 
@@ -50,11 +50,11 @@ class Field:
 
 @dataclass
 class Source:
-    """What the files of a checkout hold."""
+    """The fields, YAML keys and strings of a checkout's files."""
 
     fields: list[Field] = field(default_factory=list)
-    yaml: list[Field] = field(default_factory=list)  # of configuration files
-    strings: dict[str, set[str]] = field(default_factory=dict)  # file -> words that may be keys
+    yaml: list[Field] = field(default_factory=list)  # from configuration files
+    strings: dict[str, set[str]] = field(default_factory=dict)  # file -> strings that may be keys
 
     @property
     def words(self) -> set[str]:
@@ -62,7 +62,7 @@ class Source:
 
 
 def files_of(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each Python and YAML file of a checkout or wheel, but of tests."""
+    """Yield name and text of each Python and YAML file of a checkout or wheel, except tests."""
     if path.is_dir():
         files = {str(each.relative_to(path)): each for each in sorted(path.rglob("*"))}
         named = ((name, lambda each=each: each.read_bytes()) for name, each in files.items())
@@ -75,7 +75,7 @@ def files_of(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def read_source(path: Path) -> Source:
-    """Read fields, options and strings off the syntax trees of all files, and keys of YAML."""
+    """Read fields, options and strings from the syntax trees of all files, and YAML keys."""
     source = Source()
     for name, text in files_of(path):
         if not name.endswith(".py"):
@@ -83,7 +83,7 @@ def read_source(path: Path) -> Source:
             continue
         try:
             tree = ast.parse(text)
-        except SyntaxError:  # a template, or another Python
+        except SyntaxError:  # a template, or code for another Python version
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
@@ -135,7 +135,7 @@ def _options_of(call: ast.Call, file: str) -> Iterator[Field]:
 
 
 def _default(value: ast.expr | None) -> Any:
-    """Return the default of a field: a literal, or the one that `field` or `Field` is given."""
+    """Return the default of a field: a literal, or the one passed to `field` or `Field`."""
     if isinstance(value, ast.Call) and _called(value) in ("field", "Field"):
         given = {word.arg: word.value for word in value.keywords}
         if "default" in given:
@@ -171,7 +171,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _strings_of(tree: ast.Module) -> Iterator[str]:
-    """Yield what may be a logged key: short strings, those of f-strings, names of arguments."""
+    """Yield strings that may be logged keys: short strings, f-strings, and argument names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = node.value
@@ -188,7 +188,7 @@ def _strings_of(tree: ast.Module) -> Iterator[str]:
 
 
 def compared(trainer: Trainer, source: Source) -> list[str]:
-    """Return a line for each thing that the source has otherwise than rcdiag knows it."""
+    """Return a line for each difference between the source and rcdiag's definition."""
     table = read_tables(trainer.package)[trainer.name]
     known = {name.rpartition(".")[2]: setting for name, setting in table.settings.items()}
     homes = _homes(known, source.fields)
@@ -206,9 +206,10 @@ def compared(trainer: Trainer, source: Source) -> list[str]:
 
 
 def _homes(known: Mapping[str, Setting], fields: Sequence[Field]) -> dict[str, int]:
-    """Return the classes that hold two settings or more, or one where none holds two; how many.
+    """Return the classes that define the settings, with how many settings each has.
 
-    A name counts less the more classes have it: `type` and `eps` make no home of an optimizer.
+    Classes with at least two are returned, or those with one if none has two. A name weighs less
+    the more classes have it: `type` and `eps` do not make an optimizer a class of settings.
     """
     having: dict[str, set[str]] = {}
     for each in fields:
@@ -231,7 +232,7 @@ def _homes(known: Mapping[str, Setting], fields: Sequence[Field]) -> dict[str, i
 
 
 def _mentioned(trainer: Trainer) -> set[str]:
-    """Return the words of the trainer's own folder in rcdiag: what it reads has its name there."""
+    """Return all words in the trainer's folder in rcdiag, which include the names that it reads."""
     module = importlib.import_module(trainer.package)
     folder = Path(str(module.__file__)).parent
     texts = (each.read_text() for each in folder.iterdir() if each.suffix in (".py", ".toml"))
@@ -239,7 +240,7 @@ def _mentioned(trainer: Trainer) -> set[str]:
 
 
 def _of_setting(setting: Setting, there: Sequence[Field], elsewhere: Sequence[Field]) -> list[str]:
-    """Compare a setting with the fields of its name in the classes that hold settings."""
+    """Compare a setting with the fields of the same name in the classes that define settings."""
     if any(_equal(each.default, setting.default) for each in elsewhere):
         return []
     if not there and elsewhere:
@@ -255,7 +256,7 @@ def _of_setting(setting: Setting, there: Sequence[Field], elsewhere: Sequence[Fi
 
 
 def _of_choices(setting: Setting, there: Sequence[Field]) -> list[str]:
-    """Compare the values of a choice with those of the fields of its name."""
+    """Compare the choices of a setting with those of the fields of the same name."""
     choices = {one for each in there for one in each.choices}
     if not setting.choices or not choices:
         return []
@@ -267,7 +268,7 @@ def _of_choices(setting: Setting, there: Sequence[Field]) -> list[str]:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Tell whether defaults are equal; a list is a tuple, and 1 is 1.0."""
+    """Tell whether defaults are equal; a list equals a tuple, and 1 equals 1.0."""
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return list(one) == list(other)
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
@@ -289,7 +290,7 @@ def _new_fields(names: set[str], homes: Mapping[str, int], fields: Sequence[Fiel
 
 
 def _of_keys(trainer: Trainer, source: Source) -> list[str]:
-    """Return lines on logged keys; a new one stands in a file that has three known ones."""
+    """Return lines on logged keys; a new key is listed if its file has three known ones."""
     keys = {name for name, key in read_keys(trainer.package).items() if trainer.name in key.names}
     known = {part for name in keys for part in (name, *_parts(name))}
     words = source.words
@@ -307,14 +308,14 @@ def _of_keys(trainer: Trainer, source: Source) -> list[str]:
 
 
 def _parts(key: str) -> list[str]:
-    """Return the parts of a key that are no statistics and no placeholders."""
+    """Return the parts of a key that are neither statistics nor placeholders."""
     return [part for part in key.split("/") if part not in (*STATISTICS, "{}", "")]
 
 
 def _is_in(key: str, words: set[str]) -> bool:
     """Tell whether the source has a key: whole, without its prefix, or without its statistic.
 
-    What an f-string fills in may be any text.
+    A placeholder of an f-string matches any text.
     """
     last = (_parts(key) or [key])[-1]
     names = {key, last}
@@ -328,7 +329,7 @@ def _is_in(key: str, words: set[str]) -> bool:
 
 
 def _is_logged(word: str) -> bool:
-    """Tell whether a string looks like a key and not like a name of a setting or a column."""
+    """Tell whether a string looks like a logged key, not like a setting or a column."""
     if not re.fullmatch(r"\w[\w/{}@]*[\w}]", word):
         return False
     return "/" in word or word.endswith(
@@ -337,7 +338,7 @@ def _is_logged(word: str) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what differs; nothing where all is as rcdiag knows it."""
+    """Print the differences; nothing if rcdiag's definition still holds."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("source", type=Path, help="a checkout of the trainer, or its wheel")
     parser.add_argument("--trainer", required=True, help="the generation to compare with")

@@ -1,1 +1,1 @@
-"""What makes the pages of docs/: generated reference, tables, a figure, and the quoted commands."""
+"""Generated parts of docs/: reference pages, tables, a figure, and the output of commands."""

@@ -1,4 +1,4 @@
-"""A page for each cause, an index of all causes, and their place in the navigation."""
+"""Pages of causes: one per cause, an index of all, and their place in the navigation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INDEX = "causes/index.md"
 
 
 def cause_pages() -> dict[str, str]:
-    """Path below docs/ -> Markdown of the page of every cause."""
+    """Return the page of every cause: path below docs/ -> Markdown."""
     return {page_of(slug): _page(words) for slug, words in cause_words().items()}
 
 
@@ -31,7 +31,7 @@ def page_of(slug: str) -> str:
 
 
 def with_causes(navigation: list[Any]) -> list[Any]:
-    """Put the pages of causes, by family, under the entry of the navigation that is their index."""
+    """Put the pages of causes, by family, under the navigation entry of their index."""
     return [
         {title: [INDEX, *_families()] if content == INDEX else content}
         for entry in navigation
@@ -140,7 +140,7 @@ def _links(words: CauseWords) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return the HTML of a title: what is between backticks as code, and no links in it."""
+    """Return the HTML of a title: text between backticks as code, without links."""
     return "".join(
         f"<code>{html.escape(part)}</code>" if number % 2 else html.escape(part)
         for number, part in enumerate(text.split("`"))

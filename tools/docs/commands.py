@@ -1,9 +1,9 @@
-"""The commands that pages show: find them, run them, compare what is quoted, quote anew.
+"""The commands in pages: find them, run them, compare the quoted output, and update it.
 
-A block ```console holds commands after `$ ` and what they print; a quoted line `...` stands for any
-number of lines. Run as a program with pages as arguments, it writes their quotes anew and keeps
-what was left out. A page whose tables are made for it says by what, in a comment
-`<!-- tables: MODULE -->`: `MODULE.write_tables` writes them into a folder with the page's name.
+A ```console block holds commands after `$ ` and their output; a quoted line `...` stands for any
+number of lines. As a program with pages as arguments, it updates their quoted output and keeps the
+`...`. A page whose tables are generated names the module in a comment `<!-- tables: MODULE -->`:
+`MODULE.write_tables` writes them into a folder with the page's name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TABLES = re.compile(r"^<!-- tables: ([\w.]+) -->$", re.MULTILINE)
 LEFT_OUT = "..."
-# These load a checkpoint: what they print differs from machine to machine in the last digits.
+# These load a checkpoint, so the last digits of their output differ between machines.
 ENGINE = re.compile(r"--(model|policy|ladder)\b")
 WIDTH = 80
 
@@ -34,7 +34,7 @@ WIDTH = 80
 class Shown:
     """A command of a page, as one line, and the lines that the page quotes of its output."""
 
-    typed: str  # as it stands on the page, with its continuation lines
+    typed: str  # as on the page, with its continuation lines
     quoted: tuple[str, ...]
 
     @property
@@ -47,12 +47,12 @@ class Shown:
 
 
 def shown(text: str) -> list[Shown]:
-    """All commands of a page, in order."""
+    """Return all commands of a page, in order."""
     return [each for block in BLOCK.findall(text) for each in commands_of(block)]
 
 
 def without_engine(commands: list[Shown]) -> list[Shown]:
-    """The commands that neither load a checkpoint nor read what such a command wrote."""
+    """Return the commands that neither load a checkpoint nor read what such a command wrote."""
     written: set[str] = set()
     quick = []
     for each in commands:
@@ -65,7 +65,7 @@ def without_engine(commands: list[Shown]) -> list[Shown]:
 
 
 def commands_of(block: str) -> Iterator[Shown]:
-    """The commands of one block."""
+    """Yield the commands of one block."""
     for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
         lines = part.rstrip("\n").split("\n")
         length = 1
@@ -75,9 +75,9 @@ def commands_of(block: str) -> Iterator[Shown]:
 
 
 def run(command: str) -> tuple[int, list[str]]:
-    """Exit code and output of an `rcdiag` command, in this process; both streams as one.
+    """Run an `rcdiag` command in this process; return its exit code, and both streams as one.
 
-    `> FILE` at the end takes stdout into a file.
+    `> FILE` at the end writes stdout to a file.
     """
     from cli.main import main
 
@@ -110,13 +110,13 @@ def run(command: str) -> tuple[int, list[str]]:
 
 
 def without_digits(line: str) -> str:
-    """A line with all numbers alike: what stays the same on another machine."""
+    """Return a line with every number replaced, so that it is equal on all machines."""
     number = r"[-−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?%?"
     return re.sub(r"\s+", " ", re.sub(number, "#", line.replace("~", ""))).strip()
 
 
 def agrees(quoted: list[str], output: list[str]) -> bool:
-    """Whether the output is what is quoted, `...` standing for any number of lines."""
+    """Tell whether the output is as quoted; `...` stands for any number of lines."""
     if not quoted:
         return True
     first, *rest = quoted
@@ -126,12 +126,12 @@ def agrees(quoted: list[str], output: list[str]) -> bool:
 
 
 def agrees_after(quoted: list[str], output: list[str]) -> bool:
-    """As `agrees`, where the output must end with the quote."""
+    """Tell whether the output is as quoted and ends with the quote."""
     return not output if not quoted else agrees(quoted, output)
 
 
 def quoted_anew(each: Shown, output: list[str]) -> list[str]:
-    """The lines of the output that come nearest to those that were quoted, `...` kept."""
+    """Return the output lines most similar to the quoted ones, with `...` where it was."""
     if not each.quoted:
         return output
     made: list[str] = []
@@ -161,7 +161,7 @@ def _runs(quoted: tuple[str, ...]) -> Iterator[list[str]]:
 
 
 def _nearest(wanted: list[str], output: list[str], start: int) -> int:
-    """Where in the output, from `start` on, the lines are most like those wanted."""
+    """Return where in the output, from `start` on, the lines are most similar to `wanted`."""
     places = range(start, max(len(output) - len(wanted), start) + 1)
     text = "\n".join(wanted)
     return max(

@@ -1,4 +1,4 @@
-"""The figure of the first page: three shipped tables, three kinds of mismatch."""
+"""The figure of the start page: three shipped tables, three kinds of mismatch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ TABLES = {
     "temperature": "recorded before the temperature",
 }
 COLOURS = ("#2f7fb8", "#c2691c", "#b03a48")
-GREY = "#808080"  # to be read on white and on black
+GREY = "#808080"  # readable on white and on black
 
 
 def index_figure(root: Path) -> bytes:
-    """Histograms of the log-ratios of three tables of sample_data, as SVG."""
+    """Return histograms of the log-ratios of three tables of sample_data, as SVG."""
     import matplotlib as mpl
     import numpy as np
     import polars as pl

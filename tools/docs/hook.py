@@ -28,7 +28,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are made from definitions, and the figure of the first page."""
+    """Add the pages made from definitions, and the figure of the start page."""
     for path, text in {**reference_pages(), **cause_pages(), **trainer_pages()}.items():
         files.append(File.generated(config, path, content=text))
     files.append(File.generated(config, "assets/three_tables.svg", content=index_figure(ROOT)))
@@ -36,5 +36,5 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **kwargs: Any) -> str:
-    """Put the tables where a page asks for them."""
+    """Replace each `<!-- table: NAME -->` by its table."""
     return _PLACE.sub(lambda match: TABLES[match[1]](), markdown)

@@ -10,14 +10,14 @@ SLIME = "https://github.com/THUDM/slime"
 NEMO = "https://github.com/NVIDIA-NeMo/RL"
 
 _FILE = r"(?:[\w.-]+/)+[\w.-]+\.(?:py|md|rst|yaml|sh)"
-# What a text of a definition names -> where it is. The first pattern that fits a place has it.
+# Pattern of a source in a text -> its URL; the first pattern that matches wins.
 _SOURCES: tuple[tuple[str, str], ...] = (
-    # An address of this machine, as in an example, is no source.
+    # A local address, as in an example, is not a source.
     (r"(?P<text>https?://(?!127\.|localhost)[^\s<>,;)]+[^\s<>,;).])", "{text}"),
     (r"(?P<text>arXiv (?P<id>\d{4}\.\d{4,5}))", "https://arxiv.org/abs/{id}"),
     (r"(?P<text>verl (?:issue |PR )?#(?P<id>\d+))", f"{VERL}/issues/{{id}}"),
     (rf"NeMo RL's (?P<text>(?P<id>{_FILE}))", f"{NEMO}/blob/main/{{id}}"),
-    # verl's first helper is in none of its newer trees: no link.
+    # verl's first helper is in none of its newer trees, so it gets no link.
     (
         r"(?P<text>(?P<id>(?!\S+/mismatch_helper)(?:verl|docs/(?:algo|faq))/[\w./-]+\.(?:py|md|rst|yaml))\b)",
         "",
@@ -34,7 +34,7 @@ _CODE = re.compile(r"`([^`]+)`")
 
 
 def linked(text: str) -> str:
-    """HTML of a plain text: what is between backticks as code, sources as links."""
+    """Return a plain text as HTML: text between backticks as code, sources as links."""
     parts = _CODE.split(text)
     return "".join(
         f"<code>{html.escape(part)}</code>" if n % 2 else _with_links(part)

@@ -1,6 +1,6 @@
-"""Run a notebook without a kernel: its cells in one namespace, with what they show.
+"""Run a notebook without a kernel: all cells in one namespace, with their outputs.
 
-As a program it runs the notebooks that it is given and stores their outputs in them.
+As a program, it runs the given notebooks and stores their outputs in them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Output = dict[str, Any]
 
 
 def run_notebook(notebook: dict[str, Any]) -> tuple[list[list[Output]], int]:
-    """The outputs of each code cell, and how many figures were drawn in all."""
+    """Return the outputs of each code cell, and the number of figures drawn."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -38,7 +38,7 @@ def run_notebook(notebook: dict[str, Any]) -> tuple[list[list[Output]], int]:
 
 
 def _run_cell(source: str, names: dict[str, Any]) -> list[Output]:
-    """Run statements, and show the value of an expression at the end."""
+    """Run statements, and show the value of a final expression."""
     tree = ast.parse(source)
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     out = io.StringIO()
@@ -68,7 +68,7 @@ def _png(figure: Any) -> str:
 
 
 def _stored(output: Output) -> Output:
-    """An output as notebooks store it."""
+    """Return an output in the form that notebooks store."""
     ((kind, content),) = output.items()
     if kind == "stream":
         return {"output_type": "stream", "name": "stdout", "text": content.splitlines(True)}

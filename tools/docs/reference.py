@@ -1,4 +1,4 @@
-"""The reference pages: every name that `rcdiag explain` answers, and the functions of the API."""
+"""The reference pages: every name that `rcdiag explain` knows, and the functions of the API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rcdiag.glossary import Entry, headings
 from tools.docs.causes import page_of
 from tools.docs.links import linked
 
-# Page -> its title, what it holds, and the kinds of names on it.
+# Page -> its title, its content, and the kinds of names on it.
 PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "metrics": (
         "Metrics",
@@ -79,7 +79,7 @@ CAUSE = "cause"  # the kind whose names have pages of their own
 
 @cache
 def kinds_of_pages() -> dict[str, tuple[str, ...]]:
-    """Page -> its kinds of names. What no page claims is on the page of words."""
+    """Return page -> its kinds of names; kinds that no page lists are on the page of words."""
     there = tuple(rcdiag.explain())
     claimed = [kind for _, _, kinds in PAGES.values() for kind in kinds]
     if lost := [kind for kind in claimed if kind not in there]:
@@ -90,24 +90,24 @@ def kinds_of_pages() -> dict[str, tuple[str, ...]]:
 
 
 def title_of(page: str) -> str:
-    """The title of a reference page."""
+    """Return the title of a reference page."""
     return OTHER[1] if page == OTHER[0] else PAGES[page][0]
 
 
 def reference_pages() -> dict[str, str]:
-    """Path below docs/ -> Markdown of every generated page."""
+    """Return every generated page: path below docs/ -> Markdown."""
     pages = {f"reference/{page}.md": _page(page) for page in kinds_of_pages()}
     return {"reference/index.md": _index(), **pages, "reference/api.md": api_page()}
 
 
 def anchor(name: str) -> str:
-    """The HTML id of a name."""
+    """Return the HTML id of a name."""
     return re.sub(r"[^\w.-]+", "-", name).strip("-")
 
 
 @cache
 def place_of_names() -> dict[str, str]:
-    """Name -> page and anchor; a name that several kinds have stands where `explain` finds it."""
+    """Return name -> page and anchor; if several kinds share a name, that which `explain` finds."""
     names, places = rcdiag.explain(), {}
     for page, kinds in reversed(kinds_of_pages().items()):
         for kind in kinds:
@@ -190,7 +190,7 @@ def _see(name: str, page: str) -> str:
 
 
 def _explained(name: str) -> str:
-    """The name under which `explain` answers another spelling."""
+    """Return the canonical name that `explain` finds for another spelling."""
     try:
         return rcdiag.explain(name).name
     except rcdiag.RcdiagError:
@@ -198,7 +198,7 @@ def _explained(name: str) -> str:
 
 
 def api_page() -> str:
-    """The functions and classes of `import rcdiag`, from their signatures and docstrings."""
+    """Return the page of `import rcdiag`, made from signatures and docstrings."""
     parts = [
         "# Python API\n\nEverything that `import rcdiag` gives. "
         "[From Python](../python.md) shows how to use it.\n"
@@ -234,7 +234,7 @@ def _class(name: str) -> str:
 
 
 def _docstring(thing: object) -> str:
-    """Paragraphs, and the arguments as a table."""
+    """Return a docstring as HTML: its paragraphs, and its arguments as a table."""
     text, _, arguments = (inspect.getdoc(thing) or "").partition("\nArgs:\n")
     made = "".join(f"<p>{linked(each)}</p>\n" for each in text.strip().split("\n\n") if each)
     if arguments:

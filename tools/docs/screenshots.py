@@ -1,8 +1,7 @@
 """Take the pictures of README and docs: figures and tabs of pages of the sample data.
 
-`python -m tools.docs.screenshots` (or `make screenshots`) makes the pages anew, opens them in
-headless Chromium and writes docs/assets/*.png: of a wide window, a tablet and a phone, light and
-dark.
+`python -m tools.docs.screenshots` (or `make screenshots`) creates the pages, opens them in headless
+Chromium and writes docs/assets/*.png: in a wide window, on a tablet and on a phone, light and dark.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from tools.docs.commands import ROOT
 
 ASSETS = ROOT / "docs" / "assets"
 HEIGHT, SCALE = 900, 1.5
-COLOURS = 128  # of a picture: text and flat areas need no more
+COLOURS = 128  # per picture: enough for text and flat areas
 
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """One picture: of which page, where it is opened, how wide the window is, and what is shown."""
+    """One picture: its page, the place where it is opened, the window, and what is shown."""
 
     name: str
     table: str
-    place: str  # behind the # of the address
+    place: str  # the part of the address after #
     width: int
     scheme: str = "light"
-    figures: Sequence[str] = ()  # these alone; without any the window is taken
-    below: str = ""  # an element that stands at the top of the picture
+    figures: Sequence[str] = ()  # only these; empty: the whole window
+    below: str = ""  # an element at the top edge of the picture
     height: int = HEIGHT
 
 
@@ -60,9 +59,9 @@ SHOTS = (
 
 
 def pages(folder: Path) -> dict[str, Path]:
-    """Make the page of each table that a picture is of: what `score` and `sweep` know of it."""
+    """Make the page of each table, from its results of `score` and `sweep`."""
     made = {}
-    os.chdir(ROOT)  # pages show the paths that are given
+    os.chdir(ROOT)  # pages show the paths as they are given
     for name in dict.fromkeys(shot.table for shot in SHOTS):
         table = rcdiag.open_table(f"sample_data/{name}.parquet")
         made[name] = folder / f"{name}.html"
@@ -103,7 +102,7 @@ def _around(page: Page, figures: Sequence[str]) -> dict[str, float]:
 
 
 def smaller(picture: bytes) -> bytes:
-    """Return a PNG with a palette, a quarter of the size."""
+    """Return a PNG with a palette, which is a quarter of the size."""
     stream = io.BytesIO()
     image = Image.open(io.BytesIO(picture)).convert("RGB")
     image.quantize(COLOURS, dither=Image.Dither.NONE).save(stream, "PNG", optimize=True)

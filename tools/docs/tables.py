@@ -1,4 +1,4 @@
-"""The tables that pages ask for by `<!-- table: NAME -->`, read off definitions and files."""
+"""The tables at `<!-- table: NAME -->` in pages, made from definitions and benchmark results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """An HTML table; the cells are HTML."""
+    """Return an HTML table; the cells are HTML."""
     titles = "".join(f"<th>{each}</th>" for each in head)
     body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
@@ -42,7 +42,7 @@ def _code(text: str) -> str:
 
 
 def _name(name: str) -> str:
-    """A metric's name, linked to its definition."""
+    """Return a metric's name as a link to its definition."""
     return f'<a href="reference/metrics.html#{name}">{_code(name)}</a>'
 
 
@@ -55,9 +55,9 @@ def _bound(guide: Guide, value: float) -> str:
 
 
 def _guide_cells(guide: Guide) -> list[str]:
-    """Warning, error and source."""
+    """Return the cells of warning, error and source."""
     error = guide.error
-    # Rules that only warn have their error out of reach.
+    # Rules that only warn have an error limit that cannot be reached.
     unreachable = math.isinf(error) or (guide.error < guide.warning and error == 0.0)
     return [
         _bound(guide, guide.warning),
@@ -67,7 +67,7 @@ def _guide_cells(guide: Guide) -> list[str]:
 
 
 def formulas(family: str) -> str:
-    """The metrics of a family with formula and source."""
+    """Return the metrics of a family with formula and source."""
     chosen = [metric for metric in METRICS.values() if metric.family.name == family]
     return _table(
         ("metric", "formula", "source of the definition"),
@@ -76,7 +76,7 @@ def formulas(family: str) -> str:
 
 
 def guides() -> str:
-    """The limits of metrics."""
+    """Return the limits of metrics."""
     return _table(
         ("metric", "warning", "error", "source of the limits"),
         ([_name(m.name), *_guide_cells(m.guide)] for m in METRICS.values() if m.guide is not None),
@@ -84,7 +84,7 @@ def guides() -> str:
 
 
 def rules(concern: str) -> str:
-    """The limits of the rules of one concern."""
+    """Return the limits of the rules of one concern."""
     return _table(
         ("rule", "says", "warning", "error", "source of the limits"),
         (
@@ -95,7 +95,7 @@ def rules(concern: str) -> str:
 
 
 def generations(family: str) -> str:
-    """The generations of a trainer that rcdiag knows."""
+    """Return the generations of a trainer that rcdiag knows."""
     known = [trainer for trainer in TRAINERS.values() if trainer.family == family]
     return _table(
         ("<code>--trainer</code>", "released", "what differs", "read in"),
@@ -107,7 +107,7 @@ def generations(family: str) -> str:
 
 
 def presets(family: str) -> str:
-    """The presets of the newest generation of a trainer."""
+    """Return the presets of the newest generation of a trainer."""
     newest = [trainer for trainer in TRAINERS.values() if trainer.family == family][-1]
     return _table(
         ("preset", "does"),
@@ -116,14 +116,14 @@ def presets(family: str) -> str:
 
 
 def _does(preset: str, trainer: str) -> str:
-    """What a preset does in one generation; the last one listed has it."""
+    """Return what a preset does in a generation, from the entry whose last generation it is."""
     by_generation = explain(preset).generations
     words = next((text for names, text in by_generation.items() if names.endswith(trainer)), None)
     return (words or explain(preset).what).split("  (")[0]
 
 
 def engine_options() -> str:
-    """The options of `--policy` by engine."""
+    """Return the options of `--policy` by engine."""
     return _table(
         ("engine", "option", "does"),
         (
@@ -135,7 +135,7 @@ def engine_options() -> str:
 
 
 def ladders() -> str:
-    """The ready sets of policies."""
+    """Return the predefined sets of policies."""
     return _table(
         ("<code>--ladder</code>", "policies, from the sampler to the trainer"),
         ([_code(name), "<br>".join(map(_code, specs))] for name, specs in LADDERS.items()),
@@ -143,7 +143,7 @@ def ladders() -> str:
 
 
 def options(command: str) -> str:
-    """Every option of a command, as `--help-all` lists them."""
+    """Return every option of a command, as `--help-all` lists them."""
     run, examples = COMMANDS[command]
     made = Command(command, partial(run, command), examples)
     rows = []
@@ -156,7 +156,7 @@ def options(command: str) -> str:
 
 
 def frames() -> str:
-    """The frames of each kind of result; the first is the default."""
+    """Return the frames of each kind of result; the first is the default."""
     return _table(
         ("result of", "<code>frame(name)</code>"),
         ([_code(kind), ", ".join(map(_code, names))] for kind, names in FRAMES.items()),
@@ -169,7 +169,7 @@ def _measured(name: str) -> dict[str, Any]:
 
 
 def machine() -> str:
-    """One line on the machine of the benchmarks."""
+    """Return one line about the machine of the benchmarks."""
     run = _measured("mismatch")
     about = run["machine"]
     cores = f"{about['cores']} cores of an {about['cpu']}, {about['gpu'] or 'no GPU'}"
@@ -177,7 +177,7 @@ def machine() -> str:
 
 
 def scoring() -> str:
-    """Scoring against the plain way."""
+    """Return the speed of scoring, compared with plain code."""
     return _table(
         (
             "model",
@@ -228,7 +228,7 @@ PARTS = {
 
 
 def mismatch_parts() -> str:
-    """The pass over the largest table beside reading it and beside plain numpy."""
+    """Return the cost of a pass over the largest table, of reading it, and of plain numpy."""
     largest = _measured("mismatch")["results"][-1]
     return _table(
         (
@@ -254,7 +254,7 @@ def mismatch_parts() -> str:
 
 
 def trainer_helper() -> str:
-    """The trainer's own helper on the same rows."""
+    """Return the speed of the trainer's own helper on the same rows."""
     helper = _measured("statistics")["trainer"]
     first = _measured("statistics")["results"][0]
     return (
@@ -266,7 +266,7 @@ def trainer_helper() -> str:
 
 
 def sweep() -> str:
-    """The sweep against a loop."""
+    """Return the speed of a sweep, compared with a loop."""
     run, loop = _measured("sweep"), _measured("sweep")["loop"]
     one = run["sweep"]
     return (
@@ -280,7 +280,7 @@ def sweep() -> str:
 
 
 def replay() -> str:
-    """Real updates."""
+    """Return the cost of real updates."""
     return _table(
         ("variant", "updates", "backward passes", "time", "memory beside the model"),
         (
@@ -297,7 +297,7 @@ def replay() -> str:
 
 
 def parquet() -> str:
-    """Encodings of the table."""
+    """Return the size and speed of the table's encodings."""
     return _table(
         ("encoding", "bytes a token", "written in", "all columns", "log-probs alone"),
         (
@@ -314,7 +314,7 @@ def parquet() -> str:
 
 
 def diagnosis() -> str:
-    """How often the diagnosis names the fault of generated tables, and the aims."""
+    """Return how often the diagnosis names the fault of generated tables, and the targets."""
     measured = _measured("diagnosis")
     aims = measured["aims"]
     rows = (
@@ -343,13 +343,13 @@ def diagnosis() -> str:
 
 
 def _share(measured: dict[str, Any]) -> str:
-    """A share with the number of tables that it is of."""
+    """Return a share with the number of tables that it is of."""
     share, tables = measured["share"], measured["tables"]
     return "-" if share is None else f"{share:.1%} of {tables}"
 
 
 def convert() -> str:
-    """How fast dumps of two kinds become a table, and how much memory that takes."""
+    """Return the speed and memory of converting two kinds of dump."""
     measured = _measured("convert")
     return _table(
         ("dump", "response tokens", "size", "time", "tokens a second", "peak memory"),
@@ -368,7 +368,7 @@ def convert() -> str:
 
 
 def recorder() -> str:
-    """How long a training loop waits for a batch to be on disk."""
+    """Return how long a training loop waits until a batch is on disk."""
     measured = _measured("recorder")
     size = f"{measured['responses']} responses of {measured['tokens_per_response']:,} tokens, as"
     return _table(
@@ -385,12 +385,12 @@ def recorder() -> str:
     )
 
 
-# Metrics whose coverage is shown; the others are in the file.
+# Metrics whose coverage is shown; the results file has all.
 COVERED = ("k1_kl", "k2_kl", "k3_kl", "prob_diff_mean", "ess_token", "chi2_token", "ess_seq")
 
 
 def coverage() -> str:
-    """How often intervals, where given, hold the truth: least and most of all numbers of groups."""
+    """Return how often intervals contain the truth: least and most over the numbers of groups."""
     measured = _measured("coverage")
     now = _least_and_most(measured["results"])
     return _table(
@@ -404,7 +404,7 @@ def coverage() -> str:
 
 
 def _least_and_most(results: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
-    """Write the least and the most coverage, in per cent, by law and metric."""
+    """Return the least and the most coverage, in per cent, by law and metric."""
     shares: dict[str, dict[str, list[float]]] = {}
     for result in results:
         for name, share in result["metrics"].items():
@@ -419,7 +419,7 @@ def _least_and_most(results: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
 
 
 def names() -> str:
-    """Columns of the table, the names that other programs give to them, and where that shows."""
+    """Return the table's columns, other programs' names for them, and pages that show these."""
     rows = [
         (_code(column), _code(known.name), _programs(known), html.escape(_condition(known)))
         for column, names in known_names().items()
@@ -429,13 +429,13 @@ def names() -> str:
 
 
 def _programs(known: KnownName) -> str:
-    """The programs that write a name, each linked to a page that shows it."""
+    """Return the programs that write a name, each linked to a page that shows it."""
     pages = zip(known.programs, known.pages, strict=False)
     return ", ".join(f'<a href="{page}">{program}</a>' for program, page in pages) or "your loop"
 
 
 def _condition(known: KnownName) -> str:
-    """What must hold for a column in another name to be read."""
+    """Return the condition under which a column with another name is read."""
     if known.doubt:
         return f"never by itself: {known.doubt}"
     conditions = []

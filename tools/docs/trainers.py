@@ -1,4 +1,4 @@
-"""A page for each trainer that has no page written by hand, and one table of all trainers."""
+"""Pages of trainers: one for each that has no handwritten page, and a table of all trainers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MEANS = {"geometric": "geometric mean", "sequence": "product", "segment": "mean
 
 
 def table(head: tuple[str, ...], rows: Any) -> str:
-    """Write an HTML table; the cells are HTML."""
+    """Return an HTML table; the cells are HTML."""
     titles = "".join(f"<th>{title}</th>" for title in head)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
@@ -34,7 +34,7 @@ def page_of(family: str) -> str:
 
 
 def trainer_pages() -> dict[str, str]:
-    """Path below docs/ -> Markdown of the page of every trainer without a page of its own."""
+    """Return the page of every trainer without a handwritten one: path below docs/ -> Markdown."""
     return {
         page_of(family): "\n\n".join(_page(family, trainer)) + "\n"
         for family, trainer in families().items()
@@ -43,7 +43,7 @@ def trainer_pages() -> dict[str, str]:
 
 
 def with_trainers(navigation: list[Any]) -> list[Any]:
-    """Put every trainer's page under the entry of the navigation that holds their index."""
+    """Put every trainer's page under the navigation entry that holds their index."""
     pages = [INDEX, *({family: page_of(family)} for family in families())]
     return [
         {title: pages if isinstance(content, list) and INDEX in content else content}
@@ -53,7 +53,7 @@ def with_trainers(navigation: list[Any]) -> list[Any]:
 
 
 def all_trainers() -> str:
-    """Return what the newest generation of every trainer does, read off its definition."""
+    """Return a table of what each trainer's newest generation does, from its definition."""
     return table(
         (
             "trainer",
@@ -86,7 +86,7 @@ def _corrections(trainer: Trainer) -> list[Correction]:
     for preset in trainer.presets.values():
         try:
             corrections.append(trainer.read({**trainer.settings, **preset}))
-        except Refused:  # a preset on which the trainer itself stops
+        except Refused:  # a preset that the trainer itself refuses
             continue
     return corrections
 

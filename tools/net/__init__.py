@@ -1,1 +1,1 @@
-"""What `same_results.py` is made of: its tables, its commands, and how documents are kept."""
+"""Parts of `same_results.py`: its tables, its commands, and the storage of result documents."""

@@ -1,4 +1,4 @@
-"""The commands that are run: a name that stays, and arguments of the public command line."""
+"""The commands of `same_results.py`: a permanent name and the arguments of the command line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ADVANTAGES = ("grpo", "rloo", "reinforce++", "column")
 DENOMINATORS = ("kept", "all", "constant --constant 64")
 FEW_PRESETS = "--preset decoupled_token_is --preset bypass_ppo_clip --preset bypass_pg_is"
 CANDIDATES = ("none", "token_tis_2", "token_icepop_0.5_5", "geo_rs_0.99_1.01", "seq_mis_0.5_2")
-# Configurations as trainers read them, by file name.
+# Trainers' configuration files, by file name.
 CONFIGS = {
     "old_style": "algorithm:\n  rollout_is: true\n  rollout_is_level: sequence\n"
     "  rollout_is_threshold: 2.0\n  gamma: 1.0\n",
@@ -74,21 +74,21 @@ CONFIGS = {
 class Command:
     """One run of the command line."""
 
-    name: str  # what the store knows it by; whatever becomes of the options
+    name: str  # its key in the store, which stays when options are renamed
     arguments: tuple[str, ...]
     quick: bool = False  # also part of --quick
     model: bool = False  # trains a model, in float32
-    text: bool = False  # prints text and no document
+    text: bool = False  # prints text instead of a document
 
 
 def write_configs(folder: Path) -> None:
-    """The trainers' configurations, beside the tables."""
+    """Write the trainers' configurations into the folder of the tables."""
     for name, text in CONFIGS.items():
         (folder / f"{name}.yaml").write_text(text)
 
 
 def all_commands(tables: Path, sample_data: Path) -> list[Command]:
-    """Every command; the long ones first, so that no worker ends late."""
+    """Return every command, the long ones first, so that no worker finishes late."""
     places = {name: str(sample_data / f"{name}.parquet") for name in SAMPLES}
 
     def command(name: str, line: str, **about: bool) -> Command:
@@ -131,7 +131,7 @@ def _with_model() -> list[Line]:
 
 
 def _samples() -> list[Line]:
-    """The shipped tables."""
+    """Return the commands on the shipped tables."""
     lines: list[Line] = []
     for table in SAMPLES:
         for trainer in TRAINERS:
@@ -158,7 +158,7 @@ def _samples() -> list[Line]:
 
 
 def _generated() -> list[Line]:
-    """Every trainer on every generated table; compare, replay, and in turn float32 and sweep."""
+    """Return every trainer on every generated table, with compare, replay, float32 and sweep."""
     lines: list[Line] = []
     for number, shape in enumerate(shapes()):
         table, quick = f"t{number:02}", number % 8 == 5
@@ -174,7 +174,7 @@ def _generated() -> list[Line]:
         if number % 4 == 1:
             line = f"sweep {table} --thresholds 2"
             lines.append((f"sweep {table}", line, {"quick": number % 32 == 5}))
-        # Prompt groups of one have no baseline but that of the batch.
+        # Prompt groups of one response have no baseline except that of the batch.
         alone = shape.group in ("none", "ones") and shape.advantage == "none"
         advantage = " --advantage reinforce++" if alone else ""
         presets = "" if number % 5 == 0 else FEW_PRESETS
@@ -184,7 +184,7 @@ def _generated() -> list[Line]:
 
 
 def _updates() -> list[Line]:
-    """Every choice of an update, on small tables in turn and on a sample."""
+    """Return every option of an update, on small tables in turn and on a sample."""
     options = [f"--loss {loss}" for loss in LOSSES]
     options += [f"--aggregation {name}" for name in AGGREGATIONS]
     options += [f"--aggregation {name} --denominator all" for name in AGGREGATIONS]
@@ -213,7 +213,7 @@ def _updates() -> list[Line]:
 
 
 def _configs() -> list[Line]:
-    """Trainers' own files, presets and settings by name."""
+    """Return the commands with trainers' own files, presets and settings by name."""
     lines: list[Line] = []
     for config in CONFIGS:
         for table in ("stale", "t83", "t96"):
@@ -238,7 +238,7 @@ def _configs() -> list[Line]:
 
 
 def _emitted() -> list[Line]:
-    """Configurations that `sweep` writes."""
+    """Return the commands that write configurations with `sweep`."""
     lines: list[Line] = []
     for trainer in ("verl", "verl-0.7.0", "slime"):
         for table in ("stale", "rollouts", "temperature", "t78"):

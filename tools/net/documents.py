@@ -1,4 +1,4 @@
-"""Result documents as flat leaves: a path and its values, free words reduced to being there."""
+"""Result documents as flat leaves, path -> values; of free text only its presence is kept."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 Leaf = float | str | bool | None
 Leaves = dict[str, list[Leaf]]
 
-# Not compared at all: where a result comes from, on what it was made, and places in files of this
-# run's folder.
+# Not compared: the origin of a result, the machine it was made on, and paths in this run's
+# temporary folder.
 LEFT_OUT = {"provenance", "versions", "command", "time", "first_places"}
-# Free words: that they are there is compared, not what they say.
+# Free text: its presence is compared, not its content.
 WORDS = {
     "about",
     "fix",
@@ -34,13 +34,13 @@ WORDS = {
 }
 SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 SOME_WORDS = "…"
-SENTENCE = 4  # from so many blanks on a text is words too, wherever it stands
-TRACEBACK = 3  # stands for the exit code where the command has a bug
-NO_DOCUMENT = 4  # the same where it says that it ran, and prints no JSON
+SENTENCE = 4  # a text with at least this many spaces is free text, whatever its key
+TRACEBACK = 3  # stands for the exit code if the command has a bug
+NO_DOCUMENT = 4  # stands for the exit code if the command succeeds but prints no JSON
 
 
 def run(arguments: tuple[str, ...], *, text: bool) -> Leaves:
-    """What a command prints, as leaves; the exit code is one of them."""
+    """Run a command and return its output as leaves; the exit code is one of them."""
     from cli.main import main
 
     out, err = io.StringIO(), io.StringIO()
@@ -68,18 +68,18 @@ def run(arguments: tuple[str, ...], *, text: bool) -> Leaves:
 
 
 def _format_1(document: Any) -> Any:
-    """A document with the names of format 1, in which the store is written.
+    """Return a document with the field names of format 1, in which the store is written.
 
-    The names that have changed since stand in `rcdiag.results.older`, and nowhere else.
+    `rcdiag.results.older` lists the names that have changed since.
     """
     try:
         from rcdiag.results.older import RENAMED, renamed
-    except ModuleNotFoundError:  # the code that the store is made with
+    except ModuleNotFoundError:  # the code that made the store has no such module
         return document
     if not isinstance(document, dict) or document.get("format_version") in (None, 1):
         return document
     for version in sorted(RENAMED, reverse=True):
-        # From the inside out: a name may change above another.
+        # From the inside out, because the name of an outer field may change too.
         places = RENAMED[version].get(document["kind"], {}).items()
         for place, names in sorted(places, key=lambda item: -item[0].count("/")):
             back = {new: old for old, new in names.items()}
@@ -88,12 +88,12 @@ def _format_1(document: Any) -> Any:
 
 
 def _text(printed: str) -> Leaves:
-    """Lines of a configuration; whole lines of comment are words."""
+    """Return the lines of a configuration; whole lines of comment are free text."""
     return {"lines": [line for line in printed.splitlines() if not line.lstrip().startswith("#")]}
 
 
 def leaves(document: Any) -> Leaves:
-    """Every leaf of a document; a list of plain values is one leaf with several."""
+    """Return every leaf of a document; a list of plain values is one leaf with several values."""
     collected: Leaves = {}
     _collect(document, "", "", collected)
     return collected
@@ -117,7 +117,7 @@ def _collect(value: Any, path: str, key: str, collected: Leaves) -> None:
 
 
 def _names(items: list[Any]) -> list[str]:
-    """What each item of a list is called: findings and rules by name, so that order may change."""
+    """Return a name for each item of a list: its slug or name, so that order may change."""
     for key in ("slug", "name"):
         names = [str(item.get(key)) for item in items if isinstance(item, dict) and item.get(key)]
         if len(names) == len(items):

@@ -1,7 +1,7 @@
-"""The reference in one file: shapes of documents once, every number as its float64, xz over all.
+"""The reference in one file: each document shape once, every number as float64, all under xz.
 
-Documents of one table hold the same blocks whatever the trainer. As plain runs of float64 they are
-the same bytes, which xz with a window over everything writes once.
+Documents of one table hold the same blocks whatever the trainer. As plain runs of float64 these
+blocks are equal bytes, which xz stores once because its window covers the whole file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def save(path: Path, about: dict[str, Any], by_command: dict[str, Leaves]) -> No
         "leaves": len(ids),
         "values": len(values),
     }
-    # Ids mostly count up: their differences are mostly the same.
+    # Ids mostly count up, so most of their differences are equal.
     blocks = [
         np.diff(np.array(ids, "<i4"), prepend=np.int32(0)).astype("<i4"),
         np.array(counts, "<i4"),
@@ -53,7 +53,7 @@ def save(path: Path, about: dict[str, Any], by_command: dict[str, Leaves]) -> No
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, Leaves]]:
-    """What was said about the run, and the leaves of its commands."""
+    """Return the facts about the stored run, and the leaves of its commands."""
     line, _, body = lzma.decompress(path.read_bytes()).partition(b"\n")
     header = json.loads(line)
     start = 0

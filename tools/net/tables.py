@@ -1,7 +1,7 @@
-"""The tables that the commands run on: about a hundred generated ones, and cuts of the sample data.
+"""The tables of `same_results.py`: about a hundred generated ones, and parts of the sample data.
 
-Everything is drawn by sums and products of uniform doubles of PCG64, so that no library's logarithm
-or normal distribution has a say: the same bytes with every numpy and on every machine.
+All numbers are sums and products of uniform doubles of PCG64, without any library's logarithm or
+normal distribution, so the bytes are the same with every numpy and on every machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VOCABULARY = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a generated table is like."""
+    """The properties of a generated table."""
 
     seed: int
     rows: int
@@ -36,13 +36,13 @@ class Shape:
     entropy: tuple[str, ...] = ()
     reward: str = "none"  # none, binary, real, gaps, equal
     advantage: str = "none"  # none, row, token, gaps
-    policies: tuple[str, ...] = ()  # beside rollout and old
+    policies: tuple[str, ...] = ()  # in addition to rollout and old
     version: str = "none"  # none, row, token
     temperature: str = "none"  # none, one, many, gaps
 
 
 class Draw:
-    """Random numbers by plain arithmetic."""
+    """Random numbers from plain arithmetic."""
 
     def __init__(self, seed: int) -> None:
         self._generator = np.random.Generator(np.random.PCG64(seed))
@@ -51,12 +51,12 @@ class Draw:
         return self._generator.random(count)
 
     def skewed(self, count: int) -> np.ndarray:
-        """From 0 to 1, mostly near 0. Products: a power is not the same bits everywhere."""
+        """Return numbers from 0 to 1, mostly near 0, by products: powers are not portable."""
         numbers = self.uniform(count)
         return numbers * numbers * numbers
 
     def normal(self, count: int) -> np.ndarray:
-        """Near enough: twelve uniforms less six."""
+        """Return nearly normal numbers: twelve uniform ones less six."""
         return self._generator.random((12, count)).cumsum(axis=0)[-1] - 6.0
 
     def below(self, limit: int, count: int) -> np.ndarray:
@@ -67,7 +67,7 @@ class Draw:
 
 
 def shapes() -> list[Shape]:
-    """The generated tables, by number: most drawn, the last ones made for a corner each."""
+    """Return the generated tables by number: most are random, the last ones are corner cases."""
     corners = _corners()
     return [_drawn(seed) for seed in range(GENERATED - len(corners))] + corners
 
@@ -125,7 +125,7 @@ def _corners() -> list[Shape]:
 
 
 def make_table(shape: Shape) -> pa.Table:
-    """A generated table."""
+    """Generate a table."""
     draw = Draw(shape.seed)
     rows = np.arange(shape.rows)
     lengths = 1 + draw.below(shape.longest, shape.rows)
@@ -172,7 +172,7 @@ def _mask(shape: Shape, draw: Draw, lengths: np.ndarray) -> np.ndarray:
 
 
 def _log_probs(shape: Shape, draw: Draw, count: int) -> dict[str, np.ndarray]:
-    """rollout, old and the others, of which each is the one before with noise of its own."""
+    """Return log-probs by policy; each is an earlier one plus its own noise."""
     spread = {"same": 0.0, "tiny": 0.002, "small": 0.03, "wide": 0.4}.get(shape.spread, 0.05)
     log_probs = {"rollout": -0.01 - 7.0 * draw.skewed(count)}
     for name in ("engine", "old", "engine_again", "current"):
@@ -197,7 +197,7 @@ def _log_probs(shape: Shape, draw: Draw, count: int) -> dict[str, np.ndarray]:
 def _spoil(
     shape: Shape, draw: Draw, name: str, values: np.ndarray, mask: np.ndarray, lengths: np.ndarray
 ) -> np.ndarray:
-    """Log-probs with what trainers leave where nothing was computed, and with faults."""
+    """Return log-probs with errors, and with the fillers that trainers write for masked tokens."""
     drawn = draw.uniform(len(values))
     if shape.nan in ("masked", "few"):
         values = np.where(mask == 0, np.nan, values)
@@ -213,7 +213,7 @@ def _spoil(
 def _row_columns(
     shape: Shape, draw: Draw, rows: np.ndarray, lengths: np.ndarray
 ) -> dict[str, pa.Array]:
-    """What there is once a row, and advantages and versions of tokens."""
+    """Return the columns with one value per row, and the advantages and versions of tokens."""
     count, tokens = len(rows), int(lengths.sum())
     sizes = {"ones": 1, "eights": 8, "fours": 4, "texts": 4, "single": count}
     columns: dict[str, object] = {}
@@ -255,7 +255,7 @@ def _row_columns(
 
 
 def short_groups(table: pa.Table, groups: int, step: int | None = None) -> pa.Table:
-    """The whole prompt groups with the fewest tokens: quick to train on."""
+    """Return the whole prompt groups with the fewest tokens, which train quickly."""
     if step is not None:
         table = table.filter(np.array(table["step"].to_pylist()) == step)
     names = np.array(table["group_id"].to_pylist())
@@ -266,7 +266,7 @@ def short_groups(table: pa.Table, groups: int, step: int | None = None) -> pa.Ta
 
 
 def write_tables(folder: Path, sample_data: Path) -> str:
-    """All tables as parquet into a folder; a checksum of what is in the generated ones."""
+    """Write all tables as parquet into a folder; return a checksum of the generated ones."""
     checksum = hashlib.sha256()
     for number, shape in enumerate(shapes()):
         table = make_table(shape)
@@ -284,7 +284,7 @@ def write_tables(folder: Path, sample_data: Path) -> str:
     }
     for name, table in cuts.items():
         pq.write_table(table, folder / f"{name}.parquet")
-    # For joins: some rows lacking, some with other tokens, other log-probs.
+    # For joins: some rows are missing, some have other tokens, all have other log-probs.
     stale = samples["stale"].select(["sample_id", "response_ids", "rollout_log_probs"])
     other = [[token + (row == 4) for token in ids] for row, ids in enumerate(_ids(stale))]
     kind = stale.schema.field("response_ids").type
