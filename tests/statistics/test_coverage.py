@@ -188,12 +188,9 @@ def too_short(shares: dict[str, dict[str, float]]) -> dict[str, float]:
 @pytest.mark.weekly
 @pytest.mark.parametrize("groups", [8, 15, 40, 150])
 @pytest.mark.parametrize("distribution", RARE)
-def test_intervals_of_ess_reckon_with_tokens_that_the_table_does_not_have(distribution, groups):
-    shares = coverage(RARE[distribution], groups, 500)
-    of_ess = {name: share for name, share in shares.items() if name.startswith("ess")}
-    assert len(of_ess) == 2
-    # 0.62 to 0.88 by the sample's own ratios: their Pareto tail is no tail of log-ratios.
-    assert {name: share["holds"] for name, share in of_ess.items() if share["holds"] < 0.87} == {}
+def test_intervals_reckon_with_tokens_that_the_table_does_not_have(distribution, groups):
+    """By the sample alone k3 has 0.85 to 0.93, chi2_token down to 0.77, ESS 0.62 to 0.88."""
+    assert too_short(coverage(RARE[distribution], groups, 500)) == {}
 
 
 @pytest.mark.weekly
