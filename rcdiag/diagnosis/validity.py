@@ -1,7 +1,7 @@
 """Are importance weights valid? They are where the recorded distribution is the one that sampled.
 
-This is asked of the tokens alone and has nothing to do with how large the mismatch is or what its
-cause may be. With tokens y drawn from the recorded distribution mu, whatever the trainer's pi is,
+The tokens alone answer this, whatever the size of the mismatch and whatever its cause. With tokens
+y drawn from the recorded distribution mu, for any distribution pi of the trainer,
 
     E[ratio] = sum over the vocabulary of mu(v) * pi(v) / mu(v) = 1.
 
@@ -31,22 +31,24 @@ from rcdiag.statistics.intervals import student_quantile
 
 VALID, INVALID, UNKNOWN = "valid", "invalid", "unknown"
 
-# Half of the way from "the recorded distribution sampled" (0) to "the trainer's did" (1).
+# The excess halfway between "the recorded distribution sampled" (0) and "the trainer's did" (1).
 HALFWAY = 0.5
-TAIL = 0.025  # of either side of an interval
+TAIL = 0.025  # probability on either side of a 95% interval
 # Nats: a larger log-ratio counts as this one, so that a single token cannot overflow a mean.
 LARGEST = 15.0
 # Where the recorded distribution sampled, -E[log_ratio] = E[ratio - 1 - log_ratio], so that kappa
 # is a mean of 2 (e^x - 1 - x) / x^2 over log-ratios x >= -LARGEST, which increases with x.
 LEAST_KAPPA = 2.0 * (LARGEST - 1.0) / LARGEST**2
 MOST_BY_KAPPA = (1.0 - LEAST_KAPPA) / 2.0  # 0.44
-# A mean ratio nearer to 1 than this is 1: rounding of what was recorded moves it as far.
+# A mean ratio within this distance of 1 counts as 1: rounding of the recorded log-probs moves it
+# this far.
 ROUNDING = 1e-3
 # Nats, rms: two correct engines differ by up to .06, and a sample shows a little more by chance.
 # The mean squared error of the record is E[ratio] - 1.
 MOST_OF_ENGINES = 0.07
-# Surely so far below 1 a mean ratio lacks something: a part of the trainer's support, or the few
-# large ratios by which it would be 1. Whether the recorded distribution sampled is then open.
+# A mean ratio that is significantly below 1 by this much lacks something: either a part of the
+# trainer's support, or the few large ratios that bring the mean to 1. It is then open whether the
+# recorded distribution sampled.
 MOST_LACKING = 0.05
 
 
@@ -74,9 +76,9 @@ class Validity(Struct, frozen=True, dict=True):
     def answer(self) -> str:
         """Return VALID, INVALID or UNKNOWN.
 
-        INVALID: the record is at least as far from the sampling distribution as the trainer is, or
-        further than the rounding of two engines. If a few large ratios make the interval of
-        E[ratio] too wide, kappa may still decide.
+        INVALID: the recorded distribution is at least as far from the one that sampled as the
+        trainer's is, or further than the rounding of two engines explains. If a few large ratios
+        make the interval of E[ratio] too wide, kappa may still decide.
         """
         if self.rows < FEWEST_ROWS:
             return UNKNOWN
@@ -93,23 +95,23 @@ class Validity(Struct, frozen=True, dict=True):
 
     @property
     def lacks_ratio(self) -> bool:
-        """Tell whether the mean ratio is surely below 1, by more than rounding can make it."""
+        """Tell whether the mean ratio is significantly below 1, by more than rounding explains."""
         return self.ratio_mean.high < 1.0 - MOST_LACKING
 
     @property
     def lacks_support(self) -> bool:
-        """Tell whether the sampler surely could not take all that the trainer expects."""
+        """Tell whether the sampler significantly lacks a part of the trainer's support."""
         return self.answer == INVALID and self.excess.high < -HALFWAY
 
     @property
     def rows_needed(self) -> int:
-        """Return about how many rows like these would decide: errors shrink by their root."""
+        """Return about how many rows like these would decide; errors shrink as 1 / sqrt(rows)."""
         half = (self.excess.high - self.excess.low) / 2
         return int(np.ceil(self.rows * max(half / HALFWAY, 1.0) ** 2))
 
     @property
     def sentence(self) -> str:
-        """Say who sampled, and how sure that is."""
+        """Say whether the recorded distribution sampled, with the interval of E[ratio]."""
         mean = self.ratio_mean
         found = f"E[ratio] is {mean_ratio(mean.value)} ({mean_ratio(mean.low)} to "
         found += f"{mean_ratio(mean.high)})"
@@ -121,8 +123,8 @@ class Validity(Struct, frozen=True, dict=True):
             return f"{self.rows} rows are too few to tell who sampled."
         if self.lacks_ratio:
             return (
-                f"{found}, below 1: another distribution sampled, or few large ratios are missing "
-                "by which it would be 1."
+                f"{found}, below 1: another distribution sampled, or the sample lacks the few "
+                "large ratios that bring the mean to 1."
             )
         return (
             f"{found}, too wide to tell whether the recorded distribution sampled: about "
@@ -135,7 +137,7 @@ class Validity(Struct, frozen=True, dict=True):
         reads = {
             VALID: "near 1: the recorded distribution sampled",
             INVALID: "not 1: the recorded distribution did not sample",
-            UNKNOWN: "too wide to tell which distribution sampled",
+            UNKNOWN: "interval too wide to tell which distribution sampled",
         }[self.answer]
         mean = self.ratio_mean
         if self.answer == UNKNOWN and self.lacks_ratio:
@@ -154,9 +156,9 @@ class Validity(Struct, frozen=True, dict=True):
 def validity_of(case: Case) -> Validity:
     """Ask whether the recorded distribution sampled a case's tokens.
 
-    Errors are taken over rows, also where several rows answer one prompt: under the recorded
-    distribution E[ratio] is 1 in every context, so that the deviations of two rows from it do not
-    depend on each other.
+    Standard errors are taken over rows, also where several rows answer one prompt: under the
+    recorded distribution E[ratio] is 1 in every context, so that the deviations of two rows from 1
+    are uncorrelated.
     """
     tokens = case.tokens
     log_ratio = np.clip(tokens.log_ratio, -LARGEST, LARGEST)

@@ -610,7 +610,7 @@ def test_an_engine_that_gives_its_column_back_is_coarse_itself(size: float, name
     case = case.with_log_probs("hf_fp32", case.log_probs["old"])
     cause = judged(case).causes[0]
     assert (cause.slug == "quantised-weights") == named
-    assert ("gives `rollout` back" in cause.message) == named
+    assert ("reproduces `rollout`" in cause.message) == named
 
 
 def test_policies_of_a_served_engine_and_of_a_program_are_scored_anew() -> None:

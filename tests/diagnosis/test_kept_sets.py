@@ -73,7 +73,7 @@ def test_the_message_says_what_a_replay_changes():
     assert replay.outside == 0.0
     assert replay.outside_before == np.mean((ratio < 0.9) | (ratio > 1.1)) > 0.3
     cause = diagnose(case).causes[0]
-    assert "over the kept ids (`old_kept`); outside of 0.9 to 1.1 are 6" in cause.message
+    assert "over the kept ids (`old_kept`); 6" in cause.message
     facts = {entry["name"]: entry for entry in cause.evidence}
     assert facts["E[ratio] over the kept ids"]["policy"] == "old_kept"
 
@@ -92,7 +92,7 @@ def test_a_record_of_the_whole_distribution_is_told_from_kept_ids():
     case = with_kept_ids(top_p(0.8), noisy(0.005), recorded=plain)
     cause = diagnose(case).causes[0]
     assert (cause.slug, cause.verdict) == ("top-p-silent", "broken")
-    assert "which were certain" in cause.message
+    assert "so it was certain" in cause.message
     assert diagnose(replace(case, kept_size=None)).causes[0].slug != "top-p-silent"
 
 

@@ -206,7 +206,7 @@ def test_neither_chance_nor_a_trend_has_resets(seed):
 def test_growth_at_a_learning_rate_of_zero_is_of_no_update():
     case = run(list(np.linspace(0.0, 0.3, 20)))
     unknown = diagnose(counted(case))
-    assert "learning rate of 0" in unknown.next[-1].text
+    assert "learning rate 0" in unknown.next[-1].text
     still = diagnose(counted(replace(case, metadata={"given": {"learning_rate": 0.0}})))
     assert still.over_steps.says.startswith("by no update (learning rate 0): ")
     assert not {"weights-never-synced", "stale-weights"} & {one.slug for one in still.causes}

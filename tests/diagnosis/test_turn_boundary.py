@@ -95,7 +95,7 @@ def test_a_token_that_stands_twice(between):
     (first, *_) = diagnose(table(between)).causes
     assert first.slug == "turn-boundary"
     assert first.evidence[0]["added"] == 128
-    assert "a token stands twice" in first.message
+    assert "a token occurs twice" in first.message
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def test_bfloat16_rounds_to_even_as_torch_does():
 
 DIVISIONS = {
     "logits rounded to bfloat16": lambda z: bfloat16(z) / np.float32(0.7),
-    "logits and temperature rounded to bfloat16, divided in it": lambda z: bfloat16(
+    "logits and temperature rounded to bfloat16 and divided in bfloat16": lambda z: bfloat16(
         bfloat16(z) / np.float32(0.69921875)
     ),
 }
