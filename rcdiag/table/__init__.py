@@ -1,5 +1,5 @@
 """The trajectory table: its columns, its files, and the rows that models and statistics read.
 
-Arrow and parquet stay in here. To add a column to the contract, add a line to `schema.COLUMNS`; to
-add a dump format, see `rcdiag.table.readers`.
+Only this package uses Arrow and parquet. To add a column, add a line to `schema.COLUMNS`; to add a
+dump format, see `rcdiag.table.readers`.
 """

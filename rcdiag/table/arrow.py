@@ -1,7 +1,7 @@
-"""Columns of Arrow become numpy arrays, and arrays, tensors, lists and texts become columns.
+"""Convert Arrow columns to numpy, and arrays, tensors, lists and text to Arrow columns.
 
-Arrow's own `array` and `to_numpy` import pandas where it is installed, and `pyarrow.compute` takes
-longer to import than a small table to score. Here both are loaded only for columns that need them:
+Arrow's own `array` and `to_numpy` import pandas if it is installed, and importing `pyarrow.compute`
+takes longer than scoring a small table. Here both are used only for columns that need them:
 booleans with nulls, several types in one column, objects.
 """
 
@@ -20,9 +20,9 @@ from rcdiag.errors import RcdiagError
 
 # Element types of the token columns of a converted table.
 IDS, FLOATS, BITS = np.int32, np.float32, np.uint8
-# Offsets of Arrow's lists and texts are 32-bit numbers.
+# Offsets of Arrow's lists and strings are 32-bit integers.
 LARGEST_OFFSET = 2**31 - 1
-# Half precision becomes float32: numpy knows no bfloat16, and few readers know float16.
+# Half precision becomes float32: numpy has no bfloat16, and few readers support float16.
 HALF = ("float16", "bfloat16")
 
 
@@ -30,10 +30,10 @@ HALF = ("float16", "bfloat16")
 
 
 def as_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
-    """Return the values of a column as a numpy array, without a copy where nothing is null.
+    """Return the values of a column as a numpy array, without a copy if it has no nulls.
 
-    A null among numbers is NaN; whole numbers with one are float64. Numbers without a null share
-    the memory of the column, which is read only.
+    A null among numbers becomes NaN; integers with nulls become float64. Numbers without nulls
+    share the memory of the column, which is read-only.
     """
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
@@ -54,7 +54,7 @@ def as_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
 
 
 def _bits(column: pa.Array, buffer: pa.Buffer | None) -> NDArray[np.bool_]:
-    """Return one of the bitmaps of a column, [rows]; an empty column may have none."""
+    """Return a bitmap of a column as booleans, [rows]; an empty column may have no bitmap."""
     if buffer is None:
         return np.zeros(0, np.bool_)
     first, last = column.offset, column.offset + len(column)
@@ -63,7 +63,7 @@ def _bits(column: pa.Array, buffer: pa.Buffer | None) -> NDArray[np.bool_]:
 
 
 def lengths_of(column: pa.Array | pa.ChunkedArray, *, of_null: int = 0) -> NDArray[np.int64]:
-    """Return the number of values of each row, [rows]; `of_null` where the row is null."""
+    """Return the number of values in each row, [rows]; `of_null` for a null row."""
     lengths = [np.empty(0, np.int64)]
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
         if _has_offsets(chunk):
@@ -77,7 +77,7 @@ def lengths_of(column: pa.Array | pa.ChunkedArray, *, of_null: int = 0) -> NDArr
 
 
 def values_of(column: pa.Array) -> pa.Array:
-    """Return the values of all rows, one after the other; a null row has none."""
+    """Return the concatenated values of all rows; a null row has none."""
     if not _has_offsets(column):
         return column.flatten()
     offsets = column.offsets
@@ -93,7 +93,7 @@ def _has_offsets(column: pa.Array) -> bool:
 
 
 def from_numpy(values: NDArray[Any]) -> pa.Array:
-    """Return numbers, [rows], as a column that shares their memory where it is contiguous."""
+    """Return numbers [rows] as a column, which shares their memory if it is contiguous."""
     if values.ndim != 1 or values.dtype.kind not in "iuf" or not values.dtype.isnative:
         return pa.array(values)
     numbers = pa.py_buffer(np.ascontiguousarray(values))
@@ -102,7 +102,7 @@ def from_numpy(values: NDArray[Any]) -> pa.Array:
 
 
 def from_python(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Array:
-    """Return values of rows as a column of a type, by default of their own; None is null."""
+    """Return Python values as a column of type `kind`, inferred by default; None becomes null."""
     types = set(map(type, values)) - {type(None)}
     known = np.array([value is not None for value in values], np.bool_)
     bitmap = None if known.all() else _bitmap(known)
@@ -124,7 +124,7 @@ def from_python(values: Sequence[Any], kind: pa.DataType | None = None) -> pa.Ar
 
 
 def lists(rows: Sequence[Any], kind: type) -> pa.ListArray:
-    """Return a list column of one sequence of numbers for each row; None makes a null."""
+    """Return a list column from one sequence of numbers per row; None becomes null."""
     known = [row for row in rows if row is not None]
     plain = all(
         isinstance(row, np.ndarray) and row.ndim == 1 and row.dtype == kind for row in known
@@ -135,7 +135,7 @@ def lists(rows: Sequence[Any], kind: type) -> pa.ListArray:
 
 
 def lengths_and_nulls(rows: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the length of each list, and which of the rows are None, both [rows]."""
+    """Return the length of each list (0 for None) and whether it is None, both [rows]."""
     null = np.array([row is None for row in rows], np.bool_)
     return np.array([0 if row is None else len(row) for row in rows], np.int64), null
 
@@ -145,18 +145,18 @@ def ragged(
     lengths: NDArray[np.integer],
     null: NDArray[np.bool_] | None = None,
 ) -> pa.ListArray:
-    """Return a list column, [rows], of flat values, [tokens], cut into rows of these lengths.
+    """Return a list column [rows] from flat values [tokens] and the length of each row.
 
-    Values may be a column themselves, such as the list of experts of each token. Rows are null
-    where `null` [rows] holds.
+    Values may be a column themselves, such as a list of experts per token. Rows are null where
+    `null` [rows] is true.
     """
     if isinstance(values, np.ndarray):
         if values.ndim != 1:
-            raise ValueError(f"{values.ndim} dimensions where a token has one value")
+            raise ValueError(f"values have {values.ndim} dimensions instead of 1")
         values = from_numpy(values)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int32)
     if offsets[-1] != len(values):
-        raise ValueError(f"{len(values)} values for lengths that add up to {offsets[-1]}")
+        raise ValueError(f"{len(values)} values, but lengths sum to {offsets[-1]}")
     mask = None
     if null is not None and null.any():
         mask = pa.Array.from_buffers(pa.bool_(), len(null), [None, _bitmap(null)])
@@ -170,10 +170,11 @@ def _bitmap(flags: NDArray[np.bool_]) -> pa.Buffer:
 def experts(
     values: NDArray[Any], lengths: NDArray[np.integer], null: NDArray[np.bool_] | None = None
 ) -> pa.ListArray:
-    """Return a column of the experts of each token, layer by layer, in rows of these lengths.
+    """Return a column with the experts of each token, layer by layer, in rows of these lengths.
 
-    `values` are [tokens, layers, experts]. A token whose experts are all 0, which no router of two
-    or more chooses, was not recorded: it has an empty list. Rows are null where `null` holds.
+    `values` are [tokens, layers, experts]. A token whose experts are all 0 was not recorded, since
+    a router that selects two or more never selects one twice: its list is empty. Rows are null
+    where `null` is true.
     """
     if values.ndim != 3 or values.dtype.kind not in "iu":
         raise ValueError(f"experts of tokens as {values.dtype} of {values.ndim} dimensions")
@@ -187,10 +188,10 @@ def experts(
 
 
 def column_on_cpu(value: Any, where: str) -> Any:
-    """Return a column as `on_cpu` does; one whose values cannot be had is refused as `where`."""
+    """Return `on_cpu(value)`; `where` names the column in the error for unreadable values."""
     try:
         return on_cpu(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # a meta tensor's error is the last
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a meta tensor
         reason = (str(error) or repr(error)).splitlines()[0]
         raise RcdiagError(
             f"{where}: its values cannot be read ({reason})",
@@ -200,7 +201,7 @@ def column_on_cpu(value: Any, where: str) -> Any:
 
 
 def on_cpu(value: Any) -> Any:
-    """Return tensors and arrays as numpy arrays, and lists with such rows in them.
+    """Convert tensors and arrays to numpy, also those in a list.
 
     Half precision becomes float32. The result may share memory with `value`.
     """
@@ -224,11 +225,11 @@ def on_cpu(value: Any) -> Any:
 
 
 def _of_one_type(rows: list[Any]) -> list[Any]:
-    """Return arrays of floats, or of whole numbers, in the one type that holds all their values."""
+    """Cast a list's arrays of floats, or of integers, to one type that holds all their values."""
     kinds = {row.dtype for row in rows if isinstance(row, np.ndarray) and row.dtype.kind in "iuf"}
     if len(kinds) < 2 or len({kind.kind == "f" for kind in kinds}) > 1:
         return rows
     common = np.result_type(*kinds)
     if common.kind == "f" and not any(kind.kind == "f" for kind in kinds):
-        return rows  # int64 and uint64 have none
+        return rows  # no integer type holds both int64 and uint64
     return [row.astype(common) if isinstance(row, np.ndarray) else row for row in rows]

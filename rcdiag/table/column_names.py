@@ -1,4 +1,4 @@
-"""Trainers and engines call columns of the table by other names, which `names.toml` lists."""
+"""The names that other trainers and engines give to the table's columns (from `names.toml`)."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ NAMES = Path(__file__).with_name("names.toml")
 
 # Names of log-probs in dumps: inference_logprobs, old_per_token_logps, prox_logp, action_log_probs.
 LOOKS_LIKE_LOG_PROBS = re.compile(r"log_?probs?|logps?", re.IGNORECASE)
-# Spellings of own names: rollout_logprobs, old_logps, old_per_token_logps, current_log_prob.
+# Other spellings of canonical names: rollout_logprobs, old_logps, old_per_token_logps.
 SPELLED = re.compile(r"(?P<policy>rollout|old|current)_(per_token_)?(log_?probs?|logps?)")
-# What stands between an object and its field, or a group of columns and one of them.
+# Separators between an object and its field, or between a group of columns and a column.
 SEPARATORS = re.compile(r"[./:]+")
-# Groups of columns whose names say nothing of what is in them.
+# Names of groups of columns that say nothing about their content.
 CONTAINERS = {"batch", "columns", "data", "fields", "item", "record", "row", "sample", "tensors"}
-# Where words begin in rolloutLogProbs and in ROLLOUTLogProbs.
+# Word boundaries in rolloutLogProbs and in ROLLOUTLogProbs.
 WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class KnownName(Struct, frozen=True, kw_only=True):
     """A name that other programs give to a column of the trajectory table."""
 
-    column: str  # the name by which rcdiag knows the column
+    column: str  # canonical name
     name: str
-    programs: tuple[str, ...] = ()  # who writes it; empty for a plain word in loops of users
-    pages: tuple[str, ...] = ()  # files and pages that show it: URLs
-    whole: bool = False  # some programs hold prompt and response in it
-    alone: bool = False  # it means this only where no other column may hold log-probs
-    beside: tuple[str, ...] = ()  # it means this only where one of these columns is there too
-    doubt: str = ""  # why it is never taken by itself; empty for a name that is
+    programs: tuple[str, ...] = ()  # which write it; empty for a common word in users' own loops
+    pages: tuple[str, ...] = ()  # URLs of files and pages that show it
+    whole: bool = False  # in some programs it holds prompt and response together
+    alone: bool = False  # valid only if no other column may hold log-probs
+    beside: tuple[str, ...] = ()  # valid only if one of these columns exists too
+    doubt: str = ""  # why it is never used automatically; empty if it may be
 
     @property
     def users(self) -> str:
-        """Return the programs that write the name, in words."""
+        """Return the programs that write the name, separated by commas."""
         return ", ".join(self.programs)
 
 
 @functools.cache
 def known_names() -> dict[str, tuple[KnownName, ...]]:
-    """Return for each column that has other names all that are known of them."""
+    """Return the known names of other programs, by canonical column."""
     tables = tomllib.loads(NAMES.read_text("utf-8"))
     sources = tables.pop("source")
     known: dict[str, tuple[KnownName, ...]] = {}
@@ -72,14 +72,14 @@ def known_names() -> dict[str, tuple[KnownName, ...]]:
 
 
 def names_for(column: str) -> dict[str, KnownName]:
-    """Return the names that are known for a column, by the name."""
+    """Return the known names for a canonical column, by name."""
     return {known.name: known for known in known_names().get(column, ())}
 
 
 def spelled(name: str) -> str | None:
-    """Return the column of log-probs of which a name is another spelling; None where it is none.
+    """Return the canonical log-prob column that a name spells differently; None if it is none.
 
-    `old_logps` is another spelling of `old_log_probs`.
+    For example, `old_logps` is another spelling of `old_log_probs`.
     """
     match = SPELLED.fullmatch(name)
     return f"{match['policy']}_log_probs" if match else None
@@ -87,7 +87,7 @@ def spelled(name: str) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def meanings_of(name: str) -> Mapping[str, KnownName]:
-    """Return the columns of the table for which another name stands, with what is known of it."""
+    """Return the canonical columns that another name may mean, each with its `KnownName`."""
     form = known_form(name)
     known = {
         column: replace(found, name=name)
@@ -100,14 +100,14 @@ def meanings_of(name: str) -> Mapping[str, KnownName]:
 
 @functools.lru_cache(maxsize=4096)
 def known_form(name: str) -> str:
-    """Return the name by which a column is known in another spelling, and any other name as it is.
+    """Return the known form of a differently spelled name; any other name unchanged.
 
-    `response.logprobs`, a field of an object, is known as `response_logprobs`, `data.old_logps` as
-    `old_logps`, and `rolloutLogProbs` as `rollout_log_probs`.
+    For example, `response.logprobs` (a field of an object) becomes `response_logprobs`,
+    `data.old_logps` becomes `old_logps`, and `rolloutLogProbs` becomes `rollout_log_probs`.
     """
     if _is_known(name):
         return name
-    # As words in lower case with underscores: `oldLogProbs` as `old_log_probs`.
+    # To lower case with underscores: `oldLogProbs` becomes `old_log_probs`.
     words = [WORDS.sub("_", part.replace("IDs", "Ids")) for part in SEPARATORS.split(name)]
     parts = [re.sub(r"[\s-]+", "_", part).lower() for part in words]
     while len(parts) > 1 and parts[0] in CONTAINERS:
@@ -121,5 +121,5 @@ def _is_known(form: str) -> bool:
 
 @functools.cache
 def _all_names() -> frozenset[str]:
-    """Return every name of another program that stands for some column."""
+    """Return all names of other programs, for any column."""
     return frozenset(known.name for names in known_names().values() for known in names)

@@ -1,4 +1,4 @@
-"""What readers make of a dump becomes one parquet table: checked, typed, grouped, in one pass."""
+"""Convert a reader's rows to one parquet table in one pass: check, type and group them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from rcdiag.table.sources import SourceFile
 from rcdiag.table.table import Conversion, Origin, named_by_url
 from rcdiag.table.writer import TableWriter
 
-# Takes the file that is read now, its number from 1, the number of files, rows and tokens so far.
+# Arguments: current file, its number (from 1), number of files, rows and tokens so far.
 OnProgress = Callable[[str, int, int, int, int], None]
 
-# Columns that all rows have or none, and what to do where some have them.
+# Columns that must be set in all rows or in none, and what to do if only some rows have them.
 _APART = "leave these records out of the dump, or convert them separately"
 NEVER_NULL = {
     "step": f"{_APART}, with {mapping_setting('given', {'step': 'N'}, '--given')}",
@@ -38,28 +38,28 @@ NEVER_NULL = {
 }
 
 
-# Constants that trainers fill a log-prob column with where they have none; a column that holds one
-# of them at every sampled token was never measured.
+# Constants that trainers write for log-probs that they did not compute. A column that holds one of
+# them at every sampled token is dropped.
 PLACEHOLDERS = (0.0, 1.0, -1.0)
-# What vLLM and SkyRL write for a log-prob that JSON or the trainer cannot hold, -inf above all:
+# What vLLM and SkyRL write in place of a log-prob that JSON or the trainer cannot hold (-inf):
 # vllm/entrypoints/openai/chat_completion/serving.py, skyrl/train/dataset/preprocess.py.
 FLOOR = -9999.0
-# A file of fewer sampled tokens may hold one number alone: 0.0 at tokens that are certain.
+# With fewer sampled tokens than this, a constant column may be real: 0.0 at certain tokens.
 FEWEST_TOKENS = 100
 
 
 @dataclass
 class LogProbWatch:
-    """What is learned of a column of log-probs while its rows stream by."""
+    """Statistics of one log-prob column, collected while its rows stream by."""
 
-    tokens: int = 0  # sampled tokens that have a value, NaN too
-    floored: int = 0  # those that were FLOOR
-    rows_floored: int = 0  # rows that hold one of those
-    constant: float | None = None  # the value that all of them have, as long as they do
+    tokens: int = 0  # sampled tokens with a value, including NaN
+    floored: int = 0  # sampled tokens whose value was FLOOR
+    rows_floored: int = 0  # rows with at least one such token
+    constant: float | None = None  # the first sampled value
     varies: bool = False
 
     def add(self, values: NDArray[np.floating], sampled: NDArray[np.bool_]) -> None:
-        """Take in the values at some tokens, and which of those were sampled, both [tokens]."""
+        """Add the values at some tokens and whether each was sampled, both [tokens]."""
         self.tokens += int(np.count_nonzero(sampled))
         if self.varies or not self.tokens:
             return
@@ -69,14 +69,14 @@ class LogProbWatch:
         self.varies = not bool((own == self.constant).all())
 
     def floor(self, floored: NDArray[np.bool_], lengths: NDArray[np.integer]) -> None:
-        """Count sampled tokens that hold FLOOR, [tokens], of rows of these lengths, [rows]."""
+        """Count the sampled tokens that hold FLOOR [tokens], and their rows (lengths [rows])."""
         owner = np.repeat(np.arange(len(lengths)), lengths)
         self.floored += int(floored.sum())
         self.rows_floored += len(np.unique(owner[floored]))
 
     @property
     def placeholder(self) -> str:
-        """Return in words the constant that stands for no log-prob; empty where there is none."""
+        """Return the placeholder that fills the whole column, as text; empty if none does."""
         if self.tokens and self.floored == self.tokens:
             return f"{FLOOR:g}"
         constant = None if self.varies else self.constant
@@ -96,14 +96,14 @@ class EqualityWatch:
         other: NDArray[np.floating],
         sampled: NDArray[np.bool_],
     ) -> None:
-        """Take in both columns' values at the same tokens, and which were sampled, all [tokens]."""
+        """Add both columns' values at some tokens and whether each was sampled, all [tokens]."""
         self.tokens += int(np.count_nonzero(sampled))
         if self.equal:
             self.equal = bool(np.array_equal(one[sampled], other[sampled]))
 
 
 class _Pass(Struct):
-    """One pass over the rows of a dump, and what it learns."""
+    """One pass over the rows of a dump, and the facts that it collects."""
 
     notes: Notes
     given: Mapping[str, Any]
@@ -114,14 +114,14 @@ class _Pass(Struct):
     watches: dict[str, LogProbWatch] = field(default_factory=dict)
     watches_of_files: dict[tuple[Path, str], LogProbWatch] = field(default_factory=dict)
     equals: dict[tuple[str, str], EqualityWatch] = field(default_factory=dict)
-    rows_with: dict[str, int] = field(default_factory=dict)  # column -> rows of files that have it
-    nulls: dict[str, int] = field(default_factory=dict)  # log-probs -> rows without, in those files
-    lacking: dict[str, tuple[str, int]] = field(default_factory=dict)  # column -> first row, rows
-    mapped: set[str] = field(default_factory=set)  # columns that a file has under another name
+    rows_with: dict[str, int] = field(default_factory=dict)  # column -> rows in files that have it
+    nulls: dict[str, int] = field(default_factory=dict)  # log-probs -> null rows in such files
+    lacking: dict[str, tuple[str, int]] = field(default_factory=dict)  # column -> first row, count
+    mapped: set[str] = field(default_factory=set)  # columns that a file has under a mapped name
     policies_of: dict[Path, set[str]] = field(default_factory=dict)
 
     def table(self, rows: Rows) -> pa.Table:
-        """Return some rows as they are written; a row that cannot be is refused."""
+        """Return some rows as they will be written; raise an error at an invalid row."""
         table = pa.Table.from_batches([rows.batch])
         self.mapped |= {name for name, own in self.renames.items() if own in table.column_names}
         table = typed(_renamed(table, self.renames, rows), rows)
@@ -142,7 +142,7 @@ class _Pass(Struct):
         return table
 
     def _watched(self, table: pa.Table, lengths: NDArray[np.int64], file: Path) -> pa.Table:
-        """Return rows with NaN for floored log-probs, having looked at all log-probs."""
+        """Update the watches of all log-prob columns; return the rows with FLOOR set to NaN."""
         policies = columns.policies_in(table.column_names)
         if not policies:
             return table
@@ -182,7 +182,7 @@ class _Pass(Struct):
         return table
 
     def _count_lacking(self, table: pa.Table, rows: Rows) -> None:
-        """Count the rows without a step, prompt, group or id, and keep the place of the first."""
+        """Count the rows without step, prompt, group or id, and remember the first of them."""
         for name in NEVER_NULL:
             present = table[name].is_valid() if name in table.column_names else None
             without = table.num_rows if present is None else table[name].null_count
@@ -192,9 +192,9 @@ class _Pass(Struct):
                 self.lacking[name] = where, before + without
 
     def finished(self, source: str, mixed: Collection[str]) -> dict[str, str]:
-        """Check and note what only the whole dump shows; returns columns to drop, each with why.
+        """Run the checks that need the whole dump; return columns to drop with the reasons.
 
-        `source` is what errors call the dump; `mixed` are columns of types that nothing unites.
+        `source` names the dump in errors; `mixed` are columns whose types differ irreconcilably.
         """
         rows = self.origin.num_rows
         if rows == 0:
@@ -226,7 +226,7 @@ class _Pass(Struct):
                     "observable"
                 )
         for name in sorted(mixed):
-            reason = "files hold types that nothing unites"
+            reason = "files hold types that cannot be combined"
             if columns.column_spec(name) is not None:
                 raise RcdiagError(f"{source}: column `{name}`: {reason}", hint="see --column")
             dropped[name] = reason
@@ -235,7 +235,7 @@ class _Pass(Struct):
         return dropped
 
     def _placeholders(self) -> dict[str, str]:
-        """Return columns of log-probs that were never measured, each with why; note lost values."""
+        """Return placeholder columns of log-probs, each with the reason; note floored values."""
         dropped: dict[str, str] = {}
         for name, watch in self.watches.items():
             if watch.placeholder:
@@ -251,7 +251,7 @@ class _Pass(Struct):
                 raise RcdiagError(
                     f"{file}: every sampled token has {watch.placeholder} in `{name}`, a "
                     "placeholder; other files of the dump have log-probs there",
-                    hint="leave this file out, or convert it apart",
+                    hint="leave this file out, or convert it separately",
                 )
         return dropped
 
@@ -268,17 +268,17 @@ def convert_files(
     metadata: Mapping[str, Any] | None = None,
     left: Sequence[str] = (),
 ) -> Conversion:
-    """Write the rows of a dump's files to a parquet file, in one pass and in bounded memory.
+    """Write the rows of a dump's files to one parquet file, in one pass and in bounded memory.
 
-    The file appears when all went well. An error names a file as the user knows it. `metadata` is
-    what is known of the table already; `left` are names of files that are not read though they are
-    named as those of the dump.
+    The target appears only after success. Errors name files as the user knows them. `metadata` is
+    already known about the table; `left` names files that match the dump's file names but hold
+    something else and are not read.
     """
     dump = _dump_of(reader, files, given, tokenizer)
     if left:
         named = ", ".join(left[:3]) + (" ..." if len(left) > 3 else "")
         dump.notes.change(
-            f"files of the folder that hold something else are left out ({len(left)}): {named}"
+            f"files of the folder that hold something else were left out ({len(left)}): {named}"
         )
     grouping = PromptGroups(given.get("group_size"), reader.grouped_by_order)
     work = _Pass(dump.notes, given, renames, grouping, Origin(files))
@@ -306,7 +306,7 @@ def convert_files(
 def _dump_of(
     reader: Reader, files: Sequence[SourceFile], given: Mapping[str, Any], tokenizer: str | None
 ) -> Dump:
-    """Return what a reader is given; refuse text without a tokenizer, and a choice of nothing."""
+    """Return the reader's input; refuse text without a tokenizer and unknown given choices."""
     if reader.text_only and tokenizer is None:
         raise RcdiagError(
             f"{files[0].name}: {reader.name} dumps hold text, no token ids and no log-probs",
@@ -314,12 +314,12 @@ def _dump_of(
             "the text again, which loses the recorded mismatch",
         )
     given_values.check_choices(given, reader.asks_for, f"a dump of {reader.name}")
-    paths = tuple(cast(Path, file.path) for file in files)  # what is converted is on this machine
+    paths = tuple(cast(Path, file.path) for file in files)  # files to convert are always local
     return Dump(files=paths, given=given, tokenizer=tokenizer)
 
 
 def _metadata(reader: Reader, dump: Dump, dropped: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a table says of its conversion."""
+    """Return the metadata that describes the conversion."""
     policies = {
         name: facts
         for name, facts in dump.notes.policies.items()
@@ -342,7 +342,7 @@ def _metadata(reader: Reader, dump: Dump, dropped: Mapping[str, str]) -> dict[st
 
 
 def _renamed(table: pa.Table, renames: Mapping[str, str], rows: Rows) -> pa.Table:
-    """Return rows with mapped columns under their canonical names."""
+    """Return rows with mapped columns renamed to their canonical names."""
     names = list(table.column_names)
     for name, in_file in renames.items():
         if in_file not in names:
@@ -351,7 +351,7 @@ def _renamed(table: pa.Table, renames: Mapping[str, str], rows: Rows) -> pa.Tabl
             raise RcdiagError(
                 f"{rows.file}: {columns.column_setting({name: in_file})}, but the dump has "
                 f"`{name}` as well",
-                hint="leave the option away",
+                hint="leave out the option",
             )
         names[names.index(in_file)] = name
     return table.rename_columns(names)
@@ -371,11 +371,11 @@ def _sampled(table: pa.Table, tokens: int) -> NDArray[np.bool_]:
     return as_numpy(mask.flatten()).astype(np.bool_)
 
 
-# Rows of a reader are checked, and get the types of the table
+# Check a reader's rows and cast them to the types of the table
 
 
 def typed(table: pa.Table, rows: Rows) -> pa.Table:
-    """Return rows with the types of the table."""
+    """Return rows cast to the column types of the table."""
     if "response_ids" not in table.column_names:
         raise RcdiagError(
             f"{rows.file}: no column `response_ids`; there are {', '.join(table.column_names)}",
@@ -392,7 +392,7 @@ def typed(table: pa.Table, rows: Rows) -> pa.Table:
 
 
 def _bad_cast(table: pa.Table, schema: pa.Schema, rows: Rows, error: Exception) -> RcdiagError:
-    """Return the error for a value that its column's type cannot hold, with its row."""
+    """Return the error for the first value that its column's type cannot hold, with its row."""
     for wanted in schema:
         column = table[wanted.name]
         for row in range(table.num_rows):
@@ -408,7 +408,7 @@ def _bad_cast(table: pa.Table, schema: pa.Schema, rows: Rows, error: Exception) 
 
 
 def checked_lengths(table: pa.Table, rows: Rows) -> NDArray[np.int64]:
-    """Return the length of every response; refuse token columns that cannot be of it."""
+    """Return the length of every response; refuse token columns of other lengths."""
     ids = table["response_ids"]
     if ids.null_count:
         row = int(np.argmax(as_numpy(ids.is_null())))

@@ -1,4 +1,4 @@
-"""Some prompt groups of a table are drawn, for a first look at a huge dump."""
+"""Sample some prompt groups of a table, for a first look at a huge dump."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Numbers = NDArray[np.int64]
 
 
 def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Table:
-    """Draw whole prompt groups with about `rows` rows in all, spread over the table.
+    """Sample whole prompt groups with about `rows` rows in total, spread over the table.
 
-    Of all rows only the column `group_id` is read; the other columns are read of the row groups of
-    the files that hold a drawn row. Without `group_id` every row is drawn by itself. The drawn
-    rows keep their order and the names by which errors and results know them. With `step` only rows
-    of that training step are drawn. A table that has no more than `rows` rows is returned as it is.
+    The column `group_id` is read for all rows; the other columns only for row groups of the files
+    that hold a sampled row. Without `group_id`, rows are sampled individually. Sampled rows keep
+    their order, and their names in errors and results. With `step`, only rows of that training step
+    are sampled. A table of at most `rows` rows is returned unchanged.
     """
     if rows < 1:
         raise RcdiagError(f"{setting('rows', rows)}: nothing to draw", hint="take 1 or more")
@@ -60,7 +60,7 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
 
 
 def _groups(table: Table) -> Numbers:
-    """Number the prompt groups by their first row, and return the number of every row's group."""
+    """Return the group number of every row; groups are numbered by their first row."""
     if "group_id" not in table.schema.names:
         return np.arange(table.num_rows)
     hashes = np.concatenate([hashed(batch, "group_id") for batch in table.batches(["group_id"])])
@@ -69,10 +69,10 @@ def _groups(table: Table) -> Numbers:
 
 
 def _drawn(groups: int, rows: int, all_rows: int, seed: int) -> Numbers:
-    """Draw one group of each of equal stretches of the table, every group as likely as another.
+    """Sample one group from each of several equal stretches, all with the same probability.
 
-    The stretches begin at a random place and go on at the table's beginning: stratified sampling,
-    Cochran 1977, Sampling Techniques, chapter 5.
+    The stretches begin at a random group and wrap around the end of the table (stratified sampling,
+    Cochran 1977, Sampling Techniques, chapter 5).
     """
     wanted = min(max(round(rows * groups / all_rows), 1), groups)
     generator = np.random.default_rng(seed)

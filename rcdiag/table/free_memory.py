@@ -1,4 +1,4 @@
-"""How much memory this machine has left for a table, and whether its rows fit."""
+"""How much memory is free on this machine, and whether a table's rows fit."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 MEMINFO = Path("/proc/meminfo")
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
-# What `score` keeps of every row until its end, for intervals by cluster and for all presets of a
-# trainer. Measured as the slope of its peak memory over rows, with all presets of verl: 1,046 for
-# rows of one token, 1,134 for rows of ten; and some more, for what long rows add.
+# Bytes that `score` keeps per row until its end, for intervals by cluster and for all presets of a
+# trainer. Measured as the slope of peak memory over rows, with all presets of verl: 1,046 for rows
+# of one token and 1,134 for rows of ten; the rest is a margin for longer rows.
 BYTES_A_ROW = 1_200
 
 
 def free_memory() -> int | None:
-    """Return the free bytes of this machine or container; None where the system does not say."""
+    """Return the free memory of this machine or container in bytes; None if it is unknown."""
     try:
         lines = MEMINFO.read_text().splitlines()
         line = next(line for line in lines if line.startswith("MemAvailable"))
@@ -28,20 +28,20 @@ def free_memory() -> int | None:
     free = 1024 * int(line.split()[1])
     try:
         return min(free, int(CONTAINER_LIMIT.read_text()))
-    except (OSError, ValueError):  # no container, or one without a limit: `max`
+    except (OSError, ValueError):  # not in a container, or in one without a limit (`max`)
         return free
 
 
 def check_rows_fit(table: Table) -> None:
-    """Refuse a table with more rows than fit in the free memory, and say how many would."""
+    """Raise an error if a table has more rows than fit in free memory; it says how many fit."""
     free = free_memory()
     need = table.num_rows * BYTES_A_ROW
     if free is None or need <= free:
         return
     fitting = free // BYTES_A_ROW
     raise RcdiagError(
-        f"{table.name}: {table.num_rows:,} rows would take some {need / 1e9:.1f} GB of memory, and "
-        f"{free / 1e9:.1f} GB are free; {fitting:,} rows would fit",
-        hint="draw whole prompt groups (--rows N), give a part of the files, or take a machine "
+        f"{table.name}: {table.num_rows:,} rows need about {need / 1e9:.1f} GB of memory, but "
+        f"only {free / 1e9:.1f} GB are free; {fitting:,} rows would fit",
+        hint="sample whole prompt groups (--rows N), give a part of the files, or use a machine "
         "with more memory",
     )

@@ -1,4 +1,4 @@
-"""What a dump lacks and the user knows: values that hold for every row, such as a temperature."""
+"""Values that the user gives because a dump lacks them; they hold for every row (temperature)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rcdiag.table.arrow import as_numpy, lengths_of
 from rcdiag.table.schema import is_list
 
 GROUP_SIZE = "group_size"
-# Which number is the reward where a dump holds a dictionary of them; readers ask for it.
+# Which entry is the reward, if a dump holds a dictionary of rewards. Only used by readers.
 REWARD_KEY = "reward_key"
 
 
 class GivenKind(Struct, frozen=True):
-    """What a value may be: its Arrow type, its words, how it is read, and its range."""
+    """What a value may be: its Arrow type, in words, its parser, and its range."""
 
     type: pa.DataType
     expected: str
@@ -52,26 +52,28 @@ GIVEN: dict[str, GivenKind] = {
     "top_k": _COUNT,
     "min_p": _FRACTION,
     "learning_rate": GivenKind(
-        pa.float64(), "a number from 0 on", float, lambda value: 0.0 <= value < float("inf")
+        pa.float64(), "a number, 0 or more", float, lambda value: 0.0 <= value < float("inf")
     ),
     "step": _COUNT,
     "policy_version": _COUNT,
     "engine": GivenKind(pa.string(), "a name or a number", _number_or_name),
     "finish_reason": GivenKind(pa.string(), "a word", str),
-    GROUP_SIZE: GivenKind(pa.int64(), "a whole number from 1 on", _whole, lambda value: value >= 1),
+    GROUP_SIZE: GivenKind(
+        pa.int64(), "a whole number, 1 or more", _whole, lambda value: value >= 1
+    ),
     REWARD_KEY: GivenKind(pa.string(), "the name of a number among the rewards", str, bool),
 }
 
 
 def read_given(values: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return given values with the types of their columns; text is read as a command's is."""
+    """Return given values with the types of their columns; text is parsed as in the options."""
     return {name: _read(name, value) for name, value in (values or {}).items()}
 
 
 def _read(name: str, value: Any) -> Any:
     if name not in GIVEN:
         raise RcdiagError(
-            f"{_setting(name, value)}: nothing that can be given for all rows",
+            f"{_setting(name, value)}: this cannot be given for all rows",
             hint=f"{did_you_mean(name, GIVEN)}one of {', '.join(GIVEN)}",
         )
     kind = GIVEN[name]
@@ -92,19 +94,19 @@ def _setting(name: str, value: Any) -> str:
 
 
 def of_all_rows(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given values that hold for every row: no choice of a reward or size of groups."""
+    """Return the given values that are values of every row: all but `reward_key`, `group_size`."""
     return {name: value for name, value in given.items() if name not in (REWARD_KEY, GROUP_SIZE)}
 
 
 def check_choices(given: Mapping[str, Any], read_by: Sequence[str], dump: str) -> None:
-    """Refuse the choice of a reward for a dump whose reader does not ask for it.
+    """Raise an error if `reward_key` is given for a dump whose reader does not use it.
 
-    `read_by` are the given values that the reader asks for itself.
+    `read_by` names the given values that the reader uses itself.
     """
     if REWARD_KEY in given and REWARD_KEY not in read_by:
         raise RcdiagError(
             f"{_setting(REWARD_KEY, given[REWARD_KEY])}: {dump} has no dictionaries of rewards",
-            hint="leave it away; another column is read as the reward by --column reward=NAME",
+            hint="leave it out; --column reward=NAME reads another column as the reward",
         )
 
 
@@ -114,14 +116,14 @@ def column_of(name: str) -> str:
 
 
 def type_of(name: str, value: Any) -> pa.DataType:
-    """Return the Arrow type of the column that a given value makes."""
+    """Return the Arrow type of the column that a given value fills."""
     return pa.int64() if isinstance(value, int) else GIVEN[name].type
 
 
 def filled(table: pa.Table, given: Mapping[str, Any], numbers: NDArray[np.integer]) -> pa.Table:
-    """Return rows with the columns that are given, and with given values in place of nulls.
+    """Return rows with given columns added, and with nulls replaced by given values.
 
-    `numbers` are those of the rows in the whole table, [rows], which tell their groups.
+    `numbers` [rows] are the row numbers in the whole table, which determine consecutive groups.
     """
     import pyarrow.compute as pc
 
@@ -129,7 +131,7 @@ def filled(table: pa.Table, given: Mapping[str, Any], numbers: NDArray[np.intege
         column = column_of(name)
         if column in table.column_names:
             index = table.column_names.index(column)
-            # The rows whose own value is unknown: null, or NaN.
+            # The rows whose own value is null or NaN.
             own = table[column]
             lacking = own.is_null(nan_is_null=pt.is_floating(own.type))
             if name != GROUP_SIZE and pc.any(lacking).as_py():
@@ -143,9 +145,9 @@ def filled(table: pa.Table, given: Mapping[str, Any], numbers: NDArray[np.intege
 
 
 def check_agreement(table: pa.Table, given: Mapping[str, Any], where: Callable[[int], str]) -> None:
-    """Refuse rows whose own value is another than the given one; `where` names a row.
+    """Raise an error if a row's own value differs from the given one; `where` names a row.
 
-    Sizes of prompt groups show only in the whole table: `check_group_sizes`.
+    Group sizes need the whole table: see `check_group_sizes`.
     """
     for name, value in given.items():
         if name != GROUP_SIZE and name in table.column_names:
@@ -155,12 +157,12 @@ def check_agreement(table: pa.Table, given: Mapping[str, Any], where: Callable[[
                 raise RcdiagError(
                     f"{where(row)}: `{name}` is {table[name][row].as_py()}, but "
                     f"{_setting(name, value)} is given",
-                    hint="a value is given only where the dump has none; leave it away",
+                    hint="give a value only if the dump has none; leave it out",
                 )
 
 
 def _other_values(column: pa.ChunkedArray, value: Any) -> NDArray[np.integer]:
-    """Return the rows of a column that hold another value, ascending; null is none."""
+    """Return the rows of a column whose value differs, ascending; null does not differ."""
     import pyarrow.compute as pc
 
     if is_list(column.type):
@@ -176,21 +178,21 @@ def _other_values(column: pa.ChunkedArray, value: Any) -> NDArray[np.integer]:
 
 
 def check_group_sizes(sizes: NDArray[np.integer], size: int, source: str) -> None:
-    """Refuse groups of a dump that are not of the size that is given."""
+    """Raise an error if prompt groups of a dump do not have the given size."""
     if (sizes != size).any():
         wrong = int(sizes[np.argmax(sizes != size)])
         raise RcdiagError(
-            f"{source}: {int((sizes != size).sum())} of {len(sizes)} prompt groups have another "
-            f"size than {_setting(GROUP_SIZE, size)}, the first of them {wrong} rows",
-            hint="the dump tells its groups itself; leave it away",
+            f"{source}: {int((sizes != size).sum())} of {len(sizes)} prompt groups do not have "
+            f"the size {_setting(GROUP_SIZE, size)}; the first of them has {wrong} rows",
+            hint="the dump's own group ids are used; leave the option out",
         )
 
 
 def check_divisible(rows: int, size: int, source: str) -> None:
-    """Refuse a table that consecutive groups of a size do not fill."""
+    """Raise an error if the number of rows is not a multiple of the group size."""
     if rows % size:
         raise RcdiagError(
-            f"{source}: {rows:,} rows are no whole number of groups of "
+            f"{source}: {rows:,} rows are not a whole number of groups of "
             f"{_setting(GROUP_SIZE, size)}; {rows % size} are left over",
-            hint="was the dump filtered? Leave it away, or give the right size",
+            hint="was the dump filtered? Leave the option out, or give the right size",
         )

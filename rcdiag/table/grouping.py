@@ -1,4 +1,4 @@
-"""Rows of a dump become prompt groups: by the dump's ids, by their order, or by equal prompts."""
+"""Assign the rows of a dump to prompt groups: by the dump's ids, by their order or by prompt."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from rcdiag.table.trajectories import Ragged
 
 
 class PromptGroups:
-    """The prompt groups of a dump's rows, in the order in which they first appear."""
+    """The prompt groups of a dump's rows, in order of first appearance."""
 
     def __init__(self, size: int | None, by_order: bool) -> None:
-        """`size` is the number of rows of a group, if the user gives it.
+        """Set the number of rows per group, if the user gives it.
 
-        `by_order` tells whether the rows of a group follow each other.
+        `by_order` tells whether the rows of a group are consecutive in this format.
         """
         self._size = size
         self._by_order = by_order and size is not None
         self._rows = 0
-        self._has_ids = False  # whether rows came with a group id
-        self._numbers: dict[int, int] = {}  # hash of a group's step and prompt -> its number
+        self._has_ids = False  # whether any rows came with a group id
+        self._numbers: dict[int, int] = {}  # hash of a group's step and prompt -> group number
         self._counts: list[int] = []
-        self.rule = ""  # how groups were found, in a sentence; empty where there are none
+        self.rule = ""  # a sentence on how groups were made; empty if there are none
 
     def add_to(self, table: pa.Table, rows: Rows) -> pa.Table:
-        """Return rows with a column `group_id`, if there is one or one can be made."""
+        """Return rows with a column `group_id`, if they have one or one can be made."""
         first = self._rows
         self._rows += table.num_rows
         if "group_id" in table.column_names:
             self._take(table, rows)
             return table
-        if self._has_ids:  # ids that are made up here would be those of other groups
+        if self._has_ids:  # made-up ids could collide with the dump's own
             return table
         if self._by_order:
             self.rule = f"group_id: {self._size} consecutive rows are a prompt group, as given"
@@ -56,7 +56,7 @@ class PromptGroups:
         return table.append_column("group_id", from_numpy(np.asarray(numbers, np.int64)))
 
     def _take(self, table: pa.Table, rows: Rows) -> None:
-        """Count the rows of the groups that the dump has ids for."""
+        """Count the rows per group by the dump's own ids."""
         if self.rule:
             raise RcdiagError(
                 f"{rows.where(0)}: has a group id, but rows before it have none",
@@ -77,7 +77,7 @@ class PromptGroups:
         return np.array(numbers, np.int64)
 
     def check(self, source: str) -> None:
-        """Refuse groups that are not of the size that is given."""
+        """Raise an error if groups do not have the given size."""
         if self._size is None:
             return
         if self.rule and self._by_order:
@@ -87,9 +87,9 @@ class PromptGroups:
 
 
 def hashed_rows(table: pa.Table, names: Sequence[str]) -> NDArray[np.uint64]:
-    """Return a hash of some columns of each row, numbers or lists of numbers, [rows].
+    """Return a hash of some columns (numbers or lists of numbers) of each row, [rows].
 
-    Null is another thing than 0 or an empty list.
+    A null hashes differently from 0 and from an empty list.
     """
     hashes = np.zeros(table.num_rows, np.uint64)
     for name in names:
@@ -105,8 +105,8 @@ def hashed_rows(table: pa.Table, names: Sequence[str]) -> NDArray[np.uint64]:
 
 
 def _words(numbers: pa.Array) -> NDArray[np.uint64]:
-    """Return numbers as words of 64 bits, equal ones as equal words."""
+    """Return numbers as 64-bit words, equal words for equal numbers."""
     if not pt.is_floating(numbers.type):
         return as_numpy(numbers.fill_null(0) if numbers.null_count else numbers).astype(np.uint64)
-    values = as_numpy(numbers).astype(np.float64) + 0.0  # 0.0 for -0.0 too
+    values = as_numpy(numbers).astype(np.float64) + 0.0  # -0.0 becomes 0.0
     return np.where(np.isnan(values), np.nan, values).view(np.uint64)

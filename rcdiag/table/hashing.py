@@ -1,6 +1,6 @@
-"""Hashes of 64 bits, for samples that do not depend on how rows are ordered or cut.
+"""64-bit hashes, for samples that depend neither on the order of rows nor on how they are batched.
 
-They are the same with every version of every library, so that a seed draws the same rows again.
+They do not depend on the version of any library, so that a seed always samples the same rows.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Scatter neighbours by a bijection (the finaliser of SplitMix64, Steele et al. 2014)."""
+    """Mix the bits of each word by a bijection (SplitMix64's finaliser, Steele et al. 2014)."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
     return words ^ (words >> np.uint64(31))
 
 
 def hashed_lists(lists: Ragged) -> NDArray[np.uint64]:
-    """Return a hash of every list of integers, [lists]."""
+    """Return a hash of each list of integers, [lists]."""
     counts = lists.lengths
     place = np.arange(len(lists.values)) - np.repeat(lists.offsets[:-1], counts)
     words = mixed(lists.values.astype(np.uint64) ^ (place.astype(np.uint64) << np.uint64(32)))
@@ -33,11 +33,11 @@ def hashed_lists(lists: Ragged) -> NDArray[np.uint64]:
 
 
 def hashed_texts(texts: pa.StringArray | pa.LargeStringArray) -> NDArray[np.uint64]:
-    """Return a hash of every text, [texts]: 8 bytes of its UTF-8 at a time are mixed in."""
+    """Return a hash of each text, [texts]; its UTF-8 is mixed in 8 bytes at a time."""
     kind = np.int32 if str(texts.type) == "string" else np.int64
     ends = np.frombuffer(texts.buffers()[1], kind)[texts.offset :][: len(texts) + 1]
     starts, lengths = ends[:-1].astype(np.int64), np.diff(ends).astype(np.int64)
-    # 8 zeros follow, so that the last bytes of the last text can be read as a whole word.
+    # Append 8 zero bytes, so that the end of the last text can be read as a whole word.
     content = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
     content = np.concatenate([content, np.zeros(8, np.uint8)])
     hashes = mixed(lengths.astype(np.uint64))

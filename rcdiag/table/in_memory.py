@@ -1,8 +1,8 @@
-"""Tables that lie in memory are written to a parquet file once, and read from there.
+"""Write a table that is in memory to a parquet file once, and read it from there.
 
-pandas and polars frames, Arrow tables and streams, mappings of columns (lists, arrays and tensors),
-and lists of rows, each a mapping. Which of them something is shows in its class, so that none of
-those packages is imported.
+Accepted are pandas and polars frames, Arrow tables and streams, mappings of columns (lists, arrays
+and tensors), and lists of rows, each a mapping. The kind is recognised by the name of the object's
+class, so that none of these packages has to be imported.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from rcdiag.table.padding import (
 from rcdiag.table.schema import METADATA_KEY, metadata_of
 from rcdiag.table.writer import write_tables
 
-# Rows of a table in memory that are written at a time.
+# Rows that are written at a time.
 ROWS_AT_A_TIME = 8192
 
 
 @runtime_checkable
 class ArrowStream(Protocol):
-    """An object that gives its rows as a stream of Arrow record batches, as data frames do.
+    """An object that exports its rows as a stream of Arrow record batches, as data frames do.
 
     https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html
     """
@@ -54,19 +54,19 @@ class ArrowStream(Protocol):
 
 @runtime_checkable
 class ArrowBatch(Protocol):
-    """An object that gives its rows as one Arrow record batch."""
+    """An object that exports its rows as one Arrow record batch."""
 
     def __arrow_c_array__(self, requested_schema: object = None) -> object:
         """Return the batch."""
         ...
 
 
-# Tables that lie in memory, as far as a type can say it; polars' LazyFrame is one too.
+# In-memory tables, as precisely as a type can express it; polars' LazyFrame is accepted too.
 InMemory = ArrowStream | ArrowBatch | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 def name_in_memory(rows: object) -> str | None:
-    """Return how a message names a table that lies in memory; None for anything else."""
+    """Return how messages call an in-memory table; None if it is not a table."""
     package = type(rows).__module__.partition(".")[0]
     kind = type(rows).__name__
     known = package in ("pandas", "polars", "pyarrow") or isinstance(
@@ -82,19 +82,19 @@ def name_in_memory(rows: object) -> str | None:
 
 
 def _are_rows(rows: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
-    """Tell whether something is a list of rows, each a mapping of column names to values."""
+    """Tell whether an object is a list of rows, each a mapping from column names to values."""
     return isinstance(rows, (list, tuple)) and bool(rows) and isinstance(rows[0], Mapping)
 
 
 def write_rows(rows: Any, name: str, target: Path) -> None:
-    """Write a table that lies in memory to a parquet file; `name` is what errors call it."""
+    """Write an in-memory table to a parquet file; `name` is what errors call it."""
     if type(rows).__module__.startswith("polars") and hasattr(rows, "sink_parquet"):
-        try:  # polars computes a lazy frame into the file, in a stream
+        try:  # polars evaluates a lazy frame directly into the file, in streaming mode
             rows.sink_parquet(target, compression="lz4")
-        except Exception as error:  # whatever the user's own query raises
+        except Exception as error:  # anything that the user's query raises
             raise RcdiagError(
-                f"{name}: polars cannot compute it ({_in_short(error)})",
-                hint="collect the frame, and give what comes out",
+                f"{name}: polars cannot evaluate it ({_in_short(error)})",
+                hint="call collect() on the frame, and give the result",
             ) from error
         return
     try:
@@ -104,12 +104,12 @@ def write_rows(rows: Any, name: str, target: Path) -> None:
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise RcdiagError(
             f"{name}: it cannot be written as parquet ({_in_short(error)})",
-            hint="columns hold numbers, text, and lists of numbers for each row",
+            hint="columns hold numbers or text, or a list of numbers per row",
         ) from error
 
 
 def _batches(rows: Any, name: str) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a table in batches; there is one at least, whose schema is the table's."""
+    """Yield the rows in batches, at least one (it may be empty), which has the table's schema."""
     if isinstance(rows, Mapping):
         rows = _of_columns(dict(rows), name)
     elif _are_rows(rows):
@@ -129,19 +129,19 @@ def _batches(rows: Any, name: str) -> Iterator[pa.RecordBatch]:
 
 
 def _columns_of_rows(rows: Sequence[Any], name: str) -> dict[str, Any]:
-    """Return the columns of a list of rows; a value that a row lacks is null."""
+    """Return the columns of a list of rows; a value that a row lacks becomes null."""
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise RcdiagError(
-                f"{name}, row {number}: it is {type(row).__name__}, and row 0 is a mapping",
-                hint="every row maps names of columns to its values",
+                f"{name}, row {number}: it is {type(row).__name__}, but row 0 is a mapping",
+                hint="every row maps column names to values",
             )
     columns = dict.fromkeys(str(column) for row in rows for column in row)
     return {column: [row.get(column) for row in rows] for column in columns}
 
 
 def _pandas_columns(rows: Any, name: str) -> dict[str, Any]:
-    """Return the columns of a pandas frame, and the levels of its index that have a name."""
+    """Return the columns of a pandas frame, and the named levels of its index."""
     named = [level for level in rows.index.names if level is not None]
     if named:
         unnamed = [place for place, level in enumerate(rows.index.names) if level is None]
@@ -150,7 +150,7 @@ def _pandas_columns(rows: Any, name: str) -> dict[str, Any]:
         rows = rows.droplevel(twice) if len(twice) < len(named) else rows
         rows = rows.reset_index(drop=len(twice) == len(named))
     if not rows.columns.is_unique:
-        raise RcdiagError(f"{name}: two columns have one name", hint="rename one of them")
+        raise RcdiagError(f"{name}: two columns have the same name", hint="rename one of them")
     return {
         str(column): _without_nan(values.tolist())
         if values.dtype == object
@@ -160,9 +160,9 @@ def _pandas_columns(rows: Any, name: str) -> dict[str, Any]:
 
 
 def _without_nan(values: list[Any]) -> list[Any]:
-    """Return objects of a pandas column with None for NaN, by which pandas says that none is there.
+    """Return the objects of a pandas column with None for NaN, which pandas uses for missing.
 
-    A column of numbers alone keeps its NaN.
+    A purely numeric column keeps its NaN.
     """
     if all(value is None or isinstance(value, (int, float)) for value in values):
         return values
@@ -170,7 +170,7 @@ def _without_nan(values: list[Any]) -> list[Any]:
 
 
 def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows whose columns have types that parquet files have."""
+    """Return rows whose column types can be stored in parquet."""
     arrays = [_stored(column) for column in batch.columns]
     fields = [
         field.with_type(array.type) for field, array in zip(batch.schema, arrays, strict=True)
@@ -179,7 +179,7 @@ def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _stored(array: pa.Array) -> pa.Array:
-    """Return categories as their texts, and views of texts and of lists as texts and lists."""
+    """Convert categories to text, and views of text and lists to plain text and lists."""
     kind = array.type
     if pt.is_dictionary(kind):
         categories = _stored(array.dictionary)
@@ -187,7 +187,7 @@ def _stored(array: pa.Array) -> pa.Array:
     if pt.is_string_view(kind):
         return array.cast(pa.large_string())
     if pt.is_list_view(kind) or pt.is_large_list_view(kind):
-        # Arrow 26 casts a view with a null to an invalid list.
+        # Arrow 26 casts a view that has a null to an invalid list.
         lengths = lengths_of(array)
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
         return pa.LargeListArray.from_arrays(
@@ -197,17 +197,17 @@ def _stored(array: pa.Array) -> pa.Array:
 
 
 def _of_columns(columns: dict[str, Any], name: str) -> pa.Table:
-    """Return an Arrow table of columns, each a list, an array or a tensor."""
+    """Return columns (lists, arrays or tensors) as an Arrow table."""
     if not columns:
-        raise RcdiagError(f"{name}: it has no columns", hint="`response_ids` is needed at least")
+        raise RcdiagError(f"{name}: it has no columns", hint="at least `response_ids` is needed")
     plain = {
         column: _plain(values, f"{name}: column `{column}`") for column, values in columns.items()
     }
     for column, values in plain.items():
         if not hasattr(values, "__len__") or isinstance(values, (str, bytes, Mapping)):
             raise RcdiagError(
-                f"{name}: column `{column}` is {type(values).__name__}, not one value for each row",
-                hint="a list, an array or a tensor has an entry for each row",
+                f"{name}: column `{column}` is {type(values).__name__}, not one value per row",
+                hint="a list, an array or a tensor has one entry per row",
             )
     counts = {column: len(values) for column, values in plain.items()}
     first = next(iter(counts), "")
@@ -215,7 +215,7 @@ def _of_columns(columns: dict[str, Any], name: str) -> pa.Table:
         if count != counts[first]:
             raise RcdiagError(
                 f"{name}: column `{column}` has {count} rows, `{first}` has {counts[first]}",
-                hint="every column has one entry for each row",
+                hint="every column has one entry per row",
             )
     matrices = {
         column: values
@@ -238,7 +238,7 @@ def _of_columns(columns: dict[str, Any], name: str) -> pa.Table:
 def _cuts(
     matrices: Mapping[str, NDArray[Any]], name: str
 ) -> tuple[Mapping[str, pa.ListArray | None], str]:
-    """Cut padded matrices, and say by which mask; an empty sentence where none is cut."""
+    """Cut padded matrices; also return the note that names the mask, empty if nothing is cut."""
     cuts = cuts_of(matrices, lambda row: f"{name}, row {row}")
     response = one_of("response_ids", matrices)
     if response not in cuts and (tails := cuts_of_tails(matrices)) is not None:
@@ -249,7 +249,7 @@ def _cuts(
 
 
 def _plain(values: Any, where: str) -> Any:
-    """Return values as numpy array, Arrow array or list: tensors are copied off their device."""
+    """Return values as numpy array, Arrow array or list; tensors are copied to the CPU."""
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values
     if isinstance(values, ArrowStream):
@@ -262,7 +262,7 @@ def _plain(values: Any, where: str) -> Any:
 
 
 def _array(values: Any, column: str, name: str) -> pa.Array:
-    """Return one column as an Arrow array; a value that has another type is named with its row."""
+    """Return one column as an Arrow array; an error names the first row of another type."""
     if isinstance(values, np.ndarray) and values.ndim > 1:
         return _lists(mask_as_bits(column, values))
     try:
@@ -270,12 +270,12 @@ def _array(values: Any, column: str, name: str) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
         raise RcdiagError(
             f"{name}, row {_bad_row(values)}: column `{column}` ({_in_short(error)})",
-            hint="all rows of a column have one type; a list of numbers for each row, for example",
+            hint="all rows of a column have one type, for example a list of numbers",
         ) from error
 
 
 def _lists(values: NDArray[Any]) -> pa.Array:
-    """Return an array of several dimensions as lists of lists."""
+    """Return an array of two or more dimensions as nested lists."""
     inner = values.reshape(-1) if values.ndim == 2 else values.reshape(-1, *values.shape[2:])
     offsets = np.arange(len(values) + 1, dtype=np.int64) * values.shape[1]
     flat = pa.array(inner) if values.ndim == 2 else _lists(inner)
@@ -283,9 +283,9 @@ def _lists(values: NDArray[Any]) -> pa.Array:
 
 
 def _bad_row(values: Sequence[Any]) -> int:
-    """Return the first row whose value alone, or beside the rows before it, makes no column."""
+    """Return the first row whose value does not fit the column of the rows before it."""
     low, high = 0, len(values)
-    while low + 1 < high:  # rows before `low` make a column, rows before `high` do not
+    while low + 1 < high:  # values[:low] form a column, values[:high] do not
         middle = (low + high) // 2
         try:
             pa.array(values[:middle])
@@ -302,7 +302,7 @@ def _in_short(error: Exception) -> str:
 def _check_padding(
     matrices: Mapping[str, NDArray[Any]], cuts: Mapping[str, pa.ListArray | None], name: str
 ) -> None:
-    """Refuse a matrix of tokens that looks padded, and that no mask cuts or leaves out."""
+    """Refuse a matrix of tokens that looks padded although no mask cuts or masks the padding."""
     column = one_of("response_ids", matrices)
     if column is None or column in cuts:
         return
@@ -316,6 +316,6 @@ def _check_padding(
     padding, _ = found
     raise RcdiagError(
         f"{name}: column `{column}` is padded to {padding.width} tokens with token "
-        f"{padding.token}, and no mask says where",
-        hint="give `attention_mask` or `completion_mask` beside it, or lists of each row's tokens",
+        f"{padding.token}, and there is no mask",
+        hint="give `attention_mask` or `completion_mask` as well, or lists of each row's tokens",
     )

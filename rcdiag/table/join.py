@@ -1,7 +1,7 @@
-"""Join several tables of the same samples into one, on `sample_id`, place or equal tokens.
+"""Join several tables of the same samples on `sample_id`, row number or equal tokens.
 
-Samples are numbered as they appear, so that those of the first table have the numbers of its rows.
-What is joined, left out and named are questions to the numbers of each table's rows.
+Every distinct sample gets a number in order of first appearance, so that sample i is row i of the
+first table. Joining and the report of left-out rows are then set operations on these numbers.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from rcdiag.table.survey import check_unique, number_groups
 from rcdiag.table.table import RowsOfTable, Table
 from rcdiag.table.writer import TableWriter
 
-NAMED = 10
-# Tokens behind a place where two sides part by which a token that one has more is told.
+NAMED = 10  # left-out samples that the report names
+# Where two responses differ, this many following tokens are compared to detect an inserted token.
 COMPARED = 4
 Hashes = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
-# Columns beside log-probs for which it matters which rows of two dumps belong together.
+# Besides log-probs, the columns whose values would be wrong if equal rows were mismatched.
 NUMBERS = ("reward", "advantage", "advantages")
 
 
 def join_tables(
     dumps: Sequence[Table], names: Sequence[str], path: Path, *, of_one_run: bool = False
 ) -> tuple[Table, JoinReport]:
-    """Write to `path` the rows that all tables have, with the log-probs of all tables.
+    """Write to `path` the rows that are in all tables, with the log-probs of every table.
 
-    All other columns are those of the first table. A policy that an earlier table has too gets the
-    later table's name (of `names`) at its end. Rows are the same sample by `sample_id`, or by their
-    number where no table has ids, and only when their response tokens are equal.
+    All other columns come from the first table. If an earlier table has a policy of the same name,
+    the later table's name (from `names`) is appended to it. Rows are matched by `sample_id`, or by
+    row number if no table has ids, and are kept only if their response tokens are equal.
 
-    Dumps `of_one_run` complete each other: where not all have ids their rows are the same sample by
-    step, prompt and response; columns that the first lacks are taken from a later one, and
-    log-probs that two of them hold alike are kept once.
+    Dumps `of_one_run` complete each other: unless all have ids, rows are matched by step, prompt
+    and response; columns missing from the first dump are taken from a later one, and log-probs that
+    are equal in two dumps are kept once.
     """
     first, by = dumps[0], _matched_by(dumps, of_one_run)
     samples = _samples(dumps, by)
@@ -89,7 +89,7 @@ def join_tables(
 
 
 def _matched_by(dumps: Sequence[Table], of_one_run: bool) -> str:
-    """Return what tells the same sample: `sample_id`, `tokens` or `row`."""
+    """Return what rows are matched by: `sample_id`, `tokens` or `row`."""
     having = ["sample_id" in dump.schema.names for dump in dumps]
     if of_one_run and not all(having):
         return "tokens"
@@ -103,7 +103,7 @@ def _matched_by(dumps: Sequence[Table], of_one_run: bool) -> str:
 
 
 def _samples(dumps: Sequence[Table], by: str) -> list[Numbers]:
-    """Return the numbers of the samples that the rows of each table are, [rows]."""
+    """Return the sample number of each row, one array [rows] per table."""
     if by == "row":
         return [np.arange(dump.num_rows) for dump in dumps]
     hashes = _hashed_tokens(dumps) if by == "tokens" else _hashed_ids(dumps)
@@ -112,9 +112,9 @@ def _samples(dumps: Sequence[Table], by: str) -> list[Numbers]:
 
 
 def _hashed_ids(dumps: Sequence[Table]) -> list[Hashes]:
-    """Hash the ids of each table, [rows].
+    """Hash the sample ids of each table, [rows].
 
-    Ids that are numbers in one table and text in another are refused, and one that a table repeats.
+    Raises an error if ids are numbers in one table but text in another, or if an id is repeated.
     """
     kinds = [dump.schema.field("sample_id").type for dump in dumps]
     plain = [kind.value_type if pt.is_dictionary(kind) else kind for kind in kinds]
@@ -136,7 +136,7 @@ def _hashed_ids(dumps: Sequence[Table]) -> list[Hashes]:
 
 
 def _rows_of(samples: Numbers, count: int) -> Numbers:
-    """Return the row of a table that each of the first `count` samples is, -1 where none is."""
+    """Return the table's row for each of the samples 0 to `count` - 1; -1 if it has none."""
     rows = np.full(max(count, int(samples.max()) + 1), -1, np.int64)
     rows[samples] = np.arange(len(samples))
     return rows[:count]
@@ -150,7 +150,7 @@ def _report(
     common: int,
     other: Numbers,
 ) -> JoinReport:
-    """Count and name the rows that the joined table leaves out; `other` have other tokens."""
+    """Report the rows that are left out; `other` are samples whose tokens differ."""
     every = np.unique(np.concatenate(samples))
     lacking = {name: np.setdiff1d(every, own) for name, own in zip(names, samples, strict=True)}
     out = [(sample, "other tokens") for sample in other[:NAMED]]
@@ -167,7 +167,7 @@ def _report(
 
 
 def _name_of(sample: int, dumps: Sequence[Table], samples: Sequence[Numbers], by: str) -> str:
-    """Name a sample as the user knows it, by its first table that has it."""
+    """Return a sample's name for messages, from the first table that holds it."""
     if by == "row":
         return str(sample)
     found = (
@@ -183,7 +183,7 @@ def _name_of(sample: int, dumps: Sequence[Table], samples: Sequence[Numbers], by
 def _first_difference(
     dumps: Sequence[Table], rows: Sequence[int], names: Sequence[str], report: JoinReport
 ) -> str:
-    """Say where the tokens of the first sample with other tokens, a row of each, part."""
+    """Describe where the tokens of the first left-out sample start to differ."""
     lists = []
     for dump, row in zip(dumps, rows, strict=True):
         (batch,) = dump.batches(["response_ids"], rows=np.array([row]))
@@ -195,12 +195,12 @@ def _first_difference(
     least = min(len(one), len(other))
     place = next((at for at, (a, b) in enumerate(pairs) if a != b), least)
     sample = report.left_out[0].removesuffix(" (other tokens)")
-    text = f"; those of {sample} part at place {place} of the response"
-    # A token that one side has more shows in what follows: it goes on as on the other side.
+    text = f"; those of {sample} differ from token {place} of the response on"
+    # If one side has one token more, the tokens that follow it equal those of the other side.
     for longer, shorter, name in ((one, other, names[0]), (other, one, names[1])):
         follows = longer[place + 1 : place + 1 + COMPARED]
         if place < len(longer) and follows == shorter[place : place + len(follows)]:
-            return f"{text}, where {name} has token {longer[place]} and the other has not"
+            return f"{text}: {name} has an extra token {longer[place]}"
     return text
 
 
@@ -208,16 +208,16 @@ def _first_difference(
 
 
 class _Addition(Struct, frozen=True):
-    """What a later table adds to the columns of the first."""
+    """The columns that a later table adds to those of the first."""
 
     dump: Table
-    policies: Mapping[str, str]  # name in its table -> name in the joined one
-    log_probs: Mapping[str, str]  # the same of their columns
+    policies: Mapping[str, str]  # policy name in its table -> name in the joined table
+    log_probs: Mapping[str, str]  # log-prob column in its table -> name in the joined table
     lacking: Sequence[str]  # columns that no earlier table has
-    rows_of: Numbers  # its row of each sample of the first table, [rows of the first]
+    rows_of: Numbers  # its row for each sample of the first table, [rows of the first table]
 
     def columns(self) -> pa.Table:
-        """Return what it adds, of all its rows, under the names of the joined table."""
+        """Return the added columns for all rows of its table, under their joined names."""
         names = [*self.lacking, *self.log_probs]
         whole = pa.concat_tables([batch.table for batch in self.dump.batches(names)])
         whole = whole.rename_columns([*self.lacking, *self.log_probs.values()])
@@ -225,7 +225,7 @@ class _Addition(Struct, frozen=True):
 
     @property
     def about_policies(self) -> dict[str, Any]:
-        """Return the metadata of its policies by their new names; a repeat is of its own table."""
+        """Return the metadata of its policies, with policy names (also in `repeat_of`) renamed."""
         renamed = {}
         for old, facts in self.dump.metadata.get("policies", {}).items():
             if old in self.policies:
@@ -240,7 +240,7 @@ class _Addition(Struct, frozen=True):
 def _additions(
     dumps: Sequence[Table], names: Sequence[str], rows: Sequence[Numbers], of_one_run: bool
 ) -> list[_Addition]:
-    """Return what each later table adds, under names that no table before it has."""
+    """Return what each later table adds, with policies renamed to be unique."""
     taken, columns = set(dumps[0].policies), set(dumps[0].columns)
     added = []
     for dump, name, rows_of in zip(dumps[1:], names[1:], rows[1:], strict=True):
@@ -266,9 +266,9 @@ def _write(
     same: NDArray[np.bool_],
     of_one_run: JoinReport | None,
 ) -> None:
-    """Write the rows of the first table where `same` holds, [rows], with what others add to them.
+    """Write the rows of the first table where `same` [rows] is true, with the added columns.
 
-    Of dumps `of_one_run` columns that equal their twins of an earlier dump are left out.
+    If dumps are `of_one_run`, log-prob columns that equal those of an earlier dump are left out.
     """
     first, later = dumps[0], [(one.columns(), one.rows_of) for one in added]
 
@@ -307,7 +307,7 @@ def _write(
 
 
 def _are_equal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
-    """Tell whether two columns of lists of numbers hold the same; NaN is equal to NaN."""
+    """Tell whether two columns of lists of numbers are equal; NaN equals NaN."""
     lengths = [lengths_of(column, of_null=-1) for column in (one, other)]
     numbers = [as_numpy(values_of(column.combine_chunks())) for column in (one, other)]
     same_lengths = np.array_equal(lengths[0], lengths[1])
@@ -315,7 +315,7 @@ def _are_equal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
 
 
 def _conversions(dumps: Sequence[Table], report: JoinReport) -> dict[str, Any]:
-    """Return what the conversions of joined dumps did, and how their rows were matched."""
+    """Return the metadata of a join: what each conversion did, and how rows were matched."""
     conversions = [dump.metadata.get("conversion", {}) for dump in dumps]
     changes = {text: n for each in conversions for text, n in each.get("changes", {}).items()}
     changes[match_sentence(report)] = report.common_samples
@@ -340,26 +340,26 @@ def _conversions(dumps: Sequence[Table], report: JoinReport) -> dict[str, Any]:
 
 
 def match_sentence(report: JoinReport) -> str:
-    """Say how many rows of each of joined dumps are rows of the others too, and by what."""
+    """Say how many rows of each joined dump were matched, and by which columns."""
     sides = ", ".join(
         f"{report.common_samples:,} of {rows:,} rows of {table}"
         for table, rows in zip(report.tables, report.table_rows, strict=True)
     )
-    words = {"tokens": "step, prompt and response tokens", "row": "their place in the table"}
+    words = {"tokens": "step, prompt and response tokens", "row": "row number"}
     sentence = f"joined by {words.get(report.matched_by, report.matched_by)}: {sides}"
     if report.tokens_differ:
         first = next((name for name in report.left_out if name.endswith("(other tokens)")), "")
-        sentence += f"; {report.tokens_differ:,} have other tokens there and are left out: {first}"
+        sentence += f"; {report.tokens_differ:,} differ in their tokens and are left out: {first}"
     return sentence
 
 
-# Rows that are matched by their tokens, where nothing else tells them
+# Matching rows by their tokens
 
 
 def _hashed_tokens(dumps: Sequence[Table]) -> list[Hashes]:
-    """Hash response, and prompt and step where all dumps have them, of each dump's rows, [rows].
+    """Hash the response, and prompt and step if all dumps have them, of each dump's rows, [rows].
 
-    Of equal rows the n-th of one dump is the n-th of another.
+    Equal rows are matched in order: the n-th in one dump to the n-th in another.
     """
     names = ["response_ids"]
     names += [
@@ -372,7 +372,7 @@ def _hashed_tokens(dumps: Sequence[Table]) -> list[Hashes]:
 
 
 def _repeats(keys: Hashes) -> Hashes:
-    """Return how many rows before each have its key, [rows]."""
+    """Return for each row the number of earlier rows with the same key, [rows]."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     repeats = np.empty(len(keys), np.uint64)
@@ -385,10 +385,10 @@ def _hashed(dump: Table, names: Sequence[str]) -> Hashes:
 
 
 def _check_ambiguity(one: Table, one_keys: Hashes, other: Table, other_keys: Hashes) -> None:
-    """Refuse equal rows of which one dump has more, where it matters which belong together.
+    """Raise an error if equal rows cannot be matched because one dump has more of them.
 
-    Equal rows of both dumps are in the same order, but where one has more nothing tells which are
-    missing. It matters where the rows that may be left over differ in their numbers.
+    Equal rows are in the same order in both dumps, but if one dump has more, it is unknown which
+    are missing from the other. This matters only if these rows differ in log-probs or rewards.
     """
     own, own_counts = np.unique(one_keys, return_counts=True)
     others, other_counts = np.unique(other_keys, return_counts=True)
@@ -405,14 +405,14 @@ def _check_ambiguity(one: Table, one_keys: Hashes, other: Table, other_keys: Has
     rows, other_rows = np.flatnonzero(one_keys == key), np.flatnonzero(other_keys == key)
     raise RcdiagError(
         f"{one.where(int(rows[0]))}: {len(rows)} rows of this dump have the same tokens, and "
-        f"{len(other_rows)} rows of {other.name}; they differ otherwise, and nothing tells which "
-        f"belong together ({int(bad.sum())} such cases)",
+        f"{len(other_rows)} rows of {other.name}; their other columns differ, so it is unknown "
+        f"which belong together ({int(bad.sum())} such cases)",
         hint=f"give both dumps ids: {column_setting({'sample_id': 'NAME'})}",
     )
 
 
 def _differing(table: Table, keys: Hashes, doubtful: Hashes) -> NDArray[np.bool_]:
-    """Tell for keys of several rows whether those rows differ in their numbers, [keys]."""
+    """For each key shared by several rows, tell whether these rows differ in numbers, [keys]."""
     names = [name for name in table.columns if LOG_PROBS.fullmatch(name) or name in NUMBERS]
     if not names:
         return np.zeros(len(doubtful), np.bool_)

@@ -1,4 +1,4 @@
-"""`{policy}_kept_ids`: by response token the ids that its sampler could take, its kept set."""
+"""`{policy}_kept_ids`: per response token, the ids that the sampler kept (its support)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from rcdiag.table.trajectories import Ragged, Trajectories
 
 
 def kept_ids_of(lists: Sequence[Sequence[int]]) -> Ragged:
-    """Return kept ids, a list for each token, in flat form."""
+    """Return kept ids, one list per token, in flat form."""
     lengths = np.array([len(ids) for ids in lists], np.int64)
     ids = np.fromiter(chain.from_iterable(lists), np.int32, lengths.sum())
     return Ragged(ids, np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def unpadded(ids: NDArray[np.integer]) -> Ragged:
-    """Return kept ids, [tokens, most], whose rows are filled up with -1, in flat form."""
+    """Return kept ids [tokens, width], padded with -1, in flat form."""
     kept = ids >= 0
     ends = np.cumsum(kept.sum(axis=1), dtype=np.int64)
     return Ragged(ids[kept].astype(np.int32), np.concatenate([[0], ends]))
 
 
 def in_own_set(kept: Ragged, token_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Tell of each token whether it is among its kept ids, [tokens]; not where these are empty."""
+    """Tell for each token whether it is among its kept ids, [tokens]; False if there are none."""
     hits = np.flatnonzero(kept.values == np.repeat(token_ids, kept.lengths))
     found: NDArray[np.bool_] = np.zeros(len(kept), np.bool_)
     found[np.searchsorted(kept.offsets, hits, side="right") - 1] = True
@@ -35,7 +35,7 @@ def in_own_set(kept: Ragged, token_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
 
 
 def by_row(kept: Ragged, rows: Trajectories) -> Ragged:
-    """Return the same ids as one list for each row."""
+    """Return the same ids as one list per row."""
     return Ragged(kept.values, kept.offsets[rows.response_ids.offsets])
 
 
@@ -46,22 +46,22 @@ def check_kept_ids(
     mask: NDArray[np.bool_],
     where: Callable[[int], str],
 ) -> None:
-    """Refuse a sampled token that is not in its own kept set, from which it cannot have come."""
+    """Raise an error if a sampled token is not in its kept set, since it cannot be sampled then."""
     outside = mask & (kept.lengths > 0) & ~in_own_set(kept, response_ids.values)
     _refuse_first(
         outside,
         response_ids,
         lambda row, token: f"{where(row)}: column `{name}` lacks {token}, which was sampled",
-        "do the kept ids belong to these rows and tokens? One position off, prompts among them, or "
-        "those of another policy look like this",
+        "do the kept ids belong to these rows and tokens? A shift by one position, prompts among "
+        "them, or ids of another policy look like this",
     )
 
 
 def check_all_recorded(rows: Trajectories, name: str, where: Callable[[int], str]) -> None:
-    """Refuse rows in which a sampled token has no kept ids.
+    """Raise an error if a sampled token has no kept ids.
 
-    Log-probs over kept sets at some tokens and over the whole vocabulary at others would be a
-    column for which neither E[ratio] = 1 nor E[ratio] = kept mass holds.
+    If some log-probs were over kept sets and others over the whole vocabulary, neither
+    E[ratio] = 1 nor E[ratio] = kept mass would hold for the column.
     """
     _refuse_first(
         rows.mask & (rows.token_lists[name].lengths == 0),
@@ -76,7 +76,7 @@ def check_all_recorded(rows: Trajectories, name: str, where: Callable[[int], str
 def _refuse_first(
     wrong: NDArray[np.bool_], response_ids: Ragged, says: Callable[[int, str], str], hint: str
 ) -> None:
-    """Refuse the first token that is `wrong`, [tokens], and say how many are."""
+    """Raise an error for the first `wrong` token [tokens], with the number of wrong tokens."""
     if not wrong.any():
         return
     at = int(np.argmax(wrong))

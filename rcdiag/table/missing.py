@@ -1,7 +1,7 @@
-"""A table that lacks columns is refused once, for all of them, with its columns that may be meant.
+"""Refuse a table that lacks columns: one error for all of them, with the columns that may be meant.
 
-What the hint says works when it is followed literally: a column is offered only where it is free,
-has a type that is read, and stands for one thing.
+The hint must work when it is followed literally, so a column is proposed only if it has no meaning
+yet, has a readable type, and is proposed for one canonical column only.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS, names_for
 from rcdiag.table.naming import Naming
 from rcdiag.table.schema import COLUMNS, LOG_PROBS, column_setting, column_spec
 
-NEAR = 0.5  # likeness from which on a column is offered
-SAYS_LOG_PROBS = 1.0  # likeness of a column whose name says log-probs, of nobody in particular
-# Words in names of log-probs that say whose they are.
+NEAR = 0.5  # similarity (see `_likeness`) from which on a column is proposed
+SAYS_LOG_PROBS = 1.0  # similarity of a column whose name says log-probs but not of which policy
+# Words in names of log-prob columns that identify the policy.
 WORDS_OF_POLICY = {
     "rollout": {"rollout", "inference", "sampler", "sampling", "generation", "behavior", "engine"}
     | {"vllm", "sglang"},
@@ -27,18 +27,18 @@ WORDS_OF_POLICY = {
     "current": {"current", "new"},
     "reference": {"ref", "reference", "teacher", "base"},
 }
-# The naming of a file whose columns are read as they are.
+# The naming of a file in which nothing is renamed.
 AS_IT_IS = Naming()
 
 
 def check_names(
     renames: Mapping[str, str], schema: pa.Schema | None = None, file: str = ""
 ) -> None:
-    """Refuse a mapping to a name that rcdiag does not read, and say which side of it is wrong.
+    """Refuse a mapping to a name that rcdiag does not know, and say which side of it is wrong.
 
-    `renames` maps rcdiag's names to those of the file; an empty one says that no other column is to
-    be read under that name. `schema` has the file's columns, where they are known. A right side
-    that the file lacks is refused with all else that it lacks, by `check_columns`.
+    `renames` maps canonical names to names in the file; an empty value means that no other column
+    is read under that name. `schema` has the file's columns, if known. A right side that the file
+    lacks is reported by `check_columns`, together with all other missing columns.
     """
     names = () if schema is None else schema.names
     where = f"{file}: " if file else ""
@@ -54,11 +54,11 @@ def check_names(
 
 
 def _refuse_left_side(name: str, own: str, names: Sequence[str], where: str) -> None:
-    """Raise the error of a mapping whose left side is no column of the table."""
+    """Raise the error for a mapping whose left side is not a canonical column."""
     mapping = f"{where}{column_setting({name: own})}"
     if column_spec(own) is not None and name in names:
         raise RcdiagError(
-            f"{mapping}: the two sides are swapped: `{own}` is rcdiag's name and stands on the "
+            f"{mapping}: the two sides are swapped: `{own}` is rcdiag's name and belongs on the "
             f"left, `{name}` is a column of the file",
             hint=column_setting({own: name}),
         )
@@ -83,9 +83,9 @@ def check_columns(
     file: str,
     naming: Naming = AS_IT_IS,
 ) -> None:
-    """Refuse a file without a column that is needed or mapped, and name all that it lacks.
+    """Refuse a file that lacks a needed or mapped column, and name all that are missing.
 
-    `schema` has the file's own names, `needed` are canonical ones. `naming` has the columns that
+    `schema` has the file's own names, `needed` are canonical names. `naming` holds the columns that
     are read under other names, and those that may be meant.
     """
     names = {**{name: name for name in needed}, **renames}
@@ -104,23 +104,23 @@ def check_columns(
 
 
 def _refuted(name: str, naming: Naming) -> list[str]:
-    """Return the columns whose first rows say that they are not what a name asks for."""
+    """Return the columns whose first rows prove that they are not the canonical column `name`."""
     return [doubt.column for doubt in naming.doubts.get(name, ()) if doubt.refuted]
 
 
 def _cut_prompt(tokens: str, missing: Mapping[str, str], naming: Naming) -> str:
-    """Say how tokens are written of which the table has prompt and response in one list."""
+    """Say how to write tokens if the table has prompt and response in one list."""
     refuted = _refuted(tokens, naming)
     if tokens not in missing or not refuted:
         return ""
     return (
-        f"; where `{refuted[0]}` is prompt and response, write of every list the last tokens, as "
-        f"many as there are log-probs, as `{tokens}`, and those before as `prompt_ids`"
+        f"; if `{refuted[0]}` holds prompt and response, write the last tokens of each list, as "
+        f"many as there are log-probs, as `{tokens}`, and the tokens before them as `prompt_ids`"
     )
 
 
 def _listed(name: str, own: str, naming: Naming) -> str:
-    """Name a column that is missing, with those that may be it and why they are not taken."""
+    """Name a missing column, with the columns that may be meant and why they are not used."""
     if own != name:
         return f"`{own}`, the right side of {name}={own}"
     doubts = "; ".join(f"`{doubt.column}`: {doubt.why}" for doubt in naming.doubts.get(name, ()))
@@ -134,12 +134,12 @@ def meant_columns(
     naming: Naming = AS_IT_IS,
     least: float = NEAR,
 ) -> dict[str, str]:
-    """Return for canonical names the columns of a file that may be meant, the likeliest first.
+    """Propose for each canonical name the column of a file that is most likely meant.
 
-    `missing` maps canonical names to the names that were looked for, which the file lacks. A column
-    is offered for one name only, and never where it means something else already, or where its
-    first rows say that it is something else. `least` is the least likeness: from 1 on a column's
-    name says what it is, below it only has like letters.
+    `missing` maps canonical names to the names that were looked for and are not in the file. A
+    column is proposed for one name only, and never if it already has a meaning or if its first rows
+    prove that it is something else. `least` is the least similarity: from 1 on the name has the
+    meaning, below 1 it is only spelled similarly.
     """
     refuted = {
         (name, doubt.column)
@@ -170,16 +170,18 @@ def _reads(name: str, kind: pa.DataType) -> bool:
 
 
 def _likeness(name: str, wanted: str, own: str) -> float:
-    """Return how likely a column is meant: from 0 to 1 by its letters, above by what it says."""
+    """Return how likely a column is meant: 0 to 1 by spelling, above 1 by meaning of its name."""
     slip = _by_letters(wanted, own)
-    if wanted != name and slip >= NEAR:  # the user's own word for the column decides
+    if wanted != name and slip >= NEAR:  # a name that the user wrote comes first
         return 2.0 + slip
     policy = LOG_PROBS.fullmatch(name)
     if policy is None:
         return 2.0 if own.lower() in names_for(name) else _by_letters(name, own)
     if own in names_for(name) and not names_for(name)[own].alone:
         return 3.0
-    if not LOOKS_LIKE_LOG_PROBS.search(own):  # rollout_probs are no log-probs, near as the name is
+    if not LOOKS_LIKE_LOG_PROBS.search(
+        own
+    ):  # rollout_probs is spelled similarly, but not log-probs
         return 0.0 if "prob" in own.lower() else _by_letters(name, own)
     words = set(re.split(r"[^a-z0-9]+|_", own.lower()))
     mine = {policy["policy"], *WORDS_OF_POLICY.get(policy["policy"], ())}
@@ -196,7 +198,7 @@ def _by_letters(one: str, other: str) -> float:
 def _hint(
     missing: Sequence[str], meant: Mapping[str, str], schema: pa.Schema, refuted: Sequence[str]
 ) -> str:
-    """Write the options that map every missing column, and how to score log-probs instead."""
+    """Return the options that map each missing column, and how to score log-probs instead."""
     texts_only = "response_ids" in missing and not any(
         _reads("response_ids", field.type) for field in schema
     )
@@ -211,7 +213,7 @@ def _hint(
         meant = {"response_ids": tokens[0], **meant}
     hint = column_setting({name: meant.get(name, "YOUR_COLUMN") for name in missing})
     if meant:
-        hint += f" (the nearest column{'s' if len(meant) > 1 else ''})"
+        hint += f" (the most similar column{'s' if len(meant) > 1 else ''})"
     unknown = [name for name in missing if name not in meant] or missing
     policies = [match["policy"] for name in unknown if (match := LOG_PROBS.fullmatch(name))]
     if policies:

@@ -49,38 +49,38 @@ from rcdiag.table.schema import (
     versions_are_numbers,
 )
 
-# Rows that are looked at: enough to meet a row of another length if one in 20 has it.
+# Rows to look at: enough to meet a row of another length (with 96% probability if 1 in 20 has one).
 FIRST_ROWS = 64
 TOKENS, PROMPT, MASK = "response_ids", "prompt_ids", "response_mask"
 PER_TOKEN = (TOKENS, PROMPT, MASK, "advantages")
-# Columns of log-probs that other programs have names for.
+# Log-prob columns for which names of other programs are known.
 POLICIES = ("rollout_log_probs", "old_log_probs", "current_log_probs")
-# Log-probs of prompts have their length, and are no policy's column.
+# Log-prob columns with these prefixes are not those of response tokens.
 OF_PROMPTS = ("prompt", "input", "cumulative")
-# A mean advantage and advantages by token have each other's name in some programs.
+# Some programs call the advantage per row `advantages`, or the advantages per token `advantage`.
 ADVANTAGES = ("advantage", "advantages")
 # A prompt that begins with at least this many equal tokens is padded on the left.
 LEFT_PADDING = 3
 
 
 class Doubt(Struct, frozen=True):
-    """A column that may be meant, and why it is not taken."""
+    """A column whose name may mean a canonical column, and why it is not used as that."""
 
     column: str
     why: str
-    refuted: bool = False  # the first rows show that it is something else
+    refuted: bool = False  # the first rows prove that it is something else
 
 
 class Naming(Struct, frozen=True):
-    """The columns of a file that are read under other names because rcdiag knows these names."""
+    """Which columns of a file are read under another name, because rcdiag knows their names."""
 
-    taken: Mapping[str, str] = field(default_factory=dict)  # rcdiag's name -> name in the file
-    doubts: Mapping[str, tuple[Doubt, ...]] = field(default_factory=dict)  # by rcdiag's name
-    off: frozenset[str] = frozenset()  # names of rcdiag for which no other name is taken
-    padding: Padding | None = None  # of rows that are padded, and which column masks it
+    taken: Mapping[str, str] = field(default_factory=dict)  # canonical name -> name in the file
+    doubts: Mapping[str, tuple[Doubt, ...]] = field(default_factory=dict)  # by canonical name
+    off: frozenset[str] = frozenset()  # canonical columns that must not be looked for
+    padding: Padding | None = None  # set if rows are padded, with the column that masks it
 
     def sentence(self) -> str:
-        """Say which columns were taken, and whose names they have; empty where none was."""
+        """List the renamed columns and the programs that use these names; empty if none."""
         said = []
         for name, own in self.taken.items():
             known = meanings_of(own).get(name)
@@ -90,28 +90,28 @@ class Naming(Struct, frozen=True):
 
 
 class FirstRows:
-    """The first rows of a file, with lists as lengths and values."""
+    """The first rows of a file, with its lists as numpy arrays."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
 
     def lengths(self, name: str) -> NDArray[np.int64]:
-        """Return the length of every list, -1 for a null; [rows]."""
+        """Return the length of each list, -1 for a null; [rows]."""
         return lengths_of(self.table.column(name), of_null=-1)
 
     def values(self, name: str) -> NDArray[Any]:
-        """Return the values of all lists, one row after the other; null is NaN or refused."""
+        """Return the concatenated values of all lists; null becomes NaN or is refused."""
         chunks = self.table.column(name).combine_chunks()
         return as_numpy(values_of(chunks))
 
     def rows(self, name: str) -> list[NDArray[Any]]:
-        """Return the values of every list; a null is empty."""
+        """Return the values of each list; a null is an empty array."""
         ends = np.cumsum(np.maximum(self.lengths(name), 0))
         return np.split(self.values(name), ends[:-1]) if len(ends) else []
 
 
 def candidates(schema: pa.Schema, renames: Mapping[str, str]) -> set[str]:
-    """Return the columns that a file lacks and may have under another name that rcdiag knows."""
+    """Return the canonical columns that a file lacks but may have under another known name."""
     own = set(renames.values())
     free = [field for field in schema if field.name not in own and not column_spec(field.name)]
     by_name = {
@@ -126,7 +126,7 @@ def candidates(schema: pa.Schema, renames: Mapping[str, str]) -> set[str]:
 
 
 def columns_to_look_at(schema: pa.Schema, renames: Mapping[str, str]) -> list[str]:
-    """Return the columns of a file whose first rows decide what is taken and what is padding."""
+    """Return the columns whose first rows are needed to choose names and to detect padding."""
     back = {own: name for name, own in renames.items()}
     return [
         field.name
@@ -152,11 +152,11 @@ def _fits(column: str, field: pa.Field) -> bool:
 def naming_of(
     path: AnyFile, shown: AnyFile, renames: Mapping[str, str], off: frozenset[str]
 ) -> Naming:
-    """Decide which columns of a parquet file are read under names that the user did not map.
+    """Choose which columns of a parquet file are read under names that the user did not map.
 
-    `renames` is what the user mapped, `off` are the names for which none is to be taken. Messages
-    call the file `shown`. Only its footer is read where it has no column in a name that rcdiag
-    knows and its rows differ in length; else its first rows too.
+    `renames` is the user's mapping; `off` are canonical columns that must not be looked for.
+    Messages call the file `shown`. Only the footer is read, unless the file has columns with known
+    names or rows of equal lengths: then its first rows are read too.
     """
     file = open_parquet(path)
     schema, groups = file.schema_arrow, row_groups_of(path)
@@ -177,7 +177,7 @@ def _with_padding(
     renames: Mapping[str, str],
     naming: Naming,
 ) -> Naming:
-    """Recognise padded rows, and take the mask that leaves the padding out, or refuse the file."""
+    """Detect padded rows and choose the mask that removes the padding; else refuse the file."""
     names = {**renames, **naming.taken}
     back = {own: name for name, own in names.items()}
     tokens = names.get(TOKENS, TOKENS)
@@ -213,7 +213,7 @@ def _with_padding(
 
 
 def null_counts(groups: Sequence[RowGroup]) -> dict[str, int]:
-    """Count the nulls of columns of single values, as the footer states them."""
+    """Count the nulls in columns of single values, from the footer."""
     counts: dict[str, int] = {}
     for group in groups:
         for chunk in group.columns:
@@ -223,10 +223,10 @@ def null_counts(groups: Sequence[RowGroup]) -> dict[str, int]:
 
 
 class _Search:
-    """What is known of a file's columns while those in other names are looked for.
+    """The search for canonical columns among a file's other columns.
 
-    `schema` has the file's own names, `renames` is what the user mapped, `first` has the columns of
-    `columns_to_look_at`, `nulls` counts the nulls of columns of single values where that is known.
+    `schema` has the file's own names, `renames` is the user's mapping, `first` holds the columns of
+    `columns_to_look_at`, `nulls` the null count of columns of single values, if known.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class _Search:
         self.doubts: dict[str, list[Doubt]] = {}
 
     def naming(self) -> Naming:
-        """Look for every missing column, tokens first: the others are compared with them."""
+        """Look for each missing column; tokens first, as the others are checked against them."""
         self._by_type()
         for column in dict.fromkeys((TOKENS, *POLICIES, PROMPT, *known_names(), *COLUMNS)):
             if column not in self.own and column not in self.off:
@@ -258,7 +258,7 @@ class _Search:
         return Naming(self.taken, doubts, self.off)
 
     def _by_type(self) -> None:
-        """Take advantages under the name that their type has: a number by row, or a list."""
+        """Rename `advantage` and `advantages` if their type fits the other name."""
         for column, other in (ADVANTAGES, ADVANTAGES[::-1]):
             index = self.schema.get_field_index(other)
             if index < 0 or column in self.own or {column, other} & self.off:
@@ -269,7 +269,7 @@ class _Search:
                 self.taken[column] = self.own[column] = other
 
     def _look_for(self, column: str) -> None:
-        """Take the one column that has a known name for a column and passes every question."""
+        """Use the one column that has a known name for `column` and passes every check."""
         sure: list[KnownName] = []
         for field_ in self.free:
             known = meanings_of(field_.name).get(column)
@@ -284,7 +284,7 @@ class _Search:
                 sure.append(known)
             else:
                 self.doubts.setdefault(column, []).append(doubt)
-        # A name that stands for the response alone goes before one that may hold the prompt too.
+        # A name that always means the response alone is preferred.
         sure = [known for known in sure if not known.whole] or sure
         if len(sure) == 1:
             own = sure[0].name
@@ -293,11 +293,11 @@ class _Search:
         elif sure:
             both = " and ".join(f"`{known.name}`" for known in sure)
             for known in sure:
-                doubt = Doubt(known.name, f"{both} may both be it")
+                doubt = Doubt(known.name, f"{both} both have a name for it")
                 self.doubts.setdefault(column, []).append(doubt)
 
     def _doubt(self, known: KnownName) -> Doubt | None:
-        """Return why a column in a known name is not taken; None where nothing speaks against."""
+        """Return why a column with a known name cannot be used; None if all checks pass."""
         if known.doubt:
             return Doubt(known.name, known.doubt)
         if known.beside and not set(known.beside) & set(self.schema.names):
@@ -319,7 +319,7 @@ class _Search:
         return None
 
     def _log_probs(self) -> list[str]:
-        """Return the file's columns that may hold log-probs of the response's tokens."""
+        """Return the file's columns that may hold log-probs of response tokens."""
         mapped = {own for name, own in self.own.items() if LOG_PROBS.fullmatch(name)}
         return [
             name
@@ -330,7 +330,7 @@ class _Search:
         ]
 
     def _doubt_of_tokens(self, known: KnownName) -> Doubt | None:
-        """Hold the lists of a column against the log-probs, which the response alone has."""
+        """Compare list lengths with those of log-probs, which only response tokens have."""
         name, lengths = known.name, self.first.lengths(known.name)
         for other in self._log_probs():
             if differ := _other_lengths(lengths, self.first.lengths(other)):
@@ -341,11 +341,11 @@ class _Search:
         if not known.whole:
             return None
         if not self._log_probs():
-            return Doubt(name, "it may hold the prompt too, and no log-probs say how long it is")
+            return Doubt(name, "it may include the prompt, and no log-probs show its length")
         return self._prompt_inside(name)
 
     def _prompt_inside(self, name: str) -> Doubt | None:
-        """Tell whether rows begin with their prompt: by its ids, a mask, or log-probs of 0."""
+        """Check by prompt ids, a mask or zero log-probs whether rows begin with their prompt."""
         prompts = self.own.get(PROMPT) or next(
             (other for other in names_for(PROMPT) if other in self.first.table.column_names), None
         )
@@ -353,7 +353,7 @@ class _Search:
         if prompts is not None and prompts in self.first.table.column_names:
             pairs = zip(rows, self.first.rows(prompts), strict=True)
             if any(len(p) and np.array_equal(row[: len(p)], p) for row, p in pairs):
-                return Doubt(name, f"its rows begin with those of `{prompts}`", refuted=True)
+                return Doubt(name, f"its rows begin with the tokens of `{prompts}`", refuted=True)
         masks = [
             name
             for name in self.first.table.column_names
@@ -368,7 +368,7 @@ class _Search:
         return None
 
     def _doubt_of_prompt(self, known: KnownName) -> Doubt | None:
-        """Refuse prompts that are padded on the left to one length."""
+        """Refuse prompts that are padded on the left to a common length."""
         lengths = self.first.lengths(known.name)
         if (lengths < 0).any():
             return Doubt(known.name, f"row {int(np.argmax(lengths < 0))} is null")
@@ -385,10 +385,10 @@ class _Search:
         return None
 
     def _doubt_of_lists(self, known: KnownName) -> Doubt | None:
-        """Hold lists of one value for each token against the tokens."""
+        """Compare the lengths of a column of lists, one value per token, with the tokens."""
         tokens = self.own.get(TOKENS)
         if tokens is None or tokens not in self.first.table.column_names:
-            return None  # the table is refused, or its tokens have a type that is
+            return None  # the table will be refused, or its token column has another name
         mine, others = self.first.lengths(known.name), self.first.lengths(tokens)
         if differ := _other_lengths(mine, others):
             row, count, wanted = differ
@@ -398,7 +398,7 @@ class _Search:
             return None
         values = self.first.values(known.name)
         if not np.isin(values, (0, 1)).all():
-            return Doubt(known.name, "it holds other values than 0 and 1", refuted=True)
+            return Doubt(known.name, "it holds values other than 0 and 1", refuted=True)
         if len(values) and not values.any():
             return Doubt(known.name, f"it is 0 in all of the first {len(mine)} rows")
         return None
@@ -407,7 +407,7 @@ class _Search:
 def _other_lengths(
     mine: NDArray[np.int64], others: NDArray[np.int64]
 ) -> tuple[int, int, int] | None:
-    """Return the first row whose lengths differ, and both lengths; None where all are equal."""
+    """Return the first row whose lengths differ, with both lengths; None if all are equal."""
     differ = (mine != others) | (mine < 0)
     if not differ.any():
         return None

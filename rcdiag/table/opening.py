@@ -1,4 +1,4 @@
-"""Trajectory tables are opened: files of one format, or rows in memory, as one table."""
+"""Opening a trajectory table: files of one format, or rows in memory."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def open_table(
 ) -> Table:
     """Open a file, a folder, a glob, a URL, or a list of them, as one table.
 
-    `renames` maps canonical column names to the names in the files; an empty name reads none as
-    that column. Columns of parquet files that are not mapped are read under the names that other
-    programs give them where nothing speaks against it. `format` names one of `READERS`; without it
-    the files tell. `given` holds values of all rows that the files lack. A table without
-    `response_ids` or without a mapped column is refused, with an error that names what else it
-    lacks of `needed`. Parquet stays where it is: its footers are read, and the first rows of a file
-    with other names; files of another format are converted to parquet here, once.
+    `renames` maps canonical column names to the names in the files; an empty name means that no
+    column is read as that one. Unmapped columns of parquet files are renamed if they have a name
+    that other programs use and pass all checks. `format` is a key of `READERS`; by default it is
+    detected. `given` holds values for all rows that the files lack. A table without `response_ids`
+    or without a mapped column is refused; the error also names the missing columns of `needed`.
+    Parquet is read in place: only its footers, and the first rows of a file whose columns have
+    other names. Files of another format are converted to parquet here, once.
     """
     sources = [source] if isinstance(source, (str, Path)) else source
     parts = [find_files(str(place), format) for place in sources]
@@ -69,11 +69,11 @@ def open_parts(
     on_progress: OnProgress | None = None,
     beside: Path | None = None,
 ) -> Table:
-    """Open the files of sources of one format as one table.
+    """Open the files of several sources of one format as one table.
 
-    `tokenizer` is a folder whose tokenizer encodes dumps of text; `on_progress` is called with how
-    far a conversion is. What is converted lies in a temporary folder: beside the file `beside`
-    where that is given, else among the system's.
+    `tokenizer` is a folder with a tokenizer that encodes text-only dumps; `on_progress` is called
+    during conversion. Converted files are written to a temporary folder: next to the file `beside`
+    if it is given, else in the system's temporary folder.
     """
     reader = parts[0].reader
     files = [file for part in parts for file in part.files]
@@ -84,7 +84,7 @@ def open_parts(
             table = _table(parts[0].source, copies, renames or {}, needed)
     else:
         table = _converted(parts, renames or {}, values, tokenizer, on_progress, beside)
-    # Copies of remote files stay as long as the table.
+    # Copies of remote files are kept as long as the table.
     scratch = Scratch.together([table.scratch, *(part.scratch for part in parts)])
     table = _without_absent(replace(table, scratch=scratch))
     return _with_given(table, values) if reader.any_names else table
@@ -98,8 +98,8 @@ def _converted(
     on_progress: OnProgress | None,
     beside: Path | None,
 ) -> Table:
-    """Convert the files of sources of one format to a parquet file, and open that."""
-    from rcdiag.table.conversion import convert_files  # a table in parquet is not converted
+    """Convert the files of sources of one format to one parquet file, and open it."""
+    from rcdiag.table.conversion import convert_files  # not needed for parquet
 
     missing.check_names(renames)
     files = [file for part in parts for file in part.files]
@@ -131,16 +131,16 @@ def open_rows(
     needed: Sequence[str] = (),
     given: Mapping[str, Any] | None = None,
 ) -> Table:
-    """Open a table that lies in memory, as `open_table` opens files.
+    """Open an in-memory table as `open_table` opens files.
 
-    It is written to a parquet file once, which goes with the table.
+    It is written to a parquet file once, which is deleted with the table.
     """
     name = name_in_memory(rows)
     if name is None:
         raise RcdiagError(
-            f"a {type(rows).__name__} is no table",
+            f"a {type(rows).__name__} is not a table",
             hint="give a path, a data frame, an Arrow table, or a mapping of columns; a list holds "
-            "paths, or rows that are mappings, so that several frames are concatenated first",
+            "paths, or rows that are mappings: concatenate several frames first",
         )
     scratch = Scratch()
     path = scratch.path / "000000.parquet"
@@ -150,7 +150,7 @@ def open_rows(
 
 
 def _without_absent(table: Table) -> Table:
-    """Return a table without the columns of log-probs that are null in every row."""
+    """Return a table without the log-prob columns that are null in every row."""
     columns_of = [f"{policy}_log_probs" for policy in table.policies]
     absent = frozenset(name for name in columns_of if all_null(table, name))
     if not absent:
@@ -164,10 +164,10 @@ def _without(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
 
 
 def _with_given(table: Table, given: Mapping[str, Any]) -> Table:
-    """Return a table of parquet files with columns that the user gives for all rows.
+    """Return a table of parquet files with the values that the user gives for all rows.
 
-    Values that the files have must not contradict them. Nothing is written: rows are filled when
-    they are read.
+    Recorded values must not contradict them. Nothing is written: the values are filled in when rows
+    are read.
     """
     if not given:
         return table
@@ -195,7 +195,7 @@ def _with_given(table: Table, given: Mapping[str, Any]) -> Table:
 def _table(source: str, copies: Copies, renames: Mapping[str, str], needed: Sequence[str]) -> Table:
     """Make one table of parquet files that all have the same columns.
 
-    What is read under other names is decided by the first file.
+    Renames that rcdiag chooses itself are decided by the first file.
     """
     mapped = {name: own for name, own in renames.items() if own}
     off = frozenset(renames) - set(mapped)
@@ -243,7 +243,7 @@ def _table(source: str, copies: Copies, renames: Mapping[str, str], needed: Sequ
 
 
 def _tokens_in(renames: Mapping[str, str]) -> str:
-    """Return the name that the files have for the column of response tokens."""
+    """Return the name of the response token column in the files."""
     return renames.get("response_ids", "response_ids")
 
 
@@ -259,9 +259,9 @@ def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: AnyFile
             )
         if in_file in back:
             raise RcdiagError(
-                f"{columns.column_setting({name: in_file})}: `{in_file}` is read as "
-                f"`{back[in_file]}` already",
-                hint="map each column of the file once: leave one of the two out",
+                f"{columns.column_setting({name: in_file})}: `{in_file}` is already read as "
+                f"`{back[in_file]}`",
+                hint="map each column of the file once: leave out one of the two",
             )
         back[in_file] = name
     fields = [field.with_name(back.get(field.name, field.name)) for field in file_schema]
@@ -271,9 +271,9 @@ def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: AnyFile
 def _of_both(
     table_schema: pa.Schema, file_schema: pa.Schema, path: AnyFile, files: list[TableFile]
 ) -> pa.Schema:
-    """Return the schema of a table that gains a file.
+    """Return the schema of a table after a file is added.
 
-    Parts of recorders may have columns that others lack; all other files have the same columns.
+    Files of recorders may differ in their columns; all other files must have the same columns.
     """
     if file_schema.equals(table_schema):
         return table_schema
@@ -296,7 +296,7 @@ def _of_both(
 def _unlike(
     path: AnyFile, own: pa.Schema, first: str, of_first: pa.Schema, differ: Sequence[str]
 ) -> RcdiagError:
-    """Return the error of files that are no one table, with the columns by which they differ."""
+    """Return the error for files that do not form one table, with the columns that differ."""
     lacks = [f"`{name}`" for name in differ if name not in own.names]
     more = [f"`{name}`" for name in differ if name not in of_first.names]
     kinds = [
@@ -305,9 +305,9 @@ def _unlike(
         if name in own.names and name in of_first.names
     ]
     parts = [f"it has no {', '.join(lacks)}"] if lacks else []
-    parts += [f"it has {', '.join(more)} besides"] if more else []
+    parts += [f"it also has {', '.join(more)}"] if more else []
     return RcdiagError(
-        f"{path}: not of one table with {first}: {'; '.join([*parts, *kinds])}",
+        f"{path}: not part of one table with {first}: {'; '.join([*parts, *kinds])}",
         hint="files that are given together are read as one table, with the same columns in each: "
         "give those of one dump, by name or by a glob such as 'step_*.parquet', or each file alone",
     )

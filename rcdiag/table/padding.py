@@ -1,12 +1,12 @@
-"""Padding of prompts and responses: how it is recognised, and how matrices are cut.
+"""Detect the padding of prompts and responses, and cut padded matrices.
 
-A mask or lengths say where the tokens of a padded matrix, [rows, width], stand; never a token id,
-because the id that fills up is often a legal token. verl's attention_mask covers prompts, padded on
-their left, and responses, padded on their right; TRL has one mask for each.
+A mask or lengths mark the tokens of a padded matrix [rows, width]; a padding id never does, because
+it is often a legal token too. verl's attention_mask covers prompts, padded on the left, and
+responses, padded on the right; TRL has one mask for each.
 
-Rows may be padded without a mask too (`find_padding`). Lists of one length in all rows that end in
-one and the same token with log-probs of exactly 0 show it. Taken for data such padding adds tokens
-without a mismatch, and halves every mean.
+`find_padding` detects padding without a mask: all lists have the same length and end in repetitions
+of one token with log-probs of exactly 0. If such padding were taken for data, it would add tokens
+with a log_ratio of 0 and make every mean too small.
 """
 
 from __future__ import annotations
@@ -27,58 +27,58 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ATTENTION, COMPLETION, OF_PROMPTS = "attention_mask", "completion_mask", "prompt_mask"
-# What is noted of a table that was cut, with the mask that said where.
+# Notes on a table that was cut, with the name of the mask.
 CUT = "rows are cut to where `{mask}` is 1: padding of prompts and responses is left out"
 CUT_TAILS = (
-    "rows are cut before their padding: a tail of one token where `{mask}` is 0 and every log-prob "
-    "is 0"
+    "rows are cut before their padding: a tail of one repeated token where `{mask}` is 0 and every "
+    "log-prob is 0"
 )
-# Masks of padding alone: 1 for every token of a response, those of tools included.
+# Masks that only mark padding: 1 at every token of a response, including those of tools.
 OF_RESPONSES = (COMPLETION, ATTENTION)
-# Rows that are looked at.
+# Number of rows that are examined.
 PADDED_ROWS = 128
-# Tokens of a tail that counts: the last token of a response alone is often certain.
+# Shortest tail that counts as padding: a single last token often has a log-prob of 0.
 SHORTEST_TAIL = 2
-# A table is padded if at least this share of its rows have such a tail of one and the same token,
-# with at least this share of all tokens: certain tokens at the end of a few rows are no padding.
+# A table is padded if at least this share of its rows end in such a tail of the same token, and the
+# tails hold at least this share of all tokens. Otherwise the tails are just certain tokens.
 SHARE_OF_ROWS, SHARE_OF_TOKENS = 0.25, 0.02
 
 
 class Cut(Struct, frozen=True, eq=False):
-    """Where the tokens of each row stand: a block of columns of a padded matrix."""
+    """The position of each row's tokens: one block of columns of a padded matrix."""
 
     starts: NDArray[np.int64]  # first column of each row's tokens, [rows]
-    lengths: NDArray[np.int64]  # tokens of each row, [rows]
-    width: int | None = None  # columns of the matrices, where it is known
+    lengths: NDArray[np.int64]  # number of tokens of each row, [rows]
+    width: int | None = None  # number of columns of the matrices, if known
 
     @classmethod
     def from_mask(cls, mask: NDArray[np.bool_]) -> Cut:
-        """Return the cut whose blocks begin at each row's first 1 and hold as many tokens as ones.
+        """Return blocks that start at each row's first 1 and are as long as its number of ones.
 
-        `misfits` names the rows where the ones are not that block.
+        `misfits` returns the rows whose ones do not form this block.
         """
         starts = mask.argmax(1).astype(np.int64) if mask.shape[1] else np.zeros(len(mask), np.int64)
         return cls(starts, mask.sum(1, dtype=np.int64), mask.shape[1])
 
     @classmethod
     def from_lengths(cls, lengths: NDArray[np.integer], width: int) -> Cut:
-        """Return the cut of rows whose tokens begin in column 0."""
+        """Return the blocks of rows whose tokens start in column 0."""
         return cls(np.zeros(len(lengths), np.int64), lengths.astype(np.int64), width)
 
     def __add__(self, columns: int) -> Cut:
-        """Return the same tokens in a matrix that has more columns before them."""
+        """Return the same blocks for a matrix with this many more columns on the left."""
         return Cut(self.starts + columns, self.lengths)
 
     def inside(self, width: int) -> NDArray[np.bool_]:
-        """Return 1 for every place that is no padding, [rows, width]."""
+        """Return True at each token and False at padding, [rows, width]."""
         place = np.arange(width)
         ends = self.starts + self.lengths
         return (place >= self.starts[:, None]) & (place < ends[:, None])
 
     def misfits(self, mask: NDArray[np.bool_], side: str = "") -> NDArray[np.int64]:
-        """Return the rows whose ones in a mask are not one block, ascending.
+        """Return the rows, ascending, whose ones in a mask do not form one block.
 
-        With a `side`, "left", "right" or "either", so are those where the block is not there.
+        With `side` ("left", "right" or "either"), also rows whose block does not touch that side.
         """
         width = mask.shape[1]
         wrong = (self.inside(width) != mask).any(1)
@@ -89,25 +89,25 @@ class Cut(Struct, frozen=True, eq=False):
         return np.flatnonzero(wrong)
 
     def values(self, matrix: NDArray[Any]) -> NDArray[Any]:
-        """Return the values of all rows behind each other, without padding, [tokens, ...]."""
+        """Return the values of all rows, concatenated without padding, [tokens, ...]."""
         return matrix[self.inside(matrix.shape[1])]
 
     def column(self, matrix: NDArray[Any]) -> pa.ListArray:
-        """Return a list column of each row's values, without padding."""
+        """Return each row's values without padding as a list column."""
         return ragged(self.values(matrix), self.lengths)
 
 
 class Padding(Struct, frozen=True):
-    """What fills up the rows of a table to one length, and the column that masks it."""
+    """How the rows of a table are padded to one length, and the column that masks the padding."""
 
-    width: int  # tokens of every row
-    token: int  # the id that fills up
-    rows: int  # rows that were looked at
-    padded: int  # rows of these that are filled up
-    mask: str = ""  # the file's column that is 0 there
+    width: int  # tokens of every row, padding included
+    token: int  # the padding id
+    rows: int  # number of rows examined
+    padded: int  # number of these that are padded
+    mask: str = ""  # the file's column that is 0 at padding
 
     def sentence(self) -> str:
-        """Say how rows are padded, and what masks the padding."""
+        """Say how rows are padded, and which column masks the padding."""
         return (
             f"rows are padded to {self.width} tokens with token {self.token} and log-probs of 0 "
             f"({self.padded} of the first {self.rows} rows); `{self.mask}` masks the padding"
@@ -117,10 +117,10 @@ class Padding(Struct, frozen=True):
 def find_padding(
     ids: Sequence[NDArray[Any]], log_probs: Sequence[Sequence[NDArray[Any]]]
 ) -> tuple[Padding, NDArray[np.int64]] | None:
-    """Recognise padding in rows of token ids and their log-probs, one list of rows a policy.
+    """Detect padding from token ids and log-probs (for each policy one list of rows).
 
-    Returns the padding, and the length of the tail that it has in every row; None where the rows
-    are genuine, which rows of different lengths always are.
+    Returns the padding and the length of each row's padded tail, or None if the rows are not
+    padded. Rows of different lengths are never padded.
     """
     width = len(ids[0]) if len(ids) else 0
     if len(ids) < 2 or width < SHORTEST_TAIL or not log_probs:
@@ -145,9 +145,10 @@ def find_padding(
 
 
 def masks_padding(mask: Sequence[NDArray[Any]], tails: NDArray[np.int64]) -> bool:
-    """Tell whether a mask leaves out the tails, and not all that is before them.
+    """Tell whether a mask is 0 at the tails but not at everything before them.
 
-    The first token of a tail may be unmasked: the end of a sequence can be the token that fills up.
+    The first token of a tail may be unmasked: it can be a genuine end-of-sequence token that is
+    also the padding id.
     """
     width = len(mask[0])
     if any(len(row) != width for row in mask):
@@ -162,10 +163,10 @@ def masks_padding(mask: Sequence[NDArray[Any]], tails: NDArray[np.int64]) -> boo
 def refusal(
     path: str, padding: Padding, tokens: str, log_probs: Sequence[str], masks: Sequence[str]
 ) -> RcdiagError:
-    """Return the error of a padded table without a mask, or with several, and the ways out."""
+    """Return the error for a padded table with no mask or several, with the ways to fix it."""
     zeros = " and ".join(f"`{name}`" for name in log_probs)
     several = " and ".join(f"`{name}`" for name in masks)
-    why = f"{several} may both say where" if len(masks) > 1 else "no mask says where"
+    why = f"{several} may both be the mask" if len(masks) > 1 else "there is no mask"
     mask = masks[0] if masks else "YOUR_MASK"
     return RcdiagError(
         f"{path}: rows are padded, and {why}: of the first {padding.rows} rows, all of "
@@ -180,10 +181,10 @@ def refusal(
 def cuts_of(
     matrices: Mapping[str, NDArray[Any]], where: Callable[[int], str]
 ) -> dict[str, pa.ListArray | None]:
-    """Cut padded matrices, [rows, width], by the mask that says where their tokens stand.
+    """Cut padded matrices [rows, width] by the mask that marks their tokens.
 
-    Returns the columns that are cut, and None for a mask that says nothing more. `where` names a
-    row in errors.
+    Returns the cut columns, and None for a mask that is no longer needed. `where(row)` names a row
+    in errors.
     """
     tokens = one_of("response_ids", matrices)
     if tokens is None:
@@ -192,7 +193,7 @@ def cuts_of(
     prompt = one_of("prompt_ids", matrices)
     before = 0 if prompt is None else matrices[prompt].shape[1]
     attention = matrices.get(ATTENTION, np.empty((0, 0)))
-    # An attention mask of a response alone may be another one, such as that of its sampled tokens.
+    # An attention mask over the response alone may have another meaning, such as sampled tokens.
     wide = attention.shape[1] > width and (prompt is None or attention.shape[1] == before + width)
     cuts: dict[str, pa.ListArray | None] = {}
     if prompt is not None:
@@ -216,11 +217,11 @@ def cuts_of(
 def cuts_of_tails(
     matrices: Mapping[str, NDArray[Any]],
 ) -> tuple[str, dict[str, pa.ListArray]] | None:
-    """Cut padded responses whose only mask is that of sampled tokens, and return it with the cuts.
+    """Cut padded responses whose only mask marks sampled tokens; return the mask and the columns.
 
-    Such a mask is 0 at tools' tokens too. Padding for certain is the tail of a row where it is 0,
-    every token is the one that fills up, and every log-prob is exactly 0. None where rows are not
-    padded, or no mask leaves their padding out.
+    Such a mask is also 0 at tokens of tools. The tail of a row is certainly padding if the mask is
+    0, every token is the same and every log-prob is exactly 0 there. Returns None if rows are not
+    padded, or if no mask is 0 at their padding.
     """
     tokens = one_of("response_ids", matrices)
     if tokens is None:
@@ -253,7 +254,7 @@ def cuts_of_tails(
 
 
 def one_of(column: str, matrices: Mapping[str, NDArray[Any]]) -> str | None:
-    """Return the matrix that has a column's name, or one that other programs give to it alone."""
+    """Return the name of the matrix that is a canonical column, under its own or a known name."""
     names = [column, *(known.name for known in names_for(column).values() if not known.whole)]
     return next((name for name in names if name in matrices), None)
 
@@ -266,10 +267,10 @@ def _cut(
     *,
     behind: bool,
 ) -> dict[str, pa.ListArray | None]:
-    """Cut columns to where a mask is 1.
+    """Cut columns to the positions where a mask is 1.
 
-    Where that is not one block in each row nothing is cut. With `where` such a row is refused, and
-    so is one whose padding is at both ends or, if it should stand `behind`, before the tokens.
+    If the ones are not one block in each row, nothing is cut. If `where` is given, such a row is an
+    error, and so is a row with padding at both ends or, if `behind`, with padding on the left.
     """
     tokens = mask != 0
     blocks = Cut.from_mask(tokens)
@@ -279,7 +280,7 @@ def _cut(
         raise RcdiagError(
             f"{where(int(misfits[0]))}: `{ATTENTION}` is not one block of ones at an end of "
             f"`{columns[0]}`",
-            hint="rows that are packed, or padded in another way, are not what a trainer writes",
+            hint="packed rows, or rows padded in another way, are not what a trainer writes",
         )
     if len(misfits):
         return {}
@@ -287,7 +288,7 @@ def _cut(
 
 
 def mask_as_bits(column: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Return a mask that a trainer keeps as floats as whole numbers."""
+    """Return a float mask of 0 and 1, as some trainers store it, as uint8."""
     if "mask" in column and values.dtype.kind == "f" and np.isin(values, (0, 1)).all():
         return values.astype(np.uint8)
     return values

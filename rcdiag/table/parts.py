@@ -1,4 +1,4 @@
-"""Scores become columns of a table, and parquet parts that survive a scoring run."""
+"""Convert scores to columns of a table, and to parquet parts that survive a killed scoring run."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from rcdiag.table.schema import metadata_of
 from rcdiag.table.trajectories import Scores
 from rcdiag.table.writer import TableWriter
 
-# The key, in a part's metadata, of what its engine says of itself.
+# Metadata key of a part: the facts that its engine reports about itself.
 SCORED_BY = "scored_by"
 
 
 def score_columns(policy: str) -> list[str]:
     """Return the column names of a policy's scores: log-probs, entropy, top-k ids and log-probs,
-    experts.
+    and experts.
     """
     names = ("log_probs", "entropy", "top_ids", "top_logprobs", "routed_experts")
     return [f"{policy}_{what}" for what in names]
 
 
 def score_table(policy: str, scores: Scores, offsets: NDArray[np.int64]) -> pa.Table:
-    """Return a policy's scores as list columns, one list for each row (`offsets` bound rows)."""
+    """Return a policy's scores as list columns, one list per row (`offsets` are row bounds)."""
     values = (
         scores.log_probs,
         scores.entropy,
@@ -42,14 +42,14 @@ def score_table(policy: str, scores: Scores, offsets: NDArray[np.int64]) -> pa.T
     for name, of_tokens in zip(score_columns(policy), values, strict=True):
         if of_tokens is not None:
             flat: Any = of_tokens
-            if flat.ndim > 1:  # a list of as many values for each token
+            if flat.ndim > 1:  # a list of equally many values per token
                 flat = ragged(flat.ravel(), np.full(len(flat), flat.shape[1]))
             columns[name] = ragged(flat, np.diff(offsets))
     return pa.table(columns)
 
 
 def write_part(path: Path, table: pa.Table, about: Mapping[str, Any]) -> None:
-    """Write a part with what the engine says of itself."""
+    """Write a part, with the facts that the engine reports about itself."""
     with TableWriter(path, table.schema, {SCORED_BY: dict(about)}) as writer:
         writer.write(table)
 
@@ -59,7 +59,7 @@ def read_part(path: Path) -> pa.Table:
 
 
 def about_part(path: Path, rows: int) -> dict[str, Any] | None:
-    """Return what the engine says of itself in a part; None where it is not there with all rows.
+    """Return the facts that the engine reports in a part; None if the part is not complete.
 
     Only the part's footer is read.
     """

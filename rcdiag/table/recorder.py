@@ -1,4 +1,4 @@
-"""A recorder writes the trajectory table from inside a training loop, a part of it at a time."""
+"""The recorder, which writes the trajectory table from inside a training loop, part by part."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from rcdiag.table.schema import RECORDER, check_metadata, common_schema, conform
 from rcdiag.table.writer import VALUES_PER_ROW_GROUP, TableWriter
 
 NAME = "step-{step:010d}.rank-{rank:05d}.run-{run}.{number:06d}.parquet"
-# A recorder counts its rows in a small file, so that the next one knows what a kill has lost. The
-# file is locked as long as the process of the recorder lives: one that can be locked belongs to a
-# process that ended without closing its recorder, killed or out of memory.
+# A recorder stores its row counts in a small file (its ledger), so that the next recorder knows how
+# many rows were lost if this one is killed. The file stays locked while the recorder's process
+# lives: if it can be locked, that process ended without closing its recorder.
 LEDGER, LEDGERS = ".run-{run}.rows", ".run-*.rows"
 
 
 class Recorder:
-    """A writer of sampled responses to a folder that `rcdiag.open_table` reads as one table.
+    """Writes sampled responses to a folder that `rcdiag.open_table` reads as one table.
 
         with rcdiag.Recorder("dump/", metadata={"policies": {...}}) as recorder:
             recorder.add(response_ids=..., rollout_log_probs=..., old_log_probs=..., step=12)
 
-    Rows gather in memory and become a parquet file, whole or not at all, when there are
-    `flush_rows` rows or `flush_tokens` response tokens of them, when the oldest has waited
-    `flush_seconds`, and when the recorder is closed. A process that is killed loses the rows since
-    then (`pending_rows`), and `lost_rows` of the next recorder says how many those were.
+    Rows are buffered in memory and written as one parquet file, atomically, when the buffer holds
+    `flush_rows` rows or `flush_tokens` response tokens, when its oldest row is `flush_seconds` old,
+    and on close. A process that is killed loses its buffered rows (`pending_rows`); `lost_rows` of
+    the next recorder reports how many.
 
-    Any number of ranks, processes and restarts write to one folder. A recorder may be used by
-    several threads. A process that was forked, or that received the recorder by pickling, writes
-    files of its own and leaves the rows of its parent to its parent.
+    Any number of ranks, processes and restarts may write to one folder, and several threads may
+    share a recorder. After a fork or unpickling, the new process writes files of its own; rows
+    that its parent buffered are written by the parent.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Recorder:
         flush_tokens: int = VALUES_PER_ROW_GROUP,
         flush_seconds: float = 30.0,
     ) -> None:
-        """Open a folder, which is made where it does not exist; files in it stay as they are.
+        """Create the folder if needed; existing files in it are kept.
 
-        `metadata` is what is known of the run, as JSON: `{"policies": {"rollout": {"backend":
-        "vllm", "dtype": "bfloat16"}}}`. `rank` is this process's among those that record, by
-        default the environment's RANK, else 0. RcdiagError says where nothing can be written.
+        `metadata` describes the run, as JSON: `{"policies": {"rollout": {"backend": "vllm",
+        "dtype": "bfloat16"}}}`. `rank` is this process's rank among the recording processes, by
+        default the environment's RANK, else 0. Raises an RcdiagError if the folder is not writable.
         """
         self.folder = Path(folder)
         self.rank = int(os.environ.get("RANK", "0")) if rank is None else rank
@@ -78,24 +78,24 @@ class Recorder:
         atexit.register(self._close_at_exit)
 
     def _begin(self) -> None:
-        """Set out with no row and a name for files that no other process has."""
-        # Numbers alone: the files of one run sort by its time, whether as text or as numbers.
+        """Start with no rows and with a file name prefix that no other process has."""
+        # Digits only, so that the files of a run sort by time, as text and as numbers.
         self.run = (
             f"{time.time_ns() // 1000}-{os.getpid()}-{random.SystemRandom().randrange(10**6)}"
         )
         self._lock = threading.RLock()
-        self._schema: pa.Schema | None = None  # with every column that was seen
+        self._schema: pa.Schema | None = None  # all columns seen so far
         self._pending: list[pa.Table] = []
-        self._tokens = 0  # response tokens of pending rows
+        self._tokens = 0  # response tokens in pending rows
         self._timer: threading.Timer | None = None
         self._parts = 0
         self._taken = 0
         self._written = 0
-        self._reported = 0  # rows that were added when the loop last had an error of writing
+        self._reported = 0  # number of added rows when a write error was last raised
         self._closed = False
 
     def _open(self) -> Ledger:
-        """Make the folder and the ledger, and count what others have lost there."""
+        """Create the folder and the ledger, and count the rows that killed recorders lost."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.lost_rows = rows_lost(self.folder)
@@ -105,7 +105,7 @@ class Recorder:
         return self._ledger
 
     def _leave_to_parent(self) -> None:
-        """Forget, in a process that was just forked, what is its parent's to write."""
+        """In a newly forked process, forget the pending rows and files: the parent writes them."""
         if self._ledger is not None:
             self._ledger.leave()
         self._ledger = None
@@ -115,16 +115,16 @@ class Recorder:
 
     @property
     def rows(self) -> int:
-        """Return how many rows this process has added."""
+        """Return the number of rows that this process has added."""
         return self._taken
 
     @property
     def pending_rows(self) -> int:
-        """Return how many rows are in memory alone: those that a kill would lose now."""
+        """Return the number of rows that are only in memory, and lost if the process is killed."""
         return self._taken - self._written
 
     def describe(self, policy: str, **facts: Any) -> None:
-        """Add to the metadata what is known of a policy: backend, dtype, temperature, model."""
+        """Add facts about a policy to the metadata: backend, dtype, temperature, model."""
         with self._lock:
             policies = self._metadata.setdefault("policies", {})
             known = _as_json({"policies": {policy: facts}})["policies"][policy]
@@ -133,24 +133,24 @@ class Recorder:
     def add(self, *, response_ids: Any = None, **columns: Any) -> None:
         """Add a batch of sampled responses.
 
-        `response_ids` and columns with a value for each token (`rollout_log_probs`,
-        `old_log_probs`, `response_mask`, `advantages`, `rollout_entropy`, ...) are lists of rows,
-        ragged, or matrices [rows, width] of torch, numpy or lists; of one response alone they may
-        be [tokens]. Matrices are padded: one of these cuts them, and is not stored itself:
-
-        - `attention_mask`, [rows, width] or, over prompt and response, [rows, prompt + width]:
-          1 for tokens, also those of tools, 0 for padding on either side
-        - `lengths`, [rows]: the tokens of every response, which begins in column 0
-        - `response_mask`, where neither of them is given: the response ends with its last 1
+        `response_ids` and columns with one value per token (`rollout_log_probs`, `old_log_probs`,
+        `response_mask`, `advantages`, `rollout_entropy`, ...) are ragged lists of rows, or matrices
+        [rows, width] of torch, numpy or lists; for a single response they may be [tokens]. Matrices
+        are padded. One of the following arguments says how to cut them, and is not stored itself
+        (except `response_mask`):
+        - `attention_mask`, [rows, width], or [rows, prompt + width] over prompt and response: 1 at
+          tokens, including those of tools, 0 at padding on either side
+        - `lengths`, [rows]: the number of tokens of each response, which begins in column 0
+        - `response_mask`, if neither is given: the response ends with its last 1
         - `prompt_mask`, [rows, prompt width], for `prompt_ids`
 
-        Columns with a value for each row (`step`, `group_id`, `sample_id`, `reward`, `advantage`,
+        Columns with one value per row (`step`, `group_id`, `sample_id`, `reward`, `advantage`,
         `temperature`, `top_p`, `finish_reason`, `policy_version`, `engine`, ...) are lists or
-        arrays [rows], or one value for all. A column that is None is absent. Columns of other
-        names are kept. RcdiagError names the argument and the row that do not fit, by shape, type
-        or range (`temperature=-1`); no row of the batch is added then. Log-probs are taken as they
-        are, NaN and positive ones too, which a diagnosis names. Where a file cannot be written,
-        the rows are added and stay pending.
+        arrays [rows], or one value for all rows. None means that the column is absent. Columns of
+        other names are kept. If an argument has a wrong shape, type or range (`temperature=-1`), an
+        RcdiagError names it and the row, and no row of the batch is added. Log-probs are stored as
+        they are, including NaN and positive values, which the diagnosis reports. If a file cannot
+        be written, the rows are added and stay pending.
         """
         rows = rows_of({"response_ids": response_ids, **columns})
         if rows.num_rows == 0:
@@ -171,7 +171,7 @@ class Recorder:
                 self._timer.start()
 
     def _take(self, rows: pa.Table) -> None:
-        """Put rows to those that wait, whose file will have the columns of all of them."""
+        """Add rows to the pending ones, and their columns to the schema."""
         schema = rows.schema
         if self._schema is not None:
             _check_same_columns(self._schema, rows.schema)
@@ -180,7 +180,7 @@ class Recorder:
                 raise RcdiagError(
                     f"Recorder.add: `{name}` was {self._schema.field(name).type} in earlier "
                     f"batches, and is {rows.schema.field(name).type}",
-                    hint="values of one column are of one kind",
+                    hint="all values of a column need the same type",
                 )
         self._schema = schema
         self._pending.append(rows)
@@ -188,10 +188,9 @@ class Recorder:
         self._taken += rows.num_rows
 
     def flush(self) -> None:
-        """Write the rows that are pending as one file.
+        """Write the pending rows as one file.
 
-        Where that fails, RcdiagError says why; the rows stay pending, and the next flush tries
-        again.
+        If that fails, an RcdiagError says why; the rows stay pending, and the next flush retries.
         """
         with self._lock:
             if self._timer is not None:
@@ -211,7 +210,7 @@ class Recorder:
             self._ledger.count(self._taken, self._written)
 
     def _flush_in_time(self) -> None:
-        """Flush from the timer's thread; an error comes again from the next flush or close."""
+        """Flush in the timer's thread; an error is raised again by the next flush or close."""
         with self._lock:
             self._timer = None
             reported = self._reported
@@ -229,14 +228,14 @@ class Recorder:
         )
         about = {"rank": self.rank, "run": self.run, "rows_lost_before": self.lost_rows}
         with TableWriter(path, rows.schema, {**self._metadata, RECORDER: about}) as writer:
-            # Pieces of about as many tokens as a row group holds.
+            # Slices of about one row group each.
             per_row = max(self._tokens / rows.num_rows, 1.0)
             size = max(int(VALUES_PER_ROW_GROUP / per_row), 1)
             for start in range(0, rows.num_rows, size):
                 writer.write(rows.slice(start, size))
 
     def close(self) -> None:
-        """Write what is pending and end; closing twice does nothing the second time."""
+        """Write the pending rows and stop; closing again does nothing."""
         with self._lock:
             if self._closed:
                 return
@@ -248,7 +247,7 @@ class Recorder:
             atexit.unregister(self._close_at_exit)
 
     def _close_at_exit(self) -> None:
-        """Close with the process; an error that the loop had for the same rows is not repeated."""
+        """Close when the process exits; do not repeat an error already raised for these rows."""
         reported = self._reported
         try:
             self.close()
@@ -270,11 +269,11 @@ class Recorder:
         except RcdiagError as failure:
             if error is None:
                 raise
-            # The error of the training loop is the one that its user must see.
+            # The user must see the error of the training loop first.
             error.add_note(f"{self.pending_rows} recorded rows were not written: {failure}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the settings: the other process records to files of its own."""
+        """Pickle only the settings: the other process writes files of its own."""
         again = partial(
             Recorder,
             self.folder,
@@ -288,27 +287,27 @@ class Recorder:
 
 
 def _check_same_columns(before: pa.Schema, now: pa.Schema) -> None:
-    """Refuse a batch that lacks what rows are told apart by, or has it where earlier ones had not.
+    """Refuse a batch in which a key column is missing or new compared with earlier batches.
 
-    A table in which some rows have no group or step is refused when it is read.
+    Reading a table in which only some rows have a group or step would fail.
     """
     for name in (*NEVER_NULL, PROMPT):
         if (name in before.names) != (name in now.names):
             had, has = ("had", "has not") if name in before.names else ("had not", "has")
             raise RcdiagError(
-                f"Recorder.add: earlier batches {had} `{name}`, and this one {has}",
+                f"Recorder.add: earlier batches {had} `{name}`, but this one {has}",
                 hint="give it for all rows, or for none",
             )
 
 
 def _as_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata as it will be read again, or refuse what JSON cannot hold."""
+    """Return metadata as JSON will restore it; refuse what JSON cannot hold."""
     for key, value in metadata.items():
         try:
             json.dumps(value)
         except (TypeError, ValueError) as error:
             raise RcdiagError(
-                f"metadata of the recorder: `{key}` is no JSON ({error})",
+                f"metadata of the recorder: `{key}` is not JSON ({error})",
                 hint="give text, numbers, lists and dicts: str(torch.bfloat16)",
             ) from error
     written: dict[str, Any] = json.loads(json.dumps(dict(metadata)))
@@ -323,18 +322,18 @@ def _as_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Ledger:
-    """Counts the rows that a recorder took and those that it wrote, so that a kill leaves both."""
+    """A file with the number of rows that a recorder took and wrote; it survives a kill."""
 
     def __init__(self, folder: Path, run: str) -> None:
-        """`run` names the recorder, and is part of the names of its files."""
+        """Create and lock the file; `run` identifies the recorder and is part of the file name."""
         self._path = folder / LEDGER.format(run=run)
         temporary = self._path.with_suffix(".new")
         self._descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
-            with contextlib.suppress(OSError):  # a file system without locks: losses stay unknown
+            with contextlib.suppress(OSError):  # no locks on this file system: losses stay unknown
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.count(0, 0)
-            # Under its own name it is locked already, so that no other recorder takes it for dead.
+            # Locked before it gets its final name, so that no other recorder takes it for dead.
             os.replace(temporary, self._path)
         except OSError:
             temporary.unlink(missing_ok=True)
@@ -342,30 +341,30 @@ class Ledger:
             raise
 
     def count(self, taken: int, written: int) -> None:
-        """Store how many rows were taken and written until now."""
+        """Store the number of rows taken and written so far."""
         os.pwrite(self._descriptor, f"{taken:>19} {written:>19}\n".encode(), 0)
 
     def remove(self) -> None:
-        """Remove the file: every row is written."""
+        """Remove the file, because every row is written."""
         self._path.unlink(missing_ok=True)
         self.leave()
 
     def leave(self) -> None:
-        """Close the file and leave it where it is."""
+        """Close the file without removing it."""
         os.close(self._descriptor)
 
 
 def rows_lost(folder: Path) -> int:
-    """Return how many rows recorders of this folder took and, killed, never wrote.
+    """Return the number of rows that killed recorders of this folder took but never wrote.
 
-    Their half-written files are removed. A kill between the rename of a part and the count counts
-    the part's rows, though they are there.
+    Removes their incomplete files. If a recorder was killed between renaming a part and updating
+    its ledger, that part's rows are counted as lost although they are there.
     """
     return sum(_rows_lost_by(path) for path in folder.glob(LEDGERS))
 
 
 def _rows_lost_by(path: Path) -> int:
-    """Return the rows lost by the recorder of one ledger; 0 where its process lives."""
+    """Return the rows lost by one ledger's recorder; 0 while its process lives."""
     try:
         with path.open() as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)

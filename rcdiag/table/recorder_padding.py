@@ -1,7 +1,7 @@
-"""Where tokens stand in the padded matrices that are given to `Recorder.add`.
+"""Find the tokens in the padded matrices that are given to `Recorder.add`.
 
-An attention mask says it, the lengths of the responses, or the response mask. What contradicts
-itself is refused with the argument and the row of the batch.
+They are marked by an attention mask, the lengths of the responses, or the response mask.
+Contradictions are errors that name the argument and the row of the batch.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.table.padding import ATTENTION, OF_PROMPTS, Cut
 
-# Arguments that say where padding is; they are no columns.
+# Arguments that mark padding and are not stored as columns.
 LENGTHS = "lengths"
 CUTTING = (ATTENTION, LENGTHS, OF_PROMPTS)
 IDS, MASK, PROMPT = "response_ids", "response_mask", "prompt_ids"
 
 
 def wrong(name: str, row: int | None, what: str, hint: str) -> RcdiagError:
-    """Return the error for an argument of Recorder.add; `row` counts in the batch, from 0."""
+    """Return the error for an argument of Recorder.add; `row` counts from 0 within the batch."""
     where = "" if row is None else f", row {row} of the batch"
     return RcdiagError(f"Recorder.add: `{name}`{where}: {what}", hint=hint)
 
 
 def kind_of(value: Any) -> str:
-    """Name the kind of a value as a message does."""
+    """Describe the kind of a value for messages."""
     if isinstance(value, np.ndarray):
         return f"an array [{', '.join(map(str, value.shape))}]"
     if isinstance(value, list):
@@ -37,10 +37,10 @@ def kind_of(value: Any) -> str:
 
 
 def find_cuts(given: dict[str, Any], rows: int) -> tuple[Cut | None, Cut | None]:
-    """Return where responses and prompts stand in their matrices; None where nothing says it.
+    """Return the token blocks of response and prompt matrices; None if nothing marks them.
 
-    Lists of equally long rows beside an attention mask or lengths are matrices, and become so in
-    `given`.
+    With an attention mask or lengths, lists of equally long rows are matrices; they are converted
+    in `given`.
     """
     if ATTENTION in given or LENGTHS in given:
         given[IDS] = as_matrix(given[IDS])
@@ -64,7 +64,7 @@ def find_cuts(given: dict[str, Any], rows: int) -> tuple[Cut | None, Cut | None]
 
 
 def as_matrix(value: Any) -> Any:
-    """Return rows of equal length as a matrix, which is what a tensor's `tolist` gives."""
+    """Return rows of equal length as a matrix, because `tolist` of a tensor gives such lists."""
     if not isinstance(value, list) or not all(hasattr(row, "__len__") for row in value):
         return value
     return np.array(value) if len({len(row) for row in value}) == 1 else value
@@ -92,13 +92,13 @@ def _mask(name: str, given: Mapping[str, Any], rows: int) -> NDArray[np.bool_] |
 def _columns_of_prompt(
     given: Mapping[str, Any], attention: NDArray[np.bool_], width: int | None
 ) -> int:
-    """Return how many columns of an attention mask are the prompt's."""
+    """Return the number of an attention mask's columns that cover the prompt."""
     prompt = _width(given.get(PROMPT))
     if width is None or prompt is None or attention.shape[1] != prompt + width:
         raise wrong(
             ATTENTION,
             None,
-            f"it has {attention.shape[1]} columns, `{IDS}` {width or 'rows of many lengths'}, "
+            f"it has {attention.shape[1]} columns, `{IDS}` {width or 'rows of several lengths'}, "
             f"`{PROMPT}` {prompt or 'none'}",
             f"it covers `{IDS}`, or `{PROMPT}` and `{IDS}` side by side, all as matrices",
         )
@@ -106,9 +106,9 @@ def _columns_of_prompt(
 
 
 def _cut_by_mask(name: str, mask: NDArray[np.bool_] | None, column: int) -> Cut | None:
-    """Return where the ones of a mask stand; in each row they are one block.
+    """Return the blocks of ones of a mask; an error if a row has more than one block.
 
-    `column` is the number that the first column of `mask` has in the argument.
+    `column` is the argument's column in which `mask` begins.
     """
     if mask is None:
         return None
@@ -121,7 +121,7 @@ def _cut_by_mask(name: str, mask: NDArray[np.bool_] | None, column: int) -> Cut 
             name,
             row,
             f"it is 0 at column {at}, between ones",
-            f"padding stands before or after the tokens; tokens of tools have 0 in `{MASK}`",
+            f"padding comes before or after the tokens; tokens of tools have 0 in `{MASK}`",
         )
     return where
 
@@ -140,9 +140,9 @@ def _cut_by_lengths(given: Any, width: int | None, rows: int) -> Cut | None:
 
 
 def _cut_by_response_mask(given: Any, width: int, rows: int) -> Cut:
-    """Return rows that end with the last token that the policy sampled.
+    """Return responses that end with their last sampled token.
 
-    A response mask that comes as lists of other lengths says itself where a response ends.
+    A response mask given as lists shorter than the matrix defines the response lengths itself.
     """
     if isinstance(given, list) and any(row is None or len(row) != width for row in given):
         lengths = np.array([0 if row is None else len(row) for row in given], np.int64)
@@ -158,7 +158,7 @@ def _cut_by_response_mask(given: Any, width: int, rows: int) -> Cut:
 
 
 def _same(by_mask: Cut | None, by_lengths: Cut | None) -> Cut | None:
-    """Return the cut that a mask and lengths agree on, or the one that is known."""
+    """Return the cut from mask or lengths; an error if both are given and differ."""
     if by_mask is None or by_lengths is None:
         return by_mask or by_lengths
     differ = by_mask.lengths != by_lengths.lengths

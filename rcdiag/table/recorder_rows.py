@@ -1,10 +1,11 @@
-"""What a training loop hands to a recorder becomes checked rows of the trajectory table.
+"""Check a batch from a training loop and turn it into rows of the trajectory table.
 
-Values come as tensors of torch, as arrays, as lists, or as one value for the whole batch. Matrices
-are padded and are cut by what says how long their rows are; nothing is stored padded.
+Values may be torch tensors, arrays, lists, or one value for the whole batch. Padded matrices are
+cut to the length of each row (given by lengths, an attention mask or the response mask); nothing
+is stored padded.
 
-Values that a column cannot mean are refused. Log-probs are taken as they are, NaN, infinite and
-positive ones too: a diagnosis names those, and their rows must not be missing from it.
+Values that a column cannot hold are refused. Log-probs are the exception: NaN, infinite and
+positive ones are stored as they are, because the diagnosis reports them and needs their rows.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ from rcdiag.table.schema import (
 from rcdiag.table.token_columns import check_ids, check_lengths, check_mask
 from rcdiag.table.trajectories import Ragged, segment_sum
 
-# A name that is this like one of rcdiag's is a slip of the pen, and no column of the user's own.
+# Similarity (difflib ratio) from which on an unknown name is treated as a misspelt column name.
 SLIP = 0.85
 WHOLE_NUMBERS = ("step", "top_k")
 ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
@@ -64,14 +65,14 @@ ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
 TO_CUT = f"give {LENGTHS}=, {ATTENTION}= or {MASK}=, or a list of rows without padding"
 
 INT32, INT64 = np.iinfo(np.int32), np.iinfo(np.int64)
-# bfloat16 rounds an entropy of almost 0 to a little below it; a log-prob is further away.
+# Rounding in bfloat16 can take an entropy of about 0 slightly below 0; log-probs are usually lower.
 BELOW_ZERO = -0.05
-# Where one row has a value, all have: rows without one cannot be told apart, or put in order.
+# If one row has a value here, all need one: the others could not be grouped or sorted.
 NEVER_NULL = ("group_id", "sample_id", "step")
 
 
 class Range(Struct, frozen=True):
-    """What a value of one row may be, in words, and as a test of a number."""
+    """The values that a row's number may take: in words, and as a predicate."""
 
     expected: str
     accepts: Callable[[float], bool]
@@ -81,24 +82,24 @@ class Range(Struct, frozen=True):
 _FINITE = Range("a number, or NaN or None where it is unknown", lambda value: not math.isinf(value))
 RANGES = {
     "temperature": Range(
-        "a number above 0, by which logits are divided; of greedy samples it is None",
+        "a number above 0, by which logits are divided; None for greedy samples",
         lambda value: 0.0 < value < math.inf,
     ),
-    "top_p": Range("a number above 0, and 1 at most", lambda value: 0.0 < value <= 1.0),
+    "top_p": Range("a number above 0, at most 1", lambda value: 0.0 < value <= 1.0),
     "min_p": Range("a number from 0 to 1", lambda value: 0.0 <= value <= 1.0),
     "top_k": Range("a whole number; 0 and -1 mean off", lambda value: value >= -1, whole=True),
-    "step": Range("a whole number from 0 on", lambda value: 0 <= value <= INT64.max, whole=True),
+    "step": Range("a whole number, 0 or more", lambda value: 0 <= value <= INT64.max, whole=True),
     "reward": _FINITE,
     "advantage": _FINITE,
 }
 
 
 def rows_of(arguments: Mapping[str, Any]) -> pa.Table:
-    """Return the rows of one batch as a table, with the types that parts of a recorder have.
+    """Return the rows of one batch as a table, with the column types of a recorder's part files.
 
-    Tokens of one response alone are a batch of one row, whose other values are that response's.
-    A column whose values are all None is left out. RcdiagError names the argument and the row of
-    the batch, from 0, that do not fit.
+    If `response_ids` holds the tokens of a single response, the batch has one row and every other
+    value belongs to that response. A column whose values are all None is left out. Raises an
+    RcdiagError that names the argument and the row in the batch (counted from 0) that are wrong.
     """
     given = {
         name: column_on_cpu(value, f"`{name}`")
@@ -113,8 +114,8 @@ def rows_of(arguments: Mapping[str, Any]) -> pa.Table:
         len(ids_of_rows) and ids_of_rows[0] is not None and not hasattr(ids_of_rows[0], "__len__")
     ):
         raise RcdiagError(
-            f"Recorder.add: `{IDS}` is {kind_of(ids_of_rows)}, where rows of tokens are needed",
-            hint="a batch is a list of rows or a matrix [rows, width]; of one response: [ids]",
+            f"Recorder.add: `{IDS}` is {kind_of(ids_of_rows)}, but rows of tokens are needed",
+            hint="a batch is a list of rows or a matrix [rows, width]; for one response: [ids]",
         )
     rows = len(ids_of_rows)
     response, prompt = find_cuts(given, rows)
@@ -139,7 +140,7 @@ def rows_of(arguments: Mapping[str, Any]) -> pa.Table:
 
 
 def _check_entropies(columns: Mapping[str, pa.Array], lengths: NDArray[np.int64]) -> None:
-    """Refuse entropies below 0; those of tokens that the policy did not sample are not asked."""
+    """Refuse entropies below 0 at tokens with response_mask 1."""
     mask = columns.get(MASK)
     tokens = int(lengths.sum())
     counted = np.ones(tokens, np.bool_) if mask is None else as_numpy(mask.flatten()) != 0
@@ -156,7 +157,7 @@ def _check_entropies(columns: Mapping[str, pa.Array], lengths: NDArray[np.int64]
 
 
 def _check_names(given: Mapping[str, Any]) -> None:
-    """Refuse a batch without tokens, and names that are slips for those that rcdiag reads."""
+    """Refuse a batch without tokens, and argument names that misspell a known column."""
     if IDS not in given:
         meant = next((known.name for known in known_names()[IDS] if known.name in given), None)
         raise RcdiagError(
@@ -185,7 +186,7 @@ def _is_one_response(ids: Any) -> bool:
 
 
 def _is_per_token(name: str, value: Any) -> bool:
-    """Tell whether a column holds a value for each response token."""
+    """Tell whether a column holds one value per response token."""
     spec = column_spec(name)
     if name == "policy_version":
         first = next((row for row in value if row is not None), None) if _is_rows(value) else None
@@ -194,7 +195,7 @@ def _is_per_token(name: str, value: Any) -> bool:
 
 
 def _row_column(name: str, value: Any, rows: int) -> pa.Array:
-    """Return a column of rcdiag's with one value for each row; one value counts for all."""
+    """Return a known column with one value per row; a single value is repeated for all rows."""
     values = _values(name, value, rows)
     _check_row_values(name, values)
     spec = COLUMNS[name]
@@ -203,7 +204,7 @@ def _row_column(name: str, value: Any, rows: int) -> pa.Array:
     try:
         column = pa.array(values)
         if pt.is_floating(column.type) and name in WHOLE_NUMBERS:
-            column = column.cast(pa.int64())  # 12.0 is a step; 12.5 is none
+            column = column.cast(pa.int64())  # a step of 12.0 is accepted, 12.5 is refused
     except ARROW_ERRORS as error:
         row = _first_of_another_kind(values)
         raise wrong(name, row, str(error).splitlines()[0], f"it is {spec.expected}") from error
@@ -216,14 +217,14 @@ def _row_column(name: str, value: Any, rows: int) -> pa.Array:
 
 
 def _values(name: str, value: Any, rows: int) -> list[Any]:
-    """Return one value for each row, as Python has them."""
+    """Return one Python value per row."""
     if not _is_rows(value):
         return [value.item() if isinstance(value, (np.generic, np.ndarray)) else value] * rows
     if isinstance(value, np.ndarray) and value.ndim == 2 and value.shape[1] == 1:
         value = value[:, 0]
     if len(value) != rows:
         raise wrong(
-            name, None, f"{len(value)} values for {rows} rows", "one for each row, or one for all"
+            name, None, f"{len(value)} values for {rows} rows", "give one per row, or one for all"
         )
     if isinstance(value, np.ndarray):
         return list(value.tolist())
@@ -241,7 +242,7 @@ def _first_of_another_kind(values: Iterable[Any]) -> int | None:
 def _own_column(
     name: str, value: Any, rows: int, response: Cut | None, lengths: NDArray[np.int64]
 ) -> pa.Array:
-    """Return a column that rcdiag does not know: cut like the response where it is as wide."""
+    """Return a user's own column; a matrix as wide as the response is cut like the response."""
     is_matrix = isinstance(value, np.ndarray) and value.ndim == 2
     if is_matrix and response is not None and value.shape[1] == response.width:
         column = response.column(value)
@@ -262,7 +263,7 @@ def _own_column(
 
 
 def _check_no_log_probs(name: str, column: pa.Array, lengths: NDArray[np.int64]) -> None:
-    """Refuse log-probs of response tokens under a name by which rcdiag does not read them."""
+    """Refuse response log-probs under a name that rcdiag does not read as log-probs."""
     if not (LOOKS_LIKE_LOG_PROBS.search(name) and TOKEN_FLOATS.accepts(column.type)):
         return
     if np.array_equal(lengths_of(column), lengths):
@@ -275,7 +276,7 @@ def _check_no_log_probs(name: str, column: pa.Array, lengths: NDArray[np.int64])
 
 
 def _check_row_values(name: str, values: Sequence[Any]) -> None:
-    """Refuse the first value, one of each row, that a column of rcdiag's cannot hold."""
+    """Refuse the first row whose value the known column cannot hold."""
     if all(value is None for value in values):
         return
     expected = getattr(column_spec(name), "expected", "")
@@ -288,7 +289,7 @@ def _check_row_values(name: str, values: Sequence[Any]) -> None:
             known = RANGES[name]
             is_number = isinstance(value, (int, float, np.integer, np.floating))
             if isinstance(value, (bool, np.bool_)):
-                is_number = name == "reward"  # right or wrong is a reward of 1 or 0
+                is_number = name == "reward"  # True and False are rewards of 1 and 0
             fits = is_number and not (known.whole and not float(value).is_integer())
             if not (fits and known.accepts(value)):
                 raise wrong(name, row, f"it is {value!r}", f"it is {known.expected}")
@@ -304,7 +305,7 @@ def _check_row_values(name: str, values: Sequence[Any]) -> None:
 
 
 def _is_rows(value: Any) -> bool:
-    """Tell whether a value is a list or an array with an entry for each row."""
+    """Tell whether a value is a list or an array with one entry per row."""
     return isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
@@ -315,7 +316,7 @@ def _token_column(
     where: Cut | None,
     lengths: NDArray[np.int64] | None = None,
 ) -> pa.ListArray:
-    """Return a list column of the tokens' values; `lengths` are those that rows must have."""
+    """Return a list column with one value per token; `lengths` [rows] must match if given."""
     _check_rows(name, value, rows)
     matrix = value if where is None else as_matrix(value)
     if where is not None and isinstance(matrix, np.ndarray) and matrix.shape[1] == where.width:
@@ -334,18 +335,18 @@ def _check_rows(name: str, value: Any, rows: int) -> None:
     if first is not None and not hasattr(first, "__len__"):
         hint = "a list of rows, or a matrix [rows, width]"
         if name == "advantages":
-            hint += "; of one advantage for each response: advantage=..."
-        raise wrong(name, None, f"it is {kind_of(value)}, not one value for each token", hint)
+            hint += "; for one advantage per response use advantage=..."
+        raise wrong(name, None, f"it is {kind_of(value)}, not one value per token", hint)
     if len(value) != rows:
         raise wrong(
-            name, None, f"it has {len(value)} rows, `{IDS}` has {rows}", "give one batch in each"
+            name, None, f"it has {len(value)} rows, `{IDS}` has {rows}", "give the same rows in all"
         )
 
 
 def _of_matrix(
     name: str, matrix: NDArray[Any], where: Cut | None, lengths: NDArray[np.int64] | None
 ) -> pa.ListArray:
-    """Return a list column of what is no padding in a matrix."""
+    """Cut the padding off a matrix and return its rows as a list column."""
     width = matrix.shape[1]
     if where is None and lengths is not None and (lengths == width).all():
         where = Cut.from_lengths(lengths, width)
@@ -353,12 +354,12 @@ def _of_matrix(
         hint = TO_CUT
         if name == PROMPT:
             hint = f"give {OF_PROMPTS}=, or {ATTENTION}= of prompt and response, or lists"
-        raise wrong(name, None, f"{kind_of(matrix)} is padded, and nothing says where", hint)
+        raise wrong(name, None, f"{kind_of(matrix)} is padded: row lengths are unknown", hint)
     if where.width != width:
         raise wrong(
             name,
             None,
-            f"it has {width} columns, and what cuts it {where.width}",
+            f"it has {width} columns, but the mask or lengths that cut it are for {where.width}",
             f"column j of every matrix belongs to column j of `{IDS}`",
         )
     flat = where.values(matrix)
@@ -393,7 +394,7 @@ def _of_lists(name: str, value: list[Any]) -> pa.ListArray:
     flat = _flat(name, filled)
     _check_flat(name, flat, lengths)
     if null.any() and name in (IDS, MASK, PROMPT):
-        raise wrong(name, int(np.argmax(null)), "None", "of no tokens it is an empty list")
+        raise wrong(name, int(np.argmax(null)), "None", "a response of no tokens is an empty list")
     return ragged(_typed(name, flat), lengths, null)
 
 
@@ -403,12 +404,12 @@ def _experts_of(name: str, number: int, row: Any) -> NDArray[Any]:
         return np.asarray(row).reshape(len(row), -1) if len(row) else np.zeros((0, 0), np.uint16)
     except ValueError as error:
         raise wrong(
-            name, number, "its tokens have unlike numbers of experts", "layers x k for each token"
+            name, number, "the number of experts differs between tokens", "layers x k per token"
         ) from error
 
 
 def _kept_ids(name: str, rows: Sequence[Any]) -> Ragged:
-    """Return the ids of all rows' tokens behind each other; None for a token is no ids."""
+    """Return the ids of all tokens of all rows, concatenated; a token with None has no ids."""
     by_token = [() if ids is None else ids for row in rows for ids in row]
     try:
         return kept_ids_of(by_token)
@@ -421,13 +422,13 @@ def _kept_ids(name: str, rows: Sequence[Any]) -> Ragged:
 def _lists_of_ids(
     name: str, kept: Ragged, lengths: NDArray[np.int64], null: NDArray[np.bool_] | None = None
 ) -> pa.ListArray:
-    """Return ids of tokens as lists of lists for each row."""
+    """Return the kept ids per token as a column of lists of lists, one outer list per row."""
     check_ids(name, kept.values, segment_sum(kept.lengths, lengths), wrong)
     return ragged(ragged(kept.values, kept.lengths), lengths, null)
 
 
 def _flat(name: str, rows: Sequence[Any]) -> NDArray[Any]:
-    """Return the values of all rows behind each other; None among log-probs becomes NaN."""
+    """Concatenate the values of all rows; None in a column of floats becomes NaN."""
     if all(isinstance(row, np.ndarray) for row in rows):
         return np.concatenate(rows) if rows else np.zeros(0, np.float32)
     of_floats = column_spec(name) is TOKEN_FLOATS
@@ -444,13 +445,13 @@ def _flat(name: str, rows: Sequence[Any]) -> NDArray[Any]:
 
 
 def _check_flat(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> None:
-    """Refuse values that cannot be what the column holds, with the row of the first."""
+    """Refuse values that the column cannot hold; the error names the first row that has one."""
     spec = column_spec(name)
     if flat.ndim != 1:
-        raise wrong(name, None, f"{flat.ndim} dimensions", "one number for each token is needed")
+        raise wrong(name, None, f"{flat.ndim} dimensions", "one number per token is needed")
     if spec is TOKEN_FLOATS:
         if flat.dtype.kind != "f" and len(flat):
-            raise wrong(name, None, f"it holds {flat.dtype}", "log-probs and their like are floats")
+            raise wrong(name, None, f"it holds {flat.dtype}", "this column holds floats")
         return
     if name == MASK:
         check_mask(name, flat, lengths, wrong)
@@ -466,9 +467,10 @@ def _check_flat(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> No
 
 
 def _typed(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Return values with the type in which they are stored, never in the memory of the caller.
+    """Return a copy of the values in the type in which they are stored.
 
-    Floats are stored as float32 where that changes none of them, else as float64.
+    float64 is stored as float32 if no value changes by it. Always a copy, so that the caller may
+    reuse its memory.
     """
     if name == MASK:
         return values.astype(np.uint8)
@@ -484,9 +486,14 @@ def _typed(name: str, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _nested(name: str, flat: NDArray[Any], lengths: NDArray[np.int64]) -> pa.ListArray:
-    """Return experts, [tokens, layers x k], as lists of lists for each row."""
+    """Return experts [tokens, layers x k] as a column of lists of lists, one outer list per row."""
     if flat.dtype.kind not in "iu" and flat.size:
-        raise wrong(name, None, f"it holds {flat.dtype}", "numbers of experts are whole")
+        raise wrong(name, None, f"it holds {flat.dtype}", "expert numbers are integers")
     if flat.size and (flat.min() < 0 or flat.max() > np.iinfo(np.uint16).max):
-        raise wrong(name, None, f"from {flat.min()} to {flat.max()}", "experts count from 0")
+        raise wrong(
+            name,
+            None,
+            f"it holds values from {flat.min()} to {flat.max()}",
+            f"experts are numbered from 0 to {np.iinfo(np.uint16).max}",
+        )
     return experts(flat[:, None].astype(np.uint16), lengths)

@@ -1,8 +1,8 @@
-"""Files behind a URL (s3://, gs://, hf://, https://) are found, read and written through fsspec.
+"""Finding, reading and writing files behind a URL (s3://, gs://, hf://, https://) with fsspec.
 
-Parquet stays where it is where ranges of it can be fetched: only the bytes that are asked for are.
-Other files are copied to a folder of this machine. A table that goes to object storage is written
-here first.
+A parquet file is read in place if its storage can return ranges of it: then only the bytes that a
+reader asks for are fetched. Every other file is copied to a local folder first. A table that is
+written to object storage is written to local disk first and then uploaded.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from rcdiag.errors import RcdiagError, has_credentials, setting, without_secrets
 from rcdiag.files import inside
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-# Bytes that are copied at a time.
+# Bytes per write while a file is copied.
 BLOCK = 1 << 22
-# Folders above a file or folder whose names a copy keeps.
+# A local copy keeps the names of at most this many parent folders.
 FOLDERS = 4
-# Seconds without a byte after which a web server is given up.
+# Timeout in seconds: a web server that sends no byte for this long is given up.
 SILENCE = 15.0
-# Packages that fsspec needs for a protocol and does not bring.
+# The package that fsspec needs for each protocol and that is not installed with it.
 PACKAGES = {
     "s3": "s3fs",
     "s3a": "s3fs",
@@ -48,28 +48,29 @@ PACKAGES = {
     "oss": "ossfs",
 }
 
-# Bytes at the end of a file that are fetched and kept together: most footers are shorter.
+# Bytes at the end of a file that are fetched in one request and cached: most parquet footers fit.
 TAIL = 1 << 16
-# How many of these ends are kept in memory: a footer is read several times.
+# Number of file ends kept in memory, because a footer is read several times.
 MOST_ENDS = 1024
-# What storages call the version of a file, the surest first.
+# Keys under which storages report the version of a file, the most reliable first.
 VERSIONS = (
     *("ETag", "etag", "md5Hash", "Content-MD5", "Digest", "generation", "content_md5"),
     *("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created"),
 )
 WEB = re.compile(r"https?://")
 
-# Whether files behind a URL stay where they are, as a dry run leaves them.
+# True in a dry run: files behind a URL are listed, and none is fetched.
 _STAY = ContextVar("_STAY", default=False)
 
 
 class RemoteFile:
-    """A file behind a URL, as far as readers of tables ask for a path."""
+    """A file behind a URL, with the part of the interface of `Path` that the readers use."""
 
     def __init__(self, system: Any, path: str, size: int, version: str) -> None:
-        """`system` is the file system of fsspec that has the file at `path`.
+        """Set the fsspec file system and the file's path in it.
 
-        It may hold credentials, which nothing shows. `version` is the storage's own.
+        `system` may hold credentials; they are never printed. `version` is what the storage
+        reports, such as an ETag.
         """
         self._system, self._path = system, path
         self.size, self.version = size, version
@@ -107,7 +108,7 @@ class RemoteFile:
 
     @property
     def mark(self) -> tuple[int, str]:
-        """Return size and version, which tell this file from a later one behind the same URL."""
+        """Return (size, version), which change when the file behind the URL is overwritten."""
         return self.size, self.version
 
     def stat(self) -> Any:
@@ -120,20 +121,20 @@ class RemoteFile:
         return remote_file(self._system, self._path)
 
     def check_unchanged(self) -> None:
-        """Refuse a file that was written again since it was opened: its rows may be of both."""
+        """Raise an error if the file was overwritten while it was read: rows may mix versions."""
         if self.now().mark != self.mark:
             raise RcdiagError(
-                f"{self}: was written again while it was read",
+                f"{self}: the file was overwritten while it was read",
                 hint="run again when its writer is done, or copy it here first",
             )
 
     def open(self, mode: str = "rb") -> io.RawIOBase:
-        """Return a stream that fetches every range when it is read."""
+        """Return a stream that fetches each range of bytes when it is read."""
         assert mode == "rb"
         return _Ranges(self)
 
     def read(self, start: int, end: int) -> bytes:
-        """Return a range of bytes; one that the storage gives in another length is refused."""
+        """Return bytes `start` to `end`; raise an error if the storage sends another length."""
         end = min(end, self.size)
         if start >= end:
             return b""
@@ -141,23 +142,23 @@ class RemoteFile:
         return _end(self)[start - first : end - first] if start >= first else self.fetch(start, end)
 
     def fetch(self, start: int, end: int) -> bytes:
-        """Ask the storage for a range of bytes."""
+        """Request a range of bytes from the storage."""
         try:
             content = bytes(self._system.cat_file(self._path, start=start, end=end))
         except Exception as error:  # every file system has errors of its own
             raise not_readable(self.url, error) from error
         if len(content) != end - start:
             raise RcdiagError(
-                f"{self}: {len(content):,} bytes came where {end - start:,} were asked for "
-                f"(from byte {start:,})",
-                hint="the file was changed while it was read, or its server gives no ranges: run "
-                "again, or copy the file here",
+                f"{self}: the storage sent {len(content):,} bytes where {end - start:,} were "
+                f"requested (from byte {start:,})",
+                hint="the file was changed while it was read, or its server does not support "
+                "ranges: run again, or copy the file here",
             )
         return content
 
 
 class _Ranges(io.RawIOBase):
-    """A stream of a remote file, which Arrow reads as it reads a local one."""
+    """A seekable stream over a remote file, so that Arrow reads it like a local file."""
 
     def __init__(self, file: RemoteFile) -> None:
         self._file, self._place = file, 0
@@ -190,7 +191,7 @@ class _Ranges(io.RawIOBase):
 
 @functools.lru_cache(maxsize=MOST_ENDS)
 def _end(file: RemoteFile) -> bytes:
-    """Return the last bytes of a file, [at most TAIL]; a later version is another file."""
+    """Return the last bytes of a file [at most TAIL]; the cache key includes the file's version."""
     return file.fetch(max(file.size - TAIL, 0), file.size)
 
 
@@ -198,14 +199,14 @@ AnyFile = Path | RemoteFile
 
 
 def remote_file(system: Any, path: str) -> RemoteFile:
-    """Return a file of a file system of fsspec, with its size and version."""
+    """Return the `RemoteFile` at a path of an fsspec file system, with its size and version."""
     about = _about(system, path)
     version = next((str(about[name]) for name in VERSIONS if about.get(name)), "")
     return RemoteFile(system, path, int(about.get("size") or 0), version)
 
 
 def gives_ranges(system: Any, path: str) -> bool:
-    """Tell whether a part of a file can be fetched, which not every web server allows."""
+    """Tell whether parts of a file can be fetched; some web servers only send whole files."""
     about = _about(system, path)
     on_the_web = WEB.match(system.unstrip_protocol(path)) is not None
     return bool(about.get("size")) and (not on_the_web or bool(about.get("partial")))
@@ -219,7 +220,7 @@ def _about(system: Any, path: str) -> dict[str, Any]:
 
 
 def not_readable(url: str, error: Exception) -> RcdiagError:
-    """Return the error for a URL that a file system cannot read."""
+    """Return the error for a URL that cannot be read."""
     return RcdiagError(
         f"{url}: cannot be read ({reason(url, error)})",
         hint="check the address, and the credentials that fsspec takes from the environment",
@@ -227,28 +228,28 @@ def not_readable(url: str, error: Exception) -> RcdiagError:
 
 
 def reason(url: str, error: Exception) -> str:
-    """Return what a file system says of its error; of a URL with a password only the kind."""
+    """Describe an error of a file system; only by its type if the URL holds a password."""
     kind = type(error).__name__
     return kind if has_credentials(url) else f"{kind}: {error}"
 
 
 class NotFetchedError(Exception):
-    """A dry run has come to files behind a URL; the message says what a run would fetch."""
+    """A dry run reached files behind a URL; the message says what a real run would fetch."""
 
 
 def is_url(source: str) -> bool:
-    """Tell whether a source is a URL of another file system than the machine's own."""
+    """Tell whether a source is a URL that is not on the local file system."""
     return URL.match(source) is not None and not source.startswith("file://")
 
 
 def local_path(source: str) -> str:
-    """Return the path that a file:// URL names; any other source as it is."""
+    """Return the path in a file:// URL; return any other source unchanged."""
     return unquote(urlsplit(source).path) if source.startswith("file://") else source
 
 
 @contextmanager
 def without_fetching() -> Iterator[None]:
-    """Let files behind a URL be listed and not copied: NotFetchedError takes the copy's place."""
+    """List files behind a URL but do not copy them: a copy raises NotFetchedError instead."""
     before = _STAY.set(True)
     try:
         yield
@@ -257,9 +258,9 @@ def without_fetching() -> Iterator[None]:
 
 
 def check_fetching(sources: Sequence[str], wanted: Callable[[str], bool]) -> None:
-    """Raise NotFetchedError in a dry run with a URL among its sources, all of which it lists.
+    """In a dry run, list all sources that are URLs and raise NotFetchedError if there are any.
 
-    `wanted` picks the files of a folder by name.
+    `wanted` selects the files of a folder by name.
     """
     urls = [source for source in sources if is_url(source)]
     if not urls or not _STAY.get():
@@ -284,10 +285,10 @@ def check_fetching(sources: Sequence[str], wanted: Callable[[str], bool]) -> Non
 
 
 def files_in_place(url: str, wanted: Callable[[str], bool]) -> tuple[list[RemoteFile], bool] | None:
-    """Return the parquet files that a URL names and whether it names a folder.
+    """Return the parquet files that a URL names, and whether the URL is a folder.
 
-    None where there is another file among them, or where no ranges of them can be fetched: then
-    they are copied. `wanted` picks the files of a folder by name.
+    Return None if the files have to be copied: one of them is not parquet, or the storage cannot
+    return ranges. `wanted` selects the files of a folder by name.
     """
     system, paths, root = _found(url, wanted)
     if not paths or not all(path.endswith(".parquet") for path in paths):
@@ -303,12 +304,12 @@ def copy_files(
     target: Path,
     beside: Callable[[str], Sequence[str]],
 ) -> tuple[list[tuple[Path, str]], bool]:
-    """Copy the file, the files of a folder, or those of a glob that a URL names, into `target`.
+    """Copy the files that a URL names (a file, a folder or a glob) into the folder `target`.
 
-    `wanted` picks the files of a folder by name. The copies keep their names and those of the
-    folders that they lie in, because both tell formats steps. `beside` gives the names of files
-    that are copied along with one of a name where they are there, and are none of the source's.
-    Returns the copies with their own URLs, and whether the URL names a folder.
+    `wanted` selects the files of a folder by name. Copies keep their own names and those of their
+    parent folders, because some formats read the step from either. `beside` returns, for a file
+    name, the names of companion files: they are copied too if they exist, but they are not part of
+    the source. Returns (copy, its URL) for every copy, and whether the URL is a folder.
     """
     system, paths, root = _found(url, wanted)
     with _named_errors(url):
@@ -335,14 +336,14 @@ def copy_files(
 
 
 def _copy(system: Any, name: str, copy: Path) -> None:
-    """Write a file that is not there yet: two names of one path would hide one of the files."""
+    """Copy one file; fail if the copy exists, as two remote names may map to one local path."""
     copy.parent.mkdir(parents=True, exist_ok=True)
     with system.open(name, "rb") as source, copy.open("xb") as sink:
         shutil.copyfileobj(source, sink, BLOCK)
 
 
 def _found(url: str, wanted: Callable[[str], bool]) -> tuple[Any, list[str], str | None]:
-    """Return a URL's file system, the paths that it names there, and the folder if it names one."""
+    """Return the file system of a URL, its matching paths, and the folder (None if not one)."""
     system, path = system_of(url)
     with _named_errors(url):
         paths, is_folder = _listed(system, path, wanted)
@@ -356,7 +357,7 @@ def _found(url: str, wanted: Callable[[str], bool]) -> tuple[Any, list[str], str
 
 
 def system_of(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL, and the path that it names there."""
+    """Return the fsspec file system of a URL and the path within it."""
     protocol = url.partition("://")[0]
     try:
         import fsspec
@@ -376,9 +377,10 @@ def system_of(url: str) -> tuple[Any, str]:
 
 
 def _patience(url: str) -> dict[str, Any]:
-    """Return the options of fsspec by which a web server may be slow, and not silent.
+    """Return fsspec options that allow a slow web server but not one that stops sending.
 
-    aiohttp itself ends a whole download after five minutes, and waits as long for the first byte.
+    By default aiohttp ends a download after five minutes in total, and waits just as long for the
+    first byte.
     """
     web = {part.partition("://")[0] for part in url.split("::")} & {"http", "https"}
     if not web:
@@ -391,7 +393,7 @@ def _patience(url: str) -> dict[str, Any]:
 
 @contextmanager
 def _named_errors(url: str) -> Iterator[None]:
-    """Turn errors of a file system into one that names the URL."""
+    """Turn any error of a file system into an RcdiagError that names the URL."""
     try:
         yield
     except RcdiagError:
@@ -401,37 +403,38 @@ def _named_errors(url: str) -> Iterator[None]:
 
 
 def _listed(system: Any, path: str, wanted: Callable[[str], bool]) -> tuple[list[str], bool]:
-    """Return the paths of the files that are meant, and whether they are those of a folder."""
+    """Return the matching files below a path, and whether the path is a folder."""
     if any(character in path for character in "*?[") and not system.exists(path):
         return [name for name in sorted(system.glob(path)) if system.isfile(name)], False
     if not system.isdir(path):
         return ([path] if system.exists(path) else []), False
 
     def visible(name: str) -> bool:
-        """Tell whether no folder of a file, nor itself, is hidden or of a scoring run."""
+        """Tell whether a file is neither hidden, nor in a hidden folder or one of a scoring run."""
         parts = PurePosixPath(name).relative_to(path).parts
         return not any(part.startswith(".") or part.endswith(".parts") for part in parts)
 
     return [name for name in sorted(system.find(path)) if visible(name) and wanted(name)], True
 
 
-# Storages in which a file appears when it was uploaded whole; in others it is renamed at the end.
+# Uploads to these are atomic: a file appears once it is complete. In other storages, a file is
+# uploaded under a temporary name and renamed.
 OBJECT_STORAGE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"}
 READ_ONLY = {"http", "https", "hf", "data", "github", "zip", "tar"}
 
 
 class Destination(Struct, frozen=True):
-    """Where a table goes: to `path`, and on to `url` where that is given."""
+    """Where a table is written: to the local `path`, then uploaded to `url` if it is set."""
 
     path: Path
     url: str = ""
 
     @classmethod
     def of(cls, output: str | Path) -> Destination:
-        """Return the destination that a user names.
+        """Return the destination for the output that a user names.
 
-        What goes to a URL is written to the current folder first, with its finished parts, so that
-        the same command goes on from there after a kill.
+        A table for a URL is first written to the current folder, together with its finished parts,
+        so that the same command resumes from there if it was killed.
         """
         text = str(output)
         if not is_url(text):
@@ -451,7 +454,7 @@ class Destination(Struct, frozen=True):
         return without_secrets(self.url) or str(self.path)
 
     def check_free(self, *, force: bool) -> None:
-        """Refuse a URL behind which a file is already, and one that cannot be asked."""
+        """Raise an error if a file exists at the URL, or if the storage cannot be reached."""
         if not self.url:
             return
         system, path = system_of(self.url)
@@ -463,7 +466,7 @@ class Destination(Struct, frozen=True):
             raise RcdiagError(f"{self}: already there", hint=f"another URL, or {setting('force')}")
 
     def upload(self) -> None:
-        """Copy the file to its URL, where it appears when all of it is there."""
+        """Copy the file to its URL; it becomes visible there only when it is complete."""
         system, path = system_of(self.url)
         kept = f"the whole table is in {self.path}: the same command uploads it"
         try:
@@ -476,7 +479,7 @@ class Destination(Struct, frozen=True):
         except Exception as error:
             raise self._not_written(error, kept) from error
         if size is not None and size != self.path.stat().st_size:
-            raise RcdiagError(f"{self}: {size:,} bytes arrived, not all", hint=kept)
+            raise RcdiagError(f"{self}: only {size:,} bytes arrived", hint=kept)
 
     def _not_written(self, error: Exception, kept: str) -> RcdiagError:
         return RcdiagError(
@@ -486,7 +489,7 @@ class Destination(Struct, frozen=True):
 
 
 def _rename(system: Any, source: Path, path: str) -> None:
-    """Upload under a temporary name beside the path, then rename."""
+    """Upload under a temporary name in the same folder, then rename."""
     folder, name = posixpath.split(path)
     temporary = posixpath.join(folder, f".{name}.tmp")
     if folder:

@@ -1,13 +1,11 @@
-"""Files whose rows cannot be read as they lie are written again as parquet.
+"""Rewrite files as parquet whose rows cannot be read in place.
 
-JSON lines under names of one's own keep these names, which are looked up afterwards.
-
-Tokens may stand in fields of structs. A field of a struct becomes the column `struct.field`, as it
-does in JSON lines; of a list of structs, such as one of each token, it becomes a list.
-
-Lists may have the width of a trainer's padded tensors, with a mask over prompts and responses that
-says where the tokens stand: they lose the padding. Files of lists that are as long as the responses
-stay as they are.
+This concerns three cases. JSON lines with unknown column names: the names are kept, and matched to
+canonical names afterwards. Tokens inside structs: a field of a struct becomes a column
+`struct.field`, as it does in JSON lines; a field of a list of structs (such as one struct per
+token) becomes a list. Lists with the width of a trainer's padded tensors and a mask over prompts
+and responses: the padding is removed. Files whose lists are as long as the responses are not
+rewritten.
 """
 
 from __future__ import annotations
@@ -54,16 +52,16 @@ from rcdiag.table.writer import TableWriter, write_tables
 if TYPE_CHECKING:
     from rcdiag.table.conversion import OnProgress
 
-# Structs further inside of each other stay what they are.
+# Structs nested deeper than this are not flattened.
 DEEPEST = 4
 
 
 @dataclass
 class Copies:
-    """Parquet files that are read in place of those whose rows cannot be read as they lie.
+    """Creates parquet copies of the files whose rows cannot be read in place.
 
-    They lie in a temporary folder, beside the file `beside` where that is given. `on_progress` is
-    called with how far the writing of them is.
+    Copies are in a temporary folder, next to the file `beside` if it is given. `on_progress` is
+    called while they are written.
     """
 
     reader: Reader
@@ -75,7 +73,7 @@ class Copies:
     tokens: int = 0
 
     def of(self, number: int, mapped: Mapping[str, str]) -> tuple[Path | None, Origin | None]:
-        """Return the copy that is read in place of a file, and where its rows stood, if any."""
+        """Return the copy of a file and its row origins; None for each that is not needed."""
         file = self.files[number]
         written, origin = None, None
         if self.reader.read is not None:
@@ -101,9 +99,9 @@ class Copies:
     def _write_as_it_is(
         self, read: Callable[[Dump], Iterator[Rows]], number: int, target: Path
     ) -> Origin:
-        """Write a file of another format as parquet, with its columns under the same names."""
+        """Write a file of another format as parquet, with unchanged column names."""
         file = self.files[number]
-        path = cast(Path, file.path)  # what is no parquet was copied to this machine
+        path = cast(Path, file.path)  # files of other formats than parquet are always local
         origin = Origin([file])
         of_numbers: set[str] = set()
         with TableWriter(target) as writer:
@@ -118,7 +116,7 @@ class Copies:
                     if pt.is_list(field.type) and not pt.is_null(field.type.value_type)
                 }
                 self.rows += table.num_rows
-                # Nothing says yet which list the response is: the longest of each row counts.
+                # The response column is not known yet: the longest list of each row is counted.
                 longest = [np.zeros(table.num_rows, np.int64), *map(lengths_of, lists)]
                 self.tokens += int(np.maximum.reduce(longest).sum())
                 if self.on_progress is not None:
@@ -129,7 +127,7 @@ class Copies:
                     "in others",
                     hint="a column has one type; write the dump again",
                 )
-            reason = "dropped, lines hold types that nothing unites"
+            reason = "dropped, lines hold types that cannot be combined"
             changes = {f"{name}: {reason}": 0 for name in sorted(writer.mixed)}
             noted = {"conversion": {"format": self.reader.name, "changes": changes}}
             if writer.finish(noted, writer.mixed) is None:
@@ -141,7 +139,7 @@ class Copies:
 
 
 def _is_nested(schema: pa.Schema, renames: Mapping[str, str]) -> bool:
-    """Tell whether a struct holds the tokens, or a column that the user named by its path."""
+    """Tell whether the tokens, or a column that the user named by its path, are inside a struct."""
     structs = {field.name for field in schema if pt.is_struct(field.type) or _lists(field.type)}
     if not structs:
         return False
@@ -151,7 +149,7 @@ def _is_nested(schema: pa.Schema, renames: Mapping[str, str]) -> bool:
     has_tokens = renames.get(TOKENS, TOKENS) in schema.names
     if has_tokens or TOKENS in candidates(schema, renames):
         return False
-    # Lists of structs without whole numbers are such as chat messages.
+    # Lists of structs without integers are chat messages or the like.
     return any(
         pt.is_struct(kind)
         or (_lists(kind) and any(pt.is_integer(part.type) for part in kind.value_type))
@@ -166,7 +164,7 @@ def _write_flat(path: AnyFile, target: Path) -> None:
     twice = [name for name, times in Counter(empty.schema.names).items() if times > 1]
     if twice:
         raise RcdiagError(
-            f"{path}: `{twice[0]}` is a column, and a field of a struct",
+            f"{path}: `{twice[0]}` is both a column and a field of a struct",
             hint="give one of them another name",
         )
     records = read_rows_of(path, schema.names, schema.names[0])
@@ -187,7 +185,7 @@ def _flat(table: pa.Table) -> pa.Table:
 
 
 def _by_field(table: pa.Table) -> pa.Table:
-    """Return a table with a column of lists for each field of its lists of structs."""
+    """Replace each list of structs by one list column per field."""
     if not any(_lists(field.type) for field in table.schema):
         return table
     columns = {}
@@ -205,7 +203,7 @@ def _by_field(table: pa.Table) -> pa.Table:
 
 
 def _write_unpadded(path: AnyFile, tokens: str, target: Path) -> None:
-    """Write a file's rows to `target` without padding; `tokens` is its column of responses."""
+    """Write a file's rows to `target` without padding; `tokens` is its response column."""
     schema = open_parquet(path).schema_arrow
     before = 0
 
@@ -216,7 +214,7 @@ def _write_unpadded(path: AnyFile, tokens: str, target: Path) -> None:
 
     rows = map(unpadded, read_rows_of(path, schema.names, tokens))
     first = next(rows)
-    # The mask that said where to cut is left out.
+    # The mask by which rows were cut is not needed any more.
     gone = [name for name in (COMPLETION, ATTENTION) if name not in first.schema.names]
     mask = next(name for name in gone if name in schema.names)
     metadata = metadata_of(schema)
@@ -227,10 +225,10 @@ def _write_unpadded(path: AnyFile, tokens: str, target: Path) -> None:
 
 
 def _padded_tokens(path: AnyFile, schema: pa.Schema, renames: Mapping[str, str]) -> str | None:
-    """Return the column of responses that are padded to one width; None where none can be cut.
+    """Return the response column if its rows are padded to one width and can be cut; else None.
 
-    `schema` is that of the file. A mask among `renames`, rcdiag's names to those of the file that
-    the user gave, is read as the user said.
+    `schema` is that of the file. If the user mapped a mask in `renames` (canonical name -> name in
+    the file), it is used as the response mask, and nothing is cut.
     """
     lists = [field.name for field in schema if _is_list_of_numbers(field.type)]
     if not ({ATTENTION} <= set(lists) or {COMPLETION, OF_PROMPTS} <= set(lists)):
@@ -246,7 +244,7 @@ def _padded_tokens(path: AnyFile, schema: pa.Schema, renames: Mapping[str, str])
     prompts = one_of("prompt_ids", matrices)
     if tokens is None or tokens not in cuts_of(matrices, lambda row: f"{path}, row {row}"):
         return None
-    # A mask as wide as the response alone is read as its response_mask, which leaves padding out.
+    # A mask as wide as the response is read as response_mask, which masks the padding already.
     by_prompts = prompts is not None and OF_PROMPTS in matrices and COMPLETION in matrices
     by_attention = ATTENTION in matrices and (
         matrices[ATTENTION].shape[1] > matrices[tokens].shape[1]
@@ -255,7 +253,7 @@ def _padded_tokens(path: AnyFile, schema: pa.Schema, renames: Mapping[str, str])
 
 
 def _has_metadata(schema: pa.Schema) -> bool:
-    """Tell whether a file's metadata can be read; a file where they cannot is refused elsewhere."""
+    """Tell whether a file's metadata can be read; if not, the file is refused elsewhere."""
     try:
         return metadata_of(schema) is not None
     except ValueError:
@@ -267,7 +265,7 @@ def _is_list_of_numbers(kind: pa.DataType) -> bool:
 
 
 def _matrices(table: pa.Table) -> dict[str, NDArray[Any]]:
-    """Return the columns whose lists have one length in all rows, each [rows, length]."""
+    """Return the columns whose lists have the same length in all rows, each [rows, length]."""
     matrices = {}
     for name in table.column_names:
         if _is_list_of_numbers(table.schema.field(name).type) and table.num_rows:
@@ -279,14 +277,14 @@ def _matrices(table: pa.Table) -> dict[str, NDArray[Any]]:
 
 
 def _unpadded(table: pa.Table, path: AnyFile, first: int) -> pa.Table:
-    """Return rows of a file, of which `first` is the number of the first, without padding."""
+    """Remove the padding from rows of a file; `first` is the number of the first of them."""
     matrices = _matrices(table)
     cuts = cuts_of(matrices, lambda row: f"{path}, row {first + row}")
     tokens = one_of("response_ids", matrices)
     if tokens is None or tokens not in cuts:
         raise RcdiagError(
-            f"{path}, rows {first} to {first + table.num_rows - 1}: lists have other lengths than "
-            "in the rows before, where they are padded to one width",
+            f"{path}, rows {first} to {first + table.num_rows - 1}: lists differ in length from "
+            "those of earlier rows, which are padded to one width",
             hint="write padded rows and rows of their own length to different files",
         )
     for name, column in cuts.items():

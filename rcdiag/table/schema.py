@@ -1,7 +1,7 @@
 """The canonical columns of the trajectory table, their types and their metadata.
 
-Files and batches of one dump may hold other columns and types: `common_schema` unites two schemas,
-and `conformed` brings rows to one.
+Files and batches of one dump may differ in columns and types: `common_schema` merges two schemas,
+and `conformed` casts rows to a schema.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rcdiag.table.trajectories import POLICY_NAME
 
 METADATA_KEY = b"rcdiag"
 FORMAT_VERSION = 1
-# What the metadata of a file holds of the recorder that wrote it. Files that have it may differ in
-# their columns and are one table all the same.
+# Metadata key of files that a recorder wrote. Such files form one table even if their columns
+# differ.
 RECORDER = "recorder"
 
-# Objects inside objects of metadata; what rcdiag writes has eight at most.
+# Deepest nesting of metadata that is accepted; rcdiag itself writes at most eight levels.
 DEEPEST = 64
 
 LOG_PROBS = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_log_probs")
@@ -36,14 +36,14 @@ ROUTED_EXPERTS = re.compile(rf"(?P<policy>{POLICY_NAME.pattern})_routed_experts"
 
 
 class ColumnType(Struct, frozen=True):
-    """The Arrow types that a canonical column may have, in words and as a test."""
+    """The Arrow types that a canonical column may have: in words, and as a predicate."""
 
     expected: str
     accepts: Callable[[pa.DataType], bool]
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Tell whether every row of a type is a list."""
+    """Tell whether an Arrow type is a list."""
     return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
 
 
@@ -95,7 +95,7 @@ COLUMNS: dict[str, ColumnType] = {
 
 
 def column_spec(name: str) -> ColumnType | None:
-    """Return the types that a column may have; None for a column that is not canonical."""
+    """Return the types that a canonical column may have; None if the column is not canonical."""
     if LOG_PROBS.fullmatch(name) or ENTROPY.fullmatch(name):
         return TOKEN_FLOATS
     if ROUTED_EXPERTS.fullmatch(name):
@@ -106,16 +106,16 @@ def column_spec(name: str) -> ColumnType | None:
 
 
 def column_setting(columns: Mapping[str, str]) -> str:
-    """Name the setting that reads columns of a file under the names that rcdiag knows."""
+    """Return the option that maps columns of a file to canonical names, as the user writes it."""
     return mapping_setting("columns", columns, "--column")
 
 
 def has_token_lists(name: str) -> bool:
-    """Tell whether a column has a list for each response token."""
+    """Tell whether a column holds a list per response token."""
     return bool(KEPT_IDS.fullmatch(name) or ROUTED_EXPERTS.fullmatch(name))
 
 
-# How to restore a column of lists that a CSV file, or printing, turned into text.
+# How to restore a column of lists that was written as text, as in CSV files.
 LISTS_AS_TEXT = (
     "read the lists back from their text (pandas: `frame[column].map(json.loads)`, polars: "
     "`pl.col(column).str.json_decode(pl.List(pl.Int32))`)"
@@ -123,16 +123,16 @@ LISTS_AS_TEXT = (
 
 
 def _number_in(kind: pa.DataType) -> str:
-    """Say which field of a list of objects, as engines return them, looks like the log-prob."""
+    """Say which field of a list of objects (as engines return them) looks like the log-prob."""
     inner = kind.value_type if pt.is_list(kind) or pt.is_large_list(kind) else kind
     numbers = (
         [field.name for field in inner if pt.is_floating(field.type)] if pt.is_struct(inner) else []
     )
-    return f"write its field `{numbers[0]}` alone, a number for each token" if numbers else ""
+    return f"write only its field `{numbers[0]}`, one number per token" if numbers else ""
 
 
 def check_types(schema: pa.Schema, file: str) -> None:
-    """Refuse a schema with a canonical column of a wrong type."""
+    """Raise an error if a canonical column has a wrong type."""
     for name, kind in zip(schema.names, schema.types, strict=True):
         column = column_spec(name)
         if column and not column.accepts(kind):
@@ -160,7 +160,7 @@ def policies_in(names: list[str]) -> list[str]:
 
 
 def metadata_of(schema: pa.Schema) -> dict[str, Any]:
-    """Return the JSON object under file metadata key `rcdiag`; ValueError where there is none."""
+    """Return the JSON object under file metadata key `rcdiag`; ValueError if it is malformed."""
     try:
         metadata: dict[str, Any] = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
     except RecursionError as error:
@@ -170,9 +170,9 @@ def metadata_of(schema: pa.Schema) -> dict[str, Any]:
 
 
 def check_metadata(metadata: Any) -> None:
-    """Raise ValueError where metadata have another shape than rcdiag writes.
+    """Raise ValueError if metadata do not have the structure that rcdiag writes.
 
-    What is known of a policy may have any further keys. The text says which part is wrong.
+    Facts about a policy may have any further keys. The message says which part is wrong.
     """
     _check_shape(metadata, Mapping, "it")
     _check_depth(metadata)
@@ -192,7 +192,7 @@ def check_metadata(metadata: Any) -> None:
 
 def _check_shape(value: Any, shape: type, name: str) -> None:
     if not isinstance(value, shape):
-        raise ValueError(f"{name} is no {'text' if shape is str else 'object'}")
+        raise ValueError(f"{name} is not {'text' if shape is str else 'an object'}")
 
 
 def _check_depth(value: Any, depth: int = 0) -> None:
@@ -204,13 +204,13 @@ def _check_depth(value: Any, depth: int = 0) -> None:
 
 
 def with_metadata(schema: pa.Schema, metadata: Mapping[str, object]) -> pa.Schema:
-    """Return a schema with an object under rcdiag's key, beside other metadata."""
+    """Return a schema with `metadata` as JSON under rcdiag's key; other metadata are kept."""
     raw = {**(schema.metadata or {}), METADATA_KEY: json.dumps(metadata).encode()}
     return schema.with_metadata(raw)
 
 
 def is_recorded(schema: pa.Schema) -> bool:
-    """Tell whether a file was written by a recorder."""
+    """Tell whether a recorder wrote the file."""
     try:
         return RECORDER in metadata_of(schema)
     except ValueError:
@@ -222,7 +222,7 @@ WHOLE_NUMBER = r"^\s*[+-]?\d{1,18}\s*$"
 
 
 STEP = "step"
-# A number, or a number behind the word for a step: `12`, `12.0`, `step_12`, `global_step_12`.
+# A number, also after a word for a step: `12`, `12.0`, `step_12`, `global_step_12`.
 STEP_TEXT = (
     r"(?i)^\s*(?:(?:global|train|training)?[ _-]?(?:step|iter|iteration)[ _:=-]?)?"
     r"(\d{1,18})(?:\.0*)?\s*$"
@@ -230,8 +230,8 @@ STEP_TEXT = (
 
 
 def versions_are_numbers(schema: pa.Schema) -> pa.Schema:
-    """Return a table's schema with versions of weights as numbers where files hold text, and steps
-    where they hold text or floats.
+    """Return a schema in which `policy_version` (if text) and `step` (if text or float) are
+    int64, as they are after conversion.
     """
     for name, others in ((VERSION, _is_text), (STEP, _is_step_of_other_type)):
         index = schema.get_field_index(name)
@@ -245,10 +245,10 @@ def _is_step_of_other_type(kind: pa.DataType) -> bool:
 
 
 def with_steps_as_numbers(table: pa.Table, where: Callable[[int], str]) -> pa.Table:
-    """Return training steps as int64, from whole floats or text with one number; others are
-    refused, `where` the row is.
+    """Return rows with `step` as int64, from integral floats or text with one number.
 
-    Columns of whole numbers with nulls are floats in pandas; folders of checkpoints are names.
+    Any other value is refused, with the place that `where(row)` returns. Floats occur because
+    pandas stores integers with nulls as floats, text because checkpoint folders are names.
     """
     index = table.column_names.index(STEP) if STEP in table.column_names else -1
     if index < 0 or not _is_step_of_other_type(table.schema.field(index).type):
@@ -269,7 +269,7 @@ def with_steps_as_numbers(table: pa.Table, where: Callable[[int], str]) -> pa.Ta
         row = others[0].as_py()
         value = own[row].as_py()
         raise RcdiagError(
-            f"{where(row)}: column `{STEP}` holds {value!r}, which is no training step",
+            f"{where(row)}: column `{STEP}` holds {value!r}, which is not a training step",
             hint="steps are whole numbers, or text with one (`step_12`); is it another column? "
             f"{column_setting({STEP: 'OTHER_COLUMN'})}",
         )
@@ -277,7 +277,7 @@ def with_steps_as_numbers(table: pa.Table, where: Callable[[int], str]) -> pa.Ta
 
 
 def with_versions_as_numbers(table: pa.Table) -> pa.Table:
-    """Return `policy_version` as int64; text that is no whole number is left out (null)."""
+    """Return `policy_version` as int64; text that is not an integer becomes null."""
     index = table.column_names.index(VERSION) if VERSION in table.column_names else -1
     if index < 0 or not _is_text(table.schema.field(index).type):
         return table
@@ -289,9 +289,9 @@ def with_versions_as_numbers(table: pa.Table) -> pa.Table:
     return table.set_column(index, VERSION, trimmed.cast(pa.int64()))
 
 
-# Rows of several files or batches get one schema
+# Merging the schemas of several files or batches
 
-# Columns that have one type in every table, whatever a file has.
+# Columns whose type is the same in every converted table.
 TYPES: dict[str, pa.DataType] = {
     "response_ids": pa.list_(pa.int32()),
     "prompt_ids": pa.list_(pa.int32()),
@@ -302,7 +302,7 @@ TYPES: dict[str, pa.DataType] = {
 
 
 def table_type(name: str, kind: pa.DataType) -> pa.DataType:
-    """Return the type that a column of a converted table has, given that of a reader's column."""
+    """Return the column type in a converted table, given that of the reader's column."""
     if pt.is_null(kind):
         return kind
     if name in TYPES:
@@ -321,7 +321,7 @@ def table_type(name: str, kind: pa.DataType) -> pa.DataType:
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return a type that holds the values of both; None where there is none."""
+    """Return a type that holds the values of both; None if there is none."""
     if one.equals(other) or pt.is_null(other):
         return one
     if pt.is_null(one):
@@ -340,7 +340,7 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def common_schema(one: pa.Schema, other: pa.Schema) -> tuple[pa.Schema, list[str]]:
-    """Return the columns of both with their common types, and the columns that have none."""
+    """Return the union of columns with common types, and the columns that have no common type."""
     fields, without = [], []
     for name in dict.fromkeys([*one.names, *other.names]):
         kinds = [schema.field(name).type for schema in (one, other) if name in schema.names]
@@ -353,11 +353,11 @@ def common_schema(one: pa.Schema, other: pa.Schema) -> tuple[pa.Schema, list[str
 
 
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows with the columns of a schema, in its types; those that they lack are null.
+    """Return rows with the columns and types of a schema; columns that they lack become null.
 
-    A mask that they lack counts every response token as sampled, as that of a table without masks.
-    Advantages and entropies of tokens that they lack are NaN. Without `response_ids` among the
-    columns of the rows, they are null too.
+    Exceptions: a missing response mask becomes 1 at every response token, as for tables without a
+    mask; missing advantages and entropies become NaN. If the rows have no `response_ids`, these are
+    null too.
     """
     columns = []
     tokens = "response_ids" in table.column_names
@@ -374,9 +374,9 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def as_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return a column in another type; one that has the type is returned as it is.
+    """Cast a column to another type; return it unchanged if it has that type.
 
-    Arrow's own cast of lists of nulls to their own type makes lists longer than their values.
+    Casting lists of nulls to their own type gives wrong offsets in Arrow.
     """
     return column if column.type.equals(kind) else column.cast(kind)
 

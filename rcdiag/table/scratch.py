@@ -1,4 +1,4 @@
-"""Files that a table needs while it is open lie in a folder that goes with it."""
+"""A temporary folder for the files of an open table, deleted together with the table."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pathlib import Path
 
 from rcdiag.files import not_writable
 
-# In a folder beside an output, locked as long as its process lives.
+# A file in a folder next to an output; it stays locked while the folder's process lives.
 LOCK = "lock"
 
 
 class Scratch:
-    """A folder for converted and copied files, gone with the last table that reads from it."""
+    """A folder for converted and copied files, deleted with the last table that reads from it."""
 
     def __init__(self, beside: Path | None = None) -> None:
-        """Make the folder among the system's temporary ones, or hidden beside a file.
+        """Create the folder in the system's temporary folder, or hidden next to a file.
 
-        Beside a file it takes the place of those that killed processes have left there.
+        Next to a file, folders that killed processes left there are removed first.
         """
-        self.others: tuple[Scratch, ...] = ()  # folders that stay as long as this one
+        self.others: tuple[Scratch, ...] = ()  # folders that must live as long as this one
         lock = None
         if beside is None:
             self.path = Path(tempfile.mkdtemp(prefix="rcdiag-"))
@@ -42,7 +42,7 @@ class Scratch:
 
     @staticmethod
     def together(folders: Sequence[Scratch | None]) -> Scratch | None:
-        """Return the first of some folders, which keeps the others as long as it is there."""
+        """Return the first folder, which keeps the others alive."""
         there = [folder for folder in folders if folder is not None]
         if not there:
             return None
@@ -51,15 +51,15 @@ class Scratch:
         return first
 
     def remove(self) -> None:
-        """Remove the folder at once."""
+        """Delete the folder now."""
         self._finalizer()
 
 
 def _lock(folder: Path) -> int:
-    """Lock a folder; under its own name the lock is locked already, so that none takes it."""
+    """Create a lock file; it is locked before it gets its final name, so that no one else can."""
     new = folder / f"{LOCK}.new"
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    with contextlib.suppress(OSError):  # a file system without locks: the folder stays after a kill
+    with contextlib.suppress(OSError):  # no locks on this file system: a kill leaves the folder
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.replace(new, folder / LOCK)
     return descriptor
@@ -72,20 +72,20 @@ def _remove(folder: Path, lock: int | None) -> None:
 
 
 def _remove_dead(beside: Path) -> None:
-    """Remove the folders of this user's processes that were killed while they wrote this file."""
+    """Delete the folders of this user's processes that were killed while writing this file."""
     name = re.compile(rf"\.{re.escape(beside.name)}\.[a-z0-9_]{{8}}")
     for folder in beside.parent.iterdir():
         if not name.fullmatch(folder.name) or folder.is_symlink():
             continue
         try:
             lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
-        except OSError:  # none of ours
+        except OSError:  # not one of our folders
             continue
         try:
             if os.fstat(lock).st_uid == os.geteuid() == folder.stat().st_uid:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
-        except OSError:  # its process lives
+        except OSError:  # still locked: its process lives
             pass
         finally:
             os.close(lock)

@@ -1,6 +1,6 @@
-"""A source that a user names (file, folder, glob, URL) becomes the files of one format.
+"""Turn a source that a user names (file, folder, glob, URL) into files of one format.
 
-JSON lines that are packed by gzip or zstd are read as they are unpacked, a block at a time.
+JSON lines compressed with gzip or zstd are decompressed while they are read, block by block.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from rcdiag.table.remote import (
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.unknown_file import is_packed_or_cut, unknown_file
 
-# Bytes that are unpacked at a time.
+# Bytes that are decompressed at a time.
 BLOCK = 1 << 20
 
 
-# End of a file's name -> its first bytes, and Arrow's name for how it is packed.
+# File extension -> magic bytes, and Arrow's name of the compression.
 PACKINGS = {".gz": (b"\x1f\x8b", "gzip"), ".zst": (b"\x28\xb5\x2f\xfd", "zstd")}
 
 
 class PackedFile(type(Path())):  # type: ignore[misc]
-    """The path of a packed file that stands for the file in it.
+    """The path of a compressed file that behaves like the file inside.
 
-    Its name lacks the end that says how it is packed, and what is read of it is unpacked. Its text
-    is the path that the user gave.
+    `name` lacks the extension of the compression, and reading decompresses. `str` is the path that
+    the user gave.
     """
 
     @property
@@ -54,7 +54,7 @@ class PackedFile(type(Path())):  # type: ignore[misc]
         return unpacked_name(super().name)
 
     def open(self, mode: str = "r", buffering: int = -1, *text: Any, **of_text: Any) -> Any:
-        """Open the file inside for reading, its bytes or its text."""
+        """Open the file inside for reading, as bytes or text."""
         import pyarrow as pa
 
         _, packing = PACKINGS[_packing_suffix(str(self))]
@@ -63,13 +63,13 @@ class PackedFile(type(Path())):  # type: ignore[misc]
         return stream if "b" in mode else io.TextIOWrapper(stream, *text, **of_text)
 
     def read_bytes(self) -> bytes:
-        """Return the bytes of the file inside."""
+        """Return the decompressed bytes."""
         with self.open("rb") as stream:
             return bytes(stream.read())
 
 
 class _Unpacked(io.RawIOBase):
-    """The bytes of a packed file; damage is an error that names it."""
+    """The decompressed bytes of a file; if it is damaged, the error names the file."""
 
     def __init__(self, name: str, stream: BinaryIO) -> None:
         self._name = name
@@ -83,8 +83,8 @@ class _Unpacked(io.RawIOBase):
             content = self._stream.read(len(buffer))
         except (OSError, ValueError) as error:
             raise RcdiagError(
-                f"{self._name}: a packed file that breaks off or is damaged ({error})",
-                hint="its writer did not finish or the copy broke off; copy or write it again",
+                f"{self._name}: the compressed file is truncated or damaged ({error})",
+                hint="its writer or a copy did not finish; copy or write it again",
             ) from error
         buffer[: len(content)] = content
         return len(content)
@@ -95,7 +95,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def unpacked_name(name: str) -> str:
-    """Return a file's name without the end that says how it is packed."""
+    """Return a file name without the extension of the compression."""
     return name.removesuffix(_packing_suffix(name))
 
 
@@ -104,9 +104,9 @@ def _packing_suffix(name: str) -> str:
 
 
 def seen_through(path: AnyFile) -> AnyFile:
-    """Return a packed file of JSON as the file inside, any other as it is.
+    """Return a compressed JSON file as a `PackedFile`, any other path unchanged.
 
-    Files of tensors are read where they lie on disk, so that they have to be unpacked first.
+    Compressed files of tensors are not supported: the user has to decompress them first.
     """
     end = _packing_suffix(str(path))
     if not end or not isinstance(path, Path):
@@ -126,7 +126,7 @@ def seen_through(path: AnyFile) -> AnyFile:
 
 
 class SourceFile(Struct, frozen=True):
-    """A file that a user gave: where its bytes are, and its URL where they are a copy."""
+    """A file that the user gave: its local path or remote file, and its URL if `path` is a copy."""
 
     path: AnyFile
     url: str = ""
@@ -138,21 +138,21 @@ class SourceFile(Struct, frozen=True):
 
 
 class SourceFiles(Struct, frozen=True):
-    """The files of one source, in the order of their rows, and the format that all of them have."""
+    """The files of one source in row order, and their common format."""
 
     source: str
     reader: Reader
     files: tuple[SourceFile, ...]
-    scratch: Scratch | None = None  # where copies of remote files lie
-    left: tuple[str, ...] = ()  # names of a folder's files that are named as the format's are only
+    scratch: Scratch | None = None  # holds copies of remote files
+    left: tuple[str, ...] = ()  # files that match the format's names but have another content
 
 
 def find_files(source: str, format: str | None = None) -> SourceFiles:
-    """Find the files of a source, and the reader that knows them.
+    """Find the files of a source, and the reader of their format.
 
-    A table that rcdiag wrote says so; every other file is asked of the readers in turn. Of a folder
-    the files that none knows are left out.
-    `format` names the reader, and then a folder's files are those with the reader's patterns.
+    A table that rcdiag wrote is recognised by its metadata; for any other file, each reader is
+    tried in turn. Files of a folder that no reader recognises are left out. If `format` names the
+    reader, the files of a folder are those that match the reader's name patterns.
     """
     chosen = None if format is None else READERS.find(format, "format")
     if not is_url(source):
@@ -163,7 +163,7 @@ def find_files(source: str, format: str | None = None) -> SourceFiles:
     if in_place is not None and all(Peek(file).head.startswith(MAGIC) for file in in_place[0]):
         remote, folder = in_place
         found = _known(source, {file: str(file) for file in remote}, folder, chosen)
-        if found.reader.read is None:  # files of another format are copied here
+        if found.reader.read is None:  # parquet is read in place, other formats are copied
             return found
     scratch = Scratch()
     more = {name for reader in readers for name in reader.beside}
@@ -183,9 +183,9 @@ def _known(
     chosen: Reader | None,
     scratch: Scratch | None = None,
 ) -> SourceFiles:
-    """Return the files of one format among those that were `found`, each with its URL.
+    """Return the files of one format among those that were `found` (path -> URL).
 
-    `folder` says that they are all those below a folder, of which some may be none of the dump.
+    `folder` is true if these are all files of a folder, some of which may not belong to the dump.
     """
     urls: dict[AnyFile, str] = {seen_through(path): url for path, url in found.items()}
     pick = _of_folder if folder else _of_names
@@ -197,27 +197,27 @@ def _known(
 
 
 def check_remote(sources: Sequence[str], format: str | None = None) -> None:
-    """End a dry run that has come to a URL: NotFetchedError says what a run would fetch."""
+    """In a dry run with a URL, raise NotFetchedError, which says what a run would fetch."""
     chosen = None if format is None else READERS.find(format, "format")
     check_fetching(sources, lambda name: _fits(name, _asked(chosen)))
 
 
 def _asked(chosen: Reader | None) -> list[Reader]:
-    """Return the readers as a file is asked of them: formats under any names come last."""
+    """Return the readers in the order in which they are tried: those for any file name last."""
     if chosen is not None:
         return [chosen]
     return sorted(READERS.values(), key=lambda reader: reader.any_names)
 
 
 def _named(source: str) -> tuple[list[Path], bool]:
-    """Return the files of a path or a glob, and whether they are all files below one folder."""
-    if not source.strip():  # as a path it would be the folder that the command runs in
-        raise RcdiagError("a source without a name", hint="give a file, a folder or a glob")
+    """Return the files of a path or a glob, and whether the path is a folder."""
+    if not source.strip():  # Path("") would be the current folder
+        raise RcdiagError("the name of the source is empty", hint="give a file, a folder or a glob")
     path = Path(source)
     try:
         os.stat(source)
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # pathlib would raise it as it is
+        if error.errno == errno.ENAMETOOLONG:  # pathlib would raise the OSError itself
             raise RcdiagError(
                 f"{source}: no such file ({error.strerror})",
                 hint="give a file, a folder or a glob",
@@ -226,7 +226,7 @@ def _named(source: str) -> tuple[list[Path], bool]:
         return list(_below(path)), True
     if path.is_symlink() and not path.exists():
         raise RcdiagError(
-            f"{source}: a link to {os.readlink(path)}, which is not there",
+            f"{source}: a link to {os.readlink(path)}, which does not exist",
             hint="give the file itself",
         )
     files = [path] if path.exists() else list(map(Path, glob.glob(source, recursive=True)))
@@ -237,7 +237,7 @@ def _named(source: str) -> tuple[list[Path], bool]:
             raise RcdiagError(
                 f"{file}: a directory, not a file", hint="give it alone, not in a glob"
             )
-        if not file.is_file():  # opening a pipe would wait for its writer
+        if not file.is_file():  # opening a pipe would block until something is written
             raise RcdiagError(
                 f"{file}: a pipe or a device, not a file",
                 hint="a dump is read more than once: write it to a file first",
@@ -246,11 +246,11 @@ def _named(source: str) -> tuple[list[Path], bool]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, none hidden, nor parts of an interrupted scoring run."""
+    """Yield the files below a folder, except hidden ones and parts of interrupted scoring runs."""
     visited: set[str] = set()
     for place, folders, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(place)
-        if real in visited:  # a link to a folder that holds it
+        if real in visited:  # a link to a parent folder
             folders.clear()
             continue
         visited.add(real)
@@ -269,7 +269,7 @@ def _of_names(
     chosen: Reader | None,
     urls: dict[AnyFile, str],
 ) -> tuple[Reader, list[AnyFile]]:
-    """Return the reader of files that were named, all of which must be known to it."""
+    """Return the reader of explicitly named files; every file must be of its format."""
     for path in paths:
         _check_file(path, urls[path])
     if chosen is not None:
@@ -292,7 +292,7 @@ def _of_folder(
     chosen: Reader | None,
     urls: dict[AnyFile, str],
 ) -> tuple[Reader, list[AnyFile]]:
-    """Return the one format that files of a folder have, and those files."""
+    """Return the single format found in a folder, and the files that have it."""
     readers = _asked(chosen)
     if chosen is not None:
         files = [path for path in paths if _fits(path.name, readers)] or list(paths)
@@ -303,7 +303,7 @@ def _of_folder(
             raise _nothing(source, len(paths))
         return chosen, files
     by_format: dict[str, list[AnyFile]] = {}
-    bad: set[AnyFile] = set()  # empty and unreadable files
+    bad: set[AnyFile] = set()  # empty or unreadable files
     for path in paths:
         try:
             _check_file(path, "")
@@ -316,7 +316,7 @@ def _of_folder(
         raise _mixed(source, {name: files[0] for name, files in by_format.items()})
     own = [reader for reader in readers if reader.name in by_format or not by_format]
     taken = {path for files in by_format.values() for path in files}
-    for path in paths:  # a part of the dump that is empty, packed or cut off is not left out
+    for path in paths:  # an empty, compressed or truncated part of the dump must not be skipped
         named_so = _fits(path.name, own)
         if path in bad and named_so:
             _check_file(path, urls[path])
@@ -332,12 +332,12 @@ def _of_folder(
 
 
 def _check_lost(paths: Sequence[AnyFile], reader: Reader) -> None:
-    """Refuse a folder that lacks a file of which its writer says there that it was written."""
+    """Raise an error if a folder lacks a file that its writer recorded as written."""
     lost = reader.lost([path for path in paths if isinstance(path, Path)])
     if lost is not None:
         raise RcdiagError(
-            f"{lost}: no such file, although {reader.name} finished the folder that it belongs in",
-            hint="copy it, or take its folder away to read the other ones alone",
+            f"{lost}: no such file, although {reader.name} marked its folder as complete",
+            hint="copy it, or move its folder away to read the others",
         )
 
 
@@ -349,13 +349,13 @@ def _reader_of(path: AnyFile) -> Reader | None:
 
 
 def _fits(name: str, readers: Sequence[Reader]) -> bool:
-    """Tell whether a file is named as files of one of the formats are."""
+    """Tell whether a file name matches a pattern of one of the formats."""
     base = name.rpartition("/")[2]
     return any(fnmatch.fnmatch(base, pattern) for reader in readers for pattern in reader.patterns)
 
 
 def _check_file(path: AnyFile, url: str) -> None:
-    """Refuse a file that is empty or that cannot be opened."""
+    """Raise an error if a file is empty or cannot be opened."""
     name = url or str(path)
     try:
         with path.open("rb") as stream:
@@ -369,19 +369,19 @@ def _check_file(path: AnyFile, url: str) -> None:
 
 
 def _mixed(source: str, by_format: dict[str, AnyFile]) -> RcdiagError:
-    """Return the error for files of several formats in one source."""
+    """Return the error for a source whose files have several formats."""
     examples = ", ".join(f"{name} ({path.name})" for name, path in by_format.items())
     first = next(iter(by_format))
     return RcdiagError(
         f"{source}: files of several formats: {examples}",
         hint=f"{setting('format', first, '--from')} reads the files of one format only; or "
-        "give the files of each format as a source of its own, and they are joined",
+        "give the files of each format as a separate source, and they are joined",
     )
 
 
 def _nothing(source: str, files: int) -> RcdiagError:
     return RcdiagError(
-        f"{source}: no file in this directory is of a format that rcdiag knows ({files} files)",
-        hint=f"known formats: {', '.join(READERS)}; {setting('format', option='--from')} says "
-        "which it is",
+        f"{source}: rcdiag knows the format of none of the {files} files in this directory",
+        hint=f"known formats: {', '.join(READERS)}; choose one with "
+        f"{setting('format', option='--from')}",
     )

@@ -1,6 +1,6 @@
-"""A table is read as a stream of checked trajectories: whole, or in given ranges of rows.
+"""Read a table as a stream of checked trajectories: all rows, or given ranges of rows.
 
-Batches of Arrow become numpy arrays here, and every error names file, row and column.
+Arrow batches become numpy arrays here; every error names file, row and column.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from rcdiag.table.trajectories import Ragged, Trajectories, segment_sum
 
 V = TypeVar("V")
 ROW_COLUMNS = ("response_mask", "temperature", "group_id", "step")
-# A row is walked as a whole, at some 250 bytes of memory a token; no engine has such a context.
+# A row is processed as a whole, with about 250 bytes per token; no engine has such a context.
 MOST_TOKENS_OF_ROW = 1 << 22
 LARGEST = np.iinfo(np.int64).max
-# What profiles and examples want besides.
+# Further columns for profiles and examples.
 DETAIL_COLUMNS = ("reward", "sample_id", "advantage", "advantages")
-# How a row was sampled, which a diagnosis asks for.
+# How a row was sampled, for the diagnosis.
 SAMPLING = ("top_p", "top_k", "min_p")
 ORIGIN_COLUMNS = (*SAMPLING, "engine", "finish_reason", "policy_version")
 
@@ -43,11 +43,11 @@ def read_trajectories(
     between: RowRange | None = None,
     lists: Sequence[str] = (),
 ) -> Iterator[Trajectories]:
-    """Yield the rows that have recorded log-probs of all `policies`, with them.
+    """Yield the rows that have log-probs of all `policies`, with these log-probs.
 
-    Rows where they are null, which `unobserved` counts, are left out. `prompts` adds the prompts,
-    `origin` how each row was sampled. `between` are the first row that is read and the row after
-    the last. `lists` names columns with a list for each token.
+    Rows in which one of them is null are skipped; `unobserved` counts them. `prompts` adds the
+    prompts, `origin` how each row was sampled. `between` = (first, end) selects rows first to
+    end - 1. `lists` names columns with a list per token.
     """
     dump.require(*(f"{policy}_log_probs" for policy in policies))
     names = columns_needed(
@@ -71,12 +71,12 @@ def with_log_probs(batch: RowBatch, policies: Sequence[str]) -> RowBatch:
 def read_chunks(
     dump: Table, ranges: Sequence[RowRange], names: Sequence[str] | None = None
 ) -> Iterator[list[RowBatch]]:
-    """Yield for each of the ascending, disjoint `ranges` of rows the batches that make it up."""
+    """Yield the rows of each of the ascending, disjoint `ranges`, as a list of batches."""
     return _cut(dump.batches(names), ranges)
 
 
 def _cut(batches: Iterable[RowBatch], ranges: Sequence[RowRange]) -> Iterator[list[RowBatch]]:
-    """Cut and gather batches so that those of each range are together."""
+    """Cut batches at the borders of ranges and collect the pieces of each range."""
     waiting = iter(ranges)
     current = next(waiting, None)
     parts: list[RowBatch] = []
@@ -95,12 +95,12 @@ def _cut(batches: Iterable[RowBatch], ranges: Sequence[RowRange]) -> Iterator[li
 
 
 def joined(parts: Sequence[RowBatch]) -> pa.Table:
-    """Join the batches of one range into one Arrow table."""
+    """Concatenate the batches of one range to one Arrow table."""
     return pa.concat_tables([part.table for part in parts])
 
 
 def whole(parts: Sequence[RowBatch]) -> RowBatch:
-    """Join the batches of one range into one batch."""
+    """Concatenate the batches of one range to one batch."""
     numbers = np.concatenate([part.numbers for part in parts])
     return RowBatch(joined(parts).combine_chunks(), numbers, parts[0].dump)
 
@@ -116,10 +116,10 @@ def columns_needed(
     details: bool = False,
     origin: bool = False,
 ) -> list[str]:
-    """Return the columns of `names` that are read.
+    """Return those of the table's columns `names` that have to be read.
 
-    `prompts` adds the prompts, `details` rewards, advantages, ids and the entropies of `policies`,
-    `origin` how each row was sampled, and the kept ids of `policies`.
+    `prompts` adds the prompts; `details` adds rewards, advantages, ids and the entropies of
+    `policies`; `origin` adds how each row was sampled, and the kept ids of `policies`.
     """
     columns = ["response_ids", *ROW_COLUMNS, *(f"{policy}_log_probs" for policy in policies)]
     if prompts:
@@ -134,18 +134,18 @@ def columns_needed(
 def decode(batch: RowBatch, policies: Sequence[str] = ()) -> Trajectories:
     """Return the rows of a batch as arrays, with the log-probs of `policies` in float64.
 
-    All else that a row may have is in the result where the batch has its column.
+    All other fields of `Trajectories` are filled if the batch has their columns.
     """
     names = batch.table.column_names
     response_ids = token_ids(batch, "response_ids")
-    long = response_ids.lengths > MOST_TOKENS_OF_ROW  # such rows would take gigabytes each
+    long = response_ids.lengths > MOST_TOKENS_OF_ROW  # would take gigabytes of memory each
     if long.any():
         row = int(np.argmax(long))
         raise RcdiagError(
             f"{batch.where(row)}: a response of {int(response_ids.lengths[row]):,} tokens; the "
             f"limit is {MOST_TOKENS_OF_ROW:,}",
             hint="is each list the tokens of one response, or are several joined in one row? "
-            "Write a row for each response",
+            "Write one row per response",
         )
     mask = _mask(batch, response_ids)
     lists = {
@@ -192,12 +192,12 @@ def _steps(batch: RowBatch, name: str) -> NDArray[np.int64]:
 
 
 def _texts(batch: RowBatch, name: str) -> list[str]:
-    """Return a column of keys as text; null becomes empty."""
+    """Return a column of keys as text; null becomes an empty string."""
     return [str(value) if value is not None else "" for value in _column(batch, name).to_pylist()]
 
 
 def _versions(batch: RowBatch, response_ids: Ragged) -> NDArray[np.int64] | None:
-    """Return the version of weights of each row, or of each token; -1 where it is unknown."""
+    """Return the weights version per row or per token; -1 if unknown."""
     if "policy_version" not in batch.table.column_names:
         return None
     array = _column(batch, "policy_version")
@@ -215,7 +215,7 @@ def _column(batch: RowBatch, name: str) -> pa.Array:
 
 
 def _known(batch: RowBatch, name: str) -> pa.Array:
-    """Return a column that has a value in every row; null is refused."""
+    """Return a column; raise an error if a row is null."""
     array = _column(batch, name)
     if array.null_count:
         row = int(np.argmax(as_numpy(array.is_null())))
@@ -229,9 +229,9 @@ def _known(batch: RowBatch, name: str) -> pa.Array:
 
 
 def ragged(batch: RowBatch, name: str, mask: NDArray[np.bool_] | None = None) -> Ragged:
-    """Return a list column as flat values and offsets, without copying where Arrow allows it.
+    """Return a list column as flat values and offsets, without copying if Arrow allows it.
 
-    Where `mask` is False a null is taken for NaN; everywhere else it is refused.
+    A null inside a list becomes NaN if `mask` is False there; otherwise it is an error.
     """
     array = _known(batch, name)
     if not (pt.is_list(array.type) or pt.is_large_list(array.type)):
@@ -251,7 +251,7 @@ def ragged(batch: RowBatch, name: str, mask: NDArray[np.bool_] | None = None) ->
 
 
 def token_ids(batch: RowBatch, name: str) -> Ragged:
-    """Return token ids as int32; negative ids and ids that no vocabulary has are refused."""
+    """Return token ids as int32; refuse negative ids and ids beyond any vocabulary."""
     column = ragged(batch, name)
     check_ids(name, column.values, column.lengths, in_file(batch.where))
     return Ragged(column.values.astype(np.int32, copy=False), column.offsets)
@@ -268,7 +268,7 @@ def _mask(batch: RowBatch, response_ids: Ragged) -> NDArray[np.bool_]:
 def _by_response(
     batch: RowBatch, name: str, response_ids: Ragged, mask: NDArray[np.bool_] | None = None
 ) -> Ragged:
-    """Return a list column whose lists are as long as the responses; nulls as in `ragged`."""
+    """Return a list column; its lists must be as long as the responses. Nulls as in `ragged`."""
     column = ragged(batch, name, mask)
     prompts = batch.table["prompt_ids"] if "prompt_ids" in batch.table.column_names else None
     refuse = in_file(batch.where)
@@ -277,9 +277,9 @@ def _by_response(
 
 
 def _lists_of_tokens(batch: RowBatch, name: str, response_ids: Ragged) -> Ragged:
-    """Return a column of lists of lists with one list for each response token; null is empty.
+    """Return a column with one list per response token; a null list becomes empty.
 
-    A row that is null has no list at any of its tokens.
+    In a row that is null, every token gets an empty list.
     """
     array = _column(batch, name).cast(pa.large_list(pa.large_list(pa.int32())))
     known = as_numpy(array.is_valid())
@@ -290,7 +290,7 @@ def _lists_of_tokens(batch: RowBatch, name: str, response_ids: Ragged) -> Ragged
     lengths[known] = np.diff(rows)
     check_lengths(name, lengths, response_ids.lengths, in_file(batch.where))
     lists = array.values.slice(rows[0], rows[-1] - rows[0])
-    if lists.null_count:  # their offsets may span values that are not theirs
+    if lists.null_count:  # a null list may have a non-empty range of offsets
         lists = lists.fill_null(pa.scalar([], lists.type))
     offsets = as_numpy(lists.offsets)
     values = lists.values.slice(offsets[0], offsets[-1] - offsets[0])
@@ -299,7 +299,7 @@ def _lists_of_tokens(batch: RowBatch, name: str, response_ids: Ragged) -> Ragged
         token = int(np.searchsorted(offsets - offsets[0], at, side="right")) - 1
         row = np.flatnonzero(known)[np.searchsorted(rows - rows[0], token, side="right") - 1]
         raise RcdiagError(
-            f"{batch.where(row)}: column `{name}` holds a null in a list of a token",
+            f"{batch.where(row)}: column `{name}` holds a null in the list of a token",
             hint="write an empty list where nothing was recorded for a token",
         )
     sizes = np.zeros(len(response_ids.values), np.int64)
@@ -310,7 +310,7 @@ def _lists_of_tokens(batch: RowBatch, name: str, response_ids: Ragged) -> Ragged
 def _by_token(
     batch: RowBatch, name: str, response_ids: Ragged, mask: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Return a number for every response token; those at masked tokens are not checked."""
+    """Return one number per response token; values at masked tokens are not checked."""
     column = _by_response(batch, name, response_ids, mask)
     with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
         return column.values.astype(np.float64)
@@ -321,7 +321,7 @@ def _advantage(
 ) -> NDArray[np.float64] | None:
     """Return each row's advantage: `advantage`, else the mean of `advantages` over its tokens.
 
-    Only unmasked tokens count; a row that has none gets NaN.
+    The mean is over unmasked tokens; NaN if there are none.
     """
     if "advantage" in batch.table.column_names:
         return floats(batch, "advantage")
@@ -330,22 +330,22 @@ def _advantage(
     values = _by_token(batch, "advantages", response_ids, mask)
     lengths = response_ids.lengths
     sums = segment_sum(np.where(mask, values, 0.0), lengths)
-    with np.errstate(invalid="ignore"):  # a row without an unmasked token has none
+    with np.errstate(invalid="ignore"):  # 0 / 0 in a row without unmasked tokens
         mean: NDArray[np.float64] = sums / segment_sum(mask.astype(np.int64), lengths)
     return mean
 
 
 def floats(batch: RowBatch, name: str) -> NDArray[np.float64]:
-    """Return a column of numbers, one for each row; null, which means unknown, becomes NaN."""
+    """Return a column with one number per row; null, which means unknown, becomes NaN."""
     array = _column(batch, name)
     if not (pt.is_floating(array.type) or pt.is_integer(array.type)):
         array = array.cast(pa.float64(), safe=False)
-    numbers = as_numpy(array)  # which makes NaN of null
+    numbers = as_numpy(array)  # null becomes NaN
     return numbers.astype(np.float64, copy=False)
 
 
 def _as_int64(batch: RowBatch, name: str, array: pa.Array) -> pa.Array:
-    """Return whole numbers as int64; larger ones, which uint64 holds, are refused."""
+    """Return integers as int64; raise an error at a uint64 beyond int64."""
     if pt.is_int64(array.type):
         return array
     if pt.is_uint64(array.type):
@@ -360,7 +360,7 @@ def _as_int64(batch: RowBatch, name: str, array: pa.Array) -> pa.Array:
 
 
 def hashed(batch: RowBatch, name: str) -> NDArray[np.uint64]:
-    """Return a column of keys (strings or integers) as 64-bit hashes, which take little memory."""
+    """Return a column of keys (text or integers) as 64-bit hashes, which take less memory."""
     array = _known(batch, name)
     if pt.is_integer(array.type):
         return mixed(as_numpy(array).astype(np.uint64))

@@ -1,7 +1,7 @@
-"""What is asked of all rows of a table at once, each by one scan of the columns that it needs.
+"""Questions about all rows of a table, each answered by one scan of the columns that it needs.
 
-Small columns (steps, rewards, prompt groups, sample ids), rows without recorded log-probs, the
-sizes of a table that a model is to score, and a few whole rows by their numbers.
+They are about small columns (steps, rewards, prompt groups, sample ids), rows without recorded
+log-probs, the size of a table that a model is to score, and single rows by their numbers.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from rcdiag.table.stream import columns_needed, decode, floats, hashed, token_id
 from rcdiag.table.table import RowBatch, RowRange, Table, TableFile
 from rcdiag.table.trajectories import ModelLimits, Ragged, Trajectories
 
-# Tokens that are counted to find frequent ids.
+# The most frequent token ids are counted over this many tokens.
 TOKENS_COUNTED = 2_000_000
-# Rows that are named for each policy.
+# Number of rows that are listed per policy.
 FIRST_ROWS = 10
 
 
-# Columns of all rows, and rows by their numbers
+# Columns of all rows, and single rows
 
 
 def known_steps(dump: Table) -> list[int]:
-    """Return the training steps of a table, ascending; none where it has no column `step`."""
+    """Return the training steps of a table, ascending; empty if it has no column `step`."""
     if "step" not in dump.schema.names:
         return []
     steps: set[int] = set()
@@ -45,7 +45,7 @@ def known_steps(dump: Table) -> list[int]:
 def read_groups_and_rewards(
     dump: Table,
 ) -> tuple[NDArray[np.uint64] | None, NDArray[np.float64]]:
-    """Return every row's prompt group as a hash (None without), and reward (NaN = unknown)."""
+    """Return every row's prompt group as a hash (None: no groups) and reward (NaN: unknown)."""
     names = [name for name in ("group_id", "reward") if name in dump.schema.names]
     groups, rewards = [], []
     for batch in dump.batches(names) if names else ():
@@ -60,9 +60,9 @@ def read_groups_and_rewards(
 
 
 def number_groups(groups: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return the different hashes of prompt groups, ascending, and the number of each.
+    """Return the distinct hashes of prompt groups, ascending, and the number of each.
 
-    Groups are numbered as they appear: what depends on a number does not depend on their names.
+    Groups are numbered in order of first appearance, so that numbers do not depend on their names.
     """
     keys, first = np.unique(groups, return_index=True)
     numbers = np.empty(len(keys), np.uint64)
@@ -71,10 +71,9 @@ def number_groups(groups: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArr
 
 
 def frequent_ids(dump: Table) -> NDArray[np.int32]:
-    """Return the token ids of the first TOKENS_COUNTED response tokens, the most frequent first.
+    """Return the distinct ids among the first TOKENS_COUNTED response tokens, most frequent first.
 
-    Equally frequent ids stand in the order in which they appear, so that the order of the result
-    does not depend on how ids are numbered.
+    Ties are in order of first appearance, so that the result does not depend on the id values.
     """
     read, tokens = [], 0
     for batch in dump.batches(["response_ids"]):
@@ -86,16 +85,16 @@ def frequent_ids(dump: Table) -> NDArray[np.int32]:
 
 
 def by_frequency(ids: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the distinct ids, the most frequent first, then the first to appear."""
+    """Return the distinct ids, most frequent first; ties in order of first appearance."""
     distinct, first, counts = np.unique(ids, return_index=True, return_counts=True)
     order: NDArray[np.intp] = np.lexsort((first, -counts))
     return distinct[order]
 
 
 def read_rows(dump: Table, numbers: Collection[int]) -> dict[int, dict[str, Any]]:
-    """Return the rows of these numbers (counted over the whole table), with every column.
+    """Return the rows with these numbers (counted over the whole table), with all columns.
 
-    The result maps row number -> column -> value, as reward functions take rows.
+    The result maps row number -> column -> value, the form in which reward functions take rows.
     """
     by_number: dict[int, dict[str, Any]] = {}
     for batch in dump.batches(rows=np.unique(np.array(list(numbers), np.int64))):
@@ -104,10 +103,9 @@ def read_rows(dump: Table, numbers: Collection[int]) -> dict[int, dict[str, Any]
 
 
 def check_unique(dump: Table, ids: Sequence[NDArray[np.uint64]]) -> None:
-    """Refuse a table that holds a sample twice, which would narrow every interval.
+    """Raise an error if a sample occurs twice, which would make confidence intervals too narrow.
 
-    `ids` are hashes of the sample ids of all its rows, [rows] of each batch; none where it has no
-    ids.
+    `ids` are hashes of all sample ids, one array [rows] per batch; empty if the table has no ids.
     """
     if ids:
         hashes = np.concatenate(ids)
@@ -122,21 +120,21 @@ def check_unique(dump: Table, ids: Sequence[NDArray[np.uint64]]) -> None:
             )
 
 
-# Rows whose log-probs were not recorded
+# Rows without recorded log-probs
 
 
 class Unobserved(Struct, frozen=True):
-    """The rows of a table that lack the log-probs of at least one of some policies."""
+    """The rows of a table in which log-probs of at least one of some policies are null."""
 
     rows: int = 0
-    by_policy: Mapping[str, int] = field(default_factory=dict)  # those with any such row
-    first_rows: Mapping[str, list[int]] = field(default_factory=dict)  # numbers in the table
+    by_policy: Mapping[str, int] = field(default_factory=dict)  # only policies with such rows
+    first_rows: Mapping[str, list[int]] = field(default_factory=dict)  # row numbers in the table
 
 
 def unobserved(table: Table, policies: Sequence[str]) -> Unobserved:
-    """Find the rows of a table that lack log-probs of a policy.
+    """Find the rows of a table in which log-probs of a policy are null.
 
-    The footers say of most columns that every row has a value; other columns are read.
+    Most footers record that a column has no nulls; only other columns are read.
     """
     lacking = {
         policy: _null_rows(table, f"{policy}_log_probs")
@@ -154,26 +152,26 @@ def unobserved(table: Table, policies: Sequence[str]) -> Unobserved:
 
 
 def all_null(table: Table, column: str) -> bool:
-    """Tell whether no row of a table has a value of a column of lists."""
+    """Tell whether a column of lists is null in every row."""
     own = table.renames.get(column, column)
     groups = (group for file in table.files for group in row_groups_of(file.parquet))
     chunks = (chunk for group in groups for chunk in group.columns if chunk.column == own)
     if any(chunk.null_count not in (None, chunk.num_values) for chunk in chunks):
-        return False  # a footer says that rows have values
+        return False  # according to a footer, some rows have values
     nulls = (part for file in table.files for part in _nulls_of(file, own))
     return all(len(rows) == end - first for first, end, rows in nulls)
 
 
 def _null_rows(table: Table, column: str) -> NDArray[np.int64]:
-    """Return the rows of a table whose value of a column is null, ascending."""
+    """Return the rows in which a column is null, ascending."""
     own = table.renames.get(column, column)
     return np.concatenate([rows for file in table.files for *_, rows in _nulls_of(file, own)])
 
 
 def _nulls_of(file: TableFile, column: str) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-    """Yield each row group's first row, the row after its last, and its rows that are null.
+    """Yield, for each row group, its first row, its end (last row + 1) and its null rows.
 
-    Rows are counted over the whole table. Where the footer says that none is null none is read.
+    Rows are numbered over the whole table. A column without nulls by its footer is not read.
     """
     first = file.first_row
     recorded = column in open_parquet(file.parquet).schema_arrow.names
@@ -186,21 +184,21 @@ def _nulls_of(file: TableFile, column: str) -> Iterator[tuple[int, int, NDArray[
         first += group.num_rows
 
 
-# Sizes, and rows that no model can have read
+# Table sizes, and rows that no model can have scored
 
 
 class Survey(Struct, frozen=True, kw_only=True):
-    """The sizes of a table that is fit to be scored."""
+    """The sizes of a table that passed the checks for scoring."""
 
     prompt_lengths: NDArray[np.int64]  # [sequences]
     response_lengths: NDArray[np.int64]  # [sequences]
     sampled_tokens: int  # unmasked response tokens
     rows_without_temperature: int
-    ids_in_lists: int = 0  # in the columns with a list for each token that engines read
+    ids_in_lists: int = 0  # ids in those columns with a list per token that engines read
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Return the prompt and response tokens of each sequence."""
+        """Return the number of prompt and response tokens of each sequence."""
         return self.prompt_lengths + self.response_lengths
 
     @property
@@ -208,7 +206,7 @@ class Survey(Struct, frozen=True, kw_only=True):
         return int(self.lengths.sum())
 
     def ranges(self, tokens: int) -> list[RowRange]:
-        """Cut consecutive ranges of rows of about `tokens` tokens each, at least one row each."""
+        """Cut the rows into consecutive ranges of about `tokens` tokens and at least one row."""
         ends = np.cumsum(self.lengths)
         ranges: list[RowRange] = []
         start = 0
@@ -223,7 +221,7 @@ class Survey(Struct, frozen=True, kw_only=True):
 def survey(dump: Table, limits: Sequence[ModelLimits], reads: Collection[str] = ()) -> Survey:
     """Check every row against the models that are to score it, and measure the table.
 
-    `reads` are the columns that engines read besides tokens, mask and temperature.
+    `reads` are columns that engines read in addition to tokens, mask and temperature.
     """
     dump.require("prompt_ids", *reads)
     names = [*columns_needed(dump.schema.names, (), prompts=True), *reads]
@@ -266,7 +264,7 @@ def survey(dump: Table, limits: Sequence[ModelLimits], reads: Collection[str] = 
 
 
 def check_limits(rows: Trajectories, limit: ModelLimits, where: Callable[[int], str]) -> None:
-    """Refuse rows that a model cannot have read; `where` names a row of `rows`."""
+    """Refuse rows that a model cannot process; `where(row)` names a row of `rows` in errors."""
     assert rows.prompt_ids is not None
     _check_ids(where, "prompt_ids", rows.prompt_ids, limit)
     _check_ids(where, "response_ids", rows.response_ids, limit)
@@ -283,14 +281,14 @@ def check_limits(rows: Trajectories, limit: ModelLimits, where: Callable[[int], 
         row = int(np.argmax(other))
         raise RcdiagError(
             f"{where(row)}: column `temperature` is {rows.scoring_temperature[row]:g}, but "
-            f"{limit.model} gives log-probs of temperature {limit.temperature:g} alone",
+            f"{limit.model} only gives log-probs at temperature {limit.temperature:g}",
             hint="score the checkpoint itself, which takes any temperature: vllm:bfloat16 or "
             f"hf:float32 with {setting('model', 'PATH')}",
         )
 
 
 def _check_rows(batch: RowBatch, rows: Trajectories) -> None:
-    """Refuse rows that no engine can score: at such a temperature, or without any prompt."""
+    """Refuse rows that no engine can score: with an invalid temperature or an empty prompt."""
     if rows.temperature is not None:
         bad = (rows.temperature <= 0) | np.isinf(rows.temperature)
         if bad.any():
@@ -311,7 +309,7 @@ def _check_rows(batch: RowBatch, rows: Trajectories) -> None:
 
 
 def _check_sampling(batch: RowBatch, rows: Trajectories) -> None:
-    """Refuse a row whose kept sets cannot be made for want of a sampling parameter."""
+    """Refuse a row that lacks a sampling parameter and therefore has no computable kept sets."""
     for name, values in rows.sampling.items():
         unknown = np.isnan(values)
         if unknown.any():

@@ -1,4 +1,4 @@
-"""A trajectory table is any number of files as one, read in batches, never whole."""
+"""The trajectory table: one or more files that are read in batches of rows, never all at once."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
 
 
 RowRange = tuple[int, int]  # first row and the row after the last, in the whole table
-# Runs of neighbouring rows that are cut out of a batch one by one.
+# With more separate runs of neighbouring rows than this, Arrow's `take` replaces slicing.
 MOST_RUNS = 256
 
 
 class RowOrigin(Protocol):
-    """Where the rows of a parquet file, which rcdiag made, come from."""
+    """Maps the rows of a parquet file that rcdiag wrote to the files that the user gave."""
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """Return the files that were given."""
+        """Return the files that the user gave."""
         ...
 
     def where(self, row: int) -> str:
-        """Return file and record of a row, as an error names them."""
+        """Return the file and record of a row, for error messages."""
         ...
 
 
 class Origin:
-    """Where each row of a converted table stood in the files that were given."""
+    """For each row of a converted table, its file and record in the dump that the user gave."""
 
     def __init__(self, files: Sequence[SourceFile]) -> None:
         self.files = tuple(files)
@@ -62,13 +62,13 @@ class Origin:
         self.num_rows = 0
 
     def add(self, file: Path, record: str, numbers: NDArray[np.int64]) -> None:
-        """Take in consecutive rows of the table: their file, and the record of each, [rows]."""
+        """Append consecutive rows of the table: their file and record numbers [rows]."""
         self._starts.append(self.num_rows)
         self._blocks.append((file, record, numbers))
         self.num_rows += len(numbers)
 
     def where(self, row: int) -> str:
-        """Return file and record of a row, as an error names them."""
+        """Return the file and record of a row, for error messages."""
         block = int(np.searchsorted(self._starts, row, side="right")) - 1
         path, record, numbers = self._blocks[block]
         name = self._names.get(path, str(path))
@@ -76,28 +76,28 @@ class Origin:
 
 
 class RowsOfTable(Struct, frozen=True):
-    """Rows that were joined or drawn stand where other tables have them."""
+    """Maps rows of a joined or sampled table to the rows of the table that they come from."""
 
     files: tuple[SourceFile, ...]
-    table: Table  # the first of those that were joined, or the one that was drawn from
+    table: Table  # the first of the joined tables, or the table that rows were sampled from
     rows: NDArray[np.int64]  # numbers in that table, [rows]
 
     def where(self, row: int) -> str:
-        """Return file and record of a row, as an error names them."""
+        """Return the file and record of a row, for error messages."""
         return self.table.where(int(self.rows[row]))
 
 
 class Conversion(Struct, frozen=True):
-    """What became of a dump."""
+    """What the conversion of a dump produced: row origins, policies by file, number of tokens."""
 
     origin: Origin
-    policies_of: dict[Path, set[str]]  # file -> the policies whose log-probs its rows have
+    policies_of: dict[Path, set[str]]  # file -> policies that have log-probs in it
     tokens: int
 
 
 @contextlib.contextmanager
 def named_by_url(files: Sequence[SourceFile]) -> Iterator[None]:
-    """Let errors name files by their URLs in place of the paths of their copies."""
+    """In error messages, replace the path of a local copy by the URL of the file."""
     try:
         yield
     except RcdiagError as error:
@@ -112,53 +112,53 @@ def named_by_url(files: Sequence[SourceFile]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """One file of a table, and where its rows begin in the whole."""
+    """One file of a table, and the number of its first row within the table."""
 
-    path: AnyFile  # of several files that are converted to one the first
+    path: AnyFile  # the first file, if several were converted to one
     num_rows: int
     first_row: int
-    converted: Path | None = None  # its rows as parquet, where it is of another format
-    url: str = ""  # what `path` is a copy of
-    # Where rows stood in the files that were given, where those are others.
+    converted: Path | None = None  # the same rows as parquet, if `path` has another format
+    url: str = ""  # set if `path` is a local copy of a URL
+    # The files that the user gave, if `path` is not one of them.
     origin: RowOrigin | None = field(default=None, compare=False, repr=False)
-    # Whether columns or types differ from the table's: those that the file lacks are null there.
+    # True if columns or types differ from the table's; columns that the file lacks are then null.
     differs: bool = False
 
     def where(self, row: int) -> str:
-        """Return file and row, as an error names them, of a row counted from this file's first."""
+        """Return the file and row for error messages; `row` counts from this file's first row."""
         return f"{self.name}, row {row}" if self.origin is None else self.origin.where(row)
 
     @property
     def name(self) -> str:
-        """Return the file's name as the user knows it."""
+        """Return the file's name as the user knows it, without credentials."""
         return without_secrets(self.url) or str(self.path)
 
     @property
     def sources(self) -> tuple[SourceFile, ...]:
-        """Return the files that were given for its rows."""
+        """Return the files that the user gave for these rows."""
         return (SourceFile(self.path, self.url),) if self.origin is None else self.origin.files
 
     @property
     def parquet(self) -> AnyFile:
-        """Return the parquet file that its rows are read from."""
+        """Return the parquet file from which the rows are read."""
         return self.converted or self.path
 
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Some rows of a table in their order, with canonical column names."""
+    """Consecutive or selected rows of a table, in order, with canonical column names."""
 
     table: pa.Table
-    numbers: NDArray[np.int64]  # of the rows in the whole table, ascending, [rows]
-    dump: Table  # whose rows they are
+    numbers: NDArray[np.int64]  # row numbers within the table, ascending, [rows]
+    dump: Table  # the table that the rows belong to
 
     @property
     def first_row(self) -> int:
-        """Return the number of the first row in the whole table; 0 where there is no row."""
+        """Return the number of the first row within the table; 0 if the batch is empty."""
         return int(self.numbers[0]) if len(self.numbers) else 0
 
     def take(self, keep: NDArray[np.bool_]) -> RowBatch:
-        """Return the rows where `keep` [rows] holds."""
+        """Return the rows where `keep` [rows] is true."""
         kept = np.flatnonzero(keep)
         return RowBatch(_rows_at(self.table, kept), self.numbers[kept], self.dump)
 
@@ -167,14 +167,15 @@ class RowBatch:
         return RowBatch(table, self.numbers[start:stop], self.dump)
 
     def where(self, row: int) -> str:
-        """Return file and row, as an error names them."""
+        """Return the file and row for error messages."""
         return self.dump.where(int(self.numbers[row]))
 
 
 def _rows_at(table: pa.Table, places: NDArray[np.integer]) -> pa.Table:
-    """Return the rows at some places, ascending; neighbours are cut out as a whole.
+    """Return the rows at the given positions (ascending).
 
-    Arrow's `take`, which imports all of its compute functions (0.1 s), is for many runs of them.
+    Runs of neighbouring rows are sliced. `take` is called only for many runs, because it imports
+    all of Arrow's compute functions (0.1 s).
     """
     runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
     if len(runs) > MOST_RUNS:
@@ -184,11 +185,11 @@ def _rows_at(table: pa.Table, places: NDArray[np.integer]) -> pa.Table:
 
 
 class RowGroupOfTable(NamedTuple):
-    """A row group of one of the files, which is read as a whole."""
+    """A row group of one of the files: the smallest unit that can be read."""
 
-    first: int  # number of its first row in the whole table
-    end: int  # and of the row after its last
-    tokens: int  # of responses; a row counts one at least
+    first: int  # number of its first row within the table
+    end: int  # number of its last row, plus 1
+    tokens: int  # response tokens; an empty response counts as one
 
 
 @dataclass(frozen=True, repr=False)
@@ -199,42 +200,44 @@ class Table:
     schema: pa.Schema  # with canonical names
     renames: Mapping[str, str]  # canonical name -> name in the file
     scratch: Scratch | None = field(default=None, compare=False)
-    drawn_from: Table | None = None  # the table that has more rows, where some of them are drawn
-    # The numbers of drawn rows in that table, [rows].
+    drawn_from: Table | None = None  # the whole table, if these rows are a sample of it
+    # The row numbers of the sampled rows in that table, [rows].
     drawn: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
-    # The table that the user gave, of which this one is a scored copy, or a join with others.
+    # The table that the user gave, if this one is a scored copy of it or a join with others.
     made_from: Table | None = field(default=None, compare=False)
-    given_as: tuple[str, ...] = field(default=(), compare=False)  # the sources, in a user's words
-    # Values that the user gave for all rows, which the files do not hold.
+    given_as: tuple[str, ...] = field(
+        default=(), compare=False
+    )  # the sources as the user wrote them
+    # Values that the user gave for all rows and that are not in the files.
     given: Mapping[str, Any] = field(default_factory=dict)
     conversion: Conversion | None = field(default=None, compare=False)
-    joined: JoinReport | None = field(default=None, compare=False)  # of dumps of one run
-    naming: Naming = field(default_factory=Naming, compare=False)  # which names rcdiag chose itself
-    absent: frozenset[str] = frozenset()  # columns of the files that are null in every row
+    joined: JoinReport | None = field(default=None, compare=False)  # set if dumps were joined
+    naming: Naming = field(default_factory=Naming, compare=False)  # renames that rcdiag chose
+    absent: frozenset[str] = frozenset()  # columns that are null in every row
 
     @property
     def name(self) -> str:
-        """Return the name of the table's first file, as a message names the table."""
+        """Return the name of the first file, by which messages name the table."""
         return self.files[0].sources[0].name
 
     @property
     def as_given(self) -> Table:
-        """Return the table that the user gave: provenance, rows and commands to copy name it."""
+        """Return the table that the user gave, for provenance, row numbers and commands."""
         return self.made_from or self
 
     @property
     def on_command_line(self) -> str:
-        """Return the sources as a command line names them."""
+        """Return the sources, quoted for a command line."""
         return " ".join(shlex.quote(source) for source in self.given_as or (self.name,))
 
     @property
     def sources(self) -> tuple[SourceFile, ...]:
-        """Return all files that were given, in the order of their rows."""
+        """Return all files that the user gave, in the order of their rows."""
         return tuple(source for file in self.files for source in file.sources)
 
     @property
     def parquets(self) -> list[AnyFile]:
-        """Return the parquet files that the rows are read from, in order."""
+        """Return the parquet files from which the rows are read, in order."""
         return [file.parquet for file in self.files]
 
     @property
@@ -243,7 +246,7 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """Return the names of all columns, by which rcdiag knows them."""
+        """Return the canonical names of all columns."""
         return list(self.schema.names)
 
     @property
@@ -268,7 +271,7 @@ class Table:
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """Return what earlier runs of rcdiag, or other programs, wrote about the table."""
+        """Return the JSON under the metadata key `rcdiag`, from earlier runs or other programs."""
         try:
             return columns.metadata_of(self.schema)
         except ValueError as error:
@@ -279,13 +282,13 @@ class Table:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash the bytes of all parquet files that the rows are read from, in order.
+        """Hash the bytes of all parquet files from which the rows are read, in order.
 
-        Those are the files as they were given, or what rcdiag made of another format, of joined
-        tables, or of drawn rows. That has a quarter of the bytes of many a trainer's dump.
+        If the user gave another format, several dumps to join, or a sample of rows, these are the
+        files that rcdiag wrote; they are often a quarter as large as the dump.
 
-        Of a file behind a URL size, version (S3's ETag) and footer are hashed, so that its bytes
-        are not fetched for this: a copy on disk has another fingerprint.
+        For a file behind a URL, its size, version (ETag on S3) and footer are hashed, to avoid a
+        download. Its fingerprint therefore differs from that of a local copy.
         """
         digest = hashlib.blake2b(digest_size=16)
         for path in self.parquets:
@@ -300,40 +303,40 @@ class Table:
         return digest.hexdigest()
 
     def for_workers(self) -> Table:
-        """Return the table as other processes read it.
+        """Return a copy of the table for other processes.
 
-        It lacks the temporary folder, which ends with this process, and how the table was made.
+        It has no scratch folder, which this process deletes at its end, and no history.
         """
         return replace(
             self, scratch=None, drawn_from=None, made_from=None, conversion=None, joined=None
         )
 
     def where(self, row: int) -> str:
-        """Return file and row, as an error names them, of a row of the whole table."""
+        """Return the file and row of a row of the table, for error messages."""
         file = self.file_of(row)
         return file.where(row - file.first_row)
 
     def file_of(self, row: int) -> TableFile:
-        """Return the file that holds a row of the whole table."""
+        """Return the file that holds a row of the table."""
         return next(file for file in self.files if row < file.first_row + file.num_rows)
 
     def number(self, row: int) -> int:
-        """Return the number of a row in the table that the user named, where rows are drawn."""
+        """Return the row's number in the table that the user gave (differs if rows are sampled)."""
         return row if self.drawn is None else int(self.drawn[row])
 
     def require(self, *names: str) -> None:
-        """Refuse a table that lacks one of the columns, and name all that it lacks."""
+        """Raise an error that names all columns that are missing or entirely null."""
         for name in names:
             if name in self.absent:
                 raise RcdiagError(
                     f"{self.name}: column `{name}` is null in all {self.num_rows:,} rows",
-                    hint="it was not recorded; another policy may be named in its place",
+                    hint="it was not recorded; choose another policy instead",
                 )
         if any(name not in self.schema.names for name in names):
             missing.check_columns(names, self._own_schema, self.renames, self.name, self.naming)
 
     def may_mean(self, *names: str) -> dict[str, str]:
-        """Return for columns that the table lacks its own columns whose names say the same."""
+        """Map canonical columns that the table lacks to its own columns of equivalent names."""
         lacking = {
             name: name
             for name in names
@@ -345,11 +348,11 @@ class Table:
 
     @property
     def unread(self) -> dict[str, str]:
-        """Return optional columns that numbers depend on and the table lacks, with their likes."""
+        """Return missing `group_id` and `response_mask` with the own columns that may hold them."""
         return self.may_mean("group_id", "response_mask")
 
     def policy_of(self, column: str) -> str | None:
-        """Return a name for the policy whose log-probs a column holds that is read as nothing."""
+        """Propose a policy name for a column of floats per token that no canonical name matches."""
         free = column in self.columns and columns.column_spec(column) is None
         if not (free and columns.TOKEN_FLOATS.accepts(self.schema.field(column).type)):
             return None
@@ -357,7 +360,7 @@ class Table:
         return column if policy in self.policies else policy or "recorded"
 
     def has_text(self, column: str) -> bool:
-        """Tell whether the table has a column of that name that holds texts."""
+        """Tell whether the table has a text column of that name."""
         if column not in self.columns:
             return False
         kind = self.schema.field(column).type
@@ -365,7 +368,7 @@ class Table:
 
     @property
     def _own_schema(self) -> pa.Schema:
-        """Return the schema with the names that the columns have in the files."""
+        """Return the schema with the column names of the files."""
         return pa.schema(
             [field.with_name(self.renames.get(field.name, field.name)) for field in self.schema]
         )
@@ -376,11 +379,11 @@ class Table:
         between: RowRange | None = None,
         rows: NDArray[np.int64] | None = None,
     ) -> Iterator[RowBatch]:
-        """Yield the rows of the table in order, all of them or some.
+        """Yield the table's rows in order, all or a selection.
 
-        `names` are canonical, None means every column. `between` takes the rows from one number to
-        the one before another, `rows` those of these numbers, ascending. No row group is read that
-        has none of the rows that are wanted.
+        `names` are canonical column names; None means all columns. `between` = (first, end) selects
+        rows first to end - 1; `rows` selects row numbers (ascending). Only row groups that hold a
+        selected row are read.
         """
         wanted = list(self.schema.names if names is None else names)
         for file in self.files:
@@ -405,16 +408,16 @@ class Table:
     def _read(
         self, file: TableFile, names: Sequence[str], rows: NDArray[np.int64] | None
     ) -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
-        """Yield rows of a file with their numbers in it, [rows].
+        """Yield rows of one file with their row numbers in it, [rows].
 
-        They are `rows`, ascending, and of the row groups those are read that hold one of them;
-        None: all rows.
+        `rows` selects row numbers in the file (ascending); None means all. Only row groups that
+        hold a selected row are read.
         """
-        # At least one column, for the number of rows; what is given for all rows is in no file.
+        # Read at least one column, to know the number of rows. Given values are in no file.
         free = {given_values.column_of(name) for name in self.given} - self._in_files
         read = [name for name in names if name not in free] or ["response_ids"]
         stored = [self.renames.get(name, name) for name in read]
-        if file.differs:  # it may lack all of them
+        if file.differs:  # it may lack all requested columns, but never response_ids
             stored = list(dict.fromkeys([*stored, self._tokens]))
         back = {in_file: name for name, in_file in self.renames.items()}
         in_groups, groups = None, None
@@ -439,11 +442,11 @@ class Table:
 
     @property
     def response_tokens(self) -> int:
-        """Return the response tokens that footers tell; a row counts one at least."""
+        """Count response tokens by the footers; an empty response counts as one."""
         return sum(group.tokens for group in self.row_groups())
 
     def row_groups(self) -> list[RowGroupOfTable]:
-        """Return the row groups of all files, in the order of their rows, read off the footers."""
+        """Return the row groups of all files in order, from the footers."""
         groups = []
         for file in self.files:
             first = file.first_row
@@ -457,12 +460,12 @@ class Table:
 
     @property
     def _tokens(self) -> str:
-        """Return the name that the files have for the column of response tokens."""
+        """Return the name of the response token column in the files."""
         return self.renames.get("response_ids", "response_ids")
 
     @cached_property
     def _in_files(self) -> set[str]:
-        """Return the canonical names of the columns that the files have."""
+        """Return the canonical names of the columns that are in the files."""
         back = {in_file: name for name, in_file in self.renames.items()}
         files = [file for number, file in enumerate(self.files) if number == 0 or file.differs]
         own = [name for file in files for name in open_parquet(file.parquet).schema_arrow.names]

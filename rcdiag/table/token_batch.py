@@ -1,4 +1,4 @@
-"""Rows pass one door to statistics: the tokens that the policy sampled, and nothing else."""
+"""TokenBatch: the sampled tokens of some sequences, the only input of all statistics."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ Flags = NDArray[np.bool_]
 
 
 class RowFrame(Struct, frozen=True):
-    """Rows of a table, as arrays with an entry for each: those of consecutive parts are joined."""
+    """Rows of a table as arrays with one entry per row; consecutive parts can be concatenated."""
 
 
 class TokenBatch(RowFrame, frozen=True, kw_only=True):
-    """Sequences with at least one sampled token; everything per token is flat and masked.
+    """Sequences with at least one sampled token; arrays per token are flat and masked.
 
-    No padding, prompt, tool or template token is in here. Any two of its policies are a pair.
+    It holds no padding and no prompt, tool or template tokens. Any two of its policies are a pair.
     """
 
     log_probs: Mapping[str, Array]  # policy -> [tokens] nats
     lengths: NDArray[np.int64]  # [sequences] sampled tokens, at least 1
-    cluster: NDArray[np.uint64]  # [sequences] the unit of dependence: sequences of one prompt
-    row: NDArray[np.int64]  # [sequences] in the whole table
+    cluster: NDArray[np.uint64]  # [sequences] unit of dependence: sequences of the same prompt
+    row: NDArray[np.int64]  # [sequences] row number within the whole table
     token_id: NDArray[np.int32]  # [tokens]
-    position: NDArray[np.int64]  # [tokens] in the response, masked tokens counted; from 0
-    turn: NDArray[np.int64] | None = None  # [tokens] from 1; None where all are 1
+    position: NDArray[np.int64]  # [tokens] index in the response, counting masked tokens, from 0
+    turn: NDArray[np.int64] | None = None  # [tokens] counted from 1; None if all are 1
     entropy: Mapping[str, Array] = field(default_factory=dict)  # policy -> [tokens] nats
     sample_id: Sequence[str | int] | None = None  # [sequences]
     step: NDArray[np.int64] | None = None  # [sequences]
@@ -42,11 +42,11 @@ class TokenBatch(RowFrame, frozen=True, kw_only=True):
     advantage: Array | None = None  # [sequences] NaN = unknown
     advantages: Array | None = None  # [tokens]
     engine: NDArray[np.str_] | None = None  # [sequences] replica of the sampler
-    version: NDArray[np.int64] | None = None  # [tokens] weights that sampled; -1 = unknown
+    version: NDArray[np.int64] | None = None  # [tokens] version of the sampling weights; -1 unknown
     empty: Mapping[int | None, int] = field(default_factory=dict)  # step -> rows without a token
-    width: int = 0  # tokens of the longest response, masked ones counted
-    prompt_width: int = 0  # tokens of the longest prompt; 0 where prompts were not read
-    # The tokens of responses that the mask leaves out; None where there are none, or nobody asked.
+    width: int = 0  # tokens of the longest response, including masked tokens
+    prompt_width: int = 0  # tokens of the longest prompt; 0 if prompts were not read
+    # The masked response tokens; None if there are none or they were not requested.
     masked: TokenBatch | None = None
 
     @property
@@ -56,17 +56,17 @@ class TokenBatch(RowFrame, frozen=True, kw_only=True):
 
     @property
     def rewards(self) -> Array:
-        """Return the reward of each sequence, NaN where it is unknown; [sequences]."""
+        """Return the reward of each sequence, NaN if unknown; [sequences]."""
         return np.full(len(self.lengths), np.nan) if self.reward is None else self.reward
 
     def take(self, keep: Flags, empty: Mapping[int | None, int]) -> TokenBatch:
-        """Take sequences where `keep` [sequences] holds, with other rows without a token.
+        """Return the sequences where `keep` [sequences] is true, with a new `empty`.
 
-        Masked tokens stay but for those of sequences that are left out.
+        Of the masked tokens, those of removed sequences are removed too.
         """
         masked = None if self.masked is None else self.masked.without_rows(self.row[~keep])
         kept = np.flatnonzero(keep)
-        if len(kept) and kept[-1] - kept[0] == len(kept) - 1:  # neighbours, which need no copy
+        if len(kept) and kept[-1] - kept[0] == len(kept) - 1:  # contiguous: slice without copying
             rows = slice(int(kept[0]), int(kept[-1]) + 1)
             first = int(self.lengths[: rows.start].sum())
             tokens = slice(first, first + int(self.lengths[rows].sum()))
@@ -80,7 +80,7 @@ class TokenBatch(RowFrame, frozen=True, kw_only=True):
         empty: Mapping[int | None, int],
         masked: TokenBatch | None,
     ) -> TokenBatch:
-        """Take some sequences and their tokens, of slices without copying."""
+        """Return some sequences and their tokens; slices do not copy."""
         return replace(
             self,
             log_probs={name: values[tokens] for name, values in self.log_probs.items()},
@@ -103,14 +103,14 @@ class TokenBatch(RowFrame, frozen=True, kw_only=True):
         )
 
     def without_rows(self, rows: NDArray[np.int64]) -> TokenBatch:
-        """Leave out the sequences of some rows of the table."""
+        """Return the batch without the sequences of some rows of the table."""
         return self.take(~np.isin(self.row, rows), self.empty)
 
     def blocks(self, tokens: int) -> list[TokenBatch]:
         """Cut the batch into blocks of whole sequences with about `tokens` tokens, without copying.
 
-        A block ends with the sequence that reaches that number. Rows without a token, and tokens
-        that the mask leaves out, are counted with the first block.
+        A block ends with the sequence that reaches that number. The counts of rows without a token
+        and the masked tokens go to the first block.
         """
         ends = np.cumsum(self.lengths)
         if not len(ends) or ends[-1] <= tokens:
@@ -130,7 +130,7 @@ class TokenBatch(RowFrame, frozen=True, kw_only=True):
         ]
 
     def by_step(self) -> dict[int | None, TokenBatch]:
-        """Return the part of each training step; rows without a token count in their step."""
+        """Return the part of each training step, with the step's rows without a token."""
         if self.step is None:
             return {None: self}
         steps = {*np.unique(self.step).tolist(), *self.empty}
@@ -149,9 +149,9 @@ class TokenBatch(RowFrame, frozen=True, kw_only=True):
 def sampled_tokens(
     trajectories: Trajectories, policies: Sequence[str], *, masked: bool = False
 ) -> TokenBatch:
-    """Take the sampled tokens of rows under some policies: the response mask is applied here.
+    """Return the sampled tokens of rows, with log-probs of `policies`; applies the response mask.
 
-    With `masked` the batch also has the tokens of responses that the mask leaves out.
+    If `masked`, the batch also holds the response tokens that the mask leaves out.
     """
     everything = bool(trajectories.mask.all())
     if masked and not everything:
@@ -163,7 +163,7 @@ def sampled_tokens(
     rows = trajectories.row
     position = np.arange(len(mask))
     position -= np.repeat(ids.offsets[:-1], ids.lengths)
-    keep = slice(None) if everything else mask  # then nothing is copied
+    keep = slice(None) if everything else mask  # a slice does not copy
     engine = trajectories.engine
 
     empty: dict[int | None, int] = {None: int((~filled).sum())}  # rows without a sampled token
@@ -171,7 +171,7 @@ def sampled_tokens(
         steps, times = np.unique(trajectories.step[~filled], return_counts=True)
         empty = dict(zip(steps.tolist(), times.tolist(), strict=True))
 
-    versions = trajectories.policy_version  # of rows or of tokens
+    versions = trajectories.policy_version  # per row or per token
     if versions is not None:
         by_row = len(versions) == len(trajectories)
         versions = (np.repeat(versions, ids.lengths) if by_row else versions)[keep]
@@ -199,7 +199,7 @@ def sampled_tokens(
 
 
 def _at(values: NDArray[Any] | None, keep: slice | Flags) -> NDArray[Any] | None:
-    """Return some values of a column; None of a column that is not there."""
+    """Return some values of a column; None if there is no column."""
     return None if values is None else values[keep]
 
 
@@ -210,10 +210,10 @@ def _chosen(ids: Sequence[str | int] | None, keep: slice | Flags) -> list[str | 
 
 
 def _turns(mask: Flags, position: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return each sampled token's turn: the runs of sampled tokens of its row so far, from 1."""
+    """Return each sampled token's turn [tokens]: its run of sampled tokens, counted from 1."""
     begins = mask & ((position == 0) | ~np.concatenate([[False], mask[:-1]]))
     runs = np.cumsum(begins)
-    # Runs of earlier rows, as counted just before each row's first token.
+    # Number of runs in all rows before, at each row's first token.
     first = np.flatnonzero(position == 0)
     before = (runs - begins)[first]
     lengths = np.diff(np.append(first, len(mask)))

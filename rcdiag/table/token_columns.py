@@ -1,7 +1,7 @@
-"""What a column with a value for each token may hold, asked wherever tokens come in.
+"""Checks of columns with one value per token, wherever tokens enter.
 
-Tokens come in as rows that a reader made of a dump, as rows of a parquet file, and as arguments of
-`Recorder.add`. Each names a row in its own way: `refuse` makes its error.
+Tokens enter as a reader's rows, as rows of a parquet file, and as arguments of `Recorder.add`. Each
+has its own way to name a row in an error, which is the argument `refuse`.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from rcdiag.formats import plural
 from rcdiag.table.arrow import lengths_of
 from rcdiag.table.schema import EXPERTS, LISTS_OF_IDS, TOKEN_FLOATS, column_spec
 
-# No vocabulary is so large; sums by token id are arrays of the largest id.
+# No vocabulary is larger; sums by token id are arrays of this length at most.
 MOST_TOKEN_IDS = 1 << 20
 
-# column, row among those that are checked, what is wrong, hint -> the error that names the row
+# (column, row among the checked ones, what is wrong, hint) -> the error, which names the row
 Refuse = Callable[[str, int, str, str], RcdiagError]
 
 
 def in_file(where: Callable[[int], str]) -> Refuse:
-    """Return how errors of the rows of a file are made; `where` names file and row."""
+    """Return the error function for rows of a file; `where(row)` names file and row."""
     return lambda name, row, what, hint: RcdiagError(
         f"{where(row)}: column `{name}`: {what}", hint=hint
     )
 
 
 def has_value_by_token(name: str, kind: pa.DataType) -> bool:
-    """Tell whether a column of a type has a value for each response token."""
+    """Tell whether a column of this type has one value per response token."""
     if column_spec(name) in (TOKEN_FLOATS, EXPERTS, LISTS_OF_IDS) or name == "response_mask":
         return not pt.is_null(kind)
-    return name == "policy_version" and pt.is_nested(kind)  # of each row, or of each token
+    return name == "policy_version" and pt.is_nested(kind)  # it may be per row or per token
 
 
 def check_lengths(
@@ -49,9 +49,9 @@ def check_lengths(
     prompts: pa.Array | pa.ChunkedArray | None = None,
     unexplained: str | None = None,
 ) -> None:
-    """Refuse a row whose values are not as many as its tokens, [rows]; -1: the row has none.
+    """Raise an error if a row has more or fewer values than tokens, [rows]; -1 is a null row.
 
-    The hint looks for the reason in the `prompts` of the rows, and else is `unexplained`.
+    The hint explains the difference by the rows' `prompts` if possible, else it is `unexplained`.
     """
     differ = (own != tokens) & (own >= 0)
     if not differ.any():
@@ -65,7 +65,7 @@ def check_lengths(
     if more > 0 and prompt == more:
         held = plural(more, "token")
         hint = f"`response_ids` hold the prompt too ({held}): write only what follows it"
-    elif more < 0 and prompt and prompt + more in (0, 1):  # an engine has none for the first token
+    elif more < 0 and prompt and prompt + more in (0, 1):  # engines have no value for the 1st token
         hint = f"it covers the prompt too ({-more} values): keep the last {tokens[row]} of this row"
     elif abs(more) == 1:
         hint = "one token apart: the end-of-sequence token was probably dropped on one side"
@@ -73,7 +73,7 @@ def check_lengths(
 
 
 def check_ids(name: str, ids: NDArray[Any], lengths: NDArray[np.int64], refuse: Refuse) -> None:
-    """Refuse numbers, [tokens], that no vocabulary has; NaN stands for a null."""
+    """Raise an error at ids [tokens] that no vocabulary has; NaN stands for a null."""
     if len(ids) and not (ids.min() >= 0 and ids.max() < MOST_TOKEN_IDS):
         wrong = ~((ids >= 0) & (ids < MOST_TOKEN_IDS))
         hint = f"token ids are 0 to {MOST_TOKEN_IDS - 1:,}; padding does not belong in the table"
@@ -81,7 +81,7 @@ def check_ids(name: str, ids: NDArray[Any], lengths: NDArray[np.int64], refuse: 
 
 
 def check_mask(name: str, mask: NDArray[Any], lengths: NDArray[np.int64], refuse: Refuse) -> None:
-    """Refuse a mask, [tokens], of other values than 0 and 1; NaN stands for a null."""
+    """Raise an error at mask values [tokens] other than 0 and 1; NaN stands for a null."""
     if mask.dtype != np.bool_:
         hint = "a mask is 1 for tokens that the policy sampled and 0 for all others"
         _refuse_first(name, "", mask, (mask != 0) & (mask != 1), lengths, refuse, hint)
@@ -96,9 +96,9 @@ def _refuse_first(
     refuse: Refuse,
     hint: str,
 ) -> None:
-    """Refuse the first value, [tokens], that is `wrong`; rows have these `lengths`.
+    """Raise an error for the first `wrong` value [tokens]; `lengths` [rows] locate its row.
 
-    An error says what such a value is `called`.
+    `called` is the noun before the value in the message.
     """
     if wrong.any():
         at = int(np.argmax(wrong))

@@ -1,8 +1,8 @@
-"""Ragged rows of sampled responses hold whole sequences, as models need them.
+"""Sampled responses as ragged rows: whole sequences, the input of models and engines.
 
-Values of tokens are flat and reduce to their sequences. Statistics need only the tokens that the
-policy sampled: `token_batch.sampled_tokens`. Engines read these rows in processes that may have
-numpy alone, so they are dataclasses, and nothing else is imported here.
+Values per token are flat; `segment_sum` and `segment_max` reduce them to sequences. Statistics use
+sampled tokens only: see `token_batch.sampled_tokens`. Engines run in processes that may have numpy
+and nothing else, therefore these are dataclasses and nothing else is imported here.
 """
 
 from __future__ import annotations
@@ -22,51 +22,51 @@ def _reduce(
     lengths: NDArray[np.int64],
     empty: float,
 ) -> NDArray[Any]:
-    # `reduceat` misreads empty segments, so they are left out and filled in afterwards.
+    # `reduceat` is wrong for empty segments, so they are left out here and set to `empty`.
     filled = lengths > 0
     out = np.full(len(lengths), empty, dtype=values.dtype)
     starts = (np.cumsum(lengths) - lengths)[filled]
     if len(starts):
-        with np.errstate(over="ignore", invalid="ignore"):  # out of range is inf, as for ratios
+        with np.errstate(over="ignore", invalid="ignore"):  # overflow gives inf, as for ratios
             out[filled] = ufunc(values, starts)
     return out
 
 
 def segment_sum(values: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the sum of `values` [tokens] over each sequence; 0 where it has no token."""
+    """Return the sum of `values` [tokens] over each sequence; 0 if it has no token."""
     return _reduce(np.add.reduceat, values, lengths, 0)
 
 
 def segment_max(values: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the largest of `values` [tokens] in each sequence; -inf where it has no token."""
+    """Return the maximum of `values` [tokens] in each sequence; -inf if it has no token."""
     return _reduce(np.maximum.reduceat, values, lengths, -np.inf)
 
 
 def starts_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the place of each sequence's first token among all tokens, [sequences]."""
+    """Return the index of each sequence's first token among all tokens, [sequences]."""
     return np.cumsum(lengths) - lengths
 
 
 POLICY_NAME = re.compile(r"[A-Za-z0-9_-]+")
-# What the metadata holds of the risk that tokens, encoded again from text, are other tokens.
+# Metadata key: how likely tokens differ because they were encoded again from text.
 REENCODED = "reencoded"
-# What the metadata holds of prompts of later turns that were held against the chat template.
+# Metadata key: whether prompts of later turns agree with the chat template.
 CHAT_TEMPLATE = "chat_template"
 
 
 @dataclass(frozen=True)
 class ModelLimits:
-    """The vocabulary and context that a model can take."""
+    """The vocabulary, context length and temperature that a model supports."""
 
     model: str
-    vocab_size: int | None  # None where it is not known before an engine starts
-    context: int | None  # tokens; None where the model states no limit
-    temperature: float | None = None  # the one that it scores at; None where any
+    vocab_size: int | None  # None if unknown before an engine starts
+    context: int | None  # tokens; None if the model states no limit
+    temperature: float | None = None  # the only one that it can score at; None if it can at any
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """Lists of different lengths in flat form, Arrow's own layout."""
+    """Lists of different lengths as flat values and offsets, as in Arrow."""
 
     values: NDArray[Any]  # [tokens]
     offsets: NDArray[np.int64]  # [sequences + 1], offsets[0] == 0
@@ -79,7 +79,7 @@ class Ragged:
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
     def slice(self, start: int, stop: int) -> Ragged:
-        """Return the lists from `start` to before `stop`."""
+        """Return the lists `start` to `stop` - 1."""
         offsets = self.offsets[start : stop + 1]
         return Ragged(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
 
@@ -89,9 +89,9 @@ class Ragged:
 
 @dataclass(frozen=True, kw_only=True)
 class Trajectories:
-    """Rows of a trajectory table, in its order."""
+    """Rows of a trajectory table, in the table's order."""
 
-    first_row: int  # number in the whole table of the first row that was read
+    first_row: int  # number of the first row within the whole table
     response_ids: Ragged  # [response tokens] int32
     mask: NDArray[np.bool_]  # [response tokens] True = sampled by the policy
     prompt_ids: Ragged | None = None  # [prompt tokens] int32
@@ -109,9 +109,9 @@ class Trajectories:
     finish_reason: Sequence[str | None] | None = None  # [sequences]
     # Version of the weights that sampled, [sequences] or [response tokens]; -1 = unknown.
     policy_version: NDArray[np.int64] | None = None
-    # By column name, a list for each response token: `rollout_kept_ids`, `rollout_routed_experts`.
+    # Column name -> one list per response token: `rollout_kept_ids`, `rollout_routed_experts`.
     token_lists: dict[str, Ragged] = field(default_factory=dict)
-    # Numbers in the whole table, [sequences]; None where all rows from `first_row` on are here.
+    # Row numbers within the whole table, [sequences]; None if rows are consecutive.
     rows: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
@@ -119,24 +119,24 @@ class Trajectories:
 
     @property
     def row(self) -> NDArray[np.int64]:
-        """Return the number of each row in the whole table, [sequences]."""
+        """Return the number of each row within the whole table, [sequences]."""
         return self.first_row + np.arange(len(self)) if self.rows is None else self.rows
 
     @property
     def sampled_lengths(self) -> NDArray[np.int64]:
-        """Return the unmasked response tokens of each sequence."""
+        """Return the number of unmasked response tokens of each sequence."""
         return segment_sum(self.mask.astype(np.int64), self.response_ids.lengths)
 
     @property
     def scoring_temperature(self) -> NDArray[np.float64]:
-        """Return the temperature to score each row at: its own, or 1 if unknown."""
+        """Return the temperature to score each row at: the recorded one, or 1 if unknown."""
         if self.temperature is None:
             return np.ones(len(self))
         return np.where(np.isnan(self.temperature), 1.0, self.temperature)
 
     @property
     def groups(self) -> NDArray[np.uint64]:
-        """Return each row's prompt group, [sequences]; its row number where it has none."""
+        """Return each row's prompt group, [sequences]; its row number if there are no groups."""
         if self.group is not None:
             return self.group
         return self.row.astype(np.uint64)
@@ -150,5 +150,5 @@ class Scores:
     entropy: NDArray[np.float32] | None = None  # [response tokens] nats
     top_ids: NDArray[np.int32] | None = None  # [response tokens, k]
     top_log_probs: NDArray[np.float32] | None = None  # [response tokens, k] nats
-    # [response tokens, layers x top-k] of a mixture of experts, layer by layer
+    # [response tokens, layers x top-k] of a mixture-of-experts model, layer by layer
     routed_experts: NDArray[np.uint16] | None = None

@@ -1,4 +1,4 @@
-"""A file that no reader knows is refused with what it is, and with what makes a table of it."""
+"""The error for a file that no reader recognises: what it is, and how to make a table of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rcdiag.table.readers import READERS
 from rcdiag.table.readers.peek import TOO_LONG, Peek, line_too_long
 from rcdiag.table.remote import AnyFile
 
-# First bytes of packed files, and the command that unpacks them.
+# Magic bytes of compressed files, and the command that decompresses them.
 _PACKED = {
     b"\x1f\x8b": "gunzip -k",
     b"\x28\xb5\x2f\xfd": "unzstd",
@@ -18,23 +18,23 @@ _PACKED = {
     b"\x04\x22\x4d\x18": "unlz4 -k",
 }
 _ZIP = b"PK\x03\x04"
-# Members of a log of Inspect, which is a zip archive too.
+# Members of a log of Inspect, which is also a zip archive.
 _OF_INSPECT = frozenset({"header.json", "_journal/start.json"})
 _AS_COLUMNS = (
     "load it where it was written, if you trust it, and give its columns: "
     "rcdiag.open_table({'response_ids': ..., 'rollout_log_probs': ...}), or write them as parquet"
 )
-# First bytes of files that are none of a dump: what they are, and what to do.
+# Magic bytes of files that are not dumps: what they are, and what to do.
 _OF_OTHERS = {
-    _ZIP: ("a zip archive, such as arrays of numpy", _AS_COLUMNS),
-    b"\x93NUMPY": ("an array of numpy", _AS_COLUMNS),
+    _ZIP: ("a zip archive, such as numpy's .npz", _AS_COLUMNS),
+    b"\x93NUMPY": ("a numpy array", _AS_COLUMNS),
     b"\x80\x02\x8a\x0al\xfc\x9cF\xf9": (
-        "a torch file as torch wrote them before 1.6",
+        "a torch file in the format of torch before 1.6",
         "load it where it was written, if you trust it, and save it again with torch.save",
     ),
-    b"\x80": ("a pickle, of which nothing was loaded", _AS_COLUMNS),
+    b"\x80": ("a pickle, which was not loaded", _AS_COLUMNS),
     b"SQLite format 3\0": (
-        "an SQLite database that is damaged, or has no table `wire_rows` as tinker's captures have",
+        "an SQLite database that is damaged, or lacks the table `wire_rows` of tinker's captures",
         "copy it again, together with the files beside it that end with -wal and -shm",
     ),
     b"ARROW1": (
@@ -47,11 +47,11 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 class UnknownFormatError(RcdiagError):
-    """No reader of dumps knows a file."""
+    """No reader recognises the file."""
 
 
 def is_packed_or_cut(path: AnyFile) -> bool:
-    """Tell whether a file may be a part of a dump that is packed, or cut off."""
+    """Tell whether a file may be a compressed or truncated part of a dump."""
     peek = Peek(path)
     try:
         head = peek.head
@@ -63,24 +63,26 @@ def is_packed_or_cut(path: AnyFile) -> bool:
 
 
 def _is_blank(head: bytes) -> bool:
-    """Tell whether a file begins with zero bytes alone, as one whose bytes never came to disk."""
+    """Tell whether a file begins with zero bytes only, as if its content never reached the disk."""
     return not head.strip(b"\0")
 
 
 def _unpacker(head: bytes) -> str:
-    """Return the command that unpacks a file, or nothing for one that is not packed."""
+    """Return the command that decompresses a file; empty if it is not compressed."""
     return next((command for magic, command in _PACKED.items() if head.startswith(magic)), "")
 
 
 def unknown_file(path: AnyFile, url: str) -> RcdiagError:
-    """Return the error of a file that no reader knows, with what makes it one that is known."""
+    """Return the error for a file that no reader recognises, with how to make it readable."""
     name, head = url or str(path), Peek(path).head
     if command := _unpacker(head):
-        return RcdiagError(f"{name}: a packed file", hint=f"unpack it: {command} {path.name}")
+        return RcdiagError(
+            f"{name}: a compressed file", hint=f"decompress it: {command} {path.name}"
+        )
     if _is_blank(head):
         return RcdiagError(
-            f"{name}: zero bytes alone, where a dump begins",
-            hint="its writer or its copy broke off; write or copy it again, or take it away",
+            f"{name}: only zero bytes where a dump would begin",
+            hint="its writer or a copy did not finish; write or copy it again, or remove it",
         )
     if head.startswith(_UTF_16):
         return RcdiagError(
@@ -89,27 +91,27 @@ def unknown_file(path: AnyFile, url: str) -> RcdiagError:
         )
     if head.startswith(_ZIP) and not _is_whole_zip(path):
         return RcdiagError(
-            f"{name}: a torch file or another zip archive that is cut off or damaged",
-            hint="its writer was stopped, or is still at work; copy it again, or leave it out",
+            f"{name}: a torch file or another zip archive that is truncated or damaged",
+            hint="its writer was stopped, or is still running; copy it again, or leave it out",
         )
     problem = Peek(path).json_problem
     if problem == TOO_LONG:
         return line_too_long(name, 1)
     if problem:
         return RcdiagError(
-            f"{name}, line 1: it begins as JSON and is none ({problem})",
-            hint="its writer was stopped, or is still at work: repair the file, or take it away",
+            f"{name}, line 1: it begins like JSON but is not valid ({problem})",
+            hint="its writer was stopped, or is still running: repair the file, or remove it",
         )
     if head.startswith(_ZIP) and _is_of_inspect(path):
         return RcdiagError(
-            f"{name}: a log of Inspect, which holds the text of tokens and not their ids",
+            f"{name}: a log of Inspect, which holds the text of tokens but not their ids",
             hint="keep the responses of the server itself, with token ids (see rcdiag explain "
             "vllm), or the rows: rcdiag.Recorder",
         )
     kinds = [kind for magic, kind in _OF_OTHERS.items() if head.startswith(magic)]
     if kinds and not Peek(path).is_torch_file:
         what, way_out = kinds[0]
-        return RcdiagError(f"{name}: {what}; no format of a dump that rcdiag knows", hint=way_out)
+        return RcdiagError(f"{name}: {what}; not a dump format that rcdiag knows", hint=way_out)
     return _unknown(path, name)
 
 
@@ -117,7 +119,7 @@ def _is_whole_zip(path: AnyFile) -> bool:
     try:
         with path.open("rb") as stream:
             return zipfile.is_zipfile(stream)
-    except (OSError, zipfile.BadZipFile):  # its last bytes speak of an archive on several disks
+    except (OSError, zipfile.BadZipFile):  # e.g. its last bytes look like a multi-disk archive
         return False
 
 
@@ -132,7 +134,7 @@ def _is_of_inspect(path: AnyFile) -> bool:
 def _is_text(path: AnyFile) -> bool:
     head = Peek(path).head
     try:
-        head[: max(len(head) - 3, 1)].decode()  # the last character may be cut off
+        head[: max(len(head) - 3, 1)].decode()  # the last character may be truncated
     except UnicodeDecodeError:
         return False
     return b"\0" not in head

@@ -1,6 +1,6 @@
-"""Rows become a parquet file: the one sink of every table that rcdiag writes.
+"""The writer of every parquet file that rcdiag makes.
 
-The file is written under a temporary name and renamed when all of it is there. Encodings suit
+A file is written under a temporary name and renamed when it is complete. The encodings suit
 log-probs and token ids.
 """
 
@@ -31,30 +31,30 @@ from rcdiag.table.schema import (
     is_list,
 )
 
-# Rows are gathered until a row group holds about this many values of its largest column.
+# Rows are buffered until their largest column has about this many values: one row group.
 VALUES_PER_ROW_GROUP = 2_000_000
-# Rows that are copied at a time where parts are brought to one schema.
+# Rows that are copied at a time when parts are merged to one schema.
 ROWS_PER_COPY = 512
 
 
 class TableWriter:
-    """Writes rows to a parquet file that appears when the block ends without an error.
+    """Writes rows to a parquet file, which appears when the `with` block ends without an error.
 
-    Given a schema, all rows have its columns. Without one the table grows: rows with a new column
-    begin a part, a temporary file of its own, and `finish` copies the parts into one file. Rows of
-    one schema throughout, which is the usual case, are written once.
+    With a schema, all rows have its columns. Without one, the schema grows: rows with a new column
+    start a new part (a temporary file), and `finish` merges the parts into one file. In the usual
+    case all rows have the same schema, and are written only once.
     """
 
     def __init__(
         self, path: Path, schema: pa.Schema | None = None, metadata: dict[str, Any] | None = None
     ) -> None:
-        """`metadata` is what the file says of itself under rcdiag's key; see `finish` without."""
+        """Set `metadata`, the object under rcdiag's key; if unknown yet, give it to `finish`."""
         self._path = path
         self._schema = schema
         self._metadata = metadata
         self._grows = schema is None
         self._parts: list[_Part] = []
-        self.mixed: set[str] = set()  # columns left out for types that nothing unites
+        self.mixed: set[str] = set()  # columns left out because their types cannot be combined
 
     def __enter__(self) -> TableWriter:
         if self._schema is not None:
@@ -62,13 +62,13 @@ class TableWriter:
         return self
 
     def write(self, table: pa.Table) -> None:
-        """Add rows; they reach the disk when a row group is full."""
+        """Add rows; they are written when a row group is full."""
         if self._grows:
             table = self._grown(table)
         self._parts[-1].write(table)
 
     def _grown(self, table: pa.Table) -> pa.Table:
-        """Return rows with all columns so far; a new column begins a part."""
+        """Return rows with all columns seen so far; start a new part if the schema changed."""
         own = table.schema.remove_metadata()
         schema = own
         if self._schema is not None:
@@ -83,9 +83,9 @@ class TableWriter:
         return conformed(table, self._schema)
 
     def finish(self, metadata: dict[str, Any], without: Collection[str] = ()) -> pa.Schema | None:
-        """Complete a table that grew, without some columns, with what was learned of it.
+        """Complete a table of growing schema, without some columns, and with its metadata.
 
-        Returns its schema, None where no row came.
+        Returns its schema; None if there were no rows.
         """
         if self._schema is None:
             return None
@@ -99,7 +99,7 @@ class TableWriter:
         return schema
 
     def _copy(self, schema: pa.Schema, metadata: dict[str, Any]) -> None:
-        """Bring all parts to one schema, in one file, which becomes the last part."""
+        """Merge all parts, cast to one schema, into one file, which becomes the last part."""
         parts, whole = list(self._parts), _Part(self._path, schema, metadata)
         self._parts.append(whole)
         for part in parts:
@@ -111,7 +111,7 @@ class TableWriter:
             part.path.unlink()
 
     def _appear(self) -> None:
-        """Rename the last part, which holds all rows, to the table's own name."""
+        """Rename the last part, which holds all rows, to the final path."""
         self._parts[-1].close()
         try:
             os.replace(self._parts[-1].path, self._path)
@@ -128,10 +128,10 @@ class TableWriter:
 
 
 class _Part:
-    """A parquet file under a temporary name beside the table's, in row groups of one size."""
+    """A parquet file under a temporary name in the folder of the final file."""
 
     def __init__(self, table: Path, schema: pa.Schema, metadata: dict[str, Any] | None) -> None:
-        """`metadata` that is known only when all is written, None here, is given to `describe`."""
+        """Open the file; `metadata` is None if it will only be known later (`describe`)."""
         raw = dict(schema.metadata or {})
         raw.pop(METADATA_KEY, None)
         self._schema = schema.with_metadata(raw if metadata is None else raw | _raw(metadata))
@@ -141,7 +141,7 @@ class _Part:
         try:
             table.parent.mkdir(parents=True, exist_ok=True)
             self.path = new_beside(table)
-            # What is added to the footer at last is not in a schema that is stored at first.
+            # A stored schema could not include metadata that is added to the footer at the end.
             self._writer = pq.ParquetWriter(
                 self.path,
                 self._schema,
@@ -164,7 +164,7 @@ class _Part:
         self._writer.add_key_value_metadata(_raw(metadata))
 
     def _flush(self) -> None:
-        """Write the rows that are pending as one row group."""
+        """Write the buffered rows as one row group."""
         if not self._pending:
             return
         table = pa.concat_tables(self._pending)
@@ -175,7 +175,7 @@ class _Part:
             raise not_writable(self._table, error) from error
 
     def close(self) -> None:
-        """Write what is pending, and the footer; closing twice does nothing the second time."""
+        """Write the buffered rows and the footer; closing again does nothing."""
         self._flush()
         try:
             self._writer.close()
@@ -183,14 +183,14 @@ class _Part:
             raise not_writable(self._table, error) from error
 
     def remove(self) -> None:
-        """Remove the file where it has no other name yet, whatever became of it."""
+        """Close and remove the temporary file, if it was not renamed."""
         with contextlib.suppress(OSError):
             self._writer.close()
         self.path.unlink(missing_ok=True)
 
 
 def write_tables(path: Path, tables: Iterator[pa.Table], metadata: dict[str, Any]) -> None:
-    """Write tables of one schema, that of the first, to one file."""
+    """Write tables that all have the schema of the first to one file."""
     first = next(tables)
     with TableWriter(path, first.schema, metadata) as writer:
         for table in itertools.chain([first], tables):
@@ -198,23 +198,23 @@ def write_tables(path: Path, tables: Iterator[pa.Table], metadata: dict[str, Any
 
 
 def _storable(schema: pa.Schema, without: Collection[str] = ()) -> pa.Schema:
-    """Return the columns that a file can hold: null is no type, nothing is known of such a one."""
+    """Return the columns that parquet can store: not those of type null, which have no values."""
     return pa.schema(
         [field for field in schema if field.name not in without and not pt.is_null(field.type)]
     )
 
 
 def _raw(metadata: dict[str, Any]) -> dict[bytes, bytes]:
-    """Return the file metadata that holds an object under rcdiag's key."""
+    """Return the file metadata with a JSON object under rcdiag's key."""
     return {METADATA_KEY: json.dumps({"format_version": FORMAT_VERSION, **metadata}).encode()}
 
 
 def encodings(schema: pa.Schema) -> dict[str, Any]:
-    """Return arguments of pq.ParquetWriter: zstd, bytes in streams, dictionaries.
+    """Return arguments of pq.ParquetWriter: zstd, byte-stream split and dictionary encoding.
 
-    The exponent bytes of log-probs repeat and their mantissas do not, and so with the high and low
-    bytes of token ids: split into streams the former compress, while a dictionary only costs.
-    Measured by `benchmarks/parquet.py`.
+    In log-probs the exponent bytes repeat and the mantissa bytes do not; likewise the high and low
+    bytes of token ids. Byte-stream split separates them, so that the repeating bytes compress;
+    dictionaries would only cost. Measured by `benchmarks/parquet.py`.
     """
     in_streams: list[str] = []
     in_dictionaries: list[str] = []
@@ -222,7 +222,7 @@ def encodings(schema: pa.Schema) -> dict[str, Any]:
         path, kind = field.name, field.type
         while is_list(kind):
             path, kind = f"{path}.list.element", kind.value_type
-        # Arrow has no byte-stream-split for half precision.
+        # Arrow does not support byte-stream split for half precision.
         is_float = pt.is_float32(kind) or pt.is_float64(kind)
         wide = pt.is_integer(kind) and kind.bit_width >= 32
         is_token = wide and column_spec(field.name) is TOKEN_IDS

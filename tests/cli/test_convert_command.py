@@ -76,7 +76,7 @@ def test_many_changes_are_cut_without_verbose(rcdiag, tmp_path):
     [
         (("--given", "temperature"), "--given temperature: wanted NAME=VALUE", "temperature=0.7"),
         (("--given", "temperature=hot"), "not a number above 0", "a number"),
-        (("--given", "temprature=1"), "nothing that can be given", "did you mean temperature?"),
+        (("--given", "temprature=1"), "this cannot be given", "did you mean temperature?"),
         (
             ("--given", "step=1", "--given", "step=2"),
             "--given step=1 is given as well",
@@ -101,7 +101,7 @@ def test_every_command_takes_formats_and_given_values(rcdiag, dump, command):
     ran = rcdiag(command, dump, "--from", "toyjsonl", "--given", "temperature=0.7", "--json")
     assert ran.code == 0, ran.err
     ran = rcdiag(command, dump, "--given", "reward=1")
-    ran.refuses("nothing that can be given for all rows")
+    ran.refuses("this cannot be given for all rows")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -65,13 +65,13 @@ def refused(ran: Ran, *words: str) -> None:
 
 
 BAD_METADATA = {
-    "list": ([1], "it is no object"),
-    "policies-list": ({"policies": [1]}, "`policies` is no object"),
-    "policies-null": ({"policies": None}, "`policies` is no object"),
-    "policies-text": ({"policies": "x"}, "`policies` is no object"),
-    "policy-null": ({"policies": {"rollout": None}}, "`policies.rollout` is no object"),
-    "backend": ({"policies": {"old": {"backend": ["hf"]}}}, "`policies.old.backend` is no text"),
-    "options": ({"policies": {"old": {"options": [1]}}}, "`policies.old.options` is no object"),
+    "list": ([1], "it is not an object"),
+    "policies-list": ({"policies": [1]}, "`policies` is not an object"),
+    "policies-null": ({"policies": None}, "`policies` is not an object"),
+    "policies-text": ({"policies": "x"}, "`policies` is not an object"),
+    "policy-null": ({"policies": {"rollout": None}}, "`policies.rollout` is not an object"),
+    "backend": ({"policies": {"old": {"backend": ["hf"]}}}, "`policies.old.backend` is not text"),
+    "options": ({"policies": {"old": {"options": [1]}}}, "`policies.old.options` is not an object"),
     "deep": ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
     "deep-object": ('{"a":' * 500 + "1" + "}" * 500, "nested too deeply"),
     "bytes": (b'{"a": "\xff"}', "utf-8"),
@@ -408,7 +408,7 @@ def test_a_column_of_no_known_repetition_is_refused(rcdiag, tmp_path, good):
     assert content[place] == 2
     bad = tmp_path / "bad.parquet"
     bad.write_bytes(content[:place] + b"\x12" + content[place + 1 :])
-    refused(rcdiag("score", bad), "bad.parquet", "no known kind")
+    refused(rcdiag("score", bad), "bad.parquet", "an unknown kind")
 
 
 def test_a_whole_number_of_a_log_that_no_float_holds_is_no_number(rcdiag, tmp_path, good):

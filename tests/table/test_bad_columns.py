@@ -124,7 +124,7 @@ def test_a_step_that_is_no_whole_number_is_refused_with_its_row(tmp_path, form, 
         pl.DataFrame(rows).write_ndjson(path)
     else:
         write_table(path, **rows)
-    with pytest.raises(RcdiagError, match=r"no training step") as caught:
+    with pytest.raises(RcdiagError, match=r"not a training step") as caught:
         known_steps(open_table(path))
     assert repr(value) in caught.value.message
     place = {"parquet": "row 1", "jsonl": "line 2"}[form]
@@ -152,7 +152,7 @@ def test_files_with_different_columns_are_no_table(tmp_path):
     write_table(tmp_path / "a.parquet", response_ids=[[1]])
     write_table(tmp_path / "b.parquet", response_ids=[[1]], old_log_probs=[[-1.0]])
     with pytest.raises(
-        RcdiagError, match=r"b\.parquet: not of one .* it has `old_log_prob"
+        RcdiagError, match=r"b\.parquet: not part of one .* it also has `old_log_prob"
     ) as more:
         open_table(tmp_path)
     assert "step_*.parquet" in more.value.hint
@@ -164,7 +164,7 @@ def test_a_file_of_another_kind_is_not_asked_for_columns_of_its_own(tmp_path):
     """Its neighbour is a table: that the two are given together is what is wrong."""
     write_table(tmp_path / "a.parquet", response_ids=[[1]])
     pq.write_table(pa.table({"loss": [0.5]}), tmp_path / "b.parquet")
-    with pytest.raises(RcdiagError, match=r"b\.parquet: .* no `response_ids`; it has `loss`"):
+    with pytest.raises(RcdiagError, match=r"b\.parquet: .* no `response_ids`; it also has `loss`"):
         open_table(tmp_path)
 
 
@@ -181,4 +181,4 @@ def test_objects_of_an_engine_in_place_of_numbers(tmp_path):
     pq.write_table(pa.table({"response_ids": [[5], [6]], "rollout_log_probs": objects}), path)
     with pytest.raises(RcdiagError) as caught:
         open_table(path)
-    assert caught.value.hint.startswith("write its field `logprob` alone, a number for each token")
+    assert caught.value.hint.startswith("write only its field `logprob`, one number per token")

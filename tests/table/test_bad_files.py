@@ -65,7 +65,7 @@ def test_missing_files_are_refused(tmp_path, name):
 
 
 def test_a_directory_without_tables_is_refused(tmp_path):
-    assert "of a format that rcdiag knows" in refused(tmp_path).message
+    assert "rcdiag knows the format of none" in refused(tmp_path).message
 
 
 def test_one_bad_file_of_several_is_named(tmp_path):

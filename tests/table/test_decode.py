@@ -255,7 +255,7 @@ def test_a_null_in_a_list_of_a_token_is_refused(tmp_path):
     )
     pq.write_table(table, path := tmp_path / "null.parquet")
     (batch,) = open_table(path).batches(table.column_names)
-    with pytest.raises(RcdiagError, match=r"row 1: column `old_kept_ids` holds a null in a list"):
+    with pytest.raises(RcdiagError, match=r"row 1: column `old_kept_ids` holds a null in the list"):
         decode(batch)
 
 

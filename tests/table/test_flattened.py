@@ -57,7 +57,7 @@ def test_a_path_that_is_also_a_column_is_refused(tmp_path):
     rows = [{**row, "response.token_ids": [1, 2, 3]} for row in ROWS]
     path = tmp_path / "t.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
-    with pytest.raises(RcdiagError, match="is a column, and a field of a struct"):
+    with pytest.raises(RcdiagError, match="is both a column and a field of a struct"):
         read(path)
 
 

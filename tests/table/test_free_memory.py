@@ -53,7 +53,7 @@ def test_a_system_that_does_not_say_refuses_nothing(table, tmp_path, monkeypatch
 
 def test_rows_beyond_the_memory_are_refused_and_the_rows_that_fit_are_named(table, machine):
     machine(1 << 20, str(2 * memory.BYTES_A_ROW))
-    with pytest.raises(RcdiagError, match=r"3 rows would take.*; 2 rows would fit") as refused:
+    with pytest.raises(RcdiagError, match=r"3 rows need about.*; 2 rows would fit") as refused:
         score(table)
     assert "--rows" in refused.value.hint
 

@@ -49,7 +49,7 @@ def test_groups_of_a_given_size_are_consecutive_rows_of_the_whole_table(
     write_table(tmp_path / "b.parquet", response_ids=IDS[:4], rollout_log_probs=[[-1.0]] * 4)
     table = open_table(tmp_path, given={"group_size": 8})
     assert column(table, "group_id") == [0] * 8 + [1] * 8
-    with pytest.raises(RcdiagError, match="16 rows are no whole number of groups") as caught:
+    with pytest.raises(RcdiagError, match="16 rows are not a whole number of groups") as caught:
         open_table(tmp_path, given={"group_size": 5})
     assert "1 are left over" in caught.value.message
 
@@ -88,7 +88,7 @@ def test_values_of_the_dump_may_be_given_again_and_gaps_are_filled(tmp_path, val
         ("engine", ["a"] * 5 + ["b"] * 7, "a", "row 5: `engine` is b"),
         ("engine", [1] * 12, 2, "row 0: `engine` is 1"),
         ("policy_version", [[3]] * 11 + [[4]], 3, "row 11: `policy_version` is [4]"),
-        ("group_id", [1, 1, 2] * 4, 6, "2 of 2 prompt groups have another size"),
+        ("group_id", [1, 1, 2] * 4, 6, "2 of 2 prompt groups do not have the size"),
     ],
 )
 def test_values_that_the_dump_contradicts_are_refused(tmp_path, name, values, given, output):
@@ -109,13 +109,13 @@ def test_groups_of_the_dump_with_the_given_size_are_fine(tmp_path):
     ("given", "output", "way"),
     [
         ({"temperatur": 1}, "`given={'temperatur': 1}` (--given temperatur=1)", "temperature?"),
-        ({"response_ids": 1}, "nothing that can be given", "one of temperature"),
+        ({"response_ids": 1}, "this cannot be given", "one of temperature"),
         ({"temperature": 0}, "not a number above 0", ""),
         ({"temperature": "warm"}, "not a number above 0", ""),
         ({"temperature": True}, "not a number above 0", ""),
         ({"top_p": 1.5}, "not a number from 0 to 1", ""),
         ({"step": 1.5}, "not a whole number", ""),
-        ({"group_size": 0}, "not a whole number from 1 on", ""),
+        ({"group_size": 0}, "not a whole number, 1 or more", ""),
     ],
 )
 def test_what_cannot_be_given_is_refused(path, given, output, way):

@@ -90,8 +90,8 @@ def test_a_token_that_one_side_has_more_is_named(tmp_path, longer):
     with pytest.raises(RcdiagError, match="no sample is in all") as caught:
         joined(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet")
     assert caught.value.message.endswith(
-        "(1 have other tokens; those of s0 part at place 2 of the response, "
-        f"where {longer} has token 7 and the other has not)"
+        "(1 have other tokens; those of s0 differ from token 2 of the response on"
+        f": {longer} has an extra token 7)"
     )
 
 
@@ -100,5 +100,5 @@ def test_tokens_that_differ_otherwise_have_their_place_named(tmp_path):
         lists = {name: [[-0.5] * 3]}
         path = tmp_path / f"{name}.parquet"
         write_policies(path, lists, response_ids=[ids], sample_id=["s0"])
-    with pytest.raises(RcdiagError, match=r"those of s0 part at place 1 of the response\)$"):
+    with pytest.raises(RcdiagError, match=r"those of s0 differ from token 1 of the response on\)$"):
         joined(tmp_path, tmp_path / "a.parquet", tmp_path / "b.parquet")

@@ -180,7 +180,7 @@ def test_rows_may_be_arrays_tensors_and_tuples():
         ({"response_ids": 3}, "column `response_ids` is int"),
         ({"tokens_of": [[1]]}, "no column `response_ids`"),
         ({}, "no columns"),
-        (3, "no table"),
+        (3, "not a table"),
     ],
 )
 def test_what_is_no_table_is_refused_with_column_and_row(rows, message):
@@ -221,7 +221,7 @@ def test_a_row_in_memory_is_named_in_errors():
 
 def test_a_query_that_fails_says_so():
     frame = pl.from_arrow(arrow()).lazy().select(pl.col("no_such"))
-    with pytest.raises(RcdiagError, match="polars LazyFrame in memory: polars cannot compute it"):
+    with pytest.raises(RcdiagError, match="polars LazyFrame in memory: polars cannot evaluate it"):
         rcdiag.open_table(frame)
 
 
@@ -300,7 +300,7 @@ def test_a_frame_without_rows_is_refused():
     ("rows", "message", "way"),
     [
         ([{"response_ids": [1]}, [1]], "row 1: it is list", "every row maps"),
-        ([arrow(), arrow()], "a list is no table", "several frames are concatenated"),
+        ([arrow(), arrow()], "a list is not a table", "concatenate several frames"),
         ({"response_ids": ["[1, 2]"]}, "column `response_ids` is string", "json"),
     ],
 )

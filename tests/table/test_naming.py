@@ -142,7 +142,7 @@ def test_what_may_mean_something_else_is_left_alone(tmp_path, own, values, name)
 def test_two_columns_that_may_be_one_are_both_named(tmp_path):
     two = {"generation_logprobs": LOG_PROBS, "inference_logprobs": LOG_PROBS}
     error = refused(tmp_path, response_ids=IDS, old_log_probs=LOG_PROBS, **two)
-    assert "`generation_logprobs` and `inference_logprobs` may both be it" in error.message
+    assert "`generation_logprobs` and `inference_logprobs` both have a name for it" in error.message
     table = table_of(tmp_path, {"rollout_log_probs": "inference_logprobs"}, response_ids=IDS, **two)
     assert not table.naming.taken
 
@@ -268,7 +268,7 @@ def test_other_spellings_of_known_names_are_taken(tokens, rollout, old, group, t
 def test_two_spellings_of_one_column_are_both_named(tmp_path):
     two = {"rolloutLogProbs": LOG_PROBS, "data.rollout_logps": LOG_PROBS}
     error = refused(tmp_path, responses=IDS, old_log_probs=LOG_PROBS, **two)
-    assert "`rolloutLogProbs` and `data.rollout_logps` may both be it" in error.message
+    assert "`rolloutLogProbs` and `data.rollout_logps` both have a name for it" in error.message
 
 
 def test_log_probs_of_another_type_say_so_and_probabilities_are_not_offered(tmp_path):

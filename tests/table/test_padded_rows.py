@@ -94,7 +94,7 @@ def test_the_end_of_a_sequence_may_be_the_token_that_fills_up(tmp_path):
 
 def test_a_mask_that_is_1_at_the_padding_does_not_cut(tmp_path):
     filled, mask, _ = padded()
-    with pytest.raises(RcdiagError, match="no mask says where"):
+    with pytest.raises(RcdiagError, match="there is no mask"):
         table_of(tmp_path, **filled, tool_mask=pa.array(list(np.ones_like(mask))))
 
 

@@ -434,7 +434,7 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path):
 
 
 def test_metadata_that_is_no_json_is_refused(tmp_path):
-    with pytest.raises(RcdiagError, match="`policies` is no JSON"):
+    with pytest.raises(RcdiagError, match="`policies` is not JSON"):
         Recorder(tmp_path, metadata={"policies": {"old": {"dtype": object()}}})
 
 

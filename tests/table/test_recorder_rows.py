@@ -300,8 +300,8 @@ WRONG = {
     "a row too few": ({"old_log_probs": LOG_PROBS[:3]}, "`old_log_probs`: it has 3 rows"),
     "a step too few": ({"step": [1, 2]}, "`step`: 2 values for 4 rows"),
     "integers for log-probs": ({"old_log_probs": ROWS}, "`old_log_probs`: it holds int"),
-    "one log-prob for each row": ({"old_log_probs": [-1.0] * 4}, "not one value for each token"),
-    "advantages by row": ({"advantages": np.ones(4)}, "not one value for each token"),
+    "one log-prob for each row": ({"old_log_probs": [-1.0] * 4}, "not one value per token"),
+    "advantages by row": ({"advantages": np.ones(4)}, "not one value per token"),
     "a mask of twos": ({"response_mask": [[1, 2, 1], [1], [], [1, 1]]}, "row 0 of the batch"),
     "a step of text": ({"step": ["a"] * 4}, "`step`"),
     "half a step": ({"step": 1.5}, "`step`"),
@@ -363,7 +363,7 @@ def test_hints_name_the_column_that_is_meant():
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([1, 2, 3.5], "a list of int, where rows of tokens are needed"),
+        ([1, 2, 3.5], "a list of int, but rows of tokens are needed"),
         (5, "one int"),
         (torch.tensor([1.0, 2.0]), "it holds float32"),
         ([[1.0, 2.0]], "it holds float64"),
@@ -390,7 +390,7 @@ def test_tokens_that_are_none(ids, message):
         ({"response_mask": np.ones((4, 3))}, "`response_mask`: it is an array [4, 3]"),
         (
             {"lengths": LENGTHS, "old_log_probs": np.zeros((4, 5))},
-            "`old_log_probs`: it has 5 columns, and what cuts it 4",
+            "`old_log_probs`: it has 5 columns, but the mask or lengths that cut it are for 4",
         ),
     ],
 )

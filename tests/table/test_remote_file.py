@@ -106,14 +106,14 @@ def test_another_process_reads_the_same_object_and_no_later_one(memory, large):
     sent = pickle.loads(pickle.dumps(table.for_workers()))
     assert sum(batch.table.num_rows for batch in sent.batches(["response_ids"])) == ROWS
     memory.pipe("/run/large.parquet", large.read_bytes())
-    with pytest.raises(RcdiagError, match="was written again while it was read"):
+    with pytest.raises(RcdiagError, match="was overwritten while it was read"):
         list(sent.batches(["response_ids"]))
 
 
 def test_an_object_that_shrinks_while_it_is_read_is_an_error(memory, large):
     table = rcdiag.open_table("memory://run/large.parquet")
     memory.pipe("/run/large.parquet", large.read_bytes()[:1000])
-    with pytest.raises(RcdiagError, match="bytes came where") as caught:
+    with pytest.raises(RcdiagError, match="bytes where") as caught:
         list(table.batches())
     assert "changed while it was read" in caught.value.hint
 
@@ -122,7 +122,7 @@ def test_an_object_that_is_another_one_at_the_end_is_an_error(memory, large):
     table = rcdiag.open_table("memory://run/large.parquet")
     batches = table.batches()
     memory.pipe("/run/large.parquet", large.read_bytes())
-    with pytest.raises(RcdiagError, match="was written again while it was read"):
+    with pytest.raises(RcdiagError, match="was overwritten while it was read"):
         list(batches)
 
 

@@ -96,7 +96,7 @@ def test_rows_of_their_own_length_behind_padded_ones_are_refused(tmp_path):
     rows[250]["responses"] = rows[250]["responses"][:-1]
     table = pa.Table.from_pylist(rows, schema=table.schema)
     pq.write_table(table, tmp_path / "batch.parquet", row_group_size=200)
-    with pytest.raises(RcdiagError, match=r"batch.parquet, rows 0 to 299: lists have other"):
+    with pytest.raises(RcdiagError, match=r"batch.parquet, rows 0 to 299: lists differ"):
         rcdiag.open_table(tmp_path / "batch.parquet")
 
 

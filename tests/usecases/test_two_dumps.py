@@ -129,7 +129,7 @@ def test_rows_of_one_id_with_other_tokens_are_said(tmp_path):
     (text,) = (text for text in table.metadata["conversion"]["changes"] if "joined by" in text)
     assert "4 of 6 rows" in text
     first = rows[1]["sample_id"]
-    assert f"2 have other tokens there and are left out: {first} (other tokens)" in text
+    assert f"2 differ in their tokens and are left out: {first} (other tokens)" in text
 
 
 def test_rows_of_one_side_alone_are_counted_and_named(tmp_path):
@@ -186,7 +186,7 @@ def test_repeated_rows_of_which_one_side_has_more_are_refused(tmp_path, more):
     few = [rows[0], rows[2]]
     one = write(tmp_path / "a.toyjsonl", part(rows if more == "sampler" else few, SAMPLER))
     other = write(tmp_path / "b.parquet", part(few if more == "sampler" else rows, TRAINER))
-    with pytest.raises(RcdiagError, match="nothing tells which belong together") as caught:
+    with pytest.raises(RcdiagError, match="it is unknown which belong together") as caught:
         rcdiag.open_table([one, other])
     assert "sample_id" in caught.value.hint
 

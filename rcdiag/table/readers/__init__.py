@@ -1,4 +1,4 @@
-"""Readers know the formats that a dump may have on disk; all but parquet are converted to it.
+"""Readers of the formats that a dump may have on disk; all but parquet are converted to parquet.
 
 To add a format: a file with a `Reader`, and its name in `_shipped`; or `READERS.add(...)` in a
 package of your own (entry-point group `rcdiag.plugins`).
@@ -13,7 +13,7 @@ from rcdiag.table.readers.reader import Reader
 
 
 def _shipped() -> Sequence[Reader]:
-    """Import the readers; a table that rcdiag wrote itself is read without them."""
+    """Import the readers; not needed for a table that rcdiag wrote itself."""
     from rcdiag.table.readers.areal import AREAL
     from rcdiag.table.readers.art import ART
     from rcdiag.table.readers.atif import ATIF
@@ -55,7 +55,7 @@ def _shipped() -> Sequence[Reader]:
         VLLM,
         SGLANG,
     )
-    # Formats of text alone, which a tokenizer encodes again.
+    # Text-only formats, which a tokenizer encodes again.
     of_text = (VERL_JSONL, TRL, AREAL, XTUNER, MS_SWIFT, ART)
     return (*with_token_ids, *of_text, JSON_LINES)
 

@@ -1,4 +1,4 @@
-"""AReaL logs trajectories as text, one file of JSON lines for each task."""
+"""AReaL's log of trajectories as text, one file of JSON lines per task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rcdiag.table.readers.text_only import RECORD, TextRow, encoding
 
 
 class ArealLine(msgspec.Struct, gc=False):
-    """One trajectory in AReaL's log; lengths count tokens, versions are those of the weights."""
+    """One trajectory in AReaL's log; lengths are in tokens, versions are those of the weights."""
 
     prompt: str
     completion: str
@@ -31,7 +31,7 @@ MIXED_VERSIONS = "Weights changed while a trajectory was sampled; policy_version
 
 def _areal_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
     for _, number, line in records(file, ArealLine):
-        # Tokens of the prompt have version -1, which is then the lowest of all.
+        # Prompt tokens have version -1, so that head_version, the lowest of all, is then -1.
         if line.head_version not in (None, -1, line.tail_version):
             notes.change(MIXED_VERSIONS, 1)
         columns = {

@@ -1,4 +1,4 @@
-"""ART keeps trajectories as chat messages, one parquet file for each step, without token ids.
+"""ART's log of trajectories: chat messages without token ids, one parquet file per step.
 
 https://github.com/OpenPipe/ART/blob/main/src/art/utils/trajectory_logging.py
 """
@@ -17,17 +17,17 @@ from rcdiag.table.readers.text_only import RECORD, TextRow, encoding
 
 DAMAGED = "the file is damaged, or of a version of ART that rcdiag does not know"
 NO_TRAJECTORY = "A group without any trajectory: left out."
-UNTRAINED = "A trajectory without a message that is trained: left out."
+UNTRAINED = "A trajectory without a trained message: left out."
 
 
 def _art_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
-    """Yield a row for each trajectory: its prompt ends where the first trained message begins."""
+    """Yield one row per trajectory; its response begins with the first trained message."""
     step = int(file.stem) if file.stem.isdecimal() else None
     for number, row in enumerate(read_whole(file).to_pylist()):
         where, messages = f"{file}, row {number}", row["messages"]
         if messages is None and row.get("trajectory_json") is not None:
             raise RcdiagError(
-                f"{where}: `messages` is null: ART keeps a trajectory of this kind as JSON alone, "
+                f"{where}: `messages` is null: ART stores a trajectory of this kind only as JSON, "
                 "in `trajectory_json`, which rcdiag does not read",
                 hint=RECORD,
             )
@@ -35,8 +35,8 @@ def _art_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
             notes.change(NO_TRAJECTORY, 1)
             continue
         if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
-            raise RcdiagError(f"{where}: `messages` is no list of messages", hint=DAMAGED)
-        # Older files do not mark the policy's messages that are trained.
+            raise RcdiagError(f"{where}: `messages` is not a list of messages", hint=DAMAGED)
+        # Older files do not mark which of the policy's messages are trained.
         trained = [
             one.get("role") == "assistant" and one.get("trainable") is not False for one in messages
         ]
@@ -55,7 +55,7 @@ def _art_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
 
 
 def _plain(messages: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
-    """Return messages with the fields alone that a chat template reads."""
+    """Return messages with only those fields that a chat template reads."""
     plain = []
     for message in messages:
         kept = {name: message.get(name) for name in ("role", "content", "tool_calls")}
@@ -65,7 +65,7 @@ def _plain(messages: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
                 kept["tool_calls"] = json.loads(kept["tool_calls"])
             except (ValueError, RecursionError) as error:
                 raise RcdiagError(
-                    f"{where}: `tool_calls` of a message is no JSON ({error})", hint=DAMAGED
+                    f"{where}: `tool_calls` of a message is not JSON ({error})", hint=DAMAGED
                 ) from error
         plain.append({name: value for name, value in kept.items() if value is not None})
     return plain

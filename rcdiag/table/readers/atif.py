@@ -1,7 +1,7 @@
-"""Trajectories in the Agent Trajectory Interchange Format (ATIF) may have the tokens of each step.
+"""Trajectories in the Agent Trajectory Interchange Format (ATIF), if steps include token ids.
 
-Harbor writes them beside a trial's result, as agent/trajectory.json. They hold the same calls as
-the result's rollout_details, and no reward.
+Harbor writes them next to a trial's result, as agent/trajectory.json. They hold the same calls as
+the result's rollout_details, but no reward.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Metrics(msgspec.Struct):
 
 
 class Output(msgspec.Struct):
-    """What a tool, or the environment, answered."""
+    """The answer of a tool or of the environment."""
 
     content: Any = None
 
@@ -69,12 +69,12 @@ def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
 def _of_atif(
     trajectory: Atif, number: int, where: str, dump: Dump, columns: dict[str, Any]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a trajectory and of those of its subagents."""
+    """Yield the rows of a trajectory and of its subagents' trajectories."""
     own = {**columns, "agent": trajectory.agent.name if trajectory.agent else None}
     yield from rows_of_turns(_of_steps(trajectory, number, where, dump.notes), dump, own)
     for place, inner in enumerate(trajectory.subagent_trajectories or ()):
         here = f"{where}, subagent {place}"
-        # A subagent may share the session of its parent; its own id tells it apart.
+        # A subagent may share the session of its parent; its own id distinguishes it.
         name = inner.trajectory_id or inner.session_id or columns["trajectory"]
         yield from _of_atif(inner, number, here, dump, {**columns, "trajectory": name})
 
@@ -102,9 +102,9 @@ def _of_steps(trajectory: Atif, number: int, where: str, notes: Notes) -> Iterat
 
 
 def _messages(step: AtifStep) -> list[dict[str, Any]]:
-    """Return the chat messages of a step: what was said, and what tools or the terminal answered.
+    """Return the chat messages of a step: the message itself, and answers of tools or the terminal.
 
-    An agent that calls no tools, such as terminus-2, gets the terminal's answer as a user's.
+    For an agent that calls no tools, such as terminus-2, the terminal's answer has the role user.
     """
     role = "assistant" if step.source == "agent" else step.source or "user"
     said = {"role": role, "content": step.message or ""}

@@ -1,9 +1,9 @@
-"""Prompts of later turns are held against the chat template, where a dump has their messages.
+"""Compare prompts of later turns with the chat template, if a dump has their messages.
 
 A loop that appends tokens turn by turn may lose a token that the template puts between two
-messages, or add one (verl #6501). The tokens after a sampled turn, up to the end of the prompt,
-must be those that the template gives the same messages. What is before may differ, and tells
-nothing here: tools are often not in the dump, and templates drop the thinking of earlier turns.
+messages, or add one (verl #6501). The tokens from the end of a sampled turn to the end of the next
+prompt must be those that the template produces for the same messages. Tokens before that may differ
+without being wrong: tools are often not in the dump, and templates drop earlier thinking.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rcdiag.table.readers.reader import Notes
 from rcdiag.table.readers.text_only import Messages, load_tokenizer, rendered
 from rcdiag.table.trajectories import CHAT_TEMPLATE
 
-AGREE = "ends of sampled turns have the chat template's tokens behind them"
-LOST = "ends of sampled turns lack the token that the chat template puts behind them"
-ADDED = "ends of sampled turns have a token more behind them than the chat template puts"
-OTHER = "prompts of later turns have other tokens than their messages in the chat template"
+AGREE = "sampled turns are followed by the chat template's tokens"
+LOST = "sampled turns lack the token with which the chat template follows them"
+ADDED = "sampled turns are followed by one token more than in the chat template"
+OTHER = "prompts of later turns differ from their messages in the chat template"
 
 
 class ChatTemplate:
-    """Counts, for the whole dump, where prompts have other tokens than the template gives them."""
+    """Counts, for the whole dump, where the tokens of prompts differ from the template's."""
 
     def __init__(self, tokenizer: str, notes: Notes) -> None:
         self._tokenizer = load_tokenizer(tokenizer)
@@ -37,9 +37,9 @@ class ChatTemplate:
         )
 
     def hold(self, boundaries: Sequence[tuple[NDArray[np.int32], int, Messages]]) -> None:
-        """Hold the prompts of one row's later turns against the template.
+        """Compare the prompts of one row's later turns with the template.
 
-        Each comes with the place where the sampled tokens before it end, and with its messages.
+        Each comes with the end of the sampled tokens in it, and with its messages.
         """
         off = 0
         for prompt, end, messages in boundaries:
@@ -54,12 +54,12 @@ class ChatTemplate:
         self._facts["rows_off"] += off > 0
 
     def _compared(self, prompt: list[int], end: int, messages: Messages) -> tuple[str, int | None]:
-        """Return in words how a prompt differs behind `end`, and the token that is off."""
+        """Describe how a prompt differs after `end`, and return the lost or added token."""
         try:
             text = rendered(self._tokenizer, messages, open_turn=True)
         except RcdiagError:
             raise
-        except Exception:  # a template is a program of its own, and refuses messages as it likes
+        except Exception:  # a template is a program, which may raise anything
             return OTHER, None
         whole = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         same = 0

@@ -1,10 +1,10 @@
-"""A parquet footer is checked before columns are asked of it.
+"""Check a parquet footer before Arrow reads it.
 
-Arrow parses footers, but it throws C++ exceptions past Python, which end the process, where it is
-asked for a column chunk without metadata, as in a file with encrypted columns, or with damaged
-statistics; and it reads beyond its arrays where a row group has other columns than the schema. Of
-16,200 damaged footers 86 ended a process with pyarrow 26. So what is known of column chunks is read
-here. Source: parquet-format 2.11, src/main/thrift/parquet.thrift; Apache Thrift, compact protocol,
+Arrow parses footers itself, but it throws C++ exceptions past Python, which end the process, at a
+column chunk without metadata (as in files with encrypted columns) or with damaged statistics; and
+it reads beyond its arrays if the columns of a row group differ from the schema. With pyarrow 26, 86
+of 16,200 damaged footers ended the process. Therefore the facts about column chunks are read here.
+Source: parquet-format 2.11, src/main/thrift/parquet.thrift; Apache Thrift, compact protocol,
 https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
 """
 
@@ -19,14 +19,14 @@ from rcdiag.table.remote import AnyFile
 
 MAGIC = b"PAR1"
 ENCRYPTED_MAGIC = b"PARE"
-# Bytes behind the footer: its length and the magic number.
+# Bytes after the footer: its length and the magic number.
 TAIL = 8
-# Structs inside structs: a footer has six.
+# Deepest nesting of structs that is accepted; a footer has six levels.
 DEEPEST = 32
 
 # Types of the compact protocol.
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT, UUID = range(1, 14)
-SIZES = {BYTE: 1, DOUBLE: 8, UUID: 16}  # bytes of those that have one size
+SIZES = {BYTE: 1, DOUBLE: 8, UUID: 16}  # bytes of the types of fixed size
 
 Fields = dict[int, Any]
 
@@ -44,27 +44,27 @@ class FooterError(ValueError):
 
 
 class EncryptedError(FooterError):
-    """A footer of a file with encrypted columns."""
+    """The footer of a file with encrypted columns."""
 
 
 class ColumnChunk(Struct, frozen=True):
-    """What a footer says of one column of one row group."""
+    """What a footer says about one column of one row group."""
 
-    column: str  # its name, in which there may be dots
-    path: str  # names from the column down to its values, with dots between
+    column: str  # column name, which may contain dots
+    path: str  # names from the column down to its values, joined by dots
     num_values: int
-    null_count: int | None  # None where the footer does not say it
+    null_count: int | None  # None if the footer does not state it
 
 
 class RowGroup(Struct, frozen=True):
-    """What a footer says of one row group."""
+    """What a footer says about one row group."""
 
     num_rows: int
     columns: tuple[ColumnChunk, ...]
 
 
 def read_footer(path: AnyFile) -> list[RowGroup]:
-    """Return the row groups of a file; FooterError where Arrow could not read it without harm."""
+    """Return the row groups of a file; FooterError if Arrow could not read it safely."""
     with path.open("rb") as stream:
         size = stream.seek(0, 2)
         stream.seek(max(size - TAIL, 0))
@@ -75,7 +75,7 @@ def read_footer(path: AnyFile) -> list[RowGroup]:
             raise FooterError("it does not end with PAR1")
         length = int.from_bytes(tail[:4], "little")
         if length > size - TAIL - len(MAGIC):
-            raise FooterError("its footer is said to be longer than the file")
+            raise FooterError("the stated length of its footer exceeds the file")
         stream.seek(size - TAIL - length)
         content = stream.read(length)
     return list(_row_groups(content, size - TAIL - length))
@@ -83,9 +83,9 @@ def read_footer(path: AnyFile) -> list[RowGroup]:
 
 @functools.lru_cache(maxsize=16)
 def _row_groups(content: bytes, end: int) -> tuple[RowGroup, ...]:
-    """Return the row groups of a footer, `content`, which begins at byte `end` of its file.
+    """Return the row groups of a footer `content` that begins at byte `end` of its file.
 
-    A command looks at the footer of a table several times, so that the last ones are kept.
+    Cached, because a command reads the footer of a table several times.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -104,7 +104,7 @@ def _row_groups(content: bytes, end: int) -> tuple[RowGroup, ...]:
         *(IndexError, KeyError, TypeError, AttributeError, ValueError),
         *(pa.ArrowException, OSError, OverflowError, MemoryError),
     ) as error:
-        raise FooterError("its footer is no parquet metadata") from error
+        raise FooterError("its footer is not valid parquet metadata") from error
 
 
 def _row_group(group: Fields) -> RowGroup:
@@ -124,14 +124,14 @@ def _row_group(group: Fields) -> RowGroup:
 
 
 def _check(footer: Fields, leaves: list[str], end: int) -> None:
-    """Compare the row groups with the columns of the schema that hold values, `leaves`, and with
-    the bytes before the footer, `end`.
+    """Compare the row groups with `leaves`, the schema's columns that hold values, and with
+    `end`, the number of bytes before the footer.
     """
     if any(element[REPETITION] not in (0, 1, 2) for element in footer[SCHEMA][1:]):
-        raise FooterError("its schema has columns of no known kind")
+        raise FooterError("its schema has columns of an unknown kind")
     groups = footer[ROW_GROUPS]
     if sum(group[GROUP_ROWS] for group in groups) != footer[NUM_ROWS]:
-        raise FooterError("its row groups have other numbers of rows than the file")
+        raise FooterError("the row counts of its row groups do not add up to that of the file")
     for number, group in enumerate(groups):
         chunks = group[COLUMNS]
         where = f"row group {number}"
@@ -145,17 +145,17 @@ def _check(footer: Fields, leaves: list[str], end: int) -> None:
                 raise FooterError(f"{where} has other columns than the schema")
             start = min(about[DATA_PAGE], about.get(DICTIONARY_PAGE) or about[DATA_PAGE])
             if start < 0 or about[COMPRESSED] < 0 or start + about[COMPRESSED] > end:
-                raise FooterError(f"{where} lies beyond the end of the file")
+                raise FooterError(f"{where} extends beyond the end of the file")
 
 
 class _Compact:
-    """Reads values of Thrift's compact protocol, one behind the other."""
+    """Reads consecutive values in Thrift's compact protocol."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
 
     def struct(self, depth: int = 0) -> Fields:
-        """Return the values of a struct by the numbers of its fields."""
+        """Return the values of a struct, by field number."""
         fields: Fields = {}
         number = 0
         while head := self._byte():
@@ -166,7 +166,7 @@ class _Compact:
 
     def _value(self, kind: int, depth: int) -> Any:
         if depth > DEEPEST:
-            raise FooterError("its footer is too deep")
+            raise FooterError("its footer is nested too deeply")
         if kind == STRUCT:
             return self.struct(depth + 1)
         if kind in (LIST, SET):
@@ -175,7 +175,7 @@ class _Compact:
             return self._map(depth + 1)
         if kind in (I16, I32, I64):
             return self._signed()
-        # Nobody asks for bytes, floats and UUIDs; they stand in the way.
+        # Bytes, floats and UUIDs are not needed, and only skipped.
         return self._take(self._varint() if kind == BINARY else SIZES[kind])
 
     def _list(self, depth: int) -> list[Any]:
@@ -208,7 +208,7 @@ class _Compact:
         return value
 
     def _signed(self) -> int:
-        value = self._varint()  # in zigzag order: 0, -1, 1, -2, ...
+        value = self._varint()  # zigzag encoding: 0, -1, 1, -2, ...
         return (value >> 1) ^ -(value & 1)
 
     def _byte(self) -> int:
@@ -221,6 +221,6 @@ class _Compact:
         return self.data[self.at - count : self.at]
 
     def _check(self, count: int) -> None:
-        """Refuse more values than there are bytes left."""
+        """Raise an error if fewer than `count` bytes are left."""
         if count > len(self.data) - self.at:
-            raise FooterError("its footer is cut off")
+            raise FooterError("its footer is truncated")

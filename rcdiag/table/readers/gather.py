@@ -1,4 +1,4 @@
-"""Rows that a reader makes one at a time are gathered into record batches."""
+"""Collect rows that a reader yields one at a time into record batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rcdiag.table.schema import (
 )
 from rcdiag.table.trajectories import Ragged
 
-# A batch ends with the row that brings it to this many tokens, prompts included: a few MB.
+# A batch ends with the row that reaches this many tokens, prompts included: a few MB.
 TOKENS_PER_BATCH = 500_000
 ROWS_PER_BATCH = 8_192
 
@@ -43,9 +43,9 @@ def gathering(
     without_rows: str = "",
     hint: str = "",
 ) -> Callable[[Dump], Iterator[Rows]]:
-    """Return the reader of dumps whose files `rows_of` reads, one by itself; see `gather`.
+    """Return a reader of dumps whose files `rows_of` reads one at a time; see `gather`.
 
-    A dump of no row is refused with what it is, `without_rows`, and what to dump in its place.
+    If a dump has no rows, the error says what it is (`without_rows`) and what to dump (`hint`).
     """
 
     def read(dump: Dump) -> Iterator[Rows]:
@@ -64,11 +64,11 @@ def gathering(
 def gather(
     rows: Iterable[tuple[int, dict[str, Any]]], file: Path, record: str = "line"
 ) -> Iterator[Rows]:
-    """Yield the rows of one file, about TOKENS_PER_BATCH tokens at a time.
+    """Yield the rows of one file in batches of about TOKENS_PER_BATCH tokens.
 
-    A row comes with the number of its record in the file. It maps names of columns to values:
-    arrays for columns of tokens, [tokens], a list for each token for kept ids, else a number or a
-    text. What is None or left out is null; a column that no row of a batch has is not in it.
+    Each row comes with its record number in the file. A row maps column names to values: arrays
+    [tokens] for token columns, one list per token for kept ids, else a number or text. A value that
+    is None or missing is null; a column that no row of a batch has is left out.
     """
     numbers: list[int] = []
     held: list[dict[str, Any]] = []
@@ -107,7 +107,7 @@ def _column(name: str, values: list[Any]) -> pa.Array:
     if name == "response_mask":
         return lists(values, BITS)
     known = [value for value in values if value is not None]
-    if spec is EXPERTS:  # [tokens, layers, experts] each
+    if spec is EXPERTS:  # each is [tokens, layers, experts]
         return experts(np.concatenate(known), *lengths_and_nulls(values))
     if spec is LISTS_OF_IDS:
         ids = np.concatenate([kept.values for kept in known])

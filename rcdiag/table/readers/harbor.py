@@ -1,7 +1,7 @@
-"""Harbor keeps the tokens of an agent's calls in a trial's result.json, as rollout_details.
+"""Harbor's trials: result.json stores the tokens of an agent's calls as rollout_details.
 
-These are chats (harbor 0.26: models/agent/rollout_detail.py), each with three lists that have a
-list for every turn: prompt ids, sampled ids, log-probs. `atif` reads the trajectory beside it.
+These are chats (harbor 0.26: models/agent/rollout_detail.py). Each has three lists with one list
+per turn: prompt ids, sampled ids, log-probs. `atif` reads the trajectory in the same folder.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ASK = (
 )
 
 WITHOUT_IDS = "a trial without token ids is left out"
-REWARDS = "reward: of several rewards of the verifier the one named `{name}` is taken"
+REWARDS = "reward: of several rewards of the verifier, the one named `{name}` is used"
 
 
 class Detail(msgspec.Struct):
-    """A chat of an agent: one list in each of the three for every turn, in their order."""
+    """A chat of an agent; each of the three fields has one list per turn, in order."""
 
     prompt_token_ids: list[list[Id]] | None = None
     completion_token_ids: list[list[Id]] | None = None
@@ -47,7 +47,7 @@ class Verified(msgspec.Struct):
 
 
 class Phase(msgspec.Struct):
-    """A step of a trial of several, each with a run of the agent and a verdict of its own."""
+    """A step of a trial of several steps, each with its own agent run and verdict."""
 
     step_name: str | None = None
     agent_result: Context | None = None
@@ -81,7 +81,7 @@ def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _of_trial(trial: Trial, number: int, where: str, dump: Dump) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a trial: those of each chat of each of its steps."""
+    """Yield the rows of each chat in each step of a trial."""
     columns = {
         "group_id": trial.task_name,
         "trajectory": trial.trial_name,
@@ -102,14 +102,14 @@ def _of_trial(trial: Trial, number: int, where: str, dump: Dump) -> Iterator[dic
 
 
 def _of_chat(detail: Detail, number: int, where: str) -> Iterator[Turn]:
-    """Yield the turns of a chat, whose lists must have a list for each turn."""
+    """Yield the turns of a chat; its three fields must have equally many lists."""
     tokens = detail.completion_token_ids or []
     for name in ("prompt_token_ids", "logprobs"):
         lists: Sequence[Any] | None = getattr(detail, name)
         if lists and len(lists) != len(tokens):
             raise RcdiagError(
                 f"{where}: `{name}` has {len(lists)} turns, `completion_token_ids` has "
-                f"{len(tokens)}: which belong together cannot be told",
+                f"{len(tokens)}: it is unknown which belong together",
                 hint="Harbor leaves out what a call of the model did not return; the trajectory "
                 "of the trial (agent/trajectory.json) keeps the lists of a turn together",
             )
@@ -125,12 +125,12 @@ def _of_chat(detail: Detail, number: int, where: str) -> Iterator[Turn]:
 
 
 def _reward(verified: Verified | None, where: str, dump: Dump) -> float | None:
-    """Return the one reward of a trial: the only one, that of the key given, or `reward`."""
+    """Return a trial's reward: the only one, the one that `reward_key` names, or `reward`."""
     rewards = (verified.rewards if verified else None) or {}
     key = dump.given.get(REWARD_KEY)
     if key is not None and rewards and key not in rewards:
         raise RcdiagError(
-            f"{where}: no reward `{key}` among those of the verifier: {', '.join(rewards)}",
+            f"{where}: the verifier has no reward `{key}`, only {', '.join(rewards)}",
             hint=f"give {REWARD_KEY} one of them",
         )
     if len(rewards) < 2 and key is None:

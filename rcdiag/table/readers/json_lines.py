@@ -1,4 +1,4 @@
-"""JSON lines under names of one's own: every record is a row, every key a column."""
+"""JSON lines with any names: every record becomes a row, every key a column."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rcdiag.table.readers.jsonl import records
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Reader, Rows
 
-# Values of all columns that are gathered before they become rows of the parquet file.
+# Values of all columns that are collected before they are written as rows.
 VALUES_AT_A_TIME = 1_000_000
-# Objects of more fields, or further inside of each other, are kept as JSON text.
+# Objects with more fields than this, or nested deeper, are kept as JSON text.
 MOST_FIELDS = 64
 DEEPEST = 4
 ONE_TYPE = "a column has one type; write the dump again"
@@ -27,11 +27,11 @@ Line = tuple[int, dict[str, Any]]
 
 
 def read_json_lines(dump: Dump) -> Iterator[Rows]:
-    """Yield the records of files as rows under their own names.
+    """Yield the records of files as rows with their own column names.
 
-    Numbers, texts and lists of numbers keep their values. Fields of objects are columns
-    `object.field`. Objects of very many fields, lists of anything else, and what has no one type in
-    a column, are kept as JSON text.
+    Numbers, texts and lists of numbers are kept. Fields of objects become columns `object.field`.
+    Objects with very many fields, lists of anything else, and columns of mixed types are kept as
+    JSON text.
     """
     for path in dump.files:
         for part in _parts(path):
@@ -42,14 +42,15 @@ def read_json_lines(dump: Dump) -> Iterator[Rows]:
 
 
 def _parts(path: Path) -> Iterator[list[Line]]:
-    """Yield the records of a file with their lines, as many at a time as fit into memory."""
+    """Yield the records of a file with their line numbers, in parts that fit into memory."""
     part: list[Line] = []
     values = 0
     objects = _Objects()
     for where, number, record in records(path, dict):  # type: ignore[type-var]
         if not isinstance(record, dict):
             raise RcdiagError(
-                f"{where}: it is no JSON object", hint="each line is one response as JSON object"
+                f"{where}: it is not a JSON object",
+                hint="each line is one response as a JSON object",
             )
         record = objects.taken_apart(record, where)
         part.append((number, record))
@@ -64,17 +65,17 @@ def _parts(path: Path) -> Iterator[list[Line]]:
 
 
 class _Objects:
-    """Objects in records, whose fields become columns of the record."""
+    """Splits objects in records into columns, one per field."""
 
     def __init__(self) -> None:
         self._fields: dict[str, set[str]] = {}  # object -> its fields in all lines so far
-        self._whole: set[str] = set()  # objects that are kept as they are
+        self._whole: set[str] = set()  # objects that are not split
 
     def taken_apart(self, record: dict[str, Any], where: str) -> dict[str, Any]:
-        """Return a record with the fields of its objects, `object.field`, in their place.
+        """Return a record whose objects are replaced by their fields, `object.field`.
 
-        An object whose fields are too many to be columns, such as a mapping by ids of users, stays
-        one value from there on, and so does one under the name of what was a list before.
+        An object with too many fields for columns, such as a mapping by user id, stays one value
+        from then on; so does an object in a column that held a list before.
         """
         self._whole.update(name for name, value in record.items() if isinstance(value, list))
         if not any(isinstance(value, dict) for value in record.values()):
@@ -89,7 +90,7 @@ class _Objects:
     ) -> None:
         if name in made:
             raise RcdiagError(
-                f"{where}: `{name}` is a key, and a field of an object",
+                f"{where}: `{name}` is both a key and a field of an object",
                 hint="give one of them another name",
             )
         if not isinstance(value, dict) or not value or not depth or name in self._whole:
@@ -106,7 +107,7 @@ class _Objects:
 
 
 def _column(name: str, part: list[Line], path: Path) -> pa.Array:
-    """Return one column; a list of numbers in which something else stands is refused."""
+    """Return one column; raise an error if a list of numbers contains anything else."""
     values = [record.get(name) for _, record in part]
     lists = [value for value in values if isinstance(value, list)]
     if not any(isinstance(each, (int, float)) for value in lists for each in value):
@@ -119,7 +120,7 @@ def _column(name: str, part: list[Line], path: Path) -> pa.Array:
             place = next(place for place, each in enumerate(value) if not _is_number(each))
             what = f"{value[place]!r} at place {place}"
         raise RcdiagError(
-            f"{path}, line {number}: `{name}` holds {what}, and lists of numbers in other lines",
+            f"{path}, line {number}: `{name}` holds {what}, but lists of numbers in other lines",
             hint=ONE_TYPE,
         )
     kinds = {kind for value in values if value is not None for kind in set(map(type, value))}
@@ -127,14 +128,14 @@ def _column(name: str, part: list[Line], path: Path) -> pa.Array:
         raise _two_types(name, part, path)
     try:
         return pa.array(values)
-    except pa.ArrowInvalid as error:  # a whole number beside floats that no float equals
+    except pa.ArrowInvalid as error:  # an integer that floats cannot represent, among floats
         raise RcdiagError(
-            f"{path}: `{name}` is no column of numbers ({error})", hint=ONE_TYPE
+            f"{path}: `{name}` is not a column of numbers ({error})", hint=ONE_TYPE
         ) from error
 
 
 def _two_types(name: str, part: list[Line], path: Path) -> RcdiagError:
-    """Return the error for lists of numbers in which true or false stands too."""
+    """Return the error for lists of numbers that also contain true or false."""
     numbers = [
         (line, place, each)
         for line, record in part
@@ -152,15 +153,15 @@ def _two_types(name: str, part: list[Line], path: Path) -> RcdiagError:
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether something may stand in a list of numbers: null may, a number that fits too."""
+    """Tell whether a value may be in a list of numbers: null, a float, or an int64."""
     return value is None or isinstance(value, float) or (isinstance(value, int) and value in INT64)
 
 
 def _plain(values: list[Any]) -> pa.Array:
-    """Return numbers, flags, texts, lists of nothing as they are, anything else as JSON text."""
+    """Return numbers, booleans, texts and empty lists unchanged, anything else as JSON text."""
     try:
         nested = any(
-            isinstance(value, dict)  # parquet has no object without fields
+            isinstance(value, dict)  # parquet cannot store an object without fields
             or (isinstance(value, list) and any(each is not None for each in value))
             for value in values
         )
@@ -179,12 +180,12 @@ def _plain(values: list[Any]) -> pa.Array:
 
 
 def _is_of_tokens(peek: Peek) -> bool:
-    """Tell whether the first record has token ids, and as many numbers beside them."""
+    """Tell whether the first record has token ids and a list of numbers of the same length."""
     if peek.path.suffix not in (".jsonl", ".ndjson", ".json"):
         return False
     try:
         record = _Objects().taken_apart(peek.record, "")
-    except RcdiagError:  # reading says what is wrong, where these are lines of tokens at all
+    except RcdiagError:  # reading reports the problem, if these are lines of tokens at all
         record = peek.record
     lists = [value for value in record.values() if isinstance(value, list) and value]
     ids = {len(each) for each in lists if all(type(value) is int for value in each)}
@@ -198,7 +199,7 @@ def _is_of_tokens(peek: Peek) -> bool:
 
 JSON_LINES = Reader(
     name="json-lines",
-    says="JSON lines under names of one's own: a response in each line, with lists of token ids "
+    says="JSON lines under any names: a response in each line, with lists of token ids "
     "and log-probs.",
     patterns=("*.jsonl", "*.ndjson"),
     detect=_is_of_tokens,

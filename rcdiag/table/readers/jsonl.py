@@ -1,7 +1,7 @@
-"""Files of JSON lines give one record after the other, with the types that a format declares.
+"""Read files of JSON lines, one typed record after the other.
 
-A format declares the fields that it reads as a `msgspec.Struct`; fields that it does not name are
-skipped. Floats that Python wrote as bare NaN and Infinity, which JSON does not have, are read too.
+A format declares the fields that it needs as a `msgspec.Struct`; all other fields are skipped. Bare
+NaN and Infinity, which Python writes although JSON does not have them, are accepted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rcdiag.table.readers.peek import (
     line_too_long,
 )
 
-# Types of fields. A number is an int or a float; true, text and null are none.
+# Types of fields. A number is an int or a float, not a bool, text or null.
 Id = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Bit = int | float | bool
@@ -37,10 +37,10 @@ V = TypeVar("V")
 
 
 def records(file: Path, kind: type[T]) -> Iterator[tuple[str, int, T]]:
-    """Yield the records of a file with their place in it, "FILE, line N", and their line from 1.
+    """Yield the records of a file with their place ("FILE, line N") and their line, from 1.
 
-    A line that holds a list gives one record for each of its elements. A file that is one JSON
-    value spread over several lines counts as one line.
+    A line that holds a list gives one record per element. A file that is a single JSON value over
+    several lines counts as one line.
     """
     parser: Parser[T | list[T]] = Parser(kind | list[kind])  # type: ignore[valid-type]
     with open_file(file) as stream:
@@ -57,7 +57,7 @@ def records(file: Path, kind: type[T]) -> Iterator[tuple[str, int, T]]:
 
 
 def records_with_rest(file: Path, kind: type[T]) -> Iterator[tuple[int, T, dict[str, Any]]]:
-    """Yield each record of a file with its line, from 1, and the fields that its type lacks."""
+    """Yield each record's line (from 1), the record, and the fields that its type does not have."""
     named = {field.encode_name for field in msgspec.structs.fields(kind)}
     for where, number, values in records(file, dict):  # type: ignore[type-var]
         try:
@@ -68,7 +68,7 @@ def records_with_rest(file: Path, kind: type[T]) -> Iterator[tuple[int, T, dict[
 
 
 def floats(values: Sequence[float | None]) -> NDArray[np.float32]:
-    """Return numbers as float32: null becomes NaN, and what is out of its reach infinite."""
+    """Return numbers as float32; null becomes NaN, a number beyond its range becomes infinite."""
     try:
         numbers = np.fromiter(values, np.float64, len(values))
     except TypeError:  # null among them
@@ -82,17 +82,17 @@ def ids(values: list[int]) -> NDArray[np.int32]:
 
 
 def bits(values: list[Bit], where: str, name: str) -> NDArray[np.uint8]:
-    """Return a mask of zeros and ones; any other value in it is refused."""
+    """Return a mask as uint8; raise an error at values other than 0 and 1."""
     try:
         numbers = np.fromiter(values, np.float64, len(values))
         wrong = np.flatnonzero((numbers != 0) & (numbers != 1)).tolist()
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an integer beyond the range of floats
         wrong = [place for place, value in enumerate(values) if value not in (0, 1)]
     if wrong:
         raise RcdiagError(
-            f"{where}: `{name}[{wrong[0]}]` is {str(values[wrong[0]])[:20]}; a mask holds 0 and 1 "
-            "only",
-            hint="a mask of weights is not a mask; was another column written under this name?",
+            f"{where}: `{name}[{wrong[0]}]` is {str(values[wrong[0]])[:20]}; a mask holds only 0 "
+            "and 1",
+            hint="weights are not a mask; was another column written under this name?",
         )
     return numbers.astype(BITS)
 
@@ -100,7 +100,7 @@ def bits(values: list[Bit], where: str, name: str) -> NDArray[np.uint8]:
 def check_length(
     values: list[Any] | NDArray[Any] | None, length: int, where: str, name: str, beside: str
 ) -> None:
-    """Refuse a list that does not have as many values as the list of tokens beside it."""
+    """Refuse a list whose length differs from that of the tokens, which are called `beside`."""
     if values is not None and len(values) != length:
         raise RcdiagError(
             f"{where}: `{name}` has {len(values)} values, `{beside}` has {length}",
@@ -109,18 +109,18 @@ def check_length(
 
 
 class NotJson(ValueError):
-    """A text is no JSON."""
+    """A text is not JSON."""
 
 
 class Parser(Generic[V]):
-    """Reads texts that hold one JSON value of a type each."""
+    """Parses texts that hold one JSON value of a given type each."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
         self.decoder: msgspec.json.Decoder[V] = msgspec.json.Decoder(kind)
 
     def parse(self, text: bytes, where: str) -> V:
-        """Return the value of a text; NotJson where it is no JSON, an error where types differ."""
+        """Return a text's value; NotJson if it is not JSON, RcdiagError if its type is wrong."""
         try:
             return self._value(text)
         except msgspec.ValidationError as error:
@@ -137,7 +137,7 @@ class Parser(Generic[V]):
         except msgspec.ValidationError:
             raise
         except (msgspec.DecodeError, UnicodeDecodeError):
-            # Bare NaN and Infinity, and lone surrogates, which Python's own parser reads.
+            # Python's own parser accepts bare NaN and Infinity, and lone surrogates.
             try:
                 loose = json.loads(text)
             except ValueError as error:
@@ -147,9 +147,9 @@ class Parser(Generic[V]):
 
 
 def _without_surrogates(value: Any, text: bytes) -> Any:
-    """Return the value of a text with "?" for halves of surrogate pairs, no characters.
+    """Replace lone surrogates, which are not characters, by "?" in the value of a text.
 
-    They stand there as escapes or as bytes, both of which Python's own parser lets through.
+    They occur in the text as escapes or as bytes; Python's own parser accepts both.
     """
     if not any(sign in text for sign in (b"\\ud", b"\\uD", b"\xed")):
         return value
@@ -166,9 +166,9 @@ def open_file(file: Path) -> BinaryIO:
 
 
 def lines_of(stream: BinaryIO, file: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the lines that are not blank: number, from 1, place in the file, in bytes, and text.
+    """Yield (number from 1, byte offset, text) of each line that is not blank.
 
-    A line that is longer than a record may be is refused.
+    A line longer than LONGEST_RECORD is an error.
     """
     number = end = 0
     while line := stream.readline(LONGEST_RECORD):
@@ -198,11 +198,11 @@ def _whole_file(
 def malformed(
     file: Path, number: int, line: bytes, stream: BinaryIO, more: bool = False
 ) -> RcdiagError:
-    """Return the error of a line that is no JSON: half-written where it is the last one."""
+    """Return the error for an invalid line; the last line may be incomplete."""
     if not more and not line.endswith(b"\n") and not stream.read(1):
         return RcdiagError(
-            f"{file}, line {number}: the last line is cut off, after {len(line):,} bytes",
-            hint="its writer was stopped, or is still at work; remove that line, for example by "
+            f"{file}, line {number}: the last line is cut off after {len(line):,} bytes",
+            hint="its writer was stopped, or is still running; remove that line, for example by "
             f"`sed -i '{number}d' {file.name}`, or wait",
         )
     return RcdiagError(
@@ -224,7 +224,7 @@ def _reason(line: bytes) -> str:
 
 
 def _wrong_type(where: str, error: msgspec.ValidationError) -> RcdiagError:
-    """Return the error of a field with a wrong type, with the path of the value in the record."""
+    """Return the error for a field of a wrong type, with the value's path in the record."""
     text, _, path = str(error).replace("`", "").partition(" - at ")
     field = path.removeprefix("$.").removeprefix("$")
     lacking = text.removeprefix("Object missing required field ")

@@ -1,4 +1,4 @@
-"""ms-swift logs prompts and completions as text, a line for each logging step."""
+"""ms-swift's log of prompts and completions as text, one line per logging step."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Notes, Reader
 from rcdiag.table.readers.text_only import RECORD, TextRow, encoding
 
-# Numbers of a response in the log that are no rewards.
+# Numeric fields of a response that are not rewards.
 NO_REWARDS = ("entropy", "solution")
 
-# Whole numbers beyond it are none that a reward function counts, and more digits are no step.
+# Larger integers are not rewards, and text with more digits is not a step.
 LARGEST, DIGITS = 2**63, 18
 
 
 class SwiftLine(msgspec.Struct):
-    """A logging step of ms-swift, with a list in each field, or one response of its Ray trainer."""
+    """A logging step of ms-swift (each field is a list), or one response of its Ray trainer."""
 
     prompt: str | list[str]
     completion: str | list[Any]
@@ -39,7 +39,8 @@ def _swift_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
             line = msgspec.convert(fields, SwiftLine)
         except msgspec.ValidationError as error:
             raise RcdiagError(
-                f"{where}: {error}", hint="no version of ms-swift writes that; repair the line"
+                f"{where}: {error}",
+                hint="no version of ms-swift writes that; repair the line",
             ) from error
         prompts = line.prompt if isinstance(line.prompt, list) else [line.prompt]
         size = len(prompts)
@@ -69,7 +70,7 @@ def _swift_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
 
 
 def _rewards(fields: dict[str, Any], size: int, alone: bool) -> dict[str, list[Any]]:
-    """Return a column for each reward function; the only one of all is the reward."""
+    """Return one column per reward function; if there is only one function, it is the reward."""
     numbers = {
         name: values
         for name, values in fields.items()
@@ -84,24 +85,24 @@ def _rewards(fields: dict[str, Any], size: int, alone: bool) -> dict[str, list[A
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether a value is a number that a column holds, or none."""
+    """Tell whether a value is None or a number that fits a column."""
     return value is None or type(value) is float or (type(value) is int and abs(value) < LARGEST)
 
 
 def _step(value: str | int | None, where: str) -> int | None:
-    """Return a step, which some versions write as text."""
+    """Return a step, which some versions write as text, as an integer."""
     if value is None or isinstance(value, int):
         return value
     if not value.isdecimal() or len(value) > DIGITS:
         raise RcdiagError(
-            f"{where}: `step` is {value[:DIGITS]!r}, no whole number",
+            f"{where}: `step` is {value[:DIGITS]!r}, not a whole number",
             hint="no version of ms-swift writes that; repair the line",
         )
     return int(value)
 
 
 def _listed(value: Any, size: int, where: str, name: str) -> list[Any]:
-    """Return a value for each response of a logging step."""
+    """Return one value per response of a logging step."""
     values = value if isinstance(value, list) else [value] * size
     if len(values) != size:
         raise RcdiagError(

@@ -1,7 +1,7 @@
-"""NeMo-Gym collects rollouts as JSON lines, with token ids on the items that the model gave.
+"""NeMo-Gym's rollouts, JSON lines with token ids in the items that the model generated.
 
-A line is a whole trajectory: a response of OpenAI's Responses API whose `output` has all turns.
-The item of a turn that carries tokens has `prompt_token_ids`, the whole context of that call.
+A line is a whole trajectory: a response of OpenAI's Responses API whose `output` has all turns. In
+each turn, one item carries the tokens; its `prompt_token_ids` are the whole context of that call.
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ from rcdiag.table.readers.text_only import content_text
 from rcdiag.table.readers.turns import Turn, rows_of_turns, turn_of
 
 ASK = (
-    "rollouts with token ids come from a model server with `return_token_id_information: true` "
+    "rollouts with token ids need a model server with `return_token_id_information: true` "
     "(vllm_model_for_training.yaml) and an agent that passes them on, as simple_agent does; "
-    "collect them again so, or record rows in the trainer by rcdiag.Recorder (docs/recording.md)"
+    "collect them again this way, or record rows in the trainer with rcdiag.Recorder "
+    "(docs/recording.md)"
 )
 
 FAILED = "a rollout that failed (_ng_failure_class) is left out"
 WITHOUT_IDS = "a rollout whose agent recorded no token ids is left out"
 COPIED = (
-    "a message that an agent padded its output with, a copy of an earlier turn or one token 0, is "
-    "left out"
+    "a message with which an agent padded its output, a copy of an earlier turn or a single token "
+    "0, is left out"
 )
 MASKED = "a rollout that its environment flags (mask_sample) keeps its rows; response_mask is 0"
 EXPERTS = "routed experts of the turns are left out"
 
 
 class Item(msgspec.Struct):
-    """An item of the output; items of tools and of users have no tokens."""
+    """An item of the output; items of tools and users have no tokens."""
 
     type: str | None = None
     role: str | None = None
     content: Any = None
-    name: str | None = None  # of a tool that is called, with its arguments
+    name: str | None = None  # of the tool that is called
     arguments: Any = None
-    output: Any = None  # what the tool answered
+    output: Any = None  # the tool's answer
     prompt_token_ids: list[Id] | None = None
     generation_token_ids: list[Id] | None = None
     generation_log_probs: list[float] | None = None
@@ -63,7 +64,7 @@ class Sampled(msgspec.Struct):
 
 
 class Request(Sampled):
-    input: Any = None  # a text, or items
+    input: Any = None  # text, or a list of items
 
 
 class GymResponse(Sampled):
@@ -77,10 +78,10 @@ class Agent(msgspec.Struct):
 
 
 class Rollout(GymResponse):
-    """A rollout with the request beside its response; or a response alone."""
+    """A rollout that holds the request and the response, or a response alone."""
 
     response: GymResponse | None = None
-    # Where the round-trip data of Gym's own tests keep a response; a request has a text or a list.
+    # The round-trip data of Gym's own tests keep a response here; a request has a text or a list.
     input: Any = None
     responses_create_params: Request | None = None
     reward: float | None = None
@@ -125,17 +126,17 @@ def _turns(rollout: Rollout, number: int, where: str, notes: Notes) -> Iterator[
     response = _response(rollout, where)
     if response.output is None:
         raise RcdiagError(
-            f"{where}: no `output`, so that this is no response of NeMo-Gym",
+            f"{where}: no `output`, so this is not a response of NeMo-Gym",
             hint="give the rollouts, not the inputs that they were made from",
         )
     asked = rollout.responses_create_params or Request()
-    # Items of tools have no tokens; an agent that knows none writes empty lists.
+    # Items of tools have no tokens; some agents write empty lists for them.
     sampled = [
         (place, item)
         for place, item in enumerate(response.output)
         if item.generation_token_ids or item.generation_log_probs
     ]
-    # An agent that ran into its limit may pad the output with a message: a copy of the last turn.
+    # At its limit, an agent may pad the output with a message: a copy of the last turn.
     seen: list[tuple[list[int] | None, list[int]]] = [([0], [0])]
     for place, item in sampled:
         tokens = item.generation_token_ids or []
@@ -164,9 +165,9 @@ def _turns(rollout: Rollout, number: int, where: str, notes: Notes) -> Iterator[
 
 
 def _began(output: list[Item], place: int) -> int:
-    """Return where the call of the model began whose last item is at `place`.
+    """Return the index of the first item of the model call whose last item is at `place`.
 
-    A call gives several items (reasoning, tool calls), of which the last one has the tokens.
+    A call returns several items (reasoning, tool calls), of which the last one has the tokens.
     """
     first = place
     while first and not (_answers(output[first - 1]) or output[first - 1].generation_token_ids):
@@ -175,7 +176,7 @@ def _began(output: list[Item], place: int) -> int:
 
 
 def _answers(item: Item) -> bool:
-    """Tell whether an item is a tool's or a user's, and not the model's."""
+    """Tell whether an item comes from a tool or a user, not from the model."""
     return item.type == "function_call_output" or item.role in ("user", "system", "developer")
 
 
@@ -187,7 +188,7 @@ def _asked(given: Any) -> list[dict[str, Any]]:
 
 
 def _messages(items: list[Item]) -> list[dict[str, Any]]:
-    """Return items of the Responses API as chat messages; those of one call are one message."""
+    """Return items of the Responses API as chat messages; items of one call form one message."""
     messages: list[dict[str, Any]] = []
     for item in items:
         if item.type == "function_call_output":

@@ -1,7 +1,7 @@
-"""NeMo-RL writes one line for each sample of a training step, with lists of one value each.
+"""NeMo-RL's log of training data: one line per sample of a step, with lists of one value each.
 
-Sequences are whole: prompt, response, and padding on the right; the value at place i belongs to
-the token at place i.
+Sequences are whole (prompt, response, and padding on the right); value i of each list belongs to
+token i.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ FILE_NAME = re.compile(r"train_data_step(?P<step>\d+)")
 
 NO_RESPONSE = "a sample without any assistant token in token_loss_mask has no response: left out"
 NO_LENGTH = (
-    "a sample without input_lengths ends with its last assistant token: padding and tool tokens "
-    "behind it cannot be told apart"
+    "a sample without input_lengths ends with its last assistant token, as padding and tool tokens "
+    "after it cannot be told apart"
 )
 REMOVED = "a sample with sample_loss_mask 0 keeps its row; its response_mask is 0"
 WEIGHTED = (
-    "a sample with a sample_loss_mask between 0 and 1 counts in full; its trainer weighs it by that"
+    "a sample with a sample_loss_mask between 0 and 1 counts in full; its trainer uses it as a "
+    "weight"
 )
 NOT_COMPUTED = (
     "prev_logprobs of a sample are 0.0 at every token of prompt and response: NeMo-RL did not "
@@ -39,7 +40,7 @@ NOT_COMPUTED = (
 
 
 class TrainedSample(msgspec.Struct):
-    """The fields of a line: a batch of one sample, so that each value is a list of length 1."""
+    """The fields of a line: a batch of one sample, so each value is a list of length 1."""
 
     token_ids: list[list[Id]] | None = None
     input_lengths: list[Int] | None = None
@@ -65,28 +66,28 @@ def _read(dump: Dump) -> Iterator[Rows]:
 
 
 def _check_once(files: Sequence[Path]) -> None:
-    """Refuse a step that two folders have: of other runs, or of one that went back to it."""
+    """Raise an error if two folders have the same step: of two runs, or of one that restarted."""
     places: dict[str, Path] = {}
     for file in files:
         first = places.setdefault(file.name, file)
         if first != file and FILE_NAME.search(file.name):
             raise RcdiagError(
-                f"{file}: it is of the same step as {first}",
+                f"{file}: the same step as {first}",
                 hint="each start of a run has a folder exp_NNN of its own: give one of them, or "
                 "the files whose steps were trained on",
             )
 
 
 def _row(sample: TrainedSample, where: str, notes: Notes) -> dict[str, Any] | None:
-    """Cut the whole sequence into prompt and response; None for a sample without a response."""
+    """Split the sequence of a sample into prompt and response; None if it has no response."""
     tokens = _one(sample.token_ids, "token_ids", where)
     mask = _one(sample.token_loss_mask, "token_loss_mask", where)
     if tokens is None or mask is None:
         raise RcdiagError(
             f"{where}: no `{'token_ids' if tokens is None else 'token_loss_mask'}`, without which "
-            "no token can be told",
+            "the tokens are unknown",
             hint="the synchronous trainer (grpo_sync) may leave token ids out of its log: dump "
-            "with the other one, or add them to the data that it logs",
+            "with the other trainer, or add them to the data that it logs",
         )
     check_length(mask, len(tokens), where, "token_loss_mask", "token_ids")
     is_sampled = bits(mask, where, "token_loss_mask")
@@ -111,8 +112,8 @@ def _row(sample: TrainedSample, where: str, notes: Notes) -> dict[str, Any] | No
         old = None
     generated = _one(sample.generation_logprobs, "generation_logprobs", where)
     advantages = _one(sample.advantages, "advantages", where)
-    # Dynamic sampling logs the rewards of all samples, those it left out too; only the others
-    # belong to the rows.
+    # Dynamic sampling logs the rewards of all samples, including those it filtered out; only the
+    # filtered rewards belong to the rows.
     scores = sample.rewards if sample.filtered_rewards is None else sample.filtered_rewards
     row = {
         "prompt_ids": ids(tokens[:start]),
@@ -128,7 +129,7 @@ def _row(sample: TrainedSample, where: str, notes: Notes) -> dict[str, Any] | No
 
 
 def _in_loss(sample: TrainedSample, where: str, notes: Notes) -> np.uint8:
-    """Return 1 for a sample that counts in the loss, 0 for one that is left out of it."""
+    """Return 1 for a sample that counts in the loss, 0 for one that does not."""
     weight = _one(sample.sample_loss_mask, "sample_loss_mask", where)
     if weight is not None and not math.isfinite(weight):
         raise RcdiagError(
@@ -143,7 +144,7 @@ def _in_loss(sample: TrainedSample, where: str, notes: Notes) -> np.uint8:
 
 
 def _one(values: list[Any] | None, name: str, where: str) -> Any:
-    """Return the one value of a field; None where the field or its value is not there."""
+    """Return the single value of a field; None if the field or its value is missing."""
     if not values:
         return None
     if len(values) > 1:
@@ -163,7 +164,7 @@ def _check_end(end: int, is_sampled: Any, where: str) -> None:
     if is_sampled[end:].any():
         place = end + int(np.argmax(is_sampled[end:]))
         raise RcdiagError(
-            f"{where}: `token_loss_mask[{place}]` is 1 behind the end of the sequence, {end}",
+            f"{where}: `token_loss_mask[{place}]` is 1 after the end of the sequence, {end}",
             hint="padding is never trained on; do mask and length belong to the same sample?",
         )
 

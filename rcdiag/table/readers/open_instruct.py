@@ -1,4 +1,4 @@
-"""open-instruct saves its rollouts with --save_traces, in files of JSON lines."""
+"""open-instruct's rollouts (--save_traces), in files of JSON lines."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader
 
 TOOLS = (
-    "a row that called a tool has tokens with log-prob 0.0 exactly, as open-instruct writes tool "
-    "tokens: their response_mask is 0. A sampled token whose log-prob is 0.0 is among them"
+    "a row that called a tool has tokens with a log-prob of exactly 0.0, as open-instruct writes "
+    "for tool tokens: their response_mask is 0. A sampled token of log-prob 0.0 is masked too"
 )
 NOT_SAMPLED = (
-    "an empty response stands in the file as one end token, which was not sampled, with log-prob "
-    "NaN: its response_mask is 0"
+    "an empty response is stored as one end token, which was not sampled, with log-prob NaN: its "
+    "response_mask is 0"
 )
 EMPTY = "a row without any response token is left out"
 
@@ -72,14 +72,14 @@ def _row(rollout: Rollout, where: str, notes: Notes) -> dict[str, Any] | None:
 
 
 def _mask(rollout: Rollout, log_probs: Any, notes: Notes) -> Any:
-    """Return a mask of ones; the file has none, so tool tokens are recognised by their log-prob."""
+    """Return the mask; the file has none, so tool tokens are recognised by a log-prob of 0.0."""
     mask = np.ones(len(rollout.response_tokens), np.uint8)
     if log_probs is None:
         return mask
     if len(log_probs) == 1 and np.isnan(log_probs[0]):
         notes.change(NOT_SAMPLED, 1)
         return np.zeros_like(mask)
-    # The information of a row holds a flag for tool calls, or a list of them.
+    # `request_info` holds a flag for tool calls, or a list of flags.
     info = rollout.request_info
     called = info.get("tool_calleds") if isinstance(info, dict) else None
     called_tool = any(called) if isinstance(called, list) else called is True

@@ -1,4 +1,4 @@
-"""Trainers pad prompts and responses to matrices; readers cut them into rows of their lengths."""
+"""Cut the padded matrices of trainers into rows of their true lengths."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from rcdiag.table.readers.safe import Jagged, StoredTensor
 from rcdiag.table.token_columns import check_lengths, check_mask, in_file
 from rcdiag.table.trajectories import starts_of
 
-# Elements of a matrix whose rows are cut at a time.
+# Number of matrix elements whose rows are cut at a time.
 ELEMENTS_PER_BATCH = 1 << 20
 
-# What is noted of a batch that does not tell sampled tokens from those of tools.
+# Note for a batch that does not separate sampled tokens from those of tools.
 NO_MASK = "no mask in the file: every response token counts as sampled, those of tools too"
 
 BELONG_TOGETHER = "columns of one batch belong together; write the dump again"
 
-Where = Callable[[int], str]  # the row of a batch, from 0 -> file and row as an error names them
+Where = Callable[[int], str]  # row in a batch, from 0 -> file and row as errors name them
 RowIndex = NDArray[np.int64]
 
 
 def batches_of(rows: RowIndex, widths: NDArray[np.integer] | int) -> Iterator[RowIndex]:
-    """Split rows into runs of about ELEMENTS_PER_BATCH tokens; `widths` are tokens of the rows."""
+    """Split rows into runs of about ELEMENTS_PER_BATCH tokens; `widths` are tokens per row."""
     width = np.broadcast_to(np.asarray(widths, np.int64), rows.shape)
     number = np.cumsum(np.maximum(width, 1)) // ELEMENTS_PER_BATCH
     yield from np.split(rows, np.flatnonzero(np.diff(number)) + 1) if len(rows) else ()
@@ -45,10 +45,10 @@ def rows_in_parts(
     facts: Mapping[str, pa.Array],
     token_columns: Callable[[RowIndex, Where], dict[str, Any]],
 ) -> Iterator[Rows]:
-    """Yield rows of one file's batch, a few MB at a time; `widths` are tokens of the rows.
+    """Yield the rows of one file's batch, a few MB at a time; `widths` are tokens per row.
 
-    `facts` have a value for each row of the whole batch. `token_columns` cuts the columns with a
-    value for each token out of some rows, and gets how errors name one of those.
+    `facts` are the columns with one value per row of the whole batch. `token_columns` returns the
+    columns with one value per token for some rows; it also gets a function that names a row.
     """
     for part in batches_of(rows, widths):
 
@@ -61,14 +61,14 @@ def rows_in_parts(
 
 
 def check_rows(tensors: Mapping[str, StoredTensor | Jagged], of: str) -> None:
-    """Refuse a batch whose tensors have other numbers of rows than the tensor `of` has."""
+    """Raise an error if a tensor's number of rows differs from that of the tensor `of`."""
     for name, tensor in tensors.items():
         if len(tensor) != len(tensors[of]):
             raise ValueError(f"{name} has {len(tensor)} rows, {of} has {len(tensors[of])}")
 
 
 def named_step(name: str, pattern: re.Pattern[str], rows: int, notes: Notes) -> dict[str, pa.Array]:
-    """Return the step in the name of a file as a column; none where the pattern finds none."""
+    """Return the step in a file name as a column; empty if the pattern does not match."""
     match = pattern.search(name)
     if match is None:
         return {}
@@ -77,7 +77,7 @@ def named_step(name: str, pattern: re.Pattern[str], rows: int, notes: Notes) -> 
 
 
 def width_of_experts(experts: StoredTensor | Jagged | None) -> int:
-    """Return how many tokens' ids take the memory of the experts of one token."""
+    """Return how many token ids take as much memory as the experts of one token."""
     if experts is None:
         return 0
     shape = experts.values.shape[1:] if isinstance(experts, Jagged) else experts.shape[2:]
@@ -85,20 +85,20 @@ def width_of_experts(experts: StoredTensor | Jagged | None) -> int:
 
 
 def block(mask: NDArray[Any], aligned: str, name: str, where: Where) -> Cut:
-    """Return where the ones of a mask stand, [rows, width], which end or begin at one side.
+    """Return the block of ones in each row of a mask [rows, width]; an error if it is not one.
 
-    `aligned` is "left" for rows that are padded at their end, "right" for those padded at their
-    beginning.
+    `aligned` is the side that the block must touch: "left" for rows padded on the right, "right"
+    for rows padded on the left.
     """
     ones = mask == 1
     cut = Cut.from_mask(ones)
-    others = np.flatnonzero((mask != ones).any(1))  # neither 0 nor 1
+    others = np.flatnonzero((mask != ones).any(1))  # rows with values other than 0 and 1
     misfits = np.union1d(others, cut.misfits(ones, aligned))
     if len(misfits):
         raise RcdiagError(
-            f"{where(int(misfits[0]))}: {name} is not one block of ones at the {aligned} of its "
-            "padding",
-            hint="rows that are packed, or padded in another way, are not what this trainer writes",
+            f"{where(int(misfits[0]))}: {name} is not one block of ones on the {aligned}, with "
+            "padding on the other side",
+            hint="packed rows, or rows padded in another way, are not what this trainer writes",
         )
     return cut
 
@@ -106,7 +106,7 @@ def block(mask: NDArray[Any], aligned: str, name: str, where: Where) -> Cut:
 def cut_rows(
     tensor: StoredTensor | Jagged, rows: RowIndex, span: Cut, name: str, where: Where
 ) -> NDArray[Any]:
-    """Return the values of some rows in their spans, one row after the other, [tokens, ...]."""
+    """Return the concatenated values of some rows in their blocks, [tokens, ...]."""
     if isinstance(tensor, Jagged):
         check_lengths(
             name, tensor.lengths[rows], span.lengths, in_file(where), unexplained=BELONG_TOGETHER
@@ -125,7 +125,7 @@ def cut_rows(
 def token_column(
     tensor: StoredTensor | Jagged, rows: RowIndex, span: Cut, name: str, where: Where
 ) -> pa.ListArray:
-    """Return a list column of one value for each token of some rows in their spans."""
+    """Return a list column with one value per token for some rows."""
     return ragged(cut_rows(tensor, rows, span, name, where), span.lengths)
 
 
@@ -137,9 +137,9 @@ def after_prompts(
     name: str,
     where: Where,
 ) -> NDArray[Any]:
-    """Return the values of responses in a column that has values for prompts too.
+    """Return the responses' values in a column that also covers prompts.
 
-    In a matrix they stand at `response`; jagged rows begin with as many values as prompts have.
+    In a matrix they are at `response`; in jagged rows they follow as many values as prompts have.
     """
     if isinstance(tensor, StoredTensor):
         return cut_rows(tensor, rows, response, name, where)
@@ -151,7 +151,7 @@ def after_prompts(
 
 
 def rows_of(tensor: StoredTensor, rows: RowIndex) -> NDArray[Any]:
-    """Return some rows of a tensor, which is a view where they follow each other."""
+    """Return some rows of a tensor; a view if they are consecutive."""
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
         return tensor[int(rows[0]) : int(rows[-1]) + 1].numpy()
     return tensor[rows].numpy()
@@ -166,10 +166,10 @@ def mask_column(
     *,
     before: int = 0,
 ) -> pa.ListArray:
-    """Return a list column of a mask in its spans, whatever type its zeros and ones have.
+    """Return a mask as a list column of 0 and 1, whatever its type.
 
-    A mask that is not 0 at padding is refused: its trainer trained on tokens that are not in the
-    row. What stands in the first `before` columns is not looked at.
+    A mask that is not 0 at padding is an error: its trainer trained on tokens that are not in the
+    row. The first `before` columns are not checked.
     """
     values = cut_rows(tensor, rows, span, name, where)
     check_mask(name, values, span.lengths, in_file(where))
@@ -182,20 +182,20 @@ def mask_column(
 def _check_padding(
     matrix: NDArray[Any], values: NDArray[Any], span: Cut, name: str, where: Where
 ) -> None:
-    """Refuse a mask, [rows, width], that has more ones than `values`, those of its spans."""
+    """Raise an error if a mask [rows, width] has more ones than `values`, those in its blocks."""
     if np.count_nonzero(matrix) == np.count_nonzero(values):
         return
     flagged = np.count_nonzero(matrix, axis=1)
     inside = np.add.reduceat(np.append(values != 0, False), starts_of(span.lengths), dtype=np.int64)
     row = int(np.argmax(flagged != np.where(span.lengths > 0, inside, 0)))
     raise RcdiagError(
-        f"{where(row)}: {name} is not 0 at padding, or at another place outside of the response",
+        f"{where(row)}: {name} is not 0 at padding, or elsewhere outside of the response",
         hint="a mask and its tokens belong together; write the dump again",
     )
 
 
 def sums(tensor: StoredTensor | Jagged, rows: RowIndex) -> NDArray[np.float64]:
-    """Return the sum of each of some rows; a tensor of one dimension holds the sums themselves."""
+    """Return the sum of each of some rows; a 1-dimensional tensor already holds the sums."""
     if isinstance(tensor, Jagged):
         totals = [tensor.row(int(row)).numpy().sum(dtype=np.float64) for row in rows]
         return np.array(totals, np.float64)

@@ -1,4 +1,4 @@
-"""Parquet is the table's own format: how a file is recognised, opened and read."""
+"""Parquet, the table's own format: how files are recognised, opened and read."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rcdiag.table.schema import KEPT_IDS
 # Rows are read in batches of about this many response tokens: a few dozen MB with all columns.
 TOKENS_PER_BATCH = 500_000
 MAX_ROWS_PER_BATCH = 16_384
-KEPT_PER_TOKEN = 16  # kept ids that a batch holds for each of its tokens at most
-# Bytes of each column that are read from a disk at a time. Else all of a column's bytes in a row
-# group stand in memory while it is read, and a file may be one row group. Of object storage they
-# are read at once, since every request takes its time.
+KEPT_PER_TOKEN = 16  # at most this many kept ids per token of a batch, on average
+# Bytes of a column that are read from disk at a time. Otherwise the whole column of a row group
+# would be in memory, and a file may be a single row group. From object storage it is read at once,
+# since every request takes time.
 READ_AT_ONCE = 1 << 18
-# Errors of damaged bytes; a size that is damaged exhausts memory.
+# Errors that damaged bytes cause; a damaged size may exhaust memory.
 DAMAGE = (FooterError, pa.ArrowException, OSError, MemoryError, UnicodeError, OverflowError)
 
 
@@ -30,7 +30,7 @@ PARQUET = Reader(
     name="parquet",
     says="Parquet files with the columns of the trajectory table.",
     patterns=("*.parquet",),
-    # By name, so that damage is reported as such, else by first bytes.
+    # By name, so that damage is reported, else by magic bytes.
     detect=lambda peek: peek.path.suffix == ".parquet" or peek.head.startswith(MAGIC),
     read=None,
     any_names=True,
@@ -39,9 +39,9 @@ PARQUET = Reader(
 
 
 def open_parquet(path: AnyFile) -> pq.ParquetFile:
-    """Open a file with its footer read; a file that is none, or is cut off, is refused.
+    """Open a file and read its footer; an error if it is not parquet or is truncated.
 
-    Pages with a checksum are compared with it when they are read.
+    Pages with a checksum are verified when they are read.
     """
     try:
         with path.open("rb") as stream:
@@ -52,7 +52,7 @@ def open_parquet(path: AnyFile) -> pq.ParquetFile:
                 hint="write the dump as parquet, for example polars.read_ndjson(...).write_parquet",
             )
         read_footer(path)
-        # Pre-buffering holds on to all that was read; a memory map counts as resident all it read.
+        # Pre-buffering keeps all that was read; a memory map counts as resident memory.
         file = pq.ParquetFile(
             path.open() if isinstance(path, RemoteFile) else path,
             buffer_size=0 if isinstance(path, RemoteFile) else READ_AT_ONCE,
@@ -63,7 +63,7 @@ def open_parquet(path: AnyFile) -> pq.ParquetFile:
     except EncryptedError as error:
         raise RcdiagError(
             f"{path}: an encrypted parquet file ({error})",
-            hint="write it again without encryption; rcdiag takes no keys",
+            hint="write it again without encryption; rcdiag does not accept keys",
         ) from error
     except DAMAGE as error:
         raise _damaged(path, error) from error
@@ -83,7 +83,7 @@ def read_rows_of(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one file, about TOKENS_PER_BATCH values of `tokens_column` at a time.
 
-    `row_groups` are those that are read; None means all. Damage behind a good footer shows only
+    `row_groups` selects row groups; None means all. Damage outside of the footer is found only
     here.
     """
     file = open_parquet(path)
@@ -91,7 +91,7 @@ def read_rows_of(
     try:
         size = rows_per_batch(path, tokens_column)
         for record in _of_size(file.iter_batches(size, row_groups, columns=columns), size):
-            record.validate(full=True)  # offsets that go back, text that is not UTF-8
+            record.validate(full=True)  # finds decreasing offsets, and text that is not UTF-8
             yield record
             row += record.num_rows
         if isinstance(path, RemoteFile):
@@ -101,16 +101,16 @@ def read_rows_of(
 
 
 def _of_size(records: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
-    """Join records so that all but the last have `size` rows.
+    """Combine record batches so that all but the last have exactly `size` rows.
 
-    Arrow cuts a batch where a row group ends if a column is stored as a dictionary. Batches must
-    not depend on that, as whoever reads a part of a file reads the same batches.
+    Arrow ends a batch at the end of a row group if a column is dictionary-encoded. Batches must not
+    depend on that, so that reading a part of a file gives the same batches as reading all of it.
     """
     held: list[pa.RecordBatch] = []
     for record in itertools.chain(records, [None]):
         held += [] if record is None else [record]
         if held and (record is None or sum(one.num_rows for one in held) >= size):
-            if len(held) > 1:  # dictionaries of a column become one
+            if len(held) > 1:  # the batches of a column may have different dictionaries
                 table = pa.Table.from_batches(held).unify_dictionaries().combine_chunks()
                 held = table.to_batches()
             yield held[0]
@@ -132,7 +132,7 @@ def read_whole(
 
 
 def row_groups_of(path: AnyFile) -> list[RowGroup]:
-    """Return what the footer of a file says of its row groups; a damaged one is refused."""
+    """Return what a file's footer says about its row groups; an error if it is damaged."""
     try:
         return read_footer(path)
     except (FooterError, OSError) as error:
@@ -140,10 +140,10 @@ def row_groups_of(path: AnyFile) -> list[RowGroup]:
 
 
 def rows_per_batch(path: AnyFile, tokens_column: str) -> int:
-    """Return how many rows hold about TOKENS_PER_BATCH tokens, from the footer alone.
+    """Return how many rows have about TOKENS_PER_BATCH tokens, from the footer.
 
-    They are fewer where kept sets are large, whether these are read or not: batches are the same
-    for whoever reads a file.
+    There are fewer if kept sets are large, whether these are read or not, so that batches do not
+    depend on the columns that are read.
     """
     groups = row_groups_of(path)
     values: dict[str, int] = {}
@@ -159,12 +159,12 @@ def _damaged(path: AnyFile, error: Exception, where: str = "") -> RcdiagError:
     reason = next(iter(str(error).splitlines()), type(error).__name__)
     return RcdiagError(
         f"{path}{where}: damaged or truncated parquet file ({reason})",
-        hint="its writer did not finish or the copy broke off; copy or write it again",
+        hint="its writer or a copy did not finish; copy or write it again",
     )
 
 
 def first_rows_of(path: AnyFile, columns: Sequence[str], rows: int) -> pa.Table:
-    """Return the first rows of a file, at most `rows`, with some of its columns."""
+    """Return at most the first `rows` rows of a file, with some of its columns."""
     file = open_parquet(path)
     if not columns:
         return pa.table({})
@@ -185,10 +185,10 @@ def first_rows_of(path: AnyFile, columns: Sequence[str], rows: int) -> pa.Table:
 
 
 def width_of_first_rows(groups: Sequence[RowGroup], column: str, rows: int) -> int | None:
-    """Return the length of a column's lists, where that of the first `rows` rows may be one alone.
+    """Return the common length of a column's lists if the first `rows` rows may all have it.
 
-    Only the footer is looked at. None says that the lists have different lengths, or that there
-    are not two rows.
+    Only the footer is read. None means that lengths certainly differ, or that there are fewer than
+    two rows.
     """
     width, count = None, 0
     for group in groups:

@@ -1,4 +1,4 @@
-"""A file's format shows in its first bytes, in its names of keys, and in what a pickle calls."""
+"""A quick look into a file, for format detection: magic bytes, JSON keys, names in a pickle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rcdiag.table.schema import METADATA_KEY
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The beginning of a file that is looked at, in bytes; a JSON record may be longer.
+# Bytes at the beginning of a file that are inspected; a JSON record may be longer.
 HEAD = 1 << 16
 LONGEST_RECORD = 1 << 28
 TOO_LONG = f"longer than {LONGEST_RECORD >> 20} MB"
@@ -26,7 +26,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class Peek(Struct, frozen=True, dict=True):
     """A look into a file that reads little of it and executes nothing."""
 
-    path: Any  # a Path; a RemoteFile where the file begins as parquet does
+    path: Any  # a Path, or a RemoteFile if the file begins like parquet
 
     @property
     def name(self) -> str:
@@ -40,18 +40,18 @@ class Peek(Struct, frozen=True, dict=True):
 
     @cached_property
     def columns(self) -> frozenset[str]:
-        """Return the names of a parquet file's columns; empty where it is none."""
+        """Return the column names of a parquet file; empty for other files."""
         return frozenset() if self._schema is None else frozenset(self._schema.names)
 
     @property
     def is_own_table(self) -> bool:
-        """Tell whether the file is a table that rcdiag wrote, as its metadata says."""
+        """Tell whether rcdiag wrote the file, according to its metadata."""
         metadata = None if self._schema is None else self._schema.metadata
         return METADATA_KEY in (metadata or {})
 
     @cached_property
     def _schema(self) -> pa.Schema | None:
-        """Return the schema of a parquet file; None where it is none."""
+        """Return the schema of a parquet file; None for other files."""
         if not self.head.startswith(MAGIC):
             return None
         import pyarrow as pa
@@ -66,9 +66,9 @@ class Peek(Struct, frozen=True, dict=True):
 
     @cached_property
     def record(self) -> dict[str, Any]:
-        """Return the first JSON object of a file of JSON lines, or the object that a file is.
+        """Return the first JSON object of JSON lines, or of a file that is one JSON value.
 
-        Of a list of objects, in the first line or as the whole file, it is the first one.
+        If the first line or the whole file is a list of objects, this is the first of them.
         """
         record, _ = self._json
         record = record[0] if isinstance(record, list) and record else record
@@ -76,12 +76,12 @@ class Peek(Struct, frozen=True, dict=True):
 
     @property
     def json_problem(self) -> str:
-        """Return why a file that begins as JSON does is none; empty where it is, or is no JSON."""
+        """Return why a file that begins like JSON is not valid; empty if it is, or is not JSON."""
         return self._json[1]
 
     @cached_property
     def _json(self) -> tuple[Any, str]:
-        """Return what the first line holds, or the whole file; or why neither of them is JSON."""
+        """Return the JSON value of the first line or of the whole file, or why neither is valid."""
         if self.head.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] not in (b"{", b"["):
             return None, ""
         with self.path.open("rb") as stream:
@@ -103,18 +103,18 @@ class Peek(Struct, frozen=True, dict=True):
     def _whole(self) -> bytes:
         if self.path.stat().st_size > LONGEST_RECORD:
             return b""
-        with self.path.open("rb") as stream:  # a packed file may hold more than its own size
+        with self.path.open("rb") as stream:  # a compressed file may hold more than its own size
             whole = stream.read(LONGEST_RECORD + 1)
         return whole if len(whole) <= LONGEST_RECORD else b""
 
     @cached_property
     def keys(self) -> frozenset[str]:
-        """Return the keys of the first JSON object; empty where the file holds none."""
+        """Return the keys of the first JSON object; empty if there is none."""
         return frozenset(self.record)
 
     @cached_property
     def pickle_calls(self) -> frozenset[str]:
-        """Return the first globals that a pickle, or the pickle in a torch file, names.
+        """Return the globals named at the start of a pickle, or of the pickle in a torch file.
 
         A global is written as `module.name`. The pickle is scanned, not loaded.
         """
@@ -122,7 +122,7 @@ class Peek(Struct, frozen=True, dict=True):
 
     @cached_property
     def pickle_words(self) -> frozenset[str]:
-        """Return short texts in the pickle, or in the pickle of a torch file: keys among them."""
+        """Return the short texts, such as keys, of a pickle or of a torch file's pickle."""
         return frozenset(self._held("text"))
 
     @cached_property
@@ -131,7 +131,7 @@ class Peek(Struct, frozen=True, dict=True):
         return self._held("text")
 
     def pickle_number(self, key: str) -> int | None:
-        """Return the whole number that stands behind a key early in a pickle."""
+        """Return the integer that follows a key near the start of a pickle."""
         from rcdiag.table.readers.safe.instructions import number_behind
 
         return number_behind(self._pickle, key)
@@ -149,12 +149,12 @@ class Peek(Struct, frozen=True, dict=True):
             return b""
         try:
             if not zipfile.is_zipfile(self.path):
-                return b""  # it breaks off before the archive's directory
-        except (OSError, zipfile.BadZipFile):  # its last bytes speak of an archive on several disks
+                return b""  # truncated before the archive's directory
+        except (OSError, zipfile.BadZipFile):  # its last bytes look like a multi-disk archive
             return b""
         from rcdiag.table.readers.safe.torch_file import LOCAL_HEADER
 
-        # torch.save writes its pickle first; the directory of thousands of tensors is not read.
+        # torch.save writes its pickle first; this avoids reading the directory of all tensors.
         name, extra = (int.from_bytes(self.head[at : at + 2], "little") for at in (26, 28))
         end = LOCAL_HEADER + name
         if not self.head[LOCAL_HEADER:end].endswith(b"/data.pkl"):
@@ -172,12 +172,12 @@ class Peek(Struct, frozen=True, dict=True):
 
 
 def beyond_record(line: bytes) -> bool:
-    """Tell whether a line, read up to the longest record, goes on behind it."""
+    """Tell whether a line, read up to LONGEST_RECORD bytes, continues beyond them."""
     return len(line) == LONGEST_RECORD and not line.endswith(b"\n")
 
 
 def line_too_long(name: object, number: int) -> RcdiagError:
-    """Return the error of a line that is longer than a record may be."""
+    """Return the error for a line that is longer than LONGEST_RECORD."""
     return RcdiagError(
         f"{name}, line {number}: {TOO_LONG}",
         hint="one line is one record; is this a file of JSON lines?",

@@ -1,8 +1,8 @@
-"""prime-rl exports the tokens of each training step, and keeps the traces of its rollouts.
+"""prime-rl's dumps: token exports of each training step, micro-batches, and traces of rollouts.
 
-A token export has log-probs of sampler and trainer; without one, the micro-batches that went to the
-trainer have the sampler's. A trace has group, reward, temperature and version. They have no key in
-common: they are joined by their tokens, within one step.
+A token export has log-probs of sampler and trainer. Without one, the micro-batches sent to the
+trainer have the sampler's log-probs. A trace has group, reward, temperature and version. They share
+no key, so they are joined by their tokens, within one step.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ NO_RESPONSE = "a sequence without any trained token has no response: left out"
 NOT_FINITE = "values that were not finite, which the export writes as null, are NaN"
 INCOMPLETE = "step {step} has no STABLE marker: its token export may be incomplete"
 OTHER_TRACES = "files of traces of evaluations, or of rollouts that were not trained on: not read"
-MATCHED = "a sequence has the tokens of a trace of its step, and takes its group and reward"
+MATCHED = "a sequence takes group and reward from the trace of its step that has the same tokens"
 UNMATCHED = (
-    "a sequence has no trace with its tokens in its step: its reward is unknown; its group is "
-    "that of its prompt"
+    "a sequence has the tokens of no trace of its step: its reward is unknown; it is grouped by "
+    "its prompt"
 )
-SAME_SEQUENCES = "micro-batches hold the sequences of the token export, and are not read"
+SAME_SEQUENCES = "micro-batches hold the same sequences as the token export, and are not read"
 LEFT = "a sample of a trace without a sequence in the token export of its step is left out"
 
-# What a sequence of the export takes from the trace with the same tokens.
+# Columns that a sequence of the export takes from the trace with the same tokens.
 JOINED = (
     "group_id",
     "reward",
@@ -60,7 +60,7 @@ JOINED = (
 
 
 class ExportedSequence(msgspec.Struct):
-    """A sequence of a token export: the value at place i belongs to the token at place i."""
+    """A sequence of a token export; value i of each list belongs to token i."""
 
     token_ids: list[Id]
     loss_mask: list[Bit]
@@ -89,7 +89,7 @@ def _read(dump: Dump) -> Iterator[Rows]:
         rounding.note(dump.notes)
         return
     for folder in dict.fromkeys(file.parent for file in exports):
-        # The trainer puts a marker beside a complete export.
+        # The trainer writes a marker next to a complete export.
         step = STEP.fullmatch(folder.name)
         if step and not (folder / "STABLE").exists():
             dump.notes.change(INCOMPLETE.format(step=step[1]))
@@ -104,7 +104,7 @@ def _read(dump: Dump) -> Iterator[Rows]:
 
 
 def _trained(files: Sequence[Path], notes: Notes) -> list[Path]:
-    """Return the files of traces that were trained on: of a step's "all" and "effective" one."""
+    """Return the traces that were trained on; if a step has "effective" ones, not "all"."""
     effective = {file.parent.parent for file in files if file.parent.name == "effective"}
     training = any("train" in file.parts for file in files)
     chosen = [
@@ -119,7 +119,7 @@ def _trained(files: Sequence[Path], notes: Notes) -> list[Path]:
 
 
 def _check_ranks(files: Sequence[Path], notes: Notes) -> None:
-    """Note steps that lack the file of a rank which another step has."""
+    """Note steps that lack a rank's file although another step has one for that rank."""
     ranks: dict[int, set[int]] = {}
     for file in files:
         step, rank = STEP.fullmatch(file.parent.name), RANK.fullmatch(file.stem)
@@ -215,7 +215,7 @@ def _step_of(file: Path) -> int | None:
 
 
 class _Traces:
-    """The samples of traces by step and tokens; those of one step are held at a time."""
+    """The samples of traces by their tokens; only one step is in memory at a time."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files: dict[int | None, list[Path]] = {}
@@ -228,7 +228,7 @@ class _Traces:
         self.matched = self.unmatched = self.left = 0
 
     def columns(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return the columns of the trace with the tokens of a row."""
+        """Return the columns of the trace that has the tokens of a row."""
         if not self._loaded or row["step"] != self._step:
             self._load(row["step"])
         found = self._samples.get(_digest(row))

@@ -1,8 +1,8 @@
-"""prime-rl's orchestrator hands packed micro-batches to the trainer, as msgpack files on disk.
+"""prime-rl's packed micro-batches, which the orchestrator sends to the trainer as msgpack files.
 
-A file of a rank is a list of micro-batches, each a list of fields by place; a newer prime-rl may
-add fields behind them. Source: prime-rl commit 559b4477,
-src/prime_rl/transports/rollouts/types.py and filesystem.py.
+The file of a rank is a list of micro-batches; each is a list of fields by position, to which newer
+versions append. Source: prime-rl commit 559b4477, src/prime_rl/transports/rollouts/types.py and
+filesystem.py.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Notes
 from rcdiag.table.trajectories import Ragged
 
-FIELDS = 9  # that every micro-batch has; those behind them may be left out
-PACKED = "sequences were packed into micro-batches, and are taken apart by their lengths"
-UNTRAINED = "a sequence without any trained token, which padding is too, has no response: left out"
+FIELDS = 9  # number of fields that every micro-batch has; later ones are optional
+PACKED = "sequences were packed into micro-batches, and are split by their lengths"
+UNTRAINED = "a sequence without any trained token, such as padding, has no response: left out"
 TEMPERATURES = "a sequence was sampled at several temperatures: its temperature is left out"
 NOT_SAMPLED = (
     "tokens trained by cross-entropy (ce_weights) were not sampled by the policy: their "
@@ -33,7 +33,7 @@ NOT_SAMPLED = (
 
 
 class RoutedExperts(msgspec.Struct, array_like=True, gc=False):
-    """The experts of all tokens as the bytes of an array, [tokens, layers, experts]."""
+    """The experts of all tokens, [tokens, layers, experts], as the bytes of an array."""
 
     data: bytes
     shape: list[int]
@@ -41,14 +41,14 @@ class RoutedExperts(msgspec.Struct, array_like=True, gc=False):
 
 
 class SamplingMask(msgspec.Struct, array_like=True, gc=False):
-    """The kept ids of all tokens and how many each token has, as the bytes of int32 arrays."""
+    """The kept ids of all tokens, and the number of them per token, as bytes of int32 arrays."""
 
     ids: bytes
     counts: bytes
 
 
 class TrainerMicroBatch(msgspec.Struct, array_like=True, gc=False):
-    """Sequences behind each other; lists are of tokens but for the two of lengths."""
+    """Concatenated sequences; all lists are per token, except the two of lengths."""
 
     input_ids: list[Id]
     loss_mask: list[Bit]
@@ -70,7 +70,7 @@ class TrainerMicroBatch(msgspec.Struct, array_like=True, gc=False):
 
 
 def is_batches(peek: Peek) -> bool:
-    """Tell whether a file begins as a msgpack list of lists of nine fields or more."""
+    """Tell whether a file begins like a msgpack list of lists of at least nine fields."""
     if peek.path.suffix != ".bin":
         return False
     outer, rest = _array(peek.head)
@@ -80,7 +80,7 @@ def is_batches(peek: Peek) -> bool:
 
 
 def _array(text: bytes) -> tuple[int | None, bytes]:
-    """Return the length of a msgpack array and what follows its head; None where it is none."""
+    """Return the length of a msgpack array (None if it is not one) and the bytes after its head."""
     if not text:
         return None, b""
     if 0x90 <= text[0] <= 0x9F:
@@ -92,13 +92,13 @@ def _array(text: bytes) -> tuple[int | None, bytes]:
 
 
 def batch_rows(file: Path, step: int | None, notes: Notes) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the sequences of a file that have a response, each with its number in the file."""
+    """Yield the sequences of a file that have a response, with their number in the file."""
     try:
         batches = msgspec.msgpack.decode(file.read_bytes(), type=list[TrainerMicroBatch])
     except (msgspec.DecodeError, OSError) as error:
         raise RcdiagError(
-            f"{file}: no micro-batches as prime-rl writes them ({error})",
-            hint="it was cut off, or is of a version of prime-rl that rcdiag does not know",
+            f"{file}: not a file of micro-batches of prime-rl ({error})",
+            hint="it was truncated, or is of a version of prime-rl that rcdiag does not know",
         ) from error
     number = 0
     for place, batch in enumerate(batches):
@@ -115,7 +115,7 @@ def batch_rows(file: Path, step: int | None, notes: Notes) -> Iterator[tuple[int
 
 
 def _lengths(batch: TrainerMicroBatch, where: str) -> list[int]:
-    """Return the lengths of the packed sequences; columns of other lengths are refused."""
+    """Return the lengths of the packed sequences; refuse columns of inconsistent lengths."""
     tokens = len(batch.input_ids)
     columns = ("loss_mask", "advantages", "inference_logprobs", "temperatures", "ce_weights")
     for name in columns:
@@ -135,7 +135,7 @@ def _wrong(where: str, what: str) -> RcdiagError:
 
 
 def _experts(batch: TrainerMicroBatch, where: str) -> NDArray[np.integer] | None:
-    """Return the experts of all tokens, [tokens, layers, experts]; None without them."""
+    """Return the experts of all tokens, [tokens, layers, experts]; None if not recorded."""
     packed = batch.routed_experts
     if packed is None:
         return None
@@ -145,14 +145,14 @@ def _experts(batch: TrainerMicroBatch, where: str) -> NDArray[np.integer] | None
             raise ValueError(f"{packed.dtype} of shape {packed.shape}")
         values = np.frombuffer(packed.data, kind).reshape(packed.shape)
     except (TypeError, ValueError) as error:
-        raise _wrong(where, f"routed_experts are no array of experts ({error})") from error
+        raise _wrong(where, f"routed_experts are not an array of experts ({error})") from error
     if len(values) < sum(batch.sequence_lengths):
         raise _wrong(where, f"routed_experts have {len(values)} values")
     return values
 
 
 def _kept_ids(batch: TrainerMicroBatch, where: str) -> Ragged | None:
-    """Return the kept ids of all tokens; None without them."""
+    """Return the kept ids of all tokens; None if not recorded."""
     packed = batch.sampling_mask
     if packed is None:
         return None
@@ -163,7 +163,7 @@ def _kept_ids(batch: TrainerMicroBatch, where: str) -> Ragged | None:
     if len(counts) < sum(batch.sequence_lengths) or counts.min(initial=0) < 0:
         raise _wrong(where, f"sampling_mask has {len(counts)} counts, or counts below 0")
     if counts.sum() != len(ids):
-        raise _wrong(where, f"sampling_mask has {len(ids)} ids, and counts of {counts.sum()}")
+        raise _wrong(where, f"sampling_mask has {len(ids)} ids, but counts sum to {counts.sum()}")
     return Ragged(ids, np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]))
 
 
@@ -175,7 +175,7 @@ def _row(
     where: str,
     notes: Notes,
 ) -> dict[str, Any] | None:
-    """Return one sequence as a row: the response begins at the first trained token."""
+    """Return one sequence as a row; the response begins at the first trained token."""
     mask = bits(batch.loss_mask[tokens], where, "loss_mask")
     if not mask.any():
         notes.change(UNTRAINED, 1)

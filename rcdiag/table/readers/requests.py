@@ -1,4 +1,4 @@
-"""A request kept beside an engine's response says how tokens were sampled."""
+"""A request stored with an engine's response, which has the sampling parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rcdiag.table.readers.jsonl import Int
 
 
 class Sampling(msgspec.Struct):
-    """Sampling parameters as OpenAI's interface and the engines' own name them."""
+    """Sampling parameters, under the names of OpenAI's API and of the engines."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -19,7 +19,7 @@ class Sampling(msgspec.Struct):
 
 
 class Request(Sampling):
-    """The body of a request; clients keep parameters that OpenAI does not know in extra_body."""
+    """The body of a request; clients put parameters that OpenAI does not know into extra_body."""
 
     extra_body: Sampling | None = None
     sampling_params: Sampling | None = None
@@ -30,13 +30,13 @@ class Request(Sampling):
 
 
 def request_of(*places: Request | None) -> Request | None:
-    """Return the first request there is, out of what a batch file wraps it in."""
+    """Return the first request that is not None, unwrapped if it comes from a batch file."""
     request = next((place for place in places if place is not None), None)
     return request.body or request if request is not None else None
 
 
 def sampling_of(request: Request | None) -> dict[str, Any]:
-    """Return the columns of the sampling parameters that a request names; it may name none."""
+    """Return the sampling parameters of a request as columns; empty if it has none."""
     columns: dict[str, Any] = {}
     if request is not None:
         for part in (request.sampling_params, request.extra_body, request):

@@ -1,7 +1,7 @@
-"""rLLM's episodes, one JSON file or line each, where their steps hold token ids.
+"""rLLM's episodes, one JSON file or line each, if their steps hold token ids.
 
-An episode that is dumped whole does (`Episode.to_dict()`, `model_dump()`, `rllm eval` with
---save-episodes). `EpisodeLogger` writes the text of steps and neither ids nor log-probs.
+Episodes that are dumped whole do (`Episode.to_dict()`, `model_dump()`, `rllm eval` with
+--save-episodes). `EpisodeLogger` writes the text of steps, without ids and log-probs.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from rcdiag.table.readers.reader import Dump, Notes, Reader
 from rcdiag.table.readers.turns import Turn, rows_of_turns, turn_of
 
 ASK = (
-    "rLLM's EpisodeLogger (trainer.episode_log_dir) leaves prompt_ids, response_ids and logprobs "
-    "of the steps out: dump whole episodes, a line of json.dumps(episode.to_dict()) each, where it "
-    "is called, or record rows by rcdiag.Recorder (docs/recording.md)"
+    "rLLM's EpisodeLogger (trainer.episode_log_dir) omits prompt_ids, response_ids and logprobs "
+    "of the steps: where it is called, dump whole episodes, one line of "
+    "json.dumps(episode.to_dict()) each, or record rows with rcdiag.Recorder (docs/recording.md)"
 )
 
 WITHOUT_IDS = "a step without response_ids is left out"
-LAST_REWARD = (
-    "reward: that of the last step, where a trajectory has none of its own, as rLLM takes it"
-)
+LAST_REWARD = "reward: that of the last step if a trajectory has none of its own, as in rLLM"
 
 
 class Step(msgspec.Struct):
@@ -64,7 +62,7 @@ def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
         step = episode.step if episode.training_step is None else episode.training_step
         for place, trajectory in enumerate(episode.trajectories):
             here = f"{where}, trajectory {place}"
-            # An episode is called "task:rollout", and trajectories of one name are compared.
+            # An episode is called "task:rollout"; rLLM compares trajectories of the same name.
             group = f"{task}:{trajectory.name}" if task and colon else None
             columns = {
                 "reward": _reward(trajectory, dump.notes),
@@ -106,7 +104,7 @@ def _turns(trajectory: Trajectory, number: int, where: str, notes: Notes) -> Ite
 
 
 def _before(messages: list[Any]) -> list[Any]:
-    """Return the messages of a step's prompt: its chat ends with the answer that was sampled."""
+    """Return the messages before the sampled answer, with which the chat of a step ends."""
     last = messages[-1] if messages else None
     answered = isinstance(last, dict) and last.get("role") == "assistant"
     return messages[:-1] if answered else []

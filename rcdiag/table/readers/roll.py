@@ -1,8 +1,8 @@
-"""ROLL dumps the batch that a step sampled with `rollout_mock.mode: dump`.
+"""ROLL's dump of a step's sampled batch (`rollout_mock.mode: dump`).
 
 Layout: https://github.com/alibaba/ROLL/blob/main/roll/distributed/scheduler/protocol.py
 (`DataProto.__getstate__`) and roll/utils/functionals.py (`postprocess_generate`). Sequences hold
-prompt and response without a gap and are padded at the right; log-prob j belongs to token j + 1.
+prompt and response without a gap and are padded on the right; log-prob j belongs to token j + 1.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ REMOTE = ("roll.distributed.scheduler.remote_protocol", "RemoteBatch")
 NAMES = foreign([(MODULE, CLASS), REMOTE])
 STEP = re.compile(r"step_(\d+)")
 
-# ROLL's columns of log-probs, of all tokens but the first, and the table's.
+# ROLL's log-prob columns, of all tokens but the first -> columns of the table.
 LOG_PROBS = {
     "infer_logprobs": "rollout_log_probs",
     "old_log_probs": "old_log_probs",
     "ref_log_probs": "ref_log_probs",
 }
-GROUPS = ("prompt_id", "group_ids")  # of single prompts, of environments
+GROUPS = ("prompt_id", "group_ids")  # of single-turn runs, of agentic runs
 SETTINGS = {"temperature": float, "top_p": float, "top_k": int}
-# Folders of the dump, by what the batches were sampled for.
+# Folders of a dump, by what its batches were sampled for.
 TRAINING, VALIDATION = "train", "val"
-EVALUATIONS = "batches of evaluations (val) are not read beside those of training"
+EVALUATIONS = "batches of evaluations (val) are not read together with those of training"
 
 
 def _is_roll(peek: Peek) -> bool:
@@ -68,7 +68,7 @@ def _read(dump: Dump) -> Iterator[Rows]:
 
 
 def _trained(dump: Dump) -> list[Path]:
-    """Return the files of training, and those of evaluations only where there are no others."""
+    """Return the files of training; those of evaluations only if there are no others."""
     if not any(file.parent.name == TRAINING for file in dump.files):
         return list(dump.files)
     chosen = [file for file in dump.files if file.parent.name != VALIDATION]
@@ -78,7 +78,7 @@ def _trained(dump: Dump) -> list[Path]:
 
 
 def _open(content: Content) -> tuple[dict[str, StoredTensor], dict[str, Any], dict[str, Any]]:
-    """Return tensors, other values by row, and facts of the batch."""
+    """Return tensors, other values by row, and metadata of the batch."""
     loaded = load_pickle(content, NAMES)
     if not isinstance(loaded, Foreign) or not isinstance(loaded.state, tuple):
         raise TypeError(f"no {CLASS}")
@@ -147,7 +147,7 @@ def _token_columns(
             if tensors[source].shape[1:] != (width - 1,):
                 raise ValueError(f"{source} has not one column less than input_ids ({width})")
             columns[name] = column(source, _of_next_token(response, prompt))
-    if "routed_experts" in tensors:  # of all tokens, at their own place; the last token has 0
+    if "routed_experts" in tensors:  # at each token's own index, unlike log-probs; last token: 0
         experts = padded.cut_rows(tensors["routed_experts"], rows, response, "experts", where)
         columns["rollout_routed_experts"] = experts_of_tokens(experts, response.lengths)
     if "advantages" in tensors and len(tensors["advantages"].shape) == 2:
@@ -156,7 +156,7 @@ def _token_columns(
 
 
 def _of_next_token(response: Cut, prompt: Cut) -> Cut:
-    """Return where the values of response tokens stand in a matrix without the first token."""
+    """Return the blocks of response tokens in a matrix that lacks the first token."""
     if ((prompt.lengths == 0) & (response.lengths > 0)).any():
         raise ValueError("a response without a prompt, whose first token has no log-prob")
     return Cut(np.maximum(response.starts - 1, 0), response.lengths)
@@ -170,7 +170,7 @@ def _columns_of_rows(
     number: int,
     notes: Notes,
 ) -> dict[str, pa.Array]:
-    """Return the columns that have a value for each row, of all rows."""
+    """Return the columns with one value per row, for all rows."""
     made: dict[str, pa.Array] = {}
     count = len(tensors["input_ids"])
     for name in GROUPS:

@@ -1,4 +1,4 @@
-"""Values of one sample in a torch file become columns, each of them checked."""
+"""Check the values of one sample in a torch file and convert them to columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGEST_ID = 2**31 - 1
 
 
 class Fields(Struct, frozen=True):
-    """The named values of one sample, and where it stands in its file, for messages."""
+    """The named values of one sample, and its place in its file, for messages."""
 
     values: Mapping[str, Any]
     where: str
@@ -32,53 +32,53 @@ class Fields(Struct, frozen=True):
         )
 
     def integer(self, name: str) -> int | None:
-        """Return a whole number; None where it is not there."""
+        """Return an integer; None if it is missing."""
         value = _plain(self.values.get(name))
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self.wrong(name, f"is no whole number but {type(value).__name__}")
+            raise self.wrong(name, f"is not a whole number but {type(value).__name__}")
         if not -(2**63) <= value < 2**63:
-            raise self.wrong(name, f"is {value}, which 64 bits do not hold")
+            raise self.wrong(name, f"is {value}, which exceeds 64 bits")
         return value
 
     def count(self, name: str) -> int:
-        """Return a whole number that every sample has."""
+        """Return an integer that every sample must have."""
         value = self.integer(name)
         if value is None:
-            raise self.wrong(name, "is not there")
+            raise self.wrong(name, "is missing")
         return value
 
     def number(self, name: str) -> float | None:
-        """Return a number; None where it is not there."""
+        """Return a number; None if it is missing."""
         value = _plain(self.values.get(name))
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.wrong(name, f"is no number but {type(value).__name__}")
+            raise self.wrong(name, f"is not a number but {type(value).__name__}")
         return float(value)
 
     def flag(self, name: str) -> bool:
-        """Return a truth value; False where it is not there."""
+        """Return a boolean; False if it is missing."""
         value = _plain(self.values.get(name))
         if value is not None and not isinstance(value, bool | int):
             raise self.wrong(name, f"is neither true nor false but {type(value).__name__}")
         return bool(value)
 
     def ids(self, name: str) -> NDArray[np.int32] | None:
-        """Return token ids, [tokens]; None where they are not there."""
+        """Return token ids, [tokens]; None if they are missing."""
         array = self._array(name, "iu")
         if array is None:
             return None
         if len(array) and (array.min() < 0 or array.max() > LARGEST_ID):
             bad = array.min() if array.min() < 0 else array.max()
-            raise self.wrong(name, f"holds {bad}, which is no token id")
+            raise self.wrong(name, f"holds {bad}, which is not a token id")
         return array.astype(IDS)
 
     def floats(
         self, name: str, length: int, whose: str = "the response has"
     ) -> NDArray[np.float32] | None:
-        """Return numbers of tokens, [length]; None where they are not there."""
+        """Return one number per token, [length]; None if they are missing."""
         array = self._array(name, "fiu")
         if array is None:
             return None
@@ -87,71 +87,71 @@ class Fields(Struct, frozen=True):
             return array.astype(FLOATS)
 
     def bits(self, name: str, length: int) -> NDArray[np.uint8] | None:
-        """Return a mask, [length]; None where it is not there."""
+        """Return a mask, [length]; None if it is missing."""
         array = self._array(name, "biuf")
         if array is None:
             return None
         self._check_length(name, array, length, "the response has")
         if not ((array == 0) | (array == 1)).all():
-            raise self.wrong(name, "holds other values than 0 and 1")
+            raise self.wrong(name, "holds values other than 0 and 1")
         return array.astype(BITS)
 
     def experts(self, name: str, prompt: int, length: int) -> NDArray[np.uint16] | None:
         """Return the experts of the response's tokens, [length, layers, experts].
 
-        They are recorded for all tokens of prompt and response but the last, which has 0 for all.
+        They are recorded for prompt and response; the last token may lack them and then gets 0.
         """
         array = self._stored(name, "array of experts")
         if array is None:
             return None
         tokens = prompt + length
         if array.ndim != 3 or array.dtype.kind not in "iu":
-            raise self.wrong(name, f"is no array of experts ({array.ndim} dimensions)")
+            raise self.wrong(name, f"is not an array of experts ({array.ndim} dimensions)")
         if len(array) not in (tokens - 1, tokens):
             raise self.wrong(name, f"has {len(array)} values; the sample has {tokens} tokens")
         if array.size and (array.min() < 0 or array.max() > np.iinfo(np.uint16).max):
-            raise self.wrong(name, "holds numbers that are no experts")
+            raise self.wrong(name, "holds values that are not expert numbers")
         made = np.zeros((length, *array.shape[1:]), np.uint16)
         of_response = array[prompt:]
         made[: len(of_response)] = of_response
         return made
 
     def kept_ids(self, ids: str, offsets: str, length: int) -> Ragged | None:
-        """Return the kept ids of response tokens, [length]; None where they are not there.
+        """Return the kept ids of response tokens, [length]; None if they are missing.
 
-        Those of token i are `ids[offsets[i]:offsets[i + 1]]`.
+        The kept ids of token i are `ids[offsets[i]:offsets[i + 1]]`.
         """
         values, ends = self.ids(ids), self._array(offsets, "iu")
         if values is None and ends is None:
             return None
         if values is None or ends is None:
-            raise self.wrong(offsets if ends is None else ids, "is not there")
+            raise self.wrong(offsets if ends is None else ids, "is missing")
         if len(ends) != length + 1:
             raise self.wrong(offsets, f"has {len(ends)} values for {length} tokens and the end")
         if ends[0] != 0 or ends[-1] != len(values) or (np.diff(ends) < 0).any():
-            raise self.wrong(offsets, f"does not lead from 0 to the {len(values)} ids of `{ids}`")
+            raise self.wrong(offsets, f"does not go from 0 to the {len(values)} ids of `{ids}`")
         return Ragged(values, ends.astype(np.int64))
 
     def _array(self, name: str, kinds: str) -> NDArray[Any] | None:
-        """Return a list or tensor of one dimension whose numbers are of some kinds of NumPy's."""
+        """Return a 1-dimensional list or tensor whose numpy dtype has one of the `kinds`."""
         array = self._stored(name, "list of numbers")
         if array is None:
             return None
         if array.ndim != 1 or (len(array) and array.dtype.kind not in kinds):
             raise self.wrong(
-                name, f"is no list of numbers ({array.ndim} dimensions, {array.dtype})"
+                name, f"is not a list of numbers ({array.ndim} dimensions, {array.dtype})"
             )
         return array
 
     def _stored(self, name: str, wanted: str) -> NDArray[Any] | None:
-        """Return a list or tensor as an array; None where it is not there."""
+        """Return a list or tensor as an array; None if it is missing."""
         value = self.values.get(name)
         if value is None:
             return None
         try:
             return value.numpy() if isinstance(value, StoredTensor) else np.asarray(value)
         except (ValueError, OverflowError) as error:
-            raise self.wrong(name, f"is no {wanted}") from error
+            raise self.wrong(name, f"is not a {wanted}") from error
 
     def _check_length(self, name: str, array: NDArray[Any], length: int, whose: str) -> None:
         if len(array) != length:
@@ -159,7 +159,7 @@ class Fields(Struct, frozen=True):
 
 
 def _plain(value: Any) -> Any:
-    """Return a number out of an array or tensor of one element."""
+    """Return the number in an array or tensor of one element; any other value unchanged."""
     if isinstance(value, StoredTensor):
         value = value.numpy()
     if isinstance(value, np.ndarray | np.generic) and value.size == 1:
@@ -168,12 +168,12 @@ def _plain(value: Any) -> Any:
 
 
 def samples_of(samples: Sequence[Any], path: Path, option: str) -> Iterator[Fields]:
-    """Yield the samples of a file that slime writes with an option, each a dictionary."""
+    """Yield the samples (dictionaries) of a file that slime writes with `option`."""
     for position, values in enumerate(samples):
         where = f"{path}, sample {position}"
         if not isinstance(values, dict):
             raise RcdiagError(
-                f"{where}: no dictionary but {type(values).__name__}",
+                f"{where}: not a dictionary but {type(values).__name__}",
                 hint=f"is this a file of {option}?",
             )
         yield Fields(values, where)
@@ -182,11 +182,11 @@ def samples_of(samples: Sequence[Any], path: Path, option: str) -> Iterator[Fiel
 def prompt_and_response(
     fields: Fields, tokens: str, length: str
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Cut a sample's tokens in two: the last `length` of them are the response."""
+    """Split a sample's tokens into prompt and response, which is the last `length` tokens."""
     ids = fields.ids(tokens)
     size = fields.count(length)
     if ids is None:
-        raise fields.wrong(tokens, "is not there")
+        raise fields.wrong(tokens, "is missing")
     if not 0 <= size <= len(ids):
         raise fields.wrong(length, f"is {size}, but the sample has {len(ids)} tokens")
     start = len(ids) - size

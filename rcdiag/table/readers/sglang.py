@@ -1,4 +1,4 @@
-"""Responses of SGLang's /generate, kept as JSON lines, hold a row each."""
+"""Responses of SGLang's /generate, as JSON lines; one row per response."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from rcdiag.table.trajectories import Ragged
 
 EMPTY = "a response without any token is left out"
 NO_PROMPT = (
-    "the prompt's token ids are not in a response: they are with `return_prompt_token_ids: true`, "
-    "with `logprob_start_len: 0`, or with the request's `input_ids` beside it"
+    "a response lacks the token ids of its prompt: they are included with "
+    "`return_prompt_token_ids: true`, with `logprob_start_len: 0`, or if the request's `input_ids` "
+    "are stored with it"
 )
 OVER_KEPT = (
-    "rollout_log_probs are `output_token_sampling_logprobs`, over the kept ids, as the response "
-    "has them too"
+    "rollout_log_probs are `output_token_sampling_logprobs`, normalised over the kept ids, which "
+    "the response also has"
 )
 ASK = "send the request with `return_logprob: true`, and keep the whole response"
 
-DAMAGED = "the response is damaged, or is not one of SGLang's"
-# Names of ids and offsets, in versions of slime's SGLang.
+DAMAGED = "the response is damaged, or not written by SGLang"
+# Names of ids and offsets in different versions of slime's SGLang.
 KEPT_BY_SLIME = (
     ("top_p_token_ids", "top_p_token_offsets"),
     ("top_p_kept_token_ids", "top_p_kept_token_offsets"),
@@ -53,11 +54,11 @@ class Meta(msgspec.Struct):
     output_token_logprobs: list[LogProb] | None = None
     input_token_logprobs: list[LogProb] | None = None
     output_token_sampling_mask: list[list[Id]] | None = None  # kept ids
-    # Log-probs over them: of the sampled token, or of every kept id.
+    # Log-probs over the kept ids: only of the sampled token, or of every kept id.
     output_token_sampling_logprobs: list[float | list[float]] | None = None
-    routed_experts: str | None = None  # int32 of [tokens, layers, top-k] in base64
-    routed_experts_start_len: Int | None = None  # so many tokens before them were left out
-    # Kept ids as slime's SGLang gives them, int32 in base64.
+    routed_experts: str | None = None  # int32 [tokens, layers, top-k] in base64
+    routed_experts_start_len: Int | None = None  # number of leading tokens without experts
+    # Kept ids in slime's SGLang, int32 in base64.
     top_p_token_ids: str | None = None
     top_p_token_offsets: str | None = None
     top_p_kept_token_ids: str | None = None
@@ -66,12 +67,12 @@ class Meta(msgspec.Struct):
 
 class SglangResponse(msgspec.Struct):
     output_ids: list[Id] | None = None
-    prompt_token_ids: list[Id] | None = None  # where the request asks for them
+    prompt_token_ids: list[Id] | None = None  # if the request asks for them
     meta_info: Meta | None = None
 
 
 class SglangLine(SglangResponse):
-    """A response, or an object that keeps it, or several of one request, beside the request."""
+    """One or several responses to a request, optionally stored together with the request."""
 
     response: SglangResponse | list[SglangResponse] | None = None
     request: Request | None = None
@@ -112,7 +113,7 @@ def _row(
             f"{where}: `output_token_logprobs[{log_probs.index(None)}]` has no log-prob", hint=ASK
         )
     finish, version = meta.finish_reason, str(meta.weight_version).strip()
-    # "default" says that no version was set.
+    # "default" means that no version was set.
     is_number = version.isascii() and version.isdigit() and len(version) < 19
     return {
         "prompt_ids": None if prompt is None else ids(prompt),
@@ -126,7 +127,7 @@ def _row(
 
 
 def _kept_ids(meta: Meta, length: int, where: str) -> Ragged | None:
-    """Return the kept ids of the response's tokens, as SGLang gives them or slime's SGLang."""
+    """Return the kept ids of the response's tokens, as SGLang or slime's SGLang returns them."""
     lists = meta.output_token_sampling_mask
     check_length(lists, length, where, "output_token_sampling_mask", "output_ids")
     if lists is not None:
@@ -137,7 +138,7 @@ def _kept_ids(meta: Meta, length: int, where: str) -> Ragged | None:
 
 
 def _over_kept_ids(meta: Meta, tokens: list[int], where: str) -> list[float | None] | None:
-    """Return the log-probs of the response over its kept ids; None where they are not there."""
+    """Return the response's log-probs normalised over its kept ids; None if not recorded."""
     kept, log_probs = meta.output_token_sampling_mask, meta.output_token_sampling_logprobs
     if kept is None or log_probs is None:
         return None
@@ -150,7 +151,7 @@ def _over_kept_ids(meta: Meta, tokens: list[int], where: str) -> list[float | No
         if token not in ids_there or len(value) != len(ids_there):
             raise RcdiagError(
                 f"{where}: `output_token_sampling_logprobs[{place}]` has {len(value)} values for "
-                f"{len(ids_there)} ids, which should be those of token {token} among them",
+                f"{len(ids_there)} ids, which should include token {token}",
                 hint="ids and log-probs of this response do not belong together",
             )
         own.append(value[ids_there.index(token)])
@@ -162,8 +163,8 @@ def _experts(
 ) -> NDArray[np.uint16] | None:
     """Return the experts of the response's tokens, [length, 1, layers x top-k], layer by layer.
 
-    The engine gives them for prompt and response but the last token, or for all of them; without
-    the first tokens of the prompt where the request says so.
+    The engine returns them for all tokens of prompt and response, with or without the last, and
+    without the first tokens of the prompt if the request says so.
     """
     if meta.routed_experts is None:
         return None
@@ -171,7 +172,7 @@ def _experts(
     values = _int32(meta.routed_experts, "routed_experts", where)
     if before is None:
         raise RcdiagError(
-            f"{where}: `routed_experts` of prompt and response, and no `prompt_tokens`", hint=ASK
+            f"{where}: `routed_experts` of prompt and response, but no `prompt_tokens`", hint=ASK
         )
     skipped = meta.routed_experts_start_len or 0
     if not 0 <= skipped <= before:
@@ -193,15 +194,15 @@ def _experts(
 
 
 def _int32(text: str, name: str, where: str) -> NDArray[np.int32]:
-    """Return the numbers of an array in base64."""
+    """Decode an int32 array from base64."""
     try:
         return np.frombuffer(base64.b64decode(text, validate=True), np.dtype("<i4"))
     except ValueError as error:
-        raise RcdiagError(f"{where}: `{name}` is no int32 in base64 ({error})", DAMAGED) from error
+        raise RcdiagError(f"{where}: `{name}` is not int32 in base64 ({error})", DAMAGED) from error
 
 
 def _tokens(output: list[int] | None, recorded: list[LogProb] | None, where: str) -> list[int]:
-    """Return the response's ids; those beside the log-probs have to be the same."""
+    """Return the response's ids; raise an error if the ids stored with the log-probs differ."""
     if recorded is None:
         if output is None:
             raise RcdiagError(
@@ -223,14 +224,14 @@ def _tokens(output: list[int] | None, recorded: list[LogProb] | None, where: str
 
 
 def _prompt(response: SglangResponse, meta: Meta, where: str) -> list[int] | None:
-    """Return the prompt's ids where the engine was asked for them, or for all their log-probs."""
+    """Return the prompt's ids, if the request asked for them or for all prompt log-probs."""
     asked, recorded = response.prompt_token_ids, meta.input_token_logprobs
     if not recorded or len(recorded) != meta.prompt_tokens:
         return asked
     beside = [token for _, token, _ in recorded]
     if asked is not None and asked != beside:
         raise RcdiagError(
-            f"{where}: `prompt_token_ids` are other tokens than those in `input_token_logprobs`",
+            f"{where}: `prompt_token_ids` differ from the tokens in `input_token_logprobs`",
             hint="ids and log-probs of this response do not belong together",
         )
     return beside

@@ -1,8 +1,8 @@
 """SkyRL dumps the batch of every training step with `trainer.dump_data_batch`.
 
 Layout: https://github.com/NovaSky-AI/SkyRL/blob/main/skyrl/backends/skyrl_train/training_batch.py
-(`TensorBatch.__getstate__`, `TrainingInput`). All matrices are padded at the left, so that the last
-columns of `sequences` are the response, and those of the other matrices belong to them.
+(`TensorBatch.__getstate__`, `TrainingInput`). All matrices are padded on the left: the response is
+the last columns of `sequences`, and the columns of the other matrices correspond to these.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from rcdiag.table.readers.safe.views import tensor_of_bytes
 
 MODULES = ("skyrl.backends.skyrl_train.training_batch", "skyrl_train.training_batch")
 CLASS, REBUILD = "TrainingInputBatch", "_rebuild_tensor_batch"
-FORMAT = "TensorFormat"  # an enumeration of texts, by which SkyRL 0.4 says how a tensor is stored
+FORMAT = "TensorFormat"  # an enumeration that states how a tensor is stored, from SkyRL 0.4 on
 NAMES = foreign((module, name) for module in MODULES for name in (CLASS, REBUILD, FORMAT))
 STEP = re.compile(r"global_step_(\d+)_")
-# Kept ids, [response tokens, size of the largest set], padded with -1; packed from SkyRL 0.4 on.
+# Kept ids, [response tokens, largest set], padded with -1; packed from SkyRL 0.4 on.
 SUPPORT = "rollout_sample_support"
 
-# SkyRL's columns of numbers by response token, and the table's.
+# SkyRL's columns with one number per response token -> columns of the table.
 FLOATS = {
     "rollout_logprobs": "rollout_log_probs",
     "action_log_probs": "old_log_probs",
@@ -88,13 +88,13 @@ def _open(content: Content) -> tuple[dict[str, StoredTensor | Jagged], dict[str,
 
 
 def _format(stored: dict[str, Any]) -> Any:
-    """Return how a tensor is stored, which files before the first release with a word lack."""
+    """Return how a tensor is stored; files before SkyRL 0.4 do not state it and mean "numpy"."""
     kind = stored.get("format", "numpy")
     return kind.arguments[0] if isinstance(kind, Foreign) else kind
 
 
 def _packed(stored: dict[str, Any], content: Content) -> Jagged:
-    """Return rows that are stored behind each other, with the place where each begins and ends."""
+    """Return rows that are stored concatenated, with their offsets."""
     ends = _tensor(stored["cu_seqlens"], content).numpy().astype(np.int64)
     return Jagged(_tensor(stored["values"], content), ends[:-1], np.diff(ends))
 
@@ -142,20 +142,20 @@ def _rows_of(
 
 
 def _check_fills(tensors: dict[str, StoredTensor | Jagged], first: int, path: Path) -> None:
-    """Refuse rows that only fill the batch up, from `first` on, and are trained on all the same."""
+    """Refuse rows that only fill up the batch (from row `first` on) but are trained on."""
     if "loss_mask" not in tensors:
         return
     trained = padded.sums(tensors["loss_mask"], np.arange(first, len(tensors["loss_mask"]))) != 0
     if trained.any():
         raise RcdiagError(
-            f"{path}, row {first + int(np.argmax(trained))}: padding by the `pad_size` of its "
-            "batch, but its loss_mask is not 0",
+            f"{path}, row {first + int(np.argmax(trained))}: padding according to the `pad_size` "
+            "of its batch, but its loss_mask is not 0",
             hint="the metadata belong to another batch; write the dump again",
         )
 
 
 def _matrix(tensors: dict[str, StoredTensor | Jagged], name: str) -> StoredTensor:
-    """Return a tensor that has one width for all rows."""
+    """Return a tensor whose rows all have the same width."""
     tensor = tensors[name]
     if not isinstance(tensor, StoredTensor):
         raise TypeError(f"{name} is packed")
@@ -199,7 +199,7 @@ def _token_columns(
     experts = tensors.get("rollout_expert_indices")
     if experts is not None:
         values = padded.after_prompts(experts, rows, prompt, response, "experts", where)
-        unknown = tensors.get("router_padding_mask")  # 1 where the router's choice is made up
+        unknown = tensors.get("router_padding_mask")  # 1 where the router's choice is a placeholder
         if unknown is not None:
             made_up = cut_rows(unknown, rows, response, "router_padding_mask", where) != 0
             values = np.where(made_up[:, None, None], 0, values)
@@ -219,7 +219,7 @@ def _columns_of_rows(
     count: int,
     notes: Notes,
 ) -> dict[str, pa.Array]:
-    """Return the columns that have a value for each row, of all rows."""
+    """Return the columns with one value per row, for all rows."""
     made: dict[str, pa.Array] = {}
     groups = _groups(metadata, number, count)
     if groups is not None:
@@ -232,7 +232,7 @@ def _columns_of_rows(
 
 
 def _groups(metadata: dict[str, Any], number: int, count: int) -> list[str | None] | None:
-    """Return the group of each row: the prompt between whose boundaries it lies."""
+    """Return the group of each row, from the row ranges of the prompts; None if not recorded."""
     boundaries = metadata.get("policy_prompt_boundaries")
     if not boundaries:
         return None

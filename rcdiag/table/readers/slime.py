@@ -1,7 +1,7 @@
-"""slime's debug dumps: samples after sampling, and after training; a run has both or one of them.
+"""slime's debug dumps: samples after sampling and after training; a run has one or both.
 
-Samples of one step are joined by their place in the rollout, else by their index; their tokens
-have to be the same.
+Samples of one step are joined by their position in the rollout, else by their index. Their tokens
+must be equal.
 """
 
 from __future__ import annotations
@@ -23,19 +23,17 @@ from rcdiag.table.readers.slime_rollouts import SlimeSample, dashboard_samples, 
 from rcdiag.table.readers.slime_training import TrainSample, train_samples
 
 DASHBOARD = frozenset(("tokens", "response_length", "loss_mask", "rollout_log_probs"))
-# Names of fields that only samples of miles have.
+# Fields that only samples of miles have.
 OF_MILES = frozenset({"routing_key", "rollout_indexer_topk", "opd_reverse_kl", "reward_spec"})
 
-# A file of miles at training: the number of the rollout and that of the rank.
+# The file name of a training dump of miles: rollout number and rank.
 RANK = re.compile(r"\d+_(\d+)")
 
-EVALUATIONS = "files of evaluations (eval_N) are not read beside those of training"
-MIRRORED = "the dashboard's parquet holds what the rollout files hold, and is not read"
-MATCHED = "a sample of training takes group and reward from the rollout file, by place or index"
+EVALUATIONS = "files of evaluations (eval_N) are not read together with those of training"
+MIRRORED = "the dashboard's parquet repeats the content of the rollout files, and is not read"
+MATCHED = "a sample of training takes group and reward from the rollout file, by position or index"
 UNTRAINED = "a sample of a rollout file that was not trained on is left out"
-UNKNOWN = (
-    "a sample of training is not in the rollout file of its step: its group is that of its prompt"
-)
+UNKNOWN = "a sample of training is not in the rollout file of its step: it is grouped by its prompt"
 
 
 @dataclass
@@ -48,7 +46,7 @@ class _Step:
 
 
 def read(dump: Dump) -> Iterator[Rows]:
-    """Yield the rows of the files of slime or of miles, step after step."""
+    """Yield the rows of the files of slime or miles, step by step."""
     for number, files in sorted(_steps(dump.files, dump.notes).items()):
         samples = _rollout(files, number, dump)
         if not files.train:
@@ -65,7 +63,7 @@ def read(dump: Dump) -> Iterator[Rows]:
 
 
 def _steps(files: Sequence[Path], notes: Notes) -> dict[int, _Step]:
-    """Return the files of each step; those of evaluations only where there are no others."""
+    """Return the files of each step; evaluations only if there are no training files."""
     training = [file for file in files if "eval_" not in file.name]
     if training and len(training) < len(files):
         notes.change(EVALUATIONS)
@@ -88,7 +86,7 @@ def _steps(files: Sequence[Path], notes: Notes) -> dict[int, _Step]:
 
 
 def _step_of(peek: Peek) -> int:
-    """Return the number of the rollout: as the file says, or as its name does."""
+    """Return the number of the rollout, from the file's content or its name."""
     number = peek.pickle_number("rollout_id")
     digits = re.findall(r"\d+", peek.path.stem)
     if number is None and not digits:
@@ -97,7 +95,7 @@ def _step_of(peek: Peek) -> int:
 
 
 def _rollout(files: _Step, number: int, dump: Dump) -> dict[Path, list[SlimeSample]]:
-    """Return the samples of the rollout files of a step, else of its dashboard's parquet."""
+    """Return the samples of a step's rollout files, or else of the dashboard's parquet."""
     notes, key = dump.notes, dump.given.get(REWARD_KEY)
     if files.rollout:
         if files.dashboard:
@@ -107,7 +105,7 @@ def _rollout(files: _Step, number: int, dump: Dump) -> dict[Path, list[SlimeSamp
 
 
 def _join(trained: Sequence[TrainSample], known: Sequence[SlimeSample], notes: Notes) -> None:
-    """Add what only the rollout file knows to the samples of training."""
+    """Add to the samples of training what is only in the rollout file."""
     by_place = {sample.position: sample for sample in known}
     by_index = {sample.index: sample for sample in known if sample.index is not None}
     groups = {_key(sample.row["prompt_ids"]): sample.row["group_id"] for sample in known}
@@ -127,9 +125,9 @@ def _join(trained: Sequence[TrainSample], known: Sequence[SlimeSample], notes: N
         both = [(sample.row[name], other.row[name]) for name in ("prompt_ids", "response_ids")]
         if not all(np.array_equal(one, two) for one, two in both):
             raise RcdiagError(
-                f"{sample.path}, sample {sample.position}: has other tokens than sample "
-                f"{other.position} of the rollout file of the same step",
-                hint="are the two files of one run? Give one of them alone",
+                f"{sample.path}, sample {sample.position}: its tokens differ from those of sample "
+                f"{other.position} in the rollout file of the same step",
+                hint="do both files belong to the same run? Give only one of them",
             )
         for name, value in other.row.items():
             if sample.row.get(name) is None:
@@ -169,9 +167,9 @@ def of_miles(peek: Peek) -> bool:
 
 
 def _beside_slime(peek: Peek) -> bool:
-    """Tell whether a rank's file of training lies beside the rollout file that slime wrote of it.
+    """Tell whether slime's rollout file lies next to a training dump of one rank.
 
-    slime wrote a file for each rank, as miles does, before format_version 2.
+    Before format_version 2, slime wrote one file per rank too, as miles does.
     """
     number = peek.path.stem.split("_")[0]
     rollout = peek.path.parent.parent / "rollout_data" / f"{number}.pt"
@@ -182,12 +180,12 @@ def _beside_slime(peek: Peek) -> bool:
 
 
 def of_slime(peek: Peek) -> bool:
-    """Tell whether a file is a debug dump of slime's."""
+    """Tell whether a file is a debug dump of slime."""
     return peek.is_torch_file and (_is_train(peek) or _is_rollout(peek)) and not of_miles(peek)
 
 
 def dump_reader(name: str, says: str, detect: Callable[[Peek], bool], source: str) -> Reader:
-    """Return the reader of slime's debug dumps, or of its fork's."""
+    """Return a reader of debug dumps, of slime or of its fork miles."""
     return Reader(
         name=name,
         says=says,
@@ -207,7 +205,7 @@ SLIME = dump_reader(
     "https://github.com/THUDM/slime/blob/main/slime/observability/train_data_utils.py",
 )
 
-# A fork of slime, which writes a train file for each rank, and a parquet for its dashboard.
+# A fork of slime that writes one training dump per rank, and a parquet for its dashboard.
 MILES = dump_reader(
     "miles",
     "miles' debug dumps (--dump-details): rollout files, train files of all ranks, the "

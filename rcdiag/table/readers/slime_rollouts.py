@@ -1,4 +1,4 @@
-"""Samples as slime and miles dump them after sampling: rollout files and the dashboard's parquet.
+"""Rollout dumps of slime and miles: samples after sampling, and the parquet of the dashboard.
 
 https://github.com/THUDM/slime/blob/main/slime/utils/types.py
 """
@@ -40,8 +40,8 @@ NO_REMOVED = (
     "the dashboard's parquet does not say which samples were removed (remove_sample), nor their "
     "group, reward and version"
 )
-# Classes of miles in a sample: kept ids, and two that nothing here needs, its LoRA adapter and how
-# its reward is computed. https://github.com/radixark/miles/tree/main/miles/utils
+# Classes of miles in a sample: kept ids, and two that are not needed here (LoRA adapter, reward
+# specification). https://github.com/radixark/miles/tree/main/miles/utils
 OF_MILES = foreign(
     (
         ("miles.utils.sampling_mask", "RolloutSamplingMask"),
@@ -50,14 +50,14 @@ OF_MILES = foreign(
         ("miles.utils.types", "RewardSpec"),
     )
 )
-# In the metadata of a parquet file of whole samples, which the dashboard's is not: its layout, and
-# the names of the columns whose cells are torch files.
+# Metadata keys of a parquet file of whole samples, which the dashboard's file does not have: its
+# layout, and the names of columns whose cells are torch files.
 # https://github.com/LLM360/miles/blob/main/miles/utils/rollout_dump.py
 LAYOUT, ENCODED = b"miles.rollout_dump.version", b"miles.encoded"
-# What a sample's status was made of: the engine's reason for its end.
+# A sample's status -> the engine's finish reason, from which the status was made.
 FINISH_REASONS = {"completed": "stop", "truncated": "length", "aborted": "abort"}
 
-# Where slime keeps the ids that top-p left, and miles those of any filter (sampling masks).
+# slime's fields for the ids that top-p kept, and miles' fields for those of any filter.
 KEPT_IDS = (
     ("rollout_top_p_token_ids", "rollout_top_p_token_offsets"),
     ("rollout_sampling_mask_ids", "rollout_sampling_mask_offsets"),
@@ -67,7 +67,7 @@ Row = dict[str, Any]
 
 
 class SlimeSample(Struct, frozen=True):
-    """A sample as a row of the table, with what other files of the run know it by."""
+    """A sample as a row of the table, with its position and index in other files of the run."""
 
     row: Row
     position: int  # in its file
@@ -75,9 +75,9 @@ class SlimeSample(Struct, frozen=True):
 
 
 def rollout_samples(path: Path, notes: Notes, reward_key: str | None = None) -> list[SlimeSample]:
-    """Return the samples of a rollout file that have a response, in its order.
+    """Return the samples of a rollout file that have a response, in file order.
 
-    `reward_key` names the number that is the reward where a sample has a dictionary of them.
+    If a sample has a dictionary of rewards, `reward_key` names the entry that is the reward.
     """
     payload = load_torch(path, OF_MILES)
     if not isinstance(payload, dict) or not isinstance(payload.get("samples"), list):
@@ -120,12 +120,12 @@ def _row(fields: Fields, notes: Notes, reward_key: str | None) -> Row | None:
 
 
 def kept_ids(fields: Fields, length: int) -> Ragged | None:
-    """Return the kept ids of a sample, under slime's names or those of miles."""
+    """Return the kept ids of a sample, from slime's or miles' fields."""
     mask = fields.values.get("rollout_sampling_mask")
     if mask is not None:
         if not isinstance(mask, Foreign) or not isinstance(mask.state, dict):
-            raise fields.wrong("rollout_sampling_mask", "is no sampling mask of miles")
-        # Its fields are `_ids` and `_offsets`, without the underscore in the first versions.
+            raise fields.wrong("rollout_sampling_mask", "is not a sampling mask of miles")
+        # Its fields are `_ids` and `_offsets`; in early versions they have no underscore.
         held = {name.lstrip("_"): values for name, values in mask.state.items()}
         ids, offsets = (f"rollout_sampling_mask.{name}" for name in ("ids", "offsets"))
         values = {ids: held.get("ids"), offsets: held.get("offsets")}
@@ -137,16 +137,17 @@ def kept_ids(fields: Fields, length: int) -> Ragged | None:
 
 
 def _reward(fields: Fields, notes: Notes, key: str | None) -> float | None:
-    """Return a sample's reward, of a dictionary the number that the user chose; None without one.
+    """Return a sample's reward; of a dictionary of rewards, the entry `key` (None without `key`).
 
-    A choice that a sample does not have is refused, and so is one where the reward is a number.
+    Raises an error if the dictionary has no such entry, or if `key` is given but the reward is a
+    number.
     """
     reward = fields.values.get("reward")
     if not isinstance(reward, Mapping):
         if key is not None and reward is not None:
             raise RcdiagError(
                 f"{fields.where}: the reward is one number, but {_given(key)} is given",
-                hint="leave it away",
+                hint="leave the option out",
             )
         return fields.number("reward")
     names = ", ".join(map(str, reward))
@@ -167,7 +168,7 @@ def _given(key: str) -> str:
 
 
 def _version(versions: Any, notes: Notes) -> int | None:
-    """Return the version of the weights of all calls of a sample, if it is one number."""
+    """Return the version of the weights if all calls of a sample had the same integer version."""
     if not isinstance(versions, list | tuple) or not versions:
         return None
     names = {str(version) for version in versions}
@@ -181,7 +182,7 @@ def _version(versions: Any, notes: Notes) -> int | None:
 def dashboard_samples(
     path: Path, step: int | None, notes: Notes, reward_key: str | None = None
 ) -> list[SlimeSample]:
-    """Return the samples that have a response, of the dashboard's parquet or of a whole dump."""
+    """Return the samples that have a response, from the dashboard's parquet or a whole dump."""
     table = read_whole(path)
     records = [
         {name: _cell(table[name], row) for name in table.column_names}
@@ -203,7 +204,7 @@ def dashboard_samples(
 
 
 def _decode(records: list[dict[str, Any]], about: Mapping[bytes, bytes], path: Path) -> None:
-    """Put values in place of the torch files in the cells of a whole dump."""
+    """Replace torch files in the cells of a whole dump by their content."""
     if about[LAYOUT] != b"1":
         raise RcdiagError(
             f"{path}: layout {about[LAYOUT].decode(errors='replace')} of miles' dump in parquet",
@@ -221,7 +222,7 @@ def _decode(records: list[dict[str, Any]], about: Mapping[bytes, bytes], path: P
             cell = record.get(name)
             if not isinstance(cell, bytes):
                 raise RcdiagError(
-                    f"{path}, row {position}: `{name}` holds no torch file",
+                    f"{path}, row {position}: `{name}` is not a torch file",
                     hint="the file was changed after miles wrote it; give the one that miles wrote",
                 )
             where = f"{path}, row {position}, `{name}`"

@@ -1,7 +1,7 @@
-"""Samples as slime and miles dump them at training: with the log-probs of sampler and trainer.
+"""Training dumps of slime and miles: samples with log-probs of sampler and trainer.
 
-slime gathers all ranks into one file (format_version 2). miles writes a file for each rank; with
-context parallelism its numbers of tokens are slices, which are put together again here.
+slime gathers all ranks into one file (format_version 2). miles writes one file per rank; with
+context parallelism, its values per token are slices, which are put together again here.
 https://github.com/radixark/miles/blob/main/miles/backends/training_utils/cp_utils.py
 """
 
@@ -26,7 +26,7 @@ COPIES = "a sample that several ranks hold is read once"
 ABORTED = "a sample without any response token is left out"
 RESTORED = "slices of {size} context-parallel ranks were put together again"
 
-# Field of a sample, [response tokens] -> column.
+# Field of a sample, one value per response token -> column of the table.
 STREAMS = {
     "rollout_log_probs": "rollout_log_probs",
     "log_probs": "old_log_probs",
@@ -38,7 +38,7 @@ STREAMS = {
 
 
 class TrainSample(Struct, frozen=True):
-    """A sample as a row of the table, with what the rollout file knows it by."""
+    """A sample as a row of the table, with its positions and index in the rollout file."""
 
     row: Row
     path: Path
@@ -48,7 +48,7 @@ class TrainSample(Struct, frozen=True):
 
 
 class _Slices(Struct):
-    """What the ranks hold of one sample, and which of them the sample is read from."""
+    """The parts of one sample in the files of all ranks, and the file that the row is read from."""
 
     path: Path
     position: int
@@ -59,7 +59,7 @@ class _Slices(Struct):
 
 
 def train_samples(paths: Sequence[Path], notes: Notes) -> list[TrainSample]:
-    """Return the samples of the files of one training step."""
+    """Return the samples in the files of one training step."""
     payloads = [(path, _payload(path)) for path in paths]
     gathered = [(path, payload) for path, payload in payloads if "samples" in payload]
     ranks = [(path, payload) for path, payload in payloads if "samples" not in payload]
@@ -111,7 +111,7 @@ def _gathered(path: Path, payload: dict[str, Any], notes: Notes) -> list[TrainSa
 
 
 def _of_ranks(payloads: Sequence[tuple[Path, dict[str, Any]]], notes: Notes) -> list[TrainSample]:
-    """Return the samples of files of one rank each, every sample once."""
+    """Return the samples from files of one rank each; every sample once."""
     held: dict[tuple[Any, int], _Slices] = {}
     step = None
     for path, payload in payloads:
@@ -126,7 +126,7 @@ def _of_ranks(payloads: Sequence[tuple[Path, dict[str, Any]]], notes: Notes) -> 
             slices.sizes.add(size)
             if rank in slices.parts:
                 slices.copies += 1
-            # Of two copies: ranks of early pipeline stages lack the log-probs.
+            # Of two copies keep the one with log-probs, which early pipeline stages lack.
             before = slices.parts.get(rank)
             if before is not None:
                 present = {name: v for name, v in before.values.items() if v is not None}
@@ -136,7 +136,7 @@ def _of_ranks(payloads: Sequence[tuple[Path, dict[str, Any]]], notes: Notes) -> 
 
 
 def _columns(path: Path, payload: dict[str, Any]) -> list[Fields]:
-    """Return the samples of one rank, whose fields are lists over its samples."""
+    """Return the samples of one rank; in its file, each field is a list over samples."""
     data = payload["rollout_data"]
     count = _length(data.get("response_lengths"))
     if count is None:
@@ -157,7 +157,7 @@ def _columns(path: Path, payload: dict[str, Any]) -> list[Fields]:
 
 
 def _identity(fields: Fields) -> Any:
-    """Return what tells a sample from others: its place, its index, else its tokens."""
+    """Return a sample's identity: its position, its index, else its tokens."""
     for name in ("partition", "sample_indices"):
         if (number := fields.integer(name)) is not None:
             return name, number
@@ -183,7 +183,7 @@ def _joined(slices: _Slices, step: int | None, notes: Notes) -> TrainSample | No
 
 
 def _row(fields: Fields, parts: Mapping[Any, Fields], size: int, notes: Notes) -> Row | None:
-    """Make the row of a sample, whose numbers of tokens are whole or cut into several parts."""
+    """Return the row of a sample, whose values per token are whole or cut into several parts."""
     if not fields.count("response_lengths"):
         notes.change(ABORTED, 1)
         return None
@@ -206,10 +206,10 @@ def _row(fields: Fields, parts: Mapping[Any, Fields], size: int, notes: Notes) -
 def _restored(
     name: str, parts: Mapping[int, Fields], size: int, prompt: int, response: int
 ) -> NDArray[np.float32] | None:
-    """Put the slices of a field together; None where no rank has the field.
+    """Put the slices of a field together; None if no rank has the field.
 
     The sequence is cut into 2 `size` chunks; rank k holds the response tokens of chunks k and
-    2 `size` - 1 - k, one after the other.
+    2 `size` - 1 - k, in this order.
     """
     having = {rank: part for rank, part in parts.items() if part.values.get(name) is not None}
     if not having:
@@ -219,7 +219,7 @@ def _restored(
         if rank not in having:
             raise RcdiagError(
                 f"{next(iter(having.values())).where}: `{name}` of context-parallel rank {rank} of "
-                f"{size} is not there, so that the response cannot be put together",
+                f"{size} is missing, so that the response cannot be put together",
                 hint="give the files of all ranks (a whole train_data folder)",
             )
         places = _places(having[rank], rank, size, prompt, response)
@@ -232,20 +232,20 @@ def _restored(
 
 
 def _places(fields: Fields, rank: int, size: int, prompt: int, response: int) -> NDArray[np.int64]:
-    """Return the places in the response of the tokens that a context-parallel rank holds."""
+    """Return the positions in the response of the tokens that a context-parallel rank holds."""
     total = prompt + response
     padded = total
     if fields.values.get("qkv_format") not in (None, "thd"):
         longest = fields.integer("max_seq_lens")
         if longest is None:
             raise fields.wrong(
-                "max_seq_lens", "is not there, without which padded slices have no place"
+                "max_seq_lens", "is missing, without which padded slices cannot be placed"
             )
         padded = longest
     chunk = -(-padded // (2 * size))
     places = []
     for number in (rank, 2 * size - 1 - rank):
-        # Log-probs are cut where the logits stand that predict them: a token earlier.
+        # Log-probs are sliced like the logits that predict them: one token earlier.
         first = max(number * chunk, prompt - 1)
         last = min((number + 1) * chunk, total - 1)
         places.append(np.arange(first, max(last, first)) + 1 - prompt)
@@ -254,14 +254,14 @@ def _places(fields: Fields, rank: int, size: int, prompt: int, response: int) ->
 
 
 def _raw_reward(rewards: Any, position: int | None, where: str) -> float | None:
-    """Return the reward before normalisation; the list of them is in the order of the rollout."""
+    """Return the reward before normalisation, from a list in the order of the rollout."""
     if position is None or not 0 <= position < (_length(rewards) or 0):
         return None
     return Fields({"raw_reward": rewards[position]}, where).number("raw_reward")
 
 
 def _length(values: Any) -> int | None:
-    """Return how many values a list or tensor has; None where it is none."""
+    """Return the number of values of a list or tensor; None for anything else."""
     if isinstance(values, StoredTensor | np.ndarray):
         return values.shape[0] if values.shape else None
     return len(values) if isinstance(values, list | tuple) else None

@@ -1,8 +1,8 @@
-"""Dumps of text alone are encoded again by a tokenizer, and the risk of that is measured.
+"""Encode dumps of text with a tokenizer, and measure how far the tokens can be trusted.
 
-Several sequences of tokens decode to one text, so that the tokens that a tokenizer gives need not
-be those that were sampled. What is measured goes into the table's metadata, key `reencoded`; no
-log-prob is written, because none belongs to these tokens for sure.
+Different token sequences decode to the same text, so the tokenizer's tokens may not be those that
+were sampled. The measurements are stored in the table's metadata under the key `reencoded`; no
+log-prob is written, because none certainly belongs to these tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rcdiag.table.trajectories import REENCODED
 TEXTS_AT_ONCE = 256
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
-# What the hint of a text-only format says where its trainer has no option that dumps tokens.
+# Hint for a text-only format whose trainer has no option to dump tokens.
 RECORD = "record rows in the trainer itself by rcdiag.Recorder (docs/recording.md)"
 
 AGAIN = (
@@ -35,29 +35,29 @@ AGAIN = (
 )
 DROPPED = "The dump holds no special tokens: end tokens and those of the chat template are missing."
 SAME_TEXT = "Tokens of a response decode to its text, and encode to themselves."
-OTHER_TEXT = "Tokens of a response decode to another text than that of the dump."
+OTHER_TEXT = "Tokens of a response decode to a text that differs from the dump's."
 LOST = "The text of a response has a replacement character: bytes of its tokens are lost."
-TOGETHER = "Prompt and response give other tokens in one text than apart."
-OTHER_LENGTH = "A response has another number of tokens than its record counts."
+TOGETHER = "Prompt and response give other tokens as one text than separately."
+OTHER_LENGTH = "The number of tokens of a response differs from the number in its record."
 NO_MASK = "A response with messages of tools or users has no mask of what the policy sampled."
 
 Messages = list[dict[str, Any]]
 
 
 class TextRow(Struct, frozen=True):
-    """One response as text, and what its record says besides."""
+    """One response as text, with the other values of its record."""
 
-    number: int  # of the record in its file
+    number: int  # record number in its file
     prompt: str | Messages
     response: str | Messages
     columns: dict[str, Any] = field(default_factory=dict)
-    tokens: int | None = None  # that the record counts in the response
+    tokens: int | None = None  # number of response tokens according to the record
 
 
 def encoding(
     rows_of: Callable[[Path, Notes], Iterable[TextRow]], record: str = "line", *, specials: bool
 ) -> Callable[[Dump], Iterator[Rows]]:
-    """Return the reader of dumps whose files `rows_of` reads, one by itself; see `encoded`."""
+    """Return a reader of dumps whose files `rows_of` reads one at a time; see `encoded`."""
 
     def read(dump: Dump) -> Iterator[Rows]:
         for file in dump.files:
@@ -69,10 +69,10 @@ def encoding(
 def encoded(
     rows: Iterable[TextRow], dump: Dump, file: Path, record: str = "line", *, specials: bool
 ) -> Iterator[Rows]:
-    """Yield the rows of one file with the tokens that the dump's tokenizer gives their texts.
+    """Yield the rows of one file, with their texts encoded by the dump's tokenizer.
 
-    `specials` says whether the dump's texts have special tokens in them. Where they have none, a
-    prompt gets those that the tokenizer adds by itself, such as that of the beginning.
+    `specials` says whether the dump's texts contain special tokens. If not, the tokenizer adds its
+    own to a prompt, such as a beginning-of-sequence token.
     """
     tokenizer = load_tokenizer(str(dump.tokenizer))
     facts = dump.notes.facts.setdefault(REENCODED, {"tokenizer": str(dump.tokenizer)})
@@ -103,13 +103,13 @@ def load_tokenizer(folder: str) -> Any:
 
 
 class _Encoded(Struct, frozen=True):
-    """The tokens of one response, and what shows how far they are to be trusted."""
+    """The tokens of one response, and the evidence whether they are those that were sampled."""
 
     text: str
     ids: Sequence[int]
-    decoded: str  # the text of these tokens
-    same_together: bool  # whether prompt and response in one text have the same tokens
-    counted: int | None  # tokens that the record counts
+    decoded: str  # the text to which these tokens decode
+    same_together: bool  # whether encoding prompt + response as one text gives the same tokens
+    counted: int | None  # number of tokens according to the record
 
 
 def _rows(
@@ -138,7 +138,7 @@ def _rows(
 
 
 def _ids(tokenizer: Any, texts: Sequence[str], with_specials: Sequence[bool]) -> list[list[int]]:
-    """Return the tokens of texts; those flagged get the special tokens of the tokenizer's own."""
+    """Return the tokens of texts; where the flag is set, with the tokenizer's special tokens."""
     ids: list[list[int]] = [[]] * len(texts)
     for flag in (False, True):
         places = [place for place, other in enumerate(with_specials) if other is flag]
@@ -151,7 +151,7 @@ def _ids(tokenizer: Any, texts: Sequence[str], with_specials: Sequence[bool]) ->
 
 
 def _texts(row: TextRow, tokenizer: Any, notes: Notes) -> tuple[str, str]:
-    """Return prompt and response as text; messages are rendered by the tokenizer's template."""
+    """Return prompt and response as text; messages are rendered with the chat template."""
     if isinstance(row.response, list) and len(row.response) > 1:
         notes.change(NO_MASK, 1)
     if isinstance(row.prompt, str):
@@ -165,10 +165,10 @@ def _texts(row: TextRow, tokenizer: Any, notes: Notes) -> tuple[str, str]:
 
 
 def rendered(tokenizer: Any, messages: Messages, *, open_turn: bool) -> str:
-    """Return messages as one text; an open turn ends where the policy begins to answer."""
+    """Render messages to text; `open_turn` ends it where the policy begins to answer."""
     if not tokenizer.chat_template:
         raise RcdiagError(
-            "the dump holds chat messages, and the tokenizer has no chat template",
+            "the dump holds chat messages, but the tokenizer has no chat template",
             hint="give the tokenizer of the checkpoint that sampled, with its chat template",
         )
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=open_turn)
@@ -176,25 +176,25 @@ def rendered(tokenizer: Any, messages: Messages, *, open_turn: bool) -> str:
 
 
 def _joined(messages: str | Messages) -> str:
-    """Return the contents of messages behind each other."""
+    """Return the concatenated contents of messages."""
     if isinstance(messages, str):
         return messages
     return "".join(content_text(message.get("content")) for message in messages)
 
 
 def content_text(content: Any) -> str:
-    """Return the text of a message, which may come in parts."""
+    """Return the text of a message, whose content may be a list of parts."""
     if isinstance(content, list):
         return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
     return "" if content is None else str(content)
 
 
 def _measure(facts: dict[str, Any], notes: Notes, block: Sequence[_Encoded]) -> None:
-    """Add rows to what is known of the risk that their tokens are not those that were sampled.
+    """Update the statistics on whether tokens are those that were sampled.
 
-    Counts are of rows: whose tokens decode to their text; whose prompt and response give the same
-    tokens together as alone; whose text has a replacement character, so that bytes are lost; whose
-    record counts tokens, and counts as many as there are now.
+    They count rows whose tokens decode to their text; whose prompt and response have the same
+    tokens encoded together as separately; whose text has a replacement character, so that bytes
+    are lost; whose record has a token count; and whose token count equals the present one.
     """
     counted = [row for row in block if row.counted is not None]
     more = {

@@ -1,6 +1,7 @@
-"""tinker-cookbook captures each call of the sampler, in SQLite or as JSON lines.
+"""tinker-cookbook's captures of sampler calls, in SQLite or as JSON lines.
 
-A trajectory is several calls, each with its whole context as the prompt; `turns` joins them.
+A trajectory consists of several calls, each with its whole context as the prompt; `turns` joins
+them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _read(dump: Dump) -> Iterator[Rows]:
 
 
 def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of one store, trajectory after trajectory."""
+    """Yield the rows of one store, one trajectory after the other."""
     with open_store(file) as store:
         newest = _newest(store.scopes())
         held: list[Turn] = []
@@ -54,7 +55,7 @@ def _newest(scopes: Iterator[Scope]) -> dict[str | None, int | None]:
 
 
 def _turns(store: Store, place: int, notes: Notes) -> Iterator[Turn]:
-    """Yield the sampled sequences of a call, or of a row of the table of them."""
+    """Yield the sampled sequences of a call, or of one row of the table of calls."""
     where, number, call = store.read(place)
     if not call.samples:
         notes.change(FAILED, 1)
@@ -81,7 +82,7 @@ def _turns(store: Store, place: int, notes: Notes) -> Iterator[Turn]:
 def _finished(
     turns: Sequence[Turn], scope: Scope, dump: Dump
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of one trajectory, or of calls that belong to none."""
+    """Yield the rows of one trajectory, or of calls that belong to no trajectory."""
     group = None
     if scope.group_idx is not None:
         parts = (scope.run_id, scope.split, scope.iteration, scope.group_idx)

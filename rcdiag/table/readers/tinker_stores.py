@@ -1,7 +1,7 @@
-"""Captured calls of tinker-cookbook stand in an SQLite table or in lines; both are read in order.
+"""Captured sampler calls of tinker-cookbook, from an SQLite table or JSON lines.
 
-The calls of a trajectory lie between those of others. Their places are sorted, not the calls
-themselves, so that one trajectory is in memory at a time.
+The calls of different trajectories are interleaved. Positions of calls are sorted by trajectory,
+and calls are read in that order, so that only one trajectory is in memory at a time.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from rcdiag.table.readers.jsonl import (
 from rcdiag.table.readers.peek import LONGEST_RECORD
 
 MAGIC = b"SQLite format 3\0"
-# A message on a damaged store quotes its bytes, which need not be text.
+# Messages on a damaged store quote its bytes, which may not be valid text.
 UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 COPY_AGAIN = "copy it again, together with the files beside it that end in -wal and -shm"
-# What tells trajectories apart.
+# The fields that identify a trajectory.
 KEY = ("run_id", "run_attempt", "split", "iteration", "group_idx", "traj_idx")
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """Which sample of which training step a call belongs to, as far as the run says it."""
+    """The sample and training step that a call belongs to; None for what the run did not record."""
 
     run_id: str | None = None
     run_attempt: Int | None = None
@@ -50,7 +50,7 @@ class Scope(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Return what tells trajectories apart, as a key that sorts those without a value last."""
+        """Return a key that identifies the trajectory and sorts missing values last."""
         values = (getattr(self, name) for name in KEY)
         return tuple((value is None, 0 if value is None else value) for value in values)
 
@@ -68,14 +68,14 @@ class CallSample(msgspec.Struct):
 
 
 class LineHead(msgspec.Struct):
-    """What is read of every line at first."""
+    """The fields of a line that are parsed in the first pass."""
 
     kind: str | None = None
     scope: Scope | None = None
 
 
 class SamplingCall(msgspec.Struct):
-    """A call of the sampler; several samples of it have one prompt."""
+    """A call of the sampler; all its samples have the same prompt."""
 
     prompt_tokens: list[Id] | None = None
     samples: list[CallSample] | None = None
@@ -86,7 +86,7 @@ class SamplingCall(msgspec.Struct):
 
     @property
     def identity(self) -> str | None:
-        """Return what rows of one call have in common."""
+        """Return an id that rows of the same call share; None if it is not recorded."""
         if self.sampling_session_id is None or self.seq_id is None:
             return None
         return f"{self.sampling_session_id}/{self.seq_id}"
@@ -104,23 +104,23 @@ class Store(ABC):
 
     @abstractmethod
     def scopes(self) -> Iterator[Scope]:
-        """Yield at least one scope of each attempt of each run."""
+        """Yield at least one scope for each attempt of each run."""
 
     @abstractmethod
     def ordered(self) -> Iterator[tuple[Scope, int]]:
-        """Yield scope and place of each call, trajectory after trajectory, each as sampled."""
+        """Yield the scope and position of each call, sorted by trajectory, then by time."""
 
     @abstractmethod
     def read(self, place: int) -> tuple[str, int, SamplingCall]:
-        """Return the call at a place: where it is for messages, its number, and itself."""
+        """Return the call at a position: its place for messages, its number, and the call."""
 
     def close(self) -> None:  # noqa: B027
-        """Let go of the file."""
+        """Close the file."""
 
 
 @contextlib.contextmanager
 def open_store(file: Path) -> Iterator[Store]:
-    """Open a file of captured calls for reading only."""
+    """Open a file of captured calls, read-only."""
     with open_file(file) as stream:
         is_sqlite = stream.read(len(MAGIC)) == MAGIC
     store = _Table(file) if is_sqlite else _Lines(file)
@@ -133,7 +133,7 @@ def open_store(file: Path) -> Iterator[Store]:
 
 
 class _Lines(Store):
-    """JSON lines, a call each."""
+    """JSON lines with one call each."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -143,8 +143,8 @@ class _Lines(Store):
         self._stream = open_file(file)
         if not self._stream.seekable():
             raise RcdiagError(
-                f"{file}: a packed file of calls, which are not read in the order of its lines",
-                hint="unpack it, by gunzip -k or unzstd",
+                f"{file}: a compressed file of calls, whose lines cannot be read out of order",
+                hint="decompress it with gunzip -k or unzstd",
             )
         try:
             self._find()
@@ -192,7 +192,7 @@ class _Lines(Store):
 
 
 class _Table(Store):
-    """The table `wire_rows` of an SQLite store, a sample in each row."""
+    """The table `wire_rows` of an SQLite store, with one sample per row."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -207,7 +207,7 @@ class _Table(Store):
             raise
 
     def _check(self) -> None:
-        """Refuse a store without a table of calls; a view could run anything."""
+        """Refuse a store without a table of calls; a view could execute anything."""
         try:
             found = _has_calls(self._connection)
         except UNREADABLE as error:
@@ -233,7 +233,7 @@ class _Table(Store):
         ):
             if not isinstance(cursor, int):
                 raise RcdiagError(
-                    f"{self.file}: a `cursor` of wire_rows is no whole number",
+                    f"{self.file}: a `cursor` of wire_rows is not a whole number",
                     hint="is this a capture.sqlite of tinker-cookbook?",
                 )
             plain = {
@@ -258,7 +258,7 @@ class _Table(Store):
             "sampling_session_id, seq_id FROM wire_rows WHERE cursor = ?",
             (place,),
         ).fetchone()
-        if found is None:  # the index of a damaged file names rows that are not there
+        if found is None:  # the index of a damaged file may name rows that do not exist
             raise RcdiagError(f"{where}: the row cannot be found", hint=COPY_AGAIN)
         prompt, sampled, log_probs, metadata, version, session, number = found
         facts = self._value(self._metadata, metadata, where, "metadata") or Metadata()
@@ -282,13 +282,13 @@ class _Table(Store):
 
     @staticmethod
     def _value(parser: Parser[Any], text: Any, where: str, name: str) -> Any:
-        """Return what stands in a column as JSON; null where the column is."""
+        """Parse a column's JSON text; return None if the column is null."""
         if text is None:
             return None
         here = f"{where}, {name}"
         if not isinstance(text, bytes):
             raise RcdiagError(
-                f"{here}: {type(text).__name__}, no JSON text",
+                f"{here}: {type(text).__name__} instead of JSON text",
                 hint="tinker-cookbook writes JSON text here",
             )
         try:
@@ -303,7 +303,7 @@ class _Table(Store):
 
 
 def _connect(file: Path) -> sqlite3.Connection:
-    """Open a store without writing to it or beside it; a log of late writes is read too."""
+    """Open a store read-only, including its write-ahead log if there is one."""
     log = file.with_name(file.name + "-wal")
     has_log = log.exists() and log.stat().st_size > 0
     path = urllib.parse.quote(str(file.resolve()))
@@ -318,7 +318,7 @@ def _connect(file: Path) -> sqlite3.Connection:
 
 
 def _has_calls(connection: sqlite3.Connection) -> bool:
-    """Tell whether there is an ordinary table of calls."""
+    """Tell whether `wire_rows` is an ordinary table (not a view or a virtual table)."""
     query = "SELECT type, sql FROM sqlite_master WHERE name = 'wire_rows'"
     tables = connection.execute(query).fetchall()
     virtual = any(b"VIRTUAL" in (sql or b"").upper() for _, sql in tables)
@@ -326,7 +326,7 @@ def _has_calls(connection: sqlite3.Connection) -> bool:
 
 
 def is_store(file: Path) -> bool:
-    """Tell whether an SQLite file, or the log of late writes beside it, has a table of calls."""
+    """Tell whether an SQLite file, or its write-ahead log, has a table of calls."""
     try:
         with contextlib.closing(_connect(file)) as connection:
             return _has_calls(connection)

@@ -1,4 +1,4 @@
-"""TRL logs prompts and completions as text, one parquet file for each logging step."""
+"""TRL's log of prompts and completions as text, one parquet file per logging step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _trl_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
     ]
     if len(numbers) > 1:
         notes.changes.setdefault(
-            "Rewards of several functions are columns of their own; their weights are unknown.", 0
+            "Rewards of several functions are separate columns; their weights are unknown.", 0
         )
     for number, row in enumerate(table.to_pylist()):
         columns = {name: row[name] for name in ("step", "advantage")}

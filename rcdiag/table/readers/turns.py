@@ -1,10 +1,10 @@
-"""Turns of a trajectory become rows: one rule for all formats whose records are single turns.
+"""Join turns of a trajectory to rows, with the same rule for all formats of single turns.
 
-A turn is one call of the sampler, and its prompt is the whole context. Where that prompt begins
-with all tokens of the turns before it, the turn goes on in their row: the tokens between are those
-of tools and templates, which nobody sampled, and their response_mask is 0. Where it does not, the
-history was written anew (Qwen3's chat template drops earlier thinking, agents summarise), and the
-turn begins a row of its own: in one row its tokens would stand in a context that no engine saw.
+A turn is one call of the sampler; its prompt is the whole context. If that prompt begins with all
+tokens of the earlier turns, the turn continues their row: the tokens in between come from tools and
+templates, and their response_mask is 0. If it does not, the history was rewritten (Qwen3's chat
+template drops earlier thinking, agents summarise), and the turn starts a new row: in the old row,
+its tokens would have a context that no engine saw.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ EMPTY = "a turn without any sampled token is left out"
 JOINED = "turns of one trajectory were joined into a row; tokens between them have response_mask 0"
 SPLIT = (
     "a turn whose prompt does not begin with the tokens of the turns before it (its history was "
-    "written anew) begins another row of its trajectory; `turn` is the number of a row's first "
+    "rewritten) begins another row of its trajectory; `turn` is the number of a row's first "
     "turn, from 0"
 )
 FIRST = (
-    "the first turn that begins another row is {turn}: its prompt has other tokens than those "
-    "before it from place {place} on"
+    "the first turn that begins another row is {turn}: its prompt differs from the tokens before "
+    "it from place {place} on"
 )
-NO_PROMPT = "a turn is a row of its own where prompt ids do not tell which turns it goes on from"
+NO_PROMPT = "a turn is a row of its own if prompt ids do not show which turns it continues"
 GROUPED = "group_id: trajectories with equal first prompts are a prompt group"
 MIXED = "turns of one row differ in {name}: it is unknown"
 
@@ -46,13 +46,13 @@ class Turn(Struct, frozen=True):
 
     record: int  # its number in the file
     where: str  # file, record and turn, for messages
-    prompt: Tokens | None  # None where it is not recorded
+    prompt: Tokens | None  # None if not recorded
     tokens: Tokens
-    # Column -> a number for each sampled token; a row has the columns that all its turns have.
+    # Column -> one number per sampled token; a row has the columns that all its turns have.
     numbers: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    columns: dict[str, Any] = field(default_factory=dict)  # a row has those that its turns share
-    messages: list[Any] | None = None  # of the chat before it, where the dump has them
-    # Sequences of one call start from the same context, and do not follow each other.
+    columns: dict[str, Any] = field(default_factory=dict)  # a row has the values that turns share
+    messages: list[Any] | None = None  # the chat messages before it, if the dump has them
+    # Sequences sampled by the same call have the same context and do not continue each other.
     call: Any = None
 
 
@@ -68,7 +68,7 @@ def turn_of(
     messages: list[Any] | None = None,
     **columns: Any,
 ) -> Turn:
-    """Make a turn of the lists in a record; `names` are those of its log-probs and its tokens."""
+    """Return a turn from the lists in a record; `names` are the fields of log-probs and tokens."""
     check_length(log_probs, len(tokens), where, *names)
     known = {} if log_probs is None else {"rollout_log_probs": floats(log_probs)}
     return Turn(
@@ -84,10 +84,10 @@ def turn_of(
 
 
 class JoinedTurns(Struct):
-    """Turns of which each one's prompt begins with the tokens of all before it."""
+    """A row: turns whose prompts each begin with all tokens before."""
 
     turns: list[Turn]
-    first: int  # number of the first one in its trajectory, from 0
+    first: int  # number of its first turn in the trajectory, from 0
 
     def goes_on_in(self, turn: Turn) -> bool:
         """Tell whether a turn's prompt begins with all tokens so far."""
@@ -96,7 +96,7 @@ class JoinedTurns(Struct):
             return False
         if turn.call is not None and turn.call == last.call:
             return False
-        # The sampled tokens first: they are fewer, and a history is most often rewritten there.
+        # Sampled tokens are compared first: they are fewer, and most rewriting concerns them.
         end = self.length
         start = end - len(last.tokens)
         return (
@@ -107,12 +107,12 @@ class JoinedTurns(Struct):
 
     @property
     def length(self) -> int:
-        """Return how many tokens there are so far, those of the prompt included."""
+        """Return the number of tokens so far, including the prompt."""
         last = self.turns[-1]
         return len(last.tokens) if last.prompt is None else len(last.prompt) + len(last.tokens)
 
     def parts_from(self, prompt: Tokens) -> int:
-        """Return the first place at which a prompt does not hold the tokens so far."""
+        """Return the first position at which a prompt differs from the tokens so far."""
         last = self.turns[-1]
         assert last.prompt is not None
         known = np.concatenate([last.prompt, last.tokens])
@@ -121,7 +121,7 @@ class JoinedTurns(Struct):
         return int(other[0]) if len(other) else size
 
     def row(self) -> dict[str, Any]:
-        """Return the columns of tokens; what nobody sampled has the number 0.0."""
+        """Return the token columns of the row; numbers of tokens that were not sampled are 0.0."""
         first, last = self.turns[0], self.turns[-1]
         if first.prompt is None or last.prompt is None:
             mask = np.ones(len(first.tokens), np.uint8)
@@ -145,7 +145,7 @@ class JoinedTurns(Struct):
         }
 
     def boundaries(self) -> list[tuple[Tokens, int, list[Any]]]:
-        """Return later turns with messages: prompt, place where sampled tokens end, messages."""
+        """Return (prompt, end of the sampled tokens in it, messages) of later turns."""
         return [
             (turn.prompt, len(before.prompt) + len(before.tokens), turn.messages)
             for before, turn in pairwise(self.turns)
@@ -153,7 +153,7 @@ class JoinedTurns(Struct):
         ]
 
     def shared(self, notes: Notes) -> dict[str, Any]:
-        """Return the columns that all turns have in common, and the end of the last one."""
+        """Return the columns whose value all turns share, and the last turn's finish reason."""
         columns = dict(self.turns[-1].columns)
         for name in columns:
             values = {turn.columns.get(name) for turn in self.turns}
@@ -164,12 +164,12 @@ class JoinedTurns(Struct):
 
 
 def joined(turns: Sequence[Turn], notes: Notes) -> list[JoinedTurns]:
-    """Join the turns of one trajectory, in the order in which they were sampled, where they go on.
+    """Join the turns of one trajectory, given in sampling order, to rows.
 
-    A turn goes on in the longest row whose tokens its prompt begins with.
+    A turn continues the longest row whose tokens its prompt begins with.
     """
     rows: list[JoinedTurns] = []
-    numbers: dict[Any, int] = {}  # call -> number of its turn; several samples of it are one turn
+    numbers: dict[Any, int] = {}  # call -> number of its turn; all samples of a call are one turn
     for place, turn in enumerate(turns):
         call = ("turn", place) if turn.call is None else turn.call
         number = numbers.setdefault(call, len(numbers))
@@ -187,7 +187,7 @@ def joined(turns: Sequence[Turn], notes: Notes) -> list[JoinedTurns]:
 
 
 def _note_split(turn: Turn, rows: Sequence[JoinedTurns], notes: Notes) -> None:
-    """Note a turn that begins another row, and of the first one where its prompt parts."""
+    """Note a turn that begins a new row; for the first, also where its prompt differs."""
     known = [row for row in rows if row.turns[-1].prompt is not None]
     if turn.prompt is None or not known:
         notes.change(NO_PROMPT, 1)
@@ -201,11 +201,11 @@ def _note_split(turn: Turn, rows: Sequence[JoinedTurns], notes: Notes) -> None:
 def rows_of_turns(
     turns: Iterable[Turn], dump: Dump, columns: dict[str, Any]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of one trajectory, each with `columns` and the number of its first record.
+    """Yield the rows of one trajectory, with `columns` and the number of their first record.
 
-    Rows of one trajectory share its prompt group. Without a group in `columns` trajectories are
-    grouped by the prompt of their first turn: that of a later turn is another one. With a tokenizer
-    the prompts of turns that have messages are held against its chat template.
+    All rows of a trajectory belong to one prompt group. Without a group in `columns`, trajectories
+    are grouped by the prompt of their first turn, as prompts of later turns differ. If there is a
+    tokenizer, prompts of turns with messages are compared with its chat template.
     """
     notes = dump.notes
     template = None if dump.tokenizer is None else ChatTemplate(dump.tokenizer, notes)

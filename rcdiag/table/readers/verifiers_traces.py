@@ -1,4 +1,4 @@
-"""Episodes of verifiers hold trees of messages; each path from a root to a leaf is one sample.
+"""Episodes of verifiers: trees of messages, in which each path from root to leaf is one sample.
 
 https://github.com/PrimeIntellect-ai/verifiers/blob/main/verifiers/v1/graph.py
 """
@@ -19,7 +19,7 @@ from rcdiag.table.readers.jsonl import Bit, Id, Int, bits, check_length
 from rcdiag.table.readers.reader import Notes
 from rcdiag.table.readers.requests import Sampling
 
-# Log-probs of a record of verifiers 0.4 have this many decimals.
+# verifiers 0.4 rounds log-probs to this number of decimals.
 DECIMALS = 4
 
 UNTRAINED = "a trace of an agent that is not trained, or an abandoned branch of one, is left out"
@@ -27,16 +27,16 @@ EMPTY = "an episode without traces, or a trace without messages, is left out"
 UNSAMPLED = "a branch of a trace without sampled tokens is left out"
 FAILED = "a trace that ended in an error keeps its rows; their response_mask is 0, as in training"
 SHARED = (
-    "sampled tokens that several branches of a trace share stand in the row of each of them, as "
-    "in training"
+    "sampled tokens that several branches of a trace share are in the row of each branch, as in "
+    "training"
 )
-MIXED = "calls of one row were sampled with other {name} each: the row's {name} is unknown"
+MIXED = "calls of one row were sampled with different {name}: the row's {name} is unknown"
 SPANNED = (
     "weights changed while an episode was sampled: its policy_version is unknown; "
     "first_policy_version and last_policy_version are the versions at its start and end"
 )
 
-# Field of a node, [sampled tokens of the node] -> column.
+# Field of a node, one value per sampled token of the node -> column of the table.
 STREAMS = {
     "logprobs": "rollout_log_probs",
     "trainer_logprobs": "old_log_probs",
@@ -60,7 +60,7 @@ class NodeLink(msgspec.Struct):
 
 
 class Node(msgspec.Struct):
-    """A message with the tokens that it adds; numbers stand for its sampled tokens only."""
+    """A message with the tokens that it adds; lists of numbers cover only its sampled tokens."""
 
     parent: Int | None = None
     token_ids: list[Id] = []
@@ -74,7 +74,7 @@ class Node(msgspec.Struct):
 
 
 class Reward(msgspec.Struct):
-    score: float | None = None  # None where the reward was not computed
+    score: float | None = None  # None if the reward was not computed
     weight: float = 1.0
 
 
@@ -116,7 +116,7 @@ class Environment(msgspec.Struct):
 
 
 class Episode(Trace):
-    """An episode, with the traces of its agents; or one trace alone."""
+    """An episode with the traces of its agents, or a single trace."""
 
     traces: list[Trace] | None = None
     group: Group | str | None = None
@@ -126,7 +126,7 @@ class Episode(Trace):
 
 @dataclass
 class RoundedLogProbs:
-    """Whether all log-probs so far have no more than DECIMALS decimals."""
+    """Checks whether no log-prob so far has more than DECIMALS decimals."""
 
     values: int = 0
     rounded: bool = True
@@ -141,8 +141,8 @@ class RoundedLogProbs:
     def note(self, notes: Notes) -> None:
         if self.rounded and self.values:
             notes.change(
-                f"log-probs of traces are rounded to {DECIMALS} decimals, by up to 0.00005: equal "
-                "ones cannot be told from nearly equal ones, and differences below that are noise"
+                f"log-probs of traces are rounded to {DECIMALS} decimals, by up to 0.00005: "
+                "differences below that are rounding, and nearly equal values appear equal"
             )
             notes.describe("rollout", decimals=DECIMALS)
 
@@ -150,7 +150,7 @@ class RoundedLogProbs:
 def samples(
     episode: Episode, where: str, notes: Notes, rounding: RoundedLogProbs
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each branch of each trace that is trained."""
+    """Yield one row per branch of each trained trace."""
     common = _of_episode(episode, notes)
     traces = [episode] if episode.traces is None else episode.traces
     if not traces:
@@ -159,7 +159,7 @@ def samples(
         here = where if episode.traces is None else f"{where}, trace {place}"
         if trace.nodes is None:
             raise RcdiagError(
-                f"{here}: no `nodes`, so that this is no trace of verifiers",
+                f"{here}: no `nodes`, so this is not a trace of verifiers",
                 hint="records of verifiers before version 1 of its traces are not read",
             )
         if isinstance(trace.agent, Agent) and not trace.agent.trainable:
@@ -192,7 +192,7 @@ def _of_episode(episode: Episode, notes: Notes) -> dict[str, Any]:
 def _branches(
     trace: Trace, where: str, notes: Notes, rounding: RoundedLogProbs
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each path of a trace from a root to a leaf that is trained."""
+    """Yield one row per trained path of a trace from root to leaf."""
     nodes = trace.nodes or []
     if not nodes:
         notes.change(EMPTY, 1)
@@ -225,12 +225,12 @@ def _branches(
 
 
 def _checked(nodes: list[Node], place: int, where: str) -> NDArray[np.uint8]:
-    """Return the mask of a node whose parts fit together."""
+    """Return the mask of a node; raise an error if its fields have inconsistent lengths."""
     node, here = nodes[place], f"{where}, node {place}"
     if node.parent is not None and not 0 <= node.parent < place:
         raise RcdiagError(
-            f"{here}: its `parent` is {node.parent}, which is no node before it",
-            hint="a message follows one that was there before; the record is damaged",
+            f"{here}: its `parent` is {node.parent}, which is not an earlier node",
+            hint="every message follows an earlier one; the record is damaged",
         )
     check_length(node.mask, len(node.token_ids), here, "mask", "token_ids")
     mask = bits(node.mask, here, "mask")
@@ -243,7 +243,7 @@ def _checked(nodes: list[Node], place: int, where: str) -> NDArray[np.uint8]:
 
 
 def _path(nodes: list[Node], leaf: int) -> list[int]:
-    """Return the nodes from a root to a leaf."""
+    """Return the nodes on the path from the root to a leaf."""
     path, place = [], leaf
     while True:
         path.append(place)
@@ -256,7 +256,7 @@ def _path(nodes: list[Node], leaf: int) -> list[int]:
 def _sample(
     nodes: list[Node], masks: list[NDArray[np.uint8]], path: list[int]
 ) -> dict[str, Any] | None:
-    """Return prompt and response of a path; None where the policy sampled nothing on it."""
+    """Return prompt and response of a path; None if no token on it was sampled."""
     mask = np.concatenate([masks[place] for place in path])
     if not mask.any():
         return None
@@ -270,8 +270,8 @@ def _sample(
     sampling = [place for place in path if masks[place].any()]
     for field, column in STREAMS.items():
         having = [place for place in sampling if getattr(nodes[place], field)]
-        # A message without advantages has none, which is an advantage of 0; one without log-probs
-        # was not measured.
+        # A message without advantages has an advantage of 0. For a message without log-probs, the
+        # log-probs are unknown.
         if having and (having == sampling or field == "advantages"):
             row[column] = _spread(nodes, masks, path, field, mask)[start:]
     return row
@@ -284,7 +284,7 @@ def _spread(
     field: str,
     mask: NDArray[np.uint8],
 ) -> NDArray[np.float32]:
-    """Return the numbers of sampled tokens at the places of those tokens, 0.0 at all others."""
+    """Place a field's values at the sampled tokens of a path; 0.0 at all other tokens."""
     values: list[float] = []
     for place in path:
         values += getattr(nodes[place], field) or [0.0] * int(masks[place].sum())
@@ -295,7 +295,7 @@ def _spread(
 
 
 def _reward(trace: Trace) -> float | None:
-    """Return the weighted sum of the rewards that were computed; None where none was."""
+    """Return the weighted sum of all computed rewards; None if there are none."""
     values: list[float] = []
     for reward in trace.rewards.values():
         score = reward.score if isinstance(reward, Reward) else reward
@@ -305,7 +305,7 @@ def _reward(trace: Trace) -> float | None:
 
 
 def _of_calls(calls: list[NodeCall], path: set[int], notes: Notes) -> dict[str, Any]:
-    """Return the sampling parameters that all calls of a path have, and why the last one ended."""
+    """Return the sampling parameters that all calls of a path share, and the last finish reason."""
     own = [call for call in calls if call.node in path]
     if not own:
         return {}

@@ -1,4 +1,4 @@
-"""verl logs prompts and responses as text, one file of JSON lines for each step."""
+"""verl's log of prompts and responses as text, one file of JSON lines per step."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.text_only import TextRow, encoded
 from rcdiag.table.schema import column_spec
 
-# The end of a key of verl's TransferQueue: prompt, session, output.
+# The end of a key in verl's TransferQueue (prompt_session_output).
 SESSION = re.compile(r"_\d+_\d+$")
 
 
-LARGEST = 2**63  # a whole number beyond it is none that a reward function counts
+LARGEST = 2**63  # larger integers are not taken for values of a reward function
 
 
 class VerlLine(msgspec.Struct, gc=False):
@@ -33,13 +33,13 @@ class VerlLine(msgspec.Struct, gc=False):
 
 
 class _Extras(Struct, frozen=True):
-    """What a reward function adds to the records of a dump, such as `acc` or `pred`."""
+    """The fields that a reward function adds to the records of a dump, such as `acc` or `pred`."""
 
     notes: Notes
     kinds: dict[str, type] = field(default_factory=dict)  # column -> float or str
 
     def of(self, rest: dict[str, Any]) -> dict[str, Any]:
-        """Return the numbers and texts of a record; a column has the kind of its first value."""
+        """Return a record's numbers and texts; the first value determines a column's type."""
         columns: dict[str, Any] = {}
         for name, value in rest.items():
             if value is None:
@@ -48,7 +48,7 @@ class _Extras(Struct, frozen=True):
                 isinstance(value, int) and abs(value) < LARGEST
             )
             if column_spec(name) is not None or not known:
-                why = "it is no number or text, or has the name of a column of the table"
+                why = "it is neither a number nor text, or has the name of a column of the table"
                 self.notes.change(f"`{name}` is left out: {why}", 1)
                 continue
             kind = str if isinstance(value, str) else float
@@ -82,7 +82,7 @@ VERL_JSONL = Reader(
     name="verl-jsonl",
     says="verl's log of generations, text without special tokens: trainer.rollout_data_dir.",
     patterns=("*.jsonl",),
-    # A dump of one's own that adds tokens to these records is JSON lines, and no text alone.
+    # A user's own dump that adds tokens to these records is read as JSON lines, not as text.
     detect=lambda peek: (
         {"input", "output", "score"} <= peek.keys and "response_ids" not in peek.keys
     ),

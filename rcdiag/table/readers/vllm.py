@@ -1,4 +1,4 @@
-"""Responses of the OpenAI servers of vLLM and SGLang, as JSON lines, hold a row for each choice."""
+"""Responses of the OpenAI servers of vLLM and SGLang, as JSON lines; one row per choice."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ ASK = (
 )
 DAMAGED = "the file is damaged, or of a version of vLLM that rcdiag does not know"
 
-FAILED = "a request that failed has an error in place of a response: left out"
+FAILED = "a failed request has an error instead of a response: left out"
 EMPTY = "a choice without any token has no response: left out"
-ECHO = "Log-probs of the prompt, which `echo` puts before those of the response, are left out"
+ECHO = "log-probs of the prompt, which `echo` puts before those of the response, are left out"
 
 
 class TokenContent(msgspec.Struct, gc=False):
@@ -59,12 +59,12 @@ class Choice(msgspec.Struct):
     prompt_token_ids: list[Id] | None = None
     logprobs: LogProbs | None = None
     finish_reason: str | None = None
-    routed_experts: str | None = None  # the bytes of an .npy file in base64
-    sampling_mask: list[list[Id]] | None = None  # of /inference/v1/generate: kept ids
+    routed_experts: str | None = None  # an .npy file in base64
+    sampling_mask: list[list[Id]] | None = None  # kept ids, of /inference/v1/generate
 
     @property
     def ids(self) -> list[int] | None:
-        """Return the ids of the response's tokens, where the request asked for them."""
+        """Return the ids of the response's tokens, if the request asked for them."""
         return self.response_token_ids if self.token_ids is None else self.token_ids
 
 
@@ -73,7 +73,7 @@ class Usage(msgspec.Struct):
 
 
 class VllmResponse(msgspec.Struct):
-    """A completion or a chat completion. Prompt ids stand here in chats, else on the choices."""
+    """A completion or a chat completion. In chats prompt ids are here, else in the choices."""
 
     id: str | Int | None = None
     object: str | None = None
@@ -84,13 +84,13 @@ class VllmResponse(msgspec.Struct):
 
 
 class Reply(VllmResponse):
-    """A response, or what a batch file wraps it in."""
+    """A response, or a batch file's wrapper of one."""
 
     body: VllmResponse | None = None
 
 
 class VllmLine(VllmResponse):
-    """A response, or an object that keeps it beside its request."""
+    """A response, or an object that stores it together with its request."""
 
     response: Reply | None = None
     request: Request | None = None
@@ -106,18 +106,18 @@ def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
 def rows_of(
     line: VllmLine, where: str, notes: Notes, *, grouped: bool = True
 ) -> list[dict[str, Any]]:
-    """Return the rows of one response, or of an object that keeps it beside its request.
+    """Return the rows of one response, or of an object that stores it with its request.
 
-    A row maps names of columns to values. `where` names the record in errors, `notes` takes what
-    was left out; `grouped` makes choices of one response a group.
+    A row maps column names to values. `where` names the record in errors; `notes` records what is
+    left out. If `grouped`, the choices of one response become a group.
     """
-    # The response itself, out of what it may be wrapped in.
+    # Unwrap the response.
     response = line if line.response is None else line.response.body or line.response
     request = request_of(line.request, line.body)
     if response.choices is None:
         if line.error is None and response.error is None and response.object != "error":
             raise RcdiagError(
-                f"{where}: no `choices`, so that this is no response of a completion",
+                f"{where}: no `choices`, so this is not a response of a completion",
                 hint="keep the response itself, or an object with the fields `request` and "
                 "`response`",
             )
@@ -132,7 +132,7 @@ def rows_of(
 
 
 def _groups(response: VllmResponse) -> dict[int, str]:
-    """Return the group of each choice: the response, or the prompt in it where it has several."""
+    """Return the group of each choice: the response, or its prompt if the response has several."""
     choices = response.choices or []
     if response.id is None:
         return {}
@@ -148,7 +148,7 @@ def _groups(response: VllmResponse) -> dict[int, str]:
 def _row(
     choice: Choice, response: VllmResponse, request: Request | None, where: str, notes: Notes
 ) -> dict[str, Any] | None:
-    """Make the row of a choice; None for one without tokens."""
+    """Return the row of a choice; None if it has no tokens."""
     if (response.object or "").endswith(".chunk"):
         raise RcdiagError(
             f"{where}: a chunk of a streamed response",
@@ -187,7 +187,7 @@ def _row(
 
 
 def _recorded(choice: Choice) -> tuple[Sequence[str | None], list[float | None] | None]:
-    """Return names and log-probs of the tokens of a choice, an echoed prompt before them."""
+    """Return token names and log-probs of a choice, including those of an echoed prompt."""
     if choice.logprobs is None:
         return (), None
     if choice.logprobs.content is not None:
@@ -203,7 +203,7 @@ def _echoed(
     response: VllmResponse,
     request: Request | None,
 ) -> int:
-    """Return how many log-probs at the beginning are those of an echoed prompt."""
+    """Return the number of leading log-probs that belong to an echoed prompt."""
     if not values or not (values[0] is None or (request is not None and request.echo)):
         return 0
     if choice.ids is not None:
@@ -222,8 +222,8 @@ def _kept_ids(choice: Choice, length: int, where: str) -> Ragged | None:
 def _experts(choice: Choice, prompt: int, length: int, where: str) -> NDArray[np.uint16] | None:
     """Return the experts of the response's tokens, [length, layers, experts].
 
-    The last rows of the array are those of the response, whose last token has none; the request
-    may leave rows of the prompt out.
+    The array ends with the rows of the response, except for its last token, which has none. Rows of
+    the prompt may be missing if the request said so.
     """
     if choice.routed_experts is None:
         return None
@@ -232,7 +232,7 @@ def _experts(choice: Choice, prompt: int, length: int, where: str) -> NDArray[np
         array = np.load(io.BytesIO(content), allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise RcdiagError(
-            f"{where}: `routed_experts` is no array in base64 ({error})", hint=DAMAGED
+            f"{where}: `routed_experts` is not an array in base64 ({error})", hint=DAMAGED
         ) from error
     before = len(array) + 1 - length if array.ndim else -1
     if not 0 <= before <= prompt:
@@ -245,9 +245,9 @@ def _experts(choice: Choice, prompt: int, length: int, where: str) -> NDArray[np
 
 
 def _check_names(names: Sequence[str | None], tokens: list[int], where: str) -> None:
-    """Refuse log-probs whose tokens were returned as ids, and are others than those of the choice.
+    """Refuse log-probs whose tokens, if returned as ids, differ from the ids of the choice.
 
-    Text is not compared: several ids may have one text.
+    Text is not compared, because several ids may have the same text.
     """
     for place, (name, token) in enumerate(zip(names, tokens, strict=False)):
         if name is None or not name.startswith(ID_PREFIX):
@@ -260,10 +260,10 @@ def _check_names(names: Sequence[str | None], tokens: list[int], where: str) -> 
 
 
 def _ids_in(names: Sequence[str | None], where: str) -> list[int]:
-    """Return the ids in tokens that were returned as "token_id:N"."""
+    """Return the ids of tokens that were returned as "token_id:N"."""
     found = [TOKEN_ID.fullmatch(name or "") for name in names]
     if not found or None in found:
-        raise RcdiagError(f"{where}: no token ids; text alone does not tell them", hint=ASK)
+        raise RcdiagError(f"{where}: no token ids, only text", hint=ASK)
     numbers = [int(match[1]) for match in found if match]
     if max(numbers) > 2**31 - 1:
         raise RcdiagError(
@@ -277,7 +277,7 @@ def _detect(peek: Peek) -> bool:
     body = response.get("body") if isinstance(response, dict) else None
     parts = (part for part in (peek.record, response, body) if isinstance(part, dict))
     if {"custom_id", "response"} <= peek.keys or peek.record.get("object") == "error":
-        return True  # a batch file, or a request that failed before one that did not
+        return True  # a batch file, or a file that begins with a failed request
     return any(str(part.get("object")).removesuffix(".chunk") in OBJECTS for part in parts)
 
 

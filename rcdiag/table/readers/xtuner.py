@@ -1,4 +1,4 @@
-"""XTuner logs trajectories as text: a line of sums, then one line for each response."""
+"""XTuner's log of trajectories as text: a summary line, then one line per response."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rcdiag.table.readers.text_only import RECORD, Messages, TextRow, encoding
 
 
 class XtunerLine(msgspec.Struct):
-    """One response in XTuner's log; the first line of a file is a summary, which has none."""
+    """One response in XTuner's log; the first line of a file is a summary without a response."""
 
     prompt: str | Messages | None = None
     response: str | None = None

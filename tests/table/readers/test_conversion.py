@@ -143,7 +143,10 @@ def test_types_that_nothing_unites_are_dropped_or_refused(tmp_path):
     write_toy(tmp_path / "3.toyjsonl", [row(3, note={"a": 1})])
     table = open_table(tmp_path)
     assert "note" not in table.columns
-    assert table.metadata["conversion"]["dropped"]["note"] == "files hold types that nothing unites"
+    assert (
+        table.metadata["conversion"]["dropped"]["note"]
+        == "files hold types that cannot be combined"
+    )
     assert column(table, "response_ids") == [[1], [2], [3]]
     write_toy(tmp_path / "1.toyjsonl", [row(1, policy_version=3)])
     write_toy(tmp_path / "2.toyjsonl", [row(2, policy_version=[3])])
@@ -269,7 +272,7 @@ def test_groups_of_a_given_size_are_consecutive_where_the_format_orders_them(tmp
     assert changes(table) == {"group_id: 2 consecutive rows are a prompt group, as given": 0}
     assert table.metadata["given"] == {"group_size": 2}
     error = refused(tmp_path, rows, given={"group_size": 4})
-    assert "6 rows are no whole number of groups" in error.message
+    assert "6 rows are not a whole number of groups" in error.message
 
 
 def test_groups_of_a_given_size_are_checked_where_the_format_does_not_order_them(tmp_path):
@@ -279,7 +282,7 @@ def test_groups_of_a_given_size_are_checked_where_the_format_does_not_order_them
     table = opened(tmp_path, rows, given={"group_size": 2})
     assert column(table, "group_id") == [0, 1, 0, 1]
     error = refused(tmp_path, rows, given={"group_size": 3})
-    assert "2 of 2 prompt groups have another size" in error.message
+    assert "2 of 2 prompt groups do not have the size" in error.message
     own = prompts([1], [2], [1], [2], group_id=["a", "a", "b", "b"])
     assert column(opened(tmp_path, own, given={"group_size": 2}), "group_id") == list("aabb")
 

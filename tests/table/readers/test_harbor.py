@@ -102,7 +102,7 @@ def test_which_of_several_rewards(tmp_path):
     assert result.column("reward") == [0.5]
     assert REWARDS.format(name="reward") in result.changes
     assert rows_of(HARBOR, file, reward_key="speed").column("reward") == [0.25]
-    assert "no reward `pace` among" in refusal(HARBOR, file, reward_key="pace")
+    assert "the verifier has no reward `pace`" in refusal(HARBOR, file, reward_key="pace")
     table = rcdiag.open_table(str(file), given={"reward_key": "speed"})
     assert next(table.batches(["reward"])).table["reward"].to_pylist() == [0.25]
 

@@ -74,7 +74,7 @@ def test_names_of_trainers_are_read_and_padding_is_cut(tmp_path):
         for size in (2, 4)
     ]
     write(tmp_path / "t.jsonl", [*rows * PADDED_ROWS, *other])
-    with pytest.raises(RcdiagError, match=r"/t\.jsonl, rows .*lists have other lengths"):
+    with pytest.raises(RcdiagError, match=r"/t\.jsonl, rows .*lists differ in length"):
         rcdiag.open_table(tmp_path / "t.jsonl")
 
 
@@ -131,7 +131,9 @@ def test_objects_of_very_many_fields_are_text(tmp_path):
 
 def test_a_path_that_is_also_a_key_is_refused(tmp_path):
     path = write(tmp_path / "t.jsonl", [row(), {**row(of={"a": 1}), "of.a": 2}])
-    with pytest.raises(RcdiagError, match=r"line 2: `of\.a` is a key, and a field of an object"):
+    with pytest.raises(
+        RcdiagError, match=r"line 2: `of\.a` is both a key and a field of an object"
+    ):
         rcdiag.open_table(path, columns=OWN)
 
 
@@ -186,7 +188,7 @@ def test_other_columns_without_one_type_are_left_out(tmp_path, monkeypatch):
     table = rcdiag.open_table(path, columns=OWN)
     assert "calls" not in table.columns
     assert [*table.metadata["conversion"]["changes"]] == [
-        "calls: dropped, lines hold types that nothing unites"
+        "calls: dropped, lines hold types that cannot be combined"
     ]
 
 
@@ -269,7 +271,7 @@ def _flat(values: list[Any]) -> np.ndarray:
         ([[1, 0], [None, True]], "line 2: `mask` holds True at place 1, and 1 before"),
         ([[True, False], [1, 0]], "line 2: `mask` holds 1 at place 0, and True before"),
         ([[None, 0.5], [True, None]], "line 2: `mask` holds True at place 0, and 0.5 before"),
-        ([[0.5, 2**60 + 1]], "`mask` is no column of numbers"),
+        ([[0.5, 2**60 + 1]], "`mask` is not a column of numbers"),
     ],
 )
 def test_true_and_numbers_in_one_column_are_refused_with_their_place(tmp_path, masks, words):

@@ -168,7 +168,7 @@ def test_a_missing_slice_is_refused(tmp_path):
     rng = np.random.default_rng(0)
     samples = [drawn(rng, 0, 3, 9)]
     file = save_rank(tmp_path, 0, 0, samples, 0, 2)
-    assert "context-parallel rank 1 of 2 is not there" in refusal(MILES, file)
+    assert "context-parallel rank 1 of 2 is missing" in refusal(MILES, file)
 
 
 def test_a_slice_of_another_length_is_refused(tmp_path):
@@ -202,7 +202,7 @@ def test_padded_slices_without_their_width_are_refused(tmp_path):
         payload = torch.load(file)
         del payload["rollout_data"]["max_seq_lens"]
         torch.save(payload, file)
-    assert "`max_seq_lens` is not there" in refusal(MILES, *files)
+    assert "`max_seq_lens` is missing" in refusal(MILES, *files)
 
 
 def test_a_details_folder_is_one_table(tmp_path):
@@ -310,7 +310,7 @@ def test_a_whole_dump_in_parquet_has_what_the_torch_file_has(tmp_path):
     assert "layout 2" in refusal(MILES, parquet(**{"miles.rollout_dump.version": "2"}))
     columns["metadata"] = ["{}", "{}"]
     text = refusal(MILES, parquet(**{"miles.rollout_dump.version": "1"}))
-    assert "row 0: `metadata` holds no torch file" in text
+    assert "row 0: `metadata` is not a torch file" in text
 
 
 def test_files_are_told_from_those_of_slime(tmp_path):

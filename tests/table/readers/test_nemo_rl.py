@@ -177,7 +177,7 @@ def test_bare_nan_of_python(tmp_path, lines):
         ("advantages", [[0.0] * 4], "`advantages` has 4 values, `token_ids` has 9"),
         ("input_lengths", [10], "`input_lengths` is 10, but `token_ids` has 9 tokens"),
         ("input_lengths", [-1], "`input_lengths` is -1"),
-        ("input_lengths", [5], "`token_loss_mask[5]` is 1 behind the end of the sequence, 5"),
+        ("input_lengths", [5], "`token_loss_mask[5]` is 1 after the end of the sequence, 5"),
         ("token_loss_mask", [[0, 0, 1, 0.5, 0, 1, 0, 0, 0]], "`token_loss_mask[3]` is 0.5"),
         ("sample_loss_mask", [math.nan], "`sample_loss_mask` is nan"),
         ("rewards", ["tensor(0.5)"], "`rewards[0]`: expected float, got str"),
@@ -198,4 +198,4 @@ def test_a_step_that_two_experiments_have_is_refused(tmp_path, lines):
     assert len(rows_of(NEMO_RL, *files).rows) == 6  # a run that was resumed
     again = write_lines(tmp_path / "exp_002" / "train_data_step2.jsonl", lines)
     message = refusal(NEMO_RL, *files, again)
-    assert "exp_002/train_data_step2.jsonl: it is of the same step as" in message
+    assert "exp_002/train_data_step2.jsonl: the same step as" in message

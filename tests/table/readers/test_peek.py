@@ -89,5 +89,5 @@ def test_an_archive_that_claims_to_span_disks_is_no_torch_file(tmp_path):
     with pytest.raises(zipfile.BadZipFile):
         zipfile.is_zipfile(path)
     assert not Peek(path).is_torch_file
-    with pytest.raises(RcdiagError, match="cut off or damaged"):
+    with pytest.raises(RcdiagError, match="truncated or damaged"):
         find_files(str(path))

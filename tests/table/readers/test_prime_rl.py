@@ -132,7 +132,7 @@ def test_a_step_without_the_file_of_a_rank_is_said(tmp_path):
         (file.parent / "STABLE").touch()
     result = rows_of(PRIME_RL, *tmp_path.rglob("*.jsonl"))
     (text,) = result.changes
-    assert text.startswith("step 10 has no file of rank 2, which another step has")
+    assert text.startswith("step 10 has no file of rank 2, but another step has")
 
 
 def test_null_is_what_was_not_finite(tmp_path):
@@ -421,7 +421,7 @@ def test_micro_batches_are_not_read_beside_an_export(tmp_path):
     batches = save_batches(tmp_path, 3, micro_batch(packed([1, 2], [3], [1], [-0.5])))
     result = rows_of(PRIME_RL, export, batches)
     assert result.column("old_log_probs") == [[-0.75]]
-    assert any("micro-batches hold the sequences" in text for text in result.changes)
+    assert any("micro-batches hold the same sequences" in text for text in result.changes)
 
 
 @pytest.mark.parametrize(
@@ -429,8 +429,8 @@ def test_micro_batches_are_not_read_beside_an_export(tmp_path):
     [
         ({"advantages": [0.5]}, "`advantages` has 1 values for 3 tokens"),
         ({"sequence_lengths": [9]}, "do not fit 3 tokens"),
-        ({"loss_mask": [0, 0, 0.5]}, "a mask holds 0 and 1"),
-        ({"temperatures": "text"}, "no micro-batches"),
+        ({"loss_mask": [0, 0, 0.5]}, "a mask holds only 0 and 1"),
+        ({"temperatures": "text"}, "not a file of micro-batches"),
     ],
 )
 def test_broken_micro_batches_are_refused(tmp_path, fields, message):
@@ -442,7 +442,7 @@ def test_broken_micro_batches_are_refused(tmp_path, fields, message):
 def test_a_file_of_batches_that_is_cut_off_is_refused(tmp_path):
     path = save_batches(tmp_path, 3, micro_batch(packed([1, 2], [3], [1], [-0.5])))
     path.write_bytes(path.read_bytes()[:-20])
-    assert "no micro-batches" in refusal(PRIME_RL, path)
+    assert "not a file of micro-batches" in refusal(PRIME_RL, path)
 
 
 def test_sampling_masks_of_micro_batches(tmp_path):

@@ -85,9 +85,9 @@ def test_kept_ids_of_slimes_sglang(names, tmp_path):
     assert result.rows == [{**ROW, "rollout_kept_ids": [[4, 9], [5]]}]
     for wrong, message in (
         (packed(0, 3), f"`{names[1]}` has 2 values for 2 tokens and the end"),
-        (packed(0, 2, 2), f"`{names[1]}` does not lead from 0 to the 3 ids"),
-        ("AAA=", f"`{names[1]}` is no int32 in base64"),
-        (None, f"`{names[1]}` is not there"),
+        (packed(0, 2, 2), f"`{names[1]}` does not go from 0 to the 3 ids"),
+        ("AAA=", f"`{names[1]}` is not int32 in base64"),
+        (None, f"`{names[1]}` is missing"),
     ):
         meta[names[1]] = wrong
         path = write_lines(tmp_path / "r.jsonl", [response(**meta)])
@@ -108,7 +108,7 @@ def test_ids_of_the_prompt_that_the_request_asks_for(tmp_path):
     assert result.rows == [ROW]
     assert result.changes == {}
     both = {**response(), "prompt_token_ids": [1, 2, 4]}
-    assert "`prompt_token_ids` are other tokens" in refusal(
+    assert "`prompt_token_ids` differ from the tokens" in refusal(
         SGLANG, write_lines(tmp_path / "r.jsonl", [both])
     )
 
@@ -204,7 +204,7 @@ def test_sampling_masks_are_kept_ids_and_log_probs_over_them_those_of_the_sample
                 "output_token_sampling_mask": [[9, 8], [5]],
                 "output_token_sampling_logprobs": [[-1.0, -0.5], [0.0]],
             },
-            "should be those of token 4 among them",
+            "should include token 4",
         ),
     ],
 )

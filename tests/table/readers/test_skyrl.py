@@ -175,7 +175,9 @@ def test_metadata_that_lies_is_refused(metadata, tmp_path):
 
 def test_rows_that_fill_up_and_are_trained_on_are_refused(tmp_path):
     path = write_batch(tmp_path / name(1), tensors_of(rollouts(4), 1), {"pad_size": 2})
-    with pytest.raises(RcdiagError, match="row 3: padding by the `pad_size` of its batch, but"):
+    with pytest.raises(
+        RcdiagError, match="row 3: padding according to the `pad_size` of its batch, but"
+    ):
         read(path)
 
 

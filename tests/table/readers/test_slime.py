@@ -151,9 +151,9 @@ def test_experts_of_response_tokens(tmp_path, rollouts):
 @pytest.mark.parametrize(
     ("experts", "message"),
     [
-        (torch.ones(4, 6, dtype=torch.int), "no array of experts"),
+        (torch.ones(4, 6, dtype=torch.int), "not an array of experts"),
         (torch.ones(3, 2, 2, dtype=torch.int), "has 3 values; the sample has 5 tokens"),
-        (torch.full((4, 2, 2), -1), "no experts"),
+        (torch.full((4, 2, 2), -1), "not expert numbers"),
     ],
 )
 def test_wrong_experts_are_refused(tmp_path, rollouts, experts, message):
@@ -178,15 +178,15 @@ def test_the_nucleus_of_response_tokens(tmp_path, rollouts, training):
 @pytest.mark.parametrize(
     ("kept", "message"),
     [
-        ({"rollout_top_p_token_ids": [4]}, "offsets` is not there"),
-        ({"rollout_top_p_token_offsets": [0, 1, 1, 1]}, "ids` is not there"),
+        ({"rollout_top_p_token_ids": [4]}, "offsets` is missing"),
+        ({"rollout_top_p_token_offsets": [0, 1, 1, 1]}, "ids` is missing"),
         (
             {"rollout_top_p_token_ids": [4], "rollout_top_p_token_offsets": [0, 1, 1]},
             "has 3 values for 3 tokens and the end",
         ),
         (
             {"rollout_top_p_token_ids": [4], "rollout_top_p_token_offsets": [0, 1, 2, 1]},
-            "does not lead from 0 to the 1 ids",
+            "does not go from 0 to the 1 ids",
         ),
     ],
 )
@@ -237,8 +237,8 @@ def test_one_of_several_rewards_is_chosen(tmp_path, rollouts):
     [
         ({"right": 1.0}, "sample 0: its rewards are right, and none is `rigth`"),
         (1.0, "sample 0: the reward is one number"),
-        ({"rigth": "yes"}, "sample 0: `reward[rigth]` is no number but str"),
-        ({"rigth": True}, "sample 0: `reward[rigth]` is no number but bool"),
+        ({"rigth": "yes"}, "sample 0: `reward[rigth]` is not a number but str"),
+        ({"rigth": True}, "sample 0: `reward[rigth]` is not a number but bool"),
     ],
 )
 def test_a_choice_among_rewards_that_cannot_be_made_is_refused(tmp_path, rollouts, reward, message):
@@ -286,26 +286,28 @@ def test_samples_without_a_place_are_joined_by_index(tmp_path, rollouts, trainin
 def test_files_of_other_runs_are_not_joined(tmp_path, rollouts, training):
     rollouts[1]["tokens"] = [1, 2, 7, 9]
     files = save_rollout(tmp_path, 7, rollouts), save_train(tmp_path, 7, training)
-    assert "sample 1: has other tokens than sample 1 of the rollout file" in refusal(SLIME, *files)
+    assert "sample 1: its tokens differ from those of sample 1 in the rollout file" in refusal(
+        SLIME, *files
+    )
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"rollout_log_probs": [0.0]}, "`rollout_log_probs` has 1 values; the response has 2"),
-        ({"rollout_log_probs": ["-0.5", "x"]}, "`rollout_log_probs` is no list of numbers"),
-        ({"rollout_log_probs": [-0.5, None]}, "`rollout_log_probs` is no list of numbers"),
-        ({"rollout_log_probs": [[-0.5, 1.0]]}, "`rollout_log_probs` is no list of numbers"),
-        ({"loss_mask": [1, 2]}, "`loss_mask` holds other values than 0 and 1"),
-        ({"tokens": [1, 2, 7, 2**31]}, "`tokens` holds 2147483648, which is no token id"),
-        ({"tokens": [1, 2, 7, -1]}, "`tokens` holds -1, which is no token id"),
-        ({"tokens": [1, 2, 7, 2**70]}, "`tokens` is no list of numbers"),
-        ({"tokens": [1.0, 2.0, 7.0, 8.0]}, "`tokens` is no list of numbers"),
-        ({"tokens": None}, "`tokens` is not there"),
+        ({"rollout_log_probs": ["-0.5", "x"]}, "`rollout_log_probs` is not a list of numbers"),
+        ({"rollout_log_probs": [-0.5, None]}, "`rollout_log_probs` is not a list of numbers"),
+        ({"rollout_log_probs": [[-0.5, 1.0]]}, "`rollout_log_probs` is not a list of numbers"),
+        ({"loss_mask": [1, 2]}, "`loss_mask` holds values other than 0 and 1"),
+        ({"tokens": [1, 2, 7, 2**31]}, "`tokens` holds 2147483648, which is not a token id"),
+        ({"tokens": [1, 2, 7, -1]}, "`tokens` holds -1, which is not a token id"),
+        ({"tokens": [1, 2, 7, 2**70]}, "`tokens` is not a list of numbers"),
+        ({"tokens": [1.0, 2.0, 7.0, 8.0]}, "`tokens` is not a list of numbers"),
+        ({"tokens": None}, "`tokens` is missing"),
         ({"response_length": 5}, "`response_length` is 5, but the sample has 4 tokens"),
-        ({"response_length": None}, "`response_length` is not there"),
-        ({"response_length": "2"}, "`response_length` is no whole number but str"),
-        ({"reward": "good"}, "`reward` is no number but str"),
+        ({"response_length": None}, "`response_length` is missing"),
+        ({"response_length": "2"}, "`response_length` is not a whole number but str"),
+        ({"reward": "good"}, "`reward` is not a number but str"),
     ],
 )
 def test_broken_samples_are_refused(tmp_path, rollouts, fields, message):
@@ -333,4 +335,4 @@ def test_other_payloads_are_refused(tmp_path):
     file = save_rollout(tmp_path, 0, {"a": 1})
     assert "no list `samples`" in refusal(SLIME, file)
     file = save_rollout(tmp_path, 0, [7])
-    assert "sample 0: no dictionary but int" in refusal(SLIME, file)
+    assert "sample 0: not a dictionary but int" in refusal(SLIME, file)

@@ -102,14 +102,14 @@ def test_pipes_and_devices_are_refused_and_not_waited_for(place, tmp_path):
 def test_a_source_without_a_name_is_not_the_folder_of_the_command(name, tmp_path, monkeypatch):
     """The shell gives an empty text for a variable that is not set."""
     monkeypatch.chdir(write_toy(tmp_path / "a.toyjsonl", [{"response_ids": [1]}]).parent)
-    with pytest.raises(RcdiagError, match="a source without a name"):
+    with pytest.raises(RcdiagError, match="the name of the source is empty"):
         find_files(name)
 
 
 def test_a_link_that_leads_nowhere_is_named(tmp_path):
     link = tmp_path / "a.pt"
     link.symlink_to(tmp_path / "gone.pt")
-    with pytest.raises(RcdiagError, match=r"a\.pt: a link to .*gone\.pt, which is not there"):
+    with pytest.raises(RcdiagError, match=r"a\.pt: a link to .*gone\.pt, which does not exist"):
         find_files(str(link))
 
 
@@ -128,7 +128,7 @@ def test_unknown_files_are_refused_where_they_are_named(tmp_path):
     for source, output in (
         (tmp_path / "notes.txt", "notes.txt: not a format that rcdiag knows"),
         (tmp_path / "*.txt", "notes.txt: not a format that rcdiag knows"),
-        (tmp_path, "no file in this directory is of a format that rcdiag knows (1 files)"),
+        (tmp_path, "rcdiag knows the format of none of the 1 files in this directory"),
     ):
         with pytest.raises(RcdiagError) as caught:
             find_files(str(source))
@@ -154,9 +154,9 @@ def test_json_that_is_no_dump_is_refused_with_what_it_holds(tmp_path):
 @pytest.mark.parametrize(
     ("name", "pack", "message", "hint"),
     [
-        ("a.toyjsonl", gzip.compress, "a packed file", "gunzip -k a.toyjsonl"),
-        ("a.toyjsonl.xz", lzma.compress, "a packed file", "unxz -k a.toyjsonl.xz"),
-        ("a.toyjsonl.bz2", bz2.compress, "a packed file", "bunzip2 -k a.toyjsonl.bz2"),
+        ("a.toyjsonl", gzip.compress, "a compressed file", "gunzip -k a.toyjsonl"),
+        ("a.toyjsonl.xz", lzma.compress, "a compressed file", "unxz -k a.toyjsonl.xz"),
+        ("a.toyjsonl.bz2", bz2.compress, "a compressed file", "bunzip2 -k a.toyjsonl.bz2"),
         ("a.txt", lambda text: text.decode().encode("utf-16"), "UTF-16", "iconv -f UTF-16"),
     ],
 )
@@ -211,9 +211,9 @@ def test_packed_json_lines_are_read_as_they_are_unpacked(tmp_path, end, pack):
 def test_a_packed_file_of_tensors_has_to_be_unpacked(tmp_path, end, pack):
     path = tmp_path / f"step_1.pt{end}"
     path.write_bytes(pack(torch_bytes({"responses": torch.ones(2, 3)})))
-    with pytest.raises(RcdiagError, match="a packed file") as caught:
+    with pytest.raises(RcdiagError, match="a compressed file") as caught:
         open_table(path)
-    assert "unpack it" in caught.value.hint
+    assert "decompress it" in caught.value.hint
 
 
 @PACKERS
@@ -241,7 +241,7 @@ def test_a_packed_file_that_breaks_off_is_refused(tmp_path, end, pack):
     path = tmp_path / f"b.toyjsonl{end}"
     for kept in (len(content) // 2, len(content) - 3):
         path.write_bytes(content[:kept])
-        with pytest.raises(RcdiagError, match=r"b.toyjsonl.*breaks off or is damaged") as caught:
+        with pytest.raises(RcdiagError, match=r"b.toyjsonl.*is truncated or damaged") as caught:
             open_table(path)
         assert "copy" in caught.value.hint
 
@@ -249,9 +249,9 @@ def test_a_packed_file_that_breaks_off_is_refused(tmp_path, end, pack):
 @pytest.mark.parametrize(
     ("content", "message", "hint"),
     [
-        (b"PK\x03\x04 and no end", "cut off or damaged", "copy it again"),
-        (b"\x93NUMPY\x01\x00", "an array of numpy", "rcdiag.open_table({"),
-        (pickle.dumps({"a": 1}), "a pickle, of which nothing was loaded", "if you trust it"),
+        (b"PK\x03\x04 and no end", "truncated or damaged", "copy it again"),
+        (b"\x93NUMPY\x01\x00", "a numpy array", "rcdiag.open_table({"),
+        (pickle.dumps({"a": 1}), "a pickle, which was not loaded", "if you trust it"),
         (b"ARROW1\x00\x00", "Feather", "pyarrow.feather.read_table"),
     ],
 )
@@ -283,7 +283,9 @@ def test_lines_whose_first_is_no_json_are_not_left_out_of_their_folder(content, 
     assert find_files(str(tmp_path)).reader.name == "nemo-rl"
     (tmp_path / "train_data_step2.jsonl").write_bytes(content)
     for source in (tmp_path, tmp_path / "train_data_step2.jsonl"):
-        with pytest.raises(RcdiagError, match=r"step2\.jsonl, line 1: it begins as JSON") as caught:
+        with pytest.raises(
+            RcdiagError, match=r"step2\.jsonl, line 1: it begins like JSON"
+        ) as caught:
             find_files(str(source))
         assert caught.value.hint
 
@@ -293,7 +295,7 @@ def test_a_torch_file_that_was_cut_is_not_left_out_of_its_folder(tmp_path):
                tmp_path / "3.pt")  # fmt: skip
     whole = (tmp_path / "3.pt").read_bytes()
     (tmp_path / "4.pt").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(RcdiagError, match=r"4\.pt: a torch file .* cut off"):
+    with pytest.raises(RcdiagError, match=r"4\.pt: a torch file .* truncated"):
         find_files(str(tmp_path))
 
 
@@ -302,7 +304,7 @@ def test_a_file_of_zero_bytes_is_refused_alone_and_in_its_folder(name, tmp_path)
     """A machine that went down may leave a file's length without its bytes."""
     (tmp_path / name).write_bytes(bytes(5000))
     for source in (tmp_path, tmp_path / name):
-        with pytest.raises(RcdiagError, match=rf"{name}: zero bytes alone") as caught:
+        with pytest.raises(RcdiagError, match=rf"{name}: only zero bytes") as caught:
             find_files(str(source))
         assert caught.value.hint
 
@@ -312,7 +314,7 @@ def test_a_file_of_zero_bytes_beside_a_dump_is_not_left_out(tmp_path):
     (tmp_path / "notes.bin").write_bytes(bytes(9))  # not named as the dump's files are
     assert names_of(tmp_path) == ["a.toyjsonl"]
     (tmp_path / "b.toyjsonl").write_bytes(bytes(9))
-    with pytest.raises(RcdiagError, match=r"b\.toyjsonl: zero bytes alone"):
+    with pytest.raises(RcdiagError, match=r"b\.toyjsonl: only zero bytes"):
         find_files(str(tmp_path))
 
 

@@ -196,7 +196,7 @@ def test_with_a_tokenizer_text_becomes_tokens_and_no_log_probs(dump, tokenizer, 
     changes = metadata["conversion"]["changes"]
     assert any("encoded again" in change for change in changes)
     assert [n for text, n in changes.items() if "decode to its text" in text] == [len(rows)]
-    together = [n for text, n in changes.items() if "in one text than apart" in text]
+    together = [n for text, n in changes.items() if "as one text than separately" in text]
     assert sum(together) == len(rows) - facts["rows_with_the_same_tokens_together"]
 
 
@@ -336,7 +336,7 @@ def test_rows_of_art(tmp_path, tokenizer, chatty):
     assert tokenizer.decode(rows[1]["response_ids"]) == " 6"
     assert tokenizer.decode(rows[2]["response_ids"]) == " 5<|user|>ok<|assistant|>!"
     changes = metadata["conversion"]["changes"]
-    assert [count for text, count in changes.items() if "without a message" in text] == [2]
+    assert [count for text, count in changes.items() if "without a trained message" in text] == [2]
     assert [count for text, count in changes.items() if "no mask" in text] == [2]
 
 
@@ -347,7 +347,7 @@ def test_numbers_of_ms_swift_that_no_column_holds_are_left_out_or_refused(tmp_pa
     assert (row["reward"], row["step"]) == (1.0, 5)
     for step in ("five", "9" * 30):
         lines(tmp_path / "dump" / "completions.jsonl", {**line, "step": [step]})
-        with pytest.raises(RcdiagError, match=r"line 1: `step` is '.*', no whole number"):
+        with pytest.raises(RcdiagError, match=r"line 1: `step` is '.*', not a whole number"):
             converted(tmp_path / "dump")
 
 

@@ -158,7 +158,7 @@ def test_a_history_written_anew_begins_a_row(tmp_path, write):
     assert result.column("prompt_ids") == [[1, 2], [1, 2, 4, 5]]
     assert result.column("response_ids") == [[3, 4], [6, 7, 8]]
     assert result.column("response_mask") == [[1, 1], [1, 0, 1]]
-    assert [rows for text, rows in result.changes.items() if "written anew" in text] == [1]
+    assert [rows for text, rows in result.changes.items() if "rewritten" in text] == [1]
 
 
 @WRITERS
@@ -356,7 +356,7 @@ def test_a_table_with_other_columns_is_refused(tmp_path):
     connection.execute("INSERT INTO wire_rows (cursor) VALUES ('first')")
     connection.commit()
     connection.close()
-    assert "a `cursor` of wire_rows is no whole number" in refusal(TINKER, file)
+    assert "a `cursor` of wire_rows is not a whole number" in refusal(TINKER, file)
     connection = sqlite3.connect(file)
     connection.execute("UPDATE wire_rows SET cursor = 1")
     connection.commit()
@@ -374,6 +374,6 @@ def test_a_packed_file_of_calls_has_to_be_unpacked(tmp_path):
     file = write_jsonl(tmp_path, [call([1], ([2], [-0.5]))])
     file.with_name("sample.jsonl.gz").write_bytes(gzip.compress(file.read_bytes()))
     file.unlink()
-    with pytest.raises(RcdiagError, match="a packed file of calls") as caught:
+    with pytest.raises(RcdiagError, match="a compressed file of calls") as caught:
         open_table(tmp_path)
-    assert "unpack it" in caught.value.hint
+    assert "decompress it" in caught.value.hint

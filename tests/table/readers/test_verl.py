@@ -77,7 +77,7 @@ def test_objects_beside_the_tensors_are_left_alone(tmp_path):
     proto = data_proto(torch_bytes(tensordict(tensors_of(batch))), values)
     rows, table = read(write(tmp_path / "a.dp", pickled(proto)))
     assert_rows(rows, batch.rows)
-    left = "columns that a table has no place for are left out: extra_info, multi_modal_inputs"
+    left = "columns for which the table has no place are left out: extra_info, multi_modal_inputs"
     assert left in changes(table)
     values["extra_info"][1] = Built(Named("my.package", "Config"))
     path = write(tmp_path / "a.dp", pickled(data_proto(None, values)))
@@ -236,7 +236,7 @@ def test_rollout_dumps_of_0_9_take_step_and_groups_from_their_folder(tmp_path):
     assert_rows(rows, [r for b in batches.values() for r in only(b.rows, *TOKENS, "reward")])
     assert [row["step"] for row in rows] == [2] * 8 + [10] * 8
     assert [row["group_id"] for row in rows] == [f"{i // 8}-{i % 8 // 2}" for i in range(16)]
-    assert "groups are 2 rows that follow each other" in changes(table)
+    assert "groups are 2 consecutive rows" in changes(table)
 
 
 def test_rows_that_are_not_of_one_prompt_are_not_a_group_whatever_the_folder_says(tmp_path):
@@ -262,7 +262,7 @@ def test_the_prompts_beside_a_rollout_dump_of_0_8_are_left_out_and_said(tmp_path
     rows, table = read(tmp_path)
     assert_rows(rows, only(batch.rows, *TOKENS))
     assert {row["step"] for row in rows} == {12}
-    assert "new_batch.dp, what the sampler was given, is left out" in changes(table)
+    assert "new_batch.dp, the sampler's input, is left out" in changes(table)
     with pytest.raises(RcdiagError, match="batch of prompts, without responses") as caught:
         read(new_path)
     assert "gen_batch.dp" in caught.value.hint

@@ -130,9 +130,9 @@ def test_experts_of_the_response_stand_behind_those_of_the_prompt(tmp_path, left
 @pytest.mark.parametrize(
     ("packed", "message"),
     [
-        ("no base64", "no array in base64"),
+        ("no base64", "not an array in base64"),
         (in_base64(np.zeros((9, 2, 2), np.uint8)), "has the shape"),
-        (in_base64(np.zeros(4, np.uint8)), "is no array of experts"),
+        (in_base64(np.zeros(4, np.uint8)), "is not an array of experts"),
     ],
 )
 def test_experts_that_do_not_fit_are_refused(tmp_path, packed, message):

@@ -1,8 +1,8 @@
-"""Pickles and torch files are read without running anything that stands in them.
+"""Read pickles and torch files without executing anything in them.
 
 A pickle is a program that may call any function of any module. `load_pickle` and `load_torch` run
-it on Python's unpickler with a closed table of names, for which it gets code of this package: it
-builds plain containers, numpy arrays and tensors, and every other name is refused.
+it in Python's unpickler with a fixed table of names, each replaced by code of this package. They
+build plain containers, numpy arrays and tensors; every other name is refused.
 """
 
 from rcdiag.table.readers.safe.content import Content as Content

@@ -1,4 +1,4 @@
-"""The content of a file, or of a file inside a file, is a view of bytes with a name for errors."""
+"""The content of a file, or of a file inside a file: a view of bytes, with a name for errors."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from rcdiag.table.readers.safe.stand_ins import Buffer
 
 
 class Content(Struct, frozen=True):
-    """Bytes that are read where they are used, and what an error calls them."""
+    """Bytes that are read when they are used, and their name in errors."""
 
     name: str
     view: memoryview
     mapped: mmap.mmap | None = None
 
     def inner(self, view: memoryview | bytes | bytearray | Buffer, what: str) -> Content:
-        """Return the content of a file that stands inside this one."""
+        """Return the content of a file that is inside this one."""
         content = memoryview(view.content if isinstance(view, Buffer) else view)
         return Content(f"{self.name} ({what})", content.cast("B"), self.mapped)
 
     def stream(self) -> io.BufferedReader:
-        """Return a binary file of these bytes, which copies only what is read of it."""
+        """Return a binary stream of these bytes, which copies only what is read."""
         import pyarrow as pa
 
         return io.BufferedReader(pa.BufferReader(self.view), 1 << 18)
 
     def release(self) -> None:
-        """Give back the memory that pages of the file take which were read; all can be read again.
+        """Release the memory of file pages that were read; they can be read again.
 
-        Without it the memory that a process is said to use grows with the file.
+        Without this, the resident memory of the process grows with the file.
         """
         if self.mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
             self.mapped.madvise(mmap.MADV_DONTNEED)
@@ -56,16 +56,16 @@ def open_content(source: Path | Content) -> Content:
 
 
 def damaged(content: Content, how: str) -> RcdiagError:
-    """Return the error of a file that its writer did not make so."""
+    """Return the error for a damaged file."""
     return RcdiagError(
         f"{content.name}: damaged or truncated file: {how}",
-        hint="its writer did not finish or the copy broke off; copy or write it again",
+        hint="its writer or a copy did not finish; copy or write it again",
     )
 
 
 @contextmanager
 def laid_out(name: str, trainer: str) -> Iterator[None]:
-    """Turn a surprise in the content of a file into an error that names the file."""
+    """Turn an unexpected error while reading a file's content into one that names the file."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

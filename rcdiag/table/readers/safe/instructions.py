@@ -1,8 +1,8 @@
-"""The instructions of a pickle, looked at before or without loading it.
+"""Inspect the instructions of a pickle, before or without loading it.
 
-`check` refuses what makes a small file take all memory or time: arguments longer than the file,
-places in the memo that were never filled, keys that take forever to hash. `scanned` and
-`number_behind` tell formats apart by the names and texts in a pickle. Instructions:
+`check` refuses pickles with which a small file could use up memory or time: arguments longer than
+the file, memo entries that were never set, keys that take forever to hash. `scanned` and
+`number_behind` recognise formats by the names and texts in a pickle. Instructions:
 https://github.com/python/cpython/blob/v3.13.0/Lib/pickletools.py
 """
 
@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 Bytes = bytes | memoryview
 
-# Instruction -> the bytes of its argument, or a sign of pickletools for another rule.
+# Instruction -> size of its argument in bytes; a negative pickletools code stands for another rule.
 SIZES = {ord(code.code): 0 if code.arg is None else code.arg.n for code in pickletools.opcodes}
-# Sign of an argument that begins with its own length -> the bytes of that length.
+# pickletools code of an argument that begins with its own length -> size of that length in bytes.
 LENGTHS = {
     pickletools.TAKEN_FROM_ARGUMENT1: 1,
     pickletools.TAKEN_FROM_ARGUMENT4: 4,
@@ -27,29 +27,29 @@ MARK, STOP, PROTOCOL, STACK_GLOBAL = b"(.\x80\x93"
 GLOBALS, INTEGERS, PUTS, GETS, TEXTS = map(
     frozenset, (b"ci", b"KMJ", b"qr\x94", b"hj", b"X\x8c\x8d")
 )
-# No instruction of a pickle, but of `instructions`: numbers from a mark to their list's APPENDS.
+# A pseudo-instruction of `instructions`: a list of numbers, from its MARK to its APPENDS.
 NUMBERS = 256
 _NUMBERS = re.compile(
     rb"\((?:(?:M..)++|(?:K.)++|(?:G.{8})++|(?:J.{4})++|[N\x88\x89]++|\x95.{8})++e", re.DOTALL
 )
 
-# A text of at most this many characters may be a key, by which a format is known.
+# Texts of at most this many characters may be keys, by which a format is recognised.
 LONGEST_TEXT = 64
-# Instructions, a list's numbers aside: a sample of slime takes some 200. An instruction of one
-# byte may build a set of 216 bytes.
+# Limit on instructions, not counting numbers in lists: a sample of slime has about 200. A one-byte
+# instruction may create a set of 216 bytes.
 MOST_INSTRUCTIONS = 20_000_000
-# Bytes of numbers in lists. Python's numbers take up to twelve times as much memory.
+# Limit on bytes of numbers in lists. Python's number objects take up to twelve times as much.
 MOST_BYTES_OF_NUMBERS = 2 << 30
 
 
 class TooLargeError(ValueError):
-    """A pickle that takes more memory than it should."""
+    """A pickle that would take too much memory."""
 
 
 def instructions(pickle: Bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield each instruction and where its argument begins and ends.
+    """Yield each instruction with the start and end of its argument.
 
-    It ends behind STOP, or where the pickle breaks off or holds an unknown instruction.
+    Stops after STOP, at the end of a truncated pickle, or at an unknown instruction.
     """
     at, size = 0, len(pickle)
     while at < size:
@@ -63,7 +63,7 @@ def instructions(pickle: Bytes) -> Iterator[tuple[int, int, int]]:
         if length is None:
             return
         if length == pickletools.UP_TO_NEWLINE:
-            # Names end in a line each, and are not long.
+            # The argument consists of names, each ended by a newline, and is short.
             count = 2 if code in GLOBALS else 1
             lines = re.compile(rb"(?:[^\n]{0,1023}\n){%d}" % count).match(pickle, start)
             if lines is None:
@@ -85,9 +85,9 @@ def instructions(pickle: Bytes) -> Iterator[tuple[int, int, int]]:
 def check(pickle: Bytes) -> None:
     """Raise ValueError for a pickle that is damaged, not of protocol 2 to 5, or beyond limits.
 
-    For every value on the stack it is followed how deep tuples nest in it: 0 for what is no tuple.
-    A tuple that holds tuples is no key of a dict or set: the hash of ((x, x), (x, x)), with x such
-    a tuple in turn, takes twice as long by every level, and 100,000 levels overflow the C stack.
+    For every value on the stack, the nesting depth of tuples is tracked; 0 if it is not a tuple. A
+    tuple of tuples is not allowed as a key of a dict or set: hashing ((x, x), (x, x)), where x is
+    such a tuple again, takes twice as long per level, and 100,000 levels overflow the C stack.
     """
     stack: list[int] = []
     marks: list[int] = []
@@ -102,7 +102,7 @@ def check(pickle: Bytes) -> None:
         elif code in PUTS:
             place = len(memo) if start == end else int.from_bytes(pickle[start:end], "little")
             if place > len(memo):
-                raise ValueError("a place in the memo that comes too early")
+                raise ValueError("a memo entry that is used before it is set")
             memo[place : place + 1] = [stack[-1]]
         elif code in GETS:
             stack.append(memo[int.from_bytes(pickle[start:end], "little")])
@@ -121,20 +121,20 @@ def check(pickle: Bytes) -> None:
             if code == SETITEM:
                 _check_keys(stack[-2:-1])
             first = len(stack) - 1 - FEWER[code]
-            # What a call returns may be one of its arguments, which are in a tuple.
+            # A call may return one of its arguments, which are in a tuple.
             depth = max(stack[first:]) - 1 if code in CALLS else stack[first]
             stack[first:] = [max(depth, 0)]
         elif code == PROTOCOL:
             if start != 1 or not 2 <= pickle[start] <= 5:
-                raise ValueError("a protocol that is none of 2 to 5")
+                raise ValueError("a protocol other than 2 to 5")
         elif code not in NOTHING:
             raise ValueError("an instruction of an old or unknown protocol")
         if count >= MOST_INSTRUCTIONS:
-            raise TooLargeError(f"more than {MOST_INSTRUCTIONS:,} values that are no numbers")
+            raise TooLargeError(f"more than {MOST_INSTRUCTIONS:,} values that are not numbers")
         if numbers > MOST_BYTES_OF_NUMBERS:
             raise TooLargeError(f"more than {MOST_BYTES_OF_NUMBERS >> 30} GB of numbers in lists")
     if code != STOP or end != len(pickle) or marks or len(stack) != 1:
-        raise ValueError("it breaks off, or something follows its end")
+        raise ValueError("it is truncated, or something follows its end")
 
 
 def _check_keys(depths: list[int] | tuple[()]) -> None:
@@ -142,23 +142,23 @@ def _check_keys(depths: list[int] | tuple[()]) -> None:
         raise ValueError("a key that is a tuple of tuples")
 
 
-# Instructions that put a value on the stack which is no tuple, or the empty one.
+# Instructions that push a value that is not a tuple, or that push the empty tuple.
 PUSHES = frozenset(b"N\x88\x89KMJG\x8aX\x8c\x8dCB\x8e\x96]}\x8f)c")
-# Instructions that make a tuple, of how many values; 0: of those from the mark.
+# Instructions that make a tuple -> its length; 0: all values since the mark.
 TUPLES = {ord("t"): 0, 0x85: 1, 0x86: 2, 0x87: 3}
 FROZENSET, SETITEM = 0x91, ord("s")
-# Instructions that take the values from the mark, of which every one, or every second, is hashed.
+# Instructions that consume values since the mark; 1: each of them is hashed, 2: every second.
 ITEMS = {ord("e"): 0, ord("u"): 2, 0x90: 1, FROZENSET: 1}
-# Instructions of no mark -> by how many values they make the stack shorter.
+# Instructions without a mark -> by how many values they shorten the stack.
 FEWER = {ord("a"): 1, SETITEM: 2, ord("R"): 1, 0x81: 1, 0x92: 2, ord("b"): 1, 0x93: 1, ord("Q"): 0}
 CALLS = frozenset(b"R\x81\x92")
 NOTHING = frozenset(b".\x95")
 
 
 def scanned(pickle: bytes) -> Iterator[tuple[str, str]]:
-    """Yield names and short texts, up to where the pickle ends or breaks off.
+    """Yield the names and short texts of a pickle, until it ends or is truncated.
 
-    Those are ("name", "module.name") and ("text", a key or another text).
+    They are yielded as ("name", "module.name") and ("text", text); dict keys are among the texts.
     """
     texts = ["", ""]
     for code, start, end in instructions(pickle):
@@ -172,7 +172,7 @@ def scanned(pickle: bytes) -> Iterator[tuple[str, str]]:
 
 
 def number_behind(pickle: bytes, key: str) -> int | None:
-    """Return the whole number that follows a text; None where there is none."""
+    """Return the integer that follows a text; None if there is none."""
     found = False
     for code, start, end in instructions(pickle):
         if found and code in INTEGERS:

@@ -1,8 +1,8 @@
-"""What takes the place of the classes and functions that a pickle names.
+"""Replacements for the classes and functions that a pickle names.
 
-The unpickler calls what its look-up of a name returns, and gives states to what it has built. So
-both are classes of this package: a call runs a function of rcdiag, and a state changes nothing but
-the object that it is meant for.
+The unpickler calls whatever its look-up of a name returns, and sets the state of objects that it
+built. Therefore all of these are classes of this package: a call runs a function of rcdiag, and a
+state changes only its own object.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# Module and name, as a pickle gives them.
+# (module, name), as in a pickle.
 Pair = tuple[str, str]
-# The function that builds what a name's call builds; None for a name that is no function.
+# The function that a call of the name runs; None for a name that cannot be called.
 Call = Callable[..., Any] | None
 
 
 class Name(type):
-    """A name in a pickle, `torch.float32` say; calling it runs the function given for it.
+    """A name in a pickle, such as `torch.float32`; calling it runs the function given for it.
 
-    It is a class, since pickle makes objects of nothing else, but it has no instances.
+    It is a class without instances, because pickle can only build objects from classes.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Name(type):
     def __new__(mcs, name: str, build: Call) -> Name:
         def call(cls: Name, *arguments: Any) -> Any:
             if build is None:
-                raise TypeError(f"{name} is no function")
+                raise TypeError(f"{name} is not a function")
             return build(*arguments)
 
         return super().__new__(mcs, name, (), {"__new__": call, "name": name})
@@ -36,11 +36,11 @@ class Name(type):
         super().__init__(name, (), {})
 
     def __setstate__(cls, state: Any) -> None:
-        raise TypeError("a state for a name")
+        raise TypeError("a name cannot have a state")
 
 
 class Foreign:
-    """An object of a class that rcdiag does not load: its name, arguments and state, inert."""
+    """An object of a class that rcdiag does not load: only its name, arguments and state."""
 
     __slots__ = ("arguments", "name", "state")
 
@@ -52,7 +52,7 @@ class Foreign:
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
-    # Items of classes that derive from list or dict are left out.
+    # Items of subclasses of list or dict are dropped.
     def append(self, item: Any) -> None:
         pass
 
@@ -64,7 +64,7 @@ class Foreign:
 
 
 class Buffer:
-    """The bytes of an `io.BytesIO`; the place it was read to is left out."""
+    """The bytes of an `io.BytesIO`; its position is dropped."""
 
     __slots__ = ("content",)
 
@@ -74,12 +74,12 @@ class Buffer:
     def __setstate__(self, state: Any) -> None:
         content = state[0]
         if not isinstance(content, bytes):
-            raise TypeError("a BytesIO of no bytes")
+            raise TypeError("a BytesIO without bytes")
         self.content = content
 
 
 class Attributed(dict[Any, Any]):
-    """A dict of a class that may have attributes, which are left out: torch gives some to
+    """A dict of a class that may have attributes, which are dropped: torch gives some to
     OrderedDicts.
     """
 
@@ -88,17 +88,17 @@ class Attributed(dict[Any, Any]):
 
 
 def refuse_state(self: Any, state: Any) -> None:
-    """Take no state: the `__setstate__` of values that are whole once they are built."""
-    raise TypeError(f"a state for a {type(self).__name__}, which has none")
+    """Refuse any state: the `__setstate__` of values that are complete once they are built."""
+    raise TypeError(f"a {type(self).__name__} cannot have a state")
 
 
 def names_of(calls: Iterable[tuple[Pair, Call]]) -> dict[Pair, Name]:
-    """Return a table of names from pairs and what each builds."""
+    """Return a table of names from (module, name) pairs and what each builds."""
     return {pair: Name(".".join(pair), call) for pair, call in calls}
 
 
 def foreign(pairs: Iterable[Pair]) -> dict[Pair, Name]:
-    """Return a table of names whose objects are kept as `Foreign`: classes of a trainer."""
+    """Return a table of names whose objects are kept as `Foreign`, such as a trainer's classes."""
 
     def keeps(name: str) -> Callable[..., Foreign]:
         return lambda *arguments: Foreign(name, arguments)
@@ -107,8 +107,8 @@ def foreign(pairs: Iterable[Pair]) -> dict[Pair, Name]:
 
 
 def hashable(key: Any) -> Any:
-    """Return a key of a dict or set that is cheap to hash; nested tuples may take forever."""
-    if type(key) is str:  # the names of nearly all fields
+    """Return a dict or set key that is cheap to hash; hashing nested tuples may take forever."""
+    if type(key) is str:  # nearly all keys
         return key
     parts = key if isinstance(key, tuple) else (key,)
     if not all(

@@ -1,6 +1,6 @@
-"""A TensorDict in a torch file becomes a dict of tensors, jagged tensors and lists.
+"""Convert a TensorDict in a torch file to a dict of tensors, jagged tensors and lists.
 
-What the functions that a file names do with their arguments:
+The functions that a file names, and their arguments:
 https://github.com/pytorch/tensordict/blob/v0.10.0/tensordict/_reductions.py
 """
 
@@ -16,7 +16,7 @@ VALUES, LENGTHS, OFFSETS = "<NJT_VALUES>", "<NJT_LENGTHS>", "<NJT_OFFSETS>"
 
 
 class Same:
-    """A value that is no tensor and that all rows share: a NonTensorData."""
+    """A NonTensorData: a value that is not a tensor, and the same for all rows."""
 
     __slots__ = ("value",)
 
@@ -38,23 +38,23 @@ class TensorDict(dict[str, Any]):
 
 
 class Stack(list[Any]):
-    """The values of a NonTensorStack, one for each row."""
+    """The values of a NonTensorStack, one per row."""
 
     def __setstate__(self, state: Any) -> None:
         self.extend(item.value if isinstance(item, Same) else item for item in state["tensordicts"])
 
 
 def _make(kind: Any, state: Any) -> Any:
-    """Build what `_make_td` of tensordict does: an object of a class with a state."""
+    """Replace tensordict's `_make_td`: build an object of a class and set its state."""
     built = kind() if isinstance(kind, Name) else None
     if not isinstance(built, (Same, TensorDict, Stack)):
-        raise TypeError("no class of tensordict")
+        raise TypeError("not a class of tensordict")
     built.__setstate__(state)
     return built
 
 
 def consolidated(metadata: Any, storage: Any) -> Any:
-    """Cut a TensorDict out of one tensor of bytes that holds all of its tensors."""
+    """Extract a TensorDict from a single tensor of bytes that holds all its tensors."""
     if not isinstance(storage, StoredTensor) or storage.kind != "uint8" or len(storage.shape) != 1:
         raise TypeError("a consolidated TensorDict without bytes")
     return _from_metadata(metadata, storage.stored.data, 0)
@@ -62,7 +62,7 @@ def consolidated(metadata: Any, storage: Any) -> Any:
 
 def _from_metadata(metadata: Any, storage: memoryview, depth: int) -> Any:
     if depth > 16:
-        raise ValueError("TensorDicts that nest without end")
+        raise ValueError("TensorDicts that are nested too deeply")
     leaves = {key: _leaf(storage, *entry[:5]) for key, entry in metadata["leaves"].items()}
     items = {key: Same(entry[0]) for key, entry in metadata["non_tensors"].items()}
     built: dict[str, Any] = {**items, **_with_jagged(leaves)}
@@ -78,7 +78,7 @@ def _from_metadata(metadata: Any, storage: memoryview, depth: int) -> Any:
 def _leaf(
     storage: memoryview, kind: Any, size: Any, start: Any, stop: Any, pad: Any
 ) -> StoredTensor:
-    """Return the tensor in the bytes from start to stop; `pad` bytes at their end do not count."""
+    """Return the tensor in bytes `start` to `stop`, of which the last `pad` are padding."""
     shape = shape_of(size)
     (start, stop) = shape_of((start, stop))
     if not start <= stop <= len(storage):
@@ -91,7 +91,7 @@ def _leaf(
 
 
 def _with_jagged(leaves: dict[str, StoredTensor]) -> dict[str, StoredTensor | Jagged]:
-    """Put jagged tensors together, whose values and offsets are leaves of their own."""
+    """Assemble jagged tensors, whose values and offsets are separate leaves."""
     whole: dict[str, StoredTensor | Jagged] = {}
     for key, leaf in leaves.items():
         if key.startswith(OFFSETS):

@@ -1,9 +1,8 @@
-"""Pickles are loaded by Python's own unpickler, which gets rcdiag's code for every name.
+"""Load pickles with Python's unpickler, but with rcdiag's own code for every name.
 
-A pickle may call any function of any module; here `find_class` knows a closed table of pairs,
-module and name, and returns what stands for them in this package. Others are refused. A look-up
-imports nothing, and a call runs only the function that stands here. The instructions are checked
-before.
+A pickle may call any function of any module. Here `find_class` only knows a fixed table of (module,
+name) pairs, and returns a replacement from this package; every other name is refused. A look-up
+imports nothing, and a call runs only the replacement. The instructions are checked beforehand.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from rcdiag.table.readers.safe.stand_ins import (
 from rcdiag.table.readers.safe.tensordicts import TENSORDICT_NAMES, Same
 from rcdiag.table.readers.safe.views import ARRAY_NAMES, TENSOR_NAMES
 
-# Objects that dumps of multi-modal and agentic runs carry beside their tokens; nobody needs them.
+# Classes of objects that multi-modal and agentic dumps contain and that are ignored.
 BYSTANDERS = (
     ("PIL.Image", "Image"),
     ("PIL.PngImagePlugin", "PngImageFile"),
@@ -59,9 +58,9 @@ BYSTANDERS = (
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """Return the bytes that a pickle of protocol 2 writes as text."""
+    """Return the bytes that a pickle of protocol 2 stores as text."""
     if encoding != "latin1":
-        raise ValueError("an encoding that pickles do not use")
+        raise ValueError("an encoding other than latin1")
     return text.encode("latin1")
 
 
@@ -71,7 +70,7 @@ def _set(items: Any = ()) -> set[Any]:
 
 def _list(items: Any = ()) -> list[Any]:
     if not isinstance(items, (list, tuple)):
-        raise TypeError("items that are no list")
+        raise TypeError("items that are not a list")
     return list(items)
 
 
@@ -117,17 +116,17 @@ NAMES: dict[Pair, Name] = (
 )
 
 
-# A list that stands in other lists many times is stored once. A pickle may so hold this many times
-# as many values as it stores, beyond the first ten million: prompts that a group shares.
+# A list that occurs many times is stored once, such as a prompt that a group shares. A pickle may
+# therefore hold this many times as many values as it stores, beyond the first ten million.
 MOST_REPEATED, NEVER_TOO_MANY = 100, 10_000_000
 CONTAINERS = (dict, list, tuple, set, frozenset, np.ndarray, Foreign, Same)
 
 
 def load_pickle(source: Path | Content, names: Mapping[Pair, Name] | None = None) -> Any:
-    """Return what a pickle holds, built of plain containers, numpy arrays and inert objects.
+    """Return the content of a pickle as plain containers, numpy arrays and inert objects.
 
-    `names` are stand-ins for the classes of a trainer, beside those that every pickle may use. A
-    pickle that needs another name is refused with that name; nothing of it is imported or called.
+    `names` are replacements for the classes of a trainer, in addition to those for every pickle. A
+    pickle with any other name is refused with that name; nothing is imported or called for it.
     """
     return unpickled(open_content(source), names)
 
@@ -137,9 +136,9 @@ def unpickled(
     names: Mapping[Pair, Name] | None = None,
     load_storage: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Load a pickle that ends where its content ends.
+    """Load a pickle that takes up the whole content.
 
-    `load_storage` returns what a persistent id stands for: the storage of a torch file.
+    `load_storage` maps a persistent id to an object: the storage of a torch file.
     """
     try:
         check(content.view)
@@ -151,8 +150,8 @@ def unpickled(
     except TooLargeError as error:
         raise RcdiagError(
             f"{content.name}: its pickle holds {error}",
-            hint="save tensors or arrays in place of lists, or fewer samples in a file; a small "
-            "file that says so is hostile",
+            hint="save tensors or arrays instead of lists, or fewer samples per file; if the file "
+            "is small, it may be hostile",
         ) from error
     except (
         ArithmeticError,
@@ -166,11 +165,11 @@ def unpickled(
         ValueError,
         pickle.UnpicklingError,
     ) as error:
-        raise damaged(content, f"its pickle breaks off or makes no sense: {error}") from error
+        raise damaged(content, f"its pickle is truncated or invalid: {error}") from error
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler for which a name is what a table says, and no name is imported."""
+    """An unpickler that looks names up in a table and imports nothing."""
 
     def __init__(
         self,
@@ -187,7 +186,7 @@ class _Unpickler(pickle.Unpickler):
         found = self.names.get((module, name))
         if found is None:
             raise RcdiagError(
-                f"{self.content.name}: the file needs {module}.{name} to load, which is none of "
+                f"{self.content.name}: the file needs {module}.{name} to load, which is not among "
                 "the names that tensors and plain containers use; nothing of it was executed",
                 hint="save arrays, tensors, text and numbers only, without objects of other "
                 "classes; a file from an unknown source may be hostile",
@@ -201,18 +200,18 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _check_repeated(value: Any) -> None:
-    """Refuse lists of lists of lists that repeat, which readers would write out.
+    """Refuse nested lists that repeat each other, because readers would expand them.
 
-    Ten lists, each of ten times the one before, are 100 references and ten billion values.
+    Ten lists, each holding the one before it ten times, are 100 references but ten billion values.
     """
     stored = 0
-    totals: dict[int, int] = {}  # values of a container, with repetition; -1: still being counted
+    totals: dict[int, int] = {}  # id of a container -> its values with repetition; -1: in progress
 
     def total(container: Any) -> int:
         nonlocal stored
         known = totals.get(id(container))
         if known == -1:
-            raise ValueError("a container that holds itself")
+            raise ValueError("a container that contains itself")
         if known is not None:
             return known
         totals[id(container)] = -1
@@ -220,7 +219,7 @@ def _check_repeated(value: Any) -> None:
         stored += count
         count += sum(map(total, parts))
         if count > NEVER_TOO_MANY + MOST_REPEATED * stored:
-            raise TooLargeError("lists that repeat each other into billions of values")
+            raise TooLargeError("nested lists that expand to billions of values")
         totals[id(container)] = count
         return count
 
@@ -228,7 +227,7 @@ def _check_repeated(value: Any) -> None:
 
 
 def _parts(container: Any) -> tuple[list[Any], int]:
-    """Return the containers in a container, and how many values it has."""
+    """Return the containers inside a container, and its number of values."""
     values: Any = container
     if isinstance(container, dict):
         values = container.values()

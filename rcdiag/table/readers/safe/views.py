@@ -1,9 +1,9 @@
-"""Arrays and tensors in a pickle are views of its bytes, after shape, type and index are checked.
+"""Arrays and tensors in a pickle: views of the file's bytes, after type, shape and index checks.
 
 numpy arrays: https://github.com/numpy/numpy/blob/v2.3.5/numpy/_core/src/multiarray/methods.c
 (`array_reduce`, `array_setstate`) and `descriptor.c` (`arraydescr_reduce`).
 
-What the functions that a torch file names do with their arguments:
+The functions that a torch file names, and their arguments:
 https://github.com/pytorch/pytorch/blob/v2.8.0/torch/_utils.py, and for jagged tensors
 https://github.com/pytorch/pytorch/blob/v2.8.0/torch/nested/_internal/nested_tensor.py
 """
@@ -25,20 +25,20 @@ ELEMENTS = re.compile(r"b1|[iu][1248]|f[248]|c8|c16|[US]\d{1,9}|O8?")
 
 
 def shape_of(size: Any) -> tuple[int, ...]:
-    """Return a shape that consists of whole numbers from 0 on, at most eight of them."""
+    """Return a shape as a tuple of integers >= 0; ValueError if it has more than 8 dimensions."""
     shape = tuple(size) if isinstance(size, (list, tuple)) else (size,)
     if len(shape) > 8:
-        raise ValueError("a shape that is none")
+        raise ValueError("a shape of more than 8 dimensions")
     for count in shape:
         if type(count) is not int or count < 0:
-            raise ValueError("a shape that is none")
+            raise ValueError("a shape with a size that is not an integer >= 0")
     return shape
 
 
 class ElementType:
-    """A numpy type in a pickle: its code, `f4`, and after `__setstate__` its byte order.
+    """A numpy type in a pickle: its code, such as `f4`; `__setstate__` adds the byte order.
 
-    No `numpy.dtype` is handed to the unpickler, as with one a state could change an array at will.
+    The unpickler never gets a real `numpy.dtype`, whose state could change an array arbitrarily.
     """
 
     __slots__ = ("code", "dtype")
@@ -50,7 +50,7 @@ class ElementType:
     def __setstate__(self, state: Any) -> None:
         order = state[1]
         if self.dtype is not None:
-            raise ValueError("a type that has its byte order already")
+            raise ValueError("a type whose byte order is set twice")
         if not ELEMENTS.fullmatch(self.code) or order not in ("<", ">", "|", "="):
             self.dtype = Foreign(f"numpy.dtype {self.code[:20]}")
         elif self.code[0] == "O":
@@ -60,24 +60,24 @@ class ElementType:
 
 
 class PickledArray(np.ndarray):
-    """A numpy array, which a pickle makes empty and gives shape, type and bytes later, once.
+    """A numpy array that a pickle creates empty; its shape, type and bytes are set once, later.
 
-    An array of a type that rcdiag does not read is an object array without dimensions that holds a
-    `Foreign`.
+    If rcdiag does not support the type, the array becomes a 0-dimensional object array that holds
+    a `Foreign`.
     """
 
     filled: bool
 
     def __setstate__(self, state: Any) -> None:
         if getattr(self, "filled", False):
-            raise ValueError("an array that is filled twice")
+            raise ValueError("an array whose content is set twice")
         self.filled = True
         _, size, element, by_columns, content = state
         shape = shape_of(size)
         items: Any
         if isinstance(content, list):
             if math.prod(shape) != len(content):
-                raise ValueError("an array of another length than its items")
+                raise ValueError("an array whose shape does not match its number of items")
             kind, items = np.dtype(object), content
         else:
             made = array(content, element, shape, "F" if by_columns else "C")
@@ -91,23 +91,23 @@ class PickledArray(np.ndarray):
 
 
 def array(content: Any, element: Any, size: Any, order: Any = "C") -> NDArray[Any] | Foreign:
-    """Return an array that looks at its bytes; a type that rcdiag does not read is kept inert."""
+    """Return an array as a view of its bytes; a `Foreign` if rcdiag does not support the type."""
     shape = shape_of(size)
     if not isinstance(element, ElementType):
-        raise TypeError("an array of no type")
+        raise TypeError("an array without a type")
     kind = element.dtype
     if isinstance(kind, Foreign):
         return kind
     if kind is None or kind.hasobject or order not in ("C", "F"):
-        raise TypeError("an array of no plain type")
+        raise TypeError("an array whose type or order is not plain")
     count = math.prod(shape)
-    if kind.itemsize == 0:  # numpy itself makes texts of at least one character
+    if kind.itemsize == 0:  # numpy itself gives text types at least one character
         if count:
-            raise ValueError("an array whose elements take no bytes")
+            raise ValueError("an array whose elements have a size of 0 bytes")
         return np.zeros(shape, kind.kind + "1")
     if not isinstance(content, (bytes, bytearray)) or count * kind.itemsize != len(content):
-        raise ValueError("an array of another size than its bytes")
-    if kind.kind == "b":  # a byte that is neither 0 nor 1 is no bool of numpy's
+        raise ValueError("an array whose shape does not match its number of bytes")
+    if kind.kind == "b":  # a byte other than 0 and 1 is not a valid numpy bool
         flags: NDArray[np.bool_] = np.frombuffer(content, np.uint8) != 0
         return flags.reshape(shape, order=order)
     return np.frombuffer(content, kind).reshape(shape, order=order)
@@ -139,7 +139,7 @@ ARRAY_NAMES: dict[Pair, Name] = names_of(
 )
 
 
-# Kinds of elements, by torch's name, and how their bytes are looked at.
+# torch's names of element types, and the numpy types as which their bytes are viewed.
 KINDS = {
     "float64": "f8",
     "float32": "f4",
@@ -173,12 +173,12 @@ STORAGES = {
     "BoolStorage": "bool",
 }
 UNTYPED = "UntypedStorage"
-# A tensor that repeats its elements (stride 0) may be larger than its storage, up to this.
+# A tensor with stride 0 may have more elements than its storage, up to this number.
 MOST_REPEATED_ELEMENTS = 1 << 26
 
 
 class Storage(Struct, frozen=True, eq=False):
-    """The bytes of a torch storage, and the order of the bytes of a number."""
+    """The bytes of a torch storage, and their byte order."""
 
     kind: str
     view: memoryview
@@ -188,7 +188,7 @@ class Storage(Struct, frozen=True, eq=False):
 
 
 class StoredTensor(Struct, frozen=True, eq=False):
-    """A tensor as it stands in the file; `numpy` turns it, or some of its rows, into an array."""
+    """A tensor as it is stored in the file; `numpy` converts it, or some of its rows."""
 
     stored: NDArray[Any]
     kind: str
@@ -219,9 +219,9 @@ class StoredTensor(Struct, frozen=True, eq=False):
 
 
 class Jagged(Struct, frozen=True, eq=False):
-    """Rows of different lengths that stand in one tensor: row i has `lengths[i]` values.
+    """Rows of different lengths in one tensor: row i is `values[starts[i]:starts[i] + lengths[i]]`.
 
-    They begin at `values[starts[i]]`; what is further inside a value is the same for all rows.
+    The further dimensions of `values` are the same for all rows.
     """
 
     values: StoredTensor
@@ -233,11 +233,11 @@ class Jagged(Struct, frozen=True, eq=False):
     def __post_init__(self) -> None:
         ends = self.starts + self.lengths
         if self.starts.shape != self.lengths.shape or self.starts.ndim != 1:
-            raise ValueError("a jagged tensor without a start and a length for each row")
+            raise ValueError("a jagged tensor without one start and one length per row")
         if len(ends) and (
             self.starts.min() < 0 or self.lengths.min() < 0 or ends.max() > len(self.values)
         ):
-            raise ValueError("a jagged tensor with a row beyond its values")
+            raise ValueError("a jagged tensor with a row outside of its values")
         if self.lengths.sum() > len(self.values):
             raise ValueError("a jagged tensor whose rows overlap")
 
@@ -249,7 +249,7 @@ class Jagged(Struct, frozen=True, eq=False):
         return self.values[start : start + int(self.lengths[index])]
 
     def numpy(self, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
-        """Return the values of some rows, one row after the other."""
+        """Return the concatenated values of some rows."""
         starts, lengths = self.starts[rows], self.lengths[rows]
         if not len(starts):
             return self.values[:0].numpy()
@@ -259,7 +259,7 @@ class Jagged(Struct, frozen=True, eq=False):
 
 
 def view_bytes(view: memoryview, kind: str, order: str = "<") -> NDArray[Any]:
-    """Return the elements that bytes hold, [elements]."""
+    """Return bytes as an array of elements, [elements]."""
     layout = _LAYOUTS.get((order, kind))
     if layout is None:
         raise ValueError(f"elements of an unknown kind {kind[:40]!r}")
@@ -267,19 +267,19 @@ def view_bytes(view: memoryview, kind: str, order: str = "<") -> NDArray[Any]:
 
 
 def tensor_of_bytes(content: Any, kind: str, size: Any) -> StoredTensor:
-    """Return a tensor whose elements, row by row, are these bytes and no others."""
+    """Return a contiguous tensor whose elements are exactly these bytes."""
     flat, shape = view_bytes(memoryview(content).cast("B"), kind), shape_of(size)
     if math.prod(shape) != len(flat):
-        raise ValueError("a tensor of another size than its bytes")
+        raise ValueError("a tensor whose shape does not match its number of bytes")
     return StoredTensor(flat.reshape(shape), kind)
 
 
 def storage_tensor(
     storage: Any, offset: Any, size: Any, stride: Any, *rest: Any, kind: str | None = None
 ) -> StoredTensor | Foreign:
-    """Return a view of a storage; `offset`, `size` and `stride` count elements.
+    """Return a tensor as a view of a storage; `offset`, `size` and `stride` count elements.
 
-    A tensor in a plain pickle, whose storage is a file of its own, stays inert.
+    If the storage is a separate file, as in a plain pickle, the tensor is kept as a `Foreign`.
     """
     if isinstance(storage, Foreign):
         return storage
@@ -289,7 +289,7 @@ def storage_tensor(
     flat = view_bytes(storage.view, kind, storage.order)
     shape, steps = shape_of(size), shape_of(stride)
     if len(shape) != len(steps) or type(offset) is not int or offset < 0:
-        raise ValueError("a tensor whose shape, strides or offset make no sense")
+        raise ValueError("a tensor with an invalid shape, stride or offset")
     if steps == (1,) and offset + shape[0] <= len(flat):  # one dimension without gaps
         return StoredTensor(flat[offset : offset + shape[0]], kind)
     count = math.prod(shape)
@@ -299,7 +299,7 @@ def storage_tensor(
     if last >= len(flat):
         raise ValueError("a tensor that is larger than its storage")
     if count > max(len(flat), MOST_REPEATED_ELEMENTS):
-        raise ValueError("a tensor that repeats a few elements beyond all use")
+        raise ValueError("a tensor that repeats its elements too often")
     strides = tuple(step * flat.itemsize for step in steps)
     return StoredTensor(as_strided(flat[offset:], shape, strides, writeable=False), kind)
 
@@ -307,10 +307,10 @@ def storage_tensor(
 def typed_storage_tensor(
     storage: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, kind: Any, *rest: Any
 ) -> StoredTensor | Foreign:
-    """Return a view of a storage of bytes, whose elements are of this kind."""
+    """Return a tensor of element type `kind` as a view of an untyped storage."""
     name = kind.name.removeprefix("torch.") if isinstance(kind, Name) else None
     if name not in KINDS:
-        raise TypeError("a tensor of no known kind")
+        raise TypeError("a tensor of an unknown element type")
     return storage_tensor(storage, offset, size, stride, kind=name)
 
 
@@ -319,21 +319,21 @@ def _parameter(data: Any, *rest: Any) -> Any:
 
 
 def _of_type(build: Any, kind: Any, arguments: Any, state: Any) -> Any:
-    """Return what a function builds; attributes that torch hangs on it are left out."""
+    """Return what a function builds; attributes that torch attached to it are dropped."""
     if not isinstance(build, Name) or not isinstance(arguments, tuple):
-        raise TypeError("a tensor that no function builds")
+        raise TypeError("a tensor that is not built by a function")
     return build(*arguments)
 
 
 def jagged_tensor(parts: Any) -> Jagged | Foreign:
-    """Return a nested tensor of torch's jagged layout, from the parts of its constructor."""
+    """Return a nested tensor in torch's jagged layout, from its constructor's arguments."""
     if parts.get("_ragged_idx", 1) != 1:
-        return Foreign("torch.nested (a ragged dimension that is not the second)")
+        return Foreign("torch.nested (the ragged dimension is not the second)")
     return jagged(parts["values"], parts["offsets"], parts.get("lengths"))
 
 
 def jagged(values: Any, offsets: Any, lengths: Any = None) -> Jagged:
-    """Return rows that begin at the offsets and end at the next, or after their lengths."""
+    """Return jagged rows; a row ends where the next begins, or after its length if given."""
     if not isinstance(values, StoredTensor) or not values.shape:
         raise TypeError("a jagged tensor without values")
     bounds = _whole_numbers(offsets)
@@ -342,7 +342,7 @@ def jagged(values: Any, offsets: Any, lengths: Any = None) -> Jagged:
 
 
 def nested_tensor(buffer: Any, sizes: Any, strides: Any, offsets: Any) -> Jagged | Foreign:
-    """Return a nested tensor of torch's strided layout whose rows differ in their length alone."""
+    """Return a nested tensor in torch's strided layout if its rows differ only in their length."""
     if not isinstance(buffer, StoredTensor) or len(buffer.shape) != 1:
         raise TypeError("a nested tensor without values")
     shapes, starts = _whole_numbers(sizes, 2), _whole_numbers(offsets)
@@ -364,9 +364,9 @@ def nested_tensor(buffer: Any, sizes: Any, strides: Any, offsets: Any) -> Jagged
 
 def _whole_numbers(tensor: Any, dimensions: int = 1) -> NDArray[np.int64]:
     if not isinstance(tensor, StoredTensor) or not tensor.kind.startswith("int"):
-        raise TypeError("offsets, lengths or sizes that are no whole numbers")
+        raise TypeError("offsets, lengths or sizes that are not integers")
     if len(tensor.shape) != dimensions or 0 in tensor.shape:
-        raise ValueError("offsets, lengths or sizes of another shape")
+        raise ValueError("offsets, lengths or sizes of a wrong shape")
     return tensor.numpy().astype(np.int64)
 
 

@@ -1,4 +1,4 @@
-"""verl writes batches of responses with its options that dump rollouts, and users with hooks."""
+"""verl's batches of responses, from its options that dump rollouts or from users' hooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rcdiag.table.readers.verl.cut_rows import rows_of
 
 
 def _is_verl(peek: Peek) -> bool:
-    """Recognise a DataProto, the names of a batch's tensors, or a batch of TransferQueue."""
+    """Recognise a DataProto, the tensor names of a batch, or a batch of TransferQueue."""
     if DATA_PROTO in peek.pickle_calls or (peek.name == QUEUE and peek.is_torch_file):
         return True
     words = peek.pickle_words
@@ -30,13 +30,13 @@ def _is_verl(peek: Peek) -> bool:
 
 
 def _read(dump: Dump) -> Iterator[Rows]:
-    """Read one file after the other; the batches that the sampler was given are left out."""
+    """Read one file after the other; skip batches that are the sampler's input."""
     held = 0
     for number, path in enumerate(dump.files):
         content = open_content(path)
         batch = open_batch(content)
         if "responses" not in batch.tensors and path.name == INPUT_BATCH:
-            dump.notes.change(f"{INPUT_BATCH}, what the sampler was given, is left out")
+            dump.notes.change(f"{INPUT_BATCH}, the sampler's input, is left out")
             continue
         held += 1
         with laid_out(str(path), "verl"):

@@ -1,4 +1,4 @@
-"""A file of verl holds a batch in one of many ways; all become one `VerlBatch`.
+"""Read a batch from any of the file layouts of verl into a `VerlBatch`.
 
 * `DataProto`, pickled (`save_to_disk`), by torch.save, or with its tensors as numpy arrays:
   https://github.com/verl-project/verl/blob/v0.9.1/verl/protocol.py (`__getstate__`,
@@ -8,8 +8,8 @@
 * rows of TransferQueue with their keys and tags:
   https://github.com/verl-project/verl/blob/v0.9.1/verl/utils/skip/rollout_skip.py
 
-Where a file lies tells its step and the number of responses to a prompt: the options that dump
-rollouts name folders so there, and in
+The step and the number of responses per prompt are read from folder names, as they are set by the
+options that dump rollouts, and by
 https://github.com/verl-project/verl/blob/v0.7.1/verl/utils/rollout_skip.py
 """
 
@@ -50,7 +50,7 @@ MARK = "meta.json"
 
 
 def named_sizes(path: Path) -> tuple[int, int] | None:
-    """Return prompts of a step and responses to a prompt, from the name of a folder or file."""
+    """Return the prompts per step and responses per prompt from a folder or file name."""
     for name in (path.name, *(parent.name for parent in list(path.parents)[:3])):
         if match := RESPONSES_PER_PROMPT.search(name):
             return int(match["prompts"]), int(match["responses"])
@@ -58,7 +58,7 @@ def named_sizes(path: Path) -> tuple[int, int] | None:
 
 
 def recorded_step(path: Path, meta: dict[str, Any]) -> int | None:
-    """Return the step that the batch records, or the file beside it that verl writes."""
+    """Return the step that is recorded in the batch, or in verl's meta.json next to it."""
     beside = _facts(path.parent / MARK) if path.name in DUMPED else {}
     for facts in (meta, beside):
         step = facts.get("global_steps")
@@ -68,7 +68,7 @@ def recorded_step(path: Path, meta: dict[str, Any]) -> int | None:
 
 
 def named_step(path: Path) -> int | None:
-    """Return the step in the name of a file or of its folder."""
+    """Return the step in the name of a file or its folder."""
     if path.name in DUMPED and path.parent.name.isdecimal():
         inner = path.name == QUEUE and path.parent.parent.name.isdecimal()
         return int(path.parent.parent.name if inner else path.parent.name)
@@ -79,9 +79,9 @@ def named_step(path: Path) -> int | None:
 
 
 def lost_batch(files: Sequence[Path]) -> Path | None:
-    """Return the first batch that is not there although verl wrote its step's meta.json.
+    """Return the first batch that is missing although verl wrote its step's meta.json.
 
-    verl writes meta.json behind the batch, so such a batch was lost on the way here.
+    verl writes meta.json after the batch, so such a batch was lost later.
     """
     dumped = {file.parent for file in files if file.name in DUMPED}
     for file in sorted(files, key=natural_order):
@@ -93,7 +93,7 @@ def lost_batch(files: Sequence[Path]) -> Path | None:
 
 
 def _facts(file: Path) -> dict[str, Any]:
-    """Return what verl writes of a step beside its batch; nothing where it cannot be read."""
+    """Return the content of a step's meta.json; empty if it cannot be read."""
     try:
         facts = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -107,18 +107,18 @@ NAMES = foreign([("verl.protocol", "DataProto")])
 
 @dataclass
 class VerlBatch:
-    """One file: tensors of equal rows, other values by row, and facts of the whole batch."""
+    """The content of one file: tensors with equal numbers of rows, other columns, and metadata."""
 
     tensors: dict[str, StoredTensor | Jagged] = field(default_factory=dict)
-    values: dict[str, list[Any] | NDArray[Any]] = field(default_factory=dict)  # name -> by row
+    values: dict[str, list[Any] | NDArray[Any]] = field(default_factory=dict)  # one value per row
     meta: dict[str, Any] = field(default_factory=dict)
-    keys: list[str] = field(default_factory=list)  # of TransferQueue, by row
-    tags: list[dict[str, Any]] = field(default_factory=list)  # of TransferQueue, by row
-    others: list[str] = field(default_factory=list)  # columns of kinds that no row of a table has
-    shared: dict[str, Any] = field(default_factory=dict)  # what TensorDicts hold as NonTensorData
+    keys: list[str] = field(default_factory=list)  # of TransferQueue, one per row
+    tags: list[dict[str, Any]] = field(default_factory=list)  # of TransferQueue, one per row
+    others: list[str] = field(default_factory=list)  # names of columns that cannot be converted
+    shared: dict[str, Any] = field(default_factory=dict)  # NonTensorData of TensorDicts
 
     def add(self, columns: Any) -> None:
-        """Sort the columns of a dict into tensors, values by row, and facts."""
+        """Sort the columns of a dict into tensors, values per row, and shared values."""
         for name, column in columns.items():
             if (
                 isinstance(column, list)
@@ -140,9 +140,9 @@ class VerlBatch:
                 self.others.append(str(name))
 
     def settle(self) -> None:
-        """Tell facts that all rows share from lists of one value for each row, by their length.
+        """Split `shared` by length: lists with one value per row, and values for the whole batch.
 
-        A prompt group is a value of each row, also where one is that of all.
+        A prompt group (`uid`) is always a value per row, even if it is stored once for all.
         """
         count = len(self.tensors.get("responses", ()))
         for name, value in self.shared.items():
@@ -155,7 +155,7 @@ class VerlBatch:
 
 
 def open_batch(content: Content) -> VerlBatch:
-    """Read what a file of verl holds; tensors are views of the file."""
+    """Read the batch in a file of verl; its tensors are views of the file."""
     with laid_out(content.name, "verl"):
         load = load_torch if is_torch_file(content.view) else load_pickle
         loaded = load(content, NAMES)
@@ -182,14 +182,14 @@ def open_batch(content: Content) -> VerlBatch:
 
 
 def _length(values: Any) -> int | None:
-    """Return how many values a list or an array has; None where it is neither."""
+    """Return the number of values of a list or an array; None for anything else."""
     if isinstance(values, np.ndarray):
         return len(values) if values.ndim else None
     return len(values) if isinstance(values, list) else None
 
 
 def _tensors(stored: Any, content: Content) -> Any:
-    """Return the tensors of a DataProto: a torch file inside the file, or numpy arrays."""
+    """Return the tensors of a DataProto: from a torch file inside the file, or numpy arrays."""
     if stored is None:
         return {}
     if isinstance(stored, tuple):
@@ -200,7 +200,7 @@ def _tensors(stored: Any, content: Content) -> Any:
 
 
 def _from_numpy(stored: Any) -> StoredTensor | Jagged:
-    """Return a tensor stored as kind, shape and bytes, or as a layout and a list of those."""
+    """Return a tensor stored as (type, shape, bytes), or as a layout and a list of those."""
     if len(stored) == 2:
         return jagged_of([_from_numpy(item) for item in stored[1]])
     kind, size, content = stored
@@ -208,9 +208,9 @@ def _from_numpy(stored: Any) -> StoredTensor | Jagged:
 
 
 def _unpadded(column: Any) -> Any:
-    """Return a column of TransferQueue as rows without padding, also where all are as long.
+    """Return a column of TransferQueue as rows without padding, even if all have the same length.
 
-    A column that no nested tensor could hold is a list of tensors or of plain lists.
+    A column that does not fit a nested tensor is a list of tensors or of plain lists.
     """
     if (
         isinstance(column, list)
@@ -230,7 +230,7 @@ def _unpadded(column: Any) -> Any:
 
 
 def jagged_of(rows: list[Any]) -> StoredTensor | Jagged:
-    """Put tensors of one row each together; scalars make a tensor of one dimension."""
+    """Concatenate tensors of one row each; scalars become a 1-dimensional tensor."""
     if not rows or not all(
         isinstance(row, StoredTensor) and row.kind == rows[0].kind for row in rows
     ):
@@ -243,8 +243,8 @@ def jagged_of(rows: list[Any]) -> StoredTensor | Jagged:
 
 
 def missing_responses(path: Path) -> RcdiagError:
-    """Return the error of a batch without responses: what was given to the sampler."""
+    """Return the error for a batch without responses: the sampler's input."""
     return RcdiagError(
         f"{path}: a batch of prompts, without responses",
-        hint="new_batch.dp is what the sampler was given; its output is gen_batch.dp beside it",
+        hint="new_batch.dp is the sampler's input; its output is gen_batch.dp in the same folder",
     )

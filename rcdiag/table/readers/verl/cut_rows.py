@@ -1,4 +1,4 @@
-"""A batch of verl becomes rows: columns are cut by attention mask and named as the table does."""
+"""Convert a verl batch to rows: cut columns by the attention mask, and rename them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rcdiag.table.readers.verl.contents import (
 )
 from rcdiag.table.schema import TOKEN_FLOATS, column_spec
 
-# Names of verl's columns of numbers by token, and the table's; the first that a file has counts.
+# Column of the table -> verl's names for it; the first name that the file has is used.
 FLOATS = {
     "rollout_log_probs": ("rollout_log_probs",),
     "old_log_probs": ("old_log_probs",),
@@ -42,19 +42,19 @@ FLOATS = {
     "rollout_is_weights": ("rollout_is_weights",),
 }
 MASKS = ("response_mask", "loss_mask")
-# The score by token; its sum over a row is the reward, before penalties that training adds.
+# Score per token; its sum over a row is the reward, before penalties that training adds.
 SCORES = ("token_level_scores", "rm_scores")
-# Steps whose weights sampled a row's first token and its last.
+# The training steps whose weights sampled the first and the last token of a row.
 VERSIONS = ("min_global_steps", "max_global_steps")
-# Columns that say where tokens stand, or repeat others.
+# Columns that locate the tokens, or that repeat other columns.
 PLACES = ("prompts", "responses", "input_ids", "position_ids", "attention_mask", *MASKS)
-LEFT_OUT = "columns that a table has no place for are left out"
-UNEVEN = "are left out: rows without a value, or with one value for a whole row"
+LEFT_OUT = "columns for which the table has no place are left out"
+UNEVEN = "are left out: rows without a value, or with a single value for a whole row"
 ASYNC_PROMPT = re.compile(r"(?:uid_)?sample_\d+_\d+")
 
 
 def rows_of(batch: VerlBatch, path: Path, number: int, notes: Notes) -> Iterator[Rows]:
-    """Yield the rows of one file's batch; `number` is that of the file, from 0."""
+    """Yield the rows of one file's batch; `number` is the file's number, from 0."""
     responses = batch.tensors.get("responses")
     if responses is None:
         raise missing_responses(path)
@@ -80,7 +80,7 @@ def rows_of(batch: VerlBatch, path: Path, number: int, notes: Notes) -> Iterator
 
 
 def _token_columns(batch: VerlBatch, rows: RowIndex, where: Where) -> dict[str, Any]:
-    """Return the columns that have a value for each token of some rows."""
+    """Return the columns with one value per token, for some rows."""
     prompt, response, columns = _spans(batch, rows, where)
     tensors = batch.tensors
     responses = tensors["responses"]
@@ -113,7 +113,7 @@ def _token_columns(batch: VerlBatch, rows: RowIndex, where: Where) -> dict[str, 
             if source in tensors and name not in made and not _is_scalar(tensors[source]):
                 add(name, source, response)
     known = {source for sources in FLOATS.values() for source in sources}
-    for source in tensors:  # of policies that a hook scored besides
+    for source in tensors:  # of further policies that a hook scored
         if source not in known and _is_by_token(source) and not _is_scalar(tensors[source]):
             add(source, source, response)
     experts = tensors.get("routed_experts")
@@ -125,7 +125,7 @@ def _token_columns(batch: VerlBatch, rows: RowIndex, where: Where) -> dict[str, 
 
 
 def _spans(batch: VerlBatch, rows: RowIndex, where: Where) -> tuple[Cut | None, Cut, int]:
-    """Return where prompts and responses stand, and the number of columns before responses."""
+    """Return the blocks of prompts (if any) and responses, and the column where responses begin."""
     tensors = batch.tensors
     responses, prompts = tensors["responses"], tensors.get("prompts")
     if isinstance(responses, Jagged):
@@ -138,13 +138,13 @@ def _spans(batch: VerlBatch, rows: RowIndex, where: Where) -> tuple[Cut | None, 
         raise RcdiagError(
             f"{where(0)}: responses are padded, and there is no attention_mask to cut them by",
             hint="save attention_mask too: neither response_mask, which is 0 at tool tokens, nor "
-            "the id of padding, which may end a response, tells padding from tokens",
+            "the id of padding, which may end a response, separates padding from tokens",
         )
     mask = padded.rows_of(attention, rows)
     before = mask.shape[1] - responses.shape[1]
     if before < 0 or (isinstance(prompts, StoredTensor) and prompts.shape[1] != before):
         raise RcdiagError(
-            f"{where(0)}: attention_mask has {mask.shape[1]} columns, which are not those of "
+            f"{where(0)}: attention_mask has {mask.shape[1]} columns, which is not the width of "
             "prompts and responses together",
             hint=padded.BELONG_TOGETHER,
         )
@@ -160,7 +160,7 @@ def _spans_prompt(
 ) -> bool:
     """Tell whether a mask covers prompt and response, as loss_mask did before verl 0.5.
 
-    `columns` are those of the prompt.
+    `columns` is the width of the prompts.
     """
     if isinstance(mask, Jagged) or isinstance(responses, Jagged) or not columns:
         return False
@@ -170,7 +170,7 @@ def _spans_prompt(
 def _check_width(
     tensor: StoredTensor | Jagged, responses: StoredTensor | Jagged, name: str, where: Where
 ) -> None:
-    """Refuse a padded column that is not as wide as the responses to whose tokens it belongs."""
+    """Refuse a padded column that does not have the width of the responses."""
     if isinstance(tensor, Jagged) or isinstance(responses, Jagged):
         return
     if tensor.shape[1:2] != responses.shape[1:2]:
@@ -204,7 +204,7 @@ def _check_lengths(batch: VerlBatch, count: int, path: Path) -> None:
 
 
 def _check_tags(batch: VerlBatch, path: Path) -> None:
-    """Refuse rows of TransferQueue that are not as long as their tags say."""
+    """Refuse rows of TransferQueue whose lengths differ from those in their tags."""
     for name, tag in (("prompts", "prompt_len"), ("responses", "response_len")):
         column = batch.tensors.get(name)
         if not isinstance(column, Jagged) or not all(tag in tags for tags in batch.tags):
@@ -220,7 +220,7 @@ def _check_tags(batch: VerlBatch, path: Path) -> None:
 
 
 def _without_padding(batch: VerlBatch, count: int, notes: Notes) -> RowIndex:
-    """Return the rows that were sampled; TransferQueue fills a batch up with rows that were not."""
+    """Return the sampled rows, without those that TransferQueue adds to fill up a batch."""
     fills = np.array([bool(tag.get("is_padding")) for tag in batch.tags] or [False] * count, bool)
     if fills.any():
         notes.change(
@@ -233,7 +233,7 @@ def _without_padding(batch: VerlBatch, count: int, notes: Notes) -> RowIndex:
 def _columns_of_rows(
     batch: VerlBatch, path: Path, number: int, notes: Notes
 ) -> dict[str, pa.Array]:
-    """Return the columns that have a value for each row, of all rows."""
+    """Return the columns with one value per row, for all rows."""
     count = len(batch.tensors["responses"])
     made: dict[str, pa.Array] = {}
     if batch.keys:
@@ -278,7 +278,7 @@ def _columns_of_rows(
 
 
 def _say_what_is_left(batch: VerlBatch, facts: Collection[str], notes: Notes) -> None:
-    """Note the columns of a batch that become no column of the table; `facts` are those by row."""
+    """Note the columns of a batch that are not converted; `facts` are the columns by row."""
     sources = {source for names in FLOATS.values() for source in names}
     by_token = {name for name in batch.tensors if name in sources or _is_by_token(name)}
     taken = {*PLACES, *VERSIONS, "uid", "routed_experts", *facts}
@@ -297,7 +297,7 @@ def _is_by_token(name: str) -> bool:
 
 
 def _numbers(values: Any, count: int) -> list[float | None] | None:
-    """Return one number or None for each of `count` rows; None where they are anything else."""
+    """Return one number or None per row; None if the values are anything else."""
     if len(values) != count or (isinstance(values, np.ndarray) and values.ndim != 1):
         return None
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
@@ -311,7 +311,7 @@ def _numbers(values: Any, count: int) -> list[float | None] | None:
 def _groups(
     batch: VerlBatch, path: Path, number: int, count: int, notes: Notes
 ) -> list[str] | None:
-    """Return the prompt group of each row, if the file, or the name of its folder, tells."""
+    """Return the prompt group of each row, from the file or its folder's name; None if unknown."""
     uids = batch.values.get("uid")
     if uids is not None:
         notes.change("groups are those of verl's uid")
@@ -327,12 +327,12 @@ def _groups(
     for rows in padded.batches_of(np.arange(count), prompts.shape[1]):
         if not np.array_equal(prompts[rows].numpy(), prompts[first[rows]].numpy()):
             return None
-    notes.change(f"groups are {sizes[1]} rows that follow each other: N in the folder's name")
+    notes.change(f"groups are {sizes[1]} consecutive rows: N in the folder's name")
     return [f"{number}-{row // sizes[1]}" for row in range(count)]
 
 
 def _step(batch: VerlBatch, path: Path, count: int, notes: Notes) -> int | None:
-    """Return the training step of a file, if the file or its name tells."""
+    """Return the training step of a file, from its content or its name."""
     recorded, named = recorded_step(path, batch.meta), named_step(path)
     if _is_fed_by_prompt(batch, path, count):
         notes.change("folders are numbered by prompt, not by training step: step is left out")
@@ -344,7 +344,7 @@ def _step(batch: VerlBatch, path: Path, count: int, notes: Notes) -> int | None:
 
 
 def _is_fed_by_prompt(batch: VerlBatch, path: Path, count: int) -> bool:
-    """Tell whether a fully asynchronous run wrote the file: one prompt for each folder."""
+    """Tell whether a fully asynchronous run wrote the file, which has one folder per prompt."""
     if path.name != OUTPUT_BATCH or not path.parent.name.isdecimal():
         return False
     uids = batch.values.get("uid")
@@ -355,7 +355,7 @@ def _is_fed_by_prompt(batch: VerlBatch, path: Path, count: int) -> bool:
 
 
 def _versions(batch: VerlBatch, notes: Notes) -> list[int | None] | None:
-    """Return the version of the weights that began each row."""
+    """Return the version of the weights that sampled the first token of each row."""
     first, last = (_by_row(batch, name) for name in VERSIONS)
     if first is None or all(version is None for version in first):
         return None
@@ -368,7 +368,7 @@ def _versions(batch: VerlBatch, notes: Notes) -> list[int | None] | None:
 
 
 def _by_row(batch: VerlBatch, name: str) -> list[int | None] | None:
-    """Return whole numbers by row, from values beside the tensors or from tags."""
+    """Return integers by row, from values next to the tensors or from tags; None if absent."""
     values: Any = batch.values.get(name)
     if values is None and name in batch.tensors:
         values = batch.tensors[name].numpy().tolist()  # type: ignore
@@ -380,7 +380,7 @@ def _by_row(batch: VerlBatch, name: str) -> list[int | None] | None:
 
 
 def _reward(batch: VerlBatch) -> NDArray[np.float64] | None:
-    """Return the sum of the score over each row's tokens."""
+    """Return the sum of the token scores of each row, [rows]; None if there are none."""
     for name in SCORES:
         if name in batch.tensors:
             scores = batch.tensors[name]
