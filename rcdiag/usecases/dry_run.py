@@ -75,7 +75,7 @@ def pass_over(table: Table, runner: Runner | None) -> str:
 
 def _time_of(plan: ScoringPlan, spec: PolicySpec, runner: Runner, rate: float | None) -> str:
     """Say how long scoring a policy would take, and where the rate used for it comes from."""
-    abouts = plan.abouts(spec)
+    abouts = plan.provenance(spec)
     names = plan.part_names()
     left = [rows for name, rows in names.items() if name not in abouts]
     tokens = sum(int(plan.survey.lengths[first:end].sum()) for first, end in left)

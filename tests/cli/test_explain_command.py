@@ -77,7 +77,7 @@ def test_all_names_as_json(rcdiag):
 
 def test_an_unknown_name_ends_with_2_and_offers_near_ones(rcdiag):
     ran = rcdiag("explain", "k3kl")
-    ran.refuses("error: nothing is called `k3kl`", "k3_kl")
+    ran.refuses("error: there is no name `k3kl`", "k3_kl")
 
 
 def test_every_name_of_a_result_is_explained(rcdiag, doubtful):

@@ -82,7 +82,7 @@ def test_verbose_shows_every_family_and_reason_and_what_best_means(rcdiag, swept
     words = " ".join(out.split())
     for reason in document_of(result)["recommendation"]["reasons"]:
         assert reason in words
-    assert "least squared distance of its weights from the ratios + variance" in words
+    assert "smallest squared distance of its weights from the ratios + variance" in words
 
 
 def test_only_verbose_shows_what_is_refused_and_why(rcdiag, swept):

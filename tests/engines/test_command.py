@@ -180,8 +180,16 @@ def test_what_rounding_lifts_above_0_is_0(rows, tmp_path, monkeypatch):
         ("row[3] = 4", "wrote row 4 several times", "once"),
         ("row[3] = 99", "left out row 3", "once"),
         ("row.append(99); log_probs.append([])", "does not have, 99", "8 rows, the output 9"),
-        ('del columns["row"]', "no column `row`; there are log_probs", "`row`, as the input"),
-        ('columns["row"] = [str(one) for one in row]', "no whole number", "write back"),
+        (
+            'del columns["row"]',
+            "no column `row`; there are log_probs",
+            "`row`, copied from the input",
+        ),
+        (
+            'columns["row"] = [str(one) for one in row]',
+            "not write a whole number",
+            "copy the numbers",
+        ),
         ('columns["logprobs"] = columns.pop("log_probs")', "no column `log_probs`", "a list"),
         ('columns["log_probs"] = [-1.0] * len(row)', "as double", "a list of floats"),
         ('columns["log_probs"] = [[-1] * len(r) for r in log_probs]', "as list<", "of floats"),
@@ -253,7 +261,7 @@ def test_a_program_that_stays_is_started_once(tmp_path, rows):
 
 
 def test_a_program_that_stays_and_ends_is_told_apart(score, tmp_path):
-    with pytest.raises(RcdiagError, match="it has ended, without an output") as caught:
+    with pytest.raises(RcdiagError, match="it has ended without an output") as caught:
         score("true", stays=True)
     assert "leave stays=true out" in caught.value.hint
     with pytest.raises(RcdiagError, match="exit code 1"):
@@ -344,9 +352,9 @@ def test_the_metadata_say_what_scored_and_no_more_than_is_known(table, tmp_path,
     ("options", "words", "hint"),
     [
         ({"run": ""}, "needs the program", "run="),
-        ({"run": "no-such-program --x"}, "`no-such-program` is no program here", "PATH"),
-        ({"run": "./scorer.py"}, "`./scorer.py` is no program here", "interpreter"),
-        ({"run": "python 'score.py"}, "mark without its partner", "pairs"),
+        ({"run": "no-such-program --x"}, "`no-such-program` is not a program here", "PATH"),
+        ({"run": "./scorer.py"}, "`./scorer.py` is not a program here", "interpreter"),
+        ({"run": "python 'score.py"}, "mark is not closed", "pairs"),
         ({"run": "python x.py {model}"}, "no model is given", "model=PATH"),
     ],
 )
@@ -377,7 +385,7 @@ def test_how_a_command_is_quoted():
     assert "single quotes" in caught.value.hint
     with pytest.raises(RcdiagError, match="not JSON"):
         parse_policy('a=command,run="python" score.py')
-    with pytest.raises(RcdiagError, match="lm_head: a program has options"):
+    with pytest.raises(RcdiagError, match="lm_head: give the program's own option"):
         parse_policy("a=command,run=python score.py,lm_head=float32")
 
 

@@ -222,7 +222,7 @@ def test_own_sets_need_every_sampling_parameter(qwen3, sampled, tmp_path):
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        ("kept=vllm:bfloat16,support=rollout", "vLLM scores the whole distribution alone"),
+        ("kept=vllm:bfloat16,support=rollout", "vLLM scores the whole distribution only"),
         ("kept=hf:float32,support=rollout,top_k=3", "a kept set may have fewer tokens"),
     ],
 )

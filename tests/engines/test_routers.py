@@ -288,7 +288,7 @@ def test_a_model_without_routers_is_refused(qwen3, tmp_path):
 @pytest.mark.parametrize(
     ("policy", "says", "way_out"),
     [
-        ("r3=vllm:float32,experts=rollout", "vLLM's routers choose", "score with hf"),
+        ("r3=vllm:float32,experts=rollout", "cannot be given to vLLM's routers", "score with hf"),
         ("r3=vllm,record_experts=true", "vLLM's routers choose", "score with hf"),
         ("r3=hf,experts=rollout,compile=true", "compiles routers too", "leave compile=true out"),
     ],

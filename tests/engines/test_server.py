@@ -402,7 +402,7 @@ REFUSED: dict[str, tuple[dict[str, Fault], str]] = {
         "the answer has no",
     ),
     "nothing": (dict.fromkeys(("vllm", "sglang"), changed(lambda d: {})), "the answer has no"),
-    "a list": (dict.fromkeys(("vllm", "sglang"), changed(lambda d: [d])), "no JSON object"),
+    "a list": (dict.fromkeys(("vllm", "sglang"), changed(lambda d: [d])), "not a JSON object"),
 }
 
 
@@ -411,7 +411,7 @@ def answers(answer: Answer) -> dict[str, Fault]:
 
 
 REFUSED |= {
-    "HTML": (answers((200, {"Content-Type": "text/html"}, b"<html>")), "text/html, no JSON"),
+    "HTML": (answers((200, {"Content-Type": "text/html"}, b"<html>")), "text/html, not a JSON"),
     "a redirect": (answers((307, {"Location": "http://localhost:1/x"}, b"")), "not followed"),
     "no right": (answers((401, {}, b'{"error": "Unauthorized"}')), "HTTP 401 .*Unauthorized"),
     "a refusal": (answers((400, {}, b'{"message": "too long"}')), "HTTP 400 .*too long"),
@@ -457,7 +457,7 @@ def test_logits_in_place_of_log_probs_are_refused(shift, tmp_path):
     logits = (LOG_PROBS + shift).astype(np.float32)
     with (
         serve(Model("vllm", table=logits)) as address,
-        pytest.raises(RcdiagError, match="these are no log-probs"),
+        pytest.raises(RcdiagError, match="these are not log-probs"),
     ):
         scores(address, Case([[3]], [[1, 5]]).write(tmp_path))
 
@@ -506,14 +506,14 @@ def test_a_row_longer_than_the_served_context_is_refused(api, rcdiag, tmp_path):
     ("policy", "words"),
     [
         ("server", "no url"),
-        ("server,url=ftp://host", "no address of a server"),
-        ("server,url=localhost:8000", "no address of a server"),
-        ("server,url=http://", "no address of a server"),
+        ("server,url=ftp://host", "not the address of a server"),
+        ("server,url=localhost:8000", "not the address of a server"),
+        ("server,url=http://", "not the address of a server"),
         ("server,url=http://host:99999", "url"),
         ("server,url=http://user:hidden@host", "user or a password"),
         ("server,url=http://host/?api_key=hidden", "query or a fragment"),
         ("server,url=http://host,key_env=NOT_SET_ANYWHERE", "is not set"),
-        ("server,url=http://host,entropy=true", "returns no entropy"),
+        ("server,url=http://host,entropy=true", "servers return no entropy"),
         ("server,url=http://host,top_k=5", "top_k: "),
         ("server,url=http://host,adapter=lora", "model=NAME"),
         ("server,url=http://host,concurrency=0", "1 or more"),
@@ -530,7 +530,7 @@ def test_what_cannot_be_asked_for_is_said_before_anything_is_sent(rcdiag, policy
 
 def test_a_key_that_http_cannot_carry_is_refused_without_being_shown(monkeypatch):
     monkeypatch.setenv("SERVER_KEY", "open\r\nsesame")
-    with pytest.raises(RcdiagError, match="no key that HTTP can carry") as caught:
+    with pytest.raises(RcdiagError, match="key that HTTP cannot carry") as caught:
         connect(parse_policy("x=server,url=http://127.0.0.1:1,key_env=SERVER_KEY"))
     assert "sesame" not in caught.value.message + caught.value.hint
 
@@ -548,7 +548,7 @@ def test_no_server_and_another_server_are_said():
         connect(parse_policy("x=server,url=http://127.0.0.1:9,patience=0"))
     assert "patience=SECONDS" in caught.value.hint
     with serve(Model("sglang")) as address:
-        with pytest.raises(RcdiagError, match="is no server of vllm"):
+        with pytest.raises(RcdiagError, match="is not a server of vllm"):
             connect(parse_policy(f"x=server,url={address},api=vllm"))
         assert connect(parse_policy(f"x=server,url={address}"))[1].api == "sglang"
 

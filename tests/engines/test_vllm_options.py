@@ -136,6 +136,6 @@ class LogitsProcessor:
 def test_a_head_of_its_own_dtype_is_refused_where_vllm_would_ignore_it(qwen3, monkeypatch):
     module = "vllm.model_executor.layers.logits_processor.LogitsProcessor"
     monkeypatch.setattr(module, LogitsProcessor)
-    with pytest.raises(RcdiagError, match=r"lm_head=float32: vllm .* has no dtype of its own"):
+    with pytest.raises(RcdiagError, match=r"lm_head=float32: vllm .* cannot give the head a"):
         options_of("bfloat16,lm_head=float32", qwen3)
     assert options_of("float32,lm_head=float32", qwen3)["hf_overrides"] == {"head_dtype": "float32"}

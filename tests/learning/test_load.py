@@ -42,7 +42,7 @@ def test_rows_without_a_prompt_are_refused(shared, parts):
 def test_a_head_that_is_not_understood_is_refused(made):
     """A configuration with a cap on logits that the model's own forward does not apply."""
     model = made("capped", Qwen3Config(**engines.SIZES, final_logit_softcapping=0.5))
-    with pytest.raises(RcdiagError, match="`qwen3` makes its logits"):
+    with pytest.raises(RcdiagError, match="`qwen3` computes its logits"):
         trainee(model)
 
 

@@ -180,7 +180,7 @@ def test_everything_rejected(aggregation):
     chosen = loss_settings(aggregation=aggregation)
     for trainer in ("verl-20251027", "verl-0.6.1", *LATE):
         result = evaluate(NOTHING, "vanilla", chosen, trainer)
-        assert result.undefined == "nothing is kept, so the mean has nothing in it"
+        assert result.undefined == "no token is kept, so there is nothing to average"
         # With an epsilon in the denominator the trainer logs 0.
         assert np.isnan(result.loss) if trainer in LATE else result.loss == 0.0
         assert result.coefficients.tolist() == [0.0] * 6

@@ -16,7 +16,7 @@ from rcdiag.pages.gauges import gauges
 from rcdiag.pages.merge import merged
 from rcdiag.pages.page import _head, _parts, _tabs, page
 from rcdiag.pages.tabs import change
-from rcdiag.pages.tabs.diagnosis import _told_apart
+from rcdiag.pages.tabs.diagnosis import _shortened_distinctly
 from rcdiag.results import MetricValue, from_json
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
@@ -42,7 +42,7 @@ def test_a_table_of_one_policy_says_once_that_a_mismatch_needs_two(tmp_path):
     words = [part.text for part in _parts(tab) if isinstance(part, Paragraph)]
     assert not any("needs two" in text for text in words)  # the verdict says it
     titles = [section.title for section in tab.sections]
-    assert "What would tell" in titles
+    assert "What would decide it" in titles
     assert "What else it could be" not in titles
 
 
@@ -94,12 +94,12 @@ def test_the_caption_of_a_ladder_speaks_of_a_noise_floor_where_one_was_measured(
 
 def test_long_facts_are_cut_where_they_do_not_differ():
     start, end = "/models/" + "a" * 200, "b" * 200
-    one, two = _told_apart([f"{start}/step_0/{end}", f"{start}/step_8/{end}"])
+    one, two = _shortened_distinctly([f"{start}/step_0/{end}", f"{start}/step_8/{end}"])
     assert one != two
     assert "step_0" in one
     assert "step_8" in two
     assert max(len(one), len(two)) <= 44
-    assert _told_apart(["short", None]) == ["short", None]
+    assert _shortened_distinctly(["short", None]) == ["short", None]
 
 
 def test_regions_of_a_page_of_two_dumps_have_names_of_their_own(stale):

@@ -67,7 +67,7 @@ def test_rows_that_are_left_out_are_counted_where_the_others_are_shown(tmp_path)
     result = scored(tmp_path, old)
     assert result.rows_left_out == 8
     said = [words.text for words in parts(result, Paragraph)]
-    assert any(text.startswith("This tab is of the 4 of 12 responses") for text in said)
+    assert any(text.startswith("This tab covers the 4 of 12 responses") for text in said)
 
 
 def test_two_columns_that_agree_are_said_to(tmp_path):
@@ -75,7 +75,7 @@ def test_two_columns_that_agree_are_said_to(tmp_path):
     names = [figure.name for figure in parts(result, Figure)]
     assert not any_beyond(result)
     assert "tokens-beyond-ratio" not in names
-    assert "No token is off by more than 0.001 nats." in [w.text for w in parts(result, Paragraph)]
+    assert "No log-ratio is larger than 0.001 nats." in [w.text for w in parts(result, Paragraph)]
 
 
 @pytest.mark.parametrize("values", [lambda row: [-1.0] * len(row), lambda row: row])

@@ -81,9 +81,9 @@ class RescoredSample(Struct, frozen=True, dict=True):
         temperature 1.
         """
         if expected is self.reading.log_prob:
-            return self.reading.reach
+            return self.reading.noise_gain
         others = np.maximum(-np.expm1(self.reading.log_prob), 1e-12)
-        shape = np.clip(self.reading.reach / others, 1.0, np.sqrt(2.0))
+        shape = np.clip(self.reading.noise_gain / others, 1.0, np.sqrt(2.0))
         values: Array = -np.expm1(expected) * shape
         return values
 
@@ -222,7 +222,7 @@ def _rounding(case: Case, rows: Counts, forward: Forward, reading: Reading) -> R
     passages = [passage_of(case, int(row)) for row in rows[few]]
     made = forward.log_probs(passages, LowPrecision()) if passages else np.zeros(0)
     exact = np.full(len(at), FLOAT32)
-    residual = fit_residual(made, reading.log_prob[at], reading.reach[at], exact)
+    residual = fit_residual(made, reading.log_prob[at], reading.noise_gain[at], exact)
     return rounding_of(residual, case.token_id[places].astype(np.int64), case.owner[places])
 
 

@@ -93,8 +93,8 @@ def scanned_temperature(sample: RescoredSample, side: Side) -> float | None:
     distribution, at = sample.distribution.take(few), sample.distribution_at[few]
 
     def loss(expected: Array) -> float:
-        reach, resolution = sample.reading.reach[at], side.resolution[at]
-        return fit_residual(side.recorded[at], expected, reach, resolution).nats
+        noise_gain, resolution = sample.reading.noise_gain[at], side.resolution[at]
+        return fit_residual(side.recorded[at], expected, noise_gain, resolution).nats
 
     log_temperature, least = searched(
         lambda log_t: loss(distribution.log_prob_at(float(np.exp(log_t)))),

@@ -1,4 +1,4 @@
-"""The tab Update: what each preset's step does, beside that of the recommended one."""
+"""The tab Update: what each preset's step does, compared with the recommended preset."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NAIVE = "naive"  # the update without correction
 
 
 def tab(results: DumpResults) -> Tab | None:
-    """Fill the tab; None where no update was replayed."""
+    """Make the tab; None if no update was replayed."""
     replay = results.replay
     if replay is None:
         return None
@@ -65,7 +65,7 @@ def tab(results: DumpResults) -> Tab | None:
 
 
 def reference(results: DumpResults) -> str:
-    """Return the preset that the others are compared with: the recommended one, or no correction.
+    """Return the preset that others are compared with: the recommended one, or no correction.
 
     A preset without weights may still differ from no correction by its loss.
     """
@@ -91,14 +91,13 @@ def _presets(result: ReplayResult, against: str) -> Section:
     )
     what = "the update without correction" if against == NAIVE else "which the sweep recommends"
     how = (
-        f"Δ and × are against `{against}`, {what}, on the same batch: what both share is "
-        "not in them. Below a Δ stands its 95% interval, made by leaving out the same prompt group "
-        "of both in turn, with weights and advantages of the whole batch: where that holds 0, "
-        "the batch cannot tell the two updates apart. Below the kept tokens stands what the loss "
-        "is divided by. "
-        "The reference stands first, then the updates by their health. Presets with equal updates "
+        f"Δ and × compare with `{against}`, {what}, on the same batch, so that common noise "
+        "cancels. Below a Δ is its 95% interval, made by leaving out the same prompt group of both "
+        "in turn, with weights and advantages of the whole batch: if it contains 0, "
+        "the batch cannot tell the two updates apart. Below the kept tokens is the number that the "
+        "loss is divided by. "
+        "The reference comes first, then the updates by their health. Presets with equal updates "
         "share a row; a row opens to the rules of its health. "
-        f"Loss `{result.policy_loss}`, aggregation {result.aggregation}, advantages: "
         f"{result.advantage}; rollout is `{result.rollout}`, old `{result.old}`, current "
         f"`{result.current}`; {result.num_sequences:,} sequences, {result.num_groups:,} prompt "
         "groups."
@@ -112,12 +111,12 @@ def _presets(result: ReplayResult, against: str) -> Section:
 
 
 def _order(update: Alike, against: str) -> tuple[bool, int]:
-    """Put the reference first, then the updates by their health, the safest first."""
+    """Sort the reference first, then updates by their health, the safest first."""
     return (against not in update.names, health_order(update.preset.health))
 
 
 def _columns(result: ReplayResult, against: str) -> list[ColumnOf]:
-    """Return every column with what writes its cell; differences stand below their numbers."""
+    """Return all columns with the functions for their cells; a Δ is a cell's second line."""
     held = result.presets.get(against)
     norm = None if held is None else held.coefficients.norm
 
@@ -164,7 +163,7 @@ def _columns(result: ReplayResult, against: str) -> list[ColumnOf]:
 
 
 def _names(update: Alike) -> Cell:
-    """Write the presets of a row, and where their names do not say it, their mode."""
+    """Return the cell with the presets of a row, and their mode if the name does not say it."""
     cell = equals(update.names)
     mode = update.preset.mode
     if mode in update.names[0]:
@@ -178,18 +177,18 @@ def _health(update: Alike) -> Cell:
 
 
 def _loss(cell: Cell, update: Alike) -> Cell:
-    """Write the loss, or why it is not defined."""
+    """Return the cell of the loss, with the reason if it is undefined."""
     return replace(cell, note=update.preset.undefined) if update.preset.undefined else cell
 
 
 def _pull(preset: PresetReplay, held: float | None) -> Cell:
-    """Write the norm of the coefficients, and how many times that of the reference it is."""
+    """Return the cell of the coefficients' norm, and its ratio to that of the reference."""
     norm = preset.coefficients.norm
     return amount(norm, note=f"× {norm / held:.3g}" if held and norm is not None else "")
 
 
 def _kept(preset: PresetReplay, result: ReplayResult) -> Cell:
-    """Write the share of kept tokens, and what the sum over them is divided by."""
+    """Return the cell of the share of kept tokens, and what the loss is divided by."""
     kept = preset.kept_tokens / max(result.num_tokens, 1)
     return replace(
         share(kept), note=f"÷ {divided(preset.denominator)}".replace(" tokens", "\ntokens")
@@ -199,7 +198,7 @@ def _kept(preset: PresetReplay, result: ReplayResult) -> Cell:
 def difference(
     result: ReplayResult, names: Sequence[str], others: Sequence[str], number: str
 ) -> MetricValue | None:
-    """Return a number of one group of equal presets less that of another, with its interval."""
+    """Return the difference of a number between two groups of presets, with its interval."""
     for one in names:
         for other in others:
             if (pair := result.paired.get(one, {}).get(other)) is not None:
@@ -219,7 +218,7 @@ def _negative(value: MetricValue) -> MetricValue:
 
 
 def _against(result: ReplayResult, update: Alike, against: str, number_name: str) -> str:
-    """Write a difference to the reference with its interval; empty for the reference itself."""
+    """Return a difference to the reference with its interval; "" for the reference itself."""
     if against in update.names:
         return ""
     held = next((group.names for group in alike(result) if against in group.names), ())
@@ -275,8 +274,8 @@ def _splits(result: ReplayResult) -> Section | None:
         splits,
     )
     how = (
-        "Several mini-batches make several optimizer steps from the same start. A mode that stays "
-        "put ends where one step ends: its last column is far below the two before it."
+        "Several mini-batches make several optimizer steps from the same start. If the last column "
+        "is far below the two before it, the mode ends where a single step ends."
     )
     return Section(
         title="The same batch in mini-batches", blocks=[batches, Paragraph(text=how, soft=True)]
