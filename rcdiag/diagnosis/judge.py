@@ -19,7 +19,7 @@ from rcdiag.diagnosis.next_experiment import can_be_scored, next_experiment, she
 from rcdiag.diagnosis.over_steps import experiment_at_rate_zero, over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.thresholds import ENOUGH, MOST
-from rcdiag.diagnosis.validity import INVALID, UNKNOWN
+from rcdiag.diagnosis.validity import INVALID, UNKNOWN, VALID
 from rcdiag.formats import effective, plural, rough
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
 
@@ -322,10 +322,11 @@ def verdict_of_cause(features: Features, cause: Cause, suspicion: Suspicion) -> 
         return verdict
     if cause.stage != "difference" or verdict not in ("healthy", "correctable"):
         return verdict
-    valid = features.validity.answer
-    if valid == UNKNOWN and cause.name == GENERIC and suspicion.verdict is None:
+    valid = features.validity
+    by_cause = cause.name != GENERIC or suspicion.verdict is not None
+    if valid.contradicts or (valid.answer == UNKNOWN and not by_cause):
         return "inconclusive"
-    return "broken" if valid == INVALID else verdict
+    return "broken" if valid.answer == INVALID else verdict
 
 
 def _named_cause(features: Features, cause: Cause, suspicion: Suspicion) -> NamedCause:
@@ -412,9 +413,11 @@ def _usefulness(features: Features) -> str:
     weights = np.exp(log_weights - log_weights.max())
     ess, rows = float(weights.sum() ** 2 / np.sum(weights**2)), len(weights)
     found = f"leave an ESS of {effective(ess)} of {plural(rows, 'sequence')}"
-    if ess < 0.5 * rows:  # weights of whole sequences are of little use
-        return f"Importance weights are valid but {found}: remove the cause first."
-    return f"Importance weights are valid and {found}."
+    little = ess < 0.5 * rows  # weights of whole sequences are of little use
+    ending = f"but {found}: remove the cause first" if little else f"and {found}"
+    if features.validity.answer == VALID:
+        return f"Importance weights are valid {ending}."
+    return f"By the cause importance weights are valid {ending}. {features.validity.sentence}"
 
 
 def _summary(features: Features, verdict: str, causes: Sequence[NamedCause]) -> str:

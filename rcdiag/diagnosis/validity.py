@@ -27,13 +27,12 @@ from msgspec import Struct
 from rcdiag.diagnosis.case import Array, Case
 from rcdiag.diagnosis.thresholds import FEWEST_ROWS
 from rcdiag.formats import mean_ratio
-from rcdiag.statistics.intervals import student_quantile
+from rcdiag.statistics.intervals import errors_and_reaches, influences
 
 VALID, INVALID, UNKNOWN = "valid", "invalid", "unknown"
 
 # The excess halfway between "the recorded distribution sampled" (0) and "the trainer's did" (1).
 HALFWAY = 0.5
-TAIL = 0.025  # probability on either side of a 95% interval
 # Nats: a larger log-ratio counts as this one, so that a single token cannot overflow a mean.
 LARGEST = 15.0
 # Where the recorded distribution sampled, -E[log_ratio] = E[ratio - 1 - log_ratio], so that kappa
@@ -46,10 +45,6 @@ ROUNDING = 1e-3
 # Nats, rms: two correct engines differ by up to .06, and a sample shows a little more by chance.
 # The mean squared error of the record is E[ratio] - 1.
 MOST_OF_ENGINES = 0.07
-# A mean ratio that is significantly below 1 by this much lacks something: either a part of the
-# trainer's support, or the few large ratios that bring the mean to 1. It is then open whether the
-# recorded distribution sampled.
-MOST_LACKING = 0.05
 
 
 class Interval(Struct, frozen=True):
@@ -94,9 +89,18 @@ class Validity(Struct, frozen=True, dict=True):
         return VALID if by_mean or self.by_kappa.between(-HALFWAY, MOST_BY_KAPPA) else UNKNOWN
 
     @property
+    def contradicts(self) -> bool:
+        """Tell whether no cause makes weights valid: too few rows, or a mean ratio below 1."""
+        return self.answer == UNKNOWN and (self.rows < FEWEST_ROWS or self.lacks_ratio)
+
+    @property
     def lacks_ratio(self) -> bool:
-        """Tell whether the mean ratio is significantly below 1, by more than rounding explains."""
-        return self.ratio_mean.high < 1.0 - MOST_LACKING
+        """Tell whether the mean ratio is significantly below 1, by more than engines explain.
+
+        It then lacks a part of the trainer's support, or the few large ratios that bring the mean
+        to 1: it is open whether the recorded distribution sampled.
+        """
+        return self.ratio_mean.high < 1.0 - MOST_OF_ENGINES**2
 
     @property
     def lacks_support(self) -> bool:
@@ -142,7 +146,7 @@ class Validity(Struct, frozen=True, dict=True):
         mean = self.ratio_mean
         if self.answer == UNKNOWN and self.lacks_ratio:
             reads = "below 1: another distribution sampled, or large ratios are missing"
-        if self.answer == UNKNOWN and max(abs(mean.low - 1), abs(mean.high - 1)) < ROUNDING:
+        if self.answer == UNKNOWN and mean.between(1.0 - ROUNDING, 1.0 + ROUNDING):
             reads = "1 to within rounding"
         return {
             "name": "E[ratio]",
@@ -168,25 +172,25 @@ def validity_of(case: Case) -> Validity:
         return tokens.row_sums(values)[present]
 
     surplus, squares = sums(np.expm1(log_ratio)), sums(log_ratio**2)
-    mean = _ratio_of_sums(surplus, tokens.per_row[present].astype(np.float64))
+    count = tokens.per_row[present].astype(np.float64)
+    mean = _ratio_of_sums(surplus, count, count)
     return Validity(
         ratio_mean=Interval(1.0 + mean.value, 1.0 + mean.low, 1.0 + mean.high),
-        excess=_ratio_of_sums(surplus, squares),
-        by_kappa=_ratio_of_sums(squares / 2 + sums(log_ratio), squares),
+        excess=_ratio_of_sums(surplus, squares, count),
+        by_kappa=_ratio_of_sums(squares / 2 + sums(log_ratio), squares, count),
         rows=int(present.sum()),
     )
 
 
-def _ratio_of_sums(above: Array, below: Array) -> Interval:
-    """Return sum(above) / sum(below) with an interval; both [rows].
+def _ratio_of_sums(above: Array, below: Array, tokens: Array) -> Interval:
+    """Return sum(above) / sum(below) with its 95% interval over rows of some tokens; all [rows].
 
-    The error is that of the linearised ratio, with Student's t of rows - 1 degrees of freedom.
+    Few large ratios make the sums skewed, and the interval longer on their side.
     """
-    count, total = len(below), float(below.sum())
-    if count < 2 or total <= 0:
+    total = float(below.sum())
+    if len(below) < 2 or total <= 0:
         return Interval(0.0, -np.inf, np.inf)
     value = float(above.sum()) / total
-    residual = above - value * below
-    error = float(np.sqrt(np.sum(residual**2) * count / (count - 1))) / total
-    reach = float(student_quantile(count - 1, TAIL)) * error
-    return Interval(value, value - reach, value + reach)
+    influence, rows = influences(above[:, None], below[:, None])
+    error, down, up = errors_and_reaches(influence, rows, tokens[:, None])
+    return Interval(value, value - float(down[0] * error[0]), value + float(up[0] * error[0]))
