@@ -78,7 +78,7 @@ class Screen:
         write_out(on_command_line(text))
 
     def exit(self, result: Document) -> None:
-        """Exit 1 if findings or the verdict reach `fail_on`, or nothing was compared; say why."""
+        """Exit 1 if findings or the verdict reach `fail_on`; say why."""
         if self.fail_on == "never" or isinstance(result, ConvertResult):
             return
         least = SEVERITIES.index(self.fail_on)
@@ -87,9 +87,9 @@ class Screen:
         verdict = None if diagnosis is None else diagnosis.verdict
         severity = SEVERITY_OF_VERDICT.get(verdict or "")
         if severity is not None and SEVERITIES.index(severity) >= least:
-            failing.insert(0, f"verdict {verdict}")
-        elif diagnosis is not None and not compared(diagnosis):
-            failing.insert(0, "nothing was compared: there is only one policy")
+            alone = diagnosis is not None and not compared(diagnosis)
+            why = ", as there is only one policy" if alone and verdict == "inconclusive" else ""
+            failing.insert(0, f"verdict {verdict}{why}")
         if failing:
             slugs = ", ".join(dict.fromkeys(failing))
             self.err.print(f"exit 1 by --fail-on {self.fail_on}: {slugs}", soft_wrap=True)

@@ -249,8 +249,8 @@ class Diagnosis(Part, frozen=True, kw_only=True):
         return "No preset repairs this: a level of ok says that weights are even, not right."
 
 
-# How a verdict counts for `--fail-on`.
-SEVERITY_OF_VERDICT = {"broken": "error", "correctable": "warning", "inconclusive": "note"}
+# How a verdict counts for `--fail-on`: an open one fails too, as it is no all-clear.
+SEVERITY_OF_VERDICT = {"broken": "error", "correctable": "warning", "inconclusive": "error"}
 # The worst severity of a number under a verdict: what importance weights repair is no error, and
 # what needs no repair is no warning. Under other verdicts the number's own level counts.
 GRAVEST = {"healthy": "note", "correctable": "warning"}
