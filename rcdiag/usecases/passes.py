@@ -81,7 +81,7 @@ class FileMark(NamedTuple):
 def read_table(
     dump: Table, walk: Walk[S], runner: Runner | None = None, sample: CaseSample | None = None
 ) -> S | None:
-    """Read a table in one pass and return the state of all its rows; None if it holds nothing.
+    """Read a table in one pass and return the state of all its rows; None if it has none.
 
     The same table, options and number of workers give the same parts, and so the same result bit
     by bit; with other numbers of workers, sums may differ in their last digits.

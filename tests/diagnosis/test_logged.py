@@ -691,7 +691,7 @@ def test_the_least_ess_is_that_of_the_generation(
 
 
 def test_a_configuration_with_a_table_is_refused() -> None:
-    with pytest.raises(RcdiagError, match="goes with a training log"):
+    with pytest.raises(RcdiagError, match="is for a training log"):
         rcdiag.diagnose("sample_data/stale.parquet", trainer_config="run.yaml")
 
 

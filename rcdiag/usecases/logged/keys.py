@@ -40,7 +40,7 @@ class KeyNames(Struct, frozen=True):
         return cls(trainer, words, spellings)
 
     def ours(self, key: str) -> str | None:
-        """Return the key as this generation logs it; None if the log's key is none of its keys.
+        """Return the key as this generation logs it; None if it does not log this key.
 
         Loggers may add prefixes with a slash, such as `train/`.
         """
