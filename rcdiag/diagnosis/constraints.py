@@ -63,7 +63,7 @@ CONSTRAINTS: tuple[Rule[Judged], ...] = (
     ),
     Rule(
         name="constraint.lost_mass",
-        says="Share of the target policy that rejection throws away.",
+        says="Share of the target policy's probability mass that rejection discards.",
         formula="E[ratio 1(rejected)] / E[ratio]",
         unit="share",
         guide=LOST_MASS,

@@ -103,13 +103,13 @@ CORRECTION_RULES: tuple[Rule[CorrectionEvidence], ...] = (
     ),
     _number_rule(
         "lost_target_mass_token",
-        "Share of the target policy, by token, that rejection of tokens throws away.",
+        "Share of the target policy's probability mass that rejecting tokens discards, by token.",
         LOST_MASS,
         lambda e: e.rejects_tokens,
     ),
     _number_rule(
         "lost_target_mass_seq",
-        "Share of the target policy, by sequence, that rejection of sequences throws away.",
+        "Share of the target policy's mass that rejecting sequences discards, by sequence.",
         LOST_MASS,
         lambda e: e.rejects_sequences,
     ),

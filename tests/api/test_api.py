@@ -239,12 +239,12 @@ REFUSED = {
     "not JSON": lambda table: rcdiag.load_result("{"),
     "no result": lambda table: rcdiag.report([], "page.html"),
     "already there": lambda table: rcdiag.report("a.json", table),
-    "wanted how many": lambda table: rcdiag.sweep(table, thresholds=1),
+    "wanted the number of settings": lambda table: rcdiag.sweep(table, thresholds=1),
     "a whole number from": lambda table: rcdiag.sweep(table, thresholds=[1, 2]),
-    "emit wants the result of a sweep": lambda table: rcdiag.emit(
+    "emit needs the result of a sweep": lambda table: rcdiag.emit(
         rcdiag.score(table, presets=["disabled"]), "verl"
     ),
-    "emit wants the trainer": lambda table: rcdiag.emit(rcdiag.sweep(table, thresholds=2)),
+    "emit needs the trainer": lambda table: rcdiag.emit(rcdiag.sweep(table, thresholds=2)),
     "trainer nope": lambda table: rcdiag.sweep(table, emit="nope"),
     "candidate=nope": lambda table: rcdiag.sweep(table, emit="verl", candidate="nope"),
     "nothing is called": lambda table: rcdiag.explain("k3kl"),

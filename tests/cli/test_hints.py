@@ -43,7 +43,7 @@ def test_compare_offers_columns_for_the_pair_that_is_missing(rcdiag, own):
 
 def test_a_policy_name_that_is_a_column_gets_the_hint_to_map_it(rcdiag, own):
     ran = rcdiag("score", own, *COLUMNS, "--behavior", "inference_logprobs")
-    ran.refuses("a column, read as that of policy `rollout`", "hint: --behavior rollout")
+    ran.refuses("is a column, which is read as policy `rollout`", "hint: --behavior rollout")
     off = (*COLUMNS, "--column", "rollout_log_probs=")
     ran = rcdiag("score", own, *off, "--behavior", "inference_logprobs")
     hint = shlex.split(ran.err.split("hint: ")[1])

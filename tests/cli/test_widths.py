@@ -175,11 +175,11 @@ def test_explain_knows_every_heading(results, monkeypatch):
 @pytest.mark.parametrize(
     ("heading", "name", "meaning"),
     [
-        ("lost", "lost_target_mass_token", "throws away"),
+        ("lost", "lost_target_mass_token", "discards"),
         ("k-hat", "khat", "Pareto"),
-        ("cos", "cosine", "Direction of the gradient"),
+        ("cos", "cosine", "Cosine between the gradient"),
         ("|g|", "grad_norm", "Norm of the gradient"),
-        ("KL step", "kl_old_new", "moves the policy"),
+        ("KL step", "kl_old_new", "before and after the step"),
         ("~", "cosine_whole", "whole gradient"),
         ("ESS seq", "ess_seq", "As correction_numbers.ess_seq_applied: "),
         ("tokens", "tokens", "As correction.kept_tokens: "),

@@ -359,7 +359,7 @@ def test_a_mismatch_of_every_tenth_step_is_judged_by_these_steps(tmp_path: Path)
     assert diagnosis.over_steps is not None
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "forwards-differ")
     assert diagnosis.causes[0].from_step == 10
-    assert "`rollout_corr/k3_kl` is large every 10 steps" in diagnosis.over_steps.says
+    assert "`rollout_corr/k3_kl` is large only every 10 steps" in diagnosis.over_steps.says
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -375,8 +375,8 @@ def test_a_mismatch_that_is_back_after_a_restart(tmp_path: Path, resumed: bool) 
     assert diagnosis is not None
     assert diagnosis.over_steps is not None
     assert (diagnosis.verdict, diagnosis.causes[0].from_step) == ("correctable", 21)
-    where = "after the restart: resumed at step 41" if resumed else "at step 41, as after a"
-    assert f"is back where it was {where}" in diagnosis.over_steps.says
+    where = "after the restart at step 41" if resumed else "at step 41, as after a"
+    assert f"is back at its former level {where}" in diagnosis.over_steps.says
 
 
 def test_dumps_are_those_of_known_trainers() -> None:
@@ -462,7 +462,7 @@ def test_of_several_runs_the_worst_speaks_and_each_has_its_summary(tmp_path: Pat
     assert result.diagnosis.verdict == "correctable"
     assert [log.log_verdict for log in result.logs] == ["healthy", "correctable"]
     assert result.diagnosis.over_steps is not None
-    assert f"Leaves healthy.jsonl at step {BEGINS + 1}" in result.diagnosis.over_steps.says
+    assert f"Deviates from healthy.jsonl at step {BEGINS + 1}" in result.diagnosis.over_steps.says
 
 
 def test_what_is_neither_a_dump_nor_a_log_keeps_its_refusal(tmp_path: Path) -> None:
@@ -691,7 +691,7 @@ def test_the_least_ess_is_that_of_the_generation(
 
 
 def test_a_configuration_with_a_table_is_refused() -> None:
-    with pytest.raises(RcdiagError, match="goes with a training log"):
+    with pytest.raises(RcdiagError, match="is for a training log"):
         rcdiag.diagnose("sample_data/stale.parquet", trainer_config="run.yaml")
 
 

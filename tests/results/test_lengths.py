@@ -53,7 +53,7 @@ def test_a_list_that_was_cut_or_grew_is_refused_by_its_name(kind, place, change)
         from_json(json.dumps(document), "changed.json")
     many = len(holder[last])
     entries = f"{many:,} {'entry' if many == 1 else 'entries'}"
-    assert f"changed.json: not a whole result: `{dotted(place)}` has {entries}, not" in str(
+    assert f"changed.json: not a complete result: `{dotted(place)}` has {entries}, not" in str(
         raised.value
     )
 

@@ -161,7 +161,7 @@ def test_a_document_of_an_unknown_format_is_refused_with_what_can_be_read(versio
 def test_a_document_of_format_1_that_was_edited_is_refused(kind, part):
     document = json.loads(older(kind))
     document[PARTS[kind]] = {"it": part}
-    with pytest.raises(RcdiagError, match=r"r\.json: not a whole result"):
+    with pytest.raises(RcdiagError, match=r"r\.json: not a complete result"):
         from_json(json.dumps(document), "r.json")
 
 

@@ -180,7 +180,7 @@ def test_a_field_that_is_not_as_described_is_named(place, value, fault):
     holder[place[-1]] = value
     with pytest.raises(RcdiagError) as caught:
         from_json(json.dumps(document), "r.json")
-    assert f"r.json: not a whole result: {fault}" in caught.value.message
+    assert f"r.json: not a complete result: {fault}" in caught.value.message
 
 
 def test_a_field_that_every_document_has_is_missed_though_it_has_a_default():

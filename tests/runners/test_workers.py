@@ -173,7 +173,7 @@ def test_another_file_under_the_same_path_is_refused(tmp_path):
         passes._walk_part(table, marks, walk, None, False, (0, 10))
     assert "every node reads the table" in refused.value.hint
     path.unlink()
-    with pytest.raises(RcdiagError, match="is not there"):
+    with pytest.raises(RcdiagError, match="is missing"):
         passes._walk_part(table, marks, walk, None, False, (0, 10))
 
 

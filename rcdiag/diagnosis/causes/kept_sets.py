@@ -171,8 +171,8 @@ def _from_certain_tokens(features: Features) -> Suspicion | None:
     return Suspicion(
         confidence=CLEAR,
         message=f"Recorded log-probs are renormalised over a kept set: {int(zero.sum()):,} tokens "
-        f"are recorded as certain and hardly any as nearly certain, while for the trainer "
-        f"{int(unsure.sum()):,} of them are uncertain (E[ratio] {mean_ratio(mean)}).",
+        f"are recorded as certain and hardly any as nearly certain, and {int(unsure.sum()):,} of "
+        f"the certain ones are uncertain for the trainer (E[ratio] {mean_ratio(mean)}).",
         evidence=[
             fact(
                 "log-probs of exactly 0",

@@ -301,7 +301,7 @@ def _runs_of_zeros(features: Features) -> Suspicion | None:
         evidence=[
             fact(
                 "tokens in runs of zeros",
-                "nobody sampled them",
+                "the policy did not sample them",
                 tokens=runs.sum(),
                 trainer=np.median(trainer[runs]),
             )
@@ -357,7 +357,7 @@ def _ids_never_sampled(features: Features) -> Suspicion | None:
         "tools or templates that the mask counts as sampled.",
         evidence=[
             fact(
-                "log-prob of token ids that nobody samples",
+                "log-prob of token ids that the policy never samples",
                 "a tool or a template wrote them",
                 tokens=named.sum(),
                 median=np.median(likelier[named]),
