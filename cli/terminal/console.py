@@ -60,10 +60,10 @@ class TerminalConsole(Console):
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        drop(self.file)
+        discard_output(self.file)
 
 
-def drop(stream: IO[str]) -> None:
+def discard_output(stream: IO[str]) -> None:
     """Redirect a stream to /dev/null after its reader closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -74,4 +74,4 @@ def write_out(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        drop(sys.stdout)
+        discard_output(sys.stdout)

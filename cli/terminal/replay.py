@@ -14,11 +14,11 @@ from rcdiag.diagnosis.rules import RULES
 from rcdiag.formats import measured, number, plural, with_interval
 from rcdiag.pages.replay.words import (
     TAGS,
-    Alike,
-    alike,
+    EqualUpdates,
     decided_by,
+    equal_updates,
     factor_name,
-    pull_beside_none,
+    relative_norm,
 )
 from rcdiag.results import (
     AfterStep,
@@ -49,7 +49,7 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
     )
     out.print(_factors(out, result, verbose))
     out.print()
-    groups = alike(result)
+    groups = equal_updates(result)
     out.print(_presets(out, result, groups if verbose else groups[:SHOWN]))
     if result.model is None:
         words = "|c|: d loss / d log-prob over tokens; top 1%: share of 1% of the sequences"
@@ -71,7 +71,7 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
             out.print(_rules(out, group.preset))
 
 
-def _draw_groups(out: Console, groups: Sequence[Alike], verbose: bool) -> None:
+def _draw_groups(out: Console, groups: Sequence[EqualUpdates], verbose: bool) -> None:
     """Say which presets a row stands for; without `verbose` only how many are left out."""
     if verbose:
         for group in groups:
@@ -103,7 +103,7 @@ def _factors(out: Console, result: ReplayResult, verbose: bool) -> Table:
     return fitted(out, columns, rows)
 
 
-def _presets(out: Console, result: ReplayResult, groups: Sequence[Alike]) -> Table:
+def _presets(out: Console, result: ReplayResult, groups: Sequence[EqualUpdates]) -> Table:
     """Draw a row for each group of presets with the same update, no correction first."""
     with_model = result.model is not None
     more = (
@@ -133,7 +133,7 @@ def _presets(out: Console, result: ReplayResult, groups: Sequence[Alike]) -> Tab
         preset = group.preset
         clip = preset.metrics.get("actor/pg_clipfrac")
         verdict = preset.health.verdict
-        beside = pull_beside_none(result, preset)
+        beside = relative_norm(result, preset)
         rows.append(
             [
                 group.title,

@@ -44,7 +44,7 @@ NEED_A_GPU = (
 )
 
 
-def again(spec: PolicySpec) -> PolicySpec:
+def second_run(spec: PolicySpec) -> PolicySpec:
     """Return a second run of the policy with other batches, for the noise floor."""
     batches = BACKENDS[spec.backend].other_batches
     if batches is None:
@@ -59,7 +59,7 @@ def again(spec: PolicySpec) -> PolicySpec:
     return replace(spec, name=f"{spec.name}_again", options=other)
 
 
-def to_repeat(specs: Sequence[PolicySpec]) -> PolicySpec:
+def policy_to_repeat(specs: Sequence[PolicySpec]) -> PolicySpec:
     """Return the policy whose noise matters most: the first in low precision, else the first.
 
     Backends that cannot change their batches are considered last.

@@ -60,7 +60,7 @@ def notes_of(parts: Iterable[About]) -> list[str]:
     return sorted({str(part[NOTE]) for part in parts if NOTE in part})
 
 
-def unlike(facts: About) -> str:
+def engine_differences(facts: About) -> str:
     """Say in which facts a policy's engines differ; "" if only in their host."""
     differs = facts.get("differs")
     engines = facts.get("engines")

@@ -23,7 +23,7 @@ from rcdiag.engines.checkpoint import ModelFacts
 from rcdiag.engines.interpreter import check_python
 from rcdiag.engines.process import Job
 from rcdiag.engines.schedule import RunningEngine, Schedule, ScoredPart, TablePart
-from rcdiag.engines.scored_by import RATES, TOKENS, facts_of, notes_of, rate_of, unlike
+from rcdiag.engines.scored_by import RATES, TOKENS, engine_differences, facts_of, notes_of, rate_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.files import not_writable
@@ -308,7 +308,7 @@ def _score_policy(
     abouts = list(plan.provenance(spec).values())
     for note in notes_of(abouts):
         say(f"{spec.name}: {note}")
-    if differs := unlike(facts_of(abouts)):
+    if differs := engine_differences(facts_of(abouts)):
         say(f"{spec.name} was scored by {differs}: last digits differ between them")
     return abouts
 

@@ -72,7 +72,7 @@ class VectorFamily(Struct, frozen=True):
     factors: Array  # [members, rows]
 
 
-def alone(coefficients: Array) -> list[VectorFamily]:
+def separate_families(coefficients: Array) -> list[VectorFamily]:
     """Return each vector [K, tokens] as a family of its own."""
     none = np.zeros((0, 0))
     return [VectorFamily(vector, number, (), none) for number, vector in enumerate(coefficients)]
@@ -92,7 +92,7 @@ def families_of(coefficients: Array, lengths: Sequence[int]) -> list[VectorFamil
     for number in np.argsort(-(sizes > 0).sum(axis=1), kind="stable").tolist():
         vector = coefficients[number]
         for index, leader in enumerate(leaders):
-            if _alike(leader, vector, tokens):
+            if _is_proportional(leader, vector, tokens):
                 leaders[index] = np.where(
                     np.repeat(_squares(leader, tokens) > 0, tokens), leader, vector
                 )
@@ -123,7 +123,7 @@ def _factors(leader: Array, vector: Array, lengths: NDArray[np.int64]) -> Array:
     return multiple
 
 
-def _alike(leader: Array, vector: Array, lengths: NDArray[np.int64]) -> bool:
+def _is_proportional(leader: Array, vector: Array, lengths: NDArray[np.int64]) -> bool:
     """Tell whether a vector is a multiple of the leader in every row where neither is zero."""
     apart = vector - np.repeat(_factors(leader, vector, lengths), lengths) * leader
     both = _squares(leader, lengths) > 0

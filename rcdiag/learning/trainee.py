@@ -15,7 +15,7 @@ from rcdiag.engines.hf.head import scores_in_chunks
 from rcdiag.engines.hf.model import context_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.learning.backward import Summed, accumulate
-from rcdiag.learning.families import Basis, VectorFamily, alone, basis_of, families_of
+from rcdiag.learning.families import Basis, VectorFamily, basis_of, families_of, separate_families
 from rcdiag.learning.fresh_responses import Generated, SamplingSettings, generate
 from rcdiag.learning.gradient import Gradient, combined, layer_groups
 from rcdiag.learning.learner import Parts
@@ -109,7 +109,7 @@ class Trainee:
         rows = self._rows(parts)
         basis = basis_of(coefficients)
         chosen = coefficients[basis.rows]
-        families = alone(chosen)
+        families = separate_families(chosen)
         if sketch is not None and len(chosen):
             families = families_of(chosen, [len(row.places) for row in rows])
         probes = None if sketch is None else self.probes(sketch)

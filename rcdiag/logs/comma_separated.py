@@ -64,7 +64,7 @@ def _keys(file: LogFile, names: list[str]) -> dict[str, int]:
         if key in keys:
             raise RcdiagError(
                 f"{file.path}: two columns for `{key}`: {names[keys[key]]!r} and {name!r}",
-                hint="export a single run",
+                hint="export one run only",
             )
         keys[key] = index
     return keys

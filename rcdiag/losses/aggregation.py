@@ -68,7 +68,7 @@ PROMPTS = Count(
 NOTHING = Count("nothing", lambda batch: 1.0, lambda batch: 1.0)
 
 
-def alike(batch: LossBatch, which: Denominator) -> Tensor | float:
+def equal_weights(batch: LossBatch, which: Denominator) -> Tensor | float:
     """Return 1 for every token."""
     return 1.0
 
@@ -141,7 +141,7 @@ TOKEN_MEAN = Aggregation(
     "token-mean",
     "Every token has the same weight, so long sequences count more.",
     "sum of token losses / tokens",
-    alike,
+    equal_weights,
     TOKENS,
     see=("denominator", "by_length"),
 )
@@ -149,7 +149,7 @@ TOKEN_SUM = Aggregation(
     "token-sum",
     "The sum over tokens without a divisor: the size of the update grows with the batch.",
     "sum of token losses",
-    alike,
+    equal_weights,
     NOTHING,
     see=("token-mean",),
 )
@@ -157,7 +157,7 @@ SEQ_MEAN_TOKEN_SUM = Aggregation(
     "seq-mean-token-sum",
     "Mean over sequences of the sum over their tokens: long sequences count more.",
     "sum of token losses / sequences",
-    alike,
+    equal_weights,
     SEQUENCES,
     see=("denominator", "seq-mean-token-sum-norm"),
 )
@@ -175,7 +175,7 @@ SEQ_MEAN_TOKEN_SUM_NORM = Aggregation(
     "As seq-mean-token-sum, and also divided by a constant length; up to verl-0.7.0 without the "
     "mean over sequences.",
     "sum of token losses / (sequences x scale_factor); scale_factor defaults to the padded width",
-    alike,
+    equal_weights,
     SEQUENCES,
     horizon="scale",
     see=("seq-mean-token-sum", "scale_factor"),
@@ -193,7 +193,7 @@ PROMPT_MEAN_TOKEN_SUM = Aggregation(
     "prompt-mean-token-sum",
     "Mean over prompts of the sum over all tokens of a prompt's responses.",
     "sum of token losses / prompts",
-    alike,
+    equal_weights,
     PROMPTS,
     see=("prompt-mean-token-mean", "seq-mean-token-sum"),
 )
@@ -207,7 +207,7 @@ SCALE_FACTOR = LossSetting(
 )
 # For losses that have one value per row: the mean over all rows.
 ROW_MEAN = Aggregation(
-    "row-mean", "Mean over all rows.", "sum of row losses / rows", alike, SEQUENCES, "all"
+    "row-mean", "Mean over all rows.", "sum of row losses / rows", equal_weights, SEQUENCES, "all"
 )
 # The token losses of the worked examples.
 WORKED = "token losses [1, 1, 1], [2, 2]"

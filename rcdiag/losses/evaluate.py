@@ -19,7 +19,7 @@ from rcdiag.losses.tensor import Tensor
 Array = NDArray[np.float64]
 
 
-class Divided(Struct, frozen=True):
+class DivisorCounts(Struct, frozen=True):
     """The denominator of a loss: its unit, the count that was used, and the alternatives."""
 
     which: str  # kept, all, constant
@@ -64,7 +64,7 @@ class LossResult(Struct, frozen=True, eq=False):
     loss: float  # as the trainer logs it, which is NaN or 0 if it is undefined
     metrics: dict[str, float]  # under the trainer's own keys
     coefficients: Array  # d loss / d current, of each token of the batch
-    divided: Divided
+    divided: DivisorCounts
     rows: RowParts
     undefined: str | None = None  # why the loss is undefined; all coefficients are then 0
 
@@ -100,7 +100,7 @@ def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateR
         loss=total.item(),
         metrics={rules.prefix + name: value for name, value in metrics.items()},
         coefficients=np.zeros(len(current)) if reason else total.derivative(current),
-        divided=Divided(
+        divided=DivisorCounts(
             which=reduction.denominator(settings),
             unit=reduction.count.unit,
             used=reduction.counted(batch, settings),

@@ -61,7 +61,7 @@ def term(name: str, **more: Any) -> Cell:
     return Cell(text=name, term=name, code=True, **more)
 
 
-def equals(names: Sequence[str]) -> Cell:
+def equal_names(names: Sequence[str]) -> Cell:
     """Make a cell with several names for one thing: the first, and others below it."""
     first, *others = names
     more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""

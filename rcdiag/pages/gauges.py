@@ -27,7 +27,7 @@ class Scale(Struct, frozen=True):
 
 def gauges(mismatch: Mapping[str, MetricValue], num_sequences: int) -> list[Gauge]:
     """Return gauges of KL, outliers, effective sequences, and whether the policy sampled."""
-    made = _deciding(mismatch, num_sequences, kappa_tells=_tells(mismatch["kappa"]))
+    made = _deciding(mismatch, num_sequences, kappa_tells=_is_precise(mismatch["kappa"]))
     return [gauge for gauge in made if gauge is not None]
 
 
@@ -38,7 +38,7 @@ def gauges_of_two(
 
     A dump is given as its mismatch and its number of sequences.
     """
-    tells = all(_tells(mismatch["kappa"]) for mismatch, _ in (before, after) if mismatch)
+    tells = all(_is_precise(mismatch["kappa"]) for mismatch, _ in (before, after) if mismatch)
     one, two = (
         _deciding(mismatch, count, kappa_tells=tells) if mismatch else [None] * 4
         for mismatch, count in (before, after)
@@ -87,7 +87,7 @@ def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
     )
 
 
-def _tells(kappa: MetricValue) -> bool:
+def _is_precise(kappa: MetricValue) -> bool:
     """Tell whether kappa is precise enough to say if the policy sampled the tokens."""
     return kappa.level not in (None, "unknown")
 

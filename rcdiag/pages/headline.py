@@ -175,13 +175,13 @@ def _names(diagnosis: Diagnosis) -> str:
     if not diagnosis.causes:
         return ""
     first, *others = diagnosis.causes
-    left = open_beside(diagnosis)
+    left = open_question(diagnosis)
     known = "" if left is None else f"; open: {left}" if left != OPEN_NAME else f": {left}"
     more = f"; and {', '.join(cause.slug for cause in others)}" if others else ""
     return f"{first.slug}, {first.confidence:.0%} sure{known}{more}"
 
 
-def open_beside(diagnosis: Diagnosis) -> str | None:
+def open_question(diagnosis: Diagnosis) -> str | None:
     """Say what is open although a cause is named; None if the verdict is not inconclusive.
 
     With one policy the comparison itself is open, which the summary says.
@@ -198,7 +198,7 @@ def open_beside(diagnosis: Diagnosis) -> str | None:
 
 def _means(diagnosis: Diagnosis) -> str:
     """Say what the verdict means; if inconclusive, what is open and what would settle it."""
-    left = open_beside(diagnosis)
+    left = open_question(diagnosis)
     if not compared(diagnosis):
         means = ONE_POLICY
     else:

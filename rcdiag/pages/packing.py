@@ -67,7 +67,7 @@ def _add_parts(value: Any, key: str, parts: list[Any]) -> None:
         return
     # Members of an object have names, elements of a list have none.
     items = list(value.items()) if isinstance(value, dict) else [(None, item) for item in value]
-    if rows := _alike(items):
+    if rows := _table_rows(items):
         between = rows[0][::2]
         values = zip(*(row[1::2] for row in rows), strict=True)
         keys = [key] if between == ["", ""] else between[:-1]
@@ -84,7 +84,7 @@ def _add_parts(value: Any, key: str, parts: list[Any]) -> None:
     parts.append(end)
 
 
-def _alike(items: Sequence[tuple[str | None, Any]]) -> list[list[str]]:
+def _table_rows(items: Sequence[tuple[str | None, Any]]) -> list[list[str]]:
     """Split elements into rows of a table; empty if they are few or their keys differ."""
     if len(items) < FEWEST_ROWS:
         return []

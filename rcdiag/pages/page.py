@@ -118,7 +118,9 @@ def page(
             data={"figures": _figures(tabs), "names": list(terms)},
             terms=packed(json.dumps(terms)),
             documents=_documents(dumps),
-            style=_bare(importlib.resources.files("rcdiag.pages").joinpath("page.css").read_text()),
+            style=_without_comments(
+                importlib.resources.files("rcdiag.pages").joinpath("page.css").read_text()
+            ),
             script=script,
         )
         .lstrip()
@@ -316,10 +318,10 @@ def _documents(dumps: Sequence[DumpResults]) -> dict[str, str]:
 def _script() -> str:
     folder = importlib.resources.files("rcdiag.pages").joinpath("script")
     parts = [folder.joinpath(name).read_text() for name in SCRIPTS]
-    return '"use strict";\n' + _bare("".join(parts))
+    return '"use strict";\n' + _without_comments("".join(parts))
 
 
-def _bare(text: str) -> str:
+def _without_comments(text: str) -> str:
     """Remove indentation and comment lines from a script or stylesheet."""
     return re.sub(r"^\s*(//.*\n|/\*.*\*/\n)?", "", text, flags=re.MULTILINE)
 

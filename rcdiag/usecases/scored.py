@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from rcdiag.engines.gpus import gpus_here
-from rcdiag.engines.ladders import LADDERS, NEED_A_GPU, again, spec_of, to_repeat
+from rcdiag.engines.ladders import LADDERS, NEED_A_GPU, policy_to_repeat, second_run, spec_of
 from rcdiag.engines.notation import default_policies, parse_policy
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, one_of, setting
@@ -106,7 +106,7 @@ def wanted_policies(
         return specs
     about = table.metadata.get("policies", {}).values()
     recorded = [spec for policy in about if (spec := spec_of(policy, default_model)) is not None]
-    return [*specs, again(to_repeat(specs or recorded))]
+    return [*specs, second_run(policy_to_repeat(specs or recorded))]
 
 
 def check_output(output: Destination | None, specs: Sequence[PolicySpec], *, force: bool) -> None:

@@ -71,7 +71,7 @@ def test_slime_drops_sequences_beyond_its_opsm_bound(rcdiag, table):
         (("--loss", "sapo", "--loss-setting", "tau_pos=0"), "a number above 0", "default is 1.0"),
         (("--loss", "sapo", "--loss-setting", "tau_pos=a"), "wanted a number", "default is 1.0"),
         (("--loss", "gpg", "--loss-setting", "clip_c=2"), "gpg does not read", "it reads none"),
-        (("--loss", "kl_cov", "--loss-setting", "kl_cov_ratio=2"), "no share", "2e-4"),
+        (("--loss", "kl_cov", "--loss-setting", "kl_cov_ratio=2"), "not a share", "2e-4"),
         (
             ("--trainer", "slime", "--loss-setting", "tis_clip=2"),
             "does not read the setting `tis_clip`",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rcdiag import load_result
-from rcdiag.pages.replay.words import alike, health_order, pull_beside_none
+from rcdiag.pages.replay.words import equal_updates, health_order, relative_norm
 from tests.builders import write_table
 from tests.cli.conftest import BEHAVIOR, dump_with_shift
 
@@ -60,7 +60,7 @@ def test_presets_are_grouped_by_update_and_sorted_by_health(rcdiag, table, monke
     monkeypatch.setenv("COLUMNS", "120")
     out = rcdiag("replay", table, "-v").out
     result = load_result(io.StringIO(rcdiag("replay", table, "--json").out))
-    groups = alike(result)
+    groups = equal_updates(result)
     assert [name for group in groups for name in group.names] != list(result.presets)
     assert {name for group in groups for name in group.names} == set(result.presets)
     assert "disabled" in groups[0].names  # as no correction
@@ -72,7 +72,7 @@ def test_presets_are_grouped_by_update_and_sorted_by_health(rcdiag, table, monke
         loss = group.preset.loss
         assert line.split()[0] == ("none" if loss is None else f"{loss:.3g}")
         assert group.preset.health.verdict in line
-        beside = pull_beside_none(result, group.preset)
+        beside = relative_norm(result, group.preset)
         assert beside is None or f"{beside:.2f}" in line
 
 

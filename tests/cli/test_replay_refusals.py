@@ -54,7 +54,7 @@ ASKED = [
     (("--loss-scale-factor", "8"), "token-mean has none", "seq-mean-token-sum-norm"),
     (
         ("--aggregation", "token-sum", "--denominator", "constant", "--constant", "8"),
-        "counts nothing",
+        "a sum without a denominator",
         "another aggregation",
     ),
     (("--model", "x", "--save", "out"), "--save with 19 presets", "--preset NAME"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rcdiag import load_result
-from rcdiag.pages.replay.words import alike
+from rcdiag.pages.replay.words import equal_updates
 from tests.engine_models import make_model
 from tests.usecases.replay.conftest import table_for
 
@@ -71,7 +71,7 @@ def test_the_screen_holds_every_number_at_80_columns(rcdiag, model, table, monke
     assert ran.code == 0, ran.err
     assert max(map(len, ran.out.splitlines())) <= 80
     document = rcdiag("replay", table, "--model", model, *STEP, "--json").out
-    for group in alike(load_result(io.StringIO(document))):
+    for group in equal_updates(load_result(io.StringIO(document))):
         (line,) = [
             item
             for item in ran.out.splitlines()

@@ -15,7 +15,7 @@ import pytest
 
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.backend import Backend, LadderRung, Option, OtherBatches
-from rcdiag.engines.ladders import again, to_repeat
+from rcdiag.engines.ladders import policy_to_repeat, second_run
 from rcdiag.engines.notation import default_policies, parse_policy
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain
@@ -170,17 +170,17 @@ def test_options_are_checked_against_the_definition(text, words):
 def test_the_noise_floor_asks_the_backend_how_to_change_its_batches():
     batches = OtherBatches(option="tilt", size=3, smaller=2)
     with BACKENDS.with_added(toy(other_batches=batches)):
-        once = again(parse_policy("x=toy", "m"))
+        once = second_run(parse_policy("x=toy", "m"))
         assert once.options == {"tilt": 3, "repeat_of": "x"}
-        assert again(parse_policy("x=toy,tilt=3", "m")).options["tilt"] == 2
+        assert second_run(parse_policy("x=toy,tilt=3", "m")).options["tilt"] == 2
 
 
 def test_a_backend_that_cannot_change_its_batches_is_refused_or_passed_over():
     with BACKENDS.with_added(toy()):
         low, full = parse_policy("x=toy", "m"), parse_policy("y=hf", "m")
-        assert to_repeat([low, full]) is full
+        assert policy_to_repeat([low, full]) is full
         with pytest.raises(RcdiagError, match=r"\(--noise-floor\): `x`") as caught:
-            again(to_repeat([low]))
+            second_run(policy_to_repeat([low]))
         assert caught.value.hint
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from cli.parameters import function_of
 from rcdiag.engines import BACKENDS
-from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
+from rcdiag.engines.ladders import LADDERS, policy_to_repeat, second_run, spec_of
 from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
@@ -77,7 +77,7 @@ def test_the_api_names_every_ladder(command):
 )
 def test_again_is_the_same_policy_in_other_batches(text):
     spec = parse_policy(text, "m")
-    other = again(spec)
+    other = second_run(spec)
     same = ("backend", "dtype", "model")
     assert [getattr(other, item) for item in same] == [getattr(spec, item) for item in same]
     assert other.name == f"{spec.name}_again"
@@ -89,18 +89,18 @@ def test_again_is_the_same_policy_in_other_batches(text):
 
 
 def test_the_engine_is_not_told_what_a_policy_repeats():
-    assert "repeat_of" not in passed_on(again(parse_policy("x=vllm", "m")))
+    assert "repeat_of" not in passed_on(second_run(parse_policy("x=vllm", "m")))
 
 
 def test_of_several_the_first_in_low_precision_is_repeated():
     specs = [parse_policy(f"{n}={what}", "m") for n, what in (("a", "hf"), ("b", "vllm"))]
-    assert to_repeat(specs).name == "b"
-    assert to_repeat(specs[:1]).name == "a"
+    assert policy_to_repeat(specs).name == "b"
+    assert policy_to_repeat(specs[:1]).name == "a"
 
 
 def test_nothing_to_repeat_is_refused_with_a_hint():
     with pytest.raises(RcdiagError, match="--noise-floor") as caught:
-        to_repeat([])
+        policy_to_repeat([])
     assert caught.value.hint
 
 

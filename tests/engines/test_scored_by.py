@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rcdiag.engines.process import Job
-from rcdiag.engines.scored_by import NOTE, facts_of, notes_of, rate_of, unlike
+from rcdiag.engines.scored_by import NOTE, engine_differences, facts_of, notes_of, rate_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from tests.engines.toy_engine import ToyEngine, make_checkpoint
@@ -30,7 +30,7 @@ def test_one_kind_of_engine_is_the_policy_s_facts_alone():
         "device": "H200",
         "versions": {"torch": "2.8", "transformers": "5"},
     }
-    assert unlike(facts) == ""
+    assert engine_differences(facts) == ""
 
 
 def test_notes_are_said_once_and_are_no_facts():
@@ -47,13 +47,13 @@ def test_unlike_engines_are_all_listed_with_what_differs():
         {"host": "a", "device": "H200", "versions.torch": "2.8", "parts": 2, "tokens": 20},
         {"host": "b", "device": "A100", "versions.torch": "2.7", "parts": 1, "tokens": 25},
     ]
-    assert "a: H200, 2.8; b: A100, 2.7" in unlike(facts)
+    assert "a: H200, 2.8; b: A100, 2.7" in engine_differences(facts)
 
 
 def test_like_engines_on_two_hosts_are_listed_and_are_not_unlike():
     facts = facts_of([part("a"), part("b")])
     assert [engine["host"] for engine in facts["engines"]] == ["a", "b"]
-    assert unlike(facts) == ""
+    assert engine_differences(facts) == ""
 
 
 def test_what_one_engine_does_not_say_differs():
@@ -64,7 +64,7 @@ def test_what_one_engine_does_not_say_differs():
 
 @pytest.mark.parametrize("broken", [{"differs": 3}, {"differs": ["device"], "engines": "x"}])
 def test_facts_of_a_strange_file_are_no_engines(broken):
-    assert unlike(broken) == ""
+    assert engine_differences(broken) == ""
 
 
 def test_the_rate_is_that_of_one_engine():

@@ -1,6 +1,6 @@
 import numpy as np
 
-from rcdiag.learning.families import alone, families_of
+from rcdiag.learning.families import families_of, separate_families
 
 LENGTHS = [3, 1, 4, 2]
 
@@ -43,5 +43,5 @@ def test_a_small_difference_within_a_row_makes_two_families():
 
 def test_without_rows_each_vector_is_by_itself():
     vectors = np.ones((2, 10))
-    assert [family.own for family in alone(vectors)] == [0, 1]
-    assert [family.members for family in alone(vectors)] == [(), ()]
+    assert [family.own for family in separate_families(vectors)] == [0, 1]
+    assert [family.members for family in separate_families(vectors)] == [(), ()]

@@ -7,7 +7,7 @@ from transformers import Qwen3Config
 
 from rcdiag.engines.hf.head import LOGITS_AT_ONCE
 from rcdiag.learning.backward import accumulate
-from rcdiag.learning.families import alone
+from rcdiag.learning.families import separate_families
 from rcdiag.learning.gradient import Gradient, combined
 from rcdiag.learning.micro_batches import micro_batches, rows_of
 from rcdiag.learning.training_settings import LoraSettings
@@ -69,7 +69,7 @@ def test_a_row_does_not_depend_on_its_neighbours_and_their_padding(shared, parts
         coefficients[0, own] = random_coefficients(parts, 1)[0, own]
         everyone = np.ones(len(rows), np.bool_)
         batches = micro_batches(rows, everyone, 1_000_000, shared.policy.device, None)
-        families = alone(coefficients)
+        families = separate_families(coefficients)
         summed = accumulate(shared.policy, batches, coefficients, families, len(rows), None)
         crowd, by_itself = summed.gradients[0], shared.gradients(parts, coefficients).whole[0]
         assert gap(Gradient(crowd, by_itself.groups), by_itself) < 5e-6

@@ -223,7 +223,7 @@ REFUSED = [
         "verl-0.9",
         "vanilla",
         {"denominator": "constant", "constant": 2.0, "aggregation": "token-sum"},
-        "counts nothing",
+        "a sum without a denominator",
     ),
     ("verl-0.9", "vanilla", {"clip_c": 0.5}, "not above 1"),
     ("verl-0.9", "dppo_tv", {"clip_c": None}, "needs a number"),

@@ -58,7 +58,7 @@ def test_a_table_of_nan_has_no_figure_and_no_table_of_nothing(tmp_path):
     tabs = [tab.name for tab in _tabs(merged([result]))]
     assert tabs == ["diagnosis", "corrections", "about"]
     assert parts(result, Figure) == []
-    assert any(words.text.startswith("None of 6") for words in parts(result, Paragraph))
+    assert any(words.text.startswith("None of the 6") for words in parts(result, Paragraph))
 
 
 def test_rows_that_are_left_out_are_counted_where_the_others_are_shown(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from rcdiag.pages.merge import merged
 from rcdiag.pages.replay.model_step import after_step, gradients
-from rcdiag.pages.replay.words import HEALTH, alike
+from rcdiag.pages.replay.words import HEALTH, equal_updates
 from rcdiag.pages.tabs import update
 from tests.pages.makers import replayed, replayed_with_model
 
@@ -33,7 +33,7 @@ def test_every_group_but_the_reference_has_its_difference_with_an_interval(resul
     table = tab.sections[0].blocks[1]
     column = [item.head for item in table.columns].index("Loss")
     reference = result.presets[against].loss
-    groups = {group.names: group for group in alike(result)}
+    groups = {group.names: group for group in equal_updates(result)}
     assert {row.names for row in table.rows} == set(groups)
     for row in table.rows:
         group, cell = groups[row.names], row.cells[column]

@@ -14,7 +14,7 @@ from rcdiag.diagnosis.checks.check import (
     cause_first,
 )
 from rcdiag.diagnosis.triangulation import healthy
-from rcdiag.engines.scored_by import unlike
+from rcdiag.engines.scored_by import engine_differences
 from rcdiag.formats import measured, number, with_interval
 from rcdiag.results.guide import PROPOSAL
 
@@ -219,7 +219,7 @@ def _unlike_engines(given: CheckInput) -> Iterator[Observation]:
         else result.scoring
     )
     for name, facts in scoring.items():
-        if differs := unlike(facts):
+        if differs := engine_differences(facts):
             yield Observation(
                 message=f"`{name}` was scored by {differs}",
                 evidence={"policy": name, "differs": facts["differs"], "engines": facts["engines"]},

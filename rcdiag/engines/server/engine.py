@@ -17,7 +17,7 @@ from rcdiag.engines.server.address import MOST_REQUESTS
 from rcdiag.engines.server.client import Unavailable
 from rcdiag.engines.server.connection import APIS, connect, wait_for
 from rcdiag.engines.server.pace import Pace
-from rcdiag.engines.server.served import answer_size, other_server
+from rcdiag.engines.server.served import answer_size, server_changed
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 
@@ -116,7 +116,7 @@ class ServerEngine:
         who = f"policy `{self.spec.name}`: row {number}"
         served = wait_for(self.client, self.spec, self.pace, failure, since, who)
         if served.fingerprint != self.served.fingerprint:
-            raise other_server(self.served, served)
+            raise server_changed(self.served, served)
 
     def _at(self, number: int, what: str) -> str:
         return f"policy `{self.spec.name}`: row {number}: {what}"

@@ -25,7 +25,7 @@ class Served(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]  # the server's arguments that affect log-probs
 
     @property
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         """Return everything that can reveal a changed model; new weights in place may not show."""
         return {
             "model": self.model,
@@ -39,7 +39,7 @@ class Served(Struct, frozen=True, kw_only=True):
     @property
     def fingerprint(self) -> str:
         """Hash the address, the kind of server, and everything it reports."""
-        text = json.dumps([self.address, self.api, self.told], sort_keys=True)
+        text = json.dumps([self.address, self.api, self.reported], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def provenance(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Served(Struct, frozen=True, kw_only=True):
         It has no `weights_fingerprint`: the server's weights are not hashed, and another kind of
         hash would be compared with those of checkpoints.
         """
-        served = {**self.told, "fingerprint": self.fingerprint}
+        served = {**self.reported, "fingerprint": self.fingerprint}
         return {"versions": {self.api: served.pop("version")}, "served": served}
 
 
@@ -74,7 +74,7 @@ class Api(Protocol):
         ...
 
 
-def choose(client: Client, wanted: str, names: dict[str, Any]) -> str:
+def choose_model(client: Client, wanted: str, names: dict[str, Any]) -> str:
     """Return the served name of the model to score with; refuse an unknown or ambiguous one."""
     if wanted in names:
         return wanted
@@ -91,9 +91,9 @@ def choose(client: Client, wanted: str, names: dict[str, Any]) -> str:
     return next(iter(names))
 
 
-def other_server(before: Served, now: Served) -> RcdiagError:
+def server_changed(before: Served, now: Served) -> RcdiagError:
     """Return the error for a server whose model or settings changed during the run."""
-    told = before.told, now.told
+    told = before.reported, now.reported
     differs = [key for key in told[0] | told[1] if told[0].get(key) != told[1].get(key)]
     changes = ", ".join(f"{key} {told[0].get(key)} -> {told[1].get(key)}" for key in differs)
     return RcdiagError(
@@ -107,7 +107,7 @@ def answer_size(ids: list[int]) -> int:
     return (1 << 20) + 1024 * len(ids)
 
 
-def other_tokens(what: str) -> RcdiagError:
+def wrong_tokens(what: str) -> RcdiagError:
     """Return the error for an answer about other tokens than those sent."""
     return RcdiagError(
         f"the server scored other tokens than were sent: {what}",

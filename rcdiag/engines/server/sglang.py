@@ -14,7 +14,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from rcdiag.engines.server.client import Client
-from rcdiag.engines.server.served import Served, choose, malformed, other_server, other_tokens
+from rcdiag.engines.server.served import (
+    Served,
+    choose_model,
+    malformed,
+    server_changed,
+    wrong_tokens,
+)
 
 # Arguments in /server_info that affect log-probs. The others are paths, ports and keys.
 SETTINGS = (
@@ -40,7 +46,7 @@ class SglangApi:
         base = model.get("served_model_name") or server.get("served_model_name")
         base = str(base or model["model_path"])
         adapters = {one["id"]: one for one in listed if one.get("parent")}
-        name = choose(client, wanted or base, {base: None, **adapters})
+        name = choose_model(client, wanted or base, {base: None, **adapters})
         weights = model.get("weight_version")
         settings = {key: server[key] for key in SETTINGS if server.get(key) is not None}
         return Served(
@@ -71,17 +77,17 @@ class SglangApi:
             raise malformed("no meta_info.input_token_logprobs")
         if about.get("weight_version") not in (None, served.weight_version):
             now = replace(served, weight_version=str(about["weight_version"]))
-            raise other_server(served, now)  # a trainer updated the weights meanwhile
+            raise server_changed(served, now)  # a trainer updated the weights meanwhile
         if about.get("prompt_tokens") != len(ids):
-            raise other_tokens(f"{about.get('prompt_tokens')} tokens, not {len(ids)}")
+            raise wrong_tokens(f"{about.get('prompt_tokens')} tokens, not {len(ids)}")
         tokens = ids[start - 1 :]
         if len(entries) != len(tokens):
-            raise other_tokens(f"{len(entries)} values for {len(tokens)} tokens")
+            raise wrong_tokens(f"{len(entries)} values for {len(tokens)} tokens")
         for position, (entry, token) in enumerate(zip(entries, tokens, strict=True), start - 1):
             if not isinstance(entry, list) or len(entry) < 2:
                 raise malformed(f"no pair of log-prob and token id at position {position}")
             if entry[1] != token:
-                raise other_tokens(f"position {position} has {entry[1]} and not token {token}")
+                raise wrong_tokens(f"position {position} has {entry[1]} and not token {token}")
         if entries[0][0] is not None:
             raise malformed("a log-prob at logprob_start_len, where None is expected")
         return [entry[0] for entry in entries[1:]]

@@ -19,10 +19,10 @@ from rcdiag.engines.server.client import Client
 from rcdiag.engines.server.served import (
     Served,
     answer_size,
-    choose,
+    choose_model,
     malformed,
-    other_server,
-    other_tokens,
+    server_changed,
+    wrong_tokens,
 )
 from rcdiag.errors import RcdiagError
 
@@ -48,7 +48,7 @@ class VllmApi:
             return None
         models = {model["id"]: model for model in listed.get("data", [])}
         bases = {name: model for name, model in models.items() if not model.get("parent")}
-        model = models[choose(client, wanted, models if wanted else _one_name_each(bases))]
+        model = models[choose_model(client, wanted, models if wanted else _one_name_each(bases))]
         base = models.get(model.get("parent"), model)
         longest = base.get("max_model_len")
         served = Served(
@@ -81,7 +81,7 @@ class VllmApi:
         told = answer.get("system_fingerprint")
         if told not in (None, served.settings.get("system_fingerprint")):
             settings = {**served.settings, "system_fingerprint": told}
-            raise other_server(served, replace(served, settings=settings))
+            raise server_changed(served, replace(served, settings=settings))
         values = [
             entry[str(token)].get("logprob") for entry, token in _entries(answer, ids)[start - 1 :]
         ]
@@ -119,15 +119,15 @@ def _entries(answer: dict[str, Any], ids: list[int]) -> list[tuple[dict[str, Any
     if not isinstance(entries, list):
         raise malformed("no prompt_logprobs")
     if sent is not None and sent != ids:
-        raise other_tokens("prompt_token_ids is not what was sent")
+        raise wrong_tokens("prompt_token_ids is not what was sent")
     if len(entries) != len(ids):
-        raise other_tokens(f"{len(entries)} values for {len(ids)} tokens")
+        raise wrong_tokens(f"{len(entries)} values for {len(ids)} tokens")
     if entries[0] is not None:
         raise malformed("a log-prob of the first token, which has nothing before it")
     for position, (entry, token) in enumerate(zip(entries[1:], ids[1:], strict=True), start=1):
         if not isinstance(entry, dict) or not isinstance(entry.get(str(token)), dict):
             found = ", ".join(entry) if isinstance(entry, dict) else "nothing"
-            raise other_tokens(f"position {position} has {found[:80]} and not token {token}")
+            raise wrong_tokens(f"position {position} has {found[:80]} and not token {token}")
     return list(zip(entries[1:], ids[1:], strict=True))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.replay.pull import looks
+from rcdiag.pages.replay.pull import line_styles
 from rcdiag.pages.replay.words import by_health
 from rcdiag.pages.score.profiles import with_ends
 from rcdiag.results import GradientReport, ReplayResult
@@ -174,7 +174,7 @@ def over_steps(result: ReplayResult) -> Chart:
                         dashed=dashed,
                         where=("preset", name),
                     )
-                    for name, (tone, dashed) in zip(names, looks(names), strict=False)
+                    for name, (tone, dashed) in zip(names, line_styles(names), strict=False)
                 ],
             )
         ],

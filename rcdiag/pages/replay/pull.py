@@ -39,7 +39,7 @@ def weighted(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
     return list(first.values())[:MOST_PANELS]
 
 
-def _alike(result: ReplayResult) -> list[tuple[list[str], np.ndarray]]:
+def _shared_lines(result: ReplayResult) -> list[tuple[list[str], np.ndarray]]:
     """Return cumulative shares over sequences, with the names of all presets that share a line.
 
     Lines within 0.01 of each other count as one, since they cannot be told apart in print.
@@ -68,7 +68,7 @@ def _near(one: np.ndarray, other: np.ndarray) -> bool:
     return len(one) == len(other) and bool(np.all(np.abs(one - other) < 0.01))
 
 
-def looks(names: Sequence[str]) -> Iterator[tuple[Tone, bool]]:
+def line_styles(names: Sequence[str]) -> Iterator[tuple[Tone, bool]]:
     """Yield tone and dashes of each preset's line; no correction is drawn in the text colour."""
     others = cycle((tone, dashed) for dashed in (False, True) for tone in TONES)
     plain: tuple[Tone, bool] = ("ink", False)
@@ -78,7 +78,7 @@ def looks(names: Sequence[str]) -> Iterator[tuple[Tone, bool]]:
 
 def shares(result: ReplayResult) -> Chart:
     """Return the chart of the cumulative share of |coefficient|, strongest sequences first."""
-    lines = {_title(names): sums for names, sums in _alike(result)}
+    lines = {_title(names): sums for names, sums in _shared_lines(result)}
     return Chart(
         columns=("preset", "sequences", "share"),
         rows=[
@@ -103,7 +103,7 @@ def shares(result: ReplayResult) -> Chart:
                         dashed=dashed,
                         where=("preset", name),
                     )
-                    for name, (tone, dashed) in zip(lines, looks(list(lines)), strict=True)
+                    for name, (tone, dashed) in zip(lines, line_styles(list(lines)), strict=True)
                 ],
             )
         ],

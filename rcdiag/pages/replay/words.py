@@ -66,7 +66,7 @@ def answer(result: ReplayResult) -> str:
     return sentence
 
 
-class Alike(Struct, frozen=True):
+class EqualUpdates(Struct, frozen=True):
     """Presets with the same update."""
 
     names: tuple[str, ...]
@@ -81,12 +81,12 @@ class Alike(Struct, frozen=True):
         return f"{self.names[0]}{more}"
 
 
-def alike(result: ReplayResult) -> list[Alike]:
+def equal_updates(result: ReplayResult) -> list[EqualUpdates]:
     """Return groups of presets with the same update, no correction first, then by health."""
     groups: dict[tuple[object, ...], list[str]] = {}
     for name, preset in sorted(result.presets.items(), key=lambda item: item[1].mode != "naive"):
         groups.setdefault(_update(preset), []).append(name)
-    every = [Alike(tuple(names), result.presets[names[0]]) for names in groups.values()]
+    every = [EqualUpdates(tuple(names), result.presets[names[0]]) for names in groups.values()]
     # Sorted: no correction, then by health, the safest first, then by kept tokens.
     return sorted(
         every,
@@ -113,7 +113,7 @@ def _update(preset: PresetReplay) -> tuple[object, ...]:
     return (*same, preset.kept_tokens, preset.health.verdict)
 
 
-def pull_beside_none(result: ReplayResult, preset: PresetReplay) -> float | None:
+def relative_norm(result: ReplayResult, preset: PresetReplay) -> float | None:
     """Return the norm of a preset's coefficients divided by that without correction."""
     none = next((one for one in result.presets.values() if one.mode == "naive"), None)
     norm = preset.coefficients.norm

@@ -19,7 +19,7 @@ ANSWERS = {
 }
 
 
-class Tested(Struct, frozen=True):
+class HoldOutTest(Struct, frozen=True):
     """The result of a hold-out test: its level, a word and a sentence."""
 
     level: str
@@ -27,15 +27,17 @@ class Tested(Struct, frozen=True):
     sentence: str
 
 
-def forecast_test(forecast: Forecast) -> Tested:
+def forecast_test(forecast: Forecast) -> HoldOutTest:
     """Say whether the forecast of longer responses passed its hold-out test."""
     if forecast.holds:
-        return Tested("ok", "holds", "fitted on the shorter half, it predicts longer responses")
+        return HoldOutTest(
+            "ok", "holds", "fitted on the shorter half, it predicts longer responses"
+        )
     if forecast.holds is None:
-        return Tested(
+        return HoldOutTest(
             "note", "not tested", "too few lengths to test whether it holds for longer responses"
         )
-    return Tested(
+    return HoldOutTest(
         "error",
         "fails",
         "fitted on the shorter half, it misses the longer half: ignore it for longer responses",

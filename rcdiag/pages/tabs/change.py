@@ -51,7 +51,7 @@ def tab(before: DumpResults, after: DumpResults) -> Tab:
 def verdict(before: DumpResults, after: DumpResults) -> str:
     """Say in a sentence whether the second dump is better than the first."""
     gone, new, _ = causes(before, after)
-    moved = [change(name, *pair) for name, pair in both(before, after).items()]
+    moved = [change(name, *pair) for name, pair in common_metrics(before, after).items()]
     better, worse = moved.count("better"), moved.count("worse")
     verdicts = [None if d.diagnosis is None else d.diagnosis.verdict for d in (before, after)]
     numbers = _moved(better, worse, moved.count("moved"))
@@ -97,7 +97,9 @@ def _faults(dump: DumpResults) -> list[str]:
     return [cause.slug for cause in named if cause.verdict not in ("healthy", "inconclusive")]
 
 
-def both(before: DumpResults, after: DumpResults) -> dict[str, tuple[MetricValue, MetricValue]]:
+def common_metrics(
+    before: DumpResults, after: DumpResults
+) -> dict[str, tuple[MetricValue, MetricValue]]:
     """Return the metrics that both dumps have, in the order of the families."""
     one, two = mismatch_of(before), mismatch_of(after)
     names = [name for family in FAMILIES.values() for name in family.metrics]
@@ -170,7 +172,7 @@ LEVELS = {"better": "ok", "worse": "error", "no interval": "unknown", "not known
 
 
 def _numbers(before: DumpResults, after: DumpResults) -> Section | None:
-    pairs = both(before, after)
+    pairs = common_metrics(before, after)
     if not pairs:
         return None
     words_of = {name: change(name, *pair) for name, pair in pairs.items()}

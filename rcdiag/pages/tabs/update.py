@@ -17,7 +17,7 @@ from rcdiag.pages.blocks import (
     Tab,
     amount,
     count,
-    equals,
+    equal_names,
     metric,
     numbers,
     share,
@@ -32,11 +32,11 @@ from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.replay.words import (
     FACTORS,
     TAGS,
-    Alike,
-    alike,
+    EqualUpdates,
     answer,
     decided_by,
     divided,
+    equal_updates,
     health_order,
 )
 from rcdiag.pages.tabs.corrections.treatments import NONE, recommended
@@ -80,7 +80,7 @@ def _presets(result: ReplayResult, against: str) -> Section:
         "updates",
         "Presets",
         _columns(result, against),
-        sorted(alike(result), key=lambda update: _order(update, against)),
+        sorted(equal_updates(result), key=lambda update: _order(update, against)),
         lambda update: {
             "key": update.names[0],
             "names": update.names,
@@ -110,7 +110,7 @@ def _presets(result: ReplayResult, against: str) -> Section:
     return Section(title="What each preset would have done", blocks=blocks)
 
 
-def _order(update: Alike, against: str) -> tuple[bool, int]:
+def _order(update: EqualUpdates, against: str) -> tuple[bool, int]:
     """Sort the reference first, then updates by their health, the safest first."""
     return (against not in update.names, health_order(update.preset.health))
 
@@ -120,30 +120,30 @@ def _columns(result: ReplayResult, against: str) -> list[ColumnOf]:
     held = result.presets.get(against)
     norm = None if held is None else held.coefficients.norm
 
-    def delta(update: Alike, name: str, value: float | None) -> Cell:
+    def delta(update: EqualUpdates, name: str, value: float | None) -> Cell:
         return amount(value, note=_against(result, update, against, name))
 
-    def clipped(update: Alike) -> Cell:
+    def clipped(update: EqualUpdates) -> Cell:
         return share(update.preset.metrics.get("actor/pg_clipfrac"))
 
-    def top(update: Alike) -> Cell:
+    def top(update: EqualUpdates) -> Cell:
         shares = update.preset.shares
         return share(None if shares is None else shares.top_sequences)
 
-    def cosine(update: Alike) -> Cell:
+    def cosine(update: EqualUpdates) -> Cell:
         gradient = update.preset.gradient
         return metric(None if gradient is None else gradient.cosine)
 
-    def step(update: Alike) -> Cell:
+    def step(update: EqualUpdates) -> Cell:
         after = update.preset.after_step
         return amount(None if after is None else after.kl_old_new.value)
 
-    def away(update: Alike) -> Cell:
+    def away(update: EqualUpdates) -> Cell:
         after = update.preset.after_step
         value = None if after is None else after.kl_rollout_new.value
         return delta(update, "kl_rollout_new", value)
 
-    def gradient_norm(update: Alike) -> Cell:
+    def gradient_norm(update: EqualUpdates) -> Cell:
         gradient = update.preset.gradient
         return delta(update, "grad_norm", None if gradient is None else gradient.grad_norm)
 
@@ -162,21 +162,21 @@ def _columns(result: ReplayResult, against: str) -> list[ColumnOf]:
     ]
 
 
-def _names(update: Alike) -> Cell:
+def _names(update: EqualUpdates) -> Cell:
     """Return the cell with the presets of a row, and their mode if the name does not say it."""
-    cell = equals(update.names)
+    cell = equal_names(update.names)
     mode = update.preset.mode
     if mode in update.names[0]:
         return cell
     return replace(cell, note="; ".join(filter(None, (cell.note, f"mode {mode}"))))
 
 
-def _health(update: Alike) -> Cell:
+def _health(update: EqualUpdates) -> Cell:
     health = update.preset.health
     return text(health.verdict, level=TAGS[health.verdict], note=decided_by(health))
 
 
-def _loss(cell: Cell, update: Alike) -> Cell:
+def _loss(cell: Cell, update: EqualUpdates) -> Cell:
     """Return the cell of the loss, with the reason if it is undefined."""
     return replace(cell, note=update.preset.undefined) if update.preset.undefined else cell
 
@@ -217,11 +217,11 @@ def _negative(value: MetricValue) -> MetricValue:
     return MetricValue(value=minus(value.value), low=minus(value.high), high=minus(value.low))
 
 
-def _against(result: ReplayResult, update: Alike, against: str, number_name: str) -> str:
+def _against(result: ReplayResult, update: EqualUpdates, against: str, number_name: str) -> str:
     """Return a difference to the reference with its interval; "" for the reference itself."""
     if against in update.names:
         return ""
-    held = next((group.names for group in alike(result) if against in group.names), ())
+    held = next((group.names for group in equal_updates(result) if against in group.names), ())
     value = difference(result, update.names, held, number_name)
     if value is None or value.value is None:
         return ""

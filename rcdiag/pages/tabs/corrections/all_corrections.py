@@ -15,7 +15,7 @@ from rcdiag.pages.blocks import (
     Paragraph,
     Section,
     amount,
-    equals,
+    equal_names,
     numbers,
     share,
     table,
@@ -58,7 +58,7 @@ def _columns(
     """Return all columns for which the results have data, with functions for their cells."""
     whole = results.score or results.sweep or results.largest
     levels = any(treatment.level for treatment in treatments)
-    columns = [words("Correction", lambda one: equals(one.names))]
+    columns = [words("Correction", lambda one: equal_names(one.names))]
     if results.weights_help:
         columns.append(words("Weights" if levels else "Why not", _level))
     if estimated:
