@@ -1,9 +1,9 @@
-"""Numbers of a correction without a trainer's clamps and rounding, beside those that it logs.
+"""Numbers of a correction without the trainer's clamps and rounding, next to those that it logs.
 
-Ratios are not clamped; weights are those that enter the loss, truncated where it truncates.
+Ratios are not clamped; weights are those in the loss, truncated if the correction truncates.
 
-Weights and effective sample sizes are those of Owen, "Monte Carlo theory, methods and examples",
-chapter 9 (artowen.su.domains/mc); a bound on a bias is that for a quantity |f| <= 1.
+Weights and effective sample sizes follow Owen, "Monte Carlo theory, methods and examples",
+chapter 9 (artowen.su.domains/mc); a bias bound holds for any quantity f with |f| <= 1.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Numbers = dict[str, Any]
 
 
 def actual_numbers(rows: Sequences, correction: Correction, applied: CorrectionOutcome) -> Numbers:
-    """Return the numbers of one correction by name; None where one is not defined."""
+    """Return the numbers of one correction by name; None for a number that is not defined."""
     lost_token, lost_seq = _lost_mass(rows, correction, applied)
     share = applied.kept / rows.lengths
     final = applied.loss_weights  # before batch normalisation
-    # Groups of two sequences or more that keep fewer than two lose their baseline.
+    # Groups of two or more sequences that keep fewer than two have no baseline any more.
     group, sizes = rows.groups
     kept_of_group = np.bincount(group, weights=applied.kept > 0)
     numbers: Numbers = {
@@ -62,10 +62,10 @@ def _number(value: float | np.floating) -> float | None:
 
 
 def _ess(weights: Array, squares: Array, count: int) -> float | None:
-    """Return (sum w)^2 / (n sum w^2); None where all weights are 0.
+    """Return (sum w)^2 / (n sum w^2); None if all weights are 0.
 
-    `weights` and `squares` [sequences] are sums over the tokens of each, or mean weights of the
-    sequences; `count` is n, the number of tokens or of sequences.
+    `weights` and `squares` [sequences] are sums of w and w^2 over the tokens of each sequence, or
+    w and w^2 of the sequences themselves; `count` is n, the number of tokens or of sequences.
     """
     total = squares.sum()
     return _number(weights.sum() ** 2 / (count * total)) if total > 0 else None
@@ -74,12 +74,12 @@ def _ess(weights: Array, squares: Array, count: int) -> float | None:
 def _lost_mass(
     rows: Sequences, correction: Correction, applied: CorrectionOutcome
 ) -> tuple[float | None, float | None]:
-    """Return E[ratio 1(rejected)] / E[ratio], by token and by wholly rejected sequence."""
+    """Return E[ratio 1(rejected)] / E[ratio]: over tokens, and over sequences without any token."""
     true, by_token = rows.sum(true_ratio), stays_by_token(correction.rejections)
     kept = true if by_token is None else rows.sum(true_ratio.where(by_token))
     kept = np.where(applied.kept > 0, kept, 0.0)
     logs = log_ratio(rows, "sequence")
-    # Scaled by the largest, so that no product of ratios overflows.
+    # Divided by the largest ratio, so that products of ratios do not overflow.
     of_rows = np.exp(logs - logs.max()) if np.isfinite(logs.max()) else np.full(len(rows), np.nan)
     return (
         _number(1.0 - kept.sum() / true.sum()),
@@ -88,7 +88,7 @@ def _lost_mass(
 
 
 def _truncation_loss(rows: Sequences, correction: Correction) -> float | None:
-    """Return E[(ratio - C)+] / E[ratio] at the level of the weights; None without truncation."""
+    """Return E[max(ratio - C, 0)] / E[ratio] at the weights' level; None without truncation."""
     weighting = correction.loss_weighting
     if weighting is None or weighting.outside not in ("truncate", "clip"):
         return None
@@ -105,11 +105,11 @@ def _truncation_loss(rows: Sequences, correction: Correction) -> float | None:
 def _bias_bound(
     rows: Sequences, correction: Correction, applied: CorrectionOutcome
 ) -> float | None:
-    """Return E|ratio - weight| / E[ratio] over sequences, rejected ones at weight 0.
+    """Return E|ratio - weight| / E[ratio] over sequences; rejected ones have weight 0.
 
-    For truncated weights it is the truncation loss, for rejection the lost mass. Weights by token,
-    and kept sequences with weight 1, have no such bound. It is
-    |E[(ratio - weight) f]| <= E|ratio - weight| for |f| <= 1.
+    It bounds the bias, because |E[(ratio - weight) f]| <= E|ratio - weight| for |f| <= 1. For
+    truncated weights it is the truncation loss, for rejection the lost mass. There is no such bound
+    for weights by token, or if kept sequences have weight 1.
     """
     weighting = correction.loss_weighting
     if weighting is None or weighting.level != "sequence":
@@ -121,7 +121,7 @@ def _bias_bound(
 
 
 def _correlation(share: Array, values: Array) -> float | None:
-    """Return the Pearson correlation of kept share and values; None if a side is constant."""
+    """Return the Pearson correlation of kept share and values; None if one of them is constant."""
     finite = np.isfinite(values)
     share, values = share[finite], values[finite]
     if len(share) < 2 or np.ptp(share) == 0.0 or np.ptp(values) == 0.0:
@@ -130,7 +130,7 @@ def _correlation(share: Array, values: Array) -> float | None:
 
 
 def mirrored(correction: Correction) -> Correction | None:
-    """Return the correction by verl's documents, k1 bounds on the ratio; None if it is equal."""
+    """Return the correction as verl documents it, with k1 bounds on the ratio; None if equal."""
     asymmetric = [
         rejection
         for rejection in correction.rejections
@@ -150,7 +150,7 @@ def mirrored(correction: Correction) -> Correction | None:
 
 
 def _by_documents(rows: Sequences, correction: Correction) -> Numbers:
-    """Compare the ratios that k1 options accept by verl's code and by its documents."""
+    """Compare the ratios that k1 options accept according to verl's code and to its documents."""
     by_documents = mirrored(correction)
     if by_documents is None:
         return {}

@@ -1,7 +1,7 @@
-"""Apply a correction to every sequence: one, or a thousand settings that differ in bounds.
+"""Apply a correction to every sequence, for one setting or for thousands that differ in bounds.
 
-`apply` is the one implementation; `outcome` is that of a single correction, `token_effects` what a
-single correction does to every token.
+`apply` is the only implementation. `outcome` is its result for a single correction;
+`token_effects` is the effect of a single correction on every token.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Over = tuple[Rejection, ...]
 
 
 def log_ratio(rows: Sequences, level: Level, over: Over = ()) -> Array:
-    """Return the summed (`sequence`) or mean (`geometric`) log-ratio of rows before exp, nats.
+    """Return the sum (`sequence`) or mean (`geometric`) of log_ratio over each row, nats.
 
-    It is that of the tokens which the rejections `over` leave; a row that they empty has 0.
+    It is over the tokens that the rejections `over` keep; 0 for a row without such tokens.
     """
     if not over:
         total = rows.sum(LOG_RATIO)
@@ -46,25 +46,25 @@ def log_ratio(rows: Sequences, level: Level, over: Over = ()) -> Array:
 
 
 def ratio(rows: Sequences, level: Level, over: Over = ()) -> Array:
-    """Return exp of each row's log-ratio, clamped as the trainer does, [sequences]."""
+    """Return exp of each row's log-ratio, clamped as by the trainer, [sequences]."""
     values = log_ratio(rows, level, over).astype(rows.dtype)
     return rows.guard.exp(values).astype(np.float64)
 
 
 def token_ratio(weighting: Weighting) -> Quantity:
-    """Return the ratio of single tokens, or that of their segment."""
+    """Return the ratio of each token, or of its segment."""
     return RATIO if weighting.level == "token" else named("segment")
 
 
 def raw_weights(rows: Sequences, weighting: Weighting) -> Quantity | Array:
-    """Return the ratio before anything happens to it outside the bounds: of tokens or of rows."""
+    """Return the ratios, of tokens or of rows, before they are truncated, clipped or zeroed."""
     if weighting.by_token:
         return token_ratio(weighting)
     return ratio(rows, weighting.level, weighting.over)
 
 
 def bounded_weight(weighting: Weighting) -> Quantity:
-    """Return the weight of single tokens: the ratio, with its treatment at the bounds."""
+    """Return the weight of each token: its ratio, treated as `weighting.outside` says."""
     ratios, outside = token_ratio(weighting), weighting.outside
     lower = 0.0 if outside == "truncate" else weighting.lower_or_reciprocal
     if outside == "mask" or (lower == 0.0 and np.isinf(weighting.upper)):
@@ -75,9 +75,9 @@ def bounded_weight(weighting: Weighting) -> Quantity:
 
 
 def token_weight(correction: Correction) -> Quantity:
-    """Return the weight of single tokens that goes into the loss, 0 where it is zeroed.
+    """Return the weight of each token in the loss, 0 where it is zeroed.
 
-    Where a sequence has one weight it is 1 at each token that keeps this weight.
+    If a sequence has a single weight, return 1 at each token that keeps it, 0 elsewhere.
     """
     assert correction.weighting is not None
     if not correction.weighting.by_token:
@@ -87,21 +87,21 @@ def token_weight(correction: Correction) -> Quantity:
 
 
 def weights_by_token(correction: Correction) -> bool:
-    """Tell whether tokens of one sequence may have different weights, a zero among them."""
+    """Tell whether tokens of one sequence may have different weights, including zero."""
     weighting = correction.weighting
     return weighting is not None and (weighting.by_token or bool(correction.zeroing))
 
 
 def applied_weights(rows: Sequences, weighting: Weighting) -> Quantity | Array:
-    """Return the weights that go into the loss, before zeroing by others and normalisation.
+    """Return the weights in the loss, before `Correction.zeroing` and batch normalisation.
 
-    They are those of tokens, or of rows, whichever the level says; rows sum up both.
+    They are per token or per row, depending on the level; `Sequences.sum` accepts both.
     """
     return bounded_weight(weighting) if weighting.by_token else _row_weights(rows, weighting)
 
 
 def clipped_weights(rows: Sequences, weighting: Weighting) -> Quantity | Array:
-    """Return the ratio clipped to [lower, upper], which older generations log."""
+    """Return the ratio clipped to [lower, upper], which older versions of verl log."""
     lower, upper = weighting.lower_or_reciprocal, weighting.upper
     if weighting.by_token:
         return token_ratio(weighting).clip(lower, upper)
@@ -115,7 +115,7 @@ def statistic_of_rows(rows: Sequences, rejection: Rejection) -> Array:
         return ratio(rows, name, over)  # type: ignore[arg-type]
     place, of_tokens = place_and_statistic(name)
     values = named(of_tokens)
-    if over:  # a token that was dropped before is no extreme, and adds nothing
+    if over:  # tokens that were rejected before do not contribute
         never = {"seq_max": -np.inf, "seq_min": np.inf}.get(place, 0.0)
         values = values.where(stays(over), never)
     if place == "seq_max":
@@ -131,45 +131,45 @@ def statistic_of_rows(rows: Sequences, rejection: Rejection) -> Array:
 
 
 def stays_by_token(rejections: Over) -> Quantity | None:
-    """Return 1 at tokens that all rejections by token keep; None without any of these."""
+    """Return 1 at tokens that all token-level rejections keep; None if there are none."""
     by_token = tuple(rejection for rejection in rejections if rejection.of_tokens)
     return stays(by_token) if by_token else None
 
 
 def below_veto(veto: float) -> Quantity:
-    """Return 1 at tokens with unclamped ratio below the veto; its log is in float32 (verl)."""
+    """Return 1 at tokens whose unclamped ratio is below the veto (log in float32, as in verl)."""
     return log_of_veto(veto) > LOG_RATIO
 
 
 def log_of_veto(veto: float) -> float:
-    """Return the smallest log-ratio of a token that takes no sequence out, nats."""
+    """Return the log of the veto in float32, nats; a token with a smaller log_ratio triggers it."""
     return float(np.log(np.float32(veto)))
 
 
 def vetoed_rows(rows: Sequences, veto: float | None) -> Flags:
-    """Return which sequences have a token whose ratio is below the veto, [sequences]."""
+    """Tell which sequences have a token whose ratio is below the veto, [sequences]."""
     if veto is None:
         return np.zeros(len(rows), np.bool_)
     return rows.sum(below_veto(veto)) > 0
 
 
 class EstimatorSettings(Struct, frozen=True):
-    """Settings of one estimator, alike but for their bounds, which are arrays [settings]."""
+    """Settings of one estimator that differ only in their bounds, which are arrays [settings]."""
 
     count: int
-    weighting: Weighting | None  # of the first; its bounds are in weight_lower, weight_upper
+    weighting: Weighting | None  # of the first setting; bounds are in weight_lower, weight_upper
     weight_lower: Array
     weight_upper: Array
-    rejections: tuple[Rejection, ...]  # of the first; their bounds are in reject_lower and _upper
+    rejections: tuple[Rejection, ...]  # of the first setting; bounds are in reject_lower, _upper
     reject_lower: Array  # [rejections, settings]
     reject_upper: Array  # [rejections, settings]
-    zeroing: tuple[Rejection, ...]  # of all settings: their bounds are not swept
-    veto: Array | None  # smallest log-ratio of a token that takes no sequence out, nats
-    veto_on_weights: bool  # then the veto zeroes weights and leaves the mask alone
+    zeroing: tuple[Rejection, ...]  # the same for all settings: its bounds are not swept
+    veto: Array | None  # [settings] log of the veto, nats
+    veto_on_weights: bool  # True: the veto zeroes weights; False: it changes the mask
 
     @classmethod
     def of(cls, corrections: Sequence[Correction]) -> EstimatorSettings:
-        """Gather corrections that differ in their bounds alone."""
+        """Combine corrections that differ only in their bounds."""
         first = corrections[0]
         weightings = [
             correction.weighting for correction in corrections if correction.weighting is not None
@@ -216,25 +216,25 @@ class EstimatorSettings(Struct, frozen=True):
 
 
 class WeightSums(Struct, frozen=True):
-    """Weights and their squares, summed over the tokens of each sequence."""
+    """Sums of weights and of squared weights over the tokens of each sequence."""
 
-    sum: Array  # [sequences, settings], or [sequences] of one setting
+    sum: Array  # [sequences, settings], or [sequences] for one setting
     squares: Array
 
 
 class TokenSums(Protocol):
     """Sums over the tokens of each sequence, for bounds that act on single tokens.
 
-    One correction has them from the pass over the table; a thousand settings of one estimator have
-    them from bins between their bounds. All are [sequences, settings], or one column where the
-    settings agree.
+    For one correction they come from the pass over the table; for many settings of one estimator,
+    from bins between their bounds. All are [sequences, settings], or [sequences, 1] if the settings
+    agree.
     """
 
     @property
     def rows(self) -> Sequences: ...
 
     def kept_tokens(self, settings: EstimatorSettings) -> Array:
-        """Count the tokens of each sequence that all rejections by token keep."""
+        """Count the tokens of each sequence that all token-level rejections keep."""
         ...
 
     def weights(self, settings: EstimatorSettings) -> WeightSums:
@@ -242,7 +242,7 @@ class TokenSums(Protocol):
         ...
 
     def kept_weights(self, settings: EstimatorSettings) -> WeightSums:
-        """Sum the weights of tokens that all rejections by token keep."""
+        """Sum the weights of the tokens that all token-level rejections keep."""
         ...
 
     def vetoed(self, settings: EstimatorSettings) -> Flags:
@@ -251,7 +251,7 @@ class TokenSums(Protocol):
 
 
 class Effect(Struct, frozen=True):
-    """What settings leave of every sequence; one column where all settings agree."""
+    """What remains of every sequence under each setting; one column if all settings agree."""
 
     kept: Array  # [sequences, settings] tokens that stay in the loss mask
     vetoed: Flags | None  # [sequences, settings]; None without a veto
@@ -260,14 +260,14 @@ class Effect(Struct, frozen=True):
 
     @property
     def loss_weights(self) -> WeightSums:
-        """Weights of the tokens in the loss mask; 1 for each without weights."""
+        """Weights of the tokens in the loss mask; without weights, each counts as 1."""
         return self.kept_weights or WeightSums(self.kept, self.kept)
 
 
 def apply(sums: TokenSums, settings: EstimatorSettings) -> Effect:
     """Apply every setting to every sequence.
 
-    A rejection looks at the original mask, unless it says `over` which tokens it is taken.
+    A rejection sees the original mask, unless its `over` names rejections that come before it.
     """
     rows = sums.rows
     vetoed = None if settings.veto is None else sums.vetoed(settings)
@@ -277,7 +277,7 @@ def apply(sums: TokenSums, settings: EstimatorSettings) -> Effect:
     if vetoed is not None and not settings.veto_on_weights:
         stays = ~vetoed if stays is None else stays & ~vetoed
     elif vetoed is not None and weights is not None and of_kept is not None:
-        # Weights times 1 or 0, as the trainer has it, so that NaN stays NaN.
+        # Weights times 1 or 0 as in the trainer, so that NaN stays NaN.
         factor = (~vetoed).astype(np.float64)
         weights, of_kept = (
             WeightSums(factor * one.sum, factor * one.squares) for one in (weights, of_kept)
@@ -292,7 +292,7 @@ def apply(sums: TokenSums, settings: EstimatorSettings) -> Effect:
 
 
 def _stays(rows: Sequences, settings: EstimatorSettings) -> Flags | None:
-    """Return which sequences all rejections by sequence keep; None where there are none."""
+    """Tell which sequences all sequence-level rejections keep; None if there are none."""
     stays: Flags | None = None
     bounds = zip(settings.rejections, settings.reject_lower, settings.reject_upper, strict=True)
     for rejection, lower, upper in bounds:
@@ -306,7 +306,7 @@ def _stays(rows: Sequences, settings: EstimatorSettings) -> Flags | None:
 def _weights(
     sums: TokenSums, settings: EstimatorSettings, kept: Array
 ) -> tuple[WeightSums | None, WeightSums | None]:
-    """Return the weights of all tokens, and of those that rejection by token keeps."""
+    """Return the weights of all tokens, and of the tokens that token-level rejections keep."""
     weighting = settings.weighting
     if weighting is None:
         return None, None
@@ -317,13 +317,13 @@ def _weights(
         sums.rows, weighting, settings.weight_lower[None, :], settings.weight_upper[None, :]
     )
     counts: Array = sums.rows.lengths[:, None].astype(np.float64)
-    if settings.zeroing:  # the counts of tokens that keep a weight
+    if settings.zeroing:  # count the tokens that keep a weight
         counts = sums.weights(settings).sum
         kept = sums.kept_weights(settings).sum if settings.rejects_tokens else counts
     squares = np.square(of_rows)
 
     def summed(values: Array, count: Array) -> Array:
-        # A sequence whose tokens are all zeroed has no weight, be it infinite before.
+        # If all tokens are zeroed, the sum is 0 even if the weight was infinite.
         return np.where(count > 0.0, values * count, 0.0) if settings.zeroing else values * count
 
     return (
@@ -333,7 +333,7 @@ def _weights(
 
 
 class RowSums(Struct, frozen=True):
-    """The sums that rows have for one correction."""
+    """The sums of each row for one correction, from the columns of `Sequences`."""
 
     rows: Sequences
     correction: Correction
@@ -359,16 +359,16 @@ class RowSums(Struct, frozen=True):
 
 
 class CorrectionOutcome(Struct, frozen=True):
-    """The tokens and weights that one correction leaves of every sequence."""
+    """The tokens and weights that one correction leaves in every sequence."""
 
     kept: Array  # [sequences] tokens that stay in the loss mask
     weights: WeightSums | None  # of all tokens, before batch normalisation; 0 where zeroed
-    # Weights in the loss: 0 at tokens that are rejected; None where weights are logged only.
+    # Weights in the loss, 0 at rejected tokens; None if weights are only logged.
     kept_weights: WeightSums | None
 
     @property
     def loss_weights(self) -> WeightSums:
-        """Weights of the tokens in the loss mask; 1 for each without weights."""
+        """Weights of the tokens in the loss mask; without weights, each counts as 1."""
         return self.kept_weights or WeightSums(self.kept, self.kept)
 
     @property
@@ -381,7 +381,7 @@ class CorrectionOutcome(Struct, frozen=True):
 
 
 def outcome(rows: Sequences, correction: Correction) -> CorrectionOutcome:
-    """Apply one correction to rows under its guard."""
+    """Apply one correction to rows, under its guard."""
     effect = apply(RowSums(rows, correction), EstimatorSettings.of([correction]))
     applied = correction.weights_applied
     return CorrectionOutcome(
@@ -390,32 +390,32 @@ def outcome(rows: Sequences, correction: Correction) -> CorrectionOutcome:
 
 
 def _only(weights: WeightSums | None) -> WeightSums | None:
-    """Return the column of the only setting."""
+    """Return the column of the single setting."""
     return None if weights is None else WeightSums(weights.sum[:, 0], weights.squares[:, 0])
 
 
 class TokenEffects(Struct, frozen=True):
-    """The weight and the verdict of one correction for every sampled token of a batch."""
+    """The weight of every sampled token under one correction, and whether it stays in the mask."""
 
     kept: Flags  # [tokens] whether the token stays in the loss mask
-    # [tokens] before batch normalisation; rejected tokens keep theirs, as in trainers. None
-    # without weights, or where they are logged only.
+    # [tokens] before batch normalisation; rejected tokens keep their weight, as in trainers. None
+    # without weights, or if they are only logged.
     weights: Array | None
 
     def at(self, tokens: NDArray[np.int64]) -> TokenEffects:
-        """Return the effects on the tokens at some places."""
+        """Return the effects on some tokens, given their indices."""
         weights = None if self.weights is None else self.weights[tokens]
         return TokenEffects(self.kept[tokens], weights)
 
     @property
     def final(self) -> Array:
-        """Weights in the loss, 0 where a token is rejected, [tokens]."""
+        """Weights in the loss, 0 at rejected tokens, [tokens]."""
         weights = np.ones(len(self.kept)) if self.weights is None else self.weights
         return np.where(self.kept, weights, 0.0)
 
 
 def token_effects(correction: Correction, tokens: Tokens, rows: Sequences) -> TokenEffects:
-    """Apply one correction to single tokens; `rows` are those of the same tokens."""
+    """Apply one correction to single tokens; `rows` are the sequences of the same tokens."""
     tokens, rows = tokens.under(correction.guard), rows.under(correction.guard)
     vetoed = vetoed_rows(rows, correction.veto)
     stays = _stays(rows, EstimatorSettings.of([correction]))
@@ -442,18 +442,18 @@ def _token_weights(correction: Correction, tokens: Tokens, rows: Sequences) -> A
 
 
 def _row_weights(rows: Sequences, weighting: Weighting) -> Array:
-    """Return the weight of each sequence at its level, [sequences]."""
+    """Return the weight of each sequence at the weighting's level, [sequences]."""
     lower, upper = np.array([weighting.lower_or_reciprocal]), np.array([weighting.upper])
     return _bounded_rows(rows, weighting, lower, upper)[:, 0]
 
 
 def _bounded_rows(rows: Sequences, weighting: Weighting, lower: Array, upper: Array) -> Array:
-    """Return the weight of each sequence under bounds [settings], [sequences, settings]."""
+    """Return the weight of each sequence for each pair of bounds, [sequences, settings]."""
     raw = ratio(rows, weighting.level, weighting.over)[:, None]
     weights = bounded(raw, lower, upper, weighting.outside, nan_stays=weighting.nan_stays)
     if not weighting.only_outside:
         return weights
-    # Weights are bounded only where one of these rejections by sequence would reject.
+    # Bounds act only on sequences that one of these rejections would reject.
     inside = np.ones(len(rows), np.bool_)
     for rejection in weighting.only_outside:
         inside &= within(statistic_of_rows(rows, rejection), rejection.least, rejection.upper)

@@ -1,10 +1,11 @@
-"""Ratios and statistics of tokens from log-ratios, in a trainer's arithmetic and under its guard.
+"""Ratios and statistics of tokens from log-ratios, in a trainer's arithmetic and with its clamps.
 
-Trainers clamp log-ratios before exp, most of them to +-20 nats; `ratio` is that of the clamped one.
+Trainers clamp log-ratios before exp, most of them to +-20 nats; `ratio` is computed after that.
 
-exp and log of float32 are rounded as torch's are, which trainers call. Of two million log-probs
-between -16 and -1e-6 numpy's own exp of float32 differs from that of torch 2.13 on a CPU at 48%,
-that of float64, rounded, at 0.7%. The last digit decides where a trainer subtracts numbers near 1.
+exp and log in float32 are rounded as in torch, which trainers use. For two million log-probs
+between -16 and -1e-6, numpy's float32 exp differs from that of torch 2.13 on a CPU at 48%, while
+float64 exp rounded to float32 differs at 0.7%. The last digit matters where a trainer subtracts
+numbers near 1.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ SAFETY_BOUND = 20.0
 
 
 def exp(logs: NDArray[T]) -> NDArray[T]:
-    """Return e to the power of each number, in the arithmetic of the numbers."""
+    """Return exp of each number, in the arithmetic of its dtype."""
     return _rounded(np.exp, logs)
 
 
 def log(numbers: NDArray[T]) -> NDArray[T]:
-    """Return the natural logarithm of each number, in the arithmetic of the numbers."""
+    """Return the natural logarithm of each number, in the arithmetic of its dtype."""
     return _rounded(np.log, numbers)
 
 
@@ -48,23 +49,23 @@ def _rounded(function: Callable[..., Any], values: NDArray[T]) -> NDArray[T]:
 
 
 class Guard(Struct, frozen=True):
-    """What a trainer does to log-ratios before it takes exp of them or of their sums."""
+    """How a trainer clamps and repairs log-ratios before it takes exp of them or of their sums."""
 
     bound: float = SAFETY_BOUND  # nats; log-ratios are clamped to +-bound; inf: no clamp
     before_sums: bool = False  # the clamp acts on tokens before they are summed or averaged
-    # NaN or infinite: `stays`; `equal` makes the log-ratio 0, `nan_equal` that of a NaN alone,
-    # `zero` makes the ratio 0.
+    # What a NaN or infinite value becomes. `stays`: unchanged; `equal`: log-ratio 0; `nan_equal`:
+    # log-ratio 0, for NaN only; `zero`: ratio 0.
     non_finite: Literal["stays", "equal", "nan_equal", "zero"] = "stays"
-    epsilon: float = 1e-8  # what it adds to counts of tokens that it divides by
-    nan_log_prob: float | None = None  # what takes the place of a log-prob that is NaN
+    epsilon: float = 1e-8  # added to token counts before dividing by them
+    nan_log_prob: float | None = None  # replaces a log-prob that is NaN
 
     def exp(self, logs: NDArray[T]) -> NDArray[T]:
-        """Return exp of log-ratios that are held within the bound."""
+        """Return exp of log-ratios, after clamping them to the bound."""
         bounded = logs if np.isinf(self.bound) else np.clip(logs, -self.bound, self.bound)
         return self.finite(exp(bounded))
 
     def finite(self, ratio: NDArray[T]) -> NDArray[T]:
-        """Set ratios that are no finite number to 0 where the guard says so."""
+        """Set ratios that are not finite to 0, if the guard says so."""
         if self.non_finite != "zero":
             return ratio
         return np.where(np.isfinite(ratio), ratio, ratio.dtype.type(0.0))
@@ -74,10 +75,10 @@ DEFAULT_GUARD = Guard()
 
 
 class Tokens:
-    """Log-ratios of tokens in the arithmetic of the trainer; what is computed of them is kept.
+    """Log-ratios of tokens in the trainer's arithmetic; values computed from them are cached.
 
-    Some statistics read more than the log-ratio: the two log-probs, the sequences that the tokens
-    belong to, the turn and the advantage of each token.
+    Some statistics need more than the log-ratio: both log-probs, the sequences of the tokens, and
+    the turn and advantage of each token.
     """
 
     def __init__(
@@ -96,13 +97,13 @@ class Tokens:
         self._behavior, self._target = behavior, target
         self._lengths, self._turn = lengths, turn
         self._advantage = advantage
-        # Under other guards; not these tokens themselves, which would then outlive their batch.
+        # Copies under other guards; never self, which would keep the tokens alive after the batch.
         self._guarded: dict[Guard, Tokens] = {}
         self._computed: dict[Hashable, Any] = {}
 
     @classmethod
     def of(cls, pair: PolicyPair, dtype: type[np.floating] = np.float64) -> Tokens:
-        """Return the tokens of a pair, log-probs rounded to the arithmetic of the trainer."""
+        """Return the tokens of a pair, with log-probs rounded to the trainer's arithmetic."""
         batch = pair.tokens
         with np.errstate(over="ignore", invalid="ignore"):  # inf - inf is NaN
             behavior, target = (
@@ -123,7 +124,7 @@ class Tokens:
         )
 
     def under(self, guard: Guard) -> Tokens:
-        """Return the same tokens under another guard; made once for each guard."""
+        """Return the same tokens under another guard (cached)."""
         if guard == self.guard:
             return self
         if guard not in self._guarded:
@@ -133,7 +134,7 @@ class Tokens:
 
     @cached_property
     def in_float32(self) -> Tokens:
-        """The same tokens in float32, the log-probs rounded before their difference is taken."""
+        """The same tokens in float32; log-probs are rounded before they are subtracted."""
         behavior, target = (
             self.behavior.astype(np.float32, copy=False),
             self.target.astype(np.float32, copy=False),
@@ -154,7 +155,7 @@ class Tokens:
         )
 
     def once(self, key: Hashable, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        """Return what is computed of these tokens under a key, computed the first time only."""
+        """Return `compute()`, cached under a key."""
         if key not in self._computed:
             self._computed[key] = compute()
         result: NDArray[Any] = self._computed[key]
@@ -162,7 +163,7 @@ class Tokens:
 
     @cached_property
     def unclamped(self) -> Array:
-        """Log-ratios before any clamp, [tokens]; the guard says what NaN and infinity are."""
+        """Log-ratios before any clamp, with NaN and infinity treated by the guard, [tokens]."""
         values = self.raw_log_ratio
         if self.guard.nan_log_prob is not None:
             values = self.target - self.behavior
@@ -174,20 +175,20 @@ class Tokens:
 
     @cached_property
     def log_ratio(self) -> Array:
-        """Log-ratios as sums and means take them, [tokens]."""
+        """Log-ratios as they are used in sums and means, [tokens]."""
         if self.guard.before_sums:
             return self._within_bound(self.unclamped)
         return self.unclamped
 
     @cached_property
     def clamped(self) -> Array:
-        """Log-ratios as exp takes them, [tokens]."""
+        """Log-ratios as they are used in exp, [tokens]."""
         if self.guard.before_sums or np.isinf(self.guard.bound):
             return self.log_ratio
         return self._within_bound(self.log_ratio)
 
     def _within_bound(self, values: Array) -> Array:
-        """Return values within the guard's bound; the array itself where all of them are."""
+        """Clip values to the guard's bound; return the array itself if nothing changes."""
         bound = self.guard.bound
         if len(values) and values.min() >= -bound and values.max() <= bound:
             return values
@@ -195,7 +196,7 @@ class Tokens:
 
     @cached_property
     def true_ratio(self) -> Array:
-        """Ratios without any clamp in float64, which `actual_numbers` reads, [tokens]."""
+        """Ratios without a clamp, in float64, for `actual_numbers`, [tokens]."""
         if self.clamped is self.raw_log_ratio and self.ratio.dtype == np.float64:
             return self.ratio
         with np.errstate(over="ignore"):
@@ -207,26 +208,26 @@ class Tokens:
 
     @cached_property
     def k3(self) -> Array:
-        """Clamped log-ratios as ratio - 1 - log_ratio, nats, [tokens]."""
+        """Ratio - 1 - log_ratio of clamped log-ratios, nats, [tokens]."""
         if self.clamped.dtype == np.float64:
             return np.expm1(self.clamped) - self.clamped
-        # Trainers write it so, and lose digits in their arithmetic.
+        # Trainers compute it this way in float32, and lose digits.
         return self.ratio - self.clamped.dtype.type(1.0) - self.clamped
 
     @property
     def behavior(self) -> Array:
-        """Log-probs of the policy that sampled, nats, [tokens]."""
+        """Log-probs of the behavior policy, nats, [tokens]."""
         assert self._behavior is not None, "the log-probs themselves are needed"
         return self._without_nan(self._behavior)
 
     @property
     def target(self) -> Array:
-        """Log-probs of the policy that expectations are wanted under, nats, [tokens]."""
+        """Log-probs of the target policy, nats, [tokens]."""
         assert self._target is not None, "the log-probs themselves are needed"
         return self._without_nan(self._target)
 
     def _without_nan(self, log_probs: Array) -> Array:
-        """Put what the guard says in place of log-probs that are NaN, [tokens]."""
+        """Replace log-probs that are NaN as the guard says, [tokens]."""
         instead = self.guard.nan_log_prob
         if instead is None:
             return log_probs
@@ -234,20 +235,20 @@ class Tokens:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Sampled tokens of each sequence, [sequences]."""
+        """Number of sampled tokens of each sequence, [sequences]."""
         assert self._lengths is not None, "the sequences of the tokens are needed"
         return self._lengths
 
     @property
     def advantage(self) -> Array:
-        """Advantage of each token, NaN where it is unknown, [tokens]."""
+        """Advantage of each token, NaN if unknown, [tokens]."""
         if self._advantage is None:
             return np.full(len(self.raw_log_ratio), np.nan)
         return self._advantage
 
     @cached_property
     def segment_lengths(self) -> NDArray[np.int64]:
-        """Sampled tokens of each run of neighbours, [segments]."""
+        """Number of sampled tokens of each segment (run of one turn), [segments]."""
         starts = np.zeros(len(self.raw_log_ratio), np.bool_)
         starts[np.cumsum(self.lengths)[:-1]] = True
         if self._turn is not None:
@@ -264,10 +265,10 @@ class Tokens:
         return self.row_sum(values) / self.lengths
 
     def on_tokens(self, of_rows: NDArray[Any]) -> NDArray[Any]:
-        """Give each token the value of its sequence, [tokens]."""
+        """Repeat the value of each sequence for its tokens, [tokens]."""
         return np.repeat(of_rows, self.lengths)
 
     def segment_mean(self, values: Array) -> Array:
-        """Give each token the mean of its segment, [tokens], in float64."""
+        """Return for each token the mean over its segment, [tokens], in float64."""
         sums = segment_sum(values.astype(np.float64, copy=False), self.segment_lengths)
         return np.repeat(sums / self.segment_lengths, self.segment_lengths)

@@ -1,4 +1,4 @@
-"""Bounds of corrections as log-ratios, for figures and to compare corrections of two trainers."""
+"""Bounds of corrections as log-ratios, for figures and for comparing two trainers' corrections."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def _of_rejection(rejection: Rejection) -> tuple[str, list[float]]:
 
 
 def _logs(bounds: list[float]) -> list[float]:
-    """Take logs of bounds on ratios; bounds of 0 and infinity bound nothing and are left out."""
+    """Return the logs of bounds on ratios, without 0 and infinity, which do not bound anything."""
     return [float(np.log(bound)) for bound in bounds if 0.0 < bound < np.inf]
 
 
 TOLERANCE = 1e-9  # nats
-# A ratio's statistic -> its level. k1 = -log_ratio says the same with the signs turned.
+# Statistic of a ratio -> its level. k1 = -log_ratio is equivalent, with the sign changed.
 LEVELS: dict[str, Level] = {
     "token": "token",
     "segment": "segment",
@@ -69,7 +69,7 @@ LEVELS: dict[str, Level] = {
 
 
 class Window(Struct, frozen=True):
-    """An interval [lower, upper] of log-ratios (target - behavior, nats), k2 or k3 that is kept."""
+    """The kept interval [lower, upper] of log_ratio (target - behavior, nats), k2 or k3."""
 
     lower: float
     upper: float
@@ -84,9 +84,9 @@ class Window(Struct, frozen=True):
 
 
 class Weights(Struct, frozen=True):
-    """A ratio at a level that is held in a window: moved to its ends, or set to 0 outside.
+    """A ratio at a level that is restricted to a window: clipped to it, or set to 0 outside.
 
-    With `floors` it is moved to the lower end on both sides.
+    With `floors`, it is set to the lower end on both sides.
     """
 
     level: Level
@@ -96,7 +96,7 @@ class Weights(Struct, frozen=True):
 
 
 def log_of(bound: float | None) -> float:
-    """Return the natural log of a bound on ratios; None and 0 bound nothing from below."""
+    """Return the natural log of a bound on ratios; -inf for None and 0."""
     if bound is None or bound == 0.0:
         return -np.inf
     if not bound > 0.0:
@@ -105,7 +105,7 @@ def log_of(bound: float | None) -> float:
 
 
 def within_reach(lower: float, upper: float) -> Window:
-    """Return a window on a log-ratio clamped to +-20: a bound from there on bounds nothing."""
+    """Return a window on a log-ratio clamped to +-20, where bounds beyond have no effect."""
     return Window(
         -np.inf if lower <= -SAFETY_BOUND else lower,
         np.inf if upper >= SAFETY_BOUND else upper,
@@ -113,7 +113,7 @@ def within_reach(lower: float, upper: float) -> Window:
 
 
 def weights_of(weighting: Weighting) -> Weights:
-    """Return the weights of a correction, in one form for all four treatments."""
+    """Return the weights of a correction in one form for all treatments outside the bounds."""
     if weighting.outside == "mask":
         window = Window(-np.inf, np.inf)
     else:
@@ -143,7 +143,7 @@ def window_of(rejection: Rejection) -> Window:
 def windows_of(rejections: Iterable[Rejection]) -> dict[str, Window]:
     """Return the window that all rejections keep, by level or by name of another statistic.
 
-    A statistic that is taken over what other rejections leave says so in its name.
+    If a statistic is computed over what other rejections keep, its name says so.
     """
     windows: dict[str, Window] = {}
     for rejection in rejections:
@@ -160,16 +160,16 @@ def windows_of(rejections: Iterable[Rejection]) -> dict[str, Window]:
 
 
 def _ratio_of(rejection: Rejection) -> str:
-    """Return the level of ratios that a statistic of tokens stands for; "" for none."""
+    """Return the level of the ratio to which a token statistic is equivalent; "" if none."""
     return "" if rejection.of_ratio or not rejection.of_tokens else rejection.reads.ratio_of
 
 
 def equivalent(a: Correction, b: Correction) -> bool:
     """Tell whether two corrections keep the same tokens with the same weights in the same loss.
 
-    Bounds are compared as log-ratios, to 1e-9 nats. Three things are not looked at: what becomes of
-    a NaN, sums of k1 with a token beyond the clamp of +-20 (a product of ratios is not clamped by
-    token), and guards, by which trainers differ at ratios beyond e^10 alone.
+    Bounds are compared as log-ratios, to 1e-9 nats. Three things are ignored: the treatment of NaN;
+    sums of k1 with a token beyond the clamp of +-20 (a product of ratios is not clamped by token);
+    and guards, which only differ between trainers at ratios beyond e^10.
     """
     a, b = _zeroed_by_weight(a), _zeroed_by_weight(b)
     if a.veto is None or b.veto is None:
@@ -187,7 +187,7 @@ def equivalent(a: Correction, b: Correction) -> bool:
 
 
 def _zeroed_by_weight(correction: Correction) -> Correction:
-    """Write unbounded weights that are 0 where their own ratio is outside as IcePop's."""
+    """Rewrite unbounded weights that are zeroed by their own ratio in the form of IcePop."""
     weighting, windows = correction.weighting, windows_of(correction.zeroing)
     if weighting is None or windows.keys() != {weighting.level} or correction.zeroing[0].over:
         return correction

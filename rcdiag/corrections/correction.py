@@ -11,25 +11,25 @@ from msgspec.structs import replace
 from rcdiag.corrections.arithmetic import DEFAULT_GUARD, Guard
 from rcdiag.corrections.statistics import STATISTICS, Statistic, place_and_statistic
 
-# A segment is a run of neighbouring sampled tokens: one turn of the policy. Its ratio, like that of
-# `geometric`, is exp of a mean of log-ratios.
+# A segment is a run of consecutive sampled tokens: one turn of the policy. Its ratio, like that of
+# `geometric`, is exp of the mean log_ratio.
 Level = Literal["token", "segment", "sequence", "geometric"]
-BY_TOKEN = ("token", "segment")  # levels at which tokens of one sequence may have other values
+BY_TOKEN = ("token", "segment")  # levels at which tokens of one sequence may differ
 
 
 class Weighting(Struct, frozen=True):
-    """Importance-sampling weights: the ratio at a level, and what happens outside the bounds."""
+    """Importance-sampling weights: the level of the ratio, and the treatment outside the bounds."""
 
     level: Level
     upper: float
-    lower: float | None = None  # None: 1 / upper where a lower bound is asked for
+    lower: float | None = None  # None: 1 / upper, if a lower bound is needed
     # truncate: min(ratio, upper). clip: into [lower, upper]. zero: 0 outside (IcePop, MIS).
-    # mask: the ratio as it is, tokens outside are rejected. floor: the lower bound on either side.
+    # mask: ratio unchanged, tokens outside are rejected. floor: the lower bound on either side.
     outside: Literal["truncate", "clip", "zero", "mask", "floor"] = "truncate"
-    nan_stays: bool = False  # zeroing by a product with 0, which leaves a NaN what it is
-    # Ratios of sequences are taken over the tokens that these rejections leave; () over all.
+    nan_stays: bool = False  # the trainer zeroes by multiplying with 0, so that NaN stays NaN
+    # Sequence ratios are over the tokens that these rejections keep; (): over all tokens.
     over: tuple[Rejection, ...] = ()
-    # The bounds act on sequences alone that one of these would reject; () on all.
+    # The bounds only act on sequences that one of these would reject; (): on all.
     only_outside: tuple[Rejection, ...] = ()
 
     @property
@@ -43,36 +43,36 @@ class Weighting(Struct, frozen=True):
 
 
 class Rejection(Struct, frozen=True):
-    """Tokens or sequences whose statistic lies outside [lower, upper] leave the loss mask.
+    """Tokens or sequences whose statistic is outside [lower, upper] leave the loss mask.
 
-    Statistics: `token`, `segment`, `sequence`, `geometric` are ratios. Others are a place and a
-    name of `rcdiag.corrections.statistics`, such as `token_k1` or `seq_mean_k3`: the places are
-    `token`, `segment` (mean over the run), `seq_sum`, `seq_mean`, `seq_max`, `seq_min`; bounds have
-    the unit of the statistic.
+    The statistics `token`, `segment`, `sequence` and `geometric` are ratios. All others consist of
+    a place and a name from `rcdiag.corrections.statistics`, such as `token_k1` or `seq_mean_k3`.
+    Places are `token`, `segment` (mean over the run), `seq_sum`, `seq_mean`, `seq_max`, `seq_min`.
+    Bounds have the unit of the statistic.
     """
 
     statistic: str
     upper: float
     lower: float | None = None  # None: no lower bound
-    # A statistic of sequences is taken over the tokens that these rejections leave; () over all.
+    # A sequence statistic is over the tokens that these rejections keep; (): over all tokens.
     over: tuple[Rejection, ...] = ()
-    # The target of its log-ratio is the policy that is being updated, which at the first update is
-    # the trainer's policy before it; else that policy.
+    # Whether the target of its log_ratio is the current policy (the one being updated), which at
+    # the first update equals the trainer's old policy. False: the target is the old policy.
     of_current: bool = False
 
     @property
     def least(self) -> float:
-        """The lower bound, -inf without one."""
+        """The lower bound, -inf if there is none."""
         return -np.inf if self.lower is None else self.lower
 
     @property
     def needs_advantages(self) -> bool:
-        """Whether its statistic looks at the advantage of tokens."""
+        """Whether its statistic depends on the advantages of tokens."""
         return self.reads.needs_advantages or any(one.needs_advantages for one in self.over)
 
     @property
     def leaves_denominators(self) -> bool:
-        """Whether what it drops counts as masked from then on, so that no denominator has it."""
+        """Whether rejected tokens count as masked afterwards, also in denominators."""
         return self.reads.before_everything
 
     @property
@@ -82,12 +82,12 @@ class Rejection(Struct, frozen=True):
 
     @property
     def reads(self) -> Statistic:
-        """The statistic of tokens that it reads."""
+        """The token statistic that it uses."""
         return STATISTICS[place_and_statistic(self.statistic)[1]]
 
     @property
     def of_each_token(self) -> str:
-        """The name of what a rejection by token or segment compares: `token_k1` compares k1."""
+        """The name of the statistic that a token- or segment-level rejection uses (`k1`)."""
         by_segment = self.statistic.startswith("segment")
         return self.statistic if by_segment else place_and_statistic(self.statistic)[1]
 
@@ -97,50 +97,50 @@ class Rejection(Struct, frozen=True):
 
     @property
     def of_tokens(self) -> bool:
-        """Whether it looks at tokens or their segments, and not at whole sequences."""
+        """Whether it acts on tokens or segments, not on whole sequences."""
         return self.statistic.startswith(BY_TOKEN)
 
 
 class Correction(Struct, frozen=True):
-    """The weights, rejections and veto by which a trainer changes a batch before the loss."""
+    """The weights, rejections and veto that a trainer applies to a batch before the loss."""
 
     weighting: Weighting | None = None
     rejections: tuple[Rejection, ...] = ()
-    veto: float | None = None  # a token with a smaller ratio takes its whole sequence out
-    veto_on_weights: bool = False  # then the veto zeroes weights and leaves the mask alone
+    veto: float | None = None  # a token with a smaller ratio rejects its whole sequence
+    veto_on_weights: bool = False  # True: the veto zeroes weights and does not change the mask
     batch_normalize: bool = False
-    weights_applied: bool = True  # False: the trainer logs them and leaves the loss alone
+    weights_applied: bool = True  # False: weights are logged but not used in the loss
     mode: Literal["decoupled", "bypass"] = "decoupled"
-    loss: str = "ppo_clip"  # of bypass mode; "" is the loss that the update has in any case
-    # Outside of their bounds weights are 0 and the loss mask stays: statistics other than the
-    # weight itself, for which `Weighting.outside` is `zero`.
+    loss: str = "ppo_clip"  # in bypass mode; "": the loss that the update uses anyway
+    # Outside of these bounds weights are 0 and the loss mask is unchanged. For statistics other
+    # than the weight's own ratio, for which there is `Weighting.outside` = `zero`.
     zeroing: tuple[Rejection, ...] = ()
     guard: Guard = DEFAULT_GUARD
-    # The policy loss of this name makes these weights itself, of the current policy and the
-    # rollout: they are not multiplied in once more.
+    # Whether the policy loss computes these weights itself (current policy over rollout), so that
+    # they must not be multiplied in again.
     weights_in_loss: bool = False
-    logging: str = ""  # a choice among its settings that changes what it logs and nothing else
+    logging: str = ""  # one of the trainer's settings that only changes what it logs
 
     @property
     def loss_weighting(self) -> Weighting | None:
-        """Return the weights that reach the loss; None where weights are logged only."""
+        """Return the weights that are used in the loss; None if they are only logged."""
         return self.weighting if self.weights_applied else None
 
     @property
     def rejects(self) -> bool:
-        """Whether tokens or sequences may leave the loss mask, or by a veto lose their weights."""
+        """Whether tokens or sequences may be rejected, or have their weights zeroed by a veto."""
         return bool(self.rejections) or self.veto is not None
 
     @property
     def leaves_loss_alone(self) -> bool:
-        """Whether the loss has no weight, no rejection and no mismatch in its PPO ratio."""
+        """Whether the loss is unchanged: no weight, no rejection, no mismatch in the PPO ratio."""
         return self.loss_weighting is None and not self.rejects and not self.ratio_corrects
 
     @property
     def decides(self) -> bool:
-        """Whether a token or a sequence just beside a bound fares otherwise than one just inside.
+        """Whether a tiny change of a ratio near a bound can change the effect discontinuously.
 
-        Truncation moves a weight by as little as its ratio moves; rejection and zeroing do not.
+        Rejection and zeroing do; truncation changes a weight no more than its ratio.
         """
         weighting = self.loss_weighting
         zeroes = weighting is not None and weighting.outside in ("zero", "mask")
@@ -148,12 +148,12 @@ class Correction(Struct, frozen=True):
 
     @property
     def needs_advantages(self) -> bool:
-        """Whether it looks at the advantage of tokens, and not at log-probs alone."""
+        """Whether it depends on the advantages of tokens, in addition to log-probs."""
         return any(test.needs_advantages for test in self._tests)
 
     @property
     def needs_whole_batch(self) -> bool:
-        """Whether a token is compared with all others of the batch, so that no part will do."""
+        """Whether it compares a token with all others of the batch."""
         return any(test.needs_whole_batch for test in self._tests)
 
     @property
@@ -164,12 +164,12 @@ class Correction(Struct, frozen=True):
 
     @property
     def ratio_corrects(self) -> bool:
-        """Whether the PPO ratio is taken against the rollout, so that the mismatch is in it."""
+        """Whether the PPO ratio is relative to the rollout policy, and so includes the mismatch."""
         return self.weights_in_loss or (self.mode == "bypass" and self.loss in ("ppo_clip", ""))
 
     @property
     def counts_mismatch_twice(self) -> bool:
-        """Whether weights multiply a PPO ratio that corrects the mismatch already."""
+        """Whether weights multiply a PPO ratio that already corrects the mismatch."""
         return self.ratio_corrects and self.weighting is not None and not self.weights_in_loss
 
 
@@ -178,7 +178,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def in_float32(correction: Correction) -> Correction:
-    """Return the correction with its bounds rounded as a trainer compares them in float32."""
+    """Return the correction with bounds rounded to float32, in which trainers compare them."""
     weighting = correction.weighting
     if weighting is not None:
         upper = float(np.float32(weighting.upper))

@@ -1,4 +1,4 @@
-"""Corrections in words: what they do to weights and loss mask."""
+"""Describe in words what corrections do to weights and loss mask."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_LEVEL = {
     "geometric": "seq_mean",
 }
 _WHOLE = {"token": "tokens", "segment": "segments (runs of sampled tokens)"}
-# Place of a statistic -> how it is made of those of tokens.
+# Place of a statistic -> how it is aggregated from tokens.
 REDUCED = {
     "token": "of the token",
     "segment": "averaged over the run of sampled tokens",
@@ -32,15 +32,15 @@ REDUCED = {
 
 
 def statistic(name: str) -> str:
-    """Write what a statistic is: `k1 = -log_ratio, averaged over the sequence`."""
+    """Describe a statistic: `k1 = -log_ratio, averaged over the sequence`."""
     place, k = place_and_statistic(name)
     return f"{k} = {STATISTICS[k].formula}, {REDUCED[place]}"
 
 
 def describe(correction: Correction) -> str:
-    """Say what a correction does to weights and loss mask, and in which mode."""
+    """Describe what a correction does to weights and loss mask, and its mode."""
     parts = [_weights(correction)]
-    for zeroing in correction.zeroing:  # these tokens stay in the loss mask
+    for zeroing in correction.zeroing:  # the zeroed tokens stay in the loss mask
         parts.append(_rejection(zeroing).replace("keeps", "gives weight 0 to all but", 1))
     parts += map(_rejection, correction.rejections)
     if not correction.rejections and correction.veto is None:
@@ -78,7 +78,7 @@ def _outside(weighting: Weighting) -> str:
 
 
 def _rejection(rejection: Rejection) -> str:
-    """Say what a rejection keeps; bounds on k1 are written as the ratios that the code keeps."""
+    """Describe what a rejection keeps; bounds on k1 are given as the ratios that the code keeps."""
     if rejection.of_ratio:
         over, lower, upper = _OF_LEVEL[rejection.statistic], rejection.lower, rejection.upper
         return _kept(over, lower or 0.0, upper)

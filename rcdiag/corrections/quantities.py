@@ -1,8 +1,8 @@
-"""Numbers of single tokens, written down so that a pass over the tokens can compute them later.
+"""Quantities of single tokens, as expressions that a later pass over the tokens evaluates.
 
-Who needs a sum asks the rows of a batch for it where it is used: `rows.sum(RATIO > 2.0)` counts the
-tokens of each sequence whose ratio is above 2 (`rcdiag.corrections.sequences`). A quantity is
-written with those that have a name here, `abs(LOG_RATIO)`, or is a function of the tokens:
+Code that needs a sum requests it from the rows of a batch where it uses it: `rows.sum(RATIO > 2.0)`
+counts the tokens of each sequence whose ratio is above 2 (`rcdiag.corrections.sequences`). A
+quantity is an expression of those defined here, such as `abs(LOG_RATIO)`, or a function of tokens:
 
     @quantity
     def rises(tokens: Tokens) -> NDArray[np.bool_]:
@@ -29,10 +29,10 @@ Outside = Literal["truncate", "clip", "zero", "mask", "floor"]
 
 
 class Quantity(Struct, frozen=True):
-    """A number of each token: a function of the tokens and its arguments.
+    """One number per token: a function of the tokens, with its arguments.
 
-    Two that are written alike are equal, so that a pass computes them once. An argument may be a
-    quantity. Flags are 1 where they hold, and NaN is neither above, nor below, nor within a bound.
+    Equal expressions compare equal, so that a pass evaluates them once. Arguments may be
+    quantities. Comparisons give 1 or 0; NaN is neither above, below nor within a bound.
     """
 
     function: Callable[..., NDArray[Any]]
@@ -43,7 +43,7 @@ class Quantity(Struct, frozen=True):
         return Quantity(self.function, arguments)
 
     def of(self, tokens: Tokens) -> NDArray[Any]:
-        """Compute it, [tokens]."""
+        """Evaluate the quantity, [tokens]."""
         values = (one.of(tokens) if isinstance(one, Quantity) else one for one in self.arguments)
         return self.function(tokens, *values)
 
@@ -72,19 +72,19 @@ class Quantity(Struct, frozen=True):
         return _not(self)
 
     def within(self, lower: float, upper: float) -> Quantity:
-        """Return 1 where it lies within bounds, both included."""
+        """Return 1 where the quantity is within the bounds, both included."""
         return _within(self, lower, upper)
 
     def outside(self, lower: float, upper: float) -> Quantity:
-        """Return 1 where it lies below or above the bounds; a NaN does neither."""
+        """Return 1 where the quantity is below or above the bounds; 0 for NaN."""
         return _outside(self, lower, upper)
 
     def clip(self, lower: float = -np.inf, upper: float = np.inf) -> Quantity:
-        """Return it moved into [lower, upper]."""
+        """Return the quantity clipped to [lower, upper]."""
         return _clipped(self, lower, upper)
 
     def where(self, flags: Quantity, elsewhere: float = 0.0) -> Quantity:
-        """Return it where the flags hold, and a constant elsewhere, also in place of a NaN."""
+        """Return the quantity where the flags are 1, and a constant elsewhere, even at NaN."""
         return _where(self, flags, elsewhere)
 
     def __str__(self) -> str:
@@ -93,11 +93,12 @@ class Quantity(Struct, frozen=True):
 
 
 def quantity(function: Callable[..., NDArray[Any]]) -> Quantity:
-    """Turn a function of the tokens, and of arguments if it has any, into a quantity.
+    """Turn a function of tokens (and optional arguments) into a quantity.
 
-    `excess` is then the quantity of a function without arguments, `excess(2.0)` that of one with.
+    If the function `excess` has no further argument, `excess` is the quantity; if it has one,
+    `excess(2.0)` is.
     """
-    # Where pickle finds the function: it is sent between processes as a key of what was reduced.
+    # The path where pickle finds the function; quantities are sent between processes as keys.
     function.__qualname__ += ".function"
     return Quantity(function)
 
@@ -166,17 +167,17 @@ def _not(tokens: Tokens, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 @quantity
 def named(tokens: Tokens, name: str) -> Array:
-    """Return the statistic of tokens with this name, such as `k1` or `segment_prob_change`."""
+    """Return the token statistic of this name, such as `k1` or `segment_prob_change`."""
     return statistic(tokens, name)
 
 
 LOG_RATIO = named("log_ratio")  # nats, unclamped
-RATIO = named("ratio")  # of the clamped log-ratio
+RATIO = named("ratio")  # exp of the clamped log-ratio
 
 
 @quantity
 def known(tokens: Tokens, values: Array) -> Array:
-    """Return values of tokens, 0 where they are NaN."""
+    """Return the values of tokens, with NaN replaced by 0."""
     return np.where(np.isnan(values), values.dtype.type(0.0), values)
 
 
@@ -188,14 +189,14 @@ def unknown(tokens: Tokens, values: Array) -> NDArray[np.bool_]:
 
 @quantity
 def differs(tokens: Tokens, values: Array, others: Array) -> NDArray[np.bool_]:
-    """Return 1 where two numbers differ; a NaN does from everything."""
+    """Return 1 where two values differ; NaN differs from everything."""
     result: NDArray[np.bool_] = values != others
     return result
 
 
 @quantity
 def stays(tokens: Tokens, rejections: tuple[Rejection, ...]) -> NDArray[np.bool_]:
-    """Return 1 at tokens that stay under rejections by token, segment or sequence."""
+    """Return 1 at tokens that rejections by token, segment or sequence keep."""
     return tokens.once(rejections, lambda: tokens_kept(tokens, rejections))
 
 
@@ -203,13 +204,13 @@ def stays(tokens: Tokens, rejections: tuple[Rejection, ...]) -> NDArray[np.bool_
 def bounded_ratio(
     tokens: Tokens, ratios: Array, lower: float, upper: float, outside: Outside, nan_stays: bool
 ) -> Array:
-    """Return ratios of tokens, treated outside [lower, upper] as `outside` says."""
+    """Return the ratios of tokens, treated outside [lower, upper] as `outside` says."""
     return bounded(ratios, lower, upper, outside, nan_stays=nan_stays)
 
 
 @quantity
 def unclamped_k3(tokens: Tokens) -> Array:
-    """Return ratio - 1 - log_ratio without the clamp, nats; trainers log it as k3_kl."""
+    """Return ratio - 1 - log_ratio without a clamp, nats; trainers log it as k3_kl."""
     if tokens.log_ratio.dtype == np.float64:
         if tokens.clamped is tokens.log_ratio:
             return tokens.k3
@@ -219,26 +220,26 @@ def unclamped_k3(tokens: Tokens) -> Array:
 
 @quantity
 def bare_log_ratio(tokens: Tokens) -> Array:
-    """Return the log-ratio before any guard, nats."""
+    """Return log_ratio before the guard, nats."""
     return tokens.raw_log_ratio
 
 
 @quantity
 def true_ratio(tokens: Tokens) -> Array:
-    """Return the ratio without any clamp, which `actual_numbers` reads."""
+    """Return the ratio without a clamp, for `actual_numbers`."""
     return tokens.true_ratio
 
 
 @quantity
 def excess(tokens: Tokens, bound: float) -> Array:
-    """Return (ratio - bound)+ without any clamp: the part that truncation takes away."""
+    """Return max(ratio - bound, 0) without a clamp: the part that truncation removes."""
     result: Array = np.maximum(tokens.true_ratio - bound, 0.0)
     return result
 
 
 @quantity
 def unsafe(tokens: Tokens) -> NDArray[np.bool_]:
-    """Return 1 where the log-ratio is at the safety bound or beyond."""
+    """Return 1 where |log_ratio| is at or above the safety bound."""
     return np.abs(tokens.raw_log_ratio) >= SAFETY_BOUND
 
 
@@ -256,11 +257,11 @@ def bounded(
     *,
     nan_stays: bool = False,
 ) -> NDArray[T]:
-    """Make weights from ratios of tokens or sequences, treated outside [lower, upper].
+    """Return weights from ratios of tokens or sequences, by their treatment outside the bounds.
 
-    `truncate` gives min(ratio, upper), `clip` moves the ratio into the bounds, `zero` gives 0
-    outside (a NaN too, unless it stays), `mask` leaves the ratio as it is, `floor` gives the lower
-    bound outside. Bounds may be arrays that broadcast: one column for every setting.
+    `truncate`: min(ratio, upper). `clip`: clipped to [lower, upper]. `zero`: 0 outside, and at NaN
+    unless `nan_stays`. `mask`: the ratio unchanged. `floor`: the lower bound on either side. Bounds
+    may be arrays that broadcast, with one column per setting.
     """
     if outside == "truncate":
         result: NDArray[T] = np.minimum(ratio, upper)
@@ -276,13 +277,13 @@ def bounded(
 
 
 def within(values: Array, lower: float | Array, upper: float | Array) -> NDArray[np.bool_]:
-    """Tell where values lie within bounds, both included; NaN is outside."""
+    """Tell where values are within the bounds, both included; False at NaN."""
     with np.errstate(invalid="ignore"):
         return (values >= lower) & (values <= upper)
 
 
 def tokens_kept(tokens: Tokens, rejections: Sequence[Rejection]) -> NDArray[np.bool_]:
-    """Tell which tokens stay under rejections by token, segment or sequence, [tokens]."""
+    """Tell which tokens rejections by token, segment or sequence keep, [tokens]."""
     keep = np.ones(len(tokens.raw_log_ratio), np.bool_)
     for rejection in rejections:
         keep &= within(_tested(tokens, rejection), rejection.least, rejection.upper)

@@ -1,10 +1,10 @@
-"""The frame that corrections are computed on: one row per sequence, columns as they are asked for.
+"""The frame on which corrections are computed: one row per sequence, with columns on request.
 
-Whoever needs a number of the tokens asks for its reduction where it is used, `rows.sum(RATIO)`.
-The same code runs three times over three kinds of rows, which differ in where columns come from:
-`recording_rows` write down what is asked for; a pass over the tokens reduces that block by block
-(`rows_of`), and the merged rows of all blocks hold it; rows whose tokens are all in memory compute
-what they are asked for on the spot.
+Code that needs a reduction of a token quantity requests it where it uses it: `rows.sum(RATIO)`. The
+same code runs on three kinds of rows, which differ in how they answer. `recording_rows` write down
+the requests. A pass over the tokens then computes these reductions block by block (`rows_of`), and
+the merged rows of all blocks hold them. Rows whose tokens are all in memory compute a reduction
+when it is requested.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ Array = NDArray[np.float64]
 
 EPSILON = 1e-8
 
-# `values` are those of every token, 8 bytes each; a sketch is all values of the batch, for
-# percentiles, and gives way to counts where they are many.
+# `values` returns every token's value, 8 bytes each. `sketch` returns the distribution of all
+# values of the batch, for percentiles; with many values it holds counts instead.
 Reduction = Literal["sum", "squares", "max", "min", "values", "sketch"]
 
 
 class Asked(Struct, frozen=True):
-    """A reduction of a quantity by sequence, as it is asked for."""
+    """A requested reduction of a quantity by sequence."""
 
     quantity: Quantity
     reduction: Reduction
     guard: Guard
-    dtype: type[np.floating]  # arithmetic in which the quantity is computed
+    dtype: type[np.floating]  # the arithmetic in which the quantity is computed
 
     def __str__(self) -> str:
         return f"the {self.reduction} of {self.quantity} in {self.dtype.__name__}"
 
 
 class Sequences(RowFrame, frozen=True, dict=True):
-    """Sequences with at least one unmasked token, and the number of those without."""
+    """Sequences with at least one unmasked token, and the number of rows without any."""
 
     lengths: NDArray[np.int64]  # [sequences] unmasked tokens
-    cluster: NDArray[np.uint64]  # [sequences] those of one prompt share it
-    reward: Array  # [sequences] NaN where it is unknown
-    columns: Mapping[Asked, Any]  # [sequences] of each reduction; [tokens] of `values`
+    cluster: NDArray[np.uint64]  # [sequences] the same for all sequences of one prompt
+    reward: Array  # [sequences] NaN = unknown
+    columns: Mapping[Asked, Any]  # [sequences] for each reduction; [tokens] for `values`
     empty: int
-    dtype: type[np.floating] = np.float64  # arithmetic of the trainer
-    guard: Guard = DEFAULT_GUARD  # under which quantities are asked for
-    width: int = 0  # tokens of the longest response, masked ones counted
-    masked: Sequences | None = None  # tokens that the mask leaves out; None where no trainer asks
+    dtype: type[np.floating] = np.float64  # the arithmetic of the trainer
+    guard: Guard = DEFAULT_GUARD  # the guard under which quantities are computed
+    width: int = 0  # tokens of the longest response, including masked tokens
+    masked: Sequences | None = None  # the masked tokens; None if no trainer needs them
 
     def sum(self, of: Quantity | Array) -> Array:
         """Return the sum over the tokens of each sequence, [sequences].
 
-        An array has one number for each sequence, which all of its tokens share.
+        An array [sequences] stands for the same value at all tokens of a sequence.
         """
         return self._asked(of, "sum") if isinstance(of, Quantity) else of * self.lengths
 
@@ -76,20 +76,20 @@ class Sequences(RowFrame, frozen=True, dict=True):
         return np.square(of) * self.lengths
 
     def max(self, of: Quantity | Array) -> Array:
-        """Return the largest value among the tokens of each sequence, [sequences]."""
+        """Return the maximum over the tokens of each sequence, [sequences]."""
         return self._asked(of, "max") if isinstance(of, Quantity) else of
 
     def min(self, of: Quantity | Array) -> Array:
-        """Return the smallest value among the tokens of each sequence, [sequences]."""
+        """Return the minimum over the tokens of each sequence, [sequences]."""
         return self._asked(of, "min") if isinstance(of, Quantity) else of
 
     def values(self, of: Quantity) -> Array:
-        """Return the value of every token, [tokens]: 8 bytes for each token of a table."""
+        """Return the value of every token, [tokens], which takes 8 bytes per token."""
         result: Array = self._asked(of, "values")
         return result
 
     def sketch(self, of: Quantity) -> Sketch:
-        """Return all values as one distribution, for percentiles."""
+        """Return the distribution of all values, for percentiles."""
         sketch: Sketch = self._asked(of, "sketch")
         return sketch
 
@@ -112,30 +112,31 @@ class Sequences(RowFrame, frozen=True, dict=True):
 
     @cached_property
     def groups(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the group of each sequence, counted from 0, and the sequences of each group."""
+        """Return the group number of each sequence, from 0, and the size of each group."""
         _, group, sizes = np.unique(self.cluster, return_inverse=True, return_counts=True)
         return group, sizes
 
     @cached_property
     def logged(self) -> dict[Hashable, Any]:
-        """Return numbers of these rows that were computed before, by what computed them."""
+        """Return a cache of numbers of these rows, keyed by what computed them."""
         return {}
 
     def under(self, guard: Guard) -> Sequences:
-        """Return the rows as they are asked under a guard."""
+        """Return the rows with quantities computed under another guard."""
         if guard == self.guard:
             return self
         masked = None if self.masked is None else self.masked.under(guard)
         return replace(self, guard=guard, masked=masked)
 
     def in_float32(self) -> Sequences:
-        """Return the rows as they are asked for what is computed in float32."""
+        """Return the rows with quantities computed in float32."""
         return replace(self, dtype=np.float32)
 
     def of_whole_batch(self) -> Sequences:
-        """Return rows on which a quantity may compare a token with all others of the batch.
+        """Return rows for quantities that compare a token with all others of the batch.
 
-        No part of a batch can give such a quantity, so that the log-probs of every token are kept.
+        Such a quantity cannot be computed on a part of a batch, so the log-probs of all tokens are
+        kept in memory.
         """
         behavior, target = (
             self.values(log_prob(side)).astype(self.dtype, copy=False)
@@ -149,17 +150,17 @@ class Sequences(RowFrame, frozen=True, dict=True):
 
     @property
     def sketches(self) -> dict[Asked, Sketch]:
-        """Return the columns that are distributions of all values."""
+        """Return the columns that are sketches."""
         return {key: one for key, one in self.columns.items() if isinstance(one, Sketch)}
 
     def with_sketches(self, sketches: Mapping[Asked, Sketch]) -> Sequences:
-        """Return the rows with other sketches in place of theirs."""
+        """Return the rows with some sketches replaced."""
         return replace(self, columns=_Reduced({**self.columns, **sketches}))
 
     def take(self, start: int, stop: int, empty: int) -> Sequences:
-        """Take the sequences `start` to `stop`, and `empty` rows without a token.
+        """Return the sequences `start` to `stop` - 1, with `empty` rows without a token.
 
-        Widths stay those of the whole. What is kept as counts cannot be taken apart.
+        Widths remain those of the whole. Sketches that hold counts cannot be split.
         """
         rows = slice(start, stop)
         before = int(self.lengths[:start].sum())
@@ -183,7 +184,7 @@ class Sequences(RowFrame, frozen=True, dict=True):
 
     @classmethod
     def merged(cls, parts: Sequence[Sequences]) -> Sequences:
-        """Join the sequences of parts, in order."""
+        """Concatenate the sequences of parts, in order."""
         first = parts[0]
         joined = merge_fields(
             parts, dtype=first.dtype, guard=first.guard, width=max(rows.width for rows in parts)
@@ -192,7 +193,7 @@ class Sequences(RowFrame, frozen=True, dict=True):
 
     @property
     def epsilon(self) -> float:
-        """Return what trainers add to counts before they divide; in float32 a count swallows it."""
+        """Return what trainers add to counts before dividing; it has no effect in float32."""
         return self.guard.epsilon if self.dtype == np.float64 else 0.0
 
     @property
@@ -201,26 +202,26 @@ class Sequences(RowFrame, frozen=True, dict=True):
 
 
 class _Reduced(dict[Asked, Any]):
-    """Columns that a pass over the tokens has made; the tokens themselves are gone."""
+    """Columns that a pass over the tokens has computed; the tokens are no longer in memory."""
 
     def __missing__(self, asked: Asked) -> Any:
         raise NotAsked(asked)
 
 
 class NotAsked(RcdiagError):
-    """Code asks after the pass for what it did not ask for when its questions were recorded."""
+    """A reduction is requested after the pass that was not requested while recording."""
 
     def __init__(self, asked: Asked, who: str = "a correction") -> None:
         self.asked = asked
         super().__init__(
-            f"{who} asks for {asked}, which the pass over the tokens did not make",
-            hint="ask for it before any branch on numbers of the batch: what a pass makes is found "
-            "out by running the same functions once over a batch of made-up numbers",
+            f"{who} requests {asked}, which the pass over the tokens did not compute",
+            hint="request it before any branch that depends on numbers of the batch: the requests "
+            "are recorded by running the same functions once on a batch of made-up numbers",
         )
 
 
 class _Recording(dict[Asked, Any]):
-    """Columns that are written down when they are asked for; all their numbers are 1."""
+    """Columns that record each request and return ones."""
 
     def __missing__(self, asked: Asked) -> Any:
         count = int(_LENGTHS.sum()) if asked.reduction in ("values", "sketch") else len(_LENGTHS)
@@ -230,7 +231,7 @@ class _Recording(dict[Asked, Any]):
 
 
 class _Computed(dict[Asked, Any]):
-    """Columns that are computed when they are asked for, of tokens in memory."""
+    """Columns that are computed on request, from tokens in memory."""
 
     def __init__(self, tokens: Tokens) -> None:
         super().__init__()
@@ -242,16 +243,16 @@ class _Computed(dict[Asked, Any]):
 
 
 class _Reduction:
-    """The tokens of some sequences, which are reduced by sequence."""
+    """The tokens of some sequences, and reductions of their quantities by sequence."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
         self._starts = starts_of(tokens.lengths)
-        # The quantity that was computed last: its other reductions are often asked for next.
+        # The last computed quantity; its other reductions are often requested next.
         self._last: tuple[Any, Any] = (None, None)
 
     def of(self, asked: Asked) -> Any:
-        """Return a reduction; squares are taken in the arithmetic of the quantity."""
+        """Return a reduction; squares are computed in the arithmetic of the quantity."""
         key = asked.quantity, asked.guard, asked.dtype
         last, values = self._last
         if last != key:
@@ -275,20 +276,20 @@ class _Reduction:
 
 
 class Questions(Struct, frozen=True):
-    """What some code asks of the rows of a batch."""
+    """The reductions that some code requests of the rows of a batch."""
 
     of_sampled: tuple[Asked, ...] = ()
-    of_masked: tuple[Asked, ...] = ()  # tokens of responses that the mask leaves out
+    of_masked: tuple[Asked, ...] = ()  # over the response tokens that the mask leaves out
 
 
 _LENGTHS = np.array([2, 3])
 
 
 def recording_rows(dtype: type[np.floating]) -> Sequences:
-    """Return a small batch that writes down what it is asked for; see `questions`.
+    """Return a small batch that records all requests; see `questions`.
 
-    It has two sequences, one row without a token and some masked tokens, so that code which looks
-    at how many there are goes on to ask.
+    It has two sequences, one row without a token and some masked tokens, so that code which checks
+    for any of these still makes its requests.
     """
 
     def batch(empty: int, masked: Sequences | None) -> Sequences:
@@ -307,7 +308,7 @@ def recording_rows(dtype: type[np.floating]) -> Sequences:
 
 
 def questions(recording: Sequences) -> Questions:
-    """Return what recording rows were asked for, reductions of one quantity beside each other."""
+    """Return the requests that recording rows received, grouped by quantity."""
 
     def ordered(columns: Mapping[Asked, Any]) -> tuple[Asked, ...]:
         first: dict[Any, int] = {}
@@ -326,9 +327,10 @@ def rows_of(
     *,
     dtype: type[np.floating] = np.float64,
 ) -> Sequences:
-    """Return the rows of a pair, `empty` of which have no token.
+    """Return the rows of a pair, plus `empty` rows without a token.
 
-    They hold what is `asked`, or else compute what they are asked for and hold the tokens for that.
+    They hold the reductions that are `asked`; without `asked` they keep the tokens and compute each
+    reduction on request.
     """
     tokens, batch = Tokens.of(pair, dtype), pair.tokens
     columns: Mapping[Asked, Any] = _Computed(tokens)

@@ -1,7 +1,7 @@
-"""Statistics of single tokens by which trainers reject, mask or zero: one definition each.
+"""Statistics of single tokens by which trainers reject, mask or zero, each defined once.
 
 A rejection names a place and one of these: `token_k1`, `seq_mean_k3`, `segment_prob_change`. A
-trainer that tests something else adds its own: `STATISTICS.add(Statistic(...))`.
+trainer with another statistic adds it: `STATISTICS.add(Statistic(...))`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from msgspec import Struct
 from rcdiag.corrections.arithmetic import Array, Tokens, exp, log
 from rcdiag.registry import Registry
 
-# Where a rejection looks: at tokens, or at what their segment or sequence makes of them.
+# Where a rejection applies a statistic: to tokens, or to an aggregate over segment or sequence.
 PLACES = ("token", "segment", "seq_sum", "seq_mean", "seq_max", "seq_min")
 
 
 class Statistic(Struct, frozen=True, kw_only=True):
-    """A number of each sampled token that a trainer holds against bounds."""
+    """A number of each sampled token that a trainer compares with bounds."""
 
     name: str
     formula: str  # in log_ratio = target - behavior log-prob, ratio, and the two probabilities
@@ -27,9 +27,9 @@ class Statistic(Struct, frozen=True, kw_only=True):
     of: Callable[[Tokens], Array]  # [tokens]
     needs_advantages: bool = False
     needs_whole_batch: bool = False  # it compares a token with all others of the batch
-    # What it drops counts as masked from then on: no denominator of the trainer has it.
+    # Tokens that it rejects count as masked afterwards, also in the trainer's denominators.
     before_everything: bool = False
-    # The level of ratios that it equals wherever log-probs are numbers: `geometric`.
+    # The level of the ratio to which it is equal for finite log-probs: `geometric`.
     ratio_of: str = ""
     source: str = ""
 
@@ -40,12 +40,12 @@ def _prob_change(tokens: Tokens) -> Array:
 
 
 def _if_known(values: Array) -> Array:
-    """Return -inf, which passes no upper bound, where a value is NaN: trainers ask `> bound`."""
+    """Replace NaN by -inf, which exceeds no upper bound: trainers compare with `> bound`."""
     return np.fmax(values, values.dtype.type(-np.inf))
 
 
 def _binary_kl(tokens: Tokens) -> Array:
-    """Return KL(behavior || target) of the two-sided choice "this token or another", nats."""
+    """Return KL(behavior || target) of the binary event "this token or another", nats."""
     kind = tokens.behavior.dtype.type
     p, q = (
         np.clip(exp(values), kind(1e-6), kind(1.0) - kind(1e-6))
@@ -107,7 +107,7 @@ STATISTICS: Registry[Statistic] = Registry(
             "of the token and q the target's, both kept within [1e-6, 1 - 1e-6]",
             of=_binary_kl,
         ),
-        # The next three act on one sign of the advantage; elsewhere no upper bound is passed.
+        # The next three apply to one sign of the advantage; elsewhere they exceed no upper bound.
         Statistic(
             name="rise",
             formula="target - behavior probability where the advantage is above 0",
@@ -137,7 +137,7 @@ STATISTICS: Registry[Statistic] = Registry(
 
 
 def statistic(tokens: Tokens, name: str) -> Array:
-    """Return a statistic of tokens by its name, [tokens]."""
+    """Return a token statistic by its name, [tokens]."""
     if name == "segment":
         return tokens.guard.exp(tokens.segment_mean(tokens.log_ratio))
     if name.startswith("segment_"):
@@ -146,7 +146,7 @@ def statistic(tokens: Tokens, name: str) -> Array:
 
 
 def place_and_statistic(name: str) -> tuple[str, str]:
-    """Take the name of a statistic apart: `seq_mean_k3` is `seq_mean` and `k3`, a level a ratio."""
+    """Split a statistic's name: `seq_mean_k3` into `seq_mean` and `k3`; a level means its ratio."""
     for place in PLACES:
         if name.startswith(f"{place}_"):
             return place, name.removeprefix(f"{place}_")

@@ -1,4 +1,4 @@
-"""Means over the tokens and rows of a batch as trainers take them, with epsilon and empty rows."""
+"""Means over the tokens and rows of a batch as trainers compute them: epsilon, empty rows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from rcdiag.corrections.quantities import Quantity
 from rcdiag.corrections.sequences import EPSILON, Array, Sequences
 
-# A number of each token, or one of each sequence, which all of its tokens share, [sequences].
+# One number per token, or one per sequence [sequences] that counts for all of its tokens.
 OfTokens = Quantity | Array
 Metrics = dict[str, float]  # a trainer's key -> the number that it logs
 P = ParamSpec("P")
 
 
 class Batch(Struct, frozen=True):
-    """Rows as one trainer batch: `B` rows of which `V` have a token, `N` tokens in all."""
+    """Rows as one trainer batch: `B` rows, of which `V` have a token, and `N` tokens in total."""
 
     rows: Sequences
 
@@ -40,24 +40,24 @@ class Batch(Struct, frozen=True):
         return float(self.rows.squares(values).sum() / (self.rows.tokens + self.rows.epsilon))
 
     def token_std(self, values: OfTokens) -> float:
-        """Return sqrt(E[x^2] - E[x]^2), biased, never below 0; 0 for one token."""
+        """Return sqrt(E[x^2] - E[x]^2), biased, never below 0; 0 for a single token."""
         if self.rows.tokens <= 1:
             return 0.0
         variance = self.token_mean_of_squares(values) - self.token_mean(values) ** 2
         return float(np.sqrt(np.maximum(variance, 0.0)))
 
     def row_means(self, values: OfTokens) -> Array:
-        """Return sum / (T + 1e-8) of every row that has a token."""
+        """Return sum / (T + 1e-8) for each row with T > 0 tokens."""
         return self.rows.sum(values) / (self.rows.lengths + self.rows.epsilon)
 
     def padded(self, values: Array, fill: float = 0.0) -> Array:
-        """Return all B rows; those without a token hold `fill`."""
+        """Return values for all B rows; rows without a token get `fill`."""
         return np.concatenate([values, np.full(self.rows.empty, fill)])
 
     def ess(self, values: OfTokens) -> float:
         """Return 1 / E[(x / (E[x] + 1e-8))^2] over tokens; the epsilon lets it exceed 1.
 
-        NaN where all weights are 0: there verl stops with a division by zero.
+        NaN if all weights are 0, where verl fails with a division by zero.
         """
         squares = self.token_mean_of_squares(values)
         scale = self.token_mean(values) + EPSILON
@@ -67,9 +67,9 @@ class Batch(Struct, frozen=True):
 def once_a_batch(
     compute: Callable[Concatenate[Batch, P], dict[str, float]],
 ) -> Callable[Concatenate[Batch, P], dict[str, float]]:
-    """Let a function compute its numbers of a batch once, for all presets that log them.
+    """Cache the numbers that a function computes of a batch, for all presets that log them.
 
-    Many presets of a trainer log the same: numbers of the rows alone, of weights or of a rejection.
+    Many presets of a trainer share numbers: of the rows alone, of weights or of a rejection.
     """
 
     def known(batch: Batch, /, *of: P.args, **named: P.kwargs) -> dict[str, float]:
@@ -89,7 +89,7 @@ def std(values: Array) -> float:
 
 
 def perplexities(training: Array, rollout: Array) -> dict[str, Array]:
-    """Return what verl and its heirs log of the two mean log-probs of each row, [rows], by key."""
+    """Return what verl and its forks log of both mean log-probs of each row, [rows], by key."""
     difference = rollout - training
     return {
         "training_ppl": np.exp(-training),
@@ -103,7 +103,7 @@ def perplexities(training: Array, rollout: Array) -> dict[str, Array]:
 
 
 def row_statistics(values: Array, ideal: float) -> Metrics:
-    """Return what verl and its heirs log of a number of each row; deviations are from `ideal`."""
+    """Return what verl and its forks log of a number per row; deviations are from `ideal`."""
     return {
         "seq_mean": float(values.mean()),
         "seq_std": std(values),

@@ -1,4 +1,4 @@
-"""One pass over a table keeps this state of a pair of policies, bounded in memory."""
+"""The state of a pair of policies that one pass over a table accumulates, in bounded memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PairState(Struct, frozen=True):
 
     @classmethod
     def of(cls, pair: PolicyPair) -> PairState:
-        """Make the state of one batch, which is not empty."""
+        """Compute the state of one non-empty batch."""
         groups = binned.clusters_of(pair)
         clusters = binned.cut_like_blocks(pair, groups.index)
         walked = [
@@ -77,7 +77,7 @@ class PairState(Struct, frozen=True):
 
 
 class _Walked(Struct, frozen=True):
-    """What one walk over the tokens of a block leaves for the state of its batch."""
+    """The result of one walk over the tokens of a block, for the state of its batch."""
 
     suite: BlockSums
     bins: binned.BlockBins
@@ -87,7 +87,7 @@ class _Walked(Struct, frozen=True):
 
 
 def _by_step(pair: PolicyPair, blocks: Sequence[BlockSums]) -> dict[Step, SuiteState]:
-    """Make the state of every training step from what the blocks of a batch hold."""
+    """Compute the state of every training step from the sums of a batch's blocks."""
     step = pair.tokens.step
     if step is None:
         return bounded({None: SuiteState.joined(blocks)})

@@ -1,7 +1,7 @@
-"""The tokens of a block are sorted into bins and added up there, once for all that reads bins.
+"""Sort the tokens of a block into bins and sum them there, once for all users of bins.
 
-Most bins hold runs of neighbours: all tokens of a sequence, or those between two positions. Runs
-are added up as a whole; only where tokens of a run differ in their bin is each of them looked up.
+Most bins consist of runs: consecutive tokens, such as a whole sequence or a range of positions.
+Runs are summed as a whole; tokens are binned one by one only if a run may span several bins.
 """
 
 from __future__ import annotations
@@ -21,89 +21,89 @@ from rcdiag.table.trajectories import starts_of
 
 Places = NDArray[np.int64]
 
-# Examples of a bin, at most one of each sequence.
+# Number of examples per bin, at most one per sequence.
 PER_BIN = 6
-# The search begins with the largest value of each of GROUPS groups of sequences in each bin, among
-# about SPREAD of the values, evenly spread.
+# The search for examples starts with the maximum of each bin over each of GROUPS groups of
+# sequences, using about SPREAD evenly spaced values.
 GROUPS, SPREAD = 256, 1 << 13
 
-# Tokens, log_ratio, log_ratio^2 and k3 of each bin.
+# The sums of each bin: number of tokens, log_ratio, log_ratio^2, k3.
 SUMS = 4
-# The partition into whole sequences; others bear the name of the axis that makes them.
+# Name of the partition into whole sequences; other partitions have the name of their axis.
 BY_SEQUENCE = ""
 
 
 class Runs(Struct, frozen=True):
-    """Tokens parted into runs of neighbours of one sequence, and what each run adds up to."""
+    """A partition of tokens into runs of consecutive tokens of one sequence, with their sums."""
 
-    first: Places  # [runs] the token at which a run begins, ascending
-    sequence: Places  # [runs] the sequence that it belongs to, ascending
+    first: Places  # [runs] index of the first token of each run, ascending
+    sequence: Places  # [runs] the sequence of each run, ascending
     sums: Array  # [runs, SUMS]
-    largest: Array  # [runs] |log_ratio|, nats; NaN where no token has a number
+    largest: Array  # [runs] maximum |log_ratio|, nats; NaN if no token has a number
 
     def ends(self, tokens: int) -> Places:
-        """Return for each run the index after its last one, [runs]; `tokens` counts all tokens."""
+        """Return the end (last index + 1) of each run, [runs]; `tokens` is the number of tokens."""
         return np.append(self.first[1:], tokens)
 
 
 class BinNumbers(Struct, frozen=True):
-    """The bin of every run or token along one axis; the number `count` stands for no bin."""
+    """The bin of each run or token along one axis; the number `count` means no bin."""
 
     numbers: NDArray[np.integer]
     count: int
 
 
 class SortedBlock(Struct, frozen=True):
-    """The bins of the tokens of a block along several axes, before anything is added up."""
+    """The bins of a block's tokens along several axes, before anything is summed."""
 
-    # Partition -> first token and sequence of each run.
+    # Partition -> first token and sequence of each of its runs.
     cuts: dict[str, tuple[Places, Places]] = field(default_factory=dict)
     runs: dict[str, tuple[str, NDArray[Any]]] = field(default_factory=dict)  # as in `BlockBins`
     tokens: dict[str, BinNumbers] = field(default_factory=dict)  # axis -> bin of each token
 
     @classmethod
     def of(cls, block: PolicyPair) -> SortedBlock:
-        """Part a block into its sequences, along no axis yet."""
+        """Return the partition of a block into sequences, without any axis yet."""
         starts = starts_of(block.lengths)
         return cls({BY_SEQUENCE: (starts, np.arange(len(starts)))})
 
     def by_run(self, axis: str, cuts: tuple[Places, Places], values: NDArray[Any]) -> None:
-        """Add an axis by the first token and the sequence of its runs, and the value of each."""
+        """Add an axis: the first token and sequence of its runs, and one value per run."""
         self.cuts[axis] = cuts
         self.runs[axis] = axis, values
 
 
 class BlockBins(Struct, frozen=True):
-    """What a block leaves of its tokens in bins; places and sequences count from its first."""
+    """Binned sums of one block; indices and sequences count from the block's first."""
 
     tokens: int
     sequences: int
     parts: Mapping[str, Runs]  # by partition
-    # Axis -> partition, and the bin of each run, or what bins will be made of.
+    # Axis -> partition, and for each run its bin, or the value from which bins are made later.
     runs: Mapping[str, tuple[str, NDArray[Any]]]
-    clusters: NDArray[np.int64]  # [clusters in the block] number of each in the batch, ascending
-    cells: Mapping[str, Array]  # axis of single tokens -> [clusters in the block, bins, SUMS]
-    largest: Mapping[str, tuple[Places, NDArray[np.integer]]]  # axis -> places, and their bins
+    clusters: NDArray[np.int64]  # [clusters in the block] cluster numbers in the batch, ascending
+    cells: Mapping[str, Array]  # token-level axis -> [clusters in the block, bins, SUMS]
+    largest: Mapping[str, tuple[Places, NDArray[np.integer]]]  # axis -> token indices, their bins
 
 
 class BatchBins(Struct, frozen=True):
-    """What all blocks of a batch leave of its tokens in bins."""
+    """Binned sums of all blocks of a batch."""
 
     clusters: ClusterIndex  # of the sequences of the batch
     parts: Mapping[str, Runs]
     runs: Mapping[str, tuple[str, NDArray[Any]]]
-    cells: Mapping[str, Array]  # axis of single tokens -> [clusters, bins, SUMS]
+    cells: Mapping[str, Array]  # token-level axis -> [clusters, bins, SUMS]
     largest: Mapping[str, tuple[Places, NDArray[np.integer]]]
 
     def of_runs(self, axis: str) -> tuple[Runs, NDArray[Any]]:
-        """Return the runs of an axis, and the bin or the name of each."""
+        """Return the runs of an axis, and the bin or value of each."""
         partition, values = self.runs[axis]
         return self.parts[partition], values
 
     def added(self, axis: str, numbers: NDArray[np.integer], count: int) -> Array:
-        """Add up the runs of an axis by cluster and bin: [clusters, bins, SUMS].
+        """Sum the runs of an axis by cluster and bin: [clusters, bins, SUMS].
 
-        `numbers` [runs] are their bins; `count` itself stands for no bin.
+        `numbers` [runs] are their bins; the number `count` means no bin.
         """
         part, _ = self.of_runs(axis)
         owner = self.clusters.index[part.sequence]
@@ -119,10 +119,10 @@ def block_bins(
     shown: Sequence[str] = (),
     added: Sequence[str] = (),
 ) -> BlockBins:
-    """Add up the tokens of a block by run, and by cluster and bin where bins are of single tokens.
+    """Sum the tokens of a block by run, and for token-level axes by cluster and bin.
 
-    `cluster` [sequences] are the numbers of their clusters in the batch. Of the axes of single
-    tokens those `added` are summed; of those `shown` the largest tokens of every bin are kept.
+    `cluster` [sequences] are cluster numbers in the batch. Of the token-level axes, those `added`
+    are summed; for those in `shown`, the largest tokens of every bin are kept.
     """
     lengths = block.lengths
     starts, _ = by_bin.cuts[BY_SEQUENCE]
@@ -159,7 +159,7 @@ def batch_bins(
     sort: Callable[[PolicyPair], SortedBlock],
     added: Sequence[str] = (),
 ) -> BatchBins:
-    """Walk a batch block by block; `sort` says the bins, `added` is that of `block_bins`."""
+    """Process a batch block by block; `sort` returns the bins; `added` as in `block_bins`."""
     groups = clusters_of(pair)
     blocks = [
         block_bins(block, cluster, sort(block), added=added)
@@ -169,18 +169,18 @@ def batch_bins(
 
 
 def clusters_of(pair: PolicyPair) -> ClusterIndex:
-    """Group the sequences of a batch by cluster, in as many groups as sums may have."""
+    """Group the sequences of a batch by cluster, with as many groups as `ClusterSums` may have."""
     return grouping(pair.tokens.cluster, clusters.MAX_CLUSTERS)
 
 
 def cut_like_blocks(pair: PolicyPair, values: NDArray[Any]) -> list[NDArray[Any]]:
-    """Cut values [sequences] where the blocks of a pair are cut."""
+    """Split values [sequences] at the borders of a pair's blocks."""
     edges = np.cumsum([len(block.lengths) for block in pair.blocks])
     return np.split(values, edges[:-1])
 
 
 def _runs(first: Places, sequence: Places, columns: Sequence[Array], size: Array) -> Runs:
-    """Add up runs of tokens: their counts and `columns`, and the largest `size` of each."""
+    """Sum runs of tokens: their number, `columns`, and the maximum of `size`."""
     sums = np.empty((len(first), SUMS))
     sums[:, 0] = np.diff(first, append=len(size))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -192,9 +192,9 @@ def _runs(first: Places, sequence: Places, columns: Sequence[Array], size: Array
 def by_cluster_and_bin(
     columns: Iterable[Array | None], owner: NDArray[np.int64], clusters: int, bins: BinNumbers
 ) -> Array:
-    """Add up SUMS columns of runs or tokens, None for their number: [clusters, bins, SUMS].
+    """Sum SUMS columns (None: counts) of runs or tokens: [clusters, bins, SUMS].
 
-    `owner` are the numbers of their clusters, below `clusters`.
+    `owner` are their cluster numbers, below `clusters`.
     """
     width = bins.count + 1
     cells = owner * width + bins.numbers
@@ -204,7 +204,7 @@ def by_cluster_and_bin(
 
 
 def joined_bins(blocks: Sequence[BlockBins], groups: ClusterIndex) -> BatchBins:
-    """Join what the blocks of a batch hold, in their order; `groups` are those of its sequences."""
+    """Combine the binned sums of a batch's blocks, in order; `groups` clusters its sequences."""
     tokens = np.cumsum([0, *(block.tokens for block in blocks)]).tolist()
     sequences = np.cumsum([0, *(block.sequences for block in blocks)]).tolist()
     first = blocks[0]
@@ -241,23 +241,23 @@ def joined_bins(blocks: Sequence[BlockBins], groups: ClusterIndex) -> BatchBins:
 
 
 def _from(before: Sequence[int], places: Sequence[Places]) -> Places:
-    """Join places that count from the first of each block."""
+    """Concatenate indices that count from the start of each block."""
     return np.concatenate([some + first for first, some in zip(before, places, strict=False)])
 
 
 def largest_of_bins(
     bins: NDArray[np.integer], size: Array, starts: Places, count: int
 ) -> tuple[Places, NDArray[np.integer]]:
-    """Return the places of the PER_BIN largest sizes of every bin, and their bins.
+    """Return the indices of the PER_BIN largest sizes of every bin, and their bins.
 
-    `bins` and `size` are [values]; the bin `count` is none, and NaN is no size. `starts`
-    [sequences] are the first values of each sequence, of which a bin takes one at most: the first
-    of its largest. Of equal sizes the earlier come first.
+    `bins` and `size` are [values]; the bin `count` means no bin, and NaN is ignored. `starts`
+    [sequences] are the first indices of each sequence; a bin gets at most one value per sequence,
+    the first of the largest. Ties are in order of index.
     """
     reached = _reached(bins, size, starts, count)
-    among = np.flatnonzero(size >= reached[bins])  # NaN reaches nothing
+    among = np.flatnonzero(size >= reached[bins])  # False for NaN
     sequence = np.searchsorted(starts, among, side="right") - 1
-    if len(starts) <= GROUPS:  # few sequences, of which bins may have many values
+    if len(starts) <= GROUPS:  # with few sequences, a bin may have many values of one sequence
         cells = sequence * count + bins[among]
         tops = np.full(len(starts) * count, -np.inf)
         np.maximum.at(tops, cells, size[among])
@@ -267,16 +267,16 @@ def largest_of_bins(
 
 
 def _reached(bins: NDArray[np.integer], size: Array, starts: Places, count: int) -> Array:
-    """Return a size that none of the largest of each bin is below, [count + 1].
+    """Return for each bin a lower bound on its PER_BIN largest sizes, [count + 1].
 
-    Of PER_BIN groups or more, each with its largest, none can be less than the last of these.
+    The bound is the PER_BIN-th largest of the maxima of groups of sequences.
     """
     groups = min(len(starts), GROUPS)
     least = np.full(count + 1, np.nextafter(-np.inf, 0.0))
     if groups > PER_BIN:
         step = max(len(size) // SPREAD, 1)
         edges = np.linspace(0, len(starts), groups + 1).astype(np.int64)[:-1]
-        before = -(-starts[edges] // step)  # values that are looked at before each group
+        before = -(-starts[edges] // step)  # number of inspected values before each group
         some = size[::step]
         cells = np.repeat(np.arange(groups) * (count + 1), np.diff(before, append=len(some)))
         cells += bins[::step]
@@ -284,16 +284,16 @@ def _reached(bins: NDArray[np.integer], size: Array, starts: Places, count: int)
         np.fmax.at(top, cells, some)
         tops = top.reshape(groups, count + 1)
         least = np.maximum(np.partition(tops, -PER_BIN, axis=0)[-PER_BIN], least)
-    least[count] = np.nan  # which no size reaches
+    least[count] = np.nan  # no size is >= NaN
     return least
 
 
 def one_of_each(
     places: Places, bins: NDArray[np.integer], size: Array, sequence: Places
 ) -> tuple[Places, NDArray[np.integer]]:
-    """Return of some places the PER_BIN largest sizes of every bin, one of each sequence.
+    """Return the PER_BIN largest sizes of every bin, at most one per sequence.
 
-    All are [places]; of equal sizes those that stand first are taken.
+    All arguments are [places]; ties are in the given order.
     """
     order = np.lexsort((-size, bins))
     places, bins, sequence = places[order], bins[order], sequence[order]

@@ -1,6 +1,6 @@
-"""Profiles by what has names and no order: the training step, the engine, the weights' version.
+"""Profiles by properties with names but no order: training step, engine, version of the weights.
 
-To add one: a function in `CATEGORIES`.
+To add one, add a `Category` to `CATEGORIES`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from rcdiag.statistics.merging import merge_by_key
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import profile_of
 
-MOST = 60  # names of a category; one with more has no profile
+MOST = 60  # a category with more distinct names gets no profile
 OF_UNKNOWN = "unknown"
 
 
 class Category(Struct, frozen=True):
-    """A property by whose names rows or tokens are grouped."""
+    """A property by whose values rows or tokens are grouped."""
 
     title: str
     about: str  # how to read it
     values: Callable[[PolicyPair], Sequence[str] | NDArray[Any] | None]  # [sequences]
-    by_token: bool = False  # tokens of one sequence may differ, so `values` are [tokens]
+    by_token: bool = False  # tokens of one sequence may differ: `values` are [tokens]
 
 
 CATEGORIES: dict[str, Category] = {
@@ -55,7 +55,7 @@ CATEGORIES: dict[str, Category] = {
 
 
 def add_categories(block: PolicyPair, by_bin: SortedBlock) -> None:
-    """Add the values of every category that the table has: of sequences, or of runs of tokens."""
+    """Add the values of all categories that the table has, by sequence or by run of tokens."""
     starts, _ = by_bin.cuts[BY_SEQUENCE]
     for name, category in CATEGORIES.items():
         values = category.values(block)
@@ -73,20 +73,20 @@ def add_categories(block: PolicyPair, by_bin: SortedBlock) -> None:
 
 
 def labels_of(values: NDArray[Any]) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the names among the values of a category, and the number of each value's name."""
+    """Return the names of a category's distinct values, and the index of each value's name."""
     names, codes = np.unique(values, return_inverse=True)
     unknown = ("", -1, None)
     return [OF_UNKNOWN if one in unknown else str(one) for one in names.tolist()], codes
 
 
 class Categories(Struct, frozen=True):
-    """Sums by cluster for every name of every category; None for one with too many names."""
+    """Sums by cluster for every name of every category; None if a category has too many names."""
 
     sums: Mapping[str, Mapping[str, ClusterSums] | None] = field(default_factory=dict)
 
     @classmethod
     def joined(cls, pair: PolicyPair, bins: BatchBins) -> Categories:
-        """Make the sums of a batch from what its blocks hold in runs."""
+        """Compute the sums of a batch from the runs of its blocks."""
         sums: dict[str, Mapping[str, ClusterSums] | None] = {}
         for name in (name for name in CATEGORIES if name in bins.runs):
             runs, values = bins.of_runs(name)
@@ -120,10 +120,10 @@ class Categories(Struct, frozen=True):
 
 
 def _profile(name: str, sums: Mapping[str, ClusterSums]) -> Profile:
-    """Set the sums of all names beside each other, and read the profile off them."""
+    """Arrange the sums of all names as bins, and compute the profile."""
     labels = sorted(sums, key=_order)
     wide = []
-    for number, label in enumerate(labels):  # into the columns of all names
+    for number, label in enumerate(labels):  # each name gets its own columns
         own = sums[label]
         columns = np.zeros((len(own), SUMS, len(labels)))
         columns[:, :, number] = own.sums
@@ -133,7 +133,7 @@ def _profile(name: str, sums: Mapping[str, ClusterSums]) -> Profile:
 
 
 def _order(label: str) -> tuple[bool, float, str]:
-    """Order numbers by size, and names by their letters behind them."""
+    """Return a key that sorts numbers by value, and other names alphabetically after them."""
     try:
         return False, float(label), ""
     except ValueError:

@@ -1,4 +1,4 @@
-"""Sums are kept by cluster, the unit of dependence, in bounded memory for any table."""
+"""Sums by cluster, the unit of dependence, in bounded memory for tables of any size."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rcdiag.statistics.ratios import Array
 
 Keys = NDArray[np.uint64]
 
-# A table with more clusters has them share rows by their key, a hash of their name. Sums of
-# independent clusters are independent, so every interval stays right; its width is known to
-# sqrt(2 / 4096), or 2%.
+# In a table with more clusters, several share a row, chosen by their key (a hash of their name).
+# Sums of independent clusters are independent, so intervals stay valid; their width has a relative
+# error of sqrt(2 / 4096), about 2%.
 MAX_CLUSTERS = 4096
 
-# From this many numbers on they are added up by a sparse matrix, in a tenth of the time; fewer take
-# less time than the import of scipy. It multiplies ROWS_AT_ONCE at a time, which become float64.
+# From this many numbers on, a sparse matrix sums them ten times as fast; for fewer numbers, scipy's
+# import would take longer. ROWS_AT_ONCE rows are converted to float64 and multiplied at a time.
 MANY = 1 << 21
 ROWS_AT_ONCE = 1 << 14
 
@@ -34,15 +34,15 @@ class ClusterSums(Struct, frozen=True):
 
     keys: Keys  # [clusters] ascending
     sums: Array  # [clusters, ...]
-    most: int  # clusters above this number are folded
-    folded: bool = False  # keys are those of the clusters modulo `most`
+    most: int  # with more clusters than this, they are folded
+    folded: bool = False  # keys are cluster keys modulo `most`
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @classmethod
     def merged(cls, parts: Sequence[ClusterSums]) -> ClusterSums:
-        """Return the sums of all parts' tokens together; folded if one is, or too many are."""
+        """Return the sums over all parts; folded if one part is, or if there are too many."""
         if any(part.folded for part in parts):
             parts = [part.fold() for part in parts]
         keys, sums = added_by_key([part.keys for part in parts], [part.sums for part in parts])
@@ -57,7 +57,7 @@ class ClusterSums(Struct, frozen=True):
         return self.fold() if len(self) > self.most else self
 
     def fold(self) -> ClusterSums:
-        """Add the sums of all clusters whose keys are the same modulo `most`."""
+        """Combine clusters whose keys are equal modulo `most`."""
         if self.folded:
             return self
         keys, index = np.unique(self.keys % np.uint64(self.most), return_inverse=True)
@@ -66,10 +66,10 @@ class ClusterSums(Struct, frozen=True):
 
 
 def content_order(rows: Array) -> NDArray[np.intp]:
-    """Return an order of `rows` [clusters, ...] by their numbers alone.
+    """Return an order of `rows` [clusters, ...] that depends only on their numbers.
 
-    Clusters lie in the order of their keys, which are hashes of names. Sums over them in this order
-    are the same to the last bit whatever the clusters are called.
+    Clusters are stored in the order of their keys, which are hashes of names. Summed in this order,
+    results are the same to the last bit whatever the clusters are called.
     """
     if not len(rows):
         return np.arange(0)
@@ -81,22 +81,22 @@ def content_order(rows: Array) -> NDArray[np.intp]:
 
 
 def cluster_sums(keys: Keys, rows: NDArray[np.floating], most: int | None = None) -> ClusterSums:
-    """Add up `rows` [rows, columns] that have the same key; `most` is MAX_CLUSTERS unless given."""
+    """Sum `rows` [rows, columns] by key; `most` defaults to MAX_CLUSTERS."""
     clusters = grouping(keys, MAX_CLUSTERS if most is None else most)
     return clusters.of_clusters(added_by_index(clusters.index, rows, len(clusters.keys)))
 
 
 def added_by_index(index: NDArray[np.integer], rows: NDArray[np.floating], size: int) -> Array:
-    """Add up `rows` [rows, ...] that have the same `index` [rows], below `size`.
+    """Sum `rows` [rows, ...] by their `index` [rows], which is below `size`.
 
-    The result is [size, ...]; rows are added in their order, of many rows in some parts.
+    The result is [size, ...]. Rows are added in order; many rows are added in several parts.
     """
     sums = np.zeros((size, *rows.shape[1:]))
     if not len(rows):
         return sums
     columns, wide = rows.reshape(len(rows), -1), sums.reshape(size, -1)
-    if len(rows) < columns.shape[1]:  # the loop is over what there are fewer of
-        with np.errstate(invalid="ignore"):  # infinities of both signs add up to NaN, as elsewhere
+    if len(rows) < columns.shape[1]:  # loop over the shorter dimension
+        with np.errstate(invalid="ignore"):  # inf - inf gives NaN, as elsewhere
             for to, row in zip(index.tolist(), columns, strict=True):
                 wide[to] += row
         return sums
@@ -114,24 +114,24 @@ def added_by_index(index: NDArray[np.integer], rows: NDArray[np.floating], size:
 
 
 class ClusterIndex(Struct, frozen=True):
-    """A way to add up sequences by cluster, made once for many columns."""
+    """A grouping of sequences by cluster, computed once and used for many columns."""
 
     keys: Keys  # [clusters] ascending
-    index: NDArray[np.int64]  # [sequences] cluster of each
+    index: NDArray[np.int64]  # [sequences] index of each sequence's cluster
     most: int
     folded: bool
 
     def of_clusters(self, sums: Array) -> ClusterSums:
-        """Wrap sums [clusters, ...] that are added up already, in the order of the keys."""
+        """Return `ClusterSums` from sums [clusters, ...] in the order of the keys."""
         return ClusterSums(self.keys, sums, self.most, self.folded)
 
     def added(self, rows: Array) -> ClusterSums:
-        """Add up `rows` [sequences, ...] by cluster."""
+        """Sum `rows` [sequences, ...] by cluster."""
         return self.of_clusters(added_by_index(self.index, rows, len(self.keys)))
 
 
 def grouping(clusters: Keys, most: int) -> ClusterIndex:
-    """Group some sequences by cluster, folded where there are more than `most`."""
+    """Group sequences by cluster; folded if there are more than `most` clusters."""
     keys, index = np.unique(clusters, return_inverse=True)
     folded = len(keys) > most
     if folded:
@@ -140,7 +140,7 @@ def grouping(clusters: Keys, most: int) -> ClusterIndex:
 
 
 def summing_matrix(index: NDArray[np.integer], size: int | None = None) -> csc_array:
-    """Return the matrix [size, rows] that adds up rows with the same number in `index` [rows]."""
+    """Return the sparse matrix [size, rows] that sums rows by `index` [rows]."""
     from scipy.sparse import csc_array
 
     rows = len(index)

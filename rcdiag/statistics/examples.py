@@ -1,7 +1,7 @@
-"""Tokens that show what a bin is made of: a few of every bin of a figure, found in the one pass.
+"""Example tokens of every bin of a figure, collected in the same pass as the statistics.
 
-A bin keeps the tokens with the largest |log_ratio|, one of a row at most, and their neighbours.
-The examples of several parts are those of their union.
+A bin keeps the tokens with the largest |log_ratio|, at most one per row, with their neighbours.
+Examples of several parts are combined into those of all their rows.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import LABELS, PROFILES
 from rcdiag.table.trajectories import starts_of
 
-BEFORE, AFTER = 6, 3  # neighbours among the sampled tokens of the row
-# Bins by size of the log-ratio, nats, of tokens that are likelier under the one and the other.
+BEFORE, AFTER = 6, 3  # neighbouring sampled tokens of the row that are kept with an example
+# Edges of bins by |log_ratio|, nats, for tokens likelier under the target and under the behavior.
 SIZES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-LIKELIER = {"likelier_target": 0, "likelier_behavior": 1}  # the place of each in bins by size
+LIKELIER = {"likelier_target": 0, "likelier_behavior": 1}  # figure -> its half of the size bins
 BY_SIZE = "size"
-# Profiles that no figure shows, so that nobody can ask for examples of their bins.
+# Profiles that no figure shows, so that examples of their bins are not needed.
 WITHOUT = ("behavior_probability", "target_probability")
 SHOWN = tuple(name for name in PROFILES if name not in WITHOUT)
 
 
 class Example(Struct, frozen=True, order=True):
-    """A token of a bin; examples are ordered by falling |log_ratio|, then by row and position."""
+    """An example token; examples are sorted by descending |log_ratio|, then by row and position."""
 
     falling: float  # -|log_ratio|, nats
     row: int
@@ -57,13 +57,13 @@ Bins = Mapping[str, Mapping[str, list[Example]]]  # figure -> label of the bin -
 
 
 class Examples(Struct, frozen=True):
-    """Examples of every bin of every axis."""
+    """Examples for every bin of every axis."""
 
     bins: Bins = field(default_factory=dict)
 
     @classmethod
     def joined(cls, pair: PolicyPair, bins: BatchBins) -> Examples:
-        """Take the examples of a batch from the largest tokens that its blocks hold by bin."""
+        """Take the examples of a batch from the largest tokens by bin of its blocks."""
         rows = _RowsOfBatch(pair, starts_of(pair.lengths))
         chosen = list(_axes(rows, bins))
         places = np.unique(np.concatenate([some for _, _, some, _ in chosen]))
@@ -76,7 +76,7 @@ class Examples(Struct, frozen=True):
         return cls(bins_by_axis).bounded()
 
     def bounded(self) -> Examples:
-        """Keep the largest of every bin, of which no two are of one row."""
+        """Keep the largest of every bin; each bin has at most one per row."""
         return Examples(
             {
                 name: {label: sorted(some)[:PER_BIN] for label, some in of_axis.items()}
@@ -85,9 +85,9 @@ class Examples(Struct, frozen=True):
         )
 
     def finished(self, profiles: Collection[str]) -> BinExamples:
-        """Return the examples as a result holds them: every token once, bins by their places.
+        """Return the examples in the form of a result: each token once, and bins as indices.
 
-        Of profiles only those that the result has are kept.
+        Only those of `profiles` that the result has are kept.
         """
         kept = {name: bins for name, bins in self.bins.items() if name in {*LIKELIER, *profiles}}
         tokens = sorted(set(chain.from_iterable(chain(*(bins.values() for bins in kept.values())))))
@@ -108,13 +108,13 @@ class Examples(Struct, frozen=True):
 
 
 def labels_of_sizes() -> list[str]:
-    """Return the label of every bin by |log_ratio|, len(SIZES) + 1."""
+    """Return the labels of all bins by |log_ratio|, len(SIZES) + 1."""
     inner = [f"{low:g}-{high:g}" for low, high in pairwise(SIZES)]
     return [f"< {SIZES[0]:g}", *inner, f">= {SIZES[-1]:g}"]
 
 
 def sort(block: PolicyPair) -> SortedBlock:
-    """Sort the tokens of a block along all axes: profiles, categories, and |log_ratio|."""
+    """Sort the tokens of a block into bins along all axes: profiles, categories, |log_ratio|."""
     by_bin = profiles.sort(block)
     add_categories(block, by_bin)
     add_sizes(block, by_bin)
@@ -122,7 +122,7 @@ def sort(block: PolicyPair) -> SortedBlock:
 
 
 def add_sizes(block: PolicyPair, by_bin: SortedBlock) -> None:
-    """Add the bins of tokens by |log_ratio|: first those likelier under the target policy."""
+    """Add the bins of tokens by |log_ratio|; tokens likelier under the target come first."""
     log_ratio, size = block.log_ratio, block.values.ratios.size
     count = len(SIZES) + 1
     numbers = np.zeros(len(size), np.uint8)
@@ -135,13 +135,13 @@ def add_sizes(block: PolicyPair, by_bin: SortedBlock) -> None:
 
 
 class _RowsOfBatch(Struct, frozen=True):
-    """The rows of a batch, of which single tokens are looked up."""
+    """The rows of a batch, for looking up single tokens."""
 
     pair: PolicyPair
     starts: Places  # [sequences] the first token of each
 
     def examples(self, places: Places) -> list[Example]:
-        """Write the tokens at some places of the batch, each with its neighbours in the row."""
+        """Return the tokens at the given indices as examples, with their neighbours in the row."""
         tokens = self.pair.tokens
         sequence = np.searchsorted(self.starts, places, side="right") - 1
         starts = self.starts[sequence]
@@ -178,7 +178,7 @@ Axis = tuple[str, Sequence[str], Places, NDArray[np.integer]]
 
 
 def _axes(rows: _RowsOfBatch, bins: BatchBins) -> Iterator[Axis]:
-    """Yield the axes of a batch: name, label of every bin, places of examples and their bins."""
+    """Yield the axes of a batch: name, bin labels, indices of examples, and their bins."""
     places, numbers = _of_tokens(rows, *bins.largest[BY_SIZE])
     count = len(SIZES) + 1
     for name, first in LIKELIER.items():
@@ -200,7 +200,7 @@ def _axes(rows: _RowsOfBatch, bins: BatchBins) -> Iterator[Axis]:
 def _of_tokens(
     rows: _RowsOfBatch, places: Places, numbers: NDArray[np.integer]
 ) -> tuple[Places, NDArray[np.integer]]:
-    """Choose the examples among the largest tokens of all blocks, and return them with bins."""
+    """Choose the examples among the largest tokens of all blocks; return indices and bins."""
     sequence = np.searchsorted(rows.starts, places, side="right") - 1
     return one_of_each(places, numbers, np.abs(rows.pair.log_ratio_at(places)), sequence)
 
@@ -208,7 +208,7 @@ def _of_tokens(
 def _of_runs(
     rows: _RowsOfBatch, runs: Runs, numbers: NDArray[np.integer], count: int
 ) -> tuple[Places, NDArray[np.integer]]:
-    """Choose the runs with the largest tokens of each of `count` bins, and find these tokens."""
+    """Choose runs that hold the largest tokens of each of `count` bins, and find these tokens."""
     starts = np.flatnonzero(np.concatenate([[True], runs.sequence[1:] != runs.sequence[:-1]]))
     chosen, bins = largest_of_bins(numbers, runs.largest, starts, count)
     first = runs.first[chosen]
@@ -217,5 +217,5 @@ def _of_runs(
     tokens = np.arange(len(run)) + np.repeat(first - starts_of(lengths), lengths)
     sizes = np.abs(rows.pair.log_ratio_at(tokens))
     largest = np.flatnonzero(sizes == runs.largest[chosen][run])
-    _, place = np.unique(run[largest], return_index=True)  # the first where several are as large
+    _, place = np.unique(run[largest], return_index=True)  # the first among equally large ones
     return tokens[largest[place]], bins

@@ -1,4 +1,4 @@
-"""Extreme values are kept here: the largest log-ratios, and log-probs that are no numbers."""
+"""Extreme values: the largest log-ratios, and values that cannot be log-probs."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from rcdiag.table.trajectories import segment_sum
 
 WORST = 20
 WORST_SEQUENCES = 30
-# At most this many tokens of each of the worst sequences are held while a table is read; which ones
-# the result keeps is decided when these sequences are read once more.
+# At most this many tokens of each of the worst sequences are kept while a table is read; the tokens
+# for the result are chosen when these sequences are read again.
 TOKENS_KEPT = 400
 ROWS_NAMED = 10
-# Log-probs that are all the same are a fault from this many rows and tokens on; tables made by
-# hand have fewer.
+# If all log-probs are equal, that is a fault, but only from this many rows and tokens on: small
+# tables made by hand may be constant.
 ALIKE_ROWS, ALIKE_TOKENS = 3, 100
-# Neighbours of which the largest stands for all when the worst tokens are looked for.
+# The search for the worst tokens starts with the maximum of each run of this many tokens.
 _RUN = 64
 
-# log-softmax in float32 may round a certain token to a few 1e-7 above 0, in bfloat16 logits with
-# a fused kernel to about 1e-4; anything above is no log-prob.
+# log-softmax in float32 may round a certain token to a few 1e-7 above 0, and bfloat16 logits in a
+# fused kernel to about 1e-4; anything above this is not a log-prob.
 LARGEST_LOG_PROB = 1e-3
-# The least of float32's own logits (-3e38) stands for "never", as -inf does. Beyond -1e12 nats sums
-# in float64 lose the digits that tell the ratios of tokens apart.
+# The most negative float32 logit (-3e38) stands for "never", like -inf. Below -1e12 nats, float64
+# sums lose the digits that distinguish the ratios of tokens.
 SMALLEST_LOG_PROB = -1e12
 
 
 class WorstTokens(Struct, frozen=True):
-    """The WORST tokens by |log_ratio|, the largest first; ties by row and position."""
+    """The WORST tokens by |log_ratio|, largest first; ties by row and position."""
 
     tokens: list[WorstToken] = field(default_factory=list)
 
     @classmethod
     def of(cls, pair: PolicyPair) -> WorstTokens:
         size = pair.values.ratios.size
-        # NaN is in no comparison.
+        # Comparisons with NaN are False.
         among = np.flatnonzero(size >= _at_most_the_last_of(size, WORST))
         best = among[np.argsort(-size[among], kind="stable")[:WORST]]
         batch, values = pair.tokens, pair.values
@@ -72,10 +72,10 @@ class WorstTokens(Struct, frozen=True):
 def sequence_of(
     pair: PolicyPair, index: int, end: int, shown: NDArray[np.int64] | None = None
 ) -> SequenceTokens:
-    """Return a sequence of a pair, by its number.
+    """Return a sequence of a pair, by its index.
 
-    Token `end` of the pair is behind its last. `shown` are the places of the tokens that it holds,
-    among its own; by default the first TOKENS_KEPT. Their numbers have all digits (see `rounded`).
+    `end` is the index of its last token plus 1. `shown` are the indices, within the sequence, of
+    the tokens to keep; by default the first TOKENS_KEPT. Numbers keep all digits (see `rounded`).
     """
     tokens, start = pair.tokens, end - int(pair.lengths[index])
     kept = start + (np.arange(min(end - start, TOKENS_KEPT)) if shown is None else shown)
@@ -97,7 +97,7 @@ def sequence_of(
 
 
 def rounded(sequence: SequenceTokens) -> SequenceTokens:
-    """Return a sequence with the digits that result documents have of single tokens."""
+    """Round a sequence's numbers to the digits that result documents use for single tokens."""
     return replace(
         sequence,
         log_ratio=shown_log_ratios(np.array(sequence.log_ratio)),
@@ -106,13 +106,13 @@ def rounded(sequence: SequenceTokens) -> SequenceTokens:
 
 
 class WorstSequences(Struct, frozen=True):
-    """The sequences with the largest |sum log_ratio|, the largest first; ties by row."""
+    """The sequences with the largest |sum log_ratio|, largest first; ties by row."""
 
     sequences: list[SequenceTokens] = field(default_factory=list)  # not `rounded`
 
     @classmethod
     def of(cls, pair: PolicyPair, log_ratio_sums: Array | None = None) -> WorstSequences:
-        """Keep the worst sequences; `log_ratio_sums` [sequences], nats, are made unless given."""
+        """Return the worst sequences; `log_ratio_sums` [sequences] are in nats, computed if None."""
         with np.errstate(over="ignore", invalid="ignore"):
             if log_ratio_sums is None:
                 log_ratio_sums = segment_sum(pair.log_ratio, pair.lengths)
@@ -128,9 +128,9 @@ class WorstSequences(Struct, frozen=True):
 
 
 def _at_most_the_last_of(size: Array, count: int) -> float:
-    """Return a number that the `count` largest sizes are not below; 0 where they are all of them.
+    """Return a lower bound on the `count` largest sizes; 0 if there are few.
 
-    It is the largest that `count` runs of neighbours reach, which takes no ordering of all sizes.
+    It is the `count`-th largest of the maxima of runs, which avoids sorting all sizes.
     """
     runs = np.fmax.reduceat(size, np.arange(0, len(size), _RUN)) if len(size) else size
     if len(runs) < count:
@@ -139,33 +139,33 @@ def _at_most_the_last_of(size: Array, count: int) -> float:
 
 
 def shown_log_ratios(log_ratio: Array) -> list[float]:
-    """Return log-ratios of single tokens, nats, with the digits that readers see."""
-    with np.errstate(over="ignore"):  # of what is too large to have digits behind the point
+    """Round log-ratios of single tokens, nats, to the digits that are shown."""
+    with np.errstate(over="ignore"):  # rounding may overflow for huge values
         rounded = np.where(np.abs(log_ratio) < 1e9, np.round(log_ratio, 6), log_ratio)
     shown: list[float] = rounded.tolist()
     return shown
 
 
 def impossible(log_probs: Array) -> Flags:
-    """Flag values that no log-prob can have: NaN, infinite, positive or below -1e12; same shape."""
+    """Flag values that cannot be log-probs: NaN, infinite, positive or below -1e12; same shape."""
     return ~((log_probs >= SMALLEST_LOG_PROB) & (log_probs <= LARGEST_LOG_PROB))
 
 
 def _impossible_places(log_probs: Array) -> NDArray[np.int64]:
-    """Return where values are that no log-prob can have."""
-    # NaN is the least and the largest of whatever it is in.
+    """Return the indices of values that cannot be log-probs."""
+    # numpy's min and max are NaN if any value is.
     if not len(log_probs) or _in_range(float(log_probs.min()), float(log_probs.max())):
         return np.empty(0, np.int64)
     return np.flatnonzero(impossible(log_probs))
 
 
 def _in_range(low: float, high: float) -> bool:
-    """Tell whether all values between are possible log-probs; NaN is in no comparison."""
+    """Tell whether values in [low, high] are possible log-probs; False if either is NaN."""
     return low >= SMALLEST_LOG_PROB and high <= LARGEST_LOG_PROB
 
 
 def rows_of_numbers(batch: TokenBatch) -> Flags:
-    """Flag the sequences whose values are possible log-probs under every policy, [sequences]."""
+    """Flag the sequences whose log-probs are possible under every policy, [sequences]."""
     keep = np.ones(len(batch.lengths), np.bool_)
     ends = np.cumsum(batch.lengths)
     for log_probs in batch.log_probs.values():
@@ -175,12 +175,12 @@ def rows_of_numbers(batch: TokenBatch) -> Flags:
 
 
 class RowCount(Struct, frozen=True):
-    """Rows with a sampled token, and how many of them statistics cannot be computed from."""
+    """Number of rows with a sampled token, and how many of them cannot be used in statistics."""
 
     sequences: int = 0
     tokens: int = 0
-    left_out: int = 0  # of the sequences: they hold a value that no log-prob can have
-    # The smallest and the largest value of each policy; both are NaN where some value is.
+    left_out: int = 0  # number of these sequences with a value that cannot be a log-prob
+    # Minimum and maximum of each policy's log-probs; both are NaN if some value is.
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
@@ -190,7 +190,7 @@ class RowCount(Struct, frozen=True):
             for policy, values in batch.log_probs.items()
             if len(values)
         }
-        # NaN is the least and the largest of whatever it is in.
+        # numpy's min and max are NaN if any value is.
         fine = all(_in_range(low, high) for low, high in ranges.values())
         bad = 0 if fine else int((~rows_of_numbers(batch)).sum())
         return cls(len(batch.lengths), int(batch.lengths.sum()), bad, ranges)
@@ -199,14 +199,14 @@ class RowCount(Struct, frozen=True):
     def merged(cls, parts: Sequence[RowCount]) -> RowCount:
         ranges = {}
         for policy in dict.fromkeys(policy for part in parts for policy in part.ranges):
-            # By numpy, for which NaN is the least and the largest of whatever it is in.
+            # numpy's min and max, because they are NaN if any value is.
             ends = np.array([part.ranges[policy] for part in parts if policy in part.ranges])
             ranges[policy] = float(ends[:, 0].min()), float(ends[:, 1].max())
         return merge_fields(parts, ranges=ranges)
 
     @property
     def constant(self) -> set[str]:
-        """Return the policies of which every token has the same number; a few may by chance."""
+        """Return the policies whose log-probs are all equal; empty for few rows and tokens."""
         if self.sequences < ALIKE_ROWS or self.tokens < ALIKE_TOKENS:
             return set()
         return {policy for policy, (low, high) in self.ranges.items() if low == high}
@@ -218,7 +218,7 @@ class RowCount(Struct, frozen=True):
 
 
 class Places(Struct, frozen=True):
-    """Counts of tokens of each policy with one flaw, and of the rows with them."""
+    """For each policy, the number of tokens with a certain flaw, and the rows that have them."""
 
     tokens: Mapping[str, int] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
@@ -226,7 +226,7 @@ class Places(Struct, frozen=True):
 
     @classmethod
     def of(cls, batch: TokenBatch, places: Mapping[str, NDArray[np.int64]]) -> Places:
-        """Count the tokens at some `places` of each policy's log-probs."""
+        """Count the tokens at the given indices of each policy's log-probs."""
         tokens, rows, first_rows = {}, {}, {}
         ends = np.cumsum(batch.lengths)
         for policy, own in places.items():
@@ -243,7 +243,7 @@ class Places(Struct, frozen=True):
 
 
 class NonFinite(Struct, frozen=True):
-    """Impossible log-probs: those that are NaN, infinite or below -1e12, and positive ones."""
+    """Impossible log-probs: values that are NaN, infinite or below -1e12, and positive values."""
 
     not_finite: Places = field(default_factory=Places)
     positive: Places = field(default_factory=Places)
@@ -259,7 +259,7 @@ class NonFinite(Struct, frozen=True):
 
     @property
     def tokens(self) -> dict[str, int]:
-        """Return how many tokens of each policy have a flaw; of those policies that have one."""
+        """Return the number of impossible log-probs of each policy that has any."""
         both = (self.not_finite.tokens, self.positive.tokens)
         return {
             policy: sum(one.get(policy, 0) for one in both) for policy in {**both[0], **both[1]}

@@ -1,15 +1,15 @@
-"""Longer responses are forecast: acceptance and effective sample size, from sums of tokens.
+"""Forecast acceptance and effective sample size at longer responses, from sums of log_ratio.
 
-Given its KL per token k, a sequence of T tokens has sum log_ratio ~ N(drift k T, 2 k T), nats, with
-log_ratio = target - behavior. Where the tokens were drawn from the behavior policy, log_ratio plus
-the KL of its prefix has mean 0 given that prefix: drift = -1, and variances of tokens add up to
-about 2 k T (martingale central limit theorem, Hall and Heyde 1980, chapter 3). That k differs
-between sequences, as a lognormal number, is rcdiag's proposal.
+With a KL per token of k, the sum of log_ratio (target - behavior) over a sequence of T tokens is
+modelled as N(drift k T, 2 k T), nats. If the behavior policy sampled the tokens, log_ratio plus the
+KL at its prefix has mean 0 given the prefix: drift = -1, and the variances of tokens add up to
+about 2 k T (martingale central limit theorem, Hall and Heyde 1980, chapter 3). That k varies
+between sequences with a lognormal distribution is rcdiag's own assumption.
 
-This distribution is fitted to all sequences, and tested: fitted to the shorter half of them, it has
-to fit the longer half, as a forecast goes from lengths that were seen to longer ones. A test on
-alternate bins would be one between lengths only, where an offset of whole sequences (variance as
-T^2, not T) hardly shows.
+The distribution is fitted to all sequences, and tested: fitted to the shorter half of them, it must
+fit the longer half, because a forecast extrapolates to longer sequences. A test on alternate bins
+would only interpolate, where an offset of whole sequences (variance grows as T^2 instead of T) is
+hardly visible.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from rcdiag.statistics.intervals import (
 )
 from rcdiag.statistics.ratios import Array
 
-# 16 to 65,536 tokens, four to an octave.
+# 16 to 65,536 tokens, four lengths per factor of two.
 LENGTHS = np.unique(np.round(np.exp2(np.arange(16, 65) / 4.0)))
-# Nats. No policy gives a response less; powers of larger sums leave the range of float64.
+# Nats. No policy assigns a response a lower log-prob; powers of larger sums overflow float64.
 LARGEST = 1e30
-FEWEST = 2  # sequences that have a variance
-# Nodes of a normal variable. Evenly spaced: exact to rounding for smooth functions, and half a step
-# wrong (0.002) for the steps that the geometric window becomes at great lengths, where the few
-# nodes of Gauss and Hermite would be wrong by 0.05.
+FEWEST = 2  # sequences needed for a variance
+# Nodes for expectations over a normal variable. Evenly spaced nodes are exact up to rounding for
+# smooth functions; at the step functions to which the geometric window tends at great lengths they
+# are off by half a step (0.002), where the few nodes of Gauss-Hermite would be off by 0.05.
 NODES = np.linspace(-8.0, 8.0, 1601)
 SHARES = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
-WIDEST = 2.5  # largest spread of log k that is looked for
-TYPICAL = 16  # lengths that stand for all of them
-BINS = 4  # of the longer half, by quantiles of the length
-REFITS = 20  # of the jackknife that says how sure the fit is
-QUANTITIES = 3  # share in the geometric window, in the window of sequences, variance of sums
+WIDEST = 2.5  # largest standard deviation of log k in the search
+TYPICAL = 16  # number of quantiles that represent all lengths
+BINS = 4  # bins of the longer half, by quantiles of the length
+REFITS = 20  # jackknife refits, for the standard error of the fit
+QUANTITIES = 3  # share in the geometric window, share in the sequence window, variance of sums
 
 
 def forecast(
@@ -56,10 +56,10 @@ def forecast(
     seq_bounds: tuple[float, float] = (0.5, 2.0),
     geo_bounds: tuple[float, float] = (0.999, 1.001),
 ) -> Forecast:
-    """Fit the distribution to a table of sequences, say what it expects, and whether it holds.
+    """Fit the distribution to a table's sequences; return its predictions and whether it fits.
 
     `lengths` are unmasked tokens, `log_ratio_sums` target - behavior in nats; all [sequences].
-    Bounds are those of the ratio of a sequence, and of its geometric mean over tokens.
+    `seq_bounds` are for the ratio of a sequence, `geo_bounds` for its geometric mean over tokens.
     """
     data, left_out = _usable(lengths, log_ratio_sums, cluster)
     windows = AcceptanceBounds(np.log(seq_bounds), np.log(geo_bounds))
@@ -85,7 +85,7 @@ def forecast(
 def _usable(
     lengths: NDArray[np.int64], sums: Array, cluster: NDArray[np.uint64]
 ) -> tuple[Sums, int]:
-    """Return the sequences with a finite sum, sorted, and the number of those left out.
+    """Return the sequences with a finite sum, sorted, and the number of the others.
 
     The result depends neither on the order of the rows nor on the names of their groups.
     """
@@ -98,10 +98,10 @@ def _usable(
 
 
 def _cluster_numbers(data: Sums) -> NDArray[np.uint64]:
-    """Number the clusters by their contents, whatever they are called, [sequences]."""
+    """Number the clusters by their contents, independently of their names, [sequences]."""
     keys, cluster = np.unique(data.cluster, return_inverse=True)
     rows = np.stack([data.lengths, np.abs(data.sums), np.square(data.sums)], axis=1)
-    order = np.lexsort((data.sums, data.lengths))  # floats add up the same in any order of rows
+    order = np.lexsort((data.sums, data.lengths))  # fixed order: float sums depend on it
     totals = added_by_index(cluster[order], rows[order], len(keys))
     number = np.empty(len(keys), np.uint64)
     number[content_order(totals)] = np.arange(len(keys), dtype=np.uint64)
@@ -123,25 +123,25 @@ def _points(fitted: TokenDistribution, windows: AcceptanceBounds) -> list[Foreca
 
 
 def _about(fitted: TokenDistribution | None, holds: bool | None, left_out: int) -> str:
-    """Say how the distribution was fitted, and what a reader has to know about it."""
+    """Describe how the distribution was fitted, and its limitations."""
     words = [
         "sum log_ratio of T tokens ~ N(-k T, 2 k T), k lognormal over sequences; held-out bins: "
-        "fitted on the shorter half, seen in the longer half"
+        "fitted on the shorter half, compared with the longer half"
     ]
     if left_out:
-        words.append(f"sequences left out, as their sums are not finite: {left_out}")
+        words.append(f"sequences left out because their sums are not finite: {left_out}")
     if fitted is None:
         words.append(f"fewer than {FEWEST} sequences: nothing can be fitted")
     elif fitted.by_the_mean:
         words.append("mean and variance disagree significantly; k is taken from the mean")
     elif fitted.drift != -1.0:
         words.append(
-            "variance and mean disagree beyond chance: the mean is taken as observed, "
+            "variance and mean disagree beyond chance: the observed mean is used, "
             f"{-fitted.kl_by_mean:.3g} nats per token; tokens of the behavior policy would not do "
             "this"
         )
     if holds is None:
-        words.append("too few sequences of different lengths to check it")
+        words.append("too few sequences of different lengths to check the fit")
     return "; ".join(words)
 
 
@@ -160,13 +160,13 @@ class Sums(Struct, frozen=True):
 
 
 class AcceptanceBounds(Struct, frozen=True):
-    """Log bounds of both windows, nats: of the sum, and of the mean per token."""
+    """Log bounds of both windows, nats: on the sum, and on the mean per token."""
 
     seq: Array  # [2]
     geo: Array  # [2]
 
     def of(self, lengths: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """Return the bounds on each sequence's sum: of the geometric window, of the other."""
+        """Return the bounds on each sequence's sum, for the geometric and the sequence window."""
         ones = np.ones(len(lengths))
         return (
             (self.geo[0] * lengths, self.geo[1] * lengths),
@@ -175,31 +175,31 @@ class AcceptanceBounds(Struct, frozen=True):
 
 
 class TokenDistribution(Struct, frozen=True):
-    """The distribution of sums of log_ratio, fitted to sequences."""
+    """The fitted distribution of sums of log_ratio."""
 
     kl_by_mean: float  # nats per token, -sum log_ratio / sum T
     kl_by_variance: float  # nats per token, from the variance of sums
     spread: float  # standard deviation of log k over sequences
     drift: float  # mean of log_ratio in units of k; -1 for tokens of the behavior policy
-    by_the_mean: bool = False  # which of both estimates is used
+    by_the_mean: bool = False  # whether kl_by_mean is used instead of kl_by_variance
 
     @property
     def kl(self) -> float:
-        """Return nats per token, never below 0."""
+        """Return the KL per token, nats, never below 0."""
         return max(self.kl_by_mean if self.by_the_mean else self.kl_by_variance, 0.0)
 
     def factors(self) -> Array:
-        """Return the quotients of a sequence's k and the mean k, at NODES; their mean is 1."""
+        """Return a sequence's k over the mean k, at NODES; the mean of this factor is 1."""
         return np.exp(self.spread * NODES - 0.5 * self.spread**2)
 
 
 def typical_lengths(lengths: Array) -> Array:
-    """Return quantiles in the middle of equal shares: lengths that stand for many."""
+    """Return the mid-quantiles of TYPICAL equal shares of the lengths, to represent them all."""
     return np.quantile(lengths, (np.arange(TYPICAL) + 0.5) / TYPICAL).astype(np.float64)
 
 
 def expected_ess(fitted: TokenDistribution, lengths: Array) -> Array:
-    """Return the mean over k of e^{-2 k T}: Kish's ESS of sequences, a fraction, [lengths].
+    """Return the expected ESS of sequences (Kish), a fraction [lengths]: mean over k of e^{-2 k T}.
 
     It is E[ratio]^2 / E[ratio^2] of a ratio whose log is N(-k T, 2 k T).
     """
@@ -212,12 +212,12 @@ def expected_inside(fitted: TokenDistribution, lengths: Array, lower: Array, upp
     """Return the share of sequences with lower <= sum log_ratio <= upper (nats), [lengths].
 
     Mean over k of Phi((upper - drift k T) / s) - Phi((lower - drift k T) / s), s^2 = 2 k T.
-    For a window of the geometric mean the bounds are T times its log bounds.
+    For a window on the geometric mean, the bounds are T times its log bounds.
     """
     from scipy.special import ndtr
 
     of_sequence = fitted.kl * np.multiply.outer(lengths, fitted.factors())
-    if fitted.kl == 0.0:  # nothing varies
+    if fitted.kl == 0.0:  # zero variance
         centre = -fitted.kl_by_mean * lengths
         return ((lower <= centre) & (centre <= upper)).astype(np.float64)
     centre, scale = fitted.drift * of_sequence, np.sqrt(2.0 * of_sequence)
@@ -239,9 +239,10 @@ def expected_variance(fitted: TokenDistribution, lengths: Array) -> Array:
 def fit_distribution(lengths: Array, sums: Array, differ: int = 0) -> TokenDistribution:
     """Fit mean, variance and mean absolute deviation of sums, [sequences], at least 2.
 
-    `differ` is the sign of KL by variance less KL by mean, 0 where the two agree: then that by
-    variance is used, the surer one (its relative error is sqrt(2 / n), that of the mean
-    sqrt(2 / KL of all n sequences)). Else the larger is; if by variance, with the observed mean.
+    `differ` is the sign of (KL by variance - KL by mean) if they differ significantly, else 0. With
+    0, KL by variance is used, because its relative error sqrt(2 / n) is smaller than that of the
+    mean, sqrt(2 / KL of all n sequences). Otherwise the larger one is used; if that is KL by
+    variance, the drift is the observed one.
     """
     mean = float(sums.sum() / lengths.sum())
     deviations = sums - mean * lengths
@@ -259,14 +260,14 @@ def fit_distribution(lengths: Array, sums: Array, differ: int = 0) -> TokenDistr
 def _flatness(values: Array) -> float:
     """Return (E|x|)^2 / E[x^2]: 2 / pi for a Gaussian, less with heavier tails.
 
-    Source: Geary 1935, Biometrika 27. Taken rather than the kurtosis, whose fourth powers say
-    little about lognormal scales at some thousand sequences.
+    Source: Geary 1935, Biometrika 27. Used instead of the kurtosis, because fourth powers are too
+    noisy for lognormal scales with some thousand sequences.
     """
     return float(np.square(np.abs(values).mean()) / np.square(values).mean())
 
 
 def _kl_by_variance(mean: float, variance: float, spread: float, lengths: Array) -> float:
-    """Return half the variance per token, nats, less the part of unequal sequence means.
+    """Return half the variance per token, nats, without the part due to unequal sequence means.
 
     sum E[dev^2] / sum T = 2 k + mean^2 c^2 sum T^2 / sum T.
     """
@@ -275,7 +276,7 @@ def _kl_by_variance(mean: float, variance: float, spread: float, lengths: Array)
 
 
 def _spread(seen: float, mean: float, variance: float, lengths: Array) -> float:
-    """Return the spread of log k that makes sums as flat as the data, 0 if they are flatter."""
+    """Return the standard deviation of log k that gives the data's flatness; 0 if none does."""
     from scipy.optimize import brentq
 
     typical = typical_lengths(lengths)
@@ -290,7 +291,7 @@ def _spread(seen: float, mean: float, variance: float, lengths: Array) -> float:
 
 
 def _expected_flatness(kl: float, mean: float, spread: float, lengths: Array) -> float:
-    """Return `_flatness` of deviations / sqrt(T) as expected, averaged over k and T.
+    """Return the expected `_flatness` of deviations / sqrt(T), averaged over k and T.
 
     E|N(m, s^2)| = s sqrt(2 / pi) e^{-m^2 / 2 s^2} + m (1 - 2 Phi(-m / s)).
     """
@@ -307,11 +308,11 @@ def _expected_flatness(kl: float, mean: float, spread: float, lengths: Array) ->
 
 
 def estimates_differ(data: Sums) -> int:
-    """Sign of KL by variance less KL by mean where its 95% interval leaves 0 out, else 0.
+    """Return the sign of KL by variance - KL by mean if its 95% interval excludes 0, else 0.
 
-    The difference is sum((dev^2 - m^2 c^2 T^2) / 2 + sum log_ratio) / sum T, nats per token, which
-    is 0 where tokens add up as in `TokenDistribution`. m is the mean log_ratio of tokens, and
-    c^2 = e^{spread^2} - 1 takes off what unequal k add to the variance.
+    The difference is sum((dev^2 - m^2 c^2 T^2) / 2 + sum log_ratio) / sum T, nats per token; it has
+    expectation 0 if `TokenDistribution` holds. m is the mean log_ratio of tokens, and
+    c^2 = e^{spread^2} - 1 removes what unequal k add to the variance.
     """
     mean = data.sums.sum() / data.lengths.sum()
     spread = fit_distribution(data.lengths, data.sums).spread
@@ -324,16 +325,16 @@ def estimates_differ(data: Sums) -> int:
 
 
 def held_out(data: Sums, windows: AcceptanceBounds) -> tuple[list[HeldOutBin], bool | None]:
-    """Return the bins of the longer half, and whether all fit; None where none can be judged.
+    """Return the bins of the longer half, and whether the distribution fits all of them.
 
-    A bin is judged from 20 sequences of 20 clusters on.
+    A bin is tested if it has 20 clusters or more. None: no bin can be tested.
     """
     short, bins = _split(data)
     if len(np.unique(short.cluster)) < FEW_CLUSTERS:
         return [], None
     differ = estimates_differ(short)
     fitted = fit_distribution(short.lengths, short.sums, differ)
-    # The distribution without each twentieth of the clusters.
+    # Fits without each twentieth of the clusters.
     group = np.unique(short.cluster, return_inverse=True)[1] % REFITS
     parts = [short.take(group != left_out) for left_out in range(REFITS)]
     refits = [fit_distribution(part.lengths, part.sums, differ) for part in parts]
@@ -343,7 +344,7 @@ def held_out(data: Sums, windows: AcceptanceBounds) -> tuple[list[HeldOutBin], b
 
 
 def _split(data: Sums) -> tuple[Sums, list[Sums]]:
-    """Split off the shorter half and bin the others; a common greatest length is a bin alone."""
+    """Split off the shorter half and bin the rest; a frequent maximum length is its own bin."""
     cut = np.median(data.lengths)
     cut = cut if (data.lengths > cut).any() else np.nextafter(cut, 0.0)
     longer = data.take(data.lengths > cut)
@@ -354,14 +355,14 @@ def _split(data: Sums) -> tuple[Sums, list[Sums]]:
 
 
 def _expected(fitted: TokenDistribution, lengths: Array, windows: AcceptanceBounds) -> Array:
-    """Return the QUANTITIES as expected, averaged over the lengths of a bin."""
+    """Return the expected QUANTITIES, averaged over the lengths of a bin."""
     typical = typical_lengths(lengths)
     shares = [expected_inside(fitted, typical, *bounds).mean() for bounds in windows.of(typical)]
     return np.array([*shares, expected_variance(fitted, typical).mean()])
 
 
 def _seen(data: Sums, windows: AcceptanceBounds) -> tuple[Array, Array]:
-    """Sums of the QUANTITIES by cluster, and numbers of sequences; both [clusters, QUANTITIES]."""
+    """Return sums of the QUANTITIES and numbers of sequences; both [clusters, QUANTITIES]."""
     deviations = data.sums - data.sums.sum() / data.lengths.sum() * data.lengths
     inside = [(low <= data.sums) & (data.sums <= up) for low, up in windows.of(data.lengths)]
     squares = np.square(deviations) * len(data) / max(len(data) - 1.0, 1.0)
@@ -377,17 +378,18 @@ def _as_expected(
     windows: AcceptanceBounds,
     bins: int,
 ) -> bool:
-    """Tell whether no quantity is off by more than the chance of the bin and the fit.
+    """Tell whether every quantity agrees with its expectation, given the errors of bin and fit.
 
-    With Bonferroni's allowance for all quantities of all bins. The error of what was seen is never
-    taken smaller than the distribution itself has it: at 0 or 1 a share seems to have none.
+    Uses a Bonferroni correction for all quantities of all bins. The standard error of an observed
+    share is at least the one under the fitted distribution, because at 0 or 1 it would be estimated
+    as 0.
     """
     expected = _expected(fitted, data.lengths, windows)
     numerators, counts = _seen(data, windows)
     error, clusters = ratio_errors(numerators, counts)
     refitted = np.stack([_expected(refit, data.lengths, windows) for refit in refits])
     of_fit = np.array([standard_error(column) for column in refitted.T])
-    # The least error of a share is binomial, that of a variance v is v sqrt(2 / n).
+    # Lower bounds: binomial for a share, v sqrt(2 / n) for a variance v.
     shares, variance, count = expected[:-1], expected[-1], len(data)
     binomial = np.sqrt(np.maximum(count * shares * (1.0 - shares), 1.0)) / count
     least = np.append(binomial, variance * np.sqrt(2.0 / count))

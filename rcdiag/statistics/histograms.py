@@ -1,4 +1,4 @@
-"""Figures are drawn from these data: counts in declared bins, and paths of a few sequences.
+"""Data for figures: histogram counts, and paths of a few sequences.
 
 States of parts add up.
 """
@@ -18,14 +18,14 @@ from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array, k3
 from rcdiag.table.hashing import mixed
 
-# |log_ratio| from float32 rounding to a ratio of e^100, eight bins a decade, either sign, and one
-# bin around 0 between them; the outermost bins take all that lies beyond.
+# Edges for log_ratio: eight bins per decade of |log_ratio| from 1e-7 (float32 rounding) to 100, for
+# either sign, and one bin around 0; the outermost bins include everything beyond.
 _DECADES = np.logspace(-7, 2, 9 * 8 + 1)
 LOG_RATIO_EDGES = np.concatenate([-_DECADES[::-1], _DECADES])
 
 LOG_PROB_EDGES = np.linspace(-16.0, 0.0, 129)
 
-# Bins of k3, nats: 40 in each decade, so that the tokens of a bin differ by less than 6%.
+# Bins of k3, nats: 40 per decade, so that tokens in a bin differ by less than 6%.
 BINS_PER_DECADE, SMALLEST_K3, LARGEST_K3 = 40, -16, 6
 K3_BINS = (LARGEST_K3 - SMALLEST_K3) * BINS_PER_DECADE
 
@@ -33,18 +33,18 @@ PATHS = 40
 POINTS = 80
 
 Counts = tuple[NDArray[np.int64], NDArray[np.int64]]  # of log-ratios, and of log-probs
-Path = tuple[int, list[int], list[float]]  # key, tokens so far, cumulative log_ratio there
+Path = tuple[int, list[int], list[float]]  # key, number of tokens so far, sum of log_ratio so far
 
 
-# Numbers whose first 17 bits agree (sign, exponent, 5 bits of the fraction) are within a 32nd of
-# each other, so that at most one edge of LOG_RATIO_EDGES is between them.
+# Numbers that agree in the first 17 bits (sign, exponent, 5 bits of the fraction) are within 1/32
+# of each other, so that at most one edge of LOG_RATIO_EDGES lies between them.
 _SHIFT = 47
-# The number from which on a value is in the next bin; the last bin has none.
+# The upper edge of each bin; NaN for the last, so that no value exceeds it.
 _UPPER_EDGES = np.append(LOG_RATIO_EDGES[1:-1], np.nan)
 
 
 def log_ratio_counts(log_ratio: Array) -> NDArray[np.int64]:
-    """Count tokens in each bin of LOG_RATIO_EDGES; NaN is in none, +-inf in the outermost."""
+    """Count tokens in the bins of LOG_RATIO_EDGES; NaN is not counted, +-inf are outermost."""
     undefined = np.isnan(log_ratio)
     if undefined.any():
         log_ratio = log_ratio[~undefined]
@@ -55,14 +55,14 @@ def log_ratio_counts(log_ratio: Array) -> NDArray[np.int64]:
 
 @cache
 def _first_bins() -> NDArray[np.int64]:
-    """Return the bin of the least number with given first bits.
+    """Return, for each pattern of leading bits, the bin of the smallest number that has it.
 
-    The index is the number's bits, taken as int64 and shifted: that of negative numbers is
-    negative, and counts from the end.
+    The index is the number's bits as an int64, shifted right; for negative numbers it is negative
+    and therefore counts from the end of the array.
     """
     cells = np.arange(1 << (64 - _SHIFT), dtype=np.uint64) << np.uint64(_SHIFT)
     negative = cells >> np.uint64(63) == 1
-    # The more bits are set, the farther from 0.
+    # For negative numbers, the smallest has all remaining bits set.
     cells[negative] += np.uint64((1 << _SHIFT) - 1)
     least = cells.view(np.float64)
     least[np.isnan(least) & negative] = -np.inf
@@ -71,9 +71,9 @@ def _first_bins() -> NDArray[np.int64]:
 
 
 def log_prob_counts(behavior: Array, target: Array) -> NDArray[np.int64]:
-    """Count tokens in each cell of LOG_PROB_EDGES x LOG_PROB_EDGES, [behavior, target].
+    """Count tokens in the cells of LOG_PROB_EDGES x LOG_PROB_EDGES, [behavior, target].
 
-    What lies below is in the lowest cells, NaN in none.
+    Values below the edges are in the lowest cells; NaN is not counted.
     """
     cells = len(LOG_PROB_EDGES) - 1
     undefined = np.isnan(behavior) | np.isnan(target)
@@ -95,7 +95,7 @@ def _log_prob_bins(log_probs: Array) -> NDArray[np.int64]:
 
 
 def token_counts(block: PolicyPair) -> Counts:
-    """Count the tokens of a block by log-ratio, and by both log-probs."""
+    """Count a block's tokens by log_ratio, and by both log-probs."""
     counts = log_prob_counts(block.values.behavior, block.values.target)
     return log_ratio_counts(block.log_ratio), counts
 
@@ -103,13 +103,13 @@ def token_counts(block: PolicyPair) -> Counts:
 class FigureData(Struct, frozen=True):
     """Counts of log-ratios and log-probs, and the paths of a few sequences."""
 
-    log_ratio: NDArray[np.int64]  # tokens in the bins of LOG_RATIO_EDGES
-    log_probs: NDArray[np.int64]  # tokens in the cells of LOG_PROB_EDGES, [behavior, target]
-    paths: list[Path]  # by key, the least first
+    log_ratio: NDArray[np.int64]  # counts in the bins of LOG_RATIO_EDGES
+    log_probs: NDArray[np.int64]  # counts in the cells of LOG_PROB_EDGES, [behavior, target]
+    paths: list[Path]  # those with the smallest keys, ascending
 
     @classmethod
     def joined(cls, pair: PolicyPair, counts: Sequence[Counts]) -> FigureData:
-        """Make the data of a batch; `counts` are the `token_counts` of its blocks."""
+        """Combine the data of a batch; `counts` are the `token_counts` of its blocks."""
         log_ratios, log_probs = zip(*counts, strict=True)
         return cls(np.sum(log_ratios, axis=0), np.sum(log_probs, axis=0), _paths(pair))
 
@@ -136,7 +136,7 @@ class FigureData(Struct, frozen=True):
 
 
 class Lorenz(Struct, frozen=True):
-    """Counts of tokens and sums of their k3, by the size of k3; states add up."""
+    """Counts of tokens and sums of their k3, in bins of k3; states add up."""
 
     counts: Array  # [K3_BINS]
     sums: Array  # [K3_BINS] nats
@@ -146,7 +146,7 @@ class Lorenz(Struct, frozen=True):
         """Sort some tokens into the bins."""
         with np.errstate(divide="ignore", invalid="ignore"):
             values = k3(pair.values.ratios)
-            # A token without a number leaves no share known, as an infinite one does.
+            # A NaN is counted as infinite: either makes all shares unknown.
             values = np.where(np.isnan(values), np.inf, np.maximum(values, 0.0))
             places = (np.log10(values) - SMALLEST_K3) * BINS_PER_DECADE
         numbers = np.clip(places, 0, K3_BINS - 1).astype(np.int64)
@@ -156,10 +156,10 @@ class Lorenz(Struct, frozen=True):
         )
 
     def shares(self, of_tokens: Sequence[float]) -> list[list[float]]:
-        """Return shares of the tokens, the largest k3 first, and the share of all k3 they hold.
+        """Return pairs of a share of tokens (those with the largest k3) and their share of all k3.
 
-        A share that is less than one token is left out; within a bin its tokens count alike. Empty
-        where the sum is 0 or not finite.
+        A share of less than one token is left out. Within a bin, k3 is interpolated linearly. Empty
+        if the sum of k3 is 0 or not finite.
         """
         tokens, total = self.counts.sum(), self.sums.sum()
         if not tokens or not np.isfinite(total) or total <= 0.0:
@@ -171,7 +171,7 @@ class Lorenz(Struct, frozen=True):
 
 
 def _paths(pair: PolicyPair) -> list[Path]:
-    """Choose PATHS sequences by a hash of their row, so that the order of rows changes nothing."""
+    """Choose PATHS sequences by a hash of their row, independently of the order of rows."""
     keys = mixed(pair.tokens.row.astype(np.uint64))
     ends = np.cumsum(pair.lengths)
     paths: list[Path] = []

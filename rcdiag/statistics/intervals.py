@@ -1,4 +1,4 @@
-"""95% intervals are made from what each cluster of tokens adds to a number."""
+"""95% confidence intervals, from the contribution of each cluster to a number."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from rcdiag.statistics.ratios import Array
 
 COVERAGE = 0.95
-TAIL = (1.0 - COVERAGE) / 2.0  # outside, on either side
+TAIL = (1.0 - COVERAGE) / 2.0  # probability outside, on either side
 NORMAL = 1.959963984540054  # the standard normal quantile at 0.5 + COVERAGE / 2
-# With fewer clusters an interval is a rough guess, however it is made.
+# With fewer clusters than this, any interval is a rough guess.
 FEW_CLUSTERS = 20
-# Below, the data are nearer to one cluster than to two, and one cluster has no interval.
+# With fewer effective clusters than this there is no interval, as for a single cluster.
 LEAST_EFFECTIVE = 1.5
 
 Interval = tuple[float | None, float | None]
@@ -24,27 +24,27 @@ Count = NDArray[np.int64] | int
 
 
 def student_quantile(freedom: ArrayLike, tail: float) -> Array:
-    """Return the quantile of Student's t that is exceeded with probability `tail`.
+    """Return the quantile of Student's t distribution that is exceeded with probability `tail`.
 
-    `freedom` holds degrees of freedom, whole or not, in any shape; the result has that shape, and
+    `freedom` holds degrees of freedom (any real numbers, any shape); the result has that shape, and
     is NaN where they are below 1.
 
     >>> round(float(student_quantile(4, 0.025)), 3)
     2.776
     """
-    from scipy.special import stdtrit  # here: it takes as long as the rest of `import rcdiag`
+    from scipy.special import stdtrit  # imported here: it takes as long as `import rcdiag`
 
     degrees = np.asarray(freedom, dtype=np.float64)
     return np.where(degrees >= 1.0, -stdtrit(degrees, tail), np.nan)
 
 
 def t_quantile(clusters: int) -> float:
-    """Return how many standard errors a two-sided 95% interval reaches with `clusters` clusters."""
+    """Return the half-width of a two-sided 95% interval in standard errors, for `clusters`."""
     return float(student_quantile(clusters - 1, TAIL))
 
 
 def standard_error(left_out: Array) -> np.float64:
-    """Return the jackknife error of a metric, from its values without each cluster in turn.
+    """Return the jackknife standard error of a metric, from its leave-one-cluster-out values.
 
     sqrt((n - 1) / n sum (value_i - mean)^2). Source: Efron & Tibshirani 1993, ch. 11.
     """
@@ -56,31 +56,33 @@ def standard_error(left_out: Array) -> np.float64:
 def errors_and_reaches(
     influence: Array, clusters: Count, sizes: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """Return the standard error of numbers, and how many of them an interval reaches down and up.
+    """Return standard errors, and the distances of both interval ends in standard errors.
 
-    `influence` [clusters, bins] is (n - 1) times what a number loses without each cluster in turn;
-    it is 0 where a bin has nothing of a cluster, so that only `clusters` of them count, 2 or more.
-    `sizes` has its shape: the tokens (or sequences) of each cluster, 0 where there are none; equal
-    if not given. All three results are [bins].
+    The three results are [bins]: the error, and how many errors the interval extends down and up.
 
-    The error is the jackknife's: in a mean, a cluster that holds a share h of the data counts with
-    its residual over 1 - h (CR3; Bell & McCaffrey 2002, Survey Methodology 28(2)). Reaches are
-    those of Hall's cubic transformation, which takes the skewness out of a studentised mean: with
-    T the mean less the truth in standard errors and g its skewness,
-    T + g T^2 / 3 + g^2 T^3 / 27 + g / 6 is all but symmetric (Hall 1992, On the removal of skewness
+    `influence` [clusters, bins] is (n - 1) times the decrease of a number when a cluster is left
+    out; it is 0 if the bin has nothing of the cluster, so that n = `clusters` (2 or more) counts
+    only the others. `sizes` [clusters, bins] are the tokens or sequences of each cluster, 0 if it
+    has none; equal by default.
+
+    The error is the jackknife's: in a mean, the residual of a cluster that holds a share h of the
+    data is divided by 1 - h (CR3; Bell & McCaffrey 2002, Survey Methodology 28(2)). The distances
+    come from Hall's cubic transformation, which removes the skewness of a studentised mean: with T
+    the mean minus the truth in standard errors and g its skewness,
+    T + g T^2 / 3 + g^2 T^3 / 27 + g / 6 is almost symmetric (Hall 1992, On the removal of skewness
     by transformation, JRSS B 54(1)). Its quantile is that of Student's t with one degree of freedom
-    less than there are effective clusters, (sum v)^2 / sum v^2 of the variances v of what each
-    cluster adds (Satterthwaite); and more, as far as skewness and kurtosis make a two-sided
-    interval too short (`_more_for_skewness`).
+    less than the effective number of clusters, (sum v)^2 / sum v^2 for the variances v of the
+    contributions of clusters (Satterthwaite), plus a correction, because skewness and kurtosis make
+    a two-sided interval too short (`_more_for_skewness`).
 
-    Skewness and kurtosis lie half way between two estimates. Those of the influences themselves
-    are too small where clusters are unequal: a few large clusters hold the third moment, and seldom
-    show their tail. Those of a sum whose addends have unequal variances and one shape are somewhat
-    too large, as the shape is also that of small, noisy clusters (`benchmarks/coverage.py`).
+    Skewness and kurtosis are averages of two estimates. The estimates from the influences are too
+    small if clusters are unequal: the third moment is then that of a few large clusters, whose tail
+    is rarely observed. The estimates for a sum of terms with unequal variances but one common shape
+    are somewhat too large, as small, noisy clusters shape them too (`benchmarks/coverage.py`).
     """
     count = np.asarray(clusters, dtype=np.float64)
     scale = np.abs(influence).max(axis=0)
-    scaled = influence / np.where(scale > 0.0, scale, 1.0)  # no power of it leaves its range
+    scaled = influence / np.where(scale > 0.0, scale, 1.0)  # so that powers cannot overflow
     with np.errstate(divide="ignore", invalid="ignore"):
         error = scale * np.sqrt(np.square(scaled).sum(axis=0) / (count * (count - 1.0)))
         sizes = (np.ones_like(influence) if sizes is None else sizes).astype(np.float64)
@@ -90,12 +92,12 @@ def errors_and_reaches(
 
 
 def effective_clusters(sizes: Array) -> Array:
-    """Return how many clusters there are in effect, by their `sizes` [clusters, ...]: [...].
+    """Return the effective number of clusters, from their `sizes` [clusters, ...]: [...].
 
-    It is Satterthwaite's (sum v)^2 / sum v^2 where clusters differ, so that what each adds has a
-    variance v in proportion to its squared size. It hangs on sizes alone: by what clusters add, a
-    few large ones look harmless just where they happen to lie near the mean, and there the error is
-    too small.
+    Satterthwaite's (sum v)^2 / sum v^2, with the variance v of a cluster's contribution taken as
+    proportional to its squared size. It depends only on the sizes: if v were estimated from the
+    contributions, a few large clusters would look harmless exactly when they happen to be near the
+    mean, where the error is underestimated.
     """
     squares = np.square(sizes.astype(np.float64) / max(float(sizes.max(initial=0.0)), 1.0))
     total = squares.sum(axis=0)
@@ -106,29 +108,30 @@ def effective_clusters(sizes: Array) -> Array:
 
 
 def too_few(sizes: Array) -> bool:
-    """Tell whether clusters of these sizes [clusters] are too few, or too unequal, for an interval.
+    """Tell whether clusters of these sizes [clusters] are too few or too unequal for an interval.
 
-    Of 15 clusters two may hold three quarters of the data; with one such there is no interval.
+    Two of 15 clusters may hold three quarters of the data; if only one does, there is no interval.
     """
     return bool(effective_clusters(sizes) < LEAST_EFFECTIVE)
 
 
 def share_interval(events: Array, sizes: Array) -> Interval:
-    """Return the 95% interval of the share of tokens with a rare property, by cluster.
+    """Return the 95% interval of the share of tokens with a rare property.
 
-    `events` and `sizes` [clusters] count the tokens with it and all tokens. The interval is that of
-    a Poisson count by Byar's approximation, k (1 - 1 / (9 k) -+ z / (3 sqrt(k)))^3 with k + 1 for
-    the upper end (Breslow & Day 1987, Statistical Methods in Cancer Research II, p. 69). k is the
-    number of effective events, those that would have the cluster-robust error:
-    k = (share / error)^2 (z / t)^2, with t of Satterthwaite's degrees of freedom and more for
-    skewed clusters, and never more than were counted (the effective sample size of Korn & Graubard
-    1998, Survey Methodology 24(2)). Ten events in one cluster are one.
+    `events` and `sizes` [clusters] count the tokens with the property and all tokens. The interval
+    is that of a Poisson count by Byar's approximation, k (1 - 1 / (9 k) -+ z / (3 sqrt(k)))^3, with
+    k + 1 for the upper end (Breslow & Day 1987, Statistical Methods in Cancer Research II, p. 69).
+    k is the effective number of events, at which the error would be the cluster-robust one:
+    k = (share / error)^2 (z / t)^2, where t has Satterthwaite's degrees of freedom and is increased
+    for skewed clusters; k never exceeds the number counted (the effective sample size of Korn &
+    Graubard 1998, Survey Methodology 24(2)). Ten events in one cluster count as one.
 
-    The upper end is further where the rates of clusters differ. Events come in bursts, as large as
-    the fewest that a cluster with any has. What the count of bursts does not explain of
-    (error / share)^2 is of the rates: they move the share by a factor, as a gamma number with that
-    squared coefficient of variation, times (t / z)^2. The upper ends of count and factor are joined
-    as a hypotenuse of logs (Zou & Donner 2008, Statistics in Medicine 27(10)).
+    The upper end is higher if rates differ between clusters. Events come in bursts; the size of a
+    burst is taken as the smallest number of events in any cluster that has some. The part of
+    (error / share)^2 that the number of bursts does not explain is attributed to the rates: they
+    multiply the share by a gamma variable with that squared coefficient of variation, times
+    (t / z)^2. Upper ends of count and factor are combined as the root of the sum of squared logs
+    (Zou & Donner 2008, Statistics in Medicine 27(10)).
     """
     if too_few(sizes):
         return NONE
@@ -139,7 +142,7 @@ def share_interval(events: Array, sizes: Array) -> Interval:
         error = float(np.sqrt(np.square(influence).sum() / (count[0] * (count[0] - 1.0))))
         skewness, _, groups = _shape_of_sum(influence, sizes[:, None].astype(np.float64), count)
     relative = (share / error) ** 2 if error > 0.0 else np.inf
-    # What the skewness of groups adds, beyond that of a Poisson count with the same error.
+    # How much the skewness of groups widens it beyond a Poisson count with the same error.
     beyond = np.sqrt(np.maximum(np.square(skewness) - 1.0 / relative, 0.0))
     more = _more_for_skewness(beyond, np.zeros(1))
     quantile = student_quantile(_freedom(groups), TAIL) + more
@@ -158,7 +161,7 @@ def share_interval(events: Array, sizes: Array) -> Interval:
 
 
 def _byar(count: float, deviations: float) -> float:
-    """Return a quantile of the gamma distribution of shape `count`, in normal deviations."""
+    """Return the quantile of a gamma distribution of shape `count` at a normal deviate."""
     root = 1.0 - 1.0 / (9.0 * count) + deviations / (3.0 * float(np.sqrt(count)))
     return count * max(root, 0.0) ** 3
 
@@ -168,11 +171,11 @@ def _freedom(effective: Array) -> Array:
 
 
 def _shape_of_sum(influence: Array, sizes: Array, count: Array) -> tuple[Array, Array, Array]:
-    """Return skewness and excess kurtosis of a number, and its effective clusters, all [bins].
+    """Return a number's skewness, excess kurtosis and effective number of clusters, all [bins].
 
-    What a cluster of size m adds is m e, where e has the variance a + b / m: a differs between
-    clusters, b between the tokens within one. e over its standard deviation has one shape, of which
-    every cluster tells as much as any other.
+    The contribution of a cluster of size m is m e, where e has variance a + b / m: a is the
+    variance between clusters, b that between tokens of one cluster. e divided by its standard
+    deviation is assumed to have the same shape in all clusters, so all count equally for it.
     """
     inside = sizes > 0.0
     share = sizes * count / sizes.sum(axis=0)  # of the mean size
@@ -190,12 +193,12 @@ def _shape_of_sum(influence: Array, sizes: Array, count: Array) -> tuple[Array, 
 
 
 def _shape(values: Array, count: Array) -> tuple[Array, Array]:
-    """Return skewness and excess kurtosis of `count` values about 0 in each column, [bins]."""
+    """Return skewness and excess kurtosis about 0 of `count` values in each column, [bins]."""
     squares = np.square(values)
     second, third, fourth = (
         power.sum(axis=0) / count for power in (squares, squares * values, squares * squares)
     )
-    # Unbiased for normal values; that of two values is 0 anyway.
+    # Unbiased for normal values; the skewness of two values is 0 anyway.
     of_sample = np.sqrt(count * (count - 1.0)) / np.maximum(count - 2.0, 1.0)
     skewness = np.where(second > 0.0, of_sample * third / second**1.5, 0.0)
     return skewness, np.where(second > 0.0, fourth / second**2 - 3.0, 0.0)
@@ -204,7 +207,7 @@ def _shape(values: Array, count: Array) -> tuple[Array, Array]:
 def _variance_by_size(
     squares: Array, share: Array, inside: NDArray[np.bool_], count: Array
 ) -> Array:
-    """Return a + b / share with the a and b, neither below 0, that fit `squares` best."""
+    """Return the best fit of a + b / share to `squares`, with a and b not negative."""
     x = np.divide(1.0, share, out=np.zeros_like(share), where=inside)
     x_mean, y_mean = x.sum(axis=0) / count, squares.sum(axis=0) / count
     from_mean = np.where(inside, x - x_mean, 0.0)
@@ -215,13 +218,13 @@ def _variance_by_size(
 
 
 def _more_for_skewness(skewness: Array, excess: Array) -> Array:
-    """Return what a skewed distribution adds to the normal quantile of a 95% interval.
+    """Return what must be added to the normal quantile of a 95% interval of a skewed mean.
 
-    Where a mean has skewness g and excess kurtosis k, mean / its standard error is within z + c as
-    often as a normal number is within z, with
+    For a mean of skewness g and excess kurtosis k, mean / standard error is within z + c as often
+    as a normal variable is within z, with
     c = z (g^2 (z^4 + 2 z^2 - 3) / 18 - k (z^2 - 3) / 12 + (z^2 + 3) / (4 n)). Source: Hall 1992,
-    The Bootstrap and Edgeworth Expansion, 2.6. The last term, of normal values, is left out: it is
-    what Student's t gives exactly.
+    The Bootstrap and Edgeworth Expansion, 2.6. The last term, which applies to normal values too,
+    is left out, because Student's t already accounts for it exactly.
     """
     z2 = NORMAL**2
     of_skewness = np.square(skewness) * (z2**2 + 2.0 * z2 - 3.0) / 18.0
@@ -229,7 +232,7 @@ def _more_for_skewness(skewness: Array, excess: Array) -> Array:
 
 
 def _untransformed(transformed: Array, skewness: Array) -> Array:
-    """Return the T whose transformation is given; `skewness` is that of the mean."""
+    """Invert Hall's transformation: return T; `skewness` is that of the mean."""
     some = np.where(np.abs(skewness) < 1e-9, 1.0, skewness)
     root = np.cbrt(1.0 + some * (transformed - some / 6.0))
     return np.where(np.abs(skewness) < 1e-9, transformed, 3.0 * (root - 1.0) / some)
@@ -238,35 +241,35 @@ def _untransformed(transformed: Array, skewness: Array) -> Array:
 def jackknife_interval(
     value: float, left_out: Array, bound: float | None = None, sizes: Array | None = None
 ) -> Interval:
-    """Return the 95% interval of a metric from its values without each cluster in turn.
+    """Return the 95% interval of a metric from its leave-one-cluster-out values.
 
-    `sizes` [clusters] are the tokens or sequences of each cluster, equal if not given. A metric
-    that is never on the other side of `bound` is measured by the log of its distance from it, which
-    is less skewed, and whose interval cannot pass the bound. No ends where a value is not finite,
-    nor where clusters are `too_few`.
+    `sizes` [clusters] are the tokens or sequences of each cluster, equal by default. If the metric
+    cannot cross `bound`, its interval is computed on the log of the distance to the bound, which is
+    less skewed, and transformed back, so that it cannot cross the bound either. There is no
+    interval if a value is not finite or if clusters are `too_few`.
     """
     return jackknife_intervals([JackknifeReplicates(value, left_out, bound, sizes)])[0]
 
 
 class JackknifeReplicates(Struct, frozen=True):
-    """A metric's value, and its values without each cluster in turn."""
+    """A metric's value, and its values with each cluster left out in turn."""
 
     value: float
     left_out: Array  # [clusters]
-    bound: float | None = None  # what the metric never passes
-    sizes: Array | None = None  # [clusters] tokens or sequences; None where they are equal
+    bound: float | None = None  # a bound that the metric cannot cross
+    sizes: Array | None = None  # [clusters] tokens or sequences; None if they are equal
 
     @property
     def side(self) -> float:
-        """Return 1 where the metric is above its bound, -1 where it is below."""
+        """Return 1 if the metric is above its bound, -1 if it is below."""
         assert self.bound is not None
         return 1.0 if self.value >= self.bound else -1.0
 
     @property
     def log_distances(self) -> tuple[float, Array] | None:
-        """Return log |x - bound| of the value, and without each cluster; None where some is none.
+        """Return log |x - bound| of the value and the left-out values; None if one is infinite.
 
-        One cluster may hold all of the distance.
+        A distance can be 0, for instance if a single cluster causes all of it.
         """
         if self.bound is None or self.value == self.bound:
             return None
@@ -276,7 +279,7 @@ class JackknifeReplicates(Struct, frozen=True):
         return float(np.log(self.side * (self.value - self.bound))), np.log(distances)
 
     def interval(self, low: float, high: float, *, logs: bool) -> Interval:
-        """Return the ends as the metric has them, given those of its value or its log distance."""
+        """Transform interval ends (of the value, or of its log distance) back to the metric."""
         if self.bound is None:
             return low, high
         if not logs:
@@ -289,7 +292,7 @@ class JackknifeReplicates(Struct, frozen=True):
 
 
 def jackknife_intervals(metrics: Sequence[JackknifeReplicates]) -> list[Interval]:
-    """Return `jackknife_interval` of several metrics with the same clusters, made together."""
+    """Return `jackknife_interval` of several metrics with the same clusters, in one go."""
     intervals: list[Interval] = [NONE] * len(metrics)
     varies: list[tuple[int, JackknifeReplicates, float, Array, bool]] = []
     for number, metric in enumerate(metrics):
@@ -318,10 +321,11 @@ def jackknife_intervals(metrics: Sequence[JackknifeReplicates]) -> list[Interval
 
 
 def influences(numerators: Array, denominators: Array) -> tuple[Array, NDArray[np.int64]]:
-    """Return what `errors_and_reaches` asks of sum(numerators) / sum(denominators), by bin.
+    """Return the influences of sum(numerators) / sum(denominators), and the number of clusters.
 
-    All are [clusters, bins], the numbers of clusters [bins]. With a_c - R n_c the residual of
-    cluster c, the quotient R loses (a_c - R n_c) / (N - n_c) without it.
+    Arguments are [clusters, bins], the numbers of clusters [bins]. Influences are defined in
+    `errors_and_reaches`: without cluster c, the quotient R decreases by
+    (a_c - R n_c) / (N - n_c), where a_c - R n_c is the residual of the cluster.
     """
     total = denominators.sum(axis=0)
     clusters = (denominators > 0).sum(axis=0)
@@ -332,9 +336,9 @@ def influences(numerators: Array, denominators: Array) -> tuple[Array, NDArray[n
 
 
 def ratio_errors(numerators: Array, denominators: Array) -> tuple[Array, NDArray[np.int64]]:
-    """Return the cluster-robust error of sum(numerators) / sum(denominators), and its clusters.
+    """Return the cluster-robust standard error of sum(numerators) / sum(denominators), by bin.
 
-    Both [clusters, bins], result [bins]: the jackknife's, of values without each cluster in turn.
+    Arguments are [clusters, bins], results [bins]: the jackknife error, and the number of clusters.
     """
     influence, clusters = influences(numerators, denominators)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -342,9 +346,9 @@ def ratio_errors(numerators: Array, denominators: Array) -> tuple[Array, NDArray
 
 
 def ratio_interval(numerators: Array, denominators: Array) -> tuple[Array, Array]:
-    """Return both ends of the 95% interval of a quotient of sums by bin; NaN of too few clusters.
+    """Return both ends of the 95% interval of a quotient of sums, by bin.
 
-    See `too_few`.
+    NaN for bins with too few effective clusters (see `too_few`).
     """
     influence, clusters = influences(numerators, denominators)
     enough = effective_clusters(denominators) >= LEAST_EFFECTIVE

@@ -1,8 +1,8 @@
-"""The states of consecutive parts of a table merge into the state of all their rows.
+"""Merge the states of consecutive parts of a table into the state of all their rows.
 
-A pass leaves two kinds of things: frames, with one row per sequence, and tallies, which are added
-up. `merge` does both, whatever state holds them, so that parts may be read one after the other, by
-several processes or by a cluster.
+A pass produces two kinds of state: frames, with one row per sequence, which are concatenated, and
+tallies, which are added. `merge` handles both in any state, so that parts may be read in sequence,
+by several processes or on a cluster.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from rcdiag.table.token_batch import RowFrame
 S = TypeVar("S")
 K = TypeVar("K", bound=np.generic)
 
-# States wait until there are this many, so that what concatenates is copied once for all of them;
-# more of them would take more memory at a time.
+# States are merged this many at a time, so that arrays are copied less often; a larger number would
+# take more memory.
 TOGETHER = 8
 
 
 def merge(states: Sequence[S]) -> S:
     """Merge states of one kind, in the order of their rows; at least one.
 
-    Arrays and numbers are tallies: they are added. Lists are joined. Mappings merge key by key and
-    structs field by field, where a `RowFrame` joins its arrays; None stands for nothing; labels
-    (strings, tuples of them) are the same in all states. A struct that keeps a few of many says in
-    a method `bounded()` which ones, of those that all parts kept. A class whose states merge in
-    another way (sums by cluster, extremes, a sample) has a class method `merged(states)`.
+    Arrays and numbers are tallies and are added. Lists are concatenated. Mappings are merged by
+    key, structs by field; a `RowFrame` concatenates its arrays. None is ignored. Labels (strings,
+    tuples of them) must be equal. If a struct keeps a limited number of items, its method
+    `bounded()` selects them from those that all parts kept. A class that merges differently (sums
+    by cluster, extremes, a sample) has a class method `merged(states)`.
 
     >>> merge([{"tokens": 2}, {"tokens": 3, "rows": 1}])
     {'tokens': 5, 'rows': 1}
@@ -52,13 +52,13 @@ def merge(states: Sequence[S]) -> S:
         return present[0]
     if isinstance(first, Struct):
         return merge_fields(present)
-    # Two infinities of different sign add up to NaN, as they do within one table.
+    # inf + (-inf) gives NaN, as within one table.
     with np.errstate(over="ignore", invalid="ignore"):
         return reduce(add, present)
 
 
 def merge_fields(states: Sequence[S], **own: Any) -> S:
-    """Merge structs field by field, but for fields whose merged value is given by name."""
+    """Merge structs by field, except for fields whose merged value is given by name."""
     first: Any = states[0]
     of_field = _joined if isinstance(first, RowFrame) else merge
     for name in first.__struct_fields__:
@@ -69,7 +69,7 @@ def merge_fields(states: Sequence[S], **own: Any) -> S:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """Merge a field of frames: arrays are joined, those of mappings too."""
+    """Merge a field of frames: concatenate arrays, also those in mappings."""
     first = parts[0]
     if isinstance(first, np.ndarray):
         return np.concatenate(parts)
@@ -79,25 +79,25 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def merge_by_key(states: Sequence[Mapping[Any, S]]) -> dict[Any, S]:
-    """Merge the values that mappings have for each key; a key may be in some of them only."""
+    """Merge mappings by key; a key may be missing from some of them."""
     keys = dict.fromkeys(key for state in states for key in state)
     return {key: merge([state[key] for state in states if key in state]) for key in keys}
 
 
 def added_by_key(keys: Sequence[NDArray[K]], sums: Sequence[Array]) -> tuple[NDArray[K], Array]:
-    """Add up rows of sums, [keys, ...] of each part, that have the same key, each ascending."""
+    """Sum rows [keys, ...] of several parts by key; each part's keys are ascending."""
     every = np.unique(np.concatenate(keys))
     total = np.zeros((len(every), *sums[0].shape[1:]))
-    # Two infinities of different sign add up to NaN, as they do within one table.
+    # inf + (-inf) gives NaN, as within one table.
     with np.errstate(over="ignore", invalid="ignore"):
         for own, part in zip(keys, sums, strict=True):
-            # A part that has every key, as of a small vocabulary, needs no look-up.
+            # If a part has every key, as with a small vocabulary, no look-up is needed.
             total[... if len(own) == len(every) else np.searchsorted(every, own)] += part
     return every, total
 
 
 def merged(states: Iterable[S]) -> S | None:
-    """Merge states as they come; None where there are none."""
+    """Merge states as they arrive; None if there are none."""
     waiting: list[S] = []
     for state in states:
         take_in(waiting, state)
@@ -105,7 +105,7 @@ def merged(states: Iterable[S]) -> S | None:
 
 
 def take_in(waiting: list[S], state: S) -> None:
-    """Append a state to those that wait to be merged, and merge them when they are many."""
+    """Append a state to the waiting ones; merge them if there are TOGETHER of them."""
     waiting.append(state)
     if len(waiting) == TOGETHER:
         waiting[:] = [merge(waiting)]

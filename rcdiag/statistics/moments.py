@@ -1,6 +1,6 @@
-"""Moments of several policies' log-probs, first and second, are kept by cluster and add up.
+"""First and second moments of several policies' log-probs, as sums by cluster that add up.
 
-All log-probs are held as differences from the first policy's, so that nothing large cancels.
+Log-probs are stored as differences from the first policy's, so that large numbers do not cancel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Moments(Struct, frozen=True):
 
     @property
     def tokens(self) -> Array:
-        """Return the tokens of each cluster, [clusters]."""
+        """Return the number of tokens of each cluster, [clusters]."""
         return self.sums.sums[:, 0]
 
     def log_prob(self, policy: str) -> Array:
@@ -33,7 +33,7 @@ class Moments(Struct, frozen=True):
             return self.sums.sums[:, 1] + self.difference(policy)
 
     def difference(self, policy: str) -> Array:
-        """Return the summed log-probs of a policy less those of the first, nats, [clusters]."""
+        """Return the sum of a policy's log-probs minus the first policy's, nats, [clusters]."""
         return self.sums.sums[:, 2 + self.policies.index(policy)]
 
     def product(self, one: str, other: str) -> Array:
@@ -43,21 +43,21 @@ class Moments(Struct, frozen=True):
         return self.sums.sums[:, at]
 
     def squares(self, one: str, other: str) -> Array:
-        """Return the summed squares of the log-ratio of two policies, nats^2, [clusters]."""
+        """Return the sum of squared log-ratios of two policies, nats^2, [clusters]."""
         with np.errstate(over="ignore", invalid="ignore"):
             crossed = 2.0 * self.product(one, other)
             return np.maximum(self.product(one, one) + self.product(other, other) - crossed, 0.0)
 
 
 def moments_of(batch: TokenBatch) -> Moments:
-    """Compute the moments of all policies of a batch; an infinity counts as NaN."""
+    """Compute the moments of all policies of a batch; infinities are treated as NaN."""
     policies, lengths = tuple(batch.log_probs), batch.lengths
     finite = [
         np.where(np.isfinite(log_probs), log_probs, np.nan)
         for log_probs in batch.log_probs.values()
     ]
     columns = [lengths.astype(np.float64), segment_sum(finite[0], lengths)]
-    with np.errstate(over="ignore", invalid="ignore"):  # what is out of range is inf or NaN
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow gives inf or NaN
         differences = [log_probs - finite[0] for log_probs in finite]
         columns += [segment_sum(values, lengths) for values in differences]
         columns += [
@@ -67,7 +67,7 @@ def moments_of(batch: TokenBatch) -> Moments:
 
 
 def mean(sums: Array, counts: Array, *, floor: float | None = None) -> MetricValue:
-    """Return sum / sum over clusters with its cluster-robust interval; None where it is 0 / 0."""
+    """Return sum / sum over clusters with its cluster-robust interval; None for 0 / 0."""
     if not counts.any():
         return MetricValue(value=None)
     with np.errstate(over="ignore", invalid="ignore"):

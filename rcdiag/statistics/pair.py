@@ -1,4 +1,4 @@
-"""Two policies on the same sampled tokens: all statistics of a mismatch are made from them."""
+"""A pair of policies on the same sampled tokens, the input of all mismatch statistics."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rcdiag.statistics.ratios import TokenValues
 from rcdiag.table.token_batch import Array, Flags, TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
 
-# Tokens that are worked on at a time: half a megabyte for each array of numbers, so that what one
-# step writes the next finds in the cache, and memory is used again instead of asked for anew.
+# Tokens that are processed at a time: half a megabyte per array of numbers, so that intermediate
+# results stay in the processor's cache and memory is reused.
 BLOCK = 1 << 16
 
 
 class PolicyPair(Struct, frozen=True, dict=True):
-    """The policy that sampled, and the policy that we want expectations under, on one batch."""
+    """The behavior policy (which sampled) and the target policy, on one batch."""
 
     tokens: TokenBatch
     behavior: str
@@ -26,7 +26,7 @@ class PolicyPair(Struct, frozen=True, dict=True):
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Return the sampled tokens of each sequence, [sequences]."""
+        """Return the number of sampled tokens of each sequence, [sequences]."""
         return self.tokens.lengths
 
     @cached_property
@@ -41,7 +41,7 @@ class PolicyPair(Struct, frozen=True, dict=True):
         return self.log_ratio_at(slice(None))
 
     def log_ratio_at(self, tokens: slice | NDArray[np.int64]) -> Array:
-        """Compute target - behavior log-prob of some tokens, by their places, nats."""
+        """Compute target - behavior log-prob of tokens at the given indices, nats."""
         log_probs = self.tokens.log_probs
         with np.errstate(invalid="ignore"):  # inf - inf is NaN
             return log_probs[self.target][tokens] - log_probs[self.behavior][tokens]
@@ -50,7 +50,7 @@ class PolicyPair(Struct, frozen=True, dict=True):
     def blocks(self) -> list[PolicyPair]:
         """Return the pair in blocks of whole sequences, small enough for the processor's cache.
 
-        They are made anew each time, so that what is computed of a block goes with it.
+        New blocks on each access, so that values cached in a block are freed with it.
         """
         batches = self.tokens.blocks(BLOCK)
         if len(batches) == 1:
@@ -58,7 +58,7 @@ class PolicyPair(Struct, frozen=True, dict=True):
         return [PolicyPair(batch, self.behavior, self.target) for batch in batches]
 
     def take(self, keep: Flags) -> PolicyPair:
-        """Take the sequences where `keep` [sequences] holds; rows without a token stay counted."""
+        """Return the sequences where `keep` [sequences] is true; counts of empty rows stay."""
         if keep.all():
             return self
         return PolicyPair(self.tokens.take(keep, self.tokens.empty), self.behavior, self.target)
@@ -73,5 +73,5 @@ class PolicyPair(Struct, frozen=True, dict=True):
 
 
 def pair_of(trajectories: Trajectories, behavior: str, target: str) -> PolicyPair:
-    """Take two recorded policies on the sampled tokens of some rows."""
+    """Return a pair of recorded policies on the sampled tokens of some rows."""
     return PolicyPair(sampled_tokens(trajectories, (behavior, target)), behavior, target)

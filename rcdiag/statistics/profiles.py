@@ -1,6 +1,6 @@
-"""Profiles show the mismatch of tokens in bins along an axis, with cluster-robust intervals.
+"""Profiles: the mismatch of tokens in bins along an axis, with cluster-robust intervals.
 
-To add a profile: one entry in `PROFILES`.
+To add a profile, add an entry to `PROFILES`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROBABILITIES = (1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99)
 ENTROPIES = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 POSITIONS = tuple(2**power for power in range(18))
 TURNS = tuple(range(2, 11))
-# With this few edges it is faster to compare each value with all of them than to search.
+# With at most this many edges, comparing each value with all edges is faster than a search.
 _FEW_EDGES = 16
 
 
@@ -41,17 +41,17 @@ class ProfileAxis(Struct, frozen=True):
 
     title: str
     unit: str
-    edges: tuple[float, ...]  # bins are [edge, next edge), and what lies below and above
-    values: Callable[[PolicyPair], NDArray[Any] | None]  # [tokens]; None where there is none
-    about: str  # how to read it
-    needs: str = ""  # the column without which there is no such profile
-    logarithmic: bool = False  # values are logs of what the edges say
-    whole_from: int | None = None  # values are whole numbers, of which this is the least
-    ascending: bool = False  # values of single tokens do not fall within a sequence
-    by_sequence: bool = False  # all tokens of a sequence share one, so `values` are [sequences]
+    edges: tuple[float, ...]  # bins are [edge, next edge), plus one below and one above all edges
+    values: Callable[[PolicyPair], NDArray[Any] | None]  # [tokens]; None if the table has none
+    about: str  # how to read the profile
+    needs: str = ""  # the column that the profile needs
+    logarithmic: bool = False  # values are logs of the quantity whose bins are at `edges`
+    whole_from: int | None = None  # if values are integers, the smallest of them
+    ascending: bool = False  # values never decrease along a sequence
+    by_sequence: bool = False  # one value per sequence: `values` are [sequences]
 
     def labels(self) -> list[str]:
-        """Return the label of every bin, len(edges) + 1."""
+        """Return the labels of all bins, len(edges) + 1."""
         if self.whole_from is None:
             inner = [f"{a:g}-{b:g}" for a, b in pairwise(self.edges)]
             return [f"< {self.edges[0]:g}", *inner, f">= {self.edges[-1]:g}"]
@@ -60,7 +60,7 @@ class ProfileAxis(Struct, frozen=True):
         return [*inner, f"{starts[-1]}+"]
 
     def entry(self, name: str) -> Entry:
-        """Say what the profile of this name shows, and which bins it has."""
+        """Describe the profile of this name, and its bins."""
         labels = LABELS.get(name) or self.labels()
         bins = labels if len(labels) <= 4 else [*labels[:2], "...", labels[-1]]
         needs = f" Needs {self.needs}." if self.needs else ""
@@ -74,7 +74,7 @@ class ProfileAxis(Struct, frozen=True):
         )
 
     def bins(self, values: NDArray[Any]) -> BinNumbers:
-        """Return the bin of each value, in the shape of `values`; NaN is in none."""
+        """Return the bin of each value, in the shape of `values`; NaN is in no bin."""
         edges = self.sorted_edges
         numbers: NDArray[np.integer] = np.zeros(len(values), np.uint8)
         if len(edges) > _FEW_EDGES:
@@ -90,7 +90,7 @@ class ProfileAxis(Struct, frozen=True):
 
     @property
     def sorted_edges(self) -> Array:
-        """Return the edges as values are compared with them, ascending."""
+        """Return the edges on the scale of the values, ascending."""
         return np.log(self.edges) if self.logarithmic else np.asarray(self.edges, np.float64)
 
 
@@ -101,7 +101,7 @@ def _turn(pair: PolicyPair) -> NDArray[Any]:
 
 
 def _entropy(pair: PolicyPair) -> Array | None:
-    """Return the entropy of the policy that is listed last, which trains, where it has any."""
+    """Return the entropy of the last listed policy (the trainer's) that has one; None if none."""
     return list(pair.tokens.entropy.values())[-1] if pair.tokens.entropy else None
 
 
@@ -183,7 +183,7 @@ LABELS = {"reward": ["negative", "zero", "positive"]}
 
 
 class Profiles(Struct, frozen=True):
-    """Sums by cluster and bin, along every axis that the table has values for."""
+    """Sums by cluster and bin, along every axis for which the table has values."""
 
     sums: dict[str, ClusterSums] = field(default_factory=dict)
 
@@ -193,7 +193,7 @@ class Profiles(Struct, frozen=True):
 
     @classmethod
     def joined(cls, bins: BatchBins) -> Profiles:
-        """Make the sums of a batch from what its blocks hold in bins."""
+        """Combine the binned sums of all blocks of a batch."""
         sums = {}
         for name, axis in PROFILES.items():
             if name in bins.cells:
@@ -212,7 +212,7 @@ class Profiles(Struct, frozen=True):
 
 
 def sort(block: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> SortedBlock:
-    """Sort the tokens of a block along some axes; one that the table has no values for is out."""
+    """Sort the tokens of a block into bins along some axes; skip axes without values."""
     by_bin = SortedBlock.of(block)
     starts, _ = by_bin.cuts[BY_SEQUENCE]
     for name in names:
@@ -233,21 +233,21 @@ def sort(block: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> SortedBlo
 def _first_tokens(
     values: NDArray[Any], starts: NDArray[np.int64], edges: Array
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return where in each sequence a bin begins: token, sequence and bin, each [runs].
+    """Return where each bin begins within each sequence: token, sequence and bin, all [runs].
 
-    `values` [tokens], whole numbers, do not fall within a sequence. `starts` [sequences] are the
-    first tokens of sequences.
+    `values` [tokens] are integers that never decrease along a sequence. `starts` [sequences] are
+    the indices of the first tokens of sequences.
     """
     ends = np.append(starts[1:], len(values))
     lowest, highest = (
         np.searchsorted(edges, values[places], side="right") for places in (starts, ends - 1)
     )
-    later = highest - lowest  # bins of each sequence after its first
+    later = highest - lowest  # number of bins in each sequence after its first
     if not later.any():
         return starts, np.arange(len(starts)), lowest
     sequence = np.repeat(np.arange(len(starts)), later)
     edge = np.arange(len(sequence)) - np.repeat(np.cumsum(later) - later - lowest, later)
-    # Keys that ascend over the whole block, a span for each sequence.
+    # Keys that ascend over the whole block: each sequence gets its own range.
     span = int(max(values.max(), edges[-1])) + 1
     keys = values + np.repeat(np.arange(len(starts)) * span, ends - starts)
     low = np.searchsorted(keys, sequence * span + edges[edge].astype(np.int64))
@@ -256,13 +256,13 @@ def _first_tokens(
     sequence = np.concatenate([np.arange(len(starts)), sequence])
     order = np.lexsort((bins, first))
     first, sequence, bins = first[order], sequence[order], bins[order]
-    # Where several bins begin at one token, all but the last are empty.
+    # If several bins begin at one token, all but the last are empty.
     last = np.append(first[1:] != first[:-1], True)
     return first[last], sequence[last], bins[last]
 
 
 def finished(profiles: Profiles) -> dict[str, Profile]:
-    """Return every profile with its filled bins; that of turns only where a row has several."""
+    """Return every profile with its non-empty bins; `turn` only if a row has several turns."""
     made: dict[str, Profile] = {}
     for name, axis in PROFILES.items():
         if name in profiles.sums:
@@ -276,7 +276,7 @@ def finished(profiles: Profiles) -> dict[str, Profile]:
 def profile_of(
     sums: ClusterSums, labels: Sequence[str], title: str, unit: str, about: str
 ) -> Profile:
-    """Read a profile off sums by cluster and bin, [clusters, SUMS * bins]; empty bins are none."""
+    """Compute a profile from sums [clusters, SUMS * bins]; empty bins are left out."""
     tokens, log_ratio, squares, k3_sum = np.split(sums.sums[content_order(sums.sums)], SUMS, axis=1)
     mean = _estimates(log_ratio, tokens)
     square = _estimates(squares, tokens, floor=0.0)
@@ -299,7 +299,7 @@ def profile_of(
 
 
 def _estimates(sums: Array, tokens: Array, floor: float = -np.inf) -> list[MetricValue]:
-    """Return the mean per token of each bin, with its interval."""
+    """Return the mean per token in each bin, with its interval."""
     with np.errstate(divide="ignore", invalid="ignore"):
         value = sums.sum(axis=0) / tokens.sum(axis=0)
         low, high = ratio_interval(sums, tokens)

@@ -1,4 +1,4 @@
-"""Quantiles are read off streams: of |log_ratio| with intervals, of other numbers without."""
+"""Quantiles from a stream of values: of |log_ratio| with intervals, of other numbers without."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ from rcdiag.statistics.ratios import Array
 
 S = TypeVar("S")
 
-# Bins are cut from the bits of a float32: 1,024 to each factor of two, from 2^-40 to 2^31. Their
-# middle is within 0.05% of every value in them.
+# Bins are defined by the leading bits of a float32: 1,024 per factor of two, from 2^-40 to 2^31.
+# The middle of a bin is within 0.05% of every value in it.
 _SHIFT = 13
 _LOWEST, _HIGHEST = ((np.array([2.0**power], np.float32).view(np.uint32)) for power in (-40, 31))
 _FIRST = int(_LOWEST[0] >> _SHIFT)
 BINS = int(_HIGHEST[0] >> _SHIFT) - _FIRST
 EDGES = (np.arange(_FIRST, _FIRST + BINS + 1, dtype=np.uint32) << _SHIFT).view(np.float32)
-# For intervals each cluster has counts too, in coarse bins: two to each factor of two.
+# For intervals, each cluster also has counts in coarse bins: two per factor of two.
 _COARSE = 512
 COARSE_BINS = -(-BINS // _COARSE)
-# The sketches of a table together keep this many single values, then counts.
+# The sketches of a table together keep at most this many single values; then they become counts.
 VALUES_HELD = 1 << 22
 COUNTED_AT_ONCE = 1 << 16
 
 
 class Sketch(Struct, frozen=True):
-    """Positive numbers: all of them while they are few, then counts in fine bins."""
+    """A distribution of positive numbers: all values while they are few, then counts in bins."""
 
     raw: tuple[Array, ...] | None = ()
-    counts: NDArray[np.int64] | None = None  # of BINS, where the values are not kept
+    counts: NDArray[np.int64] | None = None  # [BINS], if the values are not kept
 
     @property
     def held(self) -> int:
-        """Return how many single values are in memory."""
+        """Return the number of single values in memory."""
         return sum(map(len, self.raw or ()))
 
     def collapsed(self) -> Sketch:
-        """Return the numbers as counts."""
+        """Return the distribution as counts."""
         if self.raw is None:
             return self
         counts = np.zeros(BINS, np.int64)
         for values in self.raw:
             for start in range(0, len(values), COUNTED_AT_ONCE):
-                # Values beyond the bins, and NaN, are in the outermost one.
+                # NaN and values beyond the bins go to the outermost bins.
                 bins = _float32_bits(values[start : start + COUNTED_AT_ONCE], _SHIFT, _FIRST, BINS)
                 counts += np.bincount(bins, minlength=BINS)
         return Sketch(None, counts)
 
     @classmethod
     def merged(cls, sketches: Sequence[Sketch]) -> Sketch:
-        """Join the values of all; the result holds counts if one of them does."""
+        """Combine sketches; the result holds counts if any of them does."""
         raw = [sketch.raw for sketch in sketches if sketch.raw is not None]
         if len(raw) == len(sketches):
             return cls(tuple(values for held in raw for values in held))
@@ -71,9 +71,9 @@ class Sketch(Struct, frozen=True):
 
 
 def in_short(state: S) -> S:
-    """Return a state with its sketches as counts where these take less memory than the values.
+    """Convert sketches in a state to counts if these take less memory than the values.
 
-    They are looked for in the fields of structs and the values of dictionaries.
+    Sketches are searched for in fields of structs and values of dictionaries.
     """
     if isinstance(state, Sketch):
         return state.collapsed() if state.held > BINS else state  # type: ignore[return-value]
@@ -86,10 +86,10 @@ def in_short(state: S) -> S:
 
 
 def bounded_sketches(sketches: Sequence[Sketch]) -> list[Sketch]:
-    """Bound sketches that are kept together: all become counts above VALUES_HELD values.
+    """Convert sketches that are kept together to counts, if they hold more than VALUES_HELD values.
 
-    One that holds counts makes counts of the others too, so that it does not matter how a table
-    is cut.
+    If one of them already holds counts, the others are converted too, so that the result does not
+    depend on how a table is split.
     """
     counted = any(sketch.raw is None for sketch in sketches)
     if counted or sum(sketch.held for sketch in sketches) > VALUES_HELD:
@@ -105,18 +105,18 @@ class Magnitudes(Struct, frozen=True):
 
 
 def coarse_counts(size: Array, lengths: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Count the |log_ratio| of each sequence in coarse bins, [sequences, COARSE_BINS]."""
+    """Count each sequence's |log_ratio| in coarse bins, [sequences, COARSE_BINS]."""
     shift = _SHIFT + _COARSE.bit_length() - 1
     coarse = _float32_bits(size, shift, _FIRST // _COARSE, COARSE_BINS)
     cells = np.repeat(np.arange(len(lengths)) * COARSE_BINS, lengths)
     cells += coarse
     counts = np.bincount(cells, minlength=len(lengths) * COARSE_BINS)
-    # Exact: a sequence has fewer than 2^24 tokens.
+    # float32 is exact, because a sequence has fewer than 2^24 tokens.
     return counts.astype(np.float32).reshape(len(lengths), COARSE_BINS)
 
 
 def _float32_bits(size: Array, shift: int, first: int, bins: int) -> NDArray[np.int32]:
-    """Return the leading bits of numbers above 0 as float32, less `first` and below `bins`."""
+    """Return the leading bits of positive numbers as float32, minus `first`, clipped to bins."""
     with np.errstate(over="ignore"):
         bits = size.astype(np.float32).view(np.int32)
     bits >>= shift
@@ -126,10 +126,10 @@ def _float32_bits(size: Array, shift: int, first: int, bins: int) -> NDArray[np.
 
 
 class Ordered(Struct, frozen=True):
-    """Values in order, weighted by how often they come: for quantiles and top sums."""
+    """Sorted values with multiplicities, for quantiles and sums of the largest values."""
 
     values: Array  # ascending
-    ends: NDArray[np.int64] | None  # how many values there are up to each; None where each is one
+    ends: NDArray[np.int64] | None  # cumulative number of values; None if each occurs once
 
     @classmethod
     def of(cls, sketch: Sketch) -> Ordered:
@@ -140,7 +140,7 @@ class Ordered(Struct, frozen=True):
         assert sketch.counts is not None
         filled = np.flatnonzero(sketch.counts)
         middle = (EDGES[filled].astype(np.float64) + EDGES[filled + 1]) / 2.0
-        # The first bin takes zeros and all below 2^-40, which is 0 for our purposes.
+        # The first bin holds zeros and values below 2^-40, which are treated as 0.
         return cls(np.where(filled == 0, 0.0, middle), np.cumsum(sketch.counts[filled]))
 
     @property
@@ -148,11 +148,11 @@ class Ordered(Struct, frozen=True):
         return len(self.values) if self.ends is None else int(self.ends[-1])
 
     def quantile(self, share: float) -> float:
-        """Return a quantile, linear between neighbours, as numpy's default."""
+        """Return a quantile with linear interpolation, as numpy by default."""
         at = share * (self.count - 1)
         below, weight = int(at), at - int(at)
         low, high = (self._at(index) for index in (below, min(below + 1, self.count - 1)))
-        # Not low + weight * (high - low): between equal infinities that is no number.
+        # low + weight * (high - low) would be NaN between equal infinities.
         return low if low == high else low + weight * (high - low)
 
     def _at(self, index: int) -> float:
@@ -160,9 +160,9 @@ class Ordered(Struct, frozen=True):
         return float(self.values[at])
 
     def top_share_of_squares(self, share: float) -> float:
-        """Return the part of sum |log_ratio|^2 that comes from the `share` largest values.
+        """Return the fraction of sum |log_ratio|^2 that is due to the `share` largest values.
 
-        NaN where no value is above 0, or where an infinite one holds everything.
+        NaN if all values are 0, or if the sum is infinite.
         """
         below = self.count - max(round(share * self.count), 1)
         if self.ends is None:
@@ -172,22 +172,22 @@ class Ordered(Struct, frozen=True):
         total = float(squares.sum())
         if not 0.0 < total < np.inf:
             return np.nan
-        first = int(np.searchsorted(self.ends, below, side="right"))  # the least that has a part
+        first = int(np.searchsorted(self.ends, below, side="right"))  # only a part of it counts
         part = np.square(self.values[first]) * (self.ends[first] - below)
         return float(part + squares[first + 1 :].sum()) / total
 
 
 class SharesBelow(Struct, frozen=True):
-    """The shares of tokens below the coarse bin edges at which clusters differ, ascending."""
+    """Shares of tokens below those coarse bin edges at which clusters differ, ascending."""
 
-    reached: Array  # [edges]
-    influence: Array  # of each cluster on each share, [clusters, edges]
-    number: NDArray[np.int64]  # of clusters behind each share, [edges]
-    tokens: Array  # of each cluster, [clusters, 1]
+    reached: Array  # [edges] share of tokens below each edge
+    influence: Array  # [clusters, edges] influence of each cluster on each share
+    number: NDArray[np.int64]  # [edges] number of clusters
+    tokens: Array  # [clusters, 1] tokens of each cluster
 
     @classmethod
     def of(cls, clusters: ClusterSums) -> SharesBelow:
-        """Read them off the counts of clusters in coarse bins; no edge of fewer than two."""
+        """Compute the shares from coarse counts by cluster; empty with fewer than two clusters."""
         counts = clusters.sums[content_order(clusters.sums)]
         if len(counts) < 2:
             return cls(np.zeros(0), np.zeros((0, 0)), np.zeros(0, np.int64), np.zeros((0, 1)))
@@ -200,16 +200,16 @@ class SharesBelow(Struct, frozen=True):
 
 
 def quantile_interval(ordered: Ordered, below: SharesBelow, share: float) -> Interval:
-    """Return the quantiles at both ends of the 95% interval of the share that is below.
+    """Return the 95% interval of a quantile, from the interval of the share of tokens below it.
 
-    How far that interval reaches down and up is known at the coarse bin edges; its log is
-    interpolated over the logit of the share. None where no edge tells the clusters apart, or where
-    they are too few. Source: Woodruff 1952, JASA 47.
+    The share's interval is computed at the coarse bin edges; the logs of its distances are
+    interpolated over the logit of the share. NONE if clusters do not differ at any edge, or if they
+    are too few. Source: Woodruff 1952, JASA 47.
     """
     if not len(below.reached) or too_few(below.tokens[:, 0]):
         return NONE
     above = int(np.searchsorted(below.reached, share))
-    nearest = slice(max(above - 1, 0), above + 1)  # on either side
+    nearest = slice(max(above - 1, 0), above + 1)  # the edges on either side
     influence = below.influence[:, nearest]
     tokens = np.broadcast_to(below.tokens, influence.shape)
     error, down, up = errors_and_reaches(influence, below.number[nearest], tokens)

@@ -1,4 +1,4 @@
-"""Spearman's correlation of both policies' probabilities is estimated from a stream."""
+"""Spearman's rank correlation of both policies' probabilities, estimated from a stream."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rcdiag.statistics.ratios import Array
 from rcdiag.table.hashing import mixed
 from rcdiag.table.token_batch import RowFrame
 
-# Confident and hopeless tokens make any correlation near 1; between these both sides must choose.
+# Tokens that are almost certain or almost impossible would make any correlation near 1.
 LOWEST, HIGHEST = 0.05, 0.95
 _WHOLE = 2**32
 
 
 class RankSample(RowFrame, frozen=True):
-    """Probabilities of tokens that both policies give between LOWEST and HIGHEST.
+    """Probabilities of tokens to which both policies give between LOWEST and HIGHEST.
 
-    All of them, or, when they become too many, those with a hash below `limit`: a sample that
-    does not depend on how the table is cut or ordered.
+    All such tokens, or, if there are too many, those with a hash below `limit`: a sample that does
+    not depend on how the table is split or ordered.
     """
 
     behavior: Array
@@ -39,12 +39,12 @@ class RankSample(RowFrame, frozen=True):
 
     @classmethod
     def merged(cls, samples: Sequence[RankSample]) -> RankSample:
-        """Join the tokens of samples, thinned as the thinnest one."""
+        """Combine samples, after thinning all to the smallest limit."""
         limit = min(sample.limit for sample in samples)
         return merge_fields([sample.thinned(limit) for sample in samples], limit=limit)
 
     def take(self, tokens: NDArray[np.bool_]) -> RankSample:
-        """Take some of the tokens."""
+        """Return the tokens where `tokens` is true."""
         at = np.flatnonzero(tokens)
         return RankSample(
             self.behavior.take(at),
@@ -55,7 +55,7 @@ class RankSample(RowFrame, frozen=True):
         )
 
     def below(self, limit: int) -> int:
-        """Count the tokens that a limit would leave."""
+        """Count the tokens that would remain under a limit."""
         return len(self) if limit >= self.limit else int((self.key < limit).sum())
 
     def thinned(self, limit: int) -> RankSample:
@@ -65,7 +65,7 @@ class RankSample(RowFrame, frozen=True):
 
 
 def sample_by_sequence(pair: PolicyPair) -> tuple[RankSample, NDArray[np.int64]]:
-    """Return the tokens of a pair that qualify, and how many each sequence has of them."""
+    """Return the tokens of a pair in that range, and their number in each sequence."""
     low, high = np.log(LOWEST), np.log(HIGHEST)
     b, t = pair.values.behavior, pair.values.target
     at = np.flatnonzero((b > low) & (b < high) & (t > low) & (t < high))
@@ -73,14 +73,14 @@ def sample_by_sequence(pair: PolicyPair) -> tuple[RankSample, NDArray[np.int64]]
     counts = np.diff(ends, prepend=0)
     b, t = b.take(at), t.take(at)
     words = b.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ t.view(np.uint64)
-    key = (mixed(words) >> np.uint64(32)).astype(np.uint32)  # 32 well-mixed bits of each pair
+    key = (mixed(words) >> np.uint64(32)).astype(np.uint32)  # a 32-bit hash of each pair
     return RankSample(np.exp(b), np.exp(t), key, np.repeat(pair.tokens.cluster, counts)), counts
 
 
 def spearman(sample: RankSample) -> tuple[float, Interval]:
-    """Return the rank correlation with its 95% interval; NaN where a side is constant.
+    """Return the rank correlation with its 95% interval; NaN if one side is constant.
 
-    The interval is the jackknife's, from what each cluster adds to the correlation to first order.
+    The interval is a jackknife's, using each cluster's first-order influence on the correlation.
     """
     if not len(sample):
         return np.nan, NONE
@@ -98,20 +98,20 @@ def spearman(sample: RankSample) -> tuple[float, Interval]:
         (np.square(side.ranks) + 2.0 * side.above(side.ranks)) / side.variance
         for side in (one, other)
     )
-    # The constants of both influences cancel each other.
+    # The constants of both influences cancel.
     added = np.bincount(cluster, shared / scale - 0.5 * value * own)
     left_out = value - added / (len(sample) - sizes)
-    # Sorted by their numbers: sums do not depend on the names of clusters, to the last bit.
+    # Sorted by value: then sums do not depend on the names of clusters, to the last bit.
     order = np.lexsort((sizes, left_out))
     return value, jackknife_interval(value, left_out[order], 1.0, sizes[order])
 
 
 class _Ranked(Struct, frozen=True):
-    """One side of a rank correlation: places among its different values, and centred ranks."""
+    """One side of a rank correlation: indices among its distinct values, and centred ranks."""
 
     places: NDArray[np.int64]  # ascending
-    ties: NDArray[np.int64]  # tokens at each place
-    ranks: Array  # as shares of the tokens, less their mean; equal values share theirs
+    ties: NDArray[np.int64]  # number of tokens with each distinct value
+    ranks: Array  # as a fraction of the tokens, minus the mean; equal values share a rank
 
     @classmethod
     def of(cls, values: Array) -> _Ranked:
@@ -125,9 +125,9 @@ class _Ranked(Struct, frozen=True):
         return float(np.mean(np.square(self.ranks)))
 
     def above(self, values: Array) -> Array:
-        """Return for each token the sum of `values` of tokens above it, over all tokens.
+        """Return for each token the sum of `values` over tokens ranked above it, per token.
 
-        Equal ones count half: it is what a token moves in the mean of ranks times `values`.
+        Ties count half. This is the influence of a token on the mean of ranks times `values`.
         """
         sums = np.bincount(self.places, values)
         above: Array = (sums.sum() - np.cumsum(sums) + 0.5 * sums) / len(values)

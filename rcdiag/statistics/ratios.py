@@ -1,9 +1,10 @@
-"""Each formula of a log-ratio, of a token or a whole sequence, is one function here.
+"""All formulas of log-ratios, of tokens or sequences, with one function each.
 
-Everything is made from the log-ratio and from ratio - 1 by expm1, so that small log-ratios keep
-their digits. Expectations are over the behavior policy, who sampled; E_target[f] = E[ratio f].
+Everything is computed from log_ratio and from ratio - 1 = expm1(log_ratio), so that small values
+keep their digits. Expectations are over the behavior policy, which sampled;
+E_target[f] = E[ratio f].
 
-What is summed over tokens stands in `TOKEN_SUMS`; a metric can bring sums of its own along.
+The sums over tokens are listed in `TOKEN_SUMS`; a metric may add its own.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from rcdiag.registry import Registry
 
 Array = NDArray[np.float64]
 
-# exp of anything below is 0 in float64; a finite floor lets 0 * log_ratio be 0 and not NaN.
+# exp of anything below is 0 in float64; with a finite floor, 0 * log_ratio is 0 and not NaN.
 _FLOOR = -800.0
 
 
 class Ratios(Struct, frozen=True, dict=True):
-    """Log-ratios, target - behavior in nats, and their ratio - 1; of tokens or of sequences."""
+    """log_ratio (target - behavior, nats) and ratio - 1, of tokens or of sequences."""
 
     log_ratio: Array
     excess: Array
 
     @cached_property
     def floored(self) -> Array:
-        """Log-ratios that are finite where the ratio is 0, nats."""
+        """log_ratio with a finite floor where the ratio is 0, nats."""
         return np.maximum(self.log_ratio, _FLOOR)
 
     @cached_property
     def weighted(self) -> Array:
-        """The ratio times the log-ratio, nats."""
+        """Ratio * log_ratio, nats."""
         return (1.0 + self.excess) * self.floored
 
     @cached_property
@@ -52,13 +53,13 @@ class Ratios(Struct, frozen=True, dict=True):
 def k3(r: Ratios) -> Array:
     """Return ratio - 1 - log_ratio, nats, never negative; its mean is KL(behavior || target).
 
-    Unbiased where E[ratio] = 1. Source: Schulman 2020, http://joschu.net/blog/kl-approx.html
+    Unbiased if E[ratio] = 1. Source: Schulman 2020, http://joschu.net/blog/kl-approx.html
     """
     return r.excess - r.log_ratio
 
 
 def k2(r: Ratios) -> Array:
-    """Return log_ratio^2 / 2, nats, never negative; the third moment biases it. Schulman 2020."""
+    """Return log_ratio^2 / 2, nats, never negative; biased by the third moment. Schulman 2020."""
     return 0.5 * np.square(r.log_ratio)
 
 
@@ -75,7 +76,7 @@ def k2_reverse(r: Ratios) -> Array:
 def k3_reverse(r: Ratios) -> Array:
     """Return ratio * log_ratio - ratio + 1, nats, never negative: k3 under the target policy.
 
-    Grouped so that an overflowing ratio gives inf and not inf - inf.
+    The terms are grouped so that an overflowing ratio gives inf instead of inf - inf.
     """
     return r.excess * (r.floored - 1.0) + r.floored
 
@@ -86,9 +87,10 @@ def squared_excess(r: Ratios) -> Array:
 
 
 def shortfall(r: Ratios) -> Array:
-    """Return (1 - ratio)+, within [0, 1]; its mean is the total variation.
+    """Return max(1 - ratio, 0), within [0, 1]; its mean is the total variation distance.
 
-    Right even where the behavior policy cuts off tokens of the target, unlike E|ratio - 1| / 2.
+    Unlike E|ratio - 1| / 2, this is right even if the behavior policy cannot sample some tokens of
+    the target.
     """
     return np.maximum(-r.excess, 0.0)
 
@@ -104,7 +106,7 @@ def deviation(r: Ratios) -> Array:
 
 
 def exp_abs_excess(r: Ratios) -> Array:
-    """Return exp|log_ratio| - 1: the larger probability over the smaller, less 1."""
+    """Return exp(|log_ratio|) - 1: the larger probability over the smaller one, minus 1."""
     return np.expm1(r.size)
 
 
@@ -122,24 +124,24 @@ RATIO_SUMS: dict[str, Callable[[Ratios], Array]] = {
 }
 
 
-# Ratios outside [1 / bound, bound] are counted.
+# For each bound, the tokens with a ratio outside [1 / bound, bound] are counted.
 OUTSIDE = (1.1, 1.5, 2.0, 5.0, 10.0)
 
 
 class TokenValues(Struct, frozen=True, dict=True):
-    """The numbers from which token quantities are made, computed once; all [tokens]."""
+    """The numbers from which token quantities are computed, each computed once; all [tokens]."""
 
     behavior: Array  # log-probs, nats
     target: Array  # log-probs, nats
     ratios: Ratios
-    # 1 - p, not p: confident policies are near p = 1, where p has lost its digits.
+    # 1 - p instead of p: policies are often near p = 1, where p itself has lost its digits.
     behavior_miss: Array
     target_miss: Array
 
     @classmethod
     def of(cls, behavior: Array, target: Array, log_ratio: Array) -> TokenValues:
         """Compute the values from log-probs of both policies and their difference, nats."""
-        # Ratios beyond the range of float64 become inf, inf - inf is NaN: what they are.
+        # Ratios that overflow float64 become inf, and inf - inf becomes NaN, as intended.
         with np.errstate(over="ignore", invalid="ignore"):
             ratios = Ratios.of(log_ratio)
         return cls(behavior, target, ratios, -np.expm1(behavior), -np.expm1(target))
@@ -162,7 +164,7 @@ def prob_diff(v: TokenValues) -> Array:
 
 
 def outside(bound: float, v: TokenValues) -> Array:
-    """Return 1 where the ratio is outside [1 / bound, bound]; NaN stays NaN."""
+    """Return 1 where the ratio is outside [1 / bound, bound], else 0; NaN at NaN."""
     beyond: Array = (v.ratios.size > np.log(bound)).astype(np.float64)
     if v.undefined is not None:
         beyond[v.undefined] = np.nan
@@ -178,11 +180,11 @@ def _of_ratios(formula: Callable[[Ratios], Array], v: TokenValues) -> Array:
 
 
 class TokenSum(Struct, frozen=True):
-    """A quantity of single tokens that one pass adds up by sequence and by cluster."""
+    """A quantity of tokens that a pass sums by sequence and by cluster."""
 
     name: str
     of: Callable[[TokenValues], Array]  # [tokens]
-    by_sequence: bool = False  # a `SequenceTable` keeps the sum of every sequence too
+    by_sequence: bool = False  # whether `SequenceTable` keeps the sum of every sequence too
 
 
 TOKEN_SUMS: Registry[TokenSum] = Registry(

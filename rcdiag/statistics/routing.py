@@ -1,7 +1,8 @@
-"""Where two policies of a mixture of experts chose other experts, and what that moves.
+"""Tokens for which two policies of a mixture-of-experts model chose different experts.
 
-The experts of a token are chosen where it is read, and the next token's log-prob is computed there:
-a token counts as *rerouted* if a layer's experts differ between the policies at the token before.
+A token's experts are chosen when it is read, and that computation yields the next token's log-prob.
+A token therefore counts as *rerouted* if the experts of any layer differ between the policies at
+the token before it.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from rcdiag.table.trajectories import Ragged, Trajectories, segment_sum
 
 Flags = NDArray[np.bool_]
 
-# Tokens on which the experts of a layer are counted, and the fewest that tell.
+# Tokens from which the number of experts per layer is inferred, and the fewest that suffice.
 MOST_COUNTED, LEAST_COUNTED = 1_000, 20
 
 
 def experts_per_layer(lists: Ragged) -> int | None:
-    """Return how many experts a layer chooses, given the lists of tokens, layer by layer.
+    """Infer how many experts a layer chooses from the lists of tokens, layer by layer.
 
-    It is the largest part of a list that, cutting all lists so, never holds an expert twice: a
-    router chooses different ones, and two layers sooner or later choose the same. Layers without a
-    router have 0 everywhere. None where too few tokens have a list.
+    It is the largest chunk size at which no chunk of any list contains an expert twice: a router
+    chooses distinct experts, and two layers sooner or later choose the same one. Layers without a
+    router have 0 everywhere. None if too few tokens have a list.
 
     >>> lists = np.array([[0, 1, 1, 0], [2, 3, 0, 2]] * 20)
     >>> experts_per_layer(Ragged(lists.ravel(), np.arange(41) * 4))
@@ -49,10 +50,10 @@ def experts_per_layer(lists: Ragged) -> int | None:
 
 
 def rerouted_layers(one: Ragged, other: Ragged, top_k: int) -> tuple[Flags, Flags]:
-    """Compare two policies' experts, token by token, whatever the order within a layer.
+    """Compare two policies' experts by token, ignoring their order within a layer.
 
-    Returns where both are recorded, [tokens], and which layers differ, [tokens, layers]. Lists of
-    two lengths, of other layers, count as not recorded.
+    Returns where both are recorded, [tokens], and which layers differ, [tokens, layers]. If lists
+    have different lengths, for different layers, they count as not recorded.
     """
     width = int(one.lengths.max(initial=0))
     known = (one.lengths == width) & (other.lengths == width) & (width > 0)
@@ -72,11 +73,11 @@ def rerouted_layers(one: Ragged, other: Ragged, top_k: int) -> tuple[Flags, Flag
 class RoutingSums(Struct, frozen=True):
     """Sums by cluster over sampled tokens; squares are those of log-ratios, nats^2.
 
-    `routed` [clusters, 4 + layers] is over tokens at which both policies' experts are known:
-    tokens, rerouted ones, squares of all, squares of the rerouted ones, tokens rerouted in each
-    layer; None where a policy's experts are not recorded. `replayed` has for each policy that took
-    the behavior policy's experts [clusters, 4]: tokens, squares of the target's log-ratio, squares
-    of its own, and response tokens that were read without recorded experts.
+    `routed` [clusters, 4 + layers] covers tokens at which both policies' experts are known: number
+    of tokens, of rerouted tokens, squares of all, squares of the rerouted, and tokens rerouted in
+    each layer; None if a policy's experts are not recorded. `replayed` has [clusters, 4] for each
+    policy that used the behavior policy's experts: number of tokens, squares of the target's
+    log-ratio, squares of its own, and response tokens that it read without recorded experts.
     """
 
     routed: ClusterSums | None
@@ -86,7 +87,7 @@ class RoutingSums(Struct, frozen=True):
 def routing_sums(
     rows: Trajectories, behavior: str, target: str, top_k: int | None, replays: Sequence[str]
 ) -> RoutingSums:
-    """Sum up what some rows say of the routing; without `top_k` experts are not compared."""
+    """Sum the routing of some rows by cluster; without `top_k`, experts are not compared."""
     one, other = rows.log_probs[behavior], rows.log_probs[target]
     numbers = rows.mask & np.isfinite(one) & np.isfinite(other)
     log_ratio = np.where(numbers, other - one, 0.0)
@@ -103,7 +104,7 @@ def routing_sums(
         return RoutingSums(None, replayed)
     experts = {name: rows.token_lists[f"{name}_routed_experts"] for name in (behavior, target)}
     recorded, differ = rerouted_layers(experts[behavior], experts[target], top_k)
-    # Of the first token of a response the token before is the prompt's, whose experts none records.
+    # The token before the first response token belongs to the prompt, whose experts are unknown.
     first = rows.response_ids.offsets[:-1][filled]
     known = numbers & _of_token_before(recorded, first)
     differ = _of_token_before(differ, first) & known[:, None]
@@ -114,14 +115,14 @@ def routing_sums(
 
 
 def _of_token_before(values: Flags, first: NDArray[np.int64]) -> Flags:
-    """Give each token the flags of the token before it; False at the `first` of rows."""
+    """Shift flags by one: each token gets those of the token before it, False at row starts."""
     moved = np.roll(values, 1, axis=0)
     moved[first] = False
     return moved
 
 
 def _by_cluster(rows: Trajectories, columns: Sequence[Array | Flags]) -> ClusterSums:
-    """Add up numbers of tokens, [tokens] each, by cluster: [clusters, columns]."""
+    """Sum numbers [tokens] by cluster: [clusters, columns]."""
     lengths = rows.response_ids.lengths
     sums = [segment_sum(column.astype(np.float64), lengths) for column in columns]
     return cluster_sums(rows.groups, np.stack(sums, axis=1))

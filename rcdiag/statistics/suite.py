@@ -1,6 +1,6 @@
-"""Metrics are read off a suite, made from the state of a pair of policies.
+"""The suite from which metrics are computed, and its state for a pair of policies.
 
-States of parts merge into the state of all their rows, whatever the order.
+States of parts merge into the state of all their rows, in any order.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from rcdiag.statistics.totals import (
     token_sums,
 )
 
-# The ranks of this many tokens are kept by the states of a table together, then those of a sample.
+# States of a table together keep the ranks of at most this many tokens; above that, of a sample.
 RANKS_HELD = 1 << 18
 
 K = TypeVar("K")
 
 
 class BlockSums(Struct, frozen=True):
-    """What one walk over the tokens of a block leaves; numbers of tokens are kept as they are."""
+    """The result of one walk over the tokens of a block; some values are kept for every token."""
 
     table: SequenceTable
     maxima: Array  # [sequences, TOKEN_MAXIMA]
@@ -55,7 +55,7 @@ class BlockSums(Struct, frozen=True):
     log_ratio: Array  # [tokens]
     size: Array  # [tokens] |log_ratio|
     ranks: RankSample
-    rank_counts: NDArray[np.int64]  # [sequences] tokens of each in `ranks`, which follow each other
+    rank_counts: NDArray[np.int64]  # [sequences] number of tokens of each sequence in `ranks`
 
     @classmethod
     def of(cls, block: PolicyPair) -> BlockSums:
@@ -72,7 +72,7 @@ class BlockSums(Struct, frozen=True):
         )
 
     def take(self, keep: NDArray[np.bool_]) -> BlockSums:
-        """Take some of the sequences, where `keep` [sequences] holds."""
+        """Return the sequences where `keep` [sequences] is true."""
         if keep.all():
             return self
         tokens = np.repeat(keep, self.table.lengths)
@@ -89,7 +89,7 @@ class BlockSums(Struct, frozen=True):
 
 
 class SuiteState(Struct, frozen=True):
-    """Everything that the metrics need of some tokens."""
+    """Everything that the metrics need about some tokens."""
 
     table: SequenceTable
     maxima: Mapping[str, float]  # of TOKEN_MAXIMA
@@ -104,7 +104,7 @@ class SuiteState(Struct, frozen=True):
 
     @classmethod
     def joined(cls, blocks: Sequence[BlockSums]) -> SuiteState:
-        """Make the state of a batch from what its blocks hold, in their order."""
+        """Combine the sums of a batch's blocks, in order, into the state of the batch."""
         table = merge([block.table for block in blocks])
         sums = np.concatenate([block.sums for block in blocks])
         coarse = np.concatenate([block.coarse for block in blocks])
@@ -122,17 +122,17 @@ class SuiteState(Struct, frozen=True):
 
     @classmethod
     def merged(cls, parts: Sequence[SuiteState]) -> SuiteState:
-        # NaN where one of them is, whatever their order.
+        # NaN if any of them is NaN, in any order.
         maxima = np.max([list(part.maxima.values()) for part in parts], axis=0).tolist()
         return merge_fields(parts, maxima=dict(zip(TOKEN_MAXIMA, maxima, strict=True)))
 
     def bounded(self) -> SuiteState:
-        """Return the state with single values as counts, where there are too many."""
+        """Return the state with too many single values replaced by counts."""
         return bounded({None: self})[None]
 
 
 def bounded(states: Mapping[K, SuiteState]) -> dict[K, SuiteState]:
-    """Bound states that are kept together: single values become counts when there are too many."""
+    """Replace single values of states that are kept together by counts, if there are too many."""
     sketches = bounded_sketches([state.magnitudes.sketch for state in states.values()])
     limit = min((state.ranks.limit for state in states.values()), default=0)
     while sum(state.ranks.below(limit) for state in states.values()) > RANKS_HELD:
@@ -149,7 +149,7 @@ def bounded(states: Mapping[K, SuiteState]) -> dict[K, SuiteState]:
 
 
 class Suite(Struct, dict=True):
-    """A state, ready for metrics to be read off; the costly parts are made when first asked for."""
+    """A state from which metrics are computed; costly parts are computed on first use."""
 
     state: SuiteState
     rounding: RoundingNoise = ASSUMED
@@ -172,7 +172,7 @@ class Suite(Struct, dict=True):
 
     @cached_property
     def left_out(self) -> Totals:
-        """Return the totals without each cluster in turn, [clusters]: the jackknife."""
+        """Return the totals with each cluster left out in turn, [clusters], for the jackknife."""
         with np.errstate(invalid="ignore"):
             return self.rows.totals(self.rows.matrix.sum(axis=0) - self.rows.matrix)
 
@@ -202,5 +202,5 @@ class Suite(Struct, dict=True):
 
     @property
     def log_ratio_sum(self) -> float:
-        """Return the summed log-ratio; NaN or infinite if a log-ratio is."""
+        """Return the total log_ratio; NaN or infinite if any log_ratio is."""
         return float(self.point.sums["log_ratio"][0])

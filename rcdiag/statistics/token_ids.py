@@ -1,4 +1,4 @@
-"""Tokens, log_ratio and log_ratio^2 are counted by token id: some ids carry the mismatch."""
+"""Sums by token id (count, log_ratio, log_ratio^2), to find ids that carry the mismatch."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import Array
 
 WORST = 20
-# A rarer token's numbers are noise.
+# Ids that occur less often are too noisy to report.
 FEWEST = 20
-# Larger ids are numbered before they are added up.
+# Above this id, sums are by number of the distinct id instead of by id.
 DENSE = 1 << 18
-# Tokens that are added up at a time, which bounds what it takes besides the sums.
+# Tokens that are summed at a time, which bounds the temporary memory.
 AT_ONCE = 1 << 20
 
 
 class Vocabulary(Struct, frozen=True):
-    """Tokens, log_ratio and log_ratio^2 by token id."""
+    """Number of tokens, sum of log_ratio and of log_ratio^2, by token id."""
 
     ids: NDArray[np.int64]  # ascending, [ids]
     sums: Array  # [3, ids]
@@ -52,9 +52,9 @@ class Vocabulary(Struct, frozen=True):
 
 
 def worst_ids(vocabulary: Vocabulary) -> list[TokenProfile]:
-    """Return the WORST ids by share of sum log_ratio^2, among those seen FEWEST times or more.
+    """Return the WORST ids by share of sum log_ratio^2, among ids seen at least FEWEST times.
 
-    Their means have no interval: sums by prompt group and id would not fit into memory.
+    Their means have no interval, because sums by prompt group and id would not fit into memory.
     """
     seen, log_ratio, squares = vocabulary.sums
     with np.errstate(over="ignore"):

@@ -1,9 +1,9 @@
-"""Means under a policy that did not sample are made of weighted sums of the sampled tokens.
+"""Means under a policy that did not sample, as weighted sums over the sampled tokens.
 
-A pair's behavior policy b is here another policy than s, which sampled. With w = b / s the weight
-of a token, E_s[w f] = E_b[f] at every prefix; so sum(w f) / sum(w) estimates what b's own next
-tokens would give at the prefixes that s met. A quantity of whole sequences is weighted by the
-product of its tokens' weights. Source: Owen, Monte Carlo theory, methods and examples, 9.2
+Here a pair's behavior policy b is not the policy s that sampled. With the weight w = b / s of a
+token, E_s[w f] = E_b[f] at every prefix; so sum(w f) / sum(w) estimates what b's own next tokens
+would give at the prefixes that s visited. A quantity of whole sequences is weighted by the product
+of its tokens' weights. Source: Owen, Monte Carlo theory, methods and examples, 9.2
 (self-normalised importance sampling).
 """
 
@@ -22,7 +22,7 @@ from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.totals import SEQUENCE_SUMS, Addends, SequenceTable
 from rcdiag.table.trajectories import segment_sum
 
-# A ratio of 0 has a log-ratio of -inf, which counts for nothing: 0 * -800 is 0 and not NaN.
+# Floor for the log-ratio of a ratio of 0, so that 0 * log_ratio is 0 and not NaN.
 _FLOOR = -800.0
 
 
@@ -34,12 +34,12 @@ class WeightedState(Struct, frozen=True):
 
     @classmethod
     def of(cls, pair: PolicyPair, sampler: str, table: SequenceTable) -> WeightedState:
-        """Weight the pair to `sampler`, whose log-probs the batch holds too.
+        """Weight the pair by behavior / `sampler`; the batch must hold the sampler's log-probs.
 
         `table` has the rows of the same pair.
         """
         log_weight = pair.tokens.log_probs[pair.behavior] - pair.tokens.log_probs[sampler]
-        # Weights beyond the range of float64 give inf or NaN: such numbers are not given.
+        # Weights that overflow give inf or NaN; such numbers are not reported.
         with np.errstate(over="ignore", invalid="ignore"):
             columns = {
                 **_token_columns(pair, log_weight),
@@ -50,7 +50,7 @@ class WeightedState(Struct, frozen=True):
 
 
 class WeightedSuite(Suite, kw_only=True, dict=True):
-    """A suite whose totals are weighted, so that metrics that are read off totals are too."""
+    """A suite with weighted totals, and therefore weighted values of all metrics of totals."""
 
     weighted: WeightedState
 
@@ -61,7 +61,7 @@ class WeightedSuite(Suite, kw_only=True, dict=True):
 
 
 def _token_columns(pair: PolicyPair, log_weight: Array) -> dict[str, Array]:
-    """Return weighted sums over each sequence's tokens, [sequences] by name."""
+    """Return weighted sums over each sequence's tokens: name -> [sequences]."""
     weight, lengths = np.exp(log_weight), pair.lengths
     columns = {
         quantity.name: segment_sum(weight * quantity.of(pair.values), lengths)
@@ -78,7 +78,7 @@ def _token_columns(pair: PolicyPair, log_weight: Array) -> dict[str, Array]:
 def _sequence_columns(
     pair: PolicyPair, log_weight: Array, table: SequenceTable
 ) -> dict[str, NDArray[np.float64]]:
-    """Return weighted quantities of whole sequences, [sequences] by name."""
+    """Return weighted quantities of whole sequences: name -> [sequences]."""
     weight = np.exp(log_weight)
     columns = {name: weight * quantity.of(table) for name, quantity in SEQUENCE_SUMS.items()}
     ratios = _ratio_columns("seq_ratio", log_weight, table.sums["log_ratio"])
@@ -86,7 +86,7 @@ def _sequence_columns(
 
 
 def _ratio_columns(name: str, log_weight: Array, log_ratio: Array) -> dict[str, Array]:
-    """Return what an effective sample size is made of: w r, w r^2 and w r log r."""
+    """Return the terms of an effective sample size: w r, w r^2 and w r log r."""
     weighted = np.exp(log_weight + log_ratio)
     return {
         name: weighted,

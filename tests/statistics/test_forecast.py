@@ -230,7 +230,7 @@ def test_sums_that_are_not_finite_are_left_out_and_said():
     rest = np.isfinite(broken)
     without = forecast(lengths[rest], sums[rest], cluster[rest])
     assert repr(result.points) == repr(without.points)
-    assert "sequences left out, as their sums are not finite: 3" in result.about
+    assert "sequences left out because their sums are not finite: 3" in result.about
     assert "left out" not in without.about
 
 
@@ -241,7 +241,7 @@ def test_a_drift_that_the_variance_does_not_explain_is_taken_as_observed():
     result = forecast(lengths, centred, cluster)
     assert result.kl_token == result.kl_token_by_variance
     assert abs(result.kl_token_by_mean) < 1e-4
-    assert "the mean is taken as observed" in result.about
+    assert "the observed mean is used" in result.about
     # Around a ratio of 1 the window keeps more than around e^-k.
     point = next(item for item in result.points if item.response_length == 16384)
     assert point.accepted_geo > 0.99

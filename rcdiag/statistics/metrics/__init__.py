@@ -1,7 +1,7 @@
-"""The mismatch metrics, family by family, in the order in which a reader should see them.
+"""The mismatch metrics by family, in the order in which they are shown.
 
-Direction everywhere: log_ratio = log target - log behavior, in nats. To add a metric:
-a `Metric` in the tuple of its family, or `METRICS.add(Metric(...))` from outside; that is all.
+log_ratio = log target - log behavior, in nats, everywhere. To add a metric, add a `Metric` to the
+tuple of its family, or call `METRICS.add(Metric(...))` from another package.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ METRICS.ship((*_MAGNITUDES, *OVERLAPS, *TAILS, *VALIDITIES))
 
 
 def metric_descriptions() -> dict[str, str]:
-    """Return what each metric is, with formula and unit, in one paragraph, by name."""
+    """Return a paragraph on each metric (meaning, formula, unit), by name."""
     return {
         name: f"{metric.about} Unit: {metric.unit}." if metric.unit else metric.about
         for name, metric in METRICS.items()

@@ -1,9 +1,9 @@
-"""These functions say what rounding alone makes of sequence ratios at the lengths of a table.
+"""The effect of rounding alone on sequence ratios, at the lengths of a table.
 
-Rounding differences of two engines hardly depend on each other, so that the log-ratio of a sequence
-of T tokens is all but normal, with variance 2 k T where k is the KL of a token (martingale central
-limit theorem, Hall & Heyde 1980, chapter 3). Long responses alone make the effective sample size
-small and the tail index large; how small and how large is known.
+Rounding differences between two engines are almost independent, so that the log-ratio of a sequence
+of T tokens is almost normal with variance 2 k T, where k is the KL per token (martingale central
+limit theorem, Hall & Heyde 1980, chapter 3). Long responses alone therefore make the effective
+sample size small and the tail index large, by an amount that can be computed.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from rcdiag.results.guide import Guide
 from rcdiag.statistics.pareto import k_hat_error, tail_size, with_prior
 from rcdiag.statistics.suite import Suite
 
-# Where less is expected of honest rounding than this, guides move by as much; rcdiag's proposal.
+# If rounding alone gives less than this, guides are lowered in proportion; rcdiag's proposal.
 SHORT = 0.75
-# Standard errors of a fitted tail index by which honest rounding is rarely, and hardly ever, off.
+# Deviations of a fitted tail index, in standard errors, that rounding alone causes rarely and
+# almost never.
 RARE, VERY_RARE = 2.0, 4.0
 
 
 def rounding_kl(suite: Suite) -> float | None:
-    """Return the KL of a token, nats, that rounding makes: noise^2 E[(1 - p)^2] / 2.
+    """Return the KL per token, nats, that rounding causes: noise^2 E[(1 - p)^2] / 2.
 
-    p are the behavior policy's probabilities. None of the observed mismatch is in it, so that it
-    does not excuse what it is to be compared with. None where the noise is not known.
+    p are the behavior policy's probabilities. The observed mismatch is not used, so that it cannot
+    excuse itself. None if the noise is unknown.
     """
     if suite.rounding.noise is None:
         return None
@@ -43,12 +44,12 @@ def expected_ess_seq(suite: Suite) -> float | None:
 
 
 def expected_k_hat_seq(suite: Suite) -> float | None:
-    """Return the tail index that k-hat sees in lognormal ratios of sequences.
+    """Return the tail index that k-hat finds for lognormal ratios of sequences.
 
-    Near x = e^{s z}, with s the standard deviation of its log, a lognormal ratio has exceedances
-    of the generalised Pareto shape d/dx ((1 - F(x)) / f(x)) = (s + z) m(z) - 1 (von Mises), where
-    m(z) = (1 - Phi(z)) / phi(z) is the Mills ratio. z is taken in the middle of the tail that k-hat
-    is fitted to; the fit's prior is counted.
+    Near x = e^{s z}, with s the standard deviation of its log, the exceedances of a lognormal ratio
+    have the generalised Pareto shape d/dx ((1 - F(x)) / f(x)) = (s + z) m(z) - 1 (von Mises), where
+    m(z) = (1 - Phi(z)) / phi(z) is the Mills ratio. z is taken in the middle of the tail to which
+    k-hat is fitted, and the prior of the fit is included.
     """
     from scipy.special import ndtr, ndtri
 
@@ -64,19 +65,19 @@ def expected_k_hat_seq(suite: Suite) -> float | None:
 
 
 def ess_guide(guide: Guide, suite: Suite) -> Guide:
-    """Return the bounds of sequence ESS on one suite's tokens."""
+    """Return the guide of sequence ESS for a suite."""
     expected = expected_ess_seq(suite)
     return guide if expected is None else lowered_ess_guide(guide, expected)
 
 
 def lowered_ess_guide(guide: Guide, expected: float) -> Guide:
-    """Return the bounds of sequence ESS, lower where rounding alone makes it small."""
+    """Return the guide of sequence ESS, lowered if rounding alone makes ESS small."""
     share = min(1.0, expected / SHORT)
     return replace(guide, warning=guide.warning * share, error=guide.error * share)
 
 
 def k_hat_guide(guide: Guide, suite: Suite) -> Guide:
-    """Return the bounds of sequence k-hat, higher by what rounding alone makes of the tail."""
+    """Return the guide of sequence k-hat, raised if rounding alone gives a heavy tail."""
     expected = expected_k_hat_seq(suite)
     if expected is None:
         return guide

@@ -1,4 +1,4 @@
-"""These metrics compare probabilities and perplexities of the policies."""
+"""Metrics that compare probabilities and perplexities of the policies."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def prob_diff_std(t: Totals) -> Array:
 def pearson(t: Totals) -> Array:
     """Return the Pearson correlation of both probabilities over tokens; NaN if one is constant.
 
-    From 1 - p on both sides, whose correlation is the same.
+    Computed from 1 - p of both policies, which has the same correlation.
     Source: MiniMax-M1 (2506.13585); verl `training/rollout_actor_probs_pearson_corr`.
     """
     p, q = t.per_token("behavior_miss"), t.per_token("target_miss")
     p_squared, q_squared = t.per_token("behavior_miss_squared"), t.per_token("target_miss_squared")
     covariance = t.per_token("miss_product") - p * q
     p_variance, q_variance = p_squared - p * p, q_squared - q * q
-    # What is left of the variance of a constant side is rounding of either sign.
+    # If one side is constant, the computed variance is rounding noise of either sign.
     varies = (p_variance > 1e-12 * p_squared) & (q_variance > 1e-12 * q_squared)
     return np.where(varies, covariance / (np.sqrt(p_variance) * np.sqrt(q_variance)), np.nan)
 
@@ -53,7 +53,7 @@ _ABOVE = "target less behavior: positive where the target's perplexity is the hi
 
 
 def _keys(key: str, empty: str, *, slime: bool = True) -> dict[str, str]:
-    """Return what verl and slime call a number by sequence; an empty row adds `empty`."""
+    """Return the keys of verl and slime for a number by sequence; an empty row adds `empty`."""
     keys = {
         "verl": f"rollout_corr/{key} (mismatch/mismatch_{key} in 0.6.0): over all rows, one "
         f"without a token adds {empty}"

@@ -1,4 +1,4 @@
-"""These metrics tell how much hangs on few tokens or sequences."""
+"""Metrics of how much depends on few tokens or sequences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NORMAL_REACH = 1.96
 
 
 def _k_hat(fitted: tuple[float, int]) -> tuple[float, Interval]:
-    """Return the shape with its 95% interval by the asymptotic error of the fit."""
+    """Return the Pareto shape with a 95% interval from the asymptotic error of the fit."""
     shape, count = fitted
     if np.isnan(shape):
         return shape, NONE
@@ -50,9 +50,9 @@ K_HAT_GUIDE = Guide(
 
 
 def _k_hat_guide(level: str, suite: Suite) -> Guide | None:
-    """Return bounds for the number of ratios in a suite; None where ESS is high.
+    """Return the guide for the number of ratios in a suite; None if ESS is high.
 
-    k-hat is blind to scale: however heavy, a tail of ratios near 1 moves no weighted mean.
+    k-hat does not depend on scale: a heavy tail of ratios near 1 does not move a weighted mean.
     """
     if not ess(suite.point, level)[0] < HARMLESS_ESS:
         return None
@@ -117,10 +117,10 @@ TOP_SHARE_GUIDE = Guide(
 
 
 def _top_share_guide(suite: Suite) -> Guide | None:
-    """Return no guide where the mismatch is next to nothing.
+    """Return no guide if the mismatch is negligible.
 
-    Where most tokens are certain few can differ at all, and those few make up a large share of next
-    to nothing: the shipped rollouts, of a healthy run, have 0.37.
+    If most tokens are certain, only few can differ, and they have a large share of a negligible
+    sum: the shipped rollouts of a healthy run have 0.37.
     """
     return TOP_SHARE_GUIDE if suite.point.per_token("k3")[0] >= NEGLIGIBLE_K3 else None
 

@@ -1,4 +1,4 @@
-"""These metrics ask whether behavior drew the tokens. If it did not, every weight is wrong."""
+"""Metrics that test whether the behavior policy sampled the tokens, as all weights presuppose."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from rcdiag.statistics.totals import Totals
 
 
 def mean_ratio(t: Totals, level: str) -> Array:
-    """Return E[ratio] over tokens or sequences: 1 if behavior drew the tokens."""
+    """Return E[ratio] over tokens or sequences: 1 if the behavior policy sampled the tokens."""
     return 1.0 + (t.per_sequence("seq_excess") if level == "seq" else t.per_token("excess"))
 
 
 def mean_ratio_z(suite: Suite, level: str) -> tuple[float, Interval]:
     """Return (E[ratio] - 1) / its jackknife standard error over clusters.
 
-    Under the distribution that sampled, E[ratio] = 1 exactly at every prefix, so that |z| beyond 4
-    is no chance.
+    Under the distribution that sampled, E[ratio] = 1 exactly at every prefix, so that |z| above 4
+    is not chance.
     """
     if suite.clusters < 2:
         return np.nan, NONE
@@ -46,9 +46,9 @@ def mean_ratio_z(suite: Suite, level: str) -> tuple[float, Interval]:
 def kappa(t: Totals) -> Array:
     """Return the calibration index -2 E[log_ratio] / E[log_ratio^2].
 
-    With V the variance of each side's error about the distribution that sampled, to second order
-    (V_target - V_behavior) / (V_target + V_behavior): 1 where the behavior log-probs are exact,
-    0 where both sides are equally wrong, -1 where the tokens were drawn from the target.
+    With V the variance of each policy's error relative to the distribution that sampled, it is
+    (V_target - V_behavior) / (V_target + V_behavior) to second order: 1 if the behavior log-probs
+    are exact, 0 if both policies are equally wrong, -1 if the tokens were sampled from the target.
     """
     return -t.sums["log_ratio"] / t.sums["k2"]
 
@@ -61,15 +61,15 @@ def kappa_error(suite: Suite) -> tuple[float, Interval]:
 
 
 def variance_ratio(t: Totals) -> Array:
-    """Return sum (S - m T)^2 / sum (log_ratio - m)^2, of sequences and of tokens.
+    """Return sum (S - m T)^2 / sum (log_ratio - m)^2, over sequences and over tokens.
 
-    S is the sum of a sequence of T tokens and m the mean log_ratio of all tokens. 1 where
-    log-ratios are uncorrelated along the sequence, as they are when the tokens come from the
-    behavior policy; far above 1 where sequences carry an offset the sampler did not know.
+    S is the sum of log_ratio over a sequence of T tokens, m the mean log_ratio of all tokens. 1 if
+    log-ratios are uncorrelated along the sequence, as they are when the behavior policy sampled the
+    tokens; far above 1 if whole sequences have an offset that the sampler did not know.
     """
     squares = 2.0 * t.sums["k2"]
     of_tokens = squares - t.per_token("log_ratio") ** 2 * t.tokens
-    # What is left of the variance of equal log-ratios is rounding of either sign.
+    # If all log-ratios are equal, the computed variance is rounding noise of either sign.
     return np.where(of_tokens > 1e-12 * squares, squares_of_sums(t) / of_tokens, np.nan)
 
 
