@@ -1,4 +1,4 @@
-"""Made-up tables whose truth is known: tokens are drawn from a law that is given in closed form.
+"""Made-up tables with known truth: tokens are drawn from a distribution in closed form.
 
 A Markov chain over 200 tokens stands for a language model: each token has the logits of what
 follows it, some peaked and some flat. `sampled` draws the tokens, `recorded` and `trained` give
