@@ -128,7 +128,7 @@ def test_a_mismatch_that_falls_back_is_judged_on_its_own_steps():
         ([0.0, 0.3] * 8, "spikes in 8 of 16 steps: 1, 3, 5, 7, ..."),
     ],
 )
-def test_a_mismatch_that_ends_in_the_run_is_reported(sizes, says):
+def test_no_first_step_if_the_mismatch_does_not_begin_in_the_run(sizes, says):
     said = told(run(sizes))
     assert says in said.says
     assert said.large_from is None
