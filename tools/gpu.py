@@ -62,7 +62,7 @@ CLAIMS: dict[str, tuple[str, ...]] = {
         "tests/engines/test_rows.py::test_any_backends_columns",
     ),
     "a part of decode fills a batch": ("tests/engines/test_rows.py::test_a_part_of_decode",),
-    "pipeline and data parallel are refused": (f"{VLLM}test_what_the_engine_cannot_do_is_said",),
+    "pipeline and data parallel are refused": (f"{VLLM}test_unsupported_options_are_refused",),
     "the metadata name device and kernels": (f"{GPU}test_the_gpu_and_its_kernels",),
     "low precision is near float32, fp8 farther": (
         f"{GPU}test_bfloat16_is_near",
