@@ -47,7 +47,7 @@ def samples_of(batch: LossBatch) -> list[dict[str, list[float]]]:
 
 
 def by_loops(batch: LossBatch, loss: str, c: float | None, per_token: bool) -> dict[str, float]:
-    """Compute the mean over samples of means over all tokens; rejected tokens count as 0."""
+    """Compute the mean over samples of token means, or over tokens; rejected tokens count as 0."""
     sums = {"pg_loss": 0.0, "ppo_kl": 0.0, "ois": 0.0, "pg_clipfrac": 0.0}
     for sample in samples_of(batch):
         d = [a - b for a, b in zip(sample["current"], sample["old"], strict=True)]
