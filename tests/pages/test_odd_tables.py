@@ -88,7 +88,7 @@ def test_every_figure_of_an_odd_table_has_a_number_to_draw(tmp_path, values):
 
 
 def with_gap(result: ScoreResult) -> ScoreResult:
-    """Make a result in which k3's interval is missing at steps two and four."""
+    """Remove k3's interval at the second, third and fifth step, so that the fourth is isolated."""
     steps = {}
     for place, (name, step) in enumerate(result.steps.items()):
         bare = place in (1, 2, 4)
