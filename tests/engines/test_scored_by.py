@@ -1,4 +1,4 @@
-"""What engines say of themselves, part by part, becomes what the table says of the policy."""
+"""Facts that engines report for each part are merged into the policy's metadata."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def part(host: str = "a", device: str = "H200", torch: str = "2.8", tokens: int 
     }
 
 
-def test_one_kind_of_engine_is_the_policy_s_facts_alone():
+def test_equal_engines_give_one_set_of_facts():
     facts = facts_of([part(), part(), part(tokens=3)])
     assert facts == {
         "backend": "hf",
@@ -33,13 +33,13 @@ def test_one_kind_of_engine_is_the_policy_s_facts_alone():
     assert engine_differences(facts) == ""
 
 
-def test_notes_are_said_once_and_are_no_facts():
+def test_notes_are_reported_once_and_are_not_facts():
     parts = [part(), part(**{NOTE: "less"}), part(**{NOTE: "less"}), part(**{NOTE: "least"})]
     assert notes_of(parts) == ["least", "less"]
     assert facts_of(parts) == facts_of([part()])
 
 
-def test_unlike_engines_are_all_listed_with_what_differs():
+def test_unlike_engines_are_listed_with_their_differences():
     facts = facts_of([part(), part("b", "A100", "2.7", tokens=25), part()])
     assert facts["device"] == "A100", "of the engine that scored most"
     assert facts["differs"] == ["device", "host", "versions.torch"]
@@ -56,7 +56,7 @@ def test_like_engines_on_two_hosts_are_listed_and_are_not_unlike():
     assert engine_differences(facts) == ""
 
 
-def test_what_one_engine_does_not_say_differs():
+def test_a_fact_missing_for_one_engine_is_a_difference():
     facts = facts_of([part(), part(matmul="rounded")])
     assert facts["differs"] == ["matmul"]
     assert [engine["matmul"] for engine in facts["engines"]] == [None, "rounded"]

@@ -1,4 +1,4 @@
-"""What head, gauges and both sides of a page say of tables of one step, one policy, few rows."""
+"""Head, gauges and both sides of a page, for tables of one step, one policy or few rows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_table_of_sequences_has_no_column_without_a_cell(tmp_path):
     assert all(len(row.cells) == len(heads) for row in tables["sequences"].rows)
 
 
-def test_a_bound_of_fewer_than_one_sequence_is_not_written():
+def test_a_bound_below_one_sequence_is_not_written():
     value = MetricValue(value=0.5, low=None, high=0.9, level="unknown", expected=0.01)
     mismatch = {**MAKERS["score-temperature"]().mismatch, "ess_seq": value}
     few, many = (
@@ -84,7 +84,7 @@ def test_both_sides_of_the_same_data_say_so(stale):
     assert not any(isinstance(part, Paragraph) and "same data" in part.text for part in parts)
 
 
-def test_the_caption_of_a_ladder_speaks_of_a_noise_floor_where_one_was_measured():
+def test_the_caption_of_a_ladder_mentions_only_a_measured_noise_floor():
     compared = from_json(stored("compare"), "compare")
     caption = FIGURES["mismatch-by-rung"].caption
     assert compared.noise_floor is not None
@@ -102,8 +102,8 @@ def test_long_facts_are_cut_where_they_do_not_differ():
     assert _shortened_distinctly(["short", None]) == ["short", None]
 
 
-def test_regions_of_a_page_of_two_dumps_have_names_of_their_own(stale):
-    """Readers of screens tell regions apart by their names."""
+def test_regions_of_a_page_of_two_dumps_have_distinct_names(stale):
+    """Screen readers distinguish regions by their names."""
     text = page(stale, against=stale)
     names = re.findall(r'role="region" aria-label="([^"]+)"', text)
     assert len(names) > 4

@@ -1,4 +1,4 @@
-"""Effective sample sizes hang on ratios that a table need not hold: what is said of them then."""
+"""Effective sample sizes that depend on ratios too rare for the sample."""
 
 from __future__ import annotations
 
