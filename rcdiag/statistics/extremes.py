@@ -112,7 +112,7 @@ class WorstSequences(Struct, frozen=True):
 
     @classmethod
     def of(cls, pair: PolicyPair, log_ratio_sums: Array | None = None) -> WorstSequences:
-        """Return the worst sequences; `log_ratio_sums` [sequences] are in nats, computed if None."""
+        """Return the worst sequences; `log_ratio_sums` [sequences], nats, are computed if None."""
         with np.errstate(over="ignore", invalid="ignore"):
             if log_ratio_sums is None:
                 log_ratio_sums = segment_sum(pair.log_ratio, pair.lengths)

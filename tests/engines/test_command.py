@@ -262,7 +262,7 @@ def test_a_program_that_stays_is_started_once(tmp_path, rows):
     assert not running(tmp_path / "scorer.py")
 
 
-def test_a_program_that_stays_and_ends_is_told_apart(score, tmp_path):
+def test_a_program_that_should_stay_but_ends_is_an_error(score, tmp_path):
     with pytest.raises(RcdiagError, match="it has ended without an output") as caught:
         score("true", stays=True)
     assert "leave stays=true out" in caught.value.hint

@@ -88,7 +88,7 @@ def test_the_noise_floor_is_the_same_policy_in_other_batches(text):
     assert changed == {"repeat_of", {"hf": "batch_tokens", "vllm": "max_num_seqs"}[spec.backend]}
 
 
-def test_the_engine_is_not_told_what_a_policy_repeats():
+def test_the_engine_does_not_get_the_name_of_the_repeated_policy():
     assert "repeat_of" not in passed_on(second_run(parse_policy("x=vllm", "m")))
 
 

@@ -63,7 +63,7 @@ def test_a_fact_missing_for_one_engine_is_a_difference():
 
 
 @pytest.mark.parametrize("broken", [{"differs": 3}, {"differs": ["device"], "engines": "x"}])
-def test_facts_of_a_strange_file_are_no_engines(broken):
+def test_malformed_facts_in_a_file_are_ignored(broken):
     assert engine_differences(broken) == ""
 
 

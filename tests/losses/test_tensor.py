@@ -168,6 +168,6 @@ def test_functions_of_torch_accept_these_tensors():
         same(ours.derivative(of), gradient.numpy())
 
 
-def test_a_function_of_torch_that_is_lacking_is_named():
+def test_an_unsupported_function_of_torch_is_named():
     with pytest.raises(TypeError, match=r"torch\.erfinv: losses use numpy tensors"):
         torch.erfinv(both(VALUES)[0])  # type: ignore[arg-type]
