@@ -22,6 +22,7 @@ from rcdiag.diagnosis.thresholds import ENOUGH, MOST
 from rcdiag.diagnosis.validity import INVALID, UNKNOWN, VALID
 from rcdiag.formats import effective, plural, rough
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
+from rcdiag.statistics.intervals import too_few
 
 # Confidence from which a cause is named, and from which its `broken` verdict decides.
 NAMED, DECIDES = 0.5, 0.6
@@ -326,12 +327,23 @@ def verdict_of_cause(features: Features, cause: Cause, suspicion: Suspicion) -> 
     by_cause = cause.name != GENERIC or suspicion.verdict is not None
     if valid.contradicts or (valid.answer == UNKNOWN and not by_cause):
         return "inconclusive"
+    if verdict == "healthy" and _few_prompts(features.case):
+        return "inconclusive"
     return "broken" if valid.answer == INVALID else verdict
+
+
+def _few_prompts(case: Case) -> bool:
+    """Tell whether rows answer too few prompts for an interval of any number."""
+    return too_few(np.bincount(case.cluster, case.tokens.per_row).astype(np.float64))
 
 
 def _named_cause(features: Features, cause: Cause, suspicion: Suspicion) -> NamedCause:
     words = cause.words
     verdict = suspicion.verdict or words.verdict
+    evidence = [dict(entry) for entry in suspicion.evidence]
+    names = {entry["name"] for entry in evidence}
+    if cause.stage == "difference" and not names & {"E[ratio]", "kappa"}:
+        evidence.append(features.validity.evidence)
     possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
     return NamedCause(
         slug=words.slug,
@@ -340,7 +352,7 @@ def _named_cause(features: Features, cause: Cause, suspicion: Suspicion) -> Name
         side=suspicion.side or words.side,
         share_of_rows=round(float(suspicion.share_of_rows), 4),
         message=suspicion.message,
-        evidence=[dict(entry) for entry in suspicion.evidence],
+        evidence=evidence,
         actions=_repair_actions(features, cause, verdict),
         also_possible=[slug for slug in possible if slug != words.slug],
         from_step=suspicion.from_step,
@@ -349,9 +361,9 @@ def _named_cause(features: Features, cause: Cause, suspicion: Suspicion) -> Name
 
 def _repair_actions(features: Features, cause: Cause, verdict: str) -> list[Action]:
     """Return the actions that repair a cause, the most useful first."""
-    if verdict == "healthy":
-        return []
     slug = cause.words.slug
+    if verdict == "healthy" or (verdict == "inconclusive" and slug in NOTHING_WRONG):
+        return []
     actions = [_action(features, text) for text in cause.words.mend[:2]]
     sampler, trainer = features.declared.sampler.model, features.declared.trainer.model
     differ = features.declared.weights_differ and slug == "stale-weights"
@@ -432,8 +444,17 @@ def _summary(features: Features, verdict: str, causes: Sequence[NamedCause]) -> 
         )
     if case.trainer is None:
         return f"{_single_column(case)}. {causes[0].message}"
-    useful = f" {_usefulness(features)}" if verdict == "correctable" else ""
-    return f"{_steps_prefix(features, causes[0])}{causes[0].message}{useful}"
+    message = f"{_steps_prefix(features, causes[0])}{causes[0].message}"
+    if verdict == "correctable":
+        return f"{message} {_usefulness(features)}"
+    if CAUSES[causes[0].slug].stage != "difference" or verdict == "healthy":
+        return message
+    if features.validity.answer == INVALID:
+        return f"{message} {features.validity.sentence}"
+    # What would settle it stands first, where no screen cuts it.
+    if causes[0].slug in NOTHING_WRONG and not features.validity.contradicts:
+        return f"Nearly all tokens are of one prompt, which says little about others. {message}"
+    return f"{features.validity.sentence} {message}"
 
 
 def _single_column(case: Case) -> str:

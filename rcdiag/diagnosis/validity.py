@@ -19,6 +19,7 @@ A recorded distribution that lacks a part of the trainer's support has an excess
 from __future__ import annotations
 
 from functools import cached_property
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ MOST_BY_KAPPA = (1.0 - LEAST_KAPPA) / 2.0  # 0.44
 # A mean ratio within this distance of 1 counts as 1: rounding of the recorded log-probs moves it
 # this far.
 ROUNDING = 1e-3
+MANY_TIMES = 1000  # nobody takes so many times the rows
 # Nats, rms: two correct engines differ by up to .06, and a sample shows a little more by chance.
 # The mean squared error of the record is E[ratio] - 1.
 MOST_OF_ENGINES = 0.07
@@ -108,31 +110,41 @@ class Validity(Struct, frozen=True, dict=True):
         return self.answer == INVALID and self.excess.high < -HALFWAY
 
     @property
-    def rows_needed(self) -> int:
-        """Return about how many rows like these would decide; errors shrink as 1 / sqrt(rows)."""
-        half = (self.excess.high - self.excess.low) / 2
-        return int(np.ceil(self.rows * max(half / HALFWAY, 1.0) ** 2))
+    def rows_needed(self) -> str:
+        """Say about how many rows like these would decide; errors shrink as 1 / sqrt(rows)."""
+        times = max((self.excess.high - self.excess.low) / 2 / HALFWAY, 1.0) ** 2
+        if times > MANY_TIMES:
+            return f"more than {MANY_TIMES * self.rows:,} rows"
+        return f"about {ceil(self.rows * times):,} rows like these {self.rows:,}"
+
+    @property
+    def decisive(self) -> tuple[str, Interval]:
+        """Return the number that decides, with its name; it is 1 if the recorded policy sampled."""
+        if self.answer == INVALID and self.ratio_mean.low <= 1.0 <= self.ratio_mean.high:
+            half = self.by_kappa
+            return "kappa", Interval(1 - 2 * half.value, 1 - 2 * half.high, 1 - 2 * half.low)
+        return "E[ratio]", self.ratio_mean
 
     @property
     def sentence(self) -> str:
         """Say whether the recorded distribution sampled, with the interval of E[ratio]."""
-        mean = self.ratio_mean
-        found = f"E[ratio] is {mean_ratio(mean.value)} ({mean_ratio(mean.low)} to "
-        found += f"{mean_ratio(mean.high)})"
+        name, decides = self.decisive
+        found = f"{name} is {mean_ratio(decides.value)} ({mean_ratio(decides.low)} to "
+        found += f"{mean_ratio(decides.high)})"
         if self.answer == VALID:
             return f"{found}: the recorded distribution sampled."
         if self.answer == INVALID:
             return f"{found}, not 1: the recorded distribution is not the one that sampled."
         if self.rows < FEWEST_ROWS:
-            return f"{self.rows} rows are too few to tell who sampled."
+            return f"Fewer than {FEWEST_ROWS} rows do not tell which distribution sampled."
         if self.lacks_ratio:
             return (
                 f"{found}, below 1: another distribution sampled, or the sample lacks the few "
                 "large ratios that bring the mean to 1."
             )
         return (
-            f"{found}, too wide to tell whether the recorded distribution sampled: about "
-            f"{self.rows_needed:,} rows like these {self.rows:,} would decide."
+            f"{found}, too wide to tell whether the recorded distribution sampled: "
+            f"{self.rows_needed} would decide."
         )
 
     @property
@@ -143,13 +155,15 @@ class Validity(Struct, frozen=True, dict=True):
             INVALID: "not 1: the recorded distribution did not sample",
             UNKNOWN: "interval too wide to tell which distribution sampled",
         }[self.answer]
-        mean = self.ratio_mean
+        name, mean = self.decisive
+        if self.answer == UNKNOWN and self.rows < FEWEST_ROWS:
+            reads = "too few rows to tell which distribution sampled"
         if self.answer == UNKNOWN and self.lacks_ratio:
             reads = "below 1: another distribution sampled, or large ratios are missing"
         if self.answer == UNKNOWN and mean.between(1.0 - ROUNDING, 1.0 + ROUNDING):
             reads = "1 to within rounding"
         return {
-            "name": "E[ratio]",
+            "name": name,
             "value": mean.value,
             "low": mean.low,
             "high": mean.high,

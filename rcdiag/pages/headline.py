@@ -44,14 +44,18 @@ ONE_POLICY = "Only one policy is recorded: nothing was compared."
 # What is open if a cause is named although the verdict is `inconclusive`: in short, and as a
 # sentence.
 IDENTICAL = "columns-identical"
+GENERIC = ("forwards-differ", "context-differs")  # causes that say only that the two sides differ
 OPEN_PAIR = "the other policy"
 OPEN_CAUSE = "its cause"
+OPEN_SAMPLER = "whether weights are valid"
 OPEN_ORIGIN = "a copy, or one engine for both"
 OPEN_NAME = "too little to act on"
 KNOWN = {
     OPEN_PAIR: ONE_POLICY,
     OPEN_CAUSE: "The two sides differ, but the cause is open, and therefore also whether "
     "importance weights are valid.",
+    OPEN_SAMPLER: "The cause is known, but not whether the recorded distribution sampled, and "
+    "therefore not whether importance weights are valid.",
     OPEN_ORIGIN: "The columns are equal; either one engine made both, or one is a copy.",
     OPEN_NAME: "The named cause is a guess: the evidence is too weak to act on.",
 }
@@ -193,7 +197,9 @@ def open_question(diagnosis: Diagnosis) -> str | None:
         return OPEN_PAIR
     if first.slug == IDENTICAL:
         return OPEN_ORIGIN
-    return OPEN_NAME if first.verdict == "broken" else OPEN_CAUSE
+    if first.verdict == "broken":
+        return OPEN_NAME
+    return OPEN_CAUSE if first.slug in GENERIC else OPEN_SAMPLER
 
 
 def _means(diagnosis: Diagnosis) -> str:

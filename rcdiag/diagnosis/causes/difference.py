@@ -78,8 +78,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         possible = ["weights-differ", "context-differs", "quantised-weights"]
     return Suspicion(
         confidence=CLEAR if log_ratios.rms > LARGE_MISMATCH else WEAK,
-        message=f"The two forward passes differ ({log_ratios.rms:.2g} nats rms){where}. "
-        f"{validity.sentence}",
+        message=f"The two forward passes differ ({log_ratios.rms:.2g} nats rms){where}.",
         evidence=[
             fact("rms log-ratio", "more than rounding", rms=log_ratios.rms),
             validity.evidence,
