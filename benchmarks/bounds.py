@@ -1,8 +1,8 @@
 """Tables of extreme shapes: seconds and peak memory of `rcdiag score` and `rcdiag compare`.
 
-`python benchmarks/bounds.py` (or `make bench`) runs each in a process of its own, start-up
+`python benchmarks/bounds.py` (or `make bench`) runs each shape in its own process, start-up
 included, prints a table and stores it in `benchmarks/results/bounds.json`; `--only NAME` runs one
-shape. A shape that is refused shows the error. `docs/limits.md` tells what the numbers mean.
+shape. For a shape that is refused, the table shows the error. `docs/limits.md` has the results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-# The repository and not this folder, whose `statistics` would stand before Python's own.
+# Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np  # noqa: E402
@@ -48,7 +48,7 @@ print(json.dumps(measured))
 
 
 def table(rows: int, length: int, steps: int = 1, groups: int = 0, policies: int = 2) -> pa.Table:
-    """Rows of one length; `groups` prompt groups in all, none where it is 0."""
+    """Make a table of rows of one length, with `groups` prompt groups (0: no group column)."""
     draw = np.random.default_rng(0)
     tokens = rows * length
     offsets = np.arange(0, tokens + 1, length, dtype=np.int32)
@@ -81,7 +81,7 @@ SHAPES: dict[str, tuple[Callable[[], pa.Table], str]] = {
 
 
 def measured(build: Callable[[], pa.Table], command: str) -> dict[str, object]:
-    """Run a command on a table in a process of its own."""
+    """Run a command on a table in its own process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.parquet"
         pq.write_table(build(), path)

@@ -1,12 +1,12 @@
-"""`rcdiag convert` on dumps of JSON lines and of tensors: tokens a second, and peak memory.
+"""`rcdiag convert` on dumps of JSON lines and of tensors: tokens per second, and peak memory.
 
-`python benchmarks/convert.py` (or `make bench`) writes dumps as open-instruct (JSON lines), a hook
-in verl (padded matrices in a torch file for each step) and slime (lists of Python numbers, or six
-tensors for each response, in a torch file for each step) write them, converts each in a process of
-its own, prints a table and stores it in `benchmarks/results/convert.json`. Seconds are those of the
-whole command, start-up included, with modules that are compiled, as pip leaves them; memory is its
-peak resident set. That it does not grow with the dump is what the sizes show. Tokens are those of
-responses; the prompts that come with them are read and written too.
+`python benchmarks/convert.py` (or `make bench`) writes dumps in the formats of open-instruct (JSON
+lines), of a hook in verl (padded matrices, one torch file per step) and of slime (lists of Python
+numbers, or six tensors per response, one torch file per step). It converts each in its own process,
+prints a table and stores it in `benchmarks/results/convert.json`. Seconds are those of the
+whole command, start-up included, with compiled modules as after `pip install`; memory is the
+peak resident set. The different sizes show that memory does not grow with the dump. Tokens are
+response tokens; prompts are read and written too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-# The repository and not this folder, whose `statistics` would stand before Python's own.
+# Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np  # noqa: E402
@@ -29,8 +29,7 @@ from benchmarks.scoring import machine  # noqa: E402
 
 RESPONSE, PROMPT, GROUP = 1000, 200, 8
 ROWS_PER_FILE = 500
-# Rows of each dump: 2, 20 and 60 million response tokens. The largest is for start-up to count for
-# little beside it.
+# Rows of each dump: 2, 20 and 60 million response tokens. Start-up is negligible for the largest.
 SMALL, LARGE, LARGEST = 2_000, 20_000, 60_000
 
 PROBE = """
@@ -49,7 +48,7 @@ print(json.dumps({"seconds": time.perf_counter() - start, "peak_mb": peak}))
 
 
 def batch(random: np.random.Generator, rows: int) -> dict[str, np.ndarray]:
-    """Rows of full length: log-probs of a peaked policy, no two alike."""
+    """Make rows of full length with log-probs of a peaked policy, all different."""
     surprisal = 10.0 ** random.uniform(-6, 1, (rows, RESPONSE))
     prompts = random.integers(0, 32_000, (rows // GROUP + 1, PROMPT)).repeat(GROUP, axis=0)
     other = surprisal * np.exp(random.normal(0, 0.01, surprisal.shape))
@@ -62,7 +61,7 @@ def batch(random: np.random.Generator, rows: int) -> dict[str, np.ndarray]:
 
 
 def json_lines(folder: Path, step: int, values: dict[str, np.ndarray]) -> None:
-    """Write a file of open-instruct's: one line for each response."""
+    """Write a file in open-instruct's format: one line per response."""
     with (folder / f"run_rollouts_{step:06d}.jsonl").open("w") as stream:
         for row in range(len(values["responses"])):
             record = {
@@ -83,7 +82,7 @@ def json_lines(folder: Path, step: int, values: dict[str, np.ndarray]) -> None:
 
 
 def tensors(folder: Path, step: int, values: dict[str, np.ndarray]) -> None:
-    """Write a file of a hook in verl's trainer: padded matrices in a torch file."""
+    """Write a file as a hook in verl's trainer does: padded matrices in a torch file."""
     import torch
 
     made = {name: torch.from_numpy(value) for name, value in values.items()}
@@ -94,7 +93,7 @@ def tensors(folder: Path, step: int, values: dict[str, np.ndarray]) -> None:
 
 
 def slime_lists(folder: Path, step: int, values: dict[str, np.ndarray]) -> None:
-    """Write a file of slime's --save-debug-rollout-data: lists of Python numbers."""
+    """Write a file as slime's --save-debug-rollout-data does: lists of Python numbers."""
     import torch
 
     samples = [
@@ -114,7 +113,7 @@ def slime_lists(folder: Path, step: int, values: dict[str, np.ndarray]) -> None:
 
 
 def slime_tensors(folder: Path, step: int, values: dict[str, np.ndarray]) -> None:
-    """Write a file of slime's --save-debug-train-data: tensors of one response each."""
+    """Write a file as slime's --save-debug-train-data does: tensors per response."""
     import torch
 
     samples = [
@@ -147,7 +146,7 @@ FORMATS: dict[str, tuple[Write, tuple[int, ...]]] = {
 
 
 def measured(source: Path, output: Path, compiled: Path) -> dict[str, float]:
-    """Convert in a process of its own, which keeps compiled modules in a folder."""
+    """Convert in a process of its own, with compiled modules cached in a folder."""
     command = [sys.executable, "-c", PROBE, str(source), str(output)]
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(compiled)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -1,11 +1,11 @@
-"""How often do 95% intervals hold the truth? Seven laws of tables, 8 to 150 groups.
+"""Coverage of 95% intervals on tables from seven distributions, with 8 to 150 prompt groups.
 
-`python benchmarks/coverage.py` (or `make bench`) draws tables of which the truth is known
-(`tests/statistics/generators.py`), reads the metrics off them as `rcdiag score` does, and counts
-the intervals that hold it; an end that is null, as the data cannot show it, holds whatever is true.
-It prints what was counted, and stores it in `benchmarks/results/coverage.json`: for every law,
-number of groups and metric the share of tables whose interval holds the truth, of those where the
-truth is below and above it, and of those without both ends.
+`python benchmarks/coverage.py` (or `make bench`) draws tables whose true metrics are known
+(`tests/statistics/generators.py`), computes the metrics as `rcdiag score` does, and counts
+the intervals that contain the true value. An end that is null is unbounded, so it excludes no
+value. The counts are printed and stored in `benchmarks/results/coverage.json`: for every
+distribution, number of groups and metric, the share of tables whose interval contains the true
+value, the shares where it is below and above the interval, and the share without an interval.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import sys
 import time
 from pathlib import Path
 
-# The repository and not this folder, whose `statistics` would stand before Python's own.
+# Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks.scoring import machine  # noqa: E402
 from tests.statistics.generators import FAR_APART, GENERATORS, RARE, coverage  # noqa: E402
 
-# A coverage of 0.95 is known to 0.010 by 500 tables and to 0.011 by 400.
+# The standard error of a coverage of 0.95 is 0.010 with 500 tables and 0.011 with 400.
 RUNS = {8: 500, 15: 500, 40: 500, 150: 400}
 OUT = Path(__file__).parent / "results" / "coverage.json"
 Shares = dict[str, dict[str, float]]

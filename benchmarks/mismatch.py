@@ -1,9 +1,9 @@
-"""The pass over a table of 1 M, 10 M and 100 M tokens, beside what any pass would cost.
+"""The pass over tables of 1 M, 10 M and 100 M tokens, compared with the minimum of any pass.
 
 `python benchmarks/mismatch.py` (or `make bench`) writes each table to disk and measures on it, one
-after the other and each in a process of its own:
+after the other and each in its own process:
 
-- reading: both columns of log-probs by pyarrow, and nothing else
+- reading: only both log-prob columns, by pyarrow
 - plain numpy: k1, k2, k3, the effective sample size of tokens, and the summed log-ratio of every
   sequence, vectorised over the batches that pyarrow reads, on one thread
 - suite: all metrics of rcdiag with their intervals
@@ -12,10 +12,10 @@ after the other and each in a process of its own:
 - page: the same with the page
 
 It prints a table and stores it in `benchmarks/results/mismatch.json`. Seconds are those of the
-whole process, imports included; `cpu` is what both cores together worked, which other programs on
-the machine change less; memory is the peak resident set. Sizes given on the command line are
-measured and not stored. The last number sets reading 8 bytes a token against the speed of copying
-memory.
+whole process, imports included; `cpu` is the processor time of both cores, which depends less on
+other programs than wall-clock time; memory is the peak resident set. Sizes given on the command
+line are measured and not stored. The last number compares reading 8 bytes per token with the speed
+of copying memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-# The repository and not this folder, whose `statistics` would stand before Python's own.
+# Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np  # noqa: E402
@@ -114,7 +114,10 @@ print(json.dumps(measured))
 
 
 def write_table(path: Path, tokens: int) -> int:
-    """Peaked policies, lognormal lengths, groups of GROUP; no two tokens alike."""
+    """Write a table of peaked policies with lognormal lengths and groups of GROUP rows.
+
+    All log-probs differ, so that nothing compresses better than in a real dump.
+    """
     random = np.random.default_rng(0)
     schema = pa.schema(
         {
@@ -156,7 +159,7 @@ def write_table(path: Path, tokens: int) -> int:
 
 
 def copy_bandwidth() -> float:
-    """Bytes a second that all cores read and write together, copying arrays beyond any cache."""
+    """Return bytes per second, read plus written, of all cores copying arrays beyond any cache."""
     cores = os.cpu_count() or 1
     arrays = [(np.ones(1 << 25), np.empty(1 << 25)) for _ in range(cores)]
     best = 0.0
@@ -170,7 +173,7 @@ def copy_bandwidth() -> float:
 
 
 def in_own_process(code: str, *arguments: Path) -> dict:
-    """Seconds, CPU seconds and peak memory of a process that runs some code."""
+    """Return seconds, CPU seconds and peak memory of a process that runs the code."""
     command: list[str | Path] = [sys.executable, "-c", START + code + END, *arguments]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:
@@ -179,7 +182,7 @@ def in_own_process(code: str, *arguments: Path) -> dict:
 
 
 def run_rcdiag(table: Path, folder: Path) -> dict:
-    """What `rcdiag score` takes on a table; result and page go to `folder`."""
+    """Measure `rcdiag score` on a table; result and page are written to `folder`."""
     return in_own_process(SCORE, table, folder / "result.json", folder / "page.html")
 
 

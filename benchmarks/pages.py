@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-# The repository and not this folder, whose `statistics` would stand before Python's own.
+# Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from playwright.sync_api import Browser, sync_playwright  # noqa: E402
@@ -31,7 +31,7 @@ PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 
 def first_paint_ms(browser: Browser, file: Path) -> float:
     seen = visit(browser, file, viewport={"width": 1280, "height": 900})
-    # A function: the page's policy forbids what Playwright does with a bare expression.
+    # A function: the page's content security policy forbids the eval() of a bare expression.
     found = seen.page.wait_for_function(f"() => {PAINTED}").json_value()
     seen.page.context.close()
     return found

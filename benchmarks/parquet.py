@@ -1,9 +1,9 @@
-"""Encodings of trajectory tables: size on disk and time to read, side by side in one run.
+"""Encodings of trajectory tables: size on disk and time to read, compared in one run.
 
 `python benchmarks/parquet.py` (or `make bench`) writes the same generated table of 20 M tokens in
 every encoding, reads it back, prints a table and stores it in `benchmarks/results/parquet.json`.
 Log-probs are those of a peaked policy (log-uniform surprisal) plus small differences between two
-policies; no two tokens are alike, so nothing compresses that would not in a real dump.
+policies. All of them differ, so that nothing compresses better than in a real dump.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# The repository and not this folder, whose `statistics` would stand before Python's own.
+# Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np  # noqa: E402
@@ -63,7 +63,7 @@ def table() -> pa.Table:
 
 
 def seconds_to_read(path: Path, names: list[str]) -> float:
-    """Best of three passes through rcdiag's own reader, batch by batch."""
+    """Return the shortest of three passes through rcdiag's own reader, batch by batch."""
     found = []
     for _ in range(3):
         start = time.perf_counter()

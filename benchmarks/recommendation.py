@@ -1,13 +1,14 @@
-"""What `rcdiag sweep` recommends, against the best candidate where true gradients are known.
+"""Choices of `rcdiag sweep` compared with the best candidate, on tables with known true gradients.
 
 `python benchmarks/recommendation.py` (or `make bench`) generates 48 tables of policies whose
 gradients are known: noise of .01 to .2 nats per token, 40 to 4,000 tokens, 512 to 4,096 sequences
-(1,024 of 4,000 tokens), dense and heavy-tailed noise, rewards that go with one sum over the tokens
-or with a product of two. For each it compares the choice with the best candidate that breaks no
-constraint, and with no correction, by the squared error of the gradient of a batch as large as the
-table (its weights scaled to a mean of 1) and by its efficiency (m . g)^2 / (|g|^2 E|G|^2). The
-truth comes from 65,536 sequences of either policy. It prints every case and how often the aims are
-met, and stores both in `benchmarks/results/recommendation.json`.
+(1,024 of 4,000 tokens), dense and heavy-tailed noise, rewards that depend on one sum over the
+tokens or on a product of two. For each table it compares the choice with the best candidate that
+violates no constraint, and with no correction, by the squared error of the gradient of a batch as
+large as the table (weights scaled to a mean of 1) and by its efficiency
+(m . g)^2 / (|g|^2 E|G|^2). True gradients are estimated from 65,536 sequences of each policy. It
+prints every case and how often the targets are met, and stores both in
+`benchmarks/results/recommendation.json`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-# The repository and not this folder, whose `statistics` would stand before Python's own.
+# Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks.scoring import machine  # noqa: E402

@@ -1,4 +1,4 @@
-"""How long a training loop waits for the recorder: 512 responses of 4,000 tokens, in many forms.
+"""Time that `Recorder.add` and `flush` take for 512 responses of 4,000 tokens, in several forms.
 
 `python benchmarks/recorder.py` (or `make bench`) adds the same batch as padded tensors, as tensors
 in bfloat16, as ragged arrays and as Python lists, prints the seconds until it is on disk, and
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-# The repository and not this folder, whose `statistics` would stand before Python's own.
+# Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np  # noqa: E402
@@ -28,7 +28,7 @@ LIMIT = 0.5  # seconds that a batch may take
 
 
 def batch() -> dict[str, Any]:
-    """A batch as trainers have it: padded tensors in float32, every response as long as it gets."""
+    """Make a batch of padded float32 tensors in which every response has the full width."""
     torch.manual_seed(0)
     surprisal = 10.0 ** (torch.rand(ROWS, WIDTH) * 7 - 6)
     return {
@@ -49,7 +49,7 @@ def in_bfloat16(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_arrays(given: dict[str, Any]) -> dict[str, Any]:
-    """One array for each response, without padding."""
+    """Return one array per response, without padding."""
     ragged = {
         name: list(value.numpy()) if getattr(value, "ndim", 0) == 2 else value
         for name, value in given.items()
@@ -67,7 +67,7 @@ def as_lists(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def seconds(given: dict[str, Any], folder: Path) -> tuple[float, float]:
-    """Best wall and CPU time from `add` to the file on disk; the machine may be shared."""
+    """Return the best wall and CPU time from `add` to the file on disk."""
     walls, times = [], []
     with Recorder(folder, flush_seconds=1e6) as recorder:
         for _ in range(ROUNDS):

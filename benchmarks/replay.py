@@ -1,9 +1,9 @@
 """A real update: rcdiag's replay of one preset and of all, against a plain transformers loop.
 
 `python benchmarks/replay.py` (or `make bench`) prints a table and stores it in
-`benchmarks/results/replay.json`. Every variant runs in a process of its own on the same rows of the
-shipped `stale.parquet` with the shipped policy, in float32; extra memory is the peak of the
-resident set while it works, less what was resident with the model loaded.
+`benchmarks/results/replay.json`. Every variant runs in its own process on the same rows of the
+shipped `stale.parquet` with the shipped policy, in float32; extra memory is the peak resident set
+minus the resident set after loading the model.
 
 - plain: for each preset a forward on padded batches of 16 rows with a full float32 log-softmax, a
   backward, an AdamW step, and a forward for the log-probs after it
@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-# The repository and not this folder, whose `statistics` would stand before Python's own.
+# Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np  # noqa: E402
@@ -43,7 +43,7 @@ def reset_peak() -> int:
 
 
 def prepared(names: list[str]):
-    """Update and batch, as the use case makes them."""
+    """Return update and batch, made by the same code as in `rcdiag replay`."""
     from rcdiag.losses.settings import LossSettings
     from rcdiag.table.opening import open_table
     from rcdiag.trainers import find_trainer
@@ -80,7 +80,7 @@ def rcdiag_run(names: list[str]) -> dict:
 
 
 def plain_run(updates: int) -> dict:
-    """Token TIS again and again: what a script per preset would cost."""
+    """Measure repeated updates with token TIS, the cost of one script per preset."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -1,14 +1,14 @@
 """Scaling: one and two engines or cores, on this machine and on a Ray cluster of one and two nodes.
 
-`python benchmarks/scale.py` keeps its results in `benchmarks/results/scale.json`. Some shipped
-rollouts are scored with hf:float32 at two sizes, and recorded log-probs are measured at two sizes,
-so that what does not depend on the tokens (processes, loading, a cluster's start) and the seconds
-that a million tokens take come apart:
+`python benchmarks/scale.py` stores its results in `benchmarks/results/scale.json`. Shipped
+rollouts are scored with hf:float32 at two sizes, and passes over recorded log-probs run at two
+sizes, to separate the fixed costs (processes, loading, start of a cluster) from the seconds per
+million tokens:
 
     seconds = fixed + tokens / (rate x engines)
 
-Every engine has one core, whether it stands alone or beside another, and one thread. What a part of
-a pass costs is measured in processor time: to walk it, to send its state, to add it up.
+Every engine has one core and one thread, alone or in parallel with another. The parts of
+a pass are measured in processor time: computing, sending and merging their states.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, cast
 
 ROOT = Path(__file__).resolve().parents[1]
-# The repository and not this folder, whose `statistics` would stand before Python's own.
+# Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(ROOT)
 
 import pyarrow as pa  # noqa: E402
@@ -43,7 +43,7 @@ MODEL = ROOT / "sample_data" / "policy" / "step_8"
 
 
 def table(folder: Path, copies: int) -> tuple[Path, int]:
-    """Shipped rollouts so many times, and the tokens that are scored of them."""
+    """Repeat shipped rollouts; returns the table and its number of scored tokens."""
     rows = pq.read_table(ROOT / "sample_data" / "rollouts.parquet").slice(0, ROWS)
     rows = rows.select(["prompt_ids", "response_ids", "response_mask", "temperature"])
     path = folder / f"rollouts_{copies}.parquet"
@@ -56,7 +56,7 @@ def table(folder: Path, copies: int) -> tuple[Path, int]:
 
 @contextmanager
 def cluster(nodes: int) -> Iterator[str]:
-    """A Ray cluster of so many nodes with a core each, on this machine."""
+    """Run a Ray cluster of single-core nodes on this machine."""
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
@@ -69,7 +69,7 @@ def cluster(nodes: int) -> Iterator[str]:
 
 
 def seconds(path: Path, arguments: list[str]) -> float:
-    """The wall time of one scoring run, in a process of its own, from start to end."""
+    """Return the wall time of one scoring run in its own process."""
     out = path.with_name("scored.parquet")
     policies = ["--policy", "a=hf:float32", "--policy", "b=hf:float32,batch_tokens=2048"]
     command = [
@@ -83,7 +83,7 @@ def seconds(path: Path, arguments: list[str]) -> float:
 
 
 def measured(name: str, engines: int, arguments: list[str], tables: list[tuple[Path, int]]) -> dict:
-    """Times at both sizes, and the two numbers of the model that go through them."""
+    """Return times at both sizes, and the fixed cost and rate that fit both."""
     times = [seconds(path, arguments) for path, _ in tables]
     (_, few), (_, many) = tables
     rate = 2 * (many - few) / (times[1] - times[0])  # two policies
@@ -99,7 +99,7 @@ def measured(name: str, engines: int, arguments: list[str], tables: list[tuple[P
 
 
 def recorded(folder: Path, copies: int) -> tuple[Path, int]:
-    """All shipped rollouts so many times, with their log-probs, and their response tokens."""
+    """Repeat all shipped rollouts with recorded log-probs; returns table and response tokens."""
     rows = pq.read_table(ROOT / "sample_data" / "rollouts.parquet").drop_columns(["sample_id"])
     path = folder / f"recorded_{copies}.parquet"
     pq.write_table(pa.concat_tables([rows] * copies), path, row_group_size=4096)
@@ -107,7 +107,7 @@ def recorded(folder: Path, copies: int) -> tuple[Path, int]:
 
 
 def pass_seconds(path: Path, arguments: list[str]) -> float:
-    """The wall time of `rcdiag score` on recorded columns, from start to end."""
+    """Return the wall time of `rcdiag score` on recorded columns."""
     command = [sys.executable, "-m", "cli.main", "score", str(path), "-q", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     start = time.perf_counter()
@@ -118,7 +118,7 @@ def pass_seconds(path: Path, arguments: list[str]) -> float:
 def measured_pass(
     name: str, cores: int, arguments: list[str], tables: list[tuple[Path, int]]
 ) -> dict:
-    """Times of a pass at both sizes, and the two numbers of the model that go through them."""
+    """Return times of a pass at both sizes, and the fixed cost and rate that fit both."""
     times = [pass_seconds(path, arguments) for path, _ in tables]
     (_, few), (_, many) = tables
     rate = (many - few) / (times[1] - times[0])
@@ -133,7 +133,7 @@ def measured_pass(
 
 
 class Counted:
-    """A runner that walks the parts here, and takes the processor time and size of their states."""
+    """Runner that computes the parts in this process, and measures time and size of each state."""
 
     def __init__(self) -> None:
         self.walk_s = self.send_s = 0.0
@@ -158,7 +158,7 @@ class Counted:
 
 
 def part_costs(path: Path, tokens: int) -> dict:
-    """Processor time of a pass by what it is spent on, a token and a sequence."""
+    """Return the processor time of the steps of a pass, per token and per sequence."""
     from rcdiag.usecases.passes import read_table
     from rcdiag.usecases.plans import plan_of
     from rcdiag.usecases.score import PairWalk
@@ -181,7 +181,7 @@ def part_costs(path: Path, tokens: int) -> dict:
 
 
 def passes(folder: Path) -> dict:
-    """The pass over recorded columns: what its parts cost, and its times here and on clusters."""
+    """Measure the pass over recorded columns: cost of its steps, times here and on clusters."""
     tables = [recorded(folder, copies) for copies in RECORDED_COPIES]
     print("walking the parts of one table", flush=True)
     part = part_costs(*tables[-1])

@@ -1,17 +1,17 @@
-"""Scoring speed and memory: rcdiag's engines against the plain ways, side by side in one run.
+"""Scoring speed and memory of rcdiag's engines, compared with baselines in one run.
 
 `python benchmarks/scoring.py` (or `make bench`) prints a table and stores it in
-`benchmarks/results/scoring.json`. Every variant runs in a process of its own, on the same rows;
+`benchmarks/results/scoring.json`. Every variant runs in its own process, on the same rows;
 after a warm-up it is timed ROUNDS times and the best counts (the machine may be shared).
-Extra memory is the peak of the resident set while scoring (GPU: allocated memory), warm-up
-included, less what was resident before it: the model is not in it. Rows are drawn at random from
-all of the shipped rollouts, as a trainer that shuffles its batches sees them. (In table order the 8
-samples of a prompt stand side by side, and the plain batches waste less on padding.)
+Extra memory is the peak resident set while scoring (GPU: allocated memory), warm-up
+included, minus the resident set with the model loaded. Rows are drawn at random from
+all shipped rollouts, like the shuffled batches of a trainer. (In table order the 8
+samples of a prompt are adjacent, so the baseline would waste less on padding.)
 
-- hf: rcdiag's backend against padded batches of 16 in table order with a full float32 log-softmax
-- vllm: rcdiag's backend against LLM.generate(prompt_logprobs=0)
-on the shipped policy (vocabulary 1 k) with the shipped rollouts, and on a random 0.1 B model with a
-vocabulary of 32 k with the same lengths.
+- hf: baseline is padded batches of 16 in the drawn order with a full float32 log-softmax
+- vllm: baseline is LLM.generate(prompt_logprobs=0)
+Both run on the shipped policy (vocabulary 1 k) with the shipped rollouts, and on a random 0.1 B
+model with a vocabulary of 32 k and rows of the same lengths.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-# The repository and not this folder, whose `statistics` would stand before Python's own.
+# Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np  # noqa: E402
@@ -45,7 +45,7 @@ VARIANTS = {
 
 
 def rows(model: str, vocabulary: int):
-    """Shipped rows as trajectories; for the random model other ids with the same lengths."""
+    """Return shipped rows as trajectories; for the random model random ids of equal lengths."""
     from rcdiag.table.opening import open_table
     from rcdiag.table.stream import decode, read_chunks, whole
     from rcdiag.table.trajectories import Ragged, Trajectories
@@ -161,7 +161,7 @@ def rcdiag(backend: str, folder: Path, dtype: str, trajectories) -> Callable[[],
     from rcdiag.engines import BACKENDS
     from rcdiag.engines.notation import parse_policy
 
-    # The plain ways know no temperature: everybody scores at 1.
+    # The baselines ignore the temperature, so everything is scored at 1.
     longest = int((trajectories.prompt_ids.lengths + trajectories.response_ids.lengths).max())
     policy = parse_policy(f"p={backend}:{dtype}", str(folder))
     engine = BACKENDS[backend].load(policy, longest, folder / "engine.log")
@@ -169,7 +169,7 @@ def rcdiag(backend: str, folder: Path, dtype: str, trajectories) -> Callable[[],
 
 
 def measure(model: str, variant: str, folder: Path) -> dict:
-    """One variant in this process: tokens per second, extra peak memory, and its log-probs."""
+    """Run one variant in this process; returns tokens per second, extra memory and log-probs."""
     import torch
 
     who, backend, dtype = variant.split()
@@ -201,7 +201,7 @@ def measure(model: str, variant: str, folder: Path) -> dict:
 
 
 def matmul_rate(dtype: str) -> float:
-    """Floating-point operations per second of a large matmul here and now: the roof."""
+    """Return the floating-point operations per second of a large matmul, an upper bound."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -218,7 +218,7 @@ def matmul_rate(dtype: str) -> float:
 
 
 def parameters(folder: Path) -> int:
-    """Weights that a token is multiplied with: all, the tied embedding once, as the head."""
+    """Count the weights in matrix products per token: all, the tied embedding once, as the head."""
     from safetensors import safe_open
 
     with safe_open(folder / "model.safetensors", "pt") as tensors:
@@ -227,7 +227,7 @@ def parameters(folder: Path) -> int:
 
 
 def reset_peak() -> int:
-    """Forget the peak so far; what is resident now, in bytes."""
+    """Reset the recorded peak; returns the current resident set in bytes."""
     import torch
 
     if torch.cuda.is_available():

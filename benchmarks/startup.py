@@ -1,11 +1,11 @@
-"""How long an answer takes: `explain`, help, version, `import rcdiag`, `score` and `replay` of the
-sample.
+"""Time of short commands: `explain`, help, version, `import rcdiag`, `score` and `replay` of the
+sample data.
 
 `python benchmarks/startup.py [CHECKOUT]` (or `make bench`) prints a table and stores it in
-`benchmarks/results/startup.json`. Every command runs ROUNDS times in a process of its own and the
+`benchmarks/results/startup.json`. Every command runs ROUNDS times in its own process and the
 best counts (the machine may be shared): `wall_s` from start to end, `cpu_s` as user and system
-time. With the path of another checkout of rcdiag both run in turn, and the ratios are stored too.
-Bytecode is cached, as in an installed package, and there before the first run counts.
+time. With the path of another checkout of rcdiag the two alternate, and the ratios are stored too.
+Bytecode is cached before the first measured run, as in an installed package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# The repository and not this folder, whose `statistics` would stand before Python's own.
+# Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(ROOT)
 
 from benchmarks.scoring import machine  # noqa: E402
@@ -42,7 +42,7 @@ COMMANDS = {
 
 
 def seconds(checkout: Path, arguments: tuple[str, ...]) -> tuple[float, float]:
-    """Wall and CPU time of one process that runs the code of a checkout."""
+    """Return wall and CPU time of one process that runs the code of a checkout."""
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -58,7 +58,7 @@ def seconds(checkout: Path, arguments: tuple[str, ...]) -> tuple[float, float]:
 
 
 def measured(command: str, other: Path | None) -> dict:
-    """The best times of a command here and, in turn, in another checkout."""
+    """Return the best times of a command in this and, alternating, in another checkout."""
     checkouts = [ROOT] if other is None else [ROOT, other]
     _, *times = (
         [seconds(each, COMMANDS[command]) for each in checkouts] for _ in range(1 + ROUNDS)

@@ -1,9 +1,9 @@
-"""All presets of verl-0.9 on 65,536 sequences and on ten times as many, against the trainer.
+"""All presets of verl-0.9 on 65,536 sequences and on ten times as many, against verl's own code.
 
 `python benchmarks/statistics.py` (or `make bench`) generates a table of about 67 M tokens with
 lognormal lengths (cap 32 k), and runs
-- `rcdiag score` on it in a process of its own: mismatch suite with intervals, all 19 presets with
-  the trainer's metrics and the honest numbers, from parquet to result file; then the same on ten
+- `rcdiag score` on it in its own process: mismatch suite with intervals, all 19 presets with
+  the trainer's metrics and rcdiag's own, from parquet to result file; then the same on ten
   copies of the file as one table;
 - verl's own helper (package verl 0.9.1, downloaded), once per preset, on float32 tensors padded to
   the longest row as trainers hold them. All rows would need 8 GB per tensor, so it gets a random
@@ -21,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-# The repository and not this folder, whose `statistics` would stand before Python's own.
+# Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np  # noqa: E402
@@ -45,7 +45,7 @@ def lengths_of(random: np.random.Generator, count: int) -> np.ndarray:
 
 
 def log_probs(random: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Peaked policies that differ most at rare tokens."""
+    """Draw log-probs of two peaked policies that differ most at rare tokens."""
     surprisal = 10.0 ** random.uniform(-6, 1, count)
     noise = random.normal(0, 0.03, count) * -np.expm1(-surprisal)
     return (-surprisal).astype(np.float32), np.minimum(noise - surprisal, 0).astype(np.float32)
@@ -75,7 +75,7 @@ def write_table(path: Path) -> int:
 
 
 def trainer_seconds() -> dict:
-    """Verl's helper on SUBSET padded rows, once per preset."""
+    """Time verl's helper on SUBSET padded rows, once per preset."""
     random = np.random.default_rng(1)
     lengths = lengths_of(random, SUBSET)
     width = int(lengths.max())

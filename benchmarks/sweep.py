@@ -2,12 +2,12 @@
 
 `python benchmarks/sweep.py` (or `make bench`) generates a table of about 10 M tokens with lognormal
 lengths (cap 32 k), and runs
-- `rcdiag.sweep` on it with about 1,000 settings per family, in a process of its own, from parquet
+- `rcdiag.sweep` on it with about 1,000 settings per family, in its own process, from parquet
   to the result: all families, the mismatch suite, the recommendation and the forecast;
-- the single-threshold code that `rcdiag score` uses (rows of each pair, honest numbers, the
+- the single-threshold code that `rcdiag score` uses (rows of each pair, rcdiag's own metrics, the
   metrics of verl 0.9) for SAMPLED settings of each family, on pairs that are in memory already.
-  The mean time of a family's settings, times the number of its settings, is summed over families:
-  an extrapolation, since the loop itself would take hours.
+  The mean time of a family's settings, times the number of its settings, is summed over families.
+  This extrapolates, since the loop itself would take hours.
 It prints both and stores them in `benchmarks/results/sweep.json`.
 """
 
@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-# The repository and not this folder, whose `statistics` would stand before Python's own.
+# Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import numpy as np  # noqa: E402
@@ -49,7 +49,7 @@ SAMPLED = 2
 
 
 def write_table(path: Path) -> int:
-    """Peaked policies that differ most at rare tokens."""
+    """Write a table of two peaked policies that differ most at rare tokens."""
     random = np.random.default_rng(0)
     lists = {"response_ids": pa.int32(), "rollout_log_probs": pa.float32()}
     lists["old_log_probs"] = pa.float32()
@@ -76,14 +76,14 @@ def write_table(path: Path) -> int:
 
 
 def peak_mb() -> int:
-    """Of this process; `ru_maxrss` would begin at what the process that forked it held."""
+    """Return this process's peak memory in MB; `ru_maxrss` would include that of its parent."""
     status = Path("/proc/self/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
     return int(line.split()[1]) // 1024
 
 
 def swept(path: Path) -> dict:
-    """In the process that does nothing else."""
+    """Measure a sweep in a process that does nothing else."""
     start = time.perf_counter()
     result = sweep(open_table(path), thresholds=THRESHOLDS)
     seconds = time.perf_counter() - start
@@ -106,7 +106,7 @@ def in_own_process(path: Path) -> dict:
 
 
 def single(correction: Correction, pairs: list[PolicyPair]) -> float:
-    """Seconds of one setting by the code for one threshold."""
+    """Return the seconds of one setting with the single-threshold code."""
     start = time.perf_counter()
     plan = Plan(find_trainer("verl-0.9"), {"it": {}}, {"it": correction})
     wanted = asked_by(plan)
@@ -116,12 +116,12 @@ def single(correction: Correction, pairs: list[PolicyPair]) -> float:
     return time.perf_counter() - start
 
 
-# verl-0.9 rejects by these, and by no ratio.
+# verl-0.9 rejects by these statistics; it has no rejection by the ratio.
 VERL_TESTS = ("k1", "k2", "k3")
 
 
 def loop(path: Path) -> dict:
-    """The loop's time, by a few settings of each family that verl, which logs them, has."""
+    """Extrapolate the loop's time from a few settings of each family that verl logs."""
     rows = read_trajectories(open_table(path), ("rollout", "old"))
     pairs = [pair_of(each, "rollout", "old") for each in rows]
     each_takes, total = {}, 0.0

@@ -1,4 +1,4 @@
-"""The pass of `rcdiag score` by one process and by worker processes, this commit beside another.
+"""The pass of `rcdiag score` in one process and in worker processes, compared with another commit.
 
 `python benchmarks/workers.py` (or `make bench`) writes a table of 20 M tokens and measures, in turn
 and ROUNDS times, `rcdiag score` with all presets and the result file:
@@ -7,9 +7,9 @@ and ROUNDS times, `rcdiag score` with all presets and the result file:
 - after, with `--workers` 1, 2, ... up to the number of cores
 
 It prints a table and stores it in `benchmarks/results/workers.json` with the machine and its load.
-`seconds` is the shortest wall time of the whole process, imports included; `cpu_s` is what all its
-processes together worked in that time, which other programs on the machine change less. Peaks are
-resident sets, of the first process and of the largest worker. `--tokens N` measures another table
+`seconds` is the shortest wall time of the whole process, imports included; `cpu_s` is the
+processor time of all its processes, which depends less on other programs. Peaks are
+resident sets, of the main process and of the largest worker. `--tokens N` measures another table
 and stores nothing.
 """
 
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-# The repository and not this folder, whose `statistics` would stand before Python's own.
+# Import from the repository root: `statistics.py` in this folder would hide the standard module.
 sys.path[0] = str(ROOT)
 
 from benchmarks.mismatch import write_table  # noqa: E402
@@ -52,7 +52,7 @@ def peaks_of_session(session: int) -> dict[int, int]:
 
 
 def measured(checkout: Path, table: Path, arguments: list[str]) -> dict[str, Any]:
-    """Run `rcdiag score` once, in a session of its own, and watch its processes."""
+    """Run `rcdiag score` once, in its own session, and monitor its processes."""
     out = table.with_name("result.json")
     command = [sys.executable, "-m", "cli.main", "score", str(table), "-q", "--force"]
     environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""`rcdiag`: the commands, and the options before them."""
+"""`rcdiag`: its commands, and the options before a command."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cli import commands
 from cli.command import Command
 from cli.config import CONFIG_HELP, read_defaults, spellings_of
 
-# Threads of torch spin while they wait. With the default, one busy neighbour on two cores made
-# scoring 20 times slower; with this value 3 to 5 times, at a cost of 5% on an idle machine
-# (measured). Engines inherit it.
+# Torch's threads spin while they wait. By default, one busy neighbour on two cores made scoring 20
+# times slower; with this value 3 to 5 times, at a cost of 5% on an idle machine (measured). Engines
+# inherit the setting.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-# Command -> what runs it, and the end of its help.
+# Command -> the function that runs it, and the end of its help.
 COMMANDS: dict[str, tuple[Callable[[str, commands.Values], None], str]] = {
     "score": (
         commands.measure,
@@ -85,35 +85,35 @@ Formats (`rcdiag explain NAME`): {formats}""",
     "explain": (commands.explain, "Example: `rcdiag explain rollout_is_eff_sample_size`"),
     "report": (
         commands.report,
-        """Examples: `rcdiag report score.json sweep.json --html page.html` makes one page of all
-that is known of a dump; `rcdiag report before.json --against after.json --html page.html` says
+        """Examples: `rcdiag report score.json sweep.json --html page.html` makes one page of
+several results for a dump; `rcdiag report before.json --against after.json --html page.html` shows
 what changed.""",
     ),
 }
 
 
 class Root(TyperGroup):
-    """`rcdiag` itself, which makes a command when it is asked for."""
+    """`rcdiag` itself, which creates a command only when it is needed."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands in the order of the help."""
         return [*COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; None where there is none of that name."""
+        """Return a command; None if there is none of that name."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
             run, examples = COMMANDS[cmd_name]
             self.commands[cmd_name] = Command(cmd_name, partial(run, cmd_name), examples)
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that is asked for; an unknown name is compared with all of them."""
+        """Return the requested command; create all for an unknown name, which suggests similar."""
         if args and args[0] not in COMMANDS:
             self.all_commands(ctx)
         return super().resolve_command(ctx, args)
 
     def all_commands(self, ctx: Any) -> dict[str, Any]:
-        """Return every command by its name."""
+        """Return all commands by name."""
         return {name: self.get_command(ctx, name) for name in COMMANDS}
 
 

@@ -1,4 +1,4 @@
-"""A command made of a function of the API: its options, its help, how it is run and interrupted."""
+"""A command made from a function of the API: its options, help, run and interruption."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from cli.terminal.visible import visible
 from rcdiag.errors import RcdiagError
 from rcdiag.formats import plural
 
-ALL = "rcdiag.help_all"  # in a context's `meta`: all options are asked for
+ALL = "rcdiag.help_all"  # key in a context's `meta`: the help shows all options
 
 
 class Command(TyperCommand):
-    """A command with the options of a function of the API, which `run` is called with.
+    """A command whose options are the parameters of an API function; `run` gets their values.
 
     `--help` shows the options that most runs need, `--help-all` all of them. Lists of names in the
-    help are made when it is shown.
+    help are made only when it is shown.
     """
 
     def __init__(self, name: str, run: Callable[[dict[str, Any]], None], examples: str) -> None:
@@ -37,7 +37,7 @@ class Command(TyperCommand):
             params=[_option(parameter, option) for parameter, option in self.own.values()],
             help=function_of(name).says,
             rich_markup_mode="markdown",
-            # `explain` is asked for the flags of trainers: `rcdiag explain --use-tis`.
+            # `explain` accepts the flags of trainers as names: `rcdiag explain --use-tis`.
             context_settings={"ignore_unknown_options": name == "explain"},
         )
         self.params.append(ConfigOption())
@@ -72,15 +72,15 @@ class Command(TyperCommand):
         return "; ".join(filter(None, [words + names, example, repeatable]))
 
     def _as_flag(self, name: re.Match[str]) -> str:
-        """Write the name of another parameter as its option: `model` as `--model`."""
+        """Write another parameter's name as its flag: `model` as `--model`."""
         if name[1] not in self.own:
             return name[0]
         return f"`{self.own[name[1]][1].flag(name[1])}`"
 
     def invoke(self, ctx: Any) -> None:
-        """Run the command; an interrupted one says in a line whether it can go on, and exits 130.
+        """Run the command; if interrupted, print whether it can be continued, and exit 130.
 
-        Notes on the interrupt are sentences about work that is kept.
+        The notes of a KeyboardInterrupt are sentences about work that is kept.
         """
         try:
             self._run(self._values(ctx))
@@ -90,7 +90,7 @@ class Command(TyperCommand):
             raise typer.Exit(130) from interrupt
 
     def _values(self, ctx: Any) -> dict[str, Any]:
-        """Return the values of all parameters; options of a model without one are refused."""
+        """Return the values of all parameters; refuse options that need a model without one."""
         values = {}
         for name, (_, option) in self.own.items():
             value = ctx.params[name]
@@ -105,7 +105,7 @@ class Command(TyperCommand):
 
 
 def _option(parameter: Parameter, option: CommandOption) -> TyperArgument | TyperOption:
-    """Make the option, or the word without a flag, of a parameter."""
+    """Make the option or the positional argument of a parameter."""
     required = parameter.default is REQUIRED
     choices = f"<{'|'.join(parameter.choices)}>" if parameter.choices else None
     shared: dict[str, Any] = {
@@ -133,12 +133,12 @@ def _option(parameter: Parameter, option: CommandOption) -> TyperArgument | Type
 
 
 def _completions(parameter: Parameter, option: CommandOption, context: Any) -> Sequence[str]:
-    """Return the words that the shell completes an option with."""
+    """Return the words for shell completion of an option."""
     return parameter.choices if option.complete is None else option.complete(context)
 
 
 class HelpAll(TyperOption):
-    """`--help-all`: the help with the options that few runs need."""
+    """`--help-all`: the help including options that few runs need."""
 
     def __init__(self, rare: int) -> None:
         super().__init__(

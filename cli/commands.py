@@ -1,6 +1,6 @@
-"""What each command does: one call of the API, then files, screen and exit code.
+"""What each command does: call the API, write files, show the result and set the exit code.
 
-What takes long to import comes when a command runs, so that `--help` and refusals answer at once.
+Slow imports are inside of functions, so that `--help` and refusals are fast.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rcdiag.errors import RcdiagError
 if TYPE_CHECKING:
     from rcdiag.results import Document
 
-Values = dict[str, Any]  # of all parameters of a command, by name
+Values = dict[str, Any]  # the values of all parameters of a command, by name
 
 
 def measure(command: str, given: Values) -> None:
-    """Run `score`, `compare`, `diagnose`, `sweep` or `replay`; write, show, exit."""
+    """Run `score`, `compare`, `diagnose`, `sweep` or `replay`; write, show, set the exit code."""
     from cli.outputs import Outputs, chosen
     from cli.terminal.screen import Screen
 
@@ -34,7 +34,7 @@ def measure(command: str, given: Values) -> None:
     keywords = _keywords(command, given)
     sources = keywords.pop("sources", None) or [keywords.pop("source")]
     if command == "score" and not (given["json"] or outputs.for_readers or given["sequences"]):
-        # The screen shows none of the sequences and texts that a result holds for readers.
+        # The screen does not show sequences and texts, which only files for readers contain.
         keywords |= {"sequences": None, "include_text": given["include_text"] or False}
     run: Callable[..., Any] = chosen(getattr(rcdiag, command), given["dry_run"])
     with screen.progress() as progress:
@@ -67,7 +67,7 @@ def convert(command: str, given: Values) -> None:
 
 
 def report(command: str, given: Values) -> None:
-    """Run `report`: write the pages that are asked for, and show the stored results."""
+    """Run `report`: write the requested pages, and show the stored results."""
     from cli.outputs import Outputs
     from cli.process import resume_collection
     from cli.terminal.screen import Screen
@@ -84,7 +84,7 @@ def report(command: str, given: Values) -> None:
     resume_collection()
     with _drawable(sources, results, verbose=given["verbose"]):
         if any(given[name] is not None for name in ("html", "plots", "notebook")):
-            # A notebook loads results from their files; the one on stdin has none.
+            # A notebook loads results from their files; one from stdin is passed itself.
             files = [
                 result if source == "-" else source
                 for source, result in zip(sources, results, strict=True)
@@ -104,8 +104,8 @@ def report(command: str, given: Values) -> None:
 
 @contextlib.contextmanager
 def _drawable(sources: list[str], results: Sequence[Document], *, verbose: bool) -> Iterator[None]:
-    """Refuse documents whose values cannot be drawn; with `verbose` say where in the code."""
-    from rcdiag.api.report import NOT_DRAWN, drawable  # with every kind of result
+    """Refuse documents whose values cannot be drawn; with `verbose` show the traceback."""
+    from rcdiag.api.report import NOT_DRAWN, drawable  # imports every kind of result
 
     try:
         with drawable(sources, results):
@@ -117,7 +117,7 @@ def _drawable(sources: list[str], results: Sequence[Document], *, verbose: bool)
 
 
 def explain(command: str, given: Values) -> None:
-    """Run `explain`: an entry, or all names with a line each."""
+    """Run `explain`: show an entry, or all names with a line each."""
     answer = rcdiag.explain() if given["name"] is None else rcdiag.explain(given["name"])
     if given["json"]:
         from cli.terminal.console import write_out
@@ -131,5 +131,5 @@ def explain(command: str, given: Values) -> None:
 
 
 def _keywords(command: str, given: Values) -> Values:
-    """Return the values that the function of the API takes."""
+    """Return the values that the function of the API accepts."""
     return {name: given[name] for name in function_of(command).parameters if name in given}

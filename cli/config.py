@@ -1,4 +1,4 @@
-"""`--config FILE.toml`: one table per command, its options as defaults; flags win."""
+"""`--config FILE.toml`: defaults of options, one table for each command; flags override them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typer.core import TyperOption
 
 from rcdiag.errors import RcdiagError, did_you_mean
 
-# Parameter -> a further name by which a file may give it.
+# Parameter -> another name that a file may use for it.
 ALSO = {"settings": "setting", "lr": "learning_rate", "source": "dump", "sources": "dump"}
 
-Options = Mapping[str, Mapping[str, Any]]  # command -> name of an option, any of them -> option
-LONGEST = 80  # letters of a value that an error shows
+Options = Mapping[str, Mapping[str, Any]]  # command -> any spelling of an option -> option
+LONGEST = 80  # characters of a value that an error shows
 
-CONFIG_HELP = "Take defaults of options from a TOML file, in which every command has a table"
+CONFIG_HELP = "Take defaults of options from a TOML file, which has a table for each command"
 
 
 class ConfigOption(TyperOption):
-    """`--config` behind the name of a command; it is read before the command's other options."""
+    """`--config` after the name of a command; it is read before the command's other options."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -36,7 +36,7 @@ class ConfigOption(TyperOption):
 
 
 def _take_defaults(context: Any, parameter: Any, value: str | None) -> None:
-    """Make the table of this command in the file the defaults of the options that follow."""
+    """Use this command's table in the file as defaults of the other options."""
     if value is not None:
         commands = context.parent.command.all_commands(context.parent)
         context.default_map = read_defaults(Path(value), spellings_of(commands)).get(
@@ -45,7 +45,7 @@ def _take_defaults(context: Any, parameter: Any, value: str | None) -> None:
 
 
 def spellings_of(commands: Mapping[str, Any]) -> Options:
-    """Return the options of every command by their flags, their names in the API, and `ALSO`."""
+    """Return the options of every command by their flags, parameter names, and `ALSO`."""
     return {
         name: {
             spelling.lstrip("-").replace("-", "_"): option
@@ -64,7 +64,7 @@ def spellings_of(commands: Mapping[str, Any]) -> Options:
 
 
 def read_defaults(path: Path, allowed: Options) -> dict[str, dict[str, Any]]:
-    """Read the tables of the file; `allowed` are the options of each command."""
+    """Read the tables of the file; `allowed` has the options of each command."""
     try:
         tables = tomllib.loads(path.read_text())
     except OSError as error:
@@ -80,7 +80,7 @@ def read_defaults(path: Path, allowed: Options) -> dict[str, dict[str, Any]]:
 def _options(path: Path, command: str, table: Any, allowed: Options) -> dict[str, Any]:
     if command not in allowed or not isinstance(table, dict):
         raise RcdiagError(
-            f"--config {path}: `{command}` is no table of a command",
+            f"--config {path}: `{command}` is not a table of a command",
             hint=f"one table per command: {', '.join(f'[{name}]' for name in sorted(allowed))}",
         )
     options = {}
@@ -99,7 +99,7 @@ def _options(path: Path, command: str, table: Any, allowed: Options) -> dict[str
 
 
 def _value(where: str, value: Any, option: Any) -> Any:
-    """Return the value of an option in words of the command line, whose types refuse the rest."""
+    """Return an option's value as text of the command line, which is parsed and checked later."""
     is_flag = getattr(option, "is_flag", False)
     takes_list = getattr(option, "multiple", False) or option.nargs != 1
     if is_flag:
@@ -111,7 +111,7 @@ def _value(where: str, value: Any, option: Any) -> Any:
         fits, wanted = _is_word(value), "a text or a number"
     if not fits:
         shown = json.dumps(value, default=str)[:LONGEST]
-        raise RcdiagError(f"{where} = {shown}: wants {wanted}", hint="see what --help says of it")
+        raise RcdiagError(f"{where} = {shown}: wants {wanted}", hint="--help describes the option")
     if is_flag:
         return value
     return [str(one) for one in value] if takes_list else str(value)

@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-# Seconds. Python drops exceptions that are raised in weak-reference callbacks, which run while
-# modules are imported; an interrupt that was dropped there is raised again after this time.
+# Seconds. Python drops exceptions raised in weak-reference callbacks, which run during imports; an
+# interrupt that was dropped there is raised again after this time.
 AGAIN = 0.01
 
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt at a SIGTERM, and once more where Python dropped one."""
+    """Raise KeyboardInterrupt at a SIGTERM, and again if Python dropped one."""
     terminated = signal.getsignal(signal.SIGTERM)
     alarmed = signal.getsignal(signal.SIGALRM)
     reported = sys.unraisablehook
 
     def terminate(number: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(signal.SIGTERM, terminated)  # a second one ends the process at once
+        signal.signal(signal.SIGTERM, terminated)  # a second SIGTERM ends the process at once
         raise KeyboardInterrupt
 
     def alarm(number: int, frame: FrameType | None) -> NoReturn:

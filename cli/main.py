@@ -1,4 +1,4 @@
-"""The entry point of `rcdiag`: errors and signals, those during imports too, become exit codes."""
+"""The entry point of `rcdiag`: turns errors and signals, also during imports, into exit codes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NoReturn
 from cli.interrupts import interrupts
 from cli.terminal.visible import visible
 
-# Operating system errors that the input does not cause and a user can fix.
+# Operating system errors that a user can fix but that the input does not cause.
 SYSTEM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE}
 
 
@@ -18,7 +18,8 @@ def main() -> None:
     """Run a command; 0 ran, 1 findings, 2 could not run, 130 interrupted."""
     # A signal may also arrive while the handlers are being restored.
     try:
-        # A terminated command ends like an interrupted one: temporary folders go, parts stay.
+        # A terminated command ends like an interrupted one: temporary folders are removed, parts
+        # are kept.
         with interrupts():
             _run()
     except KeyboardInterrupt:
@@ -27,7 +28,7 @@ def main() -> None:
     finally:
         # If SIGINT arrived during exec() of a source text (dataclasses do that at import), CPython
         # remembers it and ends by the signal even though it was handled. Another exec() clears
-        # that.
+        # this.
         exec("")
 
 
@@ -60,7 +61,7 @@ def _run() -> None:
         if isinstance(error, OSError) and error.errno in SYSTEM:
             where = f"{error.filename}: " if error.filename else ""
             _refuse(f"{where}{error.strerror}", "free space there, or set TMPDIR to another disk")
-        # A bug of ours: the whole traceback, and never the exit code that means "findings".
+        # A bug in rcdiag: print the traceback, and never use the exit code that means "findings".
         shown = without_secrets("".join(traceback.format_exception(error)))
         print(visible(shown), file=sys.stderr, end="")
         sys.exit(2)

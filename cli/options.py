@@ -1,7 +1,7 @@
-"""What only a command line has of a parameter: its flags, its place in the help, how text is read.
+"""What a parameter has on the command line only: flags, place in the help, how its text is read.
 
-Name, type, default and meaning are those of the API (`parameters`); `OPTIONS` says the rest, by the
-name of the parameter. `OF_THE_COMMAND_LINE` are the parameters that no function of the API has.
+Name, type, default and meaning come from the API (`parameters`). `OPTIONS` has the rest, by the
+parameter's name. `OF_THE_COMMAND_LINE` are parameters that no function of the API has.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ LEVELS = ("never", "warning", "error")  # of --fail-on
 
 
 class CommandOption(Struct, frozen=True):
-    """How a parameter is an option; the flag is the parameter's name where none is given."""
+    """A parameter as an option; without `flags` its flag is the parameter's name."""
 
     flags: tuple[str, ...] = ()
     metavar: str | None = None
-    panel: str | None = None  # the group in the help
-    common: bool = False  # most runs need it: `--help` shows it, and not only `--help-all`
-    repeats: bool = False  # given once for each value
-    argument: bool = False  # a word without a flag
+    panel: str | None = None  # heading in the help
+    common: bool = False  # shown by `--help`; the others only by `--help-all`
+    repeats: bool = False  # may be given several times, once for each value
+    argument: bool = False  # positional
     example: str = ""
-    names: str = ""  # what `names_of` lists in the help
-    # Text -> value, of an option that repeats: all texts -> value.
+    names: str = ""  # names that the help lists: a key of `cli.names.PLACES`
+    # Parses the text of a value; for an option that repeats, all texts.
     read: Callable[[Any], Any] | None = None
-    complete: Callable[[Any], Sequence[str]] | None = None  # a context -> words for the shell
+    complete: Callable[[Any], Sequence[str]] | None = None  # context -> words for completion
 
     def flag(self, name: str) -> str:
-        """Return how a command line gives the parameter of this name."""
+        """Return the flag of a parameter of this name."""
         return self.flags[-1] if self.flags else f"--{name.replace('_', '-')}"
 
 
 def pairs(texts: Sequence[str], option: str, form: str, example: str) -> list[tuple[str, str]]:
-    """Split texts of an option at the first `=`, whose left side may not be empty."""
+    """Split texts NAME=VALUE at the first `=`; refuse an empty NAME."""
     split = []
     for text in texts:
         name, equals, value = text.partition("=")
@@ -50,18 +50,18 @@ def pairs(texts: Sequence[str], option: str, form: str, example: str) -> list[tu
 
 
 def read_columns(texts: Sequence[str]) -> dict[str, str]:
-    """Read `--column CANONICAL=NAME` as a mapping; NAME may be empty."""
+    """Parse `--column CANONICAL=NAME` into a mapping; NAME may be empty."""
     example = "--column rollout_log_probs=inference_logprobs"
     return dict(pairs(texts, "--column", "CANONICAL=NAME", example))
 
 
 def read_keys(texts: Sequence[str]) -> dict[str, str]:
-    """Read `--key QUANTITY=KEY` of a training log as a mapping."""
+    """Parse `--key QUANTITY=KEY` of a training log into a mapping."""
     return dict(pairs(texts, "--key", "QUANTITY=KEY", "--key k3=my/kl"))
 
 
 def read_given(texts: Sequence[str]) -> dict[str, str]:
-    """Read `--given NAME=VALUE` as a mapping; a name that is given twice has one value."""
+    """Parse `--given NAME=VALUE` into a mapping; refuse two values for one name."""
     values: dict[str, str] = {}
     for name, value in pairs(texts, "--given", "NAME=VALUE", "--given temperature=0.7"):
         if not value:
@@ -77,7 +77,7 @@ def read_given(texts: Sequence[str]) -> dict[str, str]:
 
 
 def read_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Read `--set PRESET.SETTING=VALUE` as preset -> setting -> value, as YAML has it."""
+    """Parse `--set PRESET.SETTING=VALUE` into preset -> setting -> value; values are YAML."""
     settings: dict[str, dict[str, Any]] = {}
     if not texts:
         return settings
@@ -91,7 +91,7 @@ def read_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
                 f"--set {text}: wanted PRESET.SETTING=VALUE",
                 hint="for example --set decoupled_token_is.rollout_is_threshold=3",
             )
-        # YAML reads 0.5_5 as 0.55; here it is a pair of bounds and stays text.
+        # YAML reads 0.5_5 as 0.55; here it is a pair of bounds, so it stays text.
         try:
             settings.setdefault(preset, {})[setting] = value if "_" in value else read_yaml(value)
         except ValueError as error:
@@ -103,14 +103,14 @@ def read_settings(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def all_trainers(context: Any) -> list[str]:
-    """Return the names of trainers, which the shell completes."""
+    """Return the names of trainers for shell completion."""
     from rcdiag.trainers import trainer_names
 
     return [*trainer_names(), "all"]
 
 
 def presets_of_trainer(context: Any) -> list[str]:
-    """Return the presets of the trainer that was given, or of the default one."""
+    """Return the presets of the given trainer, or of the default one, for shell completion."""
     from rcdiag.trainers import DEFAULT, find_trainer
 
     return [*find_trainer(context.params.get("trainer") or DEFAULT).presets]
@@ -123,7 +123,7 @@ OF_UPDATE = CommandOption(panel=UPDATE)
 OF_MODEL = CommandOption(panel=WITH_MODEL)
 
 OPTIONS: dict[str, CommandOption] = {
-    # What is read
+    # Input
     "source": DUMP,
     "sources": DUMP,
     "format": CommandOption(("--from",), metavar="FORMAT", common=True, names="formats"),
@@ -150,7 +150,7 @@ OPTIONS: dict[str, CommandOption] = {
     ),
     "tokenizer": CommandOption(metavar="PATH", common=True),
     "rows": CommandOption(metavar="N", common=True),
-    # Policies, and where they are scored
+    # Policies, and how they are scored
     "behavior": NAME,
     "target": NAME,
     "rollout": CommandOption(metavar="NAME"),
@@ -204,7 +204,7 @@ OPTIONS: dict[str, CommandOption] = {
     "thresholds": CommandOption(metavar="N", common=True),
     "emit": CommandOption(metavar="TRAINER", panel=OUTPUT, common=True, names="trainers"),
     "candidate": CommandOption(metavar="NAME", example="seq_tis_3"),
-    # An update, and the model that takes it
+    # An update, and the model that is updated
     "step": CommandOption(metavar="N", panel=UPDATE, common=True),
     "loss": CommandOption(metavar="NAME", panel=UPDATE, common=True, names="losses"),
     "loss_settings": CommandOption(
@@ -225,7 +225,7 @@ OPTIONS: dict[str, CommandOption] = {
     **dict.fromkeys(("batch_tokens", "evaluate"), OF_MODEL),
     "reward": CommandOption(metavar="FILE.py:FUNCTION", panel=WITH_MODEL),
     "save": CommandOption(metavar="DIR", panel=WITH_MODEL),
-    # What is written
+    # Outputs
     "output": CommandOption(("-o", "--output"), metavar="FILE", panel=OUTPUT, common=True),
     "result": CommandOption(("-o", "--result"), metavar="FILE", panel=OUTPUT, common=True),
     "csv": CommandOption(metavar="FILE", panel=OUTPUT),
@@ -243,12 +243,12 @@ OPTIONS: dict[str, CommandOption] = {
     "dry_run": CommandOption(common=True),
     "quiet": CommandOption(("-q", "--quiet"), common=True),
     "verbose": CommandOption(("-v", "--verbose"), common=True),
-    # Of `report` and `explain`
+    # Options of `report` and `explain`
     "results": CommandOption(argument=True, repeats=True, metavar="RESULT.json..."),
     "against": CommandOption(metavar="RESULT.json", common=True, repeats=True),
     "name": CommandOption(argument=True, metavar="NAME"),
 }
-# Options that are otherwise in one command.
+# Options that differ in one command.
 OF_COMMAND: Mapping[str, Mapping[str, CommandOption]] = {
     "score": {"result": CommandOption(metavar="FILE", panel=OUTPUT, common=True)},
     "compare": {
@@ -282,7 +282,7 @@ OF_THE_COMMAND_LINE = {
         Parameter("verbose", bool, False, "print all numbers, limits, sources and changes."),
     )
 }
-# What a command has beside the parameters of its function; figures are those of `rcdiag.report`.
+# Options of a command besides its function's parameters; figures come from `rcdiag.report`.
 BESIDE = {
     "explain": ("json",),
     "report": ("json", "fail_on", "quiet", "verbose"),
@@ -295,7 +295,7 @@ BESIDE_MEASURING = (
 
 
 def options_of(command: str) -> dict[str, tuple[Parameter, CommandOption]]:
-    """Return the parameters of a command by name, those of the API first, each as an option."""
+    """Return the parameters of a command by name with their options, those of the API first."""
     own = function_of(command).parameters
     beside = {**function_of("report").parameters, **OF_THE_COMMAND_LINE}
     names = [*own, *(name for name in BESIDE.get(command, BESIDE_MEASURING) if name not in own)]

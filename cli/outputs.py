@@ -1,4 +1,4 @@
-"""Around the call of the API: its dry run, and the files that are written of a result."""
+"""What a command adds to the call of the API: its dry run, and output files."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ R = TypeVar("R")
 
 def chosen(usecase: UseCase[P, R], dry_run: bool) -> Callable[P, R | str]:
     """Return the function of the API, or its dry run, which only says what it would do."""
-    resume_collection()  # all modules of the command have been imported
+    resume_collection()  # the command's modules are imported by now
     return usecase.dry_run if dry_run else usecase
 
 
 class Outputs(Struct, frozen=True):
-    """The files that a command writes of its result, checked before the work."""
+    """The files that a command writes of its result, checked before it runs."""
 
     result: Path | None
     csv: Path | None
@@ -42,9 +42,9 @@ class Outputs(Struct, frozen=True):
 
     @classmethod
     def checked(cls, given: Mapping[str, Any]) -> Outputs:
-        """Read the outputs off a command's values.
+        """Read the outputs from a command's values.
 
-        Refuses those that would overwrite an input or each other, and options of figures without
+        Refuses outputs that would overwrite an input or each other, and options of figures without
         `--plots`.
         """
         paths = {name: given.get(name) for name in ("result", "csv", "html", "plots", "notebook")}
@@ -54,7 +54,7 @@ class Outputs(Struct, frozen=True):
         check_apart([*paths.values(), given.get("output"), given.get("save")], inputs)
         outputs = {name: None if path is None else Path(path) for name, path in paths.items()}
         check_outputs(outputs.values(), force=given["force"])
-        del outputs["notebook"]  # of `report`, which writes it
+        del outputs["notebook"]  # `report` writes it
         figures, width = given["figures"], given["width"]
         if outputs["plots"] is None and (figures or width is not None):
             raise RcdiagError(
@@ -68,11 +68,11 @@ class Outputs(Struct, frozen=True):
 
     @property
     def for_readers(self) -> bool:
-        """Whether something is written that shows sequences and their text."""
+        """Whether an output shows sequences and their text."""
         return any((self.result, self.html, self.plots))
 
     def write(self, document: Result, screen: Screen, written: Sequence[Path]) -> None:
-        """Write all of them, and say so; `written` are files that are there already."""
+        """Write all outputs, and say so; `written` are files that were written before."""
         paths = list(written)
         if self.result is not None:
             write_text(self.result, to_json(document))
@@ -84,8 +84,8 @@ class Outputs(Struct, frozen=True):
             paths.append(self.csv)
         drawn = self._draw(document)
         figures = [path for path in drawn if self.plots is not None and self.plots in path.parents]
-        # Before the result, so that its last lines (verdict, cause, what to run next) stay the
-        # last.
+        # Say so before the result is shown, whose last lines (verdict, cause, what to run next)
+        # should end the screen.
         for path in [*paths, *(path for path in drawn if path not in figures)]:
             screen.wrote(path)
         if self.plots is not None:
@@ -95,7 +95,7 @@ class Outputs(Struct, frozen=True):
         if self.html is None and self.plots is None:
             return []
         if self.plots is None:
-            hold_collection()  # drawing files leaves many objects behind, a page does not
+            hold_collection()  # a page leaves few objects to collect, unlike drawn files
         try:
             return rcdiag.report(
                 document,

@@ -1,8 +1,8 @@
-"""The parameters of the API's functions, which are the options of the commands.
+"""The parameters of the API's functions, which become the options of commands.
 
-Name, type, default and meaning of each are said once: in the signature and the docstring of the
-function in `rcdiag/api/<command>.py`. They are read off its source, because importing it would load
-numpy and Arrow, for which `--help` would have to wait.
+Name, type, default and meaning are defined once, in the signature and docstring of the function in
+`rcdiag/api/<command>.py`. They are read from its source, because importing it would load numpy and
+Arrow, for which `--help` would have to wait.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from typing import Any
 
 from msgspec import Struct
 
-# `    name: text`, and lines of text that are indented deeper, under `Args:`.
+# `    name: text` under `Args:`, with continuation lines that are indented deeper.
 ARGUMENT = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
-REQUIRED: Any = ...  # the default of a parameter that has none
+REQUIRED: Any = ...  # stands for the default of a parameter without one
 
 
 class Parameter(Struct, frozen=True):
-    """What a function says of one of its parameters."""
+    """A parameter of a function, read from its signature and docstring."""
 
     name: str
     type: type  # of one value: bool, int, float or str
     default: Any
     says: str
-    choices: tuple[str, ...] = ()  # the words that it can be, of a `Literal`
+    choices: tuple[str, ...] = ()  # the values of a `Literal`
 
     @property
     def sentence(self) -> str:
-        """The first sentence of what it means, which a list of options has room for."""
+        """The first sentence of its description, for the list of options."""
         first = self.says.split(". ")[0].rstrip(".")
         return first[:1].upper() + first[1:]
 
 
 class Function(Struct, frozen=True):
-    """What a function of the API says of itself."""
+    """A function of the API, read from its source."""
 
     says: str  # the first line of its docstring
     parameters: dict[str, Parameter]
@@ -45,12 +45,12 @@ class Function(Struct, frozen=True):
 
 @cache
 def function_of(command: str) -> Function:
-    """Read the function of a command, `rcdiag.api.<command>.<command>`, off its source."""
+    """Read the function of a command, `rcdiag.api.<command>.<command>`, from its source."""
     text = resources.files("rcdiag.api").joinpath(f"{command}.py").read_text(encoding="utf-8")
     defined = {
         node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)
     }
-    function = defined[command]  # of overloads the last one, which is the function itself
+    function = defined[command]  # of overloads the last, which is the function itself
     doc = ast.get_docstring(function) or ""
     says = {name: " ".join(words.split()) for name, words in ARGUMENT.findall(doc)}
     of_place, of_keywords = function.args.args, function.args.kwonlyargs
@@ -72,7 +72,7 @@ def function_of(command: str) -> Function:
 
 
 def _type(annotation: ast.expr | None) -> type:
-    """Return the type of one value on the command line: a text where a text is allowed."""
+    """Return the type of a value on the command line: str, if the annotation allows it."""
     assert annotation is not None
     names = {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
     allowed = [one for one in (str, bool, float, int) if one.__name__ in names]
@@ -80,7 +80,7 @@ def _type(annotation: ast.expr | None) -> type:
 
 
 def _choices(annotation: ast.expr | None) -> tuple[str, ...]:
-    """Return the words of the `Literal` in an annotation; none without one."""
+    """Return the values of the `Literal` in an annotation; empty without one."""
     assert annotation is not None
     literals = [
         ast.literal_eval(node.slice)

@@ -69,7 +69,8 @@ def measured(number_: Measured) -> tuple[str, str]:
     decimals = min(1 - _exponent(width), most)
     # A value far below the width of its interval keeps one digit.
     own = max(decimals, min(-_exponent(value), 6)) if abs(value) >= NOISE else decimals
-    powers = largest < 1e-4
+    # A value below 1e-4 and an end just above are written alike.
+    powers = abs(value) < 1e-4 and largest < 1e-3
     return _rounded(value, own, powers), between(
         *(None if end is None else _rounded(end, decimals, powers) for end in (low, high))
     )

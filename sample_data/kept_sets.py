@@ -1,8 +1,8 @@
-"""Sample from kept sets and record them: `top_p.parquet`, and what a replay over them changes.
+"""Sample from kept sets and record them: `top_p.parquet`, and the effect of replaying the sets.
 
 `python sample_data/kept_sets.py` writes the table (128 responses of step_8, top-p 0.9);
-`python sample_data/kept_sets.py --measure` prints, for several settings, what the trainer's
-log-probs over the kept ids change, with the expected values summed over every token of each set.
+`python sample_data/kept_sets.py --measure` prints, for several sampling settings, the ratios with
+the trainer's log-probs over the vocabulary and over the kept ids, as exact expectations.
 """
 
 import json
@@ -25,14 +25,14 @@ HERE = Path(__file__).resolve().parent
 POLICY = HERE / "policy" / "step_8"
 SEED, MOST_TOKENS = 9, 256
 SETTINGS = {"top_p": 0.9}
-# At temperature 1 this policy is sure of most tokens; at 1.5 its kept sets are of ordinary sizes.
+# At temperature 1 the policy is certain of most tokens; at 1.5 kept sets have realistic sizes.
 MEASURED_AT = 1.5
 MEASURED = ({"top_p": 0.8}, {"top_p": 0.9}, {"top_p": 0.95}, {"top_p": 0.99}, {"top_k": 20}, {})
 
 
 @dataclass
 class Response:
-    """A sampled response: a list of kept ids, and their log-probs over the set, by token."""
+    """A sampled response: for each token its kept ids, and their log-probs over the kept set."""
 
     ids: list[int]
     log_probs: list[float]
@@ -41,7 +41,7 @@ class Response:
 
 
 def kept_sets(logits: torch.Tensor, top_p: float = 1.0, top_k: int = 0) -> torch.Tensor:
-    """Flag what top-k and then top-p leave, [rows, vocabulary]."""
+    """Return the mask of the ids that top-k and then top-p keep, [rows, vocabulary]."""
     ordered, order = logits.sort(dim=-1, descending=True)
     if top_k:
         ordered[:, top_k:] = -torch.inf
@@ -94,7 +94,7 @@ def sample(
 def trainer_log_probs(
     prompts: list[list[int]], responses: list[Response], temperature: float = 1.0
 ) -> list[torch.Tensor]:
-    """Return the trainer's log-probs of the whole vocabulary, [tokens, vocabulary] a response."""
+    """Return the trainer's log-probs over the vocabulary, [tokens, vocabulary] per response."""
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32).eval()
     made = []
     for prompt, response in zip(prompts, responses, strict=True):
@@ -159,10 +159,10 @@ def write_table(path: Path) -> None:
 
 
 def measure(prompts: list[list[int]], end: int, **settings) -> dict[str, float]:
-    """Return kept mass, and mean and spread of the ratio over the vocabulary and the kept ids.
+    """Return kept mass, E[ratio] and P(ratio outside 0.9 to 1.1), over vocabulary and kept ids.
 
-    Contexts are sampled; in each, every value is the sum over all tokens of its kept set, so that
-    nothing hangs on which token was drawn.
+    Contexts are sampled. In each context a value is the expectation over all tokens of its kept
+    set, so it does not depend on the token that was drawn.
     """
     responses = sample(prompts, end, MEASURED_AT, **settings)
     trained = trainer_log_probs(prompts, responses, MEASURED_AT)
@@ -184,10 +184,13 @@ def measure(prompts: list[list[int]], end: int, **settings) -> dict[str, float]:
 
 
 def print_measured() -> None:
-    """Print the table of docs/kept-sets.md, a line for each setting."""
+    """Print the table of docs/kept-sets.md, one line per sampling setting."""
     rows = prompts_of_step_8(1)
     end = AutoTokenizer.from_pretrained(POLICY).eos_token_id
-    print("| sampling | kept ids | kept mass | E[ratio] | outside | E[ratio] over them | outside |")
+    print(
+        "| sampling | kept ids | kept mass | E[ratio], whole vocabulary | outside "
+        "| E[ratio], kept ids | outside |"
+    )
     print("|---|---:|---:|---:|---:|---:|---:|", flush=True)
     for settings in MEASURED:
         name = ", ".join(f"{key} {value}" for key, value in settings.items()) or "whole vocabulary"

@@ -1,13 +1,13 @@
-"""Make the sample of a mixture of experts: train a tiny one, sample with vLLM, score in float32.
+"""Train a tiny mixture of experts, sample from it with vLLM, score the samples in float32.
 
-One seeded command on a CPU: `python sample_data/moe.py`. The table holds which experts each side
-chose for every token: `rollout_routed_experts` as vLLM returned them in bfloat16, and
-`old_routed_experts` as the model chooses them in float32.
+One seeded command on a CPU: `python sample_data/moe.py`. The table holds the experts that each side
+chose for every token: `rollout_routed_experts` by vLLM in bfloat16, and `old_routed_experts` by
+the model in float32.
 
-A second run, from the first step on with OMP_NUM_THREADS=1, gave the shipped files bit for bit:
-weights, tokens, log-probs and experts; of the metadata the time alone differs. It was on a CPU of
-the same kind (AMD EPYC with avx512_bf16) with torch 2.13 and vLLM 0.32. Other kernels round
-bfloat16 otherwise, and then training and samples part.
+A second complete run with OMP_NUM_THREADS=1 gave the shipped files bit for bit: weights, tokens,
+log-probs and experts; only the time in the metadata differed. It ran on the same kind of CPU (AMD
+EPYC with avx512_bf16) with torch 2.13 and vLLM 0.32. Kernels that round bfloat16 differently give
+other weights and samples.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from rcdiag.engines.checkpoint import fingerprint
 FOLDER = HERE / "moe"
 TABLE, LOG = HERE / "moe.parquet", HERE / "moe_log.json"
 EXPERTS, TOP_K = 8, 2
-PROMPTS, STREAM = 32, 200  # prompts of 8 samples each, of a random stream of their own
+PROMPTS, STREAM = 32, 200  # number of prompts, with 8 samples each; number of their random stream
 REPLAY = "hf:float32,experts=rollout"
 BALANCE = 0.01  # weight of the loss that keeps experts in use, as in the Switch Transformer
 TRAINING = {"steps": 800, "peak": 3e-3, "flat": 0.4, "ramp": 150}
 
 
 def make_model(tokenizer, seed: int) -> Qwen3MoeForCausalLM:
-    """Make the untrained mixture in float32: 4 layers of 8 experts, of which a token takes 2."""
+    """Make the untrained model in float32: 4 layers of 8 experts, 2 experts per token."""
     torch.manual_seed(seed)
     config = Qwen3MoeConfig(
         **shared_settings(tokenizer),
@@ -90,19 +90,19 @@ def train(tokenizer) -> dict:
 
 
 class ExpertWatch:
-    """The experts that vLLM's routers choose, by request, in the order of its tokens.
+    """Records the experts that vLLM's routers choose, by request and in token order.
 
     `enable_return_routed_experts` needs vLLM's second model runner, which needs Triton and so a
-    GPU. On a CPU this listens to the same callback of every router.
+    GPU. On a CPU this class sets the same callback on every router.
     """
 
     def __init__(self, engine) -> None:
-        """Listen to an engine that runs in this process."""
+        """Attach to an engine that runs in this process."""
         self.chosen: dict[str, list[torch.Tensor]] = {}  # request -> [tokens, layers, top-k] each
         engine.collective_rpc(self.listen)
 
     def listen(self, worker) -> None:
-        """Set the routers' callbacks, and sort what one step chose by request."""
+        """Set the routers' callbacks, and split the experts of each engine step by request."""
         from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 
         runner, layers = worker.model_runner, {}
@@ -157,7 +157,7 @@ def sample(tokenizer, path: Path) -> None:
 
 
 def score(sampled: Path) -> None:
-    """Have rcdiag score the rollouts as the trainer, with the experts that it takes."""
+    """Score the rollouts with rcdiag as the trainer, and record the experts that it chooses."""
     scored = sampled.with_name("scored.parquet")
     policies = {"old": "hf:float32,record_experts=true"}
     os.environ["OMP_NUM_THREADS"] = "1"  # of the engine, whose sums then have one order
@@ -173,7 +173,7 @@ def score(sampled: Path) -> None:
 
 
 def figures() -> dict:
-    """Return what README.md states, as rcdiag computes it."""
+    """Return the figures that README.md states, computed by rcdiag."""
     result = rcdiag.score(TABLE, model=FOLDER, policies={"r3": REPLAY})
     rows = pq.read_table(TABLE, columns=["reward", "finish_reason"]).to_pydict()
     return {
@@ -187,7 +187,7 @@ def figures() -> dict:
 
 
 def main() -> None:
-    """Train, sample, score; `--sample` takes the trained model that is there."""
+    """Train, sample, score; `--sample` uses the existing trained model."""
     tokenizer = make_tokenizer(SEED, SFT_MODES)
     made = json.loads(LOG.read_text()) if "--sample" in sys.argv else train(tokenizer)
     with tempfile.TemporaryDirectory() as scratch:

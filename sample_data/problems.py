@@ -41,7 +41,7 @@ class Event:
 
 
 def calculate(expression: str) -> str:
-    """Answer a calculator call; what is no sum of two numbers is answered with 'error'."""
+    """Answer a calculator call; anything but an operation on two numbers gives 'error'."""
     match = SUM.match(expression.strip())
     if not match:
         return "error"
@@ -50,7 +50,7 @@ def calculate(expression: str) -> str:
 
 
 def grade(response: str, answer: int) -> float:
-    """Give 1.0 when the response ends in the expected answer, else 0.0."""
+    """Return 1.0 if the response ends in the expected answer, else 0.0."""
     match = ANSWER.search(response.strip())
     return float(bool(match) and int(match[1]) == answer)
 
@@ -69,7 +69,7 @@ def draw_event(rng: random.Random, amount: int) -> Event:
 
 
 def tell_event(rng: random.Random, event: Event, thing: str) -> str:
-    """Tell one change in one sentence, without its subject."""
+    """Write one change as a sentence without its subject."""
     other, place = rng.choice(MEN + WOMEN), rng.choice(PLACES)
     if event.sign == "*":
         tail = f" the {thing}"
@@ -102,7 +102,7 @@ def work_line(rng: random.Random, event: Event, name: str, who: str, thing: str)
 
 
 def tool_line(rng: random.Random, event: Event, name: str, who: str) -> str:
-    """Write one change as a calculator call with its result and what follows from it."""
+    """Write one change as a calculator call, its result, and the new amount."""
     call = f"{CALL}{event.before}{event.sign}{event.number}{CALL_END}"
     result = f"{RESULT}{event.after}{RESULT_END}"
     return f"{what(event)}: {call}{result} so {rng.choice([name, who])} has {event.after}."

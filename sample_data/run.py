@@ -1,4 +1,4 @@
-"""The parts that all stages share: policy, engine, scoring, and the checks of both."""
+"""Parts that all stages share: policy, sampling engine, scoring, and checks of log-probs."""
 
 import random
 import statistics
@@ -34,7 +34,7 @@ class Run:
         log(f"vLLM {self.sampler.version} is up; policy of {size:,} parameters")
 
     def problems(self, stream: int, count: int, modes: dict[str, float]):
-        """Draw problems from a numbered random stream, apart from the training stream."""
+        """Draw problems from a numbered random stream, independent of the training stream."""
         rng = random.Random(SEED * 1000 + stream)
         return [draw_problem(rng, modes) for _ in range(count)]
 

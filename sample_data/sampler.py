@@ -1,4 +1,4 @@
-"""Sampling with vLLM in bfloat16: one engine in this process that takes new weights."""
+"""Sampling with vLLM in bfloat16: one engine in this process that accepts weight updates."""
 
 import os
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ class Rollout:
 
 
 def repack_head(model) -> None:
-    """Let the engine's output head pack its weights anew."""
+    """Make the engine's output head repack its weights."""
     model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
 
 
@@ -137,7 +137,7 @@ class Sampler:
         return every
 
     def take_turn(self, rollout: Rollout, result) -> None:
-        """Append one generated turn and, after a call, what the calculator answers."""
+        """Append one generated turn and, after a call, the calculator's answer."""
         ids = list(result.token_ids)
         entries = zip(ids, result.logprobs, strict=True)
         rollout.add(ids, [entry[token].logprob for token, entry in entries], 1)

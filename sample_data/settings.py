@@ -1,4 +1,4 @@
-"""What one run does: seeds, mixes of problems, sizes and rates."""
+"""Settings of the run: seeds, mixes of problems, sizes and learning rates."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Supervised training of the policy on worked problems, loss on what the policy itself writes."""
+"""Supervised training of the policy on worked problems; the loss excludes calculator tokens."""
 
 import math
 import random
@@ -57,7 +57,10 @@ def sft_loss(model, ids: torch.Tensor, learn: torch.Tensor) -> torch.Tensor:
 
 
 class SftTrainer:
-    """Muon for the matrices of the body, AdamW for embeddings and norms: fewest steps tried."""
+    """Trainer with Muon for the matrices of the body, and AdamW for embeddings and norms.
+
+    Of the optimizers that were tried it needed the fewest steps.
+    """
 
     def __init__(self, model, tokenizer, modes: dict[str, float], seed: int, loss=sft_loss):
         """Set up both optimizers and the random stream of problems."""
@@ -73,7 +76,7 @@ class SftTrainer:
         ]
 
     def problem_batches(self, ramp: int):
-        """Yield batches without end; the longest problems come in after `ramp` steps."""
+        """Yield batches forever; problems reach their full length after `ramp` steps."""
         while True:
             limit = max(3, min(MAX_OPS, MAX_OPS * self.step // ramp))
             problems = [draw_problem(self.rng, self.modes, limit) for _ in range(CHUNK)]

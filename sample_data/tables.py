@@ -1,4 +1,4 @@
-"""The parquet tables: columns from rollouts, and the one place that writes a file."""
+"""The parquet tables: columns from rollouts, and the function that writes a table."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +24,7 @@ LIST_TYPES = {
 
 
 def rollout_columns(rollouts: list[Rollout], step: int, version: int, temperature: float) -> dict:
-    """Turn the rollouts of one sampling step into named columns."""
+    """Convert the rollouts of one sampling step to named columns."""
     count = len(rollouts)
     seen: dict[int, int] = {}
     samples = []
@@ -56,7 +56,7 @@ def rollout_columns(rollouts: list[Rollout], step: int, version: int, temperatur
 
 
 def write_table(path: Path, columns: dict, metadata: dict) -> None:
-    """Write one table as rcdiag writes them."""
+    """Write a table with rcdiag's own writer."""
     arrays = {
         name: pa.array(values, pa.list_(LIST_TYPES[name]))
         if name in LIST_TYPES
@@ -69,7 +69,7 @@ def write_table(path: Path, columns: dict, metadata: dict) -> None:
 
 
 def mismatch(rollouts: list[Rollout]) -> dict:
-    """Describe recorded against trainer's log-probs of the sampled tokens, in float64."""
+    """Summarise the mismatch of recorded and trainer's log-probs on sampled tokens, in float64."""
     mask = np.concatenate([r.mask for r in rollouts]) == 1
     old = np.concatenate([r.old_log_probs for r in rollouts])[mask]
     recorded = np.concatenate([r.log_probs for r in rollouts])[mask]
@@ -82,7 +82,7 @@ def mismatch(rollouts: list[Rollout]) -> dict:
 
 
 def metadata(engine_version: str, sampler: str, trainer: str, temperature: float) -> dict:
-    """Describe both policies of a table, without any path of this machine.
+    """Return the metadata of both policies of a table, without paths of this machine.
 
     `sampler` and `trainer` name shipped policies ("step_8"), or all ("step_{policy_version}").
     """
@@ -115,7 +115,7 @@ def metadata(engine_version: str, sampler: str, trainer: str, temperature: float
 
 
 def _weights(name: str) -> dict:
-    """Where the weights are and the fingerprint of those that are shipped."""
+    """Return the location of a policy's weights, and the fingerprint of shipped weights."""
     shipped = [f"step_{step}" for step in SHIPPED] if "{" in name else [name]
     prints = {each: fingerprint(POLICY / each) for each in shipped}
     return {

@@ -1,8 +1,8 @@
-"""Word lists of the story templates, chosen enough of them for a BPE vocabulary of 1,024."""
+"""Word lists for the story templates, large enough to train a BPE vocabulary of 1,024."""
 
 
 def words(text: str) -> list[str]:
-    """Split a list that is written as text."""
+    """Split a text at white space."""
     return text.split()
 
 

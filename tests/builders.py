@@ -53,7 +53,7 @@ def first_batch(path: Path) -> RowBatch:
 
 
 def ids_like(lists: Lists) -> list[list[int]]:
-    """Some token ids for every value of `lists`."""
+    """Make arbitrary token ids with the lengths of `lists`."""
     return [list(range(len(row))) for row in lists]
 
 
@@ -75,7 +75,7 @@ def make_trajectories(
     engine: Sequence[str] | None = None,
     policy_version: NDArray[np.int64] | None = None,
 ) -> Trajectories:
-    """Rows with the policies `rollout` and `old`; token ids count up unless told."""
+    """Make rows with the policies `rollout` and `old`; token ids count up unless given."""
     offsets = np.concatenate([[0], np.cumsum([len(row) for row in behavior])]).astype(np.int64)
     values = flat(behavior)
     ids = np.arange(len(values)) if token_ids is None else flat(token_ids)
@@ -96,37 +96,37 @@ def make_trajectories(
 def make_pair(
     behavior: Lists, target: Lists, cluster: Sequence[int] | None = None, **columns: Any
 ) -> PolicyPair:
-    """Two policies on the same tokens; each sequence its own cluster unless told."""
+    """Make two policies on the same tokens; by default each sequence is its own cluster."""
     return pair_of(
         make_trajectories(behavior, target, cluster=cluster, **columns), "rollout", "old"
     )
 
 
 def summed(states: Iterable[Any]) -> Any:
-    """What some states merge into, in their order."""
+    """Merge states in their order."""
     return merge(list(states))
 
 
 def make_state(
     behavior: Lists, target: Lists, cluster: Sequence[int] | None = None, first_row: int = 0
 ) -> SuiteState:
-    """What the suite keeps of a pair's sequences."""
+    """Make the state that the suite keeps of a pair of policies."""
     return SuiteState.of(make_pair(behavior, target, cluster, first_row=first_row))
 
 
 def mismatch(state: SuiteState) -> dict[str, MetricValue]:
-    """Every metric with its interval and level."""
+    """Compute every metric with its interval and level."""
     return judged(Suite(state))
 
 
 def values_of(state: SuiteState) -> dict[str, float | None]:
-    """Every metric's value; None where it is not defined on the data."""
+    """Compute every metric's value; None where it is undefined."""
     suite = Suite(state)
     return {name: metric.value(suite).value for name, metric in METRICS.items()}
 
 
 def metrics_of(state: SuiteState) -> dict[str, float]:
-    """The same with NaN where a value is not defined."""
+    """Compute every metric's value; NaN where it is undefined."""
     return {name: np.nan if value is None else value for name, value in values_of(state).items()}
 
 

@@ -12,12 +12,12 @@ from hypothesis import settings
 
 from tests.examples import WEEKLY
 
-# The same examples every time: a suite that fails by chance is not believed.
+# The same examples every time, so that no test fails by chance.
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=15, database=None)
 settings.register_profile(WEEKLY, settings.get_profile("quick"), max_examples=50)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-# Files that take longest: started first, so that all workers end at about the same time.
+# The slowest files start first, so that all workers end at about the same time.
 LONGEST = (
     "test_sample_data.py",
     "pages/test_every_page.py",
@@ -36,7 +36,7 @@ LONGEST = (
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Torch computes with one thread, as long as a test runs."""
+    """Make torch use one thread during a test."""
     import torch
 
     before = torch.get_num_threads()
@@ -56,12 +56,12 @@ def memory() -> Iterator[Any]:
 
 
 def pytest_configure() -> None:
-    """Collect without the garbage collector: nearly all that is made then stays."""
+    """Collect without the garbage collector: nearly all objects made then stay alive."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Leave what collecting made out of every later round of the garbage collector."""
+    """Exclude objects made by collection from later garbage collections."""
     gc.enable()
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Tiny real models, tables and an independent reference for tests that load engines."""
+"""Tiny models, tables and an independent reference for tests that load engines."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CONFIGS = {
 
 
 def make_model(folder: Path, kind: str) -> Path:
-    """A random model of an architecture, with tokenizer, saved in float32."""
+    """Save a random float32 model of an architecture, with tokenizer."""
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(CONFIGS[kind]()).save_pretrained(folder)
     words = {str(index): index for index in range(VOCABULARY)}
@@ -52,7 +52,7 @@ def make_model(folder: Path, kind: str) -> Path:
 
 
 def make_table(path: Path, *, rows: int = 40, seed: int = 0) -> Path:
-    """Rows of all lengths: one-token prompts and responses, an empty response, the full context."""
+    """Write rows of all lengths: one-token prompts and responses, empty, full context."""
     random = np.random.default_rng(seed)
     prompts = random.integers(1, 40, rows)
     responses = np.minimum(random.lognormal(3.5, 1.0, rows).astype(int) + 1, CONTEXT - 40)
@@ -75,9 +75,9 @@ def make_table(path: Path, *, rows: int = 40, seed: int = 0) -> Path:
 
 
 def reference(model_folder: Path, table: Path, adapter: Path | None = None) -> dict[str, list]:
-    """Log-probs, entropies and top-3 of each response token: row by row, nothing shared.
+    """Compute log-probs, entropies and top-3 of each response token, row by row.
 
-    Plain forward of the model itself in float32, log-softmax of logits / temperature in float64.
+    Uses the model's own forward in float32, then log-softmax of logits / temperature in float64.
     """
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
     if adapter is not None:
@@ -99,12 +99,12 @@ def reference(model_folder: Path, table: Path, adapter: Path | None = None) -> d
 
 
 def scored(path: Path, column: str) -> np.ndarray:
-    """All values of a list column of a written table."""
+    """Return all values of a list column of a written table."""
     return pq.read_table(path)[column].combine_chunks().flatten().to_numpy(zero_copy_only=False)
 
 
 def rcdiag_alone(*arguments: object, cwd: Path | None = None) -> Ran:
-    """Run the command line in a process of its own."""
+    """Run the command line in its own process."""
     command = [sys.executable, "-m", "cli.main", *map(str, arguments)]
     run = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
     return Ran(run.returncode, run.stdout, run.stderr)

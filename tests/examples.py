@@ -1,4 +1,4 @@
-"""How many examples hypothesis draws where a test of every trainer or family takes seconds."""
+"""Number of hypothesis examples for tests that take seconds for every trainer or family."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ WEEKLY = "weekly"
 
 
 def dear(number: int) -> settings:
-    """`number` examples in `make weekly`; elsewhere a fifth of them, and never under five."""
+    """Use `number` examples in `make weekly`, elsewhere a fifth of them, at least five."""
     all_of_them = os.environ.get("HYPOTHESIS_PROFILE") == WEEKLY
     return settings(max_examples=number if all_of_them else max(number // 5, 5))

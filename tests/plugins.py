@@ -1,4 +1,4 @@
-"""Packages of somebody else, installed for the length of a test."""
+"""Plugin packages, installed for the duration of a test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from textwrap import dedent
 
 
 def install(folder: Path, name: str, source: str, **modules: str) -> Path:
-    """Write a package whose function `register` is a plugin of rcdiag, as pip would leave it.
+    """Write a package, as installed by pip, whose function `register` is a plugin of rcdiag.
 
     `source` is the package's own code, `modules` that of the modules in it, by their names.
     """
@@ -50,7 +50,7 @@ json.dump(printed, sys.stdout)
 
 
 def printed_with(folder: Path, *commands: Sequence[object]) -> list[str]:
-    """Stdout of several commands, run in one process that finds the packages in `folder`."""
+    """Run several commands in one process that finds the packages in `folder`; returns stdout."""
     words = [[str(word) for word in command] for command in commands]
     ran = _process(folder, "-c", ONE_AFTER_THE_OTHER, json.dumps(words))
     assert ran.returncode == 0, ran.stderr

@@ -1,4 +1,4 @@
-"""The examples of CONTRIBUTING.md, installed as one package: what it promises of them is so."""
+"""The examples of CONTRIBUTING.md, installed as one package, behave as the page says."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ MODULES = dict(
 SECTIONS = re.findall(r"^## Add an? (.*)$", TEXT, re.MULTILINE)
 KINDS = ("metric", "check", "cause", "trainer", "reader", "log", "engine", "loss", "figure")
 
-# The name of each definition and of a trainer's setting; what `explain` says of it.
+# Name of each definition -> part of the text that `explain` prints for it.
 EXPLAINED = {
     "likelier_share": "E[1(log_ratio > 0)]",
     "short-responses": "look for an early stop token",
-    "first-token-constant": "A placeholder stands at other tokens too.",
+    "first-token-constant": "A placeholder appears at other tokens too.",
     "acme": "token weights with a cap (released 2026-01-01)",
     "acme-lines": "JSON lines with prompt, tokens and logps",
     "uniform": "a yardstick for other policies",
     "spo": "arXiv 2401.16025",
-    "kept-tokens-by-preset": "what is missing is rejected",
+    "kept-tokens-by-preset": "the others are rejected",
 }
 
 
-# What the log says of a run that weighed otherwise than `acme_narrow` would.
+# The logged mean weight: not the value that `acme_narrow` gives, so that the two differ.
 LOGGED_MEAN = 0.25
 
 
 @dataclass(frozen=True)
 class Runs:
-    """What the commands print and write, with the package installed."""
+    """Output of the commands with the package installed: screens, documents, pages."""
 
     site: Path
     rows: list[dict[str, Any]]
     dump: Path
-    screens: dict[str, str]  # command, or the name that `explain` is asked -> stdout
+    screens: dict[str, str]  # command, or name given to `explain` -> stdout
     documents: dict[str, dict[str, Any]]  # command -> its result JSON
     pages: dict[str, str]
     scored: Path
@@ -133,7 +133,7 @@ def test_every_kind_has_a_section_with_one_short_example() -> None:
     assert max(len(code.splitlines()) for code in MODULES.values()) <= 37
 
 
-def test_the_entry_point_of_the_text_is_the_one_that_is_installed(runs: Runs) -> None:
+def test_the_entry_point_of_the_page_is_the_installed_one(runs: Runs) -> None:
     (snippet,) = re.findall(r"^```toml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     assert tomllib.loads(snippet)["project"]["entry-points"] == {GROUP: {"acme": "acme:register"}}
     (installed,) = runs.site.glob("*.dist-info/entry_points.txt")
@@ -141,7 +141,7 @@ def test_the_entry_point_of_the_text_is_the_one_that_is_installed(runs: Runs) ->
 
 
 @pytest.mark.parametrize("command", ["score", "compare", "replay"])
-def test_result_documents_obey_the_shipped_schema(runs: Runs, command: str) -> None:
+def test_result_documents_match_the_shipped_schema(runs: Runs, command: str) -> None:
     schema = json.loads((FOLDER / f"{command}.schema.json").read_text())
     Draft202012Validator(schema).validate(runs.documents[command])
 
@@ -246,7 +246,7 @@ def test_the_figure(runs: Runs) -> None:
     page = runs.pages["score"]
     assert 'id="kept-tokens-by-preset-title">Kept tokens by preset</h4>' in page
     assert '"label":"share of tokens that stay in the loss"' in page
-    assert "what is missing is rejected.</figcaption>" in page
+    assert "the others are rejected.</figcaption>" in page
     assert "kept-tokens-by-preset" not in runs.pages["replay"]
 
 

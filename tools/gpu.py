@@ -50,7 +50,7 @@ CLAIMS: dict[str, tuple[str, ...]] = {
         f"{OPTIONS}test_the_rank",
     ),
     "models of images score rows of text": (
-        f"{HF}test_a_model_of_images",
+        f"{HF}test_a_vision_language_model",
         f"{OPTIONS}test_a_checkpoint_with_images",
     ),
     "an option may hold commas": (
@@ -58,11 +58,11 @@ CLAIMS: dict[str, tuple[str, ...]] = {
         "tests/engines/test_notation.py",
     ),
     "an engine's values are counted": (
-        "tests/engines/test_rows.py::test_a_row_with_another_number",
-        "tests/engines/test_rows.py::test_any_backends_columns",
+        "tests/engines/test_rows.py::test_a_row_with_a_wrong_number",
+        "tests/engines/test_rows.py::test_the_number_of_values",
     ),
-    "a part of decode fills a batch": ("tests/engines/test_rows.py::test_a_part_of_decode",),
-    "pipeline and data parallel are refused": (f"{VLLM}test_what_the_engine_cannot_do_is_said",),
+    "a part of decode fills a batch": ("tests/engines/test_rows.py::test_a_part_for_decode",),
+    "pipeline and data parallel are refused": (f"{VLLM}test_unsupported_options_are_refused",),
     "the metadata name device and kernels": (f"{GPU}test_the_gpu_and_its_kernels",),
     "low precision is near float32, fp8 farther": (
         f"{GPU}test_bfloat16_is_near",

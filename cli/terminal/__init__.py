@@ -1,1 +1,1 @@
-"""The terminal shows results by these modules."""
+"""Modules that show results on the terminal."""

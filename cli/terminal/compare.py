@@ -1,6 +1,6 @@
-"""A comparison on the terminal; policies have numbers, so that a matrix of ten fits 80 columns.
+"""Draw a comparison on the terminal; policies are numbered, so a matrix of ten fits 80 columns.
 
-On a narrower terminal the columns of the matrix come in parts, below each other.
+On a narrower terminal the matrix is split into groups of columns, one below the other.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rcdiag.results.compare import PolicySummary, Rung
 from rcdiag.results.doc import heading_of
 from rcdiag.statistics.metrics import METRICS
 
-# Without -v: policies of which the matrix is drawn, and steps of the ladder, the largest.
+# Without -v: the largest number of policies with a matrix, and of steps of the ladder.
 MATRIX, STEPS = 4, 4
 
 
 def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
     if not result.pairs:
-        return  # the headline has said that there is one policy
+        return  # the headline says that there is only one policy
     if verbose:
         out.print(
             f"{counted_rows(result.num_sequences, result.rows_left_out)}, "
@@ -42,13 +42,13 @@ def draw_compare(out: Console, result: CompareResult, verbose: bool) -> None:
         for metric in _headlines(result):
             out.print(f"\n[dim]{metric}[/]")
             out.print(_matrix(out, result, metric))
-    if verbose or count > 2:  # of two policies the ladder is one step
+    if verbose or count > 2:  # with two policies the ladder has only one step
         out.print("\n[dim]from sampler to trainer: E\\[log-ratio²] / 2, nats per token[/]")
         out.print(_ladder(out, result, verbose))
 
 
 def _headlines(result: CompareResult) -> list[str]:
-    """Return the metrics of `score`'s first screen that the result has, except k3_kl."""
+    """Return the headline metrics of `score` that the result has, except k3_kl."""
     stored = next(iter(result.pairs.values())).mismatch
     return [
         name
@@ -86,7 +86,7 @@ def _policies(out: Console, result: CompareResult, verbose: bool) -> Table:
 
 
 def _matrix(out: Console, result: CompareResult, metric: str) -> Group:
-    """Return the matrix of a metric; where it is too wide, in as few equal parts as fit."""
+    """Return the matrix of a metric, split into as few equal parts as fit the terminal."""
     parts: list[Table] = []
     for size in _sizes(len(result.policies)):
         starts = range(0, len(result.policies), size)
@@ -97,12 +97,12 @@ def _matrix(out: Console, result: CompareResult, metric: str) -> Group:
 
 
 def _sizes(count: int) -> list[int]:
-    """Return how many columns a part has, where `count` columns come in 1, 2, 3, ... parts."""
+    """Return the possible part sizes, largest first: `count` columns in 1, 2, 3, ... parts."""
     return list(dict.fromkeys(math.ceil(count / parts) for parts in range(1, count + 1)))
 
 
 def _columns(result: CompareResult, metric: str, start: int, stop: int) -> Table:
-    """Return the columns of the matrix from policy number `start` (from 0) to before `stop`."""
+    """Return the columns of the matrix for policies `start` up to, not including, `stop`."""
     names = list(result.policies)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", justify="right", no_wrap=True)
@@ -118,7 +118,7 @@ def _columns(result: CompareResult, metric: str, start: int, stop: int) -> Table
 
 
 def _cell(result: CompareResult, one: str, other: str, metric: str) -> str:
-    """Write two digits, dim where the number is noise."""
+    """Return the number with two digits, dim if it is noise."""
     pair = result.pairs[f"{one}->{other}"]
     value = pair.mismatch[metric].value
     text = (
@@ -128,7 +128,7 @@ def _cell(result: CompareResult, one: str, other: str, metric: str) -> str:
 
 
 def _ladder(out: Console, result: CompareResult, verbose: bool) -> Table:
-    """Draw the steps from sampler to trainer; without `verbose` the largest few."""
+    """Draw the steps from sampler to trainer; without `verbose` the largest ones."""
     columns = [
         ScreenColumn(heading="step", align="left"),
         ScreenColumn(heading=heading_of(Rung, "contribution")),

@@ -1,4 +1,4 @@
-"""A console for text from files, whose reader may close the pipe early."""
+"""A console that prints text from files safely and tolerates a pipe that is closed early."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rich.text import Text
 
 from cli.terminal.visible import visible
 
-# Prefixes of TERM of terminals that do not know hyperlinks, or print their escape codes.
+# Prefixes of TERM for terminals without hyperlinks, some of which print their escape codes.
 WITHOUT_LINKS = ("dumb", "linux", "vt", "unknown", "cons", "sun", "xterm-mono")
 
 
 class TerminalConsole(Console):
-    """A console for text of files, which may hold anything.
+    """A console for text from files, which may contain anything.
 
-    Text that only looks like markup is shown as it is, control characters are made visible, and
-    links are dropped except those to our own outputs. A closed pipe (`| head`) is no error.
+    Text that only looks like markup is shown unchanged, control characters are made visible, and
+    links are dropped except those to our own outputs. A closed pipe (`| head`) is not an error.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -34,7 +34,7 @@ class TerminalConsole(Console):
     def link_to(self, path: Path) -> Style:
         """Return the style that makes a text a link to a file that rcdiag has written.
 
-        It is plain where the terminal does not know links; what is no terminal gets none anyhow.
+        It is empty for a terminal without links; rich prints none to files and pipes.
         """
         if os.environ.get("TERM", "").startswith(WITHOUT_LINKS):
             return Style()
@@ -60,18 +60,18 @@ class TerminalConsole(Console):
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        drop(self.file)
+        discard_output(self.file)
 
 
-def drop(stream: IO[str]) -> None:
+def discard_output(stream: IO[str]) -> None:
     """Redirect a stream to /dev/null after its reader closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def write_out(text: str) -> None:
-    """Write a text to stdout unchanged; a closed pipe is no error."""
+    """Write a text to stdout unchanged; a closed pipe is not an error."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        drop(sys.stdout)
+        discard_output(sys.stdout)

@@ -1,4 +1,4 @@
-"""A conversion is drawn on the terminal: what is there, what was changed, what is missing."""
+"""Draw a conversion on the terminal: what the table has, what was changed, what is missing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.table import Table
 from rcdiag.formats import plural
 from rcdiag.results import ConvertResult
 
-SHOWN = 6  # changes without -v
+SHOWN = 6  # changes shown without -v
 
 
 def draw_convert(out: Console, result: ConvertResult, verbose: bool) -> None:
-    """Draw a conversion in under 20 lines; with -v every change of it."""
+    """Draw a conversion in under 20 lines; with -v all changes."""
     out.print(
         f"[bold]{escape(Path(result.output).name)}[/]  {plural(result.rows, 'row')}, "
         f"{plural(result.tokens, 'response token')}, from {plural(result.files, 'file')} of "
@@ -40,7 +40,7 @@ def draw_convert(out: Console, result: ConvertResult, verbose: bool) -> None:
 
 
 def changes(result: ConvertResult, verbose: bool) -> list[str]:
-    """Write the changes as lines; without -v the first few."""
+    """Return the changes as lines; without -v the first few."""
     texts = [
         text + (f" ({plural(rows, 'row')})" if rows else "")
         for text, rows in result.changes.items()

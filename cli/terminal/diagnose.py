@@ -1,4 +1,4 @@
-"""A diagnosis is drawn on the terminal: its experiments, and whose weights made the rows."""
+"""Draw a diagnosis on the terminal: its experiments, and which checkpoint made which rows."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from rcdiag.results.diagnose import ExperimentResult
 from rcdiag.results.doc import heading_of
 from rcdiag.results.log_summary import KeyMoved, LogSummary
 
-MOVED = 8  # keys that moved, without -v
-SHOWN = 4  # trials without -v, of those that fit better than the checkpoint itself
+MOVED = 8  # keys that moved, shown without -v
+SHOWN = 4  # settings that fit better than the checkpoint itself, shown without -v
 
 
 def draw_diagnose(out: Console, result: DiagnoseResult, verbose: bool) -> None:
     """Draw which settings explain a column, and which rows match which checkpoint.
 
-    With `verbose` a table of all settings that were tried.
+    With `verbose`, draw a table of all settings that were tried.
     """
     if result.logs:
         draw_logs(out, result.logs, verbose)
         return
     if result.trainer_model is None:
-        return  # the headline has said that no experiment was run
+        return  # the headline says that no experiment was run
     read = f"{plural(result.rows_read, 'row')}, scored with {result.trainer_model}"
     if verbose:
         out.print(f"[dim]{escape(read)}[/]\n")
@@ -45,7 +45,7 @@ def draw_diagnose(out: Console, result: DiagnoseResult, verbose: bool) -> None:
 
 
 def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool) -> None:
-    """Draw of each log which keys moved and when; with `verbose` relations and all keys too."""
+    """Draw which keys of each log moved and when; with `verbose` also relations and all keys."""
     for log in logs:
         if len(logs) > 1:
             out.print(f"[bold]{escape(log.file)}[/]: {log.log_verdict}. {escape(log.summary)}\n")
@@ -70,7 +70,7 @@ def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool) -> None:
 
 
 def _first(moved: Sequence[KeyMoved]) -> list[KeyMoved]:
-    """Return the first keys that moved, those of the training among them."""
+    """Return the first keys that moved, with room for those of the training."""
     training = [one for one in moved if one.quantity in OF_TRAINING][: MOVED // 2]
     others = [one for one in moved if one not in training][: MOVED - len(training)]
     return [one for one in moved if one in training or one in others]
@@ -96,14 +96,14 @@ def _moved(out: Console, moved: Sequence[KeyMoved]) -> Table:
 
 
 def _step(one: KeyMoved) -> str:
-    """Say when a key moved: `25`, `25 (24 to 26)` with its interval, `from 25` where it creeps."""
+    """Return when a key moved: `25`, with interval `25 (24 to 26)`, if gradually `from 25`."""
     interval = one.earliest < one.latest
     ends = f" ({one.earliest} to {one.latest})" if interval else ""
     return f"{'from ' if one.shape == 'creep' else ''}{one.step_moved}{ends}"
 
 
 def _settings(result: DiagnoseResult) -> list[tuple[str, str]]:
-    """Say what the settings that fit better than the checkpoint itself explain, the best first."""
+    """Describe the settings that fit better than the checkpoint itself, the best first."""
     nearer = [one for one in result.experiments if is_nearer(one)]
     if any(one.explained for one in nearer):
         nearer = [one for one in nearer if one.explained]

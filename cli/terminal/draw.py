@@ -1,4 +1,4 @@
-"""Results on the terminal: to add a kind, a file of its name here with a function `draw_KIND`."""
+"""Draw results on the terminal; a new kind needs a module of its name here with `draw_KIND`."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from rcdiag.results.base import drawn_sentence
 if TYPE_CHECKING:
     from rcdiag.results import Result
 
-LINES = 40  # of the first screen
+LINES = 40  # height of the first screen
 
 
 def draw(out: Console, result: Result, *, verbose: bool) -> None:
-    """Draw the verdict with its causes first, numbers and findings, and the verdict once more."""
+    """Draw the verdict with its causes, then numbers and findings, then the verdict again."""
     line = headline(result, answer(result))
 
     def begin(out: Console) -> None:
         draw_headline(out, line, verbose)
         if sentence := drawn_sentence(result.provenance):
             out.print(f"{sentence}\n")
-        kind = result.kind  # import only the file of this kind: importing takes time
+        kind = result.kind  # import only the module of this kind, since importing takes time
         getattr(import_module(f"cli.terminal.{kind}"), f"draw_{kind}")(out, result, verbose)
 
     begin(out)
@@ -43,7 +43,7 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
         return
     begun = io.StringIO()
     begin(Console(file=begun, width=out.width))
-    left = LINES - begun.getvalue().count("\n") - 4  # two blanks, "and more", "more"
+    left = LINES - begun.getvalue().count("\n") - 4  # two blank lines, "and more", "more"
     draw_findings(out, result, max(left, 0))
     if result.findings or not begun.getvalue().endswith("\n\n"):
         out.print()
@@ -51,7 +51,7 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
 
 
 def draw_findings(out: Console, result: Result, most: int) -> None:
-    """Draw a line for each finding: severity, name, the numbers, and what to do about them."""
+    """Draw a line for each finding: severity, name, the numbers, and what to do."""
     if result.findings:
         out.print()
     # If only one finding is left, show it: "and 1 more" would take a line as well.
@@ -70,7 +70,7 @@ def draw_findings(out: Console, result: Result, most: int) -> None:
 
 
 def _fitted(what: str, to_do: str, room: int) -> str:
-    """Write the numbers of a finding and what to do about them on the rest of a line."""
+    """Fit the numbers of a finding, and what to do, into the rest of a line."""
     room = max(room, 24)
     if len(f"{what}: {to_do}") <= room:
         return f"{what}: {to_do}"
@@ -80,7 +80,7 @@ def _fitted(what: str, to_do: str, room: int) -> str:
         brief = f"{brief.rpartition(', ')[0]}, …"
     if to_do.startswith("see "):  # where the advice stands
         return f"{brief}: {to_do}"
-    # A sentence that fits stays whole; of a longer one the end gives way to a short advice.
+    # A sentence that fits is kept whole; a longer one is cut to make room for a short advice.
     is_whole = not numbers and len(what) <= room
     return _cut(what, room) if is_whole or len(to_do) > room // 2 else f"{brief}: {to_do}"
 

@@ -1,4 +1,4 @@
-"""What `rcdiag explain` says on a terminal: an entry, or a line for every name."""
+"""Draw the answer of `rcdiag explain`: an entry, or a line for each name."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _grid(*columns: dict[str, Any]) -> Table:
 
 
 def _draw_names(lines_by_kind: dict[str, dict[str, str]]) -> None:
-    """Draw a line for each name in a pipe; on a terminal, which more than a thousand would run
-    through, a line for each kind.
+    """Draw a line for each name into a pipe; on a terminal only a line for each kind, since there
+    are more than a thousand names.
     """
     out = TerminalConsole(highlight=False)
     if out.is_terminal:
@@ -49,16 +49,16 @@ def _draw_names(lines_by_kind: dict[str, dict[str, str]]) -> None:
         for name, line in lines.items():
             out.print(Text.assemble(f"  {name:{width}}  ", (line, "dim")), soft_wrap=True)
         out.print()
-    out.print("rcdiag explain NAME says all about one of them.")
+    out.print("rcdiag explain NAME explains one of them.")
 
 
 def _draw_kinds(out: TerminalConsole, lines_by_kind: dict[str, dict[str, str]]) -> None:
-    """Draw how many names there are of each kind, and the first ones, cut at the edge."""
+    """Draw the number of names of each kind, and the first ones, cut at the edge."""
     for kind, lines in lines_by_kind.items():
         text = Text.assemble(f"{len(lines):5,}  ", (headings()[kind], "bold"))
         out.print(text.append(f"  {', '.join(lines)}", "dim"), no_wrap=True, overflow="ellipsis")
     out.print()
-    out.print("rcdiag explain NAME says all about one of them; rcdiag explain | less lists all.")
+    out.print("rcdiag explain NAME explains one of them; rcdiag explain | less lists all.")
 
 
 def _draw_entry(entry: Entry) -> None:
@@ -71,7 +71,7 @@ def _draw_entry(entry: Entry) -> None:
 
 
 def _rows(entry: Entry) -> Iterator[tuple[str, Any]]:
-    """Yield heading and content of every row that the entry fills."""
+    """Yield heading and content of each part of the entry that is not empty."""
     for row in ROWS:
         value = getattr(entry, row)
         if row == "parts":
@@ -91,7 +91,7 @@ def _label(entry: Entry, row: str) -> str:
 
 
 def _cell(value: Any) -> RenderableType:
-    """Write a text, a line per trainer, or names one after the other."""
+    """Return a text, a line for each trainer, or names separated by commas."""
     if isinstance(value, dict):
         grid = _grid({"style": "cyan", "max_width": 26}, {"overflow": "fold"})
         for trainers, text in value.items():

@@ -1,6 +1,6 @@
-"""Tables that fit the terminal: if it is narrow, whole columns are left out, in a given order.
+"""Tables that fit the terminal: if it is narrow, whole columns are left out in a given order.
 
-Columns that readers decide by, such as the level, stay; the caption names what is left out.
+Columns that a decision needs, such as the level, stay; the caption names those that are hidden.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 def level(name: str | None) -> str:
-    """Write a level in its colour."""
+    """Return a level as coloured markup."""
     return f"[{COLOURS[name]}]{name}[/]" if name else ""
 
 
@@ -30,15 +30,15 @@ class ScreenColumn(Struct, frozen=True, kw_only=True):
     heading: str
     align: Literal["left", "right"] = "right"
     dispensable: int = 0  # the column with the highest number is left out first; 0 always stays
-    words: bool = False  # its cells are sentences, broken between words
-    extra: bool = False  # for wide terminals: not named as hidden where there is no room
+    words: bool = False  # its cells are sentences, which may be broken between words
+    extra: bool = False  # for wide terminals only: the caption does not list it as hidden
     style: str = ""
 
 
 def fitted(
     out: Console, columns: Sequence[ScreenColumn], rows: Iterable[Sequence[str]], gap: int = 1
 ) -> Table:
-    """Return a table as wide as the terminal at most, without the columns that have no room."""
+    """Return a table that is at most as wide as the terminal, with columns left out if needed."""
     cells = [list(row) for row in rows]
     shown = list(range(len(columns)))
     while _width(out, *_part(columns, cells, shown), gap) > out.width:
@@ -61,14 +61,14 @@ def fitted(
 def _part(
     columns: Sequence[ScreenColumn], cells: Sequence[Sequence[str]], shown: Sequence[int]
 ) -> tuple[list[ScreenColumn], list[list[str]]]:
-    """Return some columns of a table, by number, with their cells."""
+    """Return the columns with these indices, and their cells."""
     return [columns[index] for index in shown], [[row[index] for index in shown] for row in cells]
 
 
 def _width(
     out: Console, columns: Sequence[ScreenColumn], cells: Sequence[Sequence[str]], gap: int
 ) -> int:
-    """Return the least width at which no cell is cut and no word broken."""
+    """Return the smallest width at which no cell is cut and no word broken."""
     narrow = [
         [
             _longest_word(out, cell) if column.words else cell

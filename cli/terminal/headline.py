@@ -1,4 +1,4 @@
-"""The headline of a result is drawn first: verdict, cause, what to do, why, and the numbers."""
+"""Draw the headline of a result: verdict, cause, what to do, why, and the numbers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cli.terminal.fitted_tables import COLOURS
 from rcdiag.pages.headline import FACTS, Headline, by_reason
 from rcdiag.results import Action, Diagnosis
 
-LABELS = 14  # columns of the labels on the left
-ALSO = 2  # further causes without -v
-NEXT = 1  # experiments without -v
+LABELS = 14  # width of the labels on the left
+ALSO = 2  # further causes shown without -v
+NEXT = 1  # experiments shown without -v
 
 
 def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
-    """Draw verdict and cause, up to three actions, evidence, what is ruled out, and numbers."""
+    """Draw verdict and cause, up to three actions, evidence, ruled-out causes, and numbers."""
     colour = COLOURS[headline.level]
     grid = Table.grid(padding=(0, 0, 0, 0))
     grid.add_column(width=LABELS, no_wrap=True)
@@ -31,10 +31,10 @@ def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
     width = out.width - LABELS
 
     def brief(text: str, lines: int) -> str:
-        """Escape a text; without `verbose` it is cut to a few lines."""
+        """Escape a text, cut to a few lines unless `verbose`."""
         return escape(text if verbose else shortened_to(text, width, lines))
 
-    # Last stands what weights leave; where the verdict is open, `next` says more than the summary.
+    # If the verdict is inconclusive, `next` matters more than the end of the summary.
     grid.add_row("", brief(headline.summary, 4 if headline.verdict == "inconclusive" else 6))
     for index, action in enumerate(headline.actions, 1):
         grid.add_row(f"{'do' if index == 1 else '':<9}{index}", _action(action, out.width))
@@ -57,7 +57,7 @@ def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
 
 
 def _ruled_out(headline: Headline, width: int, verbose: bool) -> str:
-    """Name the causes that are ruled out, on one line; with `verbose` say by what."""
+    """List the ruled-out causes on one line; with `verbose` also the reasons."""
     if verbose:
         return "; ".join(
             f"{', '.join(slugs)}{f': {why}' if why else ''}"
@@ -76,8 +76,8 @@ def _ruled_out(headline: Headline, width: int, verbose: bool) -> str:
 
 
 def shortened_to(text: str, width: int, lines: int) -> str:
-    """Cut a text after a few lines of a width: where a sentence or else a clause ends in their
-    second half, if one does; else between words.
+    """Cut a text to a few lines: after the last sentence or clause that ends in their second half,
+    otherwise between words.
     """
 
     def wrapped(text: str, most: int | None = None) -> list[str]:
@@ -97,7 +97,7 @@ def shortened_to(text: str, width: int, lines: int) -> str:
 
 
 def draw_lines(out: Console, lines: Sequence[tuple[str, str]]) -> None:
-    """Draw labelled sentences beneath each other."""
+    """Draw labelled sentences below each other."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
@@ -111,7 +111,7 @@ def _fits(headline: Headline, width: int) -> bool:
 
 
 def _beside(cause: str, headline: Headline, width: int) -> str:
-    """Write the cause with the table's size at the right, where one line holds both."""
+    """Return the cause with the table's size at the right, if one line holds both."""
     about = f"[dim]{escape(headline.about)}[/]"
     if not cause:
         return about
@@ -122,7 +122,7 @@ def _beside(cause: str, headline: Headline, width: int) -> str:
 
 
 def _action(action: Action, width: int) -> str:
-    """Write an action; a command that does not fit beside its words has a line of its own."""
+    """Return an action as text; a command that does not fit beside it gets its own line."""
     if action.command is None:
         return escape(action.text)
     fits = LABELS + len(action.text) + 2 + len(action.command) <= width
@@ -134,14 +134,14 @@ def _labelled(label: str, lines: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def draw_against_weights(out: Console, diagnosis: Diagnosis | None) -> None:
-    """Say below the corrections that none of them repairs the table, if so."""
+    """Print the sentence that no weights repair the table, if the diagnosis has one."""
     against = None if diagnosis is None else diagnosis.against_weights
     if against is not None:
         out.print(f"[{COLOURS['error']}]{escape(against)}[/]")
 
 
 def draw_closing(out: Console, headline: Headline) -> None:
-    """Draw the last lines of a command: verdict and cause once more, and what to run next."""
+    """Draw the last lines of a command: verdict and cause again, and what to run next."""
     colour = COLOURS[headline.level]
     grid = Table.grid(padding=(0, 0, 0, 0))
     grid.add_column(width=LABELS, no_wrap=True)
@@ -154,7 +154,7 @@ def draw_closing(out: Console, headline: Headline) -> None:
 
 
 def _next_step(headline: Headline) -> str | None:
-    """Return the first command of experiments and actions, else an explanation, else words."""
+    """Return the first command of experiments and actions, or `explain` of the cause, or a text."""
     steps = (*headline.next, *headline.actions)
     command = next((step.command for step in steps if step.command), None)
     cause = headline.cause.split(",")[0]

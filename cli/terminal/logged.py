@@ -1,4 +1,4 @@
-"""A trainer's log is compared with our numbers: a line for each key, those that differ first."""
+"""Draw the comparison of a trainer's log with our numbers, a line for each key."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rcdiag.pages.score.training import moved_in_training
 from rcdiag.results import LogComparison, LoggedKey
 from rcdiag.results.doc import heading_of
 
-KEYS = 5  # of those that differ, which are shown without -v
+KEYS = 5  # keys that differ, shown without -v
 
 
 def draw_logged(out: Console, comparison: LogComparison, verbose: bool) -> None:
-    """Draw the keys that differ, each at the step where it differs most, and why.
+    """Draw the keys that differ, each at the step of the largest difference, and why.
 
-    With `verbose` all keys, and how those that nothing explains are computed; else the first few
-    of those that differ, and a line for each reason. A log that fits nothing has a line or two.
+    With `verbose`, draw all keys, and how unexplained ones are computed; otherwise the first that
+    differ, and a line for each reason. A log that does not fit the table gets a line or two.
     """
     lines = lines_of(comparison)
     agree = sum(line.agrees for line in lines)

@@ -1,4 +1,4 @@
-"""Long work shows its progress on stderr: sentences, and a bar or lines for each scored policy."""
+"""Show progress on stderr: sentences, and a bar or lines for each scored policy."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from rich.status import Status
 
 from rcdiag.usecases.progress import Progress as Listener
 
-# Seconds between two progress lines where stderr is no terminal, and before the first one.
+# Seconds between progress lines if stderr is not a terminal, and before the first.
 SECONDS_PER_LINE = 30.0
 SECONDS_BEFORE_CONVERSION = 0.5  # short conversions show nothing
 
 
 class Bars(Listener):
-    """Bars with scored tokens, tokens per second and time left; off a terminal lines instead."""
+    """Bars with scored tokens, tokens per second and time left; lines if stderr is no terminal."""
 
     def __init__(self, console: Console, say: Callable[[str], None], *, quiet: bool) -> None:
-        """`console` is that of stderr, and `say` writes a sentence there where one is wanted."""
+        """`console` writes to stderr; `say` prints a sentence there unless `quiet`."""
         self.written: list[Path] = []
         self._say = say
         self._lines = not console.is_terminal
         self._last_line = time.monotonic()
         self._console = console
         self._quiet = quiet
-        self._conversion: float | None = None  # when it began
+        self._conversion: float | None = None  # start time
         self._status: Status | None = None
-        self._tasks: dict[str, tuple[TaskID, float, int]] = {}  # policy -> task, start, tokens then
+        self._tasks: dict[str, tuple[TaskID, float, int]] = {}  # policy -> task, time, tokens
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -68,7 +68,7 @@ class Bars(Listener):
         self.written.append(path)
 
     def converted(self, file: str, number: int, files: int, rows: int, tokens: int) -> None:
-        """Show how far a conversion is; the tokens in all are unknown before its end."""
+        """Show the progress of a conversion, whose total is unknown until its end."""
         now = time.monotonic()
         if self._conversion is None:
             self._conversion = now
@@ -104,19 +104,19 @@ class Bars(Listener):
 
 
 def conversion_line(file: str, number: int, files: int, rows: int, tokens: int) -> str:
-    """Say how far the conversion of a dump is."""
+    """Describe the progress of a conversion."""
     place = f"file {number:,} of {files:,}, " if files > 1 else ""
     return f"reading {file}: {place}{rows:,} rows, {tokens:,} tokens"
 
 
 def progress_line(policy: str, scored: int, total: int, speed: float) -> str:
-    """Say how far the scoring of a policy is; `speed` in tokens per second tells what is left."""
+    """Describe the progress of scoring a policy; `speed` is in tokens per second."""
     line = f"scoring {policy}: {scored:,} of {total:,} tokens, {scored / total:.0%}"
     return f"{line}, about {_duration((total - scored) / speed)} left" if speed > 0 else line
 
 
 def _duration(seconds: float) -> str:
-    """Write a duration as a reader rounds it: seconds, minutes, or hours and minutes."""
+    """Format a duration: in seconds, minutes, or hours and minutes."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

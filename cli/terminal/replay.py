@@ -1,4 +1,4 @@
-"""A replayed update is drawn on the terminal."""
+"""Draw a replayed update on the terminal."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rcdiag.diagnosis.rules import RULES
 from rcdiag.formats import measured, number, plural, with_interval
 from rcdiag.pages.replay.words import (
     TAGS,
-    Alike,
-    alike,
+    EqualUpdates,
     decided_by,
+    equal_updates,
     factor_name,
-    pull_beside_none,
+    relative_norm,
 )
 from rcdiag.results import (
     AfterStep,
@@ -34,7 +34,7 @@ from rcdiag.results import (
 )
 from rcdiag.results.doc import heading_of
 
-# Marks a cosine that still contains noise that both gradients share.
+# Marks a cosine that includes noise shared by both gradients.
 UNSURE = heading_of(GradientReport, "cosine_whole")
 
 
@@ -49,7 +49,7 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
     )
     out.print(_factors(out, result, verbose))
     out.print()
-    groups = alike(result)
+    groups = equal_updates(result)
     out.print(_presets(out, result, groups if verbose else groups[:SHOWN]))
     if result.model is None:
         words = "|c|: d loss / d log-prob over tokens; top 1%: share of 1% of the sequences"
@@ -71,8 +71,8 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
             out.print(_rules(out, group.preset))
 
 
-def _draw_groups(out: Console, groups: Sequence[Alike], verbose: bool) -> None:
-    """Say which presets a row stands for; without `verbose` only that some are left out."""
+def _draw_groups(out: Console, groups: Sequence[EqualUpdates], verbose: bool) -> None:
+    """Say which presets a row stands for; without `verbose` only how many are left out."""
     if verbose:
         for group in groups:
             if len(group.names) > 1 or group.title not in group.names:
@@ -87,7 +87,7 @@ def _draw_groups(out: Console, groups: Sequence[Alike], verbose: bool) -> None:
 
 
 def _factors(out: Console, result: ReplayResult, verbose: bool) -> Table:
-    """Draw the factors of the ratio; those that nothing has moved yet only with `verbose`."""
+    """Draw the factors of the ratio; without `verbose` not those that are still 1."""
     columns = [
         ScreenColumn(heading=heading_of(ReplayResult, "factors"), align="left"),
         ScreenColumn(heading=heading_of(Factor, "k3_kl")),
@@ -103,8 +103,8 @@ def _factors(out: Console, result: ReplayResult, verbose: bool) -> Table:
     return fitted(out, columns, rows)
 
 
-def _presets(out: Console, result: ReplayResult, groups: Sequence[Alike]) -> Table:
-    """Draw a row for each group of presets that make the same update, no correction first."""
+def _presets(out: Console, result: ReplayResult, groups: Sequence[EqualUpdates]) -> Table:
+    """Draw a row for each group of presets with the same update, no correction first."""
     with_model = result.model is not None
     more = (
         [
@@ -133,7 +133,7 @@ def _presets(out: Console, result: ReplayResult, groups: Sequence[Alike]) -> Tab
         preset = group.preset
         clip = preset.metrics.get("actor/pg_clipfrac")
         verdict = preset.health.verdict
-        beside = pull_beside_none(result, preset)
+        beside = relative_norm(result, preset)
         rows.append(
             [
                 group.title,
@@ -168,7 +168,7 @@ def _gradient(preset: PresetReplay) -> list[str]:
 
 
 def _rewards(name: str, after: AfterStep) -> str:
-    """Write the rewards of fresh samples before and after the step."""
+    """Return a line on the rewards of fresh samples before and after the step."""
     assert after.reward_before is not None
     assert after.reward_after is not None
     ends = [with_interval(reward) for reward in (after.reward_before, after.reward_after)]

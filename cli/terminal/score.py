@@ -1,4 +1,4 @@
-"""A score is drawn on the terminal: numbers of the pair, by family."""
+"""Draw a score on the terminal: the numbers of the pair, by family."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 
 def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
-    """Draw eight numbers and three lines on the presets; with `verbose` all numbers and presets."""
+    """Draw eight numbers and three lines on presets; with `verbose` all numbers and presets."""
     if not result.target:
-        return  # the headline has said that there is one policy
+        return  # the headline says that there is only one policy
     if verbose:
         _draw_all(out, result)
     else:
@@ -79,7 +79,7 @@ def _draw_all(out: Console, result: ScoreResult) -> None:
 
 
 def _default_preset(result: ScoreResult) -> str | None:
-    """Return what the trainer of a result does where nothing is set; None for several trainers."""
+    """Return the default preset of the result's trainer; None if it has several trainers."""
     trainers = {correction.trainer for correction in result.corrections.values()}
     if len(trainers) != 1:
         return None
@@ -87,7 +87,7 @@ def _default_preset(result: ScoreResult) -> str | None:
 
     try:
         return find_trainer(trainers.pop()).default_preset
-    except RcdiagError:  # of a plugin that is not installed here
+    except RcdiagError:  # the trainer is a plugin that is not installed here
         return None
 
 
@@ -97,9 +97,9 @@ def _in_short(about: str) -> str:
 
 
 def _metric_table(out: Console, values: dict[str, MetricValue], *, verbose: bool) -> Table:
-    """Draw the numbers that decide; with `verbose` all numbers, by family, with their limits.
+    """Draw the headline metrics; with `verbose` all metrics, by family, with their limits.
 
-    Where there is room it says next to them what they are.
+    If there is room, a column explains each.
     """
     columns = [
         ScreenColumn(heading=heading_of(ScoreResult, "mismatch"), align="left"),
@@ -141,7 +141,7 @@ def _cells(name: str, value: MetricValue) -> list[str]:
 
 
 def _without_correction(result: ScoreResult) -> list[str]:
-    """Return the trainers, of several, that leave every token as it is; these share a row."""
+    """Return the trainers, if several, that leave every token unchanged; they share a row."""
     if len({correction.trainer for correction in result.corrections.values()}) < 2:
         return []
     names = [
@@ -153,7 +153,7 @@ def _without_correction(result: ScoreResult) -> list[str]:
 
 
 def _correction_table(out: Console, result: ScoreResult) -> Table:
-    """Draw what each preset would have kept; ESS is that of its weights, truncated if it does."""
+    """Draw what each preset would keep, and the ESS of the weights that it applies."""
     trainers = {correction.trainer for correction in result.corrections.values()}
     several = len(trainers) > 1
     numbers = [

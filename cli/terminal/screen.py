@@ -1,4 +1,4 @@
-"""The terminal shows results on stdout, conversation and progress on stderr."""
+"""Show results on stdout, and messages and progress on stderr."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rcdiag.results.diagnosis import SEVERITY_OF_VERDICT
 
 
 class Screen:
-    """A screen with the result on stdout, all else on stderr; `json` makes stdout one document.
+    """The result on stdout, all else on stderr; with `json` stdout has the document only.
 
-    `fail_on` is the level of findings from which on the exit code is 1.
+    From the severity `fail_on` on, findings make the exit code 1.
     """
 
     def __init__(self, *, quiet: bool, verbose: bool, json: bool, fail_on: str = "never") -> None:
@@ -34,24 +34,24 @@ class Screen:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Screen:
-        """Make the screen that a command's values ask for."""
+        """Make the screen from a command's values."""
         own = ("quiet", "verbose", "json", "fail_on")
         return cls(**{name: given[name] for name in own if name in given})
 
     def say(self, text: str) -> None:
-        """Say a sentence on stderr."""
+        """Print a sentence on stderr."""
         if not self.quiet:
             self.err.print(escape(on_command_line(without_secrets(text))), soft_wrap=True)
 
     def wrote(self, path: Path, holds: str = "") -> None:
-        """Say that a file or folder is written; a terminal that can makes its name a link to it."""
+        """Say that a file or folder was written; its name is a link if the terminal has links."""
         if not self.quiet:
             name = (str(path), self.err.link_to(path))
             more = f": {holds}" if holds else ""
             self.err.print(Text.assemble("Wrote ", name, more), soft_wrap=True)
 
     def progress(self) -> Bars:
-        """Return a listener for the library, a context: its bars go when the block ends."""
+        """Return a listener for the library; its `with` block removes the bars at the end."""
         return Bars(self.err, self.say, quiet=self.quiet)
 
     def heading(self, title: str) -> None:
@@ -60,25 +60,25 @@ class Screen:
             self.out.rule(title, align="left", characters="-")
 
     def show(self, result: Document) -> None:
-        """Draw the result, or with `json` print its document alone."""
+        """Draw the result, or with `json` print its document."""
         if self.json:
             write_out(to_json(result))
         elif not self.quiet:
             if isinstance(result, ConvertResult):
-                from cli.terminal.convert import draw_convert  # of one command
+                from cli.terminal.convert import draw_convert  # needed by one command only
 
                 draw_convert(self.out, result, self.verbose)
             else:
                 draw(self.out, result, verbose=self.verbose)
 
     def show_text(self, result: Result, text: str) -> None:
-        """Print a text that was made of the result alone on stdout, with a line on stderr."""
+        """Print a text made from the result on stdout, with the verdict on stderr."""
         verdict = "not judged" if result.diagnosis is None else result.diagnosis.verdict
         self.say(f"{verdict}; {answer(result)}")
         write_out(on_command_line(text))
 
     def exit(self, result: Document) -> None:
-        """Exit 1 if findings or the verdict reach the level, or nothing was compared; say why."""
+        """Exit 1 if findings or the verdict reach `fail_on`; say why."""
         if self.fail_on == "never" or isinstance(result, ConvertResult):
             return
         least = SEVERITIES.index(self.fail_on)
@@ -87,9 +87,9 @@ class Screen:
         verdict = None if diagnosis is None else diagnosis.verdict
         severity = SEVERITY_OF_VERDICT.get(verdict or "")
         if severity is not None and SEVERITIES.index(severity) >= least:
-            failing.insert(0, f"verdict {verdict}")
-        elif diagnosis is not None and not compared(diagnosis):
-            failing.insert(0, "nothing was compared: one policy alone")
+            alone = diagnosis is not None and not compared(diagnosis)
+            why = ", as there is only one policy" if alone and verdict == "inconclusive" else ""
+            failing.insert(0, f"verdict {verdict}{why}")
         if failing:
             slugs = ", ".join(dict.fromkeys(failing))
             self.err.print(f"exit 1 by --fail-on {self.fail_on}: {slugs}", soft_wrap=True)

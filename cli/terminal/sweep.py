@@ -1,4 +1,4 @@
-"""A sweep is drawn on the terminal: the choice, why, what is near it, and with -v all else."""
+"""Draw a sweep on the terminal: the choice, the reasons, the nearest candidates, with -v all."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from rcdiag.results import MetricValue, SweepFamily, SweepResult, SweepRow
 from rcdiag.results.doc import heading_of
 from rcdiag.results.sweep import Candidate, Recommendation
 
-WHY = 3  # lines of a reason without -v, one less above the line on the guide
+WHY = 3  # lines of a reason without -v; one fewer if the guide follows
 
 
 def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
-    """Draw why the choice is one, the candidates nearest to it, and the forecast."""
+    """Draw the choice with its reasons, the candidates nearest to it, and the forecast."""
     advice = result.recommendation
     reasons, guide = advice.reasons, advice.guide or ""
     if not verbose:
-        # Before the cause is fixed no choice matters, verl's neither.
+        # Until the cause is fixed no choice matters, so verl's guide is left out.
         guide = "" if advice.answer == "fix-the-cause" else guide.partition(";")[0]
         most = WHY - bool(guide)
         reasons = [shortened_to(reason, out.width - 12, most) for reason in reasons[-2:]]
@@ -40,7 +40,7 @@ def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
         (label, text) for label, text in (("default", by_default(result)), ("guide", guide)) if text
     ]
     draw_lines(out, lines)
-    if command := to_paste(result):  # on a line of its own, where a long path is not broken
+    if command := to_paste(result):  # on a line of its own, so that a long path is not broken
         what = "the configuration" if advice.choice is not None else "one of these"
         out.print(f"[dim]to write {what}[/]\n{escape(command)}", soft_wrap=True)
     if shown := nearest(advice):
@@ -58,7 +58,7 @@ def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
 
 
 def _nearest(out: Console, result: SweepResult, shown: list[Candidate]) -> Table:
-    """Draw the candidates by the parts of their error, beside that of no correction."""
+    """Draw the nearest candidates: the parts of their error, relative to no correction."""
     advice = result.recommendation
     (none,) = [error(one) for one in advice.candidates if one.name == "none"]
     columns = [
@@ -89,7 +89,7 @@ def _nearest(out: Console, result: SweepResult, shown: list[Candidate]) -> Table
 
 
 def _draw_all(out: Console, result: SweepResult) -> None:
-    """Draw every candidate with why it is refused, the best setting of every family, the method."""
+    """Draw all candidates with reasons for refusal, the best setting of each family, the method."""
     settings = sum(len(family.rows) for family in result.families.values())
     candidates = sorted(
         result.recommendation.candidates, key=lambda one: (one.rank or 99, one.name)
@@ -101,8 +101,8 @@ def _draw_all(out: Console, result: SweepResult) -> None:
         if candidate.refused:
             out.print(f"[dim]{candidate.name}: {escape('; '.join(candidate.refused))}[/]")
     out.print(
-        f"\n[dim]best of {settings:,} settings of {len(result.families)} families: least squared "
-        "distance of its weights from the ratios + variance of their mean[/]"
+        f"\n[dim]best of {settings:,} settings of {len(result.families)} families: smallest "
+        "squared distance of its weights from the ratios + variance of their mean[/]"
     )
     out.print(_families(out, result))
     out.print(f"\n{escape(result.recommendation.method)}")
@@ -134,7 +134,7 @@ def _family_cells(name: str, row: SweepRow | None) -> list[str]:
 
 
 def _best(family: SweepFamily, count: int) -> SweepRow | None:
-    """Return the row with the least squared bias plus variance of the mean (rcdiag's proposal)."""
+    """Return the row with the smallest squared bias plus variance of the mean (rcdiag's choice)."""
 
     def error(row: SweepRow) -> float:
         return (row.weight_distance or 0.0) ** 2 + (row.weight_variance or 0.0) / count

@@ -1,11 +1,11 @@
-"""Control characters in text from files are made visible, so that no terminal obeys them."""
+"""Make control characters in text from files visible, so that no terminal executes them."""
 
 from __future__ import annotations
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # Unicode has a picture for each control character of ASCII; tab and line feed stay.
 _PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"}
-# 8-bit controls, and marks of text direction, which would reorder words.
+# 8-bit control characters, and marks of text direction, which would reorder words.
 _OTHERS = [
     *range(0x80, 0xA0),
     0x200E,
@@ -25,5 +25,5 @@ TABLE: dict[int, int | str] = {
 
 
 def visible(text: str) -> str:
-    """Return text without control characters: an escape sequence is read, not obeyed."""
+    """Return the text with control characters replaced: escape sequences become visible."""
     return text if text.isascii() and text.isprintable() else text.translate(TABLE)

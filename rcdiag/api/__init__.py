@@ -1,6 +1,6 @@
-"""The functions of `import rcdiag`: what a user names (paths, policies, presets) -> a result.
+"""The functions of `import rcdiag`: from paths, names of policies and presets to a result.
 
-Each command of the command line is a call of one of them; its options are their keywords.
+Each command of the command line calls one of them with its options as keywords.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def compare(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Steps[CompareResult]:
-    """Compare all policies pair by pair: which fits the samples best, which step adds what.
+    """Compare all policies pair by pair: which fits the samples best, what each step adds.
 
     Args:
         sources: dumps or parquet tables: files, folders, globs or URLs; several are joined on
@@ -67,7 +67,7 @@ def compare(
         ladder: ready set of policies to score: vllm and hf from low to full precision, or decode,
             prefill and hf in one precision.
         noise_floor: score one policy again in other batches, as NAME_again.
-            Policies that are no further apart than these two are equal.
+            Policies that differ no more than these two are equal.
         rows: about how many rows to read, in whole prompt groups: a first look at a huge dump.
         seed: seed of everything that is drawn at random.
         on: where engines run and the table is read: `local`, `ray` (the running cluster) or
@@ -79,7 +79,7 @@ def compare(
         rate: tokens per second of one engine, for the time that a dry run estimates. By default
             that of finished parts on disk, or of an earlier scoring of the table.
         force: overwrite outputs, and score policies that are recorded already.
-        progress: listener for what happens meanwhile.
+        progress: listener for progress.
     """
     progress = progress or SILENT
     runner = runner_on(on, devices, workers)

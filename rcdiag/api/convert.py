@@ -1,4 +1,4 @@
-"""`rcdiag.convert`: a dump in any format that rcdiag knows becomes a parquet table."""
+"""`rcdiag.convert`: turn a dump in any format that rcdiag knows into a parquet table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def convert(
         columns: names of columns in the files, by the names that rcdiag knows; an empty one reads
             none.
         force: overwrite the output.
-        progress: listener for what happens meanwhile.
+        progress: listener for progress.
     """
     target = Path(output)
     check_outputs([target], force=force, into_streams=False)
@@ -69,9 +69,9 @@ def convert(
 
 
 def _check_target(target: Path, parts: Sequence[SourceFiles]) -> None:
-    """Refuse to write over a file of the dump itself."""
+    """Refuse to overwrite a file of the dump."""
     for file in (file for part in parts for file in part.files):
         if isinstance(file.path, Path) and target.exists() and target.samefile(file.path):
             raise RcdiagError(
-                f"{target}: a file of the dump that is to be converted", hint="another path"
+                f"{target}: a file of the dump that is to be converted", hint="give another path"
             )

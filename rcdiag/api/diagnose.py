@@ -1,4 +1,4 @@
-"""`rcdiag.diagnose`: the causes of a mismatch by name, by experiments with the checkpoint."""
+"""`rcdiag.diagnose`: name the causes of a mismatch, with experiments on the checkpoint."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def diagnose(
 ) -> Steps[DiagnoseResult]:
     """Name the causes of a mismatch; with a checkpoint, test them by experiments.
 
-    A training log in place of a dump is diagnosed by its own numbers: what moved, when, and which
-    causes can move it so.
+    A training log instead of a dump is diagnosed from its own numbers: what moved, when, and which
+    causes can explain it.
 
     Args:
         source: a trainer's dump or a parquet table: file, folder, glob or URL; several of one run
             are joined. In Python also an open `Table`, a data frame, an Arrow table, or a mapping
             of columns.
-        model: the trainer's checkpoint folder; `{step}` in it is each row's step. Its log-probs are
-            compared with both columns.
+        model: the trainer's checkpoint folder; `{step}` in it stands for each row's step. Its
+            log-probs are compared with both columns.
         checkpoints: other checkpoints to test, or a folder of them; by default those of
             neighbouring steps next to `model`.
         budget: seconds after which no new experiment starts.
@@ -59,13 +59,13 @@ def diagnose(
             none.
         format: format of the dump, where its files do not show it.
         given: facts that the dump lacks, for all rows. `{"temperature": 0.7, "group_size": 8}`
-        keys: of a training log: what rcdiag calls a quantity -> the key under which it is logged.
-        trainer: of a training log: the trainer that wrote it, where its keys do not tell.
-        trainer_config: of a training log: the run's own configuration file, which says what its
+        keys: for a training log: rcdiag's name of a quantity -> the key under which it is logged.
+        trainer: for a training log: the trainer that wrote it, if its keys do not tell.
+        trainer_config: for a training log: the run's own configuration file, which says what its
             correction does.
         rows: about how many rows to score with the checkpoint, spread over the table.
         seed: seed of everything that is drawn at random.
-        progress: listener for what happens meanwhile.
+        progress: listener for progress.
     """
     if rows < 1:
         raise RcdiagError(f"{setting('rows', rows)}: out of range", hint="take 1 or more")
@@ -75,8 +75,8 @@ def diagnose(
     named = [checkpoints] if isinstance(checkpoints, (str, Path)) else list(checkpoints)
     if named and model is None:
         raise RcdiagError(
-            f"{setting('checkpoints', named[0], '--checkpoint')}: other checkpoints are held "
-            "against the trainer's",
+            f"{setting('checkpoints', named[0], '--checkpoint')}: other checkpoints are compared "
+            "with the trainer's",
             hint=setting("model", "PATH"),
         )
     try:
@@ -105,15 +105,15 @@ def diagnose(
         )
     if trainer_config is not None:
         raise RcdiagError(
-            f"{setting('trainer_config', trainer_config)}: a configuration goes with a training "
-            f"log, and {name_of(source)} is a table",
+            f"{setting('trainer_config', trainer_config)}: a configuration is for a training log, "
+            f"and {name_of(source)} is a table",
             hint="`rcdiag score` takes it with a table",
         )
     if keys:
         raise RcdiagError(
-            f"{setting('keys', ', '.join(keys), '--key')}: keys are those of a training log, and "
+            f"{setting('keys', ', '.join(keys), '--key')}: keys are for a training log, and "
             f"{name_of(source)} is a table",
-            hint=f"columns have names by {setting('columns', 'CANONICAL=NAME', '--column')}",
+            hint=f"name columns by {setting('columns', 'CANONICAL=NAME', '--column')}",
         )
     sampler, trainer_side = pair_of_table(table, behavior, target)
     for name in (sampler, trainer_side):

@@ -27,7 +27,7 @@ def explain(name: str | None = None) -> Entry | dict[str, dict[str, str]]:
     """Explain a name: formula, direction, healthy range, its name in each trainer.
 
     Without a name: all names with a line each, by kind. Upper case, spaces, `-` and `_` make no
-    difference; RcdiagError with near names for one that nothing has.
+    difference; for an unknown name RcdiagError with similar names.
 
     Args:
         name: a metric, setting, finding, cause, ...; all names without it.

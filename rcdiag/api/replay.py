@@ -1,4 +1,4 @@
-"""`rcdiag.replay`: the step that each preset would have taken on a batch, and its health."""
+"""`rcdiag.replay`: the step that each preset would have taken on a batch, with its health."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def replay(
         presets: presets of the trainer to replay; all by default.
         settings: changed settings of presets. `{"decoupled_token_is": {"rollout_is_threshold": 3}}`
         trainer_config: the trainer's own configuration instead of presets: YAML, TOML, JSON or a
-            launch script. The policy loss, its bounds and its aggregation are
-            those of the file too; what is given beside it counts more.
+            launch script. The policy loss, its bounds and its aggregation are taken from the file
+            too, unless they are given as options.
         step: step of the table to replay; the last by default.
         loss: policy loss in decoupled mode; by default the trainer's first, PPO.
         loss_settings: any setting that the loss reads; `rcdiag explain LOSS` lists them.
@@ -108,18 +108,18 @@ def replay(
         clip_c: dual clip for negative advantages; by default the trainer's.
         dro_beta: beta of the loss dro.
         model: checkpoint folder or hub id of the model that takes the step.
-        precision: dtype of that model, with options as a policy has them.
+        precision: dtype of that model, with options as for a policy.
         reference: gradient to compare with: unbiased sequence IS, or fresh samples (`reward`).
-        optimizer: optimizer of the step.
+        optimizer: optimizer that takes the step.
         lr: learning rate.
         weight_decay: weight decay of the optimizer.
         momentum: momentum of sgd.
-        max_grad_norm: longer gradients are scaled down to this norm; 0: never.
+        max_grad_norm: norm to which longer gradients are scaled down; 0 switches clipping off.
         epochs: passes over the batch.
         minibatches: optimizer steps of a pass.
         steps: number of table steps to update over.
         split: also replay the batch in this number of mini-batches, 2 or more.
-        lora: rank of adapters, for models that do not fit.
+        lora: rank of LoRA adapters to train instead of the weights, for models that do not fit.
         checkpointing: recompute activations: less memory, more time.
         batch_tokens: tokens of a micro-batch.
         reward: reward of fresh samples: function(prompt, response, row) -> number.
@@ -129,12 +129,12 @@ def replay(
         rows: about how many rows of the step to replay, in whole prompt groups. Only with one step.
         seed: seed of everything that is drawn at random.
         force: overwrite outputs.
-        progress: listener for what happens meanwhile.
+        progress: listener for progress.
     """
     if rows is not None and steps > 1:
         raise RcdiagError(
             f"{setting('rows', rows)}: rows of one step are drawn, but {setting('steps', steps)}",
-            hint="leave one of them away",
+            hint="leave out one of them",
         )
     policies = (rollout, old, current or old) if model is None else (rollout,)
     needed = [f"{name}_log_probs" for name in dict.fromkeys(policies)]

@@ -1,4 +1,4 @@
-"""`rcdiag.load_result` and `rcdiag.report`: stored results, and pages and figures of them."""
+"""`rcdiag.load_result` and `rcdiag.report`: load stored results; make pages and figures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def load_result(source: str | Path | TextIO) -> Document:
     return from_json(text, name)
 
 
-# What a document whose fields are whole raises where its values make no sense.
+# Errors that a complete document can raise if its values make no sense.
 NOT_DRAWN = (
     LookupError,
     TypeError,
@@ -53,9 +53,9 @@ NOT_DRAWN = (
 
 @contextlib.contextmanager
 def drawable(sources: Sequence[str], results: Sequence[Document] = ()) -> Iterator[None]:
-    """Refuse results whose fields are whole and whose values cannot be drawn.
+    """Refuse results that are complete but have values that cannot be drawn.
 
-    The error names the files, and the field where one is not what its description says.
+    The error names the files, and the field that does not fit its description, if one is found.
     """
     try:
         yield
@@ -65,8 +65,8 @@ def drawable(sources: Sequence[str], results: Sequence[Document] = ()) -> Iterat
         why = next(faults, f"{type(error).__name__}: {reason}")
         raise RcdiagError(
             f"{', '.join(sources)}: holds values that cannot be drawn ({why})",
-            hint="make the result again with --result FILE; if rcdiag wrote it as it is, this is a "
-            "bug of rcdiag: `rcdiag report -v` shows where",
+            hint="make the result again with --result FILE; if rcdiag wrote it like this, this is "
+            "a bug of rcdiag: `rcdiag report -v` shows where",
         ) from error
 
 
@@ -94,8 +94,8 @@ def report(
         html: self-contained HTML page to write.
         against: result of a second dump: the page says what changed.
         plots: folder for figures (PDF, SVG, PNG, CSV).
-        notebook: notebook to write: a cell for each figure, drawn already. It loads the result
-            files; a result that is given as an object is written beside it.
+        notebook: notebook to write: a cell for each figure, already drawn. It loads the result
+            files; a result given as an object is saved beside it.
         figures: figures to write into the folder of `plots`; all that apply by default.
         width: width of figures in inches, 1 or more: 3.3 for a column, 6.9 for a page.
         host: keep the names of machines in the page.
@@ -129,7 +129,7 @@ def report(
 
 
 def check_figures(figures: Sequence[str], width: float | None) -> None:
-    """Refuse names that no figure has, and a width that nothing can be drawn in."""
+    """Refuse unknown names of figures, and widths too small to draw in."""
     from rcdiag.pages.figures import FIGURES
 
     for name in figures:
@@ -140,7 +140,7 @@ def check_figures(figures: Sequence[str], width: float | None) -> None:
 
 
 def _without_hosts(result: Result) -> Result:
-    """Return a result without the names of the machines that it was made on."""
+    """Return a result without the names of the machines that computed it."""
 
     def without(value: Any) -> Any:
         if isinstance(value, dict):
@@ -160,14 +160,14 @@ def _sources(results: Results) -> list[str]:
     def name(item: Document | str | Path) -> str:
         if isinstance(item, Document):
             return f"a result of rcdiag {item.kind}"
-        # A text may be a document itself.
+        # The string may be the document itself.
         return "result" if str(item).lstrip().startswith("{") else os.fspath(item)
 
     return list(map(name, _listed(results)))
 
 
 def _notebook(path: Path, results: Results, loaded: Sequence[Result], force: bool) -> list[Path]:
-    """Write the notebook, and the results that it loads and that are in no file yet."""
+    """Write the notebook, and those results that it loads and that have no file yet."""
     from rcdiag.pages.notebook import notebook
 
     files: list[tuple[Result, str]] = []
@@ -185,7 +185,7 @@ def _notebook(path: Path, results: Results, loaded: Sequence[Result], force: boo
 
 
 def _loaded(results: Results) -> list[Result]:
-    """Read the results that are given by their files; a conversion is none of a page."""
+    """Load the results that are given as files; refuse conversions, which have no page."""
     loaded: list[Result] = []
     for item in _listed(results):
         result = load_result(item) if isinstance(item, (str, Path)) else item
@@ -199,10 +199,10 @@ def _loaded(results: Results) -> list[Result]:
 
 
 def explanation(name: str) -> dict[str, str] | None:
-    """Return what `rcdiag explain` says of a name, part by part; None for a name it has not."""
+    """Return what `rcdiag explain` says about a name, part by part; None for unknown names."""
     from rcdiag.glossary import find
 
-    if name.startswith("rcdiag "):  # a command line, no name
+    if name.startswith("rcdiag "):  # a command line, not a name
         return None
     entry = find(name)
     if entry is None:

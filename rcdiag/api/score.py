@@ -1,4 +1,4 @@
-"""`rcdiag.score`: how far two policies are apart on the same tokens, scored first if asked."""
+"""`rcdiag.score`: how much two policies differ on the same tokens, scored first if asked."""
 
 from __future__ import annotations
 
@@ -95,17 +95,17 @@ def score(
         ladder: ready set of policies to score: vllm and hf from low to full precision, or decode,
             prefill and hf in one precision.
         noise_floor: score one policy again in other batches, as NAME_again.
-        trainer: trainer whose presets and metrics are computed, or `all`: the default of each. The
-            newest verl by default.
+        trainer: trainer whose presets and metrics are computed, or `all`: the default generation
+            of each. The newest verl by default.
         presets: presets of the trainer to compute; all by default.
         settings: changed settings of presets. `{"decoupled_token_is": {"rollout_is_threshold": 3}}`
         trainer_config: the trainer's own configuration instead of presets: YAML, TOML, JSON or a
             launch script.
         arithmetic: float32 reproduces the rounding of the trainer's numbers.
-        carry: preset to compare with its equivalent in every trainer. Of near ones the result says
-            what they do otherwise.
+        carry: preset to compare with its equivalent in every trainer. Where only similar ones
+            exist the result says how they differ.
         logged: the trainer's metrics log to compare with: JSONL, CSV, W&B history, TensorBoard or
-            console output. Each key stands beside our number, with the reason where they differ.
+            console output. Each key is compared with our number, with the reason if they differ.
         output: scored parquet table to write: a file or an object-store URL.
         include_text: text of the worst sequences in result and page: by default where a tokenizer
             is found (of `model`, or of the model in the table's metadata); True requires one; False
@@ -123,13 +123,13 @@ def score(
         rate: tokens per second of one engine, for the time that a dry run estimates. By default
             that of finished parts on disk, or of an earlier scoring of the table.
         force: overwrite outputs and recorded columns.
-        progress: listener for what happens meanwhile.
+        progress: listener for progress.
     """
     progress = progress or SILENT
     runner = runner_on(on, devices, workers)
     check_rate(rate)
     written = None if output is None else Destination.of(output)
-    # With policies to score the pair is chosen when the table's own columns are known.
+    # With policies to score, the pair is chosen once the table's own columns are known.
     pair_named = [name for name in (behavior, target) if name is not None]
     pair_needed = pair_named if policies else (behavior or "rollout", target or "old")
     needed = needed_columns(pair_needed, policies, model, ladder)
@@ -178,7 +178,8 @@ def score(
     check_pair(table, pair.behavior, pair.target, [spec.name for spec in specs])
     rows_named(table, sequences or ())
     unused = len(scored_names) > 1 and not {pair.behavior, pair.target} & set(scored_names)
-    # A policy with the sampler's experts is not of the pair: what they explain is read off it.
+    # A policy with the sampler's experts is used without being in the pair: it shows what the
+    # experts explain.
     replays = any(spec.options.get("experts") == pair.behavior for spec in specs)
     if unused and written is None and not replays:
         every_pair = compare_command(table, policies, ladder, model)
@@ -210,7 +211,7 @@ def score(
 def _refuse_what_needs_two(
     table: Table, only: str, sequences: Sequence[int] | None, log: Log | None
 ) -> None:
-    """Refuse what a table with one policy cannot give: sequences of log-ratios, a log beside."""
+    """Refuse what needs two policies: showing sequences, and comparing with a log."""
     both = "give a table with log-probs of the sampler and of the trainer"
     if sequences:
         named = setting("sequences", list(sequences), "--sequence")
@@ -219,13 +220,13 @@ def _refuse_what_needs_two(
         )
     if log is not None:
         raise RcdiagError(
-            f"{table.name}: one policy, {only}: the trainer's numbers in {log.path} are of two",
+            f"{table.name} has one policy, {only}: the trainer's numbers in {log.path} need two",
             hint=both,
         )
 
 
 def _scored_for_nothing(scored: Sequence[str], pair: ChosenPair, every_pair: str) -> RcdiagError:
-    """Say that policies would be scored of which the pair has none and no file keeps them.
+    """Return the error for policies that would be scored and neither compared nor saved.
 
     `every_pair` is the command that compares them all.
     """
@@ -239,17 +240,17 @@ def _scored_for_nothing(scored: Sequence[str], pair: ChosenPair, every_pair: str
 
 
 def _log(path: Path, plan: Plan, rows: int | None) -> Log:
-    """Read the trainer's log before anything is computed, and see that it has keys of ours."""
+    """Read the trainer's log before anything is computed, and check that it has known keys."""
     if rows is not None:
         raise RcdiagError(
             f"{setting('logged', path)} with {setting('rows', rows)}: the trainer's numbers are of "
             "all rows",
-            hint=f"leave {setting('rows')} away",
+            hint=f"leave out {setting('rows')}",
         )
     if len(plan.trainers) > 1:
         raise RcdiagError(
-            f"{setting('logged', path)} with several trainers: a log is of one",
-            hint=f"say whose: {setting('trainer', plan.trainer.family)}",
+            f"{setting('logged', path)} with several trainers: a log is from one",
+            hint=f"name it: {setting('trainer', plan.trainer.family)}",
         )
     from rcdiag.logs import read_log  # the readers of logs, which only few commands need
     from rcdiag.usecases.logged.keys import check_keys

@@ -1,4 +1,4 @@
-"""`rcdiag.sweep`: every estimator over its thresholds; `rcdiag.emit`: what a trainer calls one."""
+"""`rcdiag.sweep` tries every estimator and threshold; `rcdiag.emit` writes a configuration."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def sweep(
             none.
         format: format of the dump, where its files do not show it.
         given: facts that the dump lacks, for all rows. `{"temperature": 0.7, "group_size": 8}`
-        trainer: trainer whose default is shown beside the choice; no number depends on it; default
-            that of `emit`, else verl.
-        emit: trainer whose configuration of what is recommended is printed, alone, on stdout. In
-            Python it is checked before the work that `rcdiag.emit` can write one.
-        candidate: a threshold of your own to rank with the others; with `emit` the one to print. It
+        trainer: trainer whose default is shown beside the choice; no number depends on it; by
+            default that of `emit`, else verl.
+        emit: print only the recommended configuration, in the format of this trainer, on stdout. In
+            Python it is checked in advance that `rcdiag.emit` can write it.
+        candidate: a setting of your own to rank with the others; with `emit` the one to print. It
             is a family with its bounds: `seq_tis_3`, `token_icepop_0.4_3`.
         rows: about how many rows to read, in whole prompt groups: a first look at a huge dump.
         seed: seed of everything that is drawn at random.
@@ -63,12 +63,12 @@ def sweep(
             `ray:ADDRESS`.
         workers: processes that read a large table; by default all cores that this process may use.
             A small table is read in this process, and so is every table with 1.
-        progress: listener for what happens meanwhile.
+        progress: listener for progress.
     """
     runner = runner_on(on, None, workers)
     if not (isinstance(thresholds, int) and 2 <= thresholds <= 100_000):
         raise RcdiagError(
-            f"{setting('thresholds', thresholds)}: wanted how many settings of each family to try",
+            f"{setting('thresholds', thresholds)}: wanted the number of settings of each family",
             hint="a whole number from 2 to 100000; thresholds of your own are candidates: "
             f"{setting('candidate', 'seq_tis_3')}",
         )
@@ -112,20 +112,20 @@ def sweep(
 def emit(result: SweepResult, trainer: str | None = None, candidate: str | None = None) -> str:
     """Write a correction as the configuration of a trainer, ready to paste.
 
-    It is the one that the sweep recommends; where candidates cannot be distinguished it switches
-    the correction off and says so, and where the trainer has no such estimator it is comments
-    alone, which name those that it has. `candidate` is another one of the sweep to write instead.
-    RcdiagError where the trainer is not named or cannot express that one, and where the cause must
+    It is the one that the sweep recommends. If candidates cannot be distinguished, it switches the
+    correction off and says so; if the trainer has no such estimator, it has only comments, which
+    name those that the trainer has. `candidate` is another one of the sweep to write instead.
+    RcdiagError if the trainer is not named or cannot express the candidate, and if the cause must
     be fixed first.
     """
     if not isinstance(result, SweepResult):
         raise RcdiagError(
-            f"emit wants the result of a sweep, got {type(result).__name__}",
+            f"emit needs the result of a sweep, got {type(result).__name__}",
             hint=f"rcdiag.emit(rcdiag.sweep(table), {trainer or 'verl'!r})",
         )
     if trainer is None:
         raise RcdiagError(
-            "emit wants the trainer whose configuration it is to write",
+            "emit needs the trainer whose configuration it should write",
             hint=f"rcdiag.emit(result, 'verl'), or one of {', '.join(families())}",
         )
     return configuration(result.recommendation, trainer, candidate)

@@ -1,4 +1,4 @@
-"""Use cases check everything, say what would run, and only then run it."""
+"""Use cases check everything, describe what would run, and only then run it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class UseCase(Protocol[P, Result]):
     def dry_run(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Check everything that can be checked without running it, and say what would run.
 
-        Files behind a URL are not fetched: what is said of them is how many and how large they are.
+        Files behind a URL are not fetched: only their number and size are reported.
         """
         ...
 
@@ -46,7 +46,7 @@ def usecase(function: Callable[P, Steps[R]]) -> UseCase[P, R]:
                 next(steps)
             except StopIteration as end:
                 return cast(R, end.value)
-        raise AssertionError(f"{function.__name__} says twice what it would run")
+        raise AssertionError(f"{function.__name__} describes twice what it would run")
 
     @functools.wraps(function)
     def dry_run(*args: P.args, **kwargs: P.kwargs) -> str:
@@ -66,7 +66,7 @@ def usecase(function: Callable[P, Steps[R]]) -> UseCase[P, R]:
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature that a caller sees: it returns the result alone."""
+    """Return the signature that a caller sees, whose return type is the result."""
     signature = inspect.signature(function)
     returned = str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
     return signature.replace(return_annotation=returned)

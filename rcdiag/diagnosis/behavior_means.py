@@ -21,7 +21,8 @@ from rcdiag.statistics.suite import Suite
 
 # Weights are used from this effective sample size (fraction) on; rcdiag's proposal.
 LEAST_ESS = 0.5
-# A mean weight that is nearer to 1 is 1, whatever its standard error: only rounding is left.
+# A mean weight within this distance of 1 counts as 1, whatever its standard error: the distance is
+# rounding.
 ROUNDING = 1e-9
 
 UNKNOWN = MetricValue(value=None, level="unknown")
@@ -34,7 +35,7 @@ class BehaviorMeans(Struct, frozen=True):
     sequences: str  # the same, of means over whole sequences
 
     def of(self, metric: Metric) -> str:
-        """Return how a metric is estimated that needs samples of the behavior policy."""
+        """Return how to estimate a metric that needs samples of the behavior policy."""
         return self.sequences if metric.presupposes == SEQUENCES_SAMPLED else self.tokens
 
 
@@ -51,17 +52,17 @@ def behavior_means(
     if weights is None:
         return BehaviorMeans(NOT_GIVEN, NOT_GIVEN)
     token, sequence = (
-        WEIGHTED if _carries(weights, level) else NOT_GIVEN for level in ("token", "seq")
+        WEIGHTED if _reliable(weights, level) else NOT_GIVEN for level in ("token", "seq")
     )
     return BehaviorMeans(token, sequence)
 
 
-def _carries(weights: Mapping[str, MetricValue], level: str) -> bool:
+def _reliable(weights: Mapping[str, MetricValue], level: str) -> bool:
     """Tell whether a mean with these weights is reliable.
 
-    The mean weight must be 1 (they belong to the distribution that sampled), the effective sample
-    size at least half of the sample, and below nine tenths k-hat must be under 0.7. Source of the
-    last: Vehtari et al. 2024, JMLR 25(72), 3.2.
+    The mean weight must be 1 (the weights belong to the distribution that sampled) and the
+    effective sample size at least half of the sample; if it is below nine tenths, k-hat must be
+    below 0.7 (Vehtari et al. 2024, JMLR 25(72), 3.2).
     """
     ess, k_hat = weights[f"ess_{level}"].value, weights[f"khat_{level}"].value
     mean = weights["ratio_mean"].value

@@ -25,12 +25,12 @@ def spread_over(count: int, most: int) -> Counts:
 
 
 def rms(values: Array) -> float:
-    """Return the root of the mean square; 0 of no values."""
+    """Return the root of the mean square; 0 for an empty array."""
     return float(np.sqrt(np.mean(np.square(values)))) if len(values) else 0.0
 
 
 def z_of_sums(sums: NDArray[Any]) -> float:
-    """Return the z of the mean of clusters' sums against 0; 0 where all of them are 0."""
+    """Return the z score of the mean of per-cluster sums against 0; 0 if all sums are 0."""
     error = np.sqrt(np.sum(sums**2))
     return float(sums.sum() / error) if error > 0 else 0.0
 
@@ -82,7 +82,7 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
     mask: Flags  # [response tokens] True = sampled by the policy
     log_probs: Mapping[str, Array]  # policy -> [response tokens] nats
     entropy: Mapping[str, Array] = field(default_factory=dict)  # policy -> [response tokens] nats
-    # How many tokens the sampler could take, [response tokens]; 0 where that was not recorded.
+    # Size of the sampler's kept set at each response token; 0 where it was not recorded.
     kept_size: Counts | None = None
     prompt_ids: Ragged | None = None
     # The experts that the sampler recorded, [response tokens], layer by layer.
@@ -90,9 +90,9 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
     facts: RowFacts = field(default_factory=RowFacts)
     metadata: Mapping[str, Any] = field(default_factory=dict)  # of the file, key `rcdiag`
     source: str = "TABLE"  # the table as a command line names it
-    # The table's own mask, where tokens were masked out since; None: `mask` is the table's.
+    # The table's mask before rcdiag masked out any token; None: rcdiag masked out none.
     own_mask: Flags | None = None
-    # Tokens that were masked out since because a column holds no log-prob there; None: none were.
+    # Tokens that rcdiag masked out because a column holds no valid log-prob there; None: none.
     broken: Flags | None = None
     # Policy -> how many sampled tokens of the whole table have no number, and the first such row.
     not_numbers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def cluster(self) -> Counts:
-        """Return the number of each row's prompt group, of the row where none are named, [rows]."""
+        """Return the index of each row's prompt group, [rows]; without groups, of the row."""
         group = self.facts.group
         if group is None:
             return np.arange(len(self.lengths))
@@ -138,12 +138,12 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def table_mask(self) -> Flags:
-        """Return the table's own mask, whatever was masked out since, [response tokens]."""
+        """Return the table's mask as it was before rcdiag masked out tokens, [response tokens]."""
         return self.mask if self.own_mask is None else self.own_mask
 
     @cached_property
     def picked_tokens(self) -> bool:
-        """Tell whether single tokens were masked out of rows that still count."""
+        """Tell whether rcdiag masked out single tokens of rows that it still judges."""
         if self.own_mask is None:
             return False
         judged = np.zeros(len(self.lengths), np.bool_)
@@ -315,7 +315,7 @@ class PairTokens(Struct, frozen=True, kw_only=True, dict=True):
         return np.bincount(self.owner, values, self.rows).astype(np.float64)
 
     def z(self, values: Array) -> float:
-        """Return the z of the mean of values [tokens] against 0, with rows as clusters."""
+        """Return the z score of the mean of values [tokens] against 0, with rows as clusters."""
         return z_of_sums(self.row_sums(values))
 
     def as_far(self, z: float) -> float:

@@ -1,10 +1,10 @@
-"""A change of the mismatch between two parts of a run, taken apart into what changed.
+"""Decomposes a change of the mismatch between two parts of a run into the factors that changed.
 
 The mean k3 of a token is a sum over cells: the share of tokens at a position, times the share of
 tokens of an uncertainty among them, times the mean k3 in the cell. Each factor may change: longer
-responses have more late tokens, less peaked distributions more uncertain ones, and an engine that
-is further off has more k3 on tokens alike. What one factor contributes is the change of the mean
-when it alone changes, averaged over the orders in which the three may change (Kitagawa 1955,
+responses have more late tokens, less peaked distributions more uncertain ones, and an engine with
+more noise has a larger k3 on tokens of the same cell. What one factor contributes is the change of
+the mean when it alone changes, averaged over the orders in which all may change (Kitagawa 1955,
 Components of a difference between two rates, JASA 50; Das Gupta 1993, Standardization and
 Decomposition of Rates, for three factors). The contributions add up to the change.
 """
@@ -37,7 +37,7 @@ FEWEST_BLOCKS = 8
 def change_of_mismatch(
     tokens: PairTokens, uncertainty: Array, later: Flags, cluster: NDArray[np.integer], step: int
 ) -> ChangeOfMismatch | None:
-    """Take the change of the mean k3 from the earlier to the later rows apart.
+    """Decompose the change of the mean k3 from the earlier to the later rows.
 
     `uncertainty` [tokens] is the sampler's entropy, or where none is recorded the surprisal, nats;
     `later` [rows] flags the rows from `step` on, and `cluster` [rows] tells prompt groups.
@@ -101,8 +101,8 @@ def _rounded(value: float) -> float:
 def _contributions(count: Array, total: Array) -> Array:
     """Return what length, peakiness and noise contribute to the change, nats per token, [3].
 
-    `count` and `total` k3 are [earlier or later, positions, uncertainties]. A cell that one
-    part lacks has the other's number, so that it counts to the factors before it alone.
+    `count` and `total` k3 are [earlier or later, positions, uncertainties]. A cell that is empty
+    in one part takes the other part's mean k3, so that it contributes by its share of tokens only.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         at = count.sum(axis=2)
@@ -124,13 +124,13 @@ def _contributions(count: Array, total: Array) -> Array:
 
 
 def _filled(both: Array) -> Array:
-    """Return numbers of both parts where one that is unknown is that of the other, or 0."""
+    """Fill NaN of one part with the number of the other part, or with 0 where both are NaN."""
     filled: Array = np.nan_to_num(np.where(np.isnan(both), both[::-1], both))
     return filled
 
 
 def _mean(factors: tuple[Array, Array, Array], chosen: list[int]) -> float:
-    """Return the mean k3 with each factor of the part that is chosen for it."""
+    """Return the mean k3 with each factor taken from its chosen part: 0 earlier, 1 later."""
     length, peakiness, noise = (one[part] for one, part in zip(factors, chosen, strict=True))
     return float(np.sum(length[:, None] * peakiness * noise))
 
@@ -140,7 +140,7 @@ WORDS = {"length": "lengths", "peakiness": "peakiness", "noise": "noise"}
 
 
 def sentence(change: ChangeOfMismatch) -> str:
-    """Say how much of a change of k3_kl is of which factor, in percent, the largest first."""
+    """Say what each factor contributes to a change of k3_kl, in percent, the largest first."""
     whole = change.k3_after - change.k3_before
     parts = [(WORDS[name], getattr(change, name)) for name in FACTORS]
     (first, most), *others = sorted(parts, key=lambda part: -abs(part[1].value))

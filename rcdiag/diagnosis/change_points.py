@@ -1,8 +1,8 @@
-"""Where a series of numbers by step moves: change points with an interval, by least squares.
+"""Change points of a series with one number per step, with 95% intervals, by least squares.
 
 Three shapes are compared for a stretch of steps: constant; a jump at a step, or two; and a bend,
-from which on the number grows or falls steadily (over the whole stretch, a drift). After a jump
-both sides are looked at again.
+from which on the number grows or falls steadily (over the whole stretch, a drift). Where a jump is
+found, both sides of it are searched again.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# A shape must lower the sum of squares by this many times the noise's variance. A jump is tried at
+# A shape must lower the sum of squares by this many times the noise variance. A jump is tried at
 # each of n steps: the largest of n chi-squared values with one degree of freedom stays below this
 # in all but one of some thousand series of 200 steps without a change.
 LEAST_GAIN = 24.0
-# Chi-squared with one degree of freedom, 95%: steps with less are in the interval of a change.
+# 95% quantile of chi-squared with one degree of freedom: steps whose gain is at most this much
+# smaller than the best one are in the interval of a change.
 INTERVAL = 3.84
-POWERS = (0.5, 1.0)  # of the steps since a bend
-FEWEST = 6  # steps of a series whose noise is estimated
+POWERS = (0.5, 1.0)  # after a bend a series grows as one of these powers of the steps since
+FEWEST = 6  # steps that a series needs to estimate its noise
 MAD = 0.6745  # median of |x| of a standard normal x
 
 
 class ChangePoint(Struct, frozen=True, kw_only=True):
-    """A movement of a series; `begin` and `end` are those of the stretch without another one.
+    """A change of a series, within the stretch from `begin` to `end` that has no other change.
 
-    All are indices of steps.
+    All positions are indices of steps.
     """
 
-    at: int  # from which on
+    at: int  # the first changed step
     low: int  # 95% interval of `at`
     high: int
     shape: str  # `jump` or `creep`
     gain: float  # in variances of the noise
     begin: int
-    settled: int  # the level after is that from here to `end`: of a bend, the last quarter
+    settled: int  # the level after the change is that from here to `end`; of a bend, a quarter
     end: int
 
     def levels(self, values: Array) -> tuple[float, float]:
@@ -49,10 +50,10 @@ class ChangePoint(Struct, frozen=True, kw_only=True):
 
 
 def noise_of(y: Array) -> float:
-    """Return the standard deviation of a series without its movements.
+    """Return the standard deviation of the noise of a series, robust to its changes.
 
-    It is that of the differences of neighbouring steps, by their median, which neither a jump nor a
-    drift enlarges.
+    It is estimated from the median size of the differences between neighbouring steps, which
+    neither a jump nor a drift enlarges.
     """
     away = np.abs(np.diff(y))
     size = float(np.median(away)) / (MAD * np.sqrt(2.0))
@@ -62,11 +63,11 @@ def noise_of(y: Array) -> float:
 def change_points(
     y: Array, error: Array | None, least: float, fewest: int = 2
 ) -> list[ChangePoint]:
-    """Return the movements of a series by more than `least`, in the order of their steps.
+    """Return the changes of a series that are larger than `least`, in the order of their steps.
 
     `error` [steps] is the standard deviation of the noise at each step; without it the noise is
-    that of each stretch between changes, since a larger mismatch is most often a noisier one.
-    `fewest` steps are on each side of a change.
+    estimated in each stretch between changes, since a larger mismatch is most often a noisier one.
+    At least `fewest` steps are on each side of a change.
     """
     weight = None if error is None else 1.0 / error**2
     found = _within(y, weight, fewest, 0, len(y))
@@ -81,9 +82,10 @@ def change_points(
 
 
 def _divided(found: Sequence[ChangePoint], count: int) -> list[ChangePoint]:
-    """Let the changes of `count` steps divide the stretch of each other, and its interval.
+    """Cut the stretch and the interval of each change at its neighbours; `count` steps in all.
 
-    Either end of a plateau fits a single jump. A drift may begin at the step of a jump.
+    Without that, the interval of one end of a plateau may include the other end, which fits a
+    single jump as well. A drift may begin at the step of a jump.
     """
     divided = []
     for before, point in zip([None, *found], found, strict=False):
@@ -95,20 +97,20 @@ def _divided(found: Sequence[ChangePoint], count: int) -> list[ChangePoint]:
 
 
 def _within(y: Array, weight: Array | None, fewest: int, begin: int, end: int) -> list[ChangePoint]:
-    """Return the movements of the steps with indices `begin` to `end`, the last not counted.
+    """Return the changes at steps with indices from `begin` to `end`, `end` not included.
 
-    They are of any size: one end of a plateau may leave the median where it was.
+    Small ones are returned too: one end of a plateau alone may leave the median unchanged.
     """
     part = y[begin:end]
     if len(part) < 2 * fewest or (weight is None and len(part) < FEWEST):
         return []
     of_part = np.full(len(part), noise_of(part) ** -2.0) if weight is None else weight[begin:end]
-    # A step of infinite or of 1e200 has no sum of squares: then nothing is gained.
+    # Values that are infinite or near 1e200 have no finite sum of squares: their gain is set to 0.
     with np.errstate(all="ignore"):
         jumps = np.nan_to_num(jump_gains(part, of_part, fewest))
         bends = np.nan_to_num(_bend_gains(part, of_part, fewest))
         at = int(np.argmax(jumps))
-        # A bend must fit better than two jumps, not than the larger of them alone.
+        # A bend must fit better than two jumps together, not only better than the larger one.
         sides = (slice(None, at), slice(at, None))
         second = max(jump_gains(part[one], of_part[one], fewest).max(initial=0.0) for one in sides)
     creeps = bends.max() > jumps[at] + second
@@ -137,7 +139,7 @@ def _within(y: Array, weight: Array | None, fewest: int, begin: int, end: int) -
 
 
 def jump_gains(y: Array, weight: Array, fewest: int) -> Array:
-    """Return by how much a jump at each index lowers the weighted sum of squares of a constant."""
+    """Return how much a jump at each index reduces the weighted sum of squares about the mean."""
     gain = np.zeros(len(y))
     if len(y) < 2 * fewest:
         return gain
@@ -149,10 +151,10 @@ def jump_gains(y: Array, weight: Array, fewest: int) -> Array:
 
 
 def _bend_gains(y: Array, weight: Array, fewest: int) -> Array:
-    """Return by how much a bend at each index lowers the weighted sum of squares of a constant.
+    """Return how much a bend at each index reduces the weighted sum of squares about the mean.
 
-    From the bend on the series grows as a power of the steps since, on its own scale: a mismatch
-    of weights that drift apart grows fast at first where its logarithm is taken.
+    From the bend on the series grows as a power of the steps since then. Besides the straight line
+    the square root is tried: weights that drift apart make log k3 grow fast at first.
     """
     gain = np.zeros(len(y))
     centred = weight * (y - np.average(y, weights=weight))

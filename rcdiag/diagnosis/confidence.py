@@ -1,10 +1,10 @@
 """The probability that a named cause is right: a logistic regression, fitted on generated tables.
 
-A cause of the table alone scores its evidence on a scale of its own; an experiment with a
+A cause found in the table alone scores its evidence on a scale of its own; an experiment with a
 checkpoint measures how well it explains a column (`ExperimentFit`). How much either is worth
 depends on the table: on the number of tokens and rows, on whether E[ratio] agrees with the verdict,
-on what competes with it. The coefficients in `confidence.toml` turn these into a probability; the
-file says which tables they were fitted on and by which command.
+on the score of the best competing cause. The coefficients in `confidence.toml` turn these into a
+probability; the file says which tables they were fitted on and by which command.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def predictors(features: Features, cause: Cause, suspicion: Suspicion) -> dict[s
     if case.trainer is not None and len(case.tokens):
         size = _bounded(math.log10(max(features.log_ratios.rms, 1e-6) / ENGINE_NOISE), 2.0)
         broken = (suspicion.verdict or cause.words.verdict) == "broken"
-        # A real difference of two forward passes goes with VALID. So do other contexts, which are
-        # broken nevertheless.
+        # A genuine difference of two forward passes leaves importance weights VALID. So do other
+        # contexts, although their verdict is `broken`.
         valid = {INVALID: -1.0, UNKNOWN: 0.0}.get(features.validity.answer, 1.0)
         agrees = max(-valid, 0.0) if broken else valid
     tokens = int(case.mask.sum()) if fit is None else fit.tokens
@@ -64,7 +64,7 @@ def _of_experiment(fit: ExperimentFit) -> dict[str, float]:
         "explained": fit.explained,
         "z": _bounded(math.log10(max(fit.z, 0.1)), 2.0),
         "lead": _bounded(fit.lead / NO_RIVAL, 1.0),
-        # What is left below the engine's noise is as good as that noise.
+        # A residual below the engine's noise is no better than one of its size.
         "scale": _bounded(math.log10(max(fit.scale, 1.0)), 1.5),
         "tail": _bounded(math.log10(max(fit.tail, 1.0)), 1.5),
         "by token": fit.by_token,
@@ -89,7 +89,7 @@ def _coefficients(source: str) -> dict[str, float]:
 
 
 def confidence(features: Features, cause: Cause, suspicion: Suspicion) -> float:
-    """Return the probability that a cause that is named with such evidence is right."""
+    """Return the probability that a suspected cause is right, given its evidence."""
     weights = _coefficients("table" if suspicion.fit is None else "experiments")
     named = predictors(features, cause, suspicion)
     total = sum(weights[name] * value for name, value in named.items())
@@ -99,7 +99,7 @@ def confidence(features: Features, cause: Cause, suspicion: Suspicion) -> float:
 def calibrated(
     features: Features, named: Sequence[tuple[Cause, Suspicion]]
 ) -> list[tuple[Cause, Suspicion]]:
-    """Return named causes with the probability that each is right in place of its score."""
+    """Return the causes with their scores replaced by the probability that each is right."""
     return [
         (cause, replace(found, confidence=confidence(features, cause, found)))
         for cause, found in named

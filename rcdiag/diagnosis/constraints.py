@@ -1,4 +1,4 @@
-"""These rules refuse an estimator, however well it scores."""
+"""Rules that refuse an estimator, whatever its efficiency."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEAVY_TAIL = Guide(
 
 
 class Judged(Struct, frozen=True):
-    """A candidate's numbers."""
+    """The numbers of a candidate that the constraints judge."""
 
     row: SweepRow
     sequences: int
@@ -63,7 +63,7 @@ CONSTRAINTS: tuple[Rule[Judged], ...] = (
     ),
     Rule(
         name="constraint.lost_mass",
-        says="Share of the target policy that rejection throws away.",
+        says="Share of the target policy's probability mass that rejection discards.",
         formula="E[ratio 1(rejected)] / E[ratio]",
         unit="share",
         guide=LOST_MASS,
@@ -73,7 +73,7 @@ CONSTRAINTS: tuple[Rule[Judged], ...] = (
     ),
     Rule(
         name="constraint.sample_size",
-        says="Number of sequences that are left when the applied weights are counted.",
+        says="Effective number of sequences under the applied weights.",
         formula="ess_seq x sequences",
         unit="sequences",
         guide=EFFECTIVE_SEQUENCES,
@@ -132,8 +132,8 @@ CONSTRAINTS: tuple[Rule[Judged], ...] = (
     ),
     Rule(
         name="constraint.clamp",
-        says="Number of sequences whose ratio, or one of whose tokens' ratios, the trainer's "
-        "clamp of 20 nats cuts down. A weight below -20 nats is 0 with or without the clamp.",
+        says="Number of sequences whose own ratio, or that of one of their tokens, exceeds the "
+        "trainer's clamp of 20 nats. A weight below -20 nats is 0 with or without the clamp.",
         formula="count of sequences with a log-ratio of 20 nats or more",
         unit="sequences",
         guide=Guide(
@@ -150,5 +150,5 @@ CONSTRAINTS: tuple[Rule[Judged], ...] = (
 
 
 def refused(it: Judged) -> list[str]:
-    """Return the constraints that a candidate breaks, in words; a warning breaks one."""
+    """Return a message for each constraint that a candidate breaks; a warning breaks one."""
     return [rule.message(it) for rule, level in judged("constraint", it) if level != "ok"]

@@ -1,6 +1,6 @@
-"""These rules say from where on a number of a correction is a warning or an error.
+"""Rules with the bounds from which on a number of a correction is a warning or an error.
 
-Beside rcdiag's own stand those by which verl's document of 2025-10-27 has a run check itself.
+They include the self-check that verl's document of 2025-10-27 proposes for a run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CorrectionEvidence(Struct, frozen=True):
 
     @property
     def by_token(self) -> bool:
-        """Tell whether the weights of the loss are those of tokens."""
+        """Tell whether the loss has a weight for each token."""
         weighting = self.correction.loss_weighting
         return weighting is not None and weighting.level == "token"
 
@@ -54,7 +54,7 @@ def _number_rule(
     *,
     decides: bool = True,
 ) -> Rule[CorrectionEvidence]:
-    """Make a rule about the number of the correction that has its name."""
+    """Make a rule about the number of a correction that is called `name`."""
     return Rule(
         name=f"correction.{name}",
         says=says,
@@ -103,13 +103,13 @@ CORRECTION_RULES: tuple[Rule[CorrectionEvidence], ...] = (
     ),
     _number_rule(
         "lost_target_mass_token",
-        "Share of the target policy, by token, that rejection of tokens throws away.",
+        "Share of the target policy's probability mass that rejecting tokens discards, by token.",
         LOST_MASS,
         lambda e: e.rejects_tokens,
     ),
     _number_rule(
         "lost_target_mass_seq",
-        "Share of the target policy, by sequence, that rejection of sequences throws away.",
+        "Share of the target policy's mass that rejecting sequences discards, by sequence.",
         LOST_MASS,
         lambda e: e.rejects_sequences,
     ),
@@ -119,9 +119,9 @@ CORRECTION_RULES: tuple[Rule[CorrectionEvidence], ...] = (
 def correction_level(
     numbers: Mapping[str, Any], correction: Correction, outcome: CorrectionOutcome
 ) -> str:
-    """Return the worst level of the rules that speak about a correction on one batch.
+    """Return the worst level of the rules that apply to a correction on one batch.
 
-    `unknown` where a number that decides is missing, as with weights that are NaN.
+    It is `unknown` where a number that decides is missing, for example because weights are NaN.
     """
     evidence = CorrectionEvidence(correction, numbers, outcome.kept_tokens)
     return worst(level for _, level in judged("correction", evidence))
@@ -130,7 +130,7 @@ def correction_level(
 def _verl_rule(
     key: str, says: str, warns: Callable[[float], bool], beyond: str
 ) -> Rule[Mapping[str, float]]:
-    """Make a rule of verl's own check, on what verl logs under a key without its prefix."""
+    """Make a rule of verl's own check about a metric that verl logs; `key` is without prefix."""
     return Rule(
         name=f"verl_check.{key}",
         says=f"In verl's own check {says}",
@@ -146,7 +146,7 @@ def _verl_rule(
     )
 
 
-# As written there: NaN passes, and so does a number at the bound.
+# The comparisons are verl's: NaN passes, and so does a number at the bound.
 VERL_CHECK: tuple[Rule[Mapping[str, float]], ...] = (
     _verl_rule(
         "rollout_is_mean",
@@ -179,9 +179,9 @@ VERL_CHECK: tuple[Rule[Mapping[str, float]], ...] = (
 
 
 def verl_check(metrics: Mapping[str, float]) -> tuple[list[str], int]:
-    """Return the warnings of verl's own check of its weights, and how many things it looked at.
+    """Return the warnings of verl's own check of its weights, and how many metrics it checked.
 
-    `metrics` are what a generation of verl logs, with prefixes. A later generation lacks some.
+    `metrics` are what a generation of verl logs, with prefixes. Later generations lack some.
     """
     logged = {
         key.rpartition("/")[2].removeprefix("mismatch_"): value for key, value in metrics.items()

@@ -19,20 +19,20 @@ from rcdiag.statistics.ratios import TOKEN_SUMS, TokenValues
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.totals import Totals
 
-# An interval that is wider than this share of what a number can be at all says next to nothing;
-# rcdiag's proposal.
+# An interval that is wider than this share of the metric's range says next to nothing; rcdiag's
+# proposal.
 WIDEST_SHARE = 0.5
 
 
 def with_guide(value: MetricValue, guide: Guide | None) -> MetricValue:
-    """Return a number with its level by another guide than its metric's; as it is without one."""
+    """Return a number with its level by `guide`; unchanged if that is None or the level unknown."""
     if guide is None or value.level == "unknown":
         return value
     return replace(value, level=level(guide, value.value, value.low, value.high))
 
 
 def judged_share(share: MetricValue) -> MetricValue:
-    """Return a share of a whole, with the level `unknown` where its interval does not tell it."""
+    """Return a share, with the level `unknown` if its interval is missing or too wide."""
     known = (
         share.low is not None and share.high is not None and share.high - share.low <= WIDEST_SHARE
     )
@@ -57,10 +57,10 @@ BROKEN_BY_COARSE = ("ratio_mean_z", "kappa")
 def with_premises(
     values: Mapping[str, MetricValue], diagnosis: Diagnosis | None
 ) -> dict[str, MetricValue]:
-    """Return metrics with the level `unknown` where the diagnosis takes a guide's premise away.
+    """Return metrics with the level `unknown` where the diagnosis invalidates a guide's premise.
 
-    Mean ratios show whether the recorded policy sampled. Coarsely stored log-probs alone move them
-    away from 1, so they prove nothing there.
+    Mean ratios show whether the recorded policy sampled. Coarse storage of log-probs moves them
+    away from 1 as well, so with it they prove nothing.
     """
     if diagnosis is None or diagnosis.verdict not in ("healthy", "correctable"):
         return dict(values)
@@ -82,17 +82,17 @@ def without_numbers() -> dict[str, MetricValue]:
 def judged_metric(metric: Metric, suite: Suite) -> MetricValue:
     """Return one metric with its level: `unknown` too where no honest interval can be given.
 
-    An interval over prompt groups needs two of them in effect (`too_few`), and an end of it that
-    hangs on ratios which the data cannot show is not given. Without it nothing is known of how far
-    the number is from that of more data, whether the metric has a guide or not; but an interval of
-    one end may be beyond a guide as a whole. A value below what the metric can be in truth is of
+    An interval over prompt groups needs at least two effective groups (`too_few`), and an end that
+    depends on ratios too rare to be in the data is not given. Without an interval the number on
+    more data may be anything, whether or not the metric has a guide; an interval with one end may
+    still lie beyond a guide as a whole. A value outside the metric's range (`least`) is due to
     chance alone, and so is the part of an interval that lies there.
     """
     return _with_level(metric, metric.value(suite), suite)
 
 
 def _with_level(metric: Metric, value: MetricValue, suite: Suite) -> MetricValue:
-    """Return the value with its level, its interval cut to the range that the metric can take."""
+    """Return the value with its level and with its interval cut to the metric's range."""
     if value.value is None or math.isnan(value.value):
         return value
     if metric.least is not None:
@@ -114,7 +114,7 @@ def _with_level(metric: Metric, value: MetricValue, suite: Suite) -> MetricValue
     return replace(value, level="unknown") if unknown else value
 
 
-# The means over tokens that have a guide.
+# Means over tokens that measure the size of a mismatch and have a guide.
 SIZES = (
     "k3_kl",
     "k2_kl",
@@ -126,7 +126,7 @@ SIZES = (
 
 
 def beyond_guides(tokens: PairTokens) -> list[str]:
-    """Return the numbers of a mismatch's size that are beyond their guide on a pair's tokens.
+    """Return the names of `SIZES` that are beyond their guide on a pair's tokens.
 
     They are computed as in `score`, so that a verdict is never `healthy` where score has a warning
     or an error for the size of the mismatch.

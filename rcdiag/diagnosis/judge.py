@@ -15,27 +15,28 @@ from rcdiag.diagnosis.causes.kept_sets import KEPT_SET_SLUGS
 from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, Onset
 from rcdiag.diagnosis.guides import beyond_guides
-from rcdiag.diagnosis.next_experiment import can_be_scored, here, next_experiment
+from rcdiag.diagnosis.next_experiment import can_be_scored, next_experiment, shell_path
 from rcdiag.diagnosis.over_steps import experiment_at_rate_zero, over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.thresholds import ENOUGH, MOST
-from rcdiag.diagnosis.validity import INVALID, UNKNOWN
+from rcdiag.diagnosis.validity import INVALID, UNKNOWN, VALID
 from rcdiag.formats import effective, plural, rough
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
+from rcdiag.statistics.intervals import too_few
 
 # Confidence from which a cause is named, and from which its `broken` verdict decides.
 NAMED, DECIDES = 0.5, 0.6
 # In these stages causes exclude each other: only the one with the highest confidence is named.
 EXCLUSIVE_STAGES = ("law", "difference")
-# KL per sequence below which uncorrected gradients are off by less than their noise: the total
-# variation is then at most 0.1, by Pinsker's inequality.
-COSTS_NOTHING = 0.02
-# Causes that say no more than that the two sides differ.
+# KL per sequence, nats, below which a mismatch is negligible: by Pinsker's inequality the total
+# variation is then at most 0.1, and the bias of uncorrected gradients is below their noise.
+NEGLIGIBLE_KL = 0.02
+# Causes that state only that the two sides differ, not why.
 GENERIC = "forwards-differ"
 GENERIC_CAUSES = (GENERIC, "context-differs")
-# Faults of the trainer's layout: they hit every row, and do not pass while a run goes on.
+# Faults in how the trainer lays out its tensors: they affect every row of a run, in all steps.
 IN_EVERY_ROW = ("vocab-shard-wrong",)
-MUCH_LESS = 0.1  # confidence by which a narrow cause is less believed than an umbrella
+MUCH_LESS = 0.1  # a cause whose confidence is lower by this is much less probable than another
 KEPT_SET_CAUSES = ("truncated-law", *KEPT_SET_SLUGS)
 REPLAY = (
     "See what a replay over the kept ids changes: rcdiag score DUMP --model CKPT "
@@ -48,7 +49,7 @@ Named = Sequence[tuple[Cause, Suspicion]]
 
 
 def diagnose(case: Case) -> Diagnosis:
-    """Weigh all causes on a case and say the verdict."""
+    """Weigh all causes on a case and return the verdict with the causes that it rests on."""
     features = Features(case)
     # Broken columns hold infinities and zeros, and what is computed from them is NaN.
     with np.errstate(all="ignore"):
@@ -58,8 +59,8 @@ def diagnose(case: Case) -> Diagnosis:
 def suspicions(features: Features) -> list[tuple[Cause, Suspicion]]:
     """Return the causes that the evidence supports, in the order of `STAGES`.
 
-    A cause that can be repaired hands over the repaired table, which is weighed again for further
-    causes. Where the mismatch begins at some step, only rows from that step on are judged.
+    If a cause can be repaired, the repaired table is weighed again for further causes. Where the
+    mismatch begins at some step, only rows from that step on are judged.
     """
     named: list[tuple[Cause, Suspicion]] = []
     onset: Onset | None = None
@@ -67,8 +68,8 @@ def suspicions(features: Features) -> list[tuple[Cause, Suspicion]]:
         if stage == "alignment" and features.case.trainer is not None and len(features.case.tokens):
             onset = features.location.onset
             if onset is not None:
-                # A mismatch that ends again does not grow: its steps are judged as a table of their
-                # own.
+                # A mismatch that ends again does not grow: the steps that have it are judged as a
+                # table of their own.
                 features = Features(
                     _steps_of_onset(features.case, onset), onset if onset.last is None else None
                 )
@@ -76,7 +77,7 @@ def suspicions(features: Features) -> list[tuple[Cause, Suspicion]]:
             return [*named, *_beside_sampling_cause(features, named)]
         broken = any(found.verdict == "broken" and found.mended is None for _, found in named)
         if stage in EXCLUSIVE_STAGES and broken:
-            break  # nothing can be read off a column that holds something else
+            break  # a broken column that is not repaired says nothing about distributions
         here = _weigh_stage(features, stage)
         if onset is not None and onset.last is not None:
             here = [entry for entry in here if entry[0].name not in IN_EVERY_ROW]
@@ -164,9 +165,9 @@ def _not_yet_named(here: Named, named: Named) -> list[tuple[Cause, Suspicion]]:
 
 
 def _weigh_stage(features: Features, stage: str) -> list[tuple[Cause, Suspicion]]:
-    """Weigh the causes of one stage, the one to be named first.
+    """Weigh the causes of one stage and sort them, the one to be named first.
 
-    Those that exclude each other are asked of enough tokens of two policies only.
+    Causes that exclude each other are weighed only in a table of two policies with ENOUGH tokens.
     """
     case = features.case
     pair = case.trainer is not None
@@ -182,7 +183,7 @@ def _weigh_stage(features: Features, stage: str) -> list[tuple[Cause, Suspicion]
         if suspicion is not None and suspicion.confidence >= NAMED:
             weighed.append((cause, suspicion))
     if stage == "law":
-        return sorted(weighed, key=lambda entry: -weight(*entry))
+        return sorted(weighed, key=lambda entry: -ranking_score(*entry))
     return sorted(
         weighed,
         key=lambda entry: (
@@ -193,12 +194,12 @@ def _weigh_stage(features: Features, stage: str) -> list[tuple[Cause, Suspicion]
     )
 
 
-def weight(cause: Cause, suspicion: Suspicion) -> float:
-    """Return the confidence by which causes that exclude each other are compared.
+def ranking_score(cause: Cause, suspicion: Suspicion) -> float:
+    """Return the score by which causes that exclude each other are ranked.
 
-    It is less for a cause that says less: a narrow one goes before an umbrella, or noise, that is
-    not much more probable. That the two sides differ is true of every mismatch, so it goes last,
-    as does an umbrella that leaves the verdict open.
+    It is the confidence, lowered by MUCH_LESS for an umbrella and by twice that for noise: a narrow
+    cause goes before an umbrella that is not much more probable. The generic cause fits every
+    mismatch, so it goes last, as does an umbrella that leaves the verdict open.
     """
     umbrella = is_umbrella(cause)
     if cause.name == GENERIC or (umbrella and suspicion.verdict == "inconclusive"):
@@ -263,7 +264,7 @@ def _steps_of_onset(case: Case, onset: Onset) -> Case:
 
 
 def diagnosis_of(features: Features, named: Named) -> Diagnosis:
-    """Say the verdict on a case whose causes are named."""
+    """Return the diagnosis of a case whose causes are named."""
     case = features.case
     pair = {"sampler": case.sampler}
     if case.trainer is not None:
@@ -286,7 +287,7 @@ def diagnosis_of(features: Features, named: Named) -> Diagnosis:
 
 
 def _ordered_causes(features: Features, named: Named) -> list[NamedCause]:
-    """Return the named causes, those that decide first.
+    """Return the named causes, first those that decide the verdict.
 
     Engine noise is not a second cause beside a fault: it becomes evidence that the fault explains
     everything else.
@@ -311,9 +312,9 @@ def _ordered_causes(features: Features, named: Named) -> list[NamedCause]:
 def verdict_of_cause(features: Features, cause: Cause, suspicion: Suspicion) -> str:
     """Return the verdict that a cause alone gives on a case.
 
-    A difference without structure is judged by E[ratio]. If that shows that the recorded
-    distribution did not sample, no difference of two forward passes is correctable: there must be a
-    second fault.
+    A difference without structure is judged by E[ratio]. If E[ratio] shows that the recorded
+    distribution did not sample, there must be a second fault besides the difference of the two
+    forward passes, and the verdict is `broken`.
     """
     verdict = suspicion.verdict or cause.words.verdict
     if verdict == "guides":
@@ -322,15 +323,27 @@ def verdict_of_cause(features: Features, cause: Cause, suspicion: Suspicion) -> 
         return verdict
     if cause.stage != "difference" or verdict not in ("healthy", "correctable"):
         return verdict
-    valid = features.validity.answer
-    if valid == UNKNOWN and cause.name == GENERIC and suspicion.verdict is None:
+    valid = features.validity
+    by_cause = cause.name != GENERIC or suspicion.verdict is not None
+    if valid.contradicts or (valid.answer == UNKNOWN and not by_cause):
         return "inconclusive"
-    return "broken" if valid == INVALID else verdict
+    if verdict == "healthy" and _few_prompts(features.case):
+        return "inconclusive"
+    return "broken" if valid.answer == INVALID else verdict
+
+
+def _few_prompts(case: Case) -> bool:
+    """Tell whether rows answer too few prompts for an interval of any number."""
+    return too_few(np.bincount(case.cluster, case.tokens.per_row).astype(np.float64))
 
 
 def _named_cause(features: Features, cause: Cause, suspicion: Suspicion) -> NamedCause:
     words = cause.words
     verdict = suspicion.verdict or words.verdict
+    evidence = [dict(entry) for entry in suspicion.evidence]
+    names = {entry["name"] for entry in evidence}
+    if cause.stage == "difference" and not names & {"E[ratio]", "kappa"}:
+        evidence.append(features.validity.evidence)
     possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
     return NamedCause(
         slug=words.slug,
@@ -339,7 +352,7 @@ def _named_cause(features: Features, cause: Cause, suspicion: Suspicion) -> Name
         side=suspicion.side or words.side,
         share_of_rows=round(float(suspicion.share_of_rows), 4),
         message=suspicion.message,
-        evidence=[dict(entry) for entry in suspicion.evidence],
+        evidence=evidence,
         actions=_repair_actions(features, cause, verdict),
         also_possible=[slug for slug in possible if slug != words.slug],
         from_step=suspicion.from_step,
@@ -348,16 +361,16 @@ def _named_cause(features: Features, cause: Cause, suspicion: Suspicion) -> Name
 
 def _repair_actions(features: Features, cause: Cause, verdict: str) -> list[Action]:
     """Return the actions that repair a cause, the most useful first."""
-    if verdict == "healthy":
-        return []
     slug = cause.words.slug
+    if verdict == "healthy" or (verdict == "inconclusive" and slug in NOTHING_WRONG):
+        return []
     actions = [_action(features, text) for text in cause.words.mend[:2]]
     sampler, trainer = features.declared.sampler.model, features.declared.trainer.model
     differ = features.declared.weights_differ and slug == "stale-weights"
     if differ and sampler and trainer and can_be_scored(features.case):
         command = (
-            f"rcdiag diagnose {features.case.source} --model {here(trainer)} --checkpoint "
-            f"{here(sampler, 'OLDER')}"
+            f"rcdiag diagnose {features.case.source} --model {shell_path(trainer)} --checkpoint "
+            f"{shell_path(sampler, 'OLDER')}"
         )
         return [*actions[:1], Action(text="Confirm", command=command), *actions[1:]]
     kept = features.kept_sets
@@ -368,28 +381,28 @@ def _repair_actions(features: Features, cause: Cause, verdict: str) -> list[Acti
 
 
 def _action(features: Features, text: str) -> Action:
-    """Return an action of a cause's words; a command behind a colon is that of this table."""
+    """Return an action from a cause's text; a command after a colon gets this table's paths."""
     says, colon, command = text.partition(": rcdiag ")
     if not colon:
         return Action(text=text)
     if not can_be_scored(features.case):
         return Action(text=f"{says}, with `prompt_ids` in the table.")
     command = command.removesuffix(".").replace("DUMP", features.case.source)
-    command = command.replace("CKPT", here(features.declared.trainer.model))
+    command = command.replace("CKPT", shell_path(features.declared.trainer.model))
     return Action(text=says, command=f"rcdiag {command}")
 
 
 def by_size(features: Features) -> str:
     """Return `healthy` where the mismatch is negligible, else `correctable`.
 
-    Negligible means KL per sequence below COSTS_NOTHING and no per-token number beyond its guide:
+    Negligible means KL per sequence below NEGLIGIBLE_KL and no per-token number beyond its guide:
     short sequences can pass the first and fail the second.
     """
     if features.case.trainer is None or not len(features.case.tokens):
         return "healthy"
     tokens = features.case.tokens
     rows = max(int((tokens.per_row > 0).sum()), 1)
-    little = features.log_ratios.k3 * len(tokens) / rows <= COSTS_NOTHING
+    little = features.log_ratios.k3 * len(tokens) / rows <= NEGLIGIBLE_KL
     return "healthy" if little and not beyond_guides(tokens) else "correctable"
 
 
@@ -412,25 +425,36 @@ def _usefulness(features: Features) -> str:
     weights = np.exp(log_weights - log_weights.max())
     ess, rows = float(weights.sum() ** 2 / np.sum(weights**2)), len(weights)
     found = f"leave an ESS of {effective(ess)} of {plural(rows, 'sequence')}"
-    if ess < 0.5 * rows:  # weights of whole sequences are of little use
-        return f"Importance weights are valid but {found}: remove the cause first."
-    return f"Importance weights are valid and {found}."
+    little = ess < 0.5 * rows  # weights of whole sequences are of little use
+    ending = f"but {found}: remove the cause first" if little else f"and {found}"
+    if features.validity.answer == VALID:
+        return f"Importance weights are valid {ending}."
+    return f"By the cause importance weights are valid {ending}. {features.validity.sentence}"
 
 
 def _summary(features: Features, verdict: str, causes: Sequence[NamedCause]) -> str:
-    """Say the verdict's cause in one or two sentences."""
+    """Summarise the diagnosis in one or two sentences."""
     case = features.case
     if not causes:
         if case.trainer is None:
             return f"{_single_column(case)}; its values look valid."
         return (
-            f"{len(case.tokens):,} sampled tokens with log-probs of both sides are too few to tell "
-            f"anything; {ENOUGH} are needed at least."
+            f"{len(case.tokens):,} sampled tokens with log-probs of both sides are too few to "
+            f"judge; at least {ENOUGH} are needed."
         )
     if case.trainer is None:
         return f"{_single_column(case)}. {causes[0].message}"
-    useful = f" {_usefulness(features)}" if verdict == "correctable" else ""
-    return f"{_steps_prefix(features, causes[0])}{causes[0].message}{useful}"
+    message = f"{_steps_prefix(features, causes[0])}{causes[0].message}"
+    if verdict == "correctable":
+        return f"{message} {_usefulness(features)}"
+    if CAUSES[causes[0].slug].stage != "difference" or verdict == "healthy":
+        return message
+    if features.validity.answer == INVALID:
+        return f"{message} {features.validity.sentence}"
+    # What would settle it stands first, where no screen cuts it.
+    if causes[0].slug in NOTHING_WRONG and not features.validity.contradicts:
+        return f"Nearly all tokens are of one prompt, which says little about others. {message}"
+    return f"{features.validity.sentence} {message}"
 
 
 def _single_column(case: Case) -> str:

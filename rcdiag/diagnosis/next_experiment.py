@@ -12,7 +12,7 @@ from rcdiag.diagnosis.thresholds import ENOUGH, SHOWN
 from rcdiag.formats import plural
 from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
 
-SURE = 0.95  # confidence from which look-alikes need no experiment
+SURE = 0.95  # confidence from which on look-alikes need not be excluded by an experiment
 # Causes that tests with other checkpoints can separate.
 OF_OTHER_WEIGHTS = {
     "stale-weights",
@@ -37,11 +37,11 @@ def next_experiment(case: Case, verdict: str, causes: Sequence[NamedCause]) -> l
         return []
     if not can_be_scored(case):
         text = (
-            "record `prompt_ids`, or give the dump that has them as well: then a checkpoint can "
+            "record `prompt_ids`, or also pass the dump that has them, so that a checkpoint can "
             "score the rows"
         )
         return [Action(text=text)]
-    checkpoint = here(Declared.of(case).trainer.model)
+    checkpoint = shell_path(Declared.of(case).trainer.model)
     return [
         Action(
             text=f"{_split(causes)}, with the trainer's checkpoint",
@@ -80,8 +80,8 @@ def next_after_experiments(
 ) -> list[Action]:
     """Name what to run after the experiments with a checkpoint.
 
-    `left` are experiments that did not fit into the budget. Older checkpoints are next if none were
-    tested; else re-scoring with the sampler's engine separates the engine from its inputs.
+    `not_run` are experiments that did not fit into the budget. Older checkpoints are next if none
+    were tested; else re-scoring with the sampler's engine separates the engine from its inputs.
     """
     if case.trainer is None:
         return diagnosis.next
@@ -109,7 +109,7 @@ def next_after_experiments(
 
 
 def _is_open(verdict: str, causes: Sequence[NamedCause]) -> bool:
-    """Tell whether the first cause has look-alikes, or the verdict is none."""
+    """Tell whether the verdict is inconclusive, or look-alikes of the first cause remain likely."""
     if not causes or verdict == "healthy":
         return False
     first = causes[0]
@@ -124,8 +124,8 @@ def _split(causes: Sequence[NamedCause]) -> str:
     return f"separate {first.slug} from {' and '.join(first.also_possible[:2])}"
 
 
-def here(model: str | None, instead: str = "CKPT") -> str:
-    """Write a model's place as a shell takes it; one that is not here, or not known, is `instead`.
+def shell_path(model: str | None, instead: str = "CKPT") -> str:
+    """Return a model's path quoted for a shell, or `instead` if it is unknown or not found here.
 
     Metadata name paths of the machine and folder where the table was made.
     """
@@ -136,5 +136,5 @@ def here(model: str | None, instead: str = "CKPT") -> str:
 
 
 def quoted(model: str) -> str:
-    """Write a model's place as a shell takes it."""
+    """Return a model's path, quoted where a shell needs it."""
     return f"'{model}'" if "{" in model or " " in model else model

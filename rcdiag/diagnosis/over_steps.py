@@ -28,9 +28,10 @@ from rcdiag.statistics.ratios import TokenValues, outside
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-SHOWN = 4  # numbers of a sentence
-# Number of a step -> the least movement that counts, in the number's unit; or, with a second
-# number, of the logarithm of the sum of both: values far below the second count as equal.
+SHOWN = 4  # numbers that a sentence lists
+# Name of a per-step number -> (smallest change that counts, offset). Without an offset the change
+# is in the number's own unit. With one it is a change of log(value + offset), so that values far
+# below the offset count as equal.
 LEAST_MOVED: dict[str, tuple[float, float | None]] = {
     "k3_kl": (float(np.log(2.0)), SMALL_K3),
     "prob_diff_mean": (float(np.log(2.0)), 1e-4),
@@ -41,15 +42,15 @@ LEAST_MOVED: dict[str, tuple[float, float | None]] = {
     "reward": (0.0, None),
     "entropy": (0.1, 1e-3),
 }
-# What is said first where nothing was trained.
+# How the sentence about a run with learning rate 0 begins.
 AT_RATE_ZERO = "by no update (learning rate 0)"
-# Causes of a mismatch that grows which updates make, and of one without a structure.
+# Causes by which updates make the mismatch grow, and the generic cause.
 OF_UPDATES = ("weights-never-synced", "weights-differ", "forwards-differ")
-OF_MISMATCH = ("k3_kl", "prob_diff_mean", "ratio_outside_2", "ratio_mean")
+MISMATCH_NUMBERS = ("k3_kl", "prob_diff_mean", "ratio_outside_2", "ratio_mean")
 
 
 class Series(Struct, frozen=True):
-    """A number of every step with its standard error, on the scale on which it moves."""
+    """One number per step, with its standard error on the scale on which changes are measured."""
 
     name: str
     value: Array  # [steps]
@@ -83,16 +84,16 @@ def over_steps(features: Features) -> OverSteps | None:
         )
         for one in series
         for point in _moves(one)
-        if rows[known][point.at : point.end].sum() > 1  # one row alone is no movement of a run
+        if rows[known][point.at : point.end].sum() > 1  # a single row is no change of the run
         for before, after in (point.levels(one.value),)
     ]
-    if not any(one.name in OF_MISMATCH for one in moved):
+    if not any(one.name in MISMATCH_NUMBERS for one in moved):
         moved = []  # changes without a change of the mismatch are normal training
     moved.sort(key=lambda one: one.moved_at)
     onset = features.location.onset
     ends = None if onset is None or onset.last is None else int(onset.steps.labels[onset.last])
     cleared = [at for at in features.location.resets if _falls(series[0], at)]
-    change = None if cleared else _change_taken_apart(case, steps[known], series[0].value, moved)
+    change = None if cleared else _decomposed_change(case, steps[known], series[0].value, moved)
     if cleared:
         says = _of_resets(steps[known], series[0].value, cleared)
     else:
@@ -112,7 +113,7 @@ def over_steps(features: Features) -> OverSteps | None:
 
 
 def _falls(series: Series, at: int) -> bool:
-    """Tell whether a series falls at a step by more than its errors."""
+    """Tell whether a series falls at a step by more than its standard errors explain."""
     error = np.nan_to_num(np.hypot(series.error[at - 1], series.error[at]), posinf=0.0)
     return bool(
         series.scale[at - 1] - series.scale[at] > LEAST_MOVED[series.name][0] + SURELY * error
@@ -136,15 +137,19 @@ def _grows(features: Features, moved: Sequence[MovedNumber]) -> bool:
     parts = features.location.by_step
     if parts is None:
         return False
-    larger = any(one.name in OF_MISMATCH and one.median_after > one.median_before for one in moved)
+    larger = any(
+        one.name in MISMATCH_NUMBERS and one.median_after > one.median_before for one in moved
+    )
     return larger or (float(parts.k3.max()) > LARGE_K3 and trend(parts.k3) > GROWN)
 
 
-def _change_taken_apart(
+def _decomposed_change(
     case: Case, steps: Counts, k3: Array, moved: Sequence[MovedNumber]
 ) -> ChangeOfMismatch | None:
-    """Take a change of k3_kl apart: at the step where it first moved, or else where the steps
-    before and after differ most, if they surely do.
+    """Decompose a change of k3_kl by factor, at the step where k3_kl first changed.
+
+    If no step is known, it is the one before and after which k3_kl differs most, provided that the
+    difference is significant.
     """
     step, tokens = case.facts.step, case.tokens
     assert step is not None
@@ -152,7 +157,7 @@ def _change_taken_apart(
     split = at
     if split is None:
         if moved:
-            return None  # another number of the mismatch is what changed
+            return None  # other numbers of the mismatch changed, not k3_kl
         logs = np.log(k3 + SMALL_K3)
         split = int(steps[np.argmax(jump_gains(logs, np.ones(len(logs)), fewest=1))])
     entropy = case.entropy.get(case.sampler)
@@ -165,7 +170,7 @@ def _change_taken_apart(
 
 
 def _is_sure(change: ChangeOfMismatch) -> bool:
-    """Tell whether a change is beyond chance, also where its step was searched, and matters."""
+    """Tell whether a change is large, and significant although its step was searched for."""
     larger, smaller = max(change.k3_before, change.k3_after), min(change.k3_before, change.k3_after)
     surely = abs(change.k3_after - change.k3_before) > SURELY * change.k3_error
     return surely and larger > LARGE_K3 and larger > LARGER * smaller
@@ -174,16 +179,17 @@ def _is_sure(change: ChangeOfMismatch) -> bool:
 def experiment_at_rate_zero(
     features: Features, diagnosed: OverSteps | None, causes: Sequence[NamedCause]
 ) -> list[Action]:
-    """Name the experiment that separates updates from what else grows over the steps.
+    """Suggest a run at learning rate 0, which separates the effect of updates from other causes.
 
-    Where the mismatch grows, and neither the learning rate nor the versions of weights are known.
+    It is suggested where the mismatch grows over the steps, and neither the learning rate nor the
+    versions of the weights are known.
     """
     unknown = features.declared.learning_rate is None and features.case.facts.policy_version is None
     if diagnosed is None or diagnosed.resets or not unknown or not causes:
         return []
     if causes[0].slug not in OF_UPDATES or not _grows(features, diagnosed.moved):
         return []
-    return [Action(text="at a learning rate of 0, does it still grow? (--given learning_rate=0)")]
+    return [Action(text="run at learning rate 0 (--given learning_rate=0): does it still grow?")]
 
 
 def _rounded(value: float) -> float:
@@ -237,12 +243,12 @@ class _Means(Struct, frozen=True):
     ) -> Series:
         """Return the mean of values [tokens or rows] by step; `owner` is the row of each.
 
-        `back` makes the number that is shown of the mean.
+        `back` maps the mean to the number that is shown, such as exp for a perplexity.
         """
         of_step = self.step[owner]
         count = np.maximum(np.bincount(of_step, minlength=self.steps), 1)
         mean = np.bincount(of_step, values, self.steps) / count
-        # The clustered error is that of the residual sums by prompt group and step.
+        # Clustered standard error: from the sum of residuals of each prompt group in each step.
         most = int(self.cluster.max(initial=0)) + 1
         part = of_step * most + self.cluster[owner]
         sums = np.bincount(part, values - mean[of_step], self.steps * most)
@@ -251,7 +257,7 @@ class _Means(Struct, frozen=True):
         spread = np.square(sums).reshape(self.steps, most).sum(axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
             error = np.sqrt(spread * clusters / np.maximum(clusters - 1, 1)) / count
-            # One group alone shows no error.
+            # One group alone gives no standard error.
             error = np.where(clusters > 1, error, np.inf)
         with np.errstate(over="ignore"):  # a perplexity beyond float64 is infinite
             shown = mean if back is None else back(mean)
@@ -262,40 +268,41 @@ class _Means(Struct, frozen=True):
 
 
 def _moves(series: Series) -> list[ChangePoint]:
-    """Return where a series jumps, or one of the mismatch begins to grow after the first step.
+    """Return where a series jumps or, if it measures the mismatch, begins to grow.
 
-    Other numbers drift in every run that learns.
+    A growth counts only if it begins after the first step. Other numbers drift in every run that
+    learns.
     """
     moves = []
     for point in _points(series):
         before, after = point.levels(series.scale)
-        begins = series.name in OF_MISMATCH and point.at > 0 and after > before
+        begins = series.name in MISMATCH_NUMBERS and point.at > 0 and after > before
         if point.shape == "jump" or begins:
             moves.append(point)
     return moves
 
 
 def _drift(k3: Series) -> ChangePoint | None:
-    """Return the drift that is all that moves k3; None without one, or where k3 stays small."""
+    """Return the drift of k3 where k3 changes in no other way; None also where it stays small."""
     points = _points(k3)
     drifts = len(points) == 1 and points[0].shape == "creep"
     return points[0] if drifts and k3.value.max() > LARGE_K3 else None
 
 
 def _begins(point: ChangePoint) -> int:
-    """Return the index of the first step with another value: a drift bends at the step before."""
+    """Return the index of the first changed step: a drift bends at the step before it."""
     return point.at + (point.shape == "creep")
 
 
 def _points(series: Series) -> list[ChangePoint]:
-    """Return where a series moves by more than its standard errors and its noise explain."""
+    """Return where a series changes by more than its standard errors and its noise explain."""
     known = np.isfinite(series.error)
     if len(series.scale) >= FEWEST:
         noise = noise_of(series.scale)
     elif known.any():
         noise = 0.0
     else:
-        return []  # neither groups nor other steps show how large chance is
+        return []  # neither prompt groups nor other steps show how large the noise is
     # A step with one group has no error of its own: the median of the other steps is used.
     typical = float(np.median(series.error[known])) if known.any() else noise
     error = np.maximum(np.where(known, series.error, typical), max(noise, EQUAL))
@@ -366,7 +373,7 @@ def _of_trend(k3: Array) -> str:
 
 
 def _large(k3: Array) -> Counts | None:
-    """Return the indices of steps whose k3 is far above that of the others; None without any."""
+    """Return the indices of steps whose k3 is many times that of all others; None without any."""
     for low, high in pairwise(np.sort(k3)):
         if high > MANY_TIMES * max(low, SMALL_K3) and high > LARGE_K3:
             return np.flatnonzero(k3 >= high)

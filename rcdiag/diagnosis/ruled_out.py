@@ -26,10 +26,10 @@ def ruled_out(features: Features, named: Collection[str]) -> list[str]:
 
 
 def _aligned(features: Features) -> bool:
-    """Tell whether almost every turn aligns best at lag 0, in absolute terms or against other lags.
+    """Tell whether almost every turn aligns at lag 0, well or better than at any other lag.
 
-    Where the columns differ a lot no turn correlates well, but shifted or swapped ones would
-    correlate better at another lag or row.
+    Where the columns differ a lot, no turn correlates well at lag 0; but shifted or swapped turns
+    would correlate better at another lag or row.
     """
     alignment = features.alignment
     zero = alignment.unshifted

@@ -1,7 +1,7 @@
-"""Rules: from where on a number is a warning or an error, and the one function that compares.
+"""Rules: the bounds from which on a number is a warning or an error, and their comparison.
 
-Bounds and their source are a `Guide`. A metric carries its own; a limit of anything else is a
-`Rule` in `RULES`, under the name of what it concerns: `health.` an update, `correction.` a
+Bounds and their source form a `Guide`. A metric carries its own guide; a limit of anything else is
+a `Rule` in `RULES`, whose name begins with what it concerns: `health.` an update, `correction.` a
 correction on one batch, `constraint.` a candidate of a sweep, `log.` the numbers of a training log,
 `verl_check.` what verl itself would warn of.
 """
@@ -23,12 +23,13 @@ from rcdiag.results.guide import Guide
 def level(
     guide: Guide, value: float | None, low: float | None = None, high: float | None = None
 ) -> str | None:
-    """Return the level of a number by its guide and 95% interval; None where it is no number.
+    """Return the level of a number by its guide and 95% interval; None for None and NaN.
 
     The level is `unknown` where the interval reaches from `ok` to `error`: the data cannot tell. An
-    interval without a low or a high end reaches to infinity there, and has a level only if all of
-    it has the same one. With `by_interval` the value of the interval nearest to `around` decides,
-    and an interval wider than the bounds are apart must have one level as a whole too.
+    interval without a low or a high end reaches to infinity there; its level is `unknown` unless
+    all of it has one level. With `by_interval` the point of the interval nearest to `around`
+    decides, and the level is `unknown` where the interval is wider than 2 * error and spans several
+    levels.
     """
     if value is None or math.isnan(value):
         return None
@@ -56,13 +57,13 @@ def _level_at(guide: Guide, value: float) -> str:
 
 
 def worst(levels: Iterable[str]) -> str:
-    """Return the worst of several levels; `ok` of none."""
+    """Return the worst of several levels; `ok` if there are none."""
     return max(levels, key=LEVELS.index, default="ok")
 
 
 E = TypeVar("E")  # the evidence that rules of one concern look at
 
-# Where the result of a command has what the rules of a concern say.
+# Concern -> the command that shows what its rules say about a table or log.
 SHOWN_BY = {
     "health": "rcdiag replay rollouts.parquet --json | jq '.presets[].health.rules[]'",
     "constraint": "rcdiag sweep rollouts.parquet --json | "
@@ -89,7 +90,7 @@ class Rule(Struct, Generic[E], frozen=True, kw_only=True):
     value: Callable[[E], float | bool | MetricValue | None]
     message: Callable[[E], str]  # what it says about given evidence
     applies: Callable[[E], bool] = lambda evidence: True
-    decides: bool = False  # where its number is missing the level is `unknown`, not `ok`
+    decides: bool = False  # whether a missing number has the level `unknown` instead of `ok`
     heading: str = ""  # of its number's column in the terminal's tables
     see: tuple[str, ...] = ()  # names that `rcdiag explain` answers
 
@@ -113,7 +114,10 @@ class Rule(Struct, Generic[E], frozen=True, kw_only=True):
         return float(value)
 
     def level(self, evidence: E) -> str:
-        """Return the level of the rule's number; without one `ok`, or `unknown` if it decides."""
+        """Return the level of the rule's number.
+
+        If the number is missing, that is `unknown` for a rule that decides and `ok` for others.
+        """
         value = self.value(evidence)
         guide = self.guide if self.guide_for is None else self.guide_for(evidence)
         if isinstance(value, MetricValue):

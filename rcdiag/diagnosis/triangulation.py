@@ -1,4 +1,4 @@
-"""Recorded, re-scored and trainer log-probs: which one disagrees, and what is only noise.
+"""Which of recorded, re-scored and trainer log-probs disagrees with the others beyond noise.
 
 The noise floor is the k2 of one policy against itself, scored in other batches. The
 procedure is rcdiag's proposal.
@@ -22,7 +22,7 @@ def noise_floor(moments: Moments, policy: str, repeat: str, largest: float | Non
 
 
 def at_floor(apart: MetricValue, floor: NoiseFloor | None) -> bool | None:
-    """Tell whether a pair's k2 may be no more than that of two runs of one policy."""
+    """Tell whether a pair's k2 is consistent with the noise floor; None where that is unknown."""
     if floor is None:
         return None
     low = apart.value if apart.low is None else apart.low
@@ -45,7 +45,7 @@ def triangulate(
 ) -> Triangulation:
     """Find the one of three that disagrees with the other two, if one does."""
     names = {"sampler": sampler, "engine": engine, "trainer": trainer}
-    # Each distance under the role that it leaves out.
+    # The k2 of each pair, under the role that the pair leaves out.
     apart = {
         "trainer": k2(moments, sampler, engine),
         "engine": k2(moments, sampler, trainer),

@@ -1,6 +1,7 @@
 """Whether an update is safe: named rules with their sources.
 
-The verdict is the worst rule; where what decides is missing it is "cannot judge", never "ok".
+The verdict is the level of the worst rule. Where a number that decides is missing, the verdict is
+"cannot judge", never "ok".
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rcdiag.statistics.metrics.divergences import K3_KL
 
 
 class Evidence(Struct, frozen=True):
-    """One update by one preset, as the rules look at it."""
+    """The numbers of one update by one preset that the rules judge."""
 
     mode: str
     undefined: str | None
@@ -50,14 +51,18 @@ def _mismatch_message(e: Evidence) -> str:
     k3 = e.factors["mismatch"].k3_kl
     message = f"sampler to trainer: {_short(k3.value)} nats per token"
     if k3.level == "unknown":
-        message += " in this batch, too few groups to say it of others"
+        message += " in this batch; too few prompt groups to judge others"
     if k3.level in ("error", "unknown") and not e.uncorrected:
         message += ", at most a warning: the preset corrects it"
     return message
 
 
 def _excess(e: Evidence) -> float | None:
-    """Return the part of the rest of sum |c| that the correction adds to the largest sequences."""
+    """Return (s - s1) / (1 - s1), the share that the correction shifts to the largest sequences.
+
+    s is the share of sum |c| of the largest 1% of the sequences, s1 the same at weights and ratios
+    of 1; None where s1 is unknown or 1.
+    """
     assert e.shares is not None
     plain = e.shares.top_sequences_uncorrected
     return None if plain in (None, 1.0) else (e.shares.top_sequences - plain) / (1.0 - plain)
@@ -132,7 +137,7 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
     Rule(
         name="health.mismatch_k3",
         says="Distance of the trainer before the update from the sampler. It is an error only "
-        "where nothing corrects it (naive, disabled): for the others it is what they correct.",
+        "for presets without a correction (naive, disabled), else at most a warning.",
         formula="E[ratio - 1 - log_ratio], ratio = old / rollout",
         direction="KL(rollout || old)",
         unit=_NATS,
@@ -207,15 +212,15 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
     ),
     Rule(
         name="health.double_counting",
-        says="In bypass mode rollout_is stands beside ppo_clip: the PPO ratio current / "
-        "rollout corrects already. Absent elsewhere.",
+        says="In bypass mode rollout_is is set together with ppo_clip, although the PPO ratio "
+        "current / rollout corrects already. Absent elsewhere.",
         guide=Guide(
             warning=1.0,
             error=math.inf,
             source=f"{PROPOSAL}: a ratio against the sampler is an importance weight itself",
         ),
         value=lambda e: e.double_counted,
-        message=lambda e: "rollout_is beside ppo_clip in bypass mode: the ratio corrects already",
+        message=lambda e: "rollout_is with ppo_clip in bypass mode: the PPO ratio corrects already",
         applies=lambda e: e.double_counted,
         see=("ppo_clip", "bypass", "rollout_is"),
     ),
@@ -243,7 +248,8 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
     ),
     Rule(
         name="health.mismatch_growth",
-        says=f"How many times as far from its sampler the step leaves the policy. {_WITHOUT_MODEL}",
+        says="Factor by which the step increases the distance of the policy from its sampler. "
+        f"{_WITHOUT_MODEL}",
         formula="k3(rollout, new) / k3(rollout, old)",
         guide=Guide(
             warning=2.0,
@@ -261,9 +267,9 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
 
 
 def health(evidence: Evidence) -> Health:
-    """Apply all rules that fit an update, and take the worst of them.
+    """Apply all rules that concern an update; the worst level is the verdict.
 
-    A rule without the number that decides is `ok` in the list and is named under `not_judged`.
+    A rule that decides but has no number is listed as `ok` and named in `not_judged`.
     """
     levels = judged("health", evidence)
     rules = [
@@ -286,7 +292,7 @@ def health(evidence: Evidence) -> Health:
 
 
 def _missing(e: Evidence) -> list[str]:
-    """Say what of an update could not be judged, and what it needs."""
+    """List what could not be judged of an update, and the option that each needs."""
     if e.undefined:  # there is nothing to judge
         return []
     missing = []

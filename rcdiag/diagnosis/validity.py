@@ -1,7 +1,7 @@
 """Are importance weights valid? They are where the recorded distribution is the one that sampled.
 
-This is asked of the tokens alone and has nothing to do with how large the mismatch is or what its
-cause may be. With tokens y drawn from the recorded distribution mu, whatever the trainer's pi is,
+The tokens alone answer this, whatever the size of the mismatch and whatever its cause. With tokens
+y drawn from the recorded distribution mu, for any distribution pi of the trainer,
 
     E[ratio] = sum over the vocabulary of mu(v) * pi(v) / mu(v) = 1.
 
@@ -19,6 +19,7 @@ A recorded distribution that lacks a part of the trainer's support has an excess
 from __future__ import annotations
 
 from functools import cached_property
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -27,27 +28,25 @@ from msgspec import Struct
 from rcdiag.diagnosis.case import Array, Case
 from rcdiag.diagnosis.thresholds import FEWEST_ROWS
 from rcdiag.formats import mean_ratio
-from rcdiag.statistics.intervals import student_quantile
+from rcdiag.statistics.intervals import errors_and_reaches, influences
 
 VALID, INVALID, UNKNOWN = "valid", "invalid", "unknown"
 
-# Half of the way from "the recorded distribution sampled" (0) to "the trainer's did" (1).
+# The excess halfway between "the recorded distribution sampled" (0) and "the trainer's did" (1).
 HALFWAY = 0.5
-TAIL = 0.025  # of either side of an interval
 # Nats: a larger log-ratio counts as this one, so that a single token cannot overflow a mean.
 LARGEST = 15.0
 # Where the recorded distribution sampled, -E[log_ratio] = E[ratio - 1 - log_ratio], so that kappa
 # is a mean of 2 (e^x - 1 - x) / x^2 over log-ratios x >= -LARGEST, which increases with x.
 LEAST_KAPPA = 2.0 * (LARGEST - 1.0) / LARGEST**2
 MOST_BY_KAPPA = (1.0 - LEAST_KAPPA) / 2.0  # 0.44
-# A mean ratio nearer to 1 than this is 1: rounding of what was recorded moves it as far.
+# A mean ratio within this distance of 1 counts as 1: rounding of the recorded log-probs moves it
+# this far.
 ROUNDING = 1e-3
+MANY_TIMES = 1000  # nobody takes so many times the rows
 # Nats, rms: two correct engines differ by up to .06, and a sample shows a little more by chance.
 # The mean squared error of the record is E[ratio] - 1.
 MOST_OF_ENGINES = 0.07
-# Surely so far below 1 a mean ratio lacks something: a part of the trainer's support, or the few
-# large ratios by which it would be 1. Whether the recorded distribution sampled is then open.
-MOST_LACKING = 0.05
 
 
 class Interval(Struct, frozen=True):
@@ -74,9 +73,9 @@ class Validity(Struct, frozen=True, dict=True):
     def answer(self) -> str:
         """Return VALID, INVALID or UNKNOWN.
 
-        INVALID: the record is at least as far from the sampling distribution as the trainer is, or
-        further than the rounding of two engines. If a few large ratios make the interval of
-        E[ratio] too wide, kappa may still decide.
+        INVALID: the recorded distribution is at least as far from the one that sampled as the
+        trainer's is, or further than the rounding of two engines explains. If a few large ratios
+        make the interval of E[ratio] too wide, kappa may still decide.
         """
         if self.rows < FEWEST_ROWS:
             return UNKNOWN
@@ -92,41 +91,60 @@ class Validity(Struct, frozen=True, dict=True):
         return VALID if by_mean or self.by_kappa.between(-HALFWAY, MOST_BY_KAPPA) else UNKNOWN
 
     @property
+    def contradicts(self) -> bool:
+        """Tell whether no cause makes weights valid: too few rows, or a mean ratio below 1."""
+        return self.answer == UNKNOWN and (self.rows < FEWEST_ROWS or self.lacks_ratio)
+
+    @property
     def lacks_ratio(self) -> bool:
-        """Tell whether the mean ratio is surely below 1, by more than rounding can make it."""
-        return self.ratio_mean.high < 1.0 - MOST_LACKING
+        """Tell whether the mean ratio is significantly below 1, by more than engines explain.
+
+        It then lacks a part of the trainer's support, or the few large ratios that bring the mean
+        to 1: it is open whether the recorded distribution sampled.
+        """
+        return self.ratio_mean.high < 1.0 - MOST_OF_ENGINES**2
 
     @property
     def lacks_support(self) -> bool:
-        """Tell whether the sampler surely could not take all that the trainer expects."""
+        """Tell whether the sampler significantly lacks a part of the trainer's support."""
         return self.answer == INVALID and self.excess.high < -HALFWAY
 
     @property
-    def rows_needed(self) -> int:
-        """Return about how many rows like these would decide: errors shrink by their root."""
-        half = (self.excess.high - self.excess.low) / 2
-        return int(np.ceil(self.rows * max(half / HALFWAY, 1.0) ** 2))
+    def rows_needed(self) -> str:
+        """Say about how many rows like these would decide; errors shrink as 1 / sqrt(rows)."""
+        times = max((self.excess.high - self.excess.low) / 2 / HALFWAY, 1.0) ** 2
+        if times > MANY_TIMES:
+            return f"more than {MANY_TIMES * self.rows:,} rows"
+        return f"about {ceil(self.rows * times):,} rows like these {self.rows:,}"
+
+    @property
+    def decisive(self) -> tuple[str, Interval]:
+        """Return the number that decides, with its name; it is 1 if the recorded policy sampled."""
+        if self.answer == INVALID and self.ratio_mean.low <= 1.0 <= self.ratio_mean.high:
+            half = self.by_kappa
+            return "kappa", Interval(1 - 2 * half.value, 1 - 2 * half.high, 1 - 2 * half.low)
+        return "E[ratio]", self.ratio_mean
 
     @property
     def sentence(self) -> str:
-        """Say who sampled, and how sure that is."""
-        mean = self.ratio_mean
-        found = f"E[ratio] is {mean_ratio(mean.value)} ({mean_ratio(mean.low)} to "
-        found += f"{mean_ratio(mean.high)})"
+        """Say whether the recorded distribution sampled, with the interval of E[ratio]."""
+        name, decides = self.decisive
+        found = f"{name} is {mean_ratio(decides.value)} ({mean_ratio(decides.low)} to "
+        found += f"{mean_ratio(decides.high)})"
         if self.answer == VALID:
             return f"{found}: the recorded distribution sampled."
         if self.answer == INVALID:
             return f"{found}, not 1: the recorded distribution is not the one that sampled."
         if self.rows < FEWEST_ROWS:
-            return f"{self.rows} rows are too few to tell who sampled."
+            return f"Fewer than {FEWEST_ROWS} rows do not tell which distribution sampled."
         if self.lacks_ratio:
             return (
-                f"{found}, below 1: another distribution sampled, or few large ratios are missing "
-                "by which it would be 1."
+                f"{found}, below 1: another distribution sampled, or the sample lacks the few "
+                "large ratios that bring the mean to 1."
             )
         return (
-            f"{found}, too wide to tell whether the recorded distribution sampled: about "
-            f"{self.rows_needed:,} rows like these {self.rows:,} would decide."
+            f"{found}, too wide to tell whether the recorded distribution sampled: "
+            f"{self.rows_needed} would decide."
         )
 
     @property
@@ -135,15 +153,17 @@ class Validity(Struct, frozen=True, dict=True):
         reads = {
             VALID: "near 1: the recorded distribution sampled",
             INVALID: "not 1: the recorded distribution did not sample",
-            UNKNOWN: "too wide to tell which distribution sampled",
+            UNKNOWN: "interval too wide to tell which distribution sampled",
         }[self.answer]
-        mean = self.ratio_mean
+        name, mean = self.decisive
+        if self.answer == UNKNOWN and self.rows < FEWEST_ROWS:
+            reads = "too few rows to tell which distribution sampled"
         if self.answer == UNKNOWN and self.lacks_ratio:
             reads = "below 1: another distribution sampled, or large ratios are missing"
-        if self.answer == UNKNOWN and max(abs(mean.low - 1), abs(mean.high - 1)) < ROUNDING:
+        if self.answer == UNKNOWN and mean.between(1.0 - ROUNDING, 1.0 + ROUNDING):
             reads = "1 to within rounding"
         return {
-            "name": "E[ratio]",
+            "name": name,
             "value": mean.value,
             "low": mean.low,
             "high": mean.high,
@@ -154,9 +174,9 @@ class Validity(Struct, frozen=True, dict=True):
 def validity_of(case: Case) -> Validity:
     """Ask whether the recorded distribution sampled a case's tokens.
 
-    Errors are taken over rows, also where several rows answer one prompt: under the recorded
-    distribution E[ratio] is 1 in every context, so that the deviations of two rows from it do not
-    depend on each other.
+    Standard errors are taken over rows, also where several rows answer one prompt: under the
+    recorded distribution E[ratio] is 1 in every context, so that the deviations of two rows from 1
+    are uncorrelated.
     """
     tokens = case.tokens
     log_ratio = np.clip(tokens.log_ratio, -LARGEST, LARGEST)
@@ -166,25 +186,25 @@ def validity_of(case: Case) -> Validity:
         return tokens.row_sums(values)[present]
 
     surplus, squares = sums(np.expm1(log_ratio)), sums(log_ratio**2)
-    mean = _ratio_of_sums(surplus, tokens.per_row[present].astype(np.float64))
+    count = tokens.per_row[present].astype(np.float64)
+    mean = _ratio_of_sums(surplus, count, count)
     return Validity(
         ratio_mean=Interval(1.0 + mean.value, 1.0 + mean.low, 1.0 + mean.high),
-        excess=_ratio_of_sums(surplus, squares),
-        by_kappa=_ratio_of_sums(squares / 2 + sums(log_ratio), squares),
+        excess=_ratio_of_sums(surplus, squares, count),
+        by_kappa=_ratio_of_sums(squares / 2 + sums(log_ratio), squares, count),
         rows=int(present.sum()),
     )
 
 
-def _ratio_of_sums(above: Array, below: Array) -> Interval:
-    """Return sum(above) / sum(below) with an interval; both [rows].
+def _ratio_of_sums(above: Array, below: Array, tokens: Array) -> Interval:
+    """Return sum(above) / sum(below) with its 95% interval over rows of some tokens; all [rows].
 
-    The error is that of the linearised ratio, with Student's t of rows - 1 degrees of freedom.
+    Few large ratios make the sums skewed, and the interval longer on their side.
     """
-    count, total = len(below), float(below.sum())
-    if count < 2 or total <= 0:
+    total = float(below.sum())
+    if len(below) < 2 or total <= 0:
         return Interval(0.0, -np.inf, np.inf)
     value = float(above.sum()) / total
-    residual = above - value * below
-    error = float(np.sqrt(np.sum(residual**2) * count / (count - 1))) / total
-    reach = float(student_quantile(count - 1, TAIL)) * error
-    return Interval(value, value - reach, value + reach)
+    influence, rows = influences(above[:, None], below[:, None])
+    error, down, up = errors_and_reaches(influence, rows, tokens[:, None])
+    return Interval(value, value - float(down[0] * error[0]), value + float(up[0] * error[0]))

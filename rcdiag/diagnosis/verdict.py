@@ -1,9 +1,9 @@
 """One verdict from the table's evidence and from experiments with a checkpoint.
 
-Both sources name causes, each with the probability that it is right, and experiments refute some.
-The causes of storage, recording and alignment are the table's, and the experiments judge the
-repaired columns. For the mismatch that is left there are then two accounts, the table's and that
-of the experiments; `selected` takes the more probable one.
+Both sources name causes, each with the probability that it is right, and experiments also refute
+causes. Faults of storage, recording and alignment are found in the table alone; the experiments
+then run on the repaired columns. For the remaining mismatch there are two explanations, one from
+the table and one from the experiments, and `selected` takes the more probable one.
 """
 
 from __future__ import annotations
@@ -26,30 +26,32 @@ from rcdiag.diagnosis.judge import (
     Named,
     diagnosis_of,
     is_umbrella,
+    ranking_score,
     suspicions,
     verdict_of_cause,
-    weight,
 )
 from rcdiag.results.diagnosis import NOTHING_WRONG, Diagnosis
 
-# What the table alone settles before any model is asked.
+# Stages whose causes the table alone decides, before any model is run.
 SETTLED = ("storage", "recording", "alignment")
 # Umbrella -> the causes that it stands for.
 STANDS_FOR = {"truncated-law": KEPT_SET_SLUGS}
-# The experiments name the weights that sampled; the table, how these lag over the steps.
+# Cause from experiments -> its special case that only the table can name: experiments find which
+# weights sampled, the table shows how they lag over the steps.
 SPECIAL_CASES = {"stale-weights": "weights-never-synced"}
-# A cause that leaves the trace of others: where it is named, and not much less probable, they are
-# not.
+# Cause -> causes that it imitates. Where it is named and not much less probable than those, they
+# are dropped.
 LEAVES_TRACE_OF = {
     # Tool tokens that are still in the mask make any sampling distribution look flatter.
     "mask-includes-tool": UNLOGGED_SLUGS,
     # A token that is alone in its kept set is certain: its log-prob is 0.
     **dict.fromkeys(KEPT_SET_SLUGS, ("zero-placeholder",)),
 }
-# Share of rows up to which rows whose values were moved are left out of experiments: of more, too
-# few would be left.
+# Rows whose log-probs a repair moved are left out of the experiments if they are at most this
+# share of all rows; otherwise too few rows would remain.
 FEW_MOVED = 0.6
-# Share of the unexplained rms that a cause of few rows may leave where it explains all of it.
+# A cause explains the whole mismatch if it leaves less than this share of the rms residual of the
+# unchanged model.
 LITTLE = 0.25
 MOST_RULED_OUT = 12  # causes that are listed as ruled out
 
@@ -57,7 +59,7 @@ MOST_RULED_OUT = 12  # causes that are listed as ruled out
 def verdict_with_experiments(
     case: Case, run: Callable[[Case], Outcome] | None
 ) -> tuple[Diagnosis, Outcome | None]:
-    """Judge a case by its table, then by experiments `run` on the repaired table."""
+    """Judge a case by its table, then by experiments: `run` tries them on the repaired table."""
     features = Features(case)
     # As in `diagnose` of the judge: broken columns hold infinities and zeros.
     with np.errstate(all="ignore"):
@@ -93,19 +95,19 @@ def _without_moved(case: Case, repaired: Case) -> Case:
 
 
 def selected(table: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, Suspicion]]:
-    """Choose the causes that are named: the settled ones, and one account of what is left.
+    """Choose the causes to name: the settled ones and one explanation of the remaining mismatch.
 
-    The account is the more probable one of the table's and the experiments'; a narrow one goes
-    before an umbrella, or noise, that is not much more probable.
+    Of the table's explanation and that of the experiments the more probable one is taken; a narrow
+    cause goes before an umbrella, or noise, that is not much more probable.
     """
     settled = [entry for entry in table if entry[0].stage in SETTLED]
-    # That a table alone shows no fault does not speak against one that experiments find.
+    # A table that shows no fault is no evidence against a fault that experiments find.
     left = [
         entry
         for entry in table
         if entry[0].stage not in SETTLED
         and entry[0].name not in NOTHING_WRONG
-        # An umbrella is refuted where all causes are that it stands for.
+        # An umbrella is refuted where all causes that it stands for are refuted.
         and not set(STANDS_FOR.get(entry[0].name, (entry[0].name,))) <= set(outcome.ruled_out)
     ]
     tried = _confirmed(tried, left)
@@ -117,20 +119,20 @@ def selected(table: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, 
         for cause, found in settled
         if cause.words.verdict == "broken" and found.mended is None
     ]
-    # A broken column that stays so accounts for what the experiments find in it.
+    # A broken column that cannot be repaired explains whatever the experiments find in it.
     tried = [entry for entry in tried if entry[1].confidence >= max(broken, default=0.0)]
     sure = [entry for entry in tried if entry[1].confidence >= NAMED]
-    if _weight(left) <= _weight(sure):
+    if _best_score(left) <= _best_score(sure):
         return _once([*settled, *sure])
     settled += [entry for entry in sure if entry[0].stage in SETTLED]
     return _once([*settled, *_beside(left, tried, outcome)])
 
 
 def _confirmed(tried: Named, left: Named) -> list[tuple[Cause, Suspicion]]:
-    """Return the experiments' causes with what the table says of the same ones.
+    """Combine the experiments' causes with what the table says about the same causes.
 
-    A cause that both name has the experiments' evidence and the surer one's confidence; one of
-    which the table names a special case is that case.
+    A cause that both name keeps the experiments' evidence and gets the higher of both confidences.
+    If the table names a special case of it (`SPECIAL_CASES`), that case replaces it.
     """
     of_table = {cause.name: (cause, found) for cause, found in left}
     confirmed = []
@@ -145,17 +147,17 @@ def _confirmed(tried: Named, left: Named) -> list[tuple[Cause, Suspicion]]:
     return confirmed
 
 
-def _weight(account: Named) -> float:
-    """Return the weight of the cause that an account would name first."""
-    return max((weight(*entry) for entry in account), default=-1.0)
+def _best_score(explanation: Named) -> float:
+    """Return the ranking score of the cause that an explanation would name first."""
+    return max((ranking_score(*entry) for entry in explanation), default=-1.0)
 
 
 def _beside(left: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, Suspicion]]:
-    """Return the table's account, with what the experiments add to it.
+    """Return the table's explanation, with what the experiments add to it.
 
-    Each sampling distribution was tested alone: where it leaves more than noise, the differences
-    that experiments found are named beside it. The message of an umbrella cause says how much the
-    experiments leave unexplained.
+    The experiments test every sampling distribution by itself. Where the named one leaves a
+    residual above noise, differences of the two sides that experiments found are named as well. An
+    umbrella cause gets a message on how much the experiments leave unexplained.
     """
     (cause, found), *others = left
     if any(one.stage == "law" for one, _ in left):
@@ -173,7 +175,7 @@ def _beside(left: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, Su
 
 
 def _without_traces(entries: Named, everything: Named) -> list[tuple[Cause, Suspicion]]:
-    """Drop causes whose trace another cause leaves that is named and not much less probable."""
+    """Drop causes that a named cause imitates (`LEAVES_TRACE_OF`) and is not much less probable."""
     explained = {
         trace: found.confidence
         for cause, found in everything
@@ -187,7 +189,7 @@ def _without_traces(entries: Named, everything: Named) -> list[tuple[Cause, Susp
 
 
 def _with_experiments(suspicion: Suspicion, tried: Named) -> Suspicion:
-    """Add message and evidence of experiments that explain no more to an umbrella of the table."""
+    """Add the experiments' messages and evidence to an umbrella cause of the table."""
     return replace(
         suspicion,
         message=" ".join([suspicion.message, *(one.message for _, one in tried)]),
@@ -198,7 +200,8 @@ def _with_experiments(suspicion: Suspicion, tried: Named) -> Suspicion:
 def _explains_all(left: Named, outcome: Outcome) -> bool:
     """Tell whether a test of the table's sampling cause leaves only the engine's rounding.
 
-    If few rows are off, its gain alone is not significant, but the table is evidence too.
+    If few rows are affected, the gain of the test alone is not significant; the table then adds
+    the evidence that is missing.
     """
     names = {cause.name for cause, _ in left if cause.stage == "law"}
     return any(

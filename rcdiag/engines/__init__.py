@@ -1,8 +1,8 @@
 """Engines turn stored tokens into log-probs: transformers, vLLM, servers over HTTP, any program.
 
-To add an engine: a folder with a `Backend`, whose `load` imports the engine and nothing before it,
-and its name in `BACKENDS`; or `BACKENDS.add(...)` in a package of your own (entry-point group
-`rcdiag.plugins`). `--policy`, `compare`, the noise floor, help and `explain` follow from it.
+To add an engine, write a folder with a `Backend` whose `load` imports the engine only when called,
+and add it to `BACKENDS`, or call `BACKENDS.add(...)` in a package of your own (entry-point group
+`rcdiag.plugins`). `--policy`, `compare`, the noise floor, help and `explain` then include it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Rows and scores as bytes of an .npz file: what an engine's process gets and what it returns.
+"""Rows and scores as the bytes of an .npz file, exchanged with an engine's process.
 
-The file holds arrays alone, no pickled objects, and versions 1.26 and 2 of numpy both read it.
+The file holds plain arrays, no pickled objects, and numpy 1.26 and 2 can both read it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from rcdiag.table.trajectories import Ragged, Scores, Trajectories
 
-# What of `Trajectories` engines read: columns with a value for each row or token, and lists.
+# Fields of `Trajectories` that engines read: one value for each row or token, and lists.
 COLUMNS = ("mask", "temperature", "rows")
 LISTS = ("prompt_ids", "response_ids")
-TOKEN_LIST = "token_lists."  # before the name of a column with a list for each token
-SAMPLING = "sampling."  # before the name of a sampling parameter, which has a value for each row
+TOKEN_LIST = "token_lists."  # prefix of a column with a list for each token
+SAMPLING = "sampling."  # prefix of a sampling parameter with a value for each row
 
 
 def rows_to_bytes(rows: Trajectories) -> bytes:
-    """Pack what an engine reads of some rows."""
+    """Pack the columns of rows that engines read."""
     lists = {name: getattr(rows, name) for name in LISTS}
     lists |= {TOKEN_LIST + name: column for name, column in rows.token_lists.items()}
     arrays = {name: getattr(rows, name) for name in COLUMNS}
@@ -35,7 +35,7 @@ def rows_to_bytes(rows: Trajectories) -> bytes:
 
 
 def rows_from_bytes(content: bytes) -> Trajectories:
-    """Unpack rows as an engine reads them."""
+    """Unpack the rows that `rows_to_bytes` packed."""
     arrays = _unpack(content)
     names = [name.removesuffix(".values") for name in arrays if name.endswith(".values")]
     lists = {name: Ragged(arrays[f"{name}.values"], arrays[f"{name}.offsets"]) for name in names}
@@ -60,17 +60,17 @@ def rows_from_bytes(content: bytes) -> Trajectories:
 
 
 def scores_to_bytes(scores: Scores) -> bytes:
-    """Pack what an engine has computed."""
+    """Pack the scores that an engine has computed."""
     return _pack({field.name: getattr(scores, field.name) for field in fields(Scores)})
 
 
 def scores_from_bytes(content: bytes) -> Scores:
-    """Unpack what an engine has computed; ValueError where it holds anything but arrays."""
+    """Unpack scores; ValueError if the bytes hold anything but arrays."""
     return Scores(**_unpack(content))
 
 
 def _pack(arrays: Mapping[str, NDArray[Any] | None]) -> bytes:
-    """Return those arrays that are there as the bytes of an .npz file."""
+    """Return the arrays that are not None as the bytes of an .npz file."""
     file = io.BytesIO()
     present: dict[str, Any] = {name: one for name, one in arrays.items() if one is not None}
     np.savez(file, **present)

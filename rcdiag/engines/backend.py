@@ -23,49 +23,49 @@ FULL_PRECISION = ("float32", "float64")
 
 
 class Engine(Protocol):
-    """A backend with one model loaded."""
+    """A loaded model that scores the response tokens of rows."""
 
     def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
-        """Return the log-prob of each response token given all before it, at the row's
-        temperature.
+        """Return the log-prob of each response token given all tokens before it, in nats, at the
+        row's temperature.
         """
         ...
 
     def provenance(self) -> dict[str, Any]:
-        """Return what a second run needs: versions, device, attention, fingerprint."""
+        """Return what is needed to repeat the scores: versions, device, attention, fingerprint."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One `key=value` of a policy that rcdiag reads itself, not the engine."""
+    """A `key=value` of a policy that rcdiag reads itself rather than passing it to the engine."""
 
     says: str
-    takes: type | tuple[str, ...] = str  # bool, int, str, or the words that are allowed
-    shown: str | None = None  # its words in a policy's description, "{}" the value; "" hides it
-    runs_code: bool = False  # what it names is run, so that it is never taken from a file
-    decides: bool = True  # whether scores depend on it, beyond the rounding of other batches
+    takes: type | tuple[str, ...] = str  # bool, int, str, or the values that are allowed
+    shown: str | None = None  # its text in a policy's description, "{}" for the value; "" hides it
+    runs_code: bool = False  # its value is executed, so it is refused in an untrusted file
+    decides: bool = True  # whether scores depend on it by more than batch-dependent rounding
 
     @property
     def words(self) -> str:
-        """Return what the option does, with the values that it takes where they are listed."""
+        """Return what the option does and, if they are listed, its allowed values."""
         values = f": {', '.join(self.takes)}" if isinstance(self.takes, tuple) else ""
         return f"{self.says}{values}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class OtherBatches:
-    """The option that changes which rows share a batch, for a second run of the policy."""
+    """The option that changes how rows are batched, for a second run that measures its effect."""
 
     option: str
-    size: int  # few enough to change every batch
-    smaller: int  # for a policy that has `size` already
+    size: int  # small enough that every batch changes
+    smaller: int  # for a policy whose batches already have `size`
 
 
 class LadderRung(IntEnum):
-    """Rungs of the ladder of scored policies, from the sampler to the trainer."""
+    """Place of a scored policy between sampler and trainer, in the order of a ladder's steps."""
 
-    ENGINE_DECODE = 1  # low precision, one token at a time, as it was sampled
+    ENGINE_DECODE = 1  # low precision, one token at a time, as in sampling
     ENGINE_QUANTIZED = 2  # weights of 8 bits or less
     ENGINE_LOW = 3  # low precision, all tokens at once
     ENGINE_LOW_EAGER = 4  # the same without torch.compile and CUDA graphs
@@ -78,12 +78,12 @@ class LadderRung(IntEnum):
 
 
 COMMON_OPTIONS: dict[str, Option] = {
-    "model": Option(says="the checkpoint of this policy, instead of that of --model"),
-    "adapter": Option(says="a PEFT LoRA folder to put on the model"),
+    "model": Option(says="the checkpoint of this policy, instead of the one of --model"),
+    "adapter": Option(says="a PEFT LoRA folder whose adapter is added to the model"),
     "entropy": Option(says="also score the entropy of each next-token distribution", takes=bool),
-    "top_k": Option(says="also score this many likeliest tokens of each position", takes=int),
+    "top_k": Option(says="also score this many of the likeliest tokens of a position", takes=int),
     "lm_head": Option(
-        says="the dtype of the last product, that makes the logits",
+        says="the dtype of the output projection, which computes the logits",
         takes=("float32", "bfloat16", "float16"),
         shown="{} head",
     ),
@@ -104,50 +104,50 @@ PYTHON = Option(
 
 
 def _checkpoint_facts(spec: PolicySpec, say: Say) -> ModelFacts:
-    from rcdiag.engines.checkpoint import checkpoint_facts  # numpy, which help has no use for
+    from rcdiag.engines.checkpoint import checkpoint_facts  # imports numpy, which --help avoids
 
     return checkpoint_facts(spec)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """The description of an engine without loading it."""
+    """The description of an engine, which can be read without loading the engine."""
 
     name: str  # in --policy NAME=BACKEND
     says: str
-    role: Literal["engine", "trainer"]  # what it stands for: an inference engine, or a trainer
+    role: Literal["engine", "trainer"]  # scores stand for the sampler's engine, or for the trainer
     dtypes: tuple[str, ...]
     default_dtype: str
-    # Takes the policy, its longest sequence in tokens, and the log that what is printed goes to.
+    # Takes the policy, its longest sequence in tokens, and the log file for the engine's output.
     load: Callable[[PolicySpec, int, Path], Engine]
     options: Mapping[str, Option] = field(default_factory=dict)  # besides COMMON_OPTIONS
-    # Options of other engines, common ones too, that it refuses: why, after the option's name.
+    # Options of other engines, common ones included, that it refuses: name -> reason.
     refuses: Mapping[str, str] = field(default_factory=dict)
-    passes_options_on: bool = False  # options that rcdiag does not know go to the engine
-    example: str | None = None  # a policy as a user writes it, where it needs options
-    default_policy: str | None = None  # what --model alone scores with it where a table lacks it
+    passes_options_on: bool = False  # pass options that rcdiag does not know to the engine
+    example: str | None = None  # the value of --policy in examples, if it needs options
+    default_policy: str | None = None  # the policy that --model alone adds to a table without it
     other_batches: OtherBatches | None = None
-    # Refuses what the options of a policy ask for and the engine cannot do, before it is started.
+    # Raises for options of a policy that the engine cannot satisfy, before it is started.
     check: Callable[[PolicySpec], None] = lambda spec: None
-    # Whether a policy needs a checkpoint of --model or model=; else its model may be unnamed ("").
+    # Whether a policy needs a checkpoint from --model or model=; if not, spec.model may be "".
     needs_model: bool = True
-    # Limits and weights of a policy's model, asked for before an engine starts; what is waited for
-    # meanwhile is said.
+    # Returns limits and fingerprint of a policy's model before an engine starts; tells the user
+    # through `Say` what it waits for.
     facts: Callable[[PolicySpec, Say], ModelFacts] = _checkpoint_facts
-    # Columns with a list for each token that a policy's engine reads besides ids and temperature.
+    # Columns with a list for each token that the engine reads besides ids and temperature.
     reads: Callable[[PolicySpec], Sequence[str]] = lambda spec: ()
-    # What an environment of `python=PATH` must hold for the engine, name -> least version. Without
-    # any there is no such option: the engine runs where rcdiag is installed.
+    # Packages that an environment of `python=PATH` must have, name -> least version. If empty, the
+    # option does not exist: the engine runs in rcdiag's own environment.
     packages: Mapping[str, str] = field(default_factory=dict)
-    # Whether the model runs outside of rcdiag's own processes, which one engine then speaks to.
+    # Whether the model runs in a server or program that rcdiag does not start as an engine process.
     runs_outside: bool = False
-    # How many rows a part holds at least, given the policy's options: what fills one batch.
+    # The least number of rows of a part, which fills one batch, given the policy's options.
     rows_per_part: Callable[[Mapping[str, Any]], int] = lambda options: 1
     # How many GPUs one engine of a policy takes, given the policy's options.
     gpus: Callable[[Mapping[str, Any]], int] = lambda options: 1
-    # How a policy's model would lie on these GPUs, for a dry run; nothing to say of a single one.
+    # How the model would be divided over this machine's GPUs, for a dry run; "" for one GPU.
     layout: Callable[[PolicySpec], str] = lambda spec: ""
-    # The place of a policy that its role and precision alone do not tell.
+    # The ladder rung of a policy where role and precision do not determine it, else None.
     own_place: Callable[[Mapping[str, Any]], LadderRung | None] = lambda about: None
 
     @property
@@ -158,7 +158,7 @@ class Backend:
         return {name: option for name, option in known.items() if name not in self.refuses}
 
     def entry(self) -> Entry:
-        """Say what the engine is and which options a policy of it takes."""
+        """Answer `rcdiag explain`: what the engine is and which options its policies take."""
         from rcdiag.entry import Entry  # with msgspec, which an engine's process may not have
 
         stands_for = {"engine": "inference engine that sampled", "trainer": "trainer"}[self.role]
@@ -181,7 +181,7 @@ class Backend:
         )
 
     def deciding(self, spec: PolicySpec) -> dict[str, Any]:
-        """Return a policy as a dict of what its scores depend on."""
+        """Return a policy as a dict with only the options that its scores depend on."""
         known = self.known_options
         options = {
             key: value
@@ -191,7 +191,7 @@ class Backend:
         return {**spec.to_dict(), "options": options}
 
     def place(self, about: Mapping[str, Any]) -> LadderRung:
-        """Return the place of a policy, of which the file metadata notes `about`."""
+        """Return the ladder rung of a policy, given its entry in the file metadata."""
         if (own := self.own_place(about)) is not None:
             return own
         if self.role == "engine":
@@ -200,12 +200,12 @@ class Backend:
 
 
 def is_low_precision(about: Mapping[str, Any]) -> bool:
-    """Tell whether a policy's weights are held in less than float32."""
+    """Tell whether a policy's weights are stored in a dtype below float32."""
     return about.get("dtype") not in (None, *FULL_PRECISION)
 
 
 def describe(about: Mapping[str, Any], options: Mapping[str, Option]) -> str:
-    """Write backend, precision and options in a few words: `hf float32 autocast bfloat16`."""
+    """Describe backend, precision and options in short: `hf float32 autocast bfloat16`."""
     given = about.get("options") or {}
     words = [str(about["backend"]), str(about.get("dtype") or "")]
     for name, option in options.items():

@@ -1,6 +1,6 @@
-"""Changes to a forward pass, each the effect of a fault: wrong rotary base, quantised weights, ...
+"""Changes to a forward pass that reproduce a fault: wrong rotary base, quantised weights, ...
 
-Changes are plain data; `rcdiag.engines.hf.changed` puts them on a loaded model.
+A change is plain data; `rcdiag.engines.hf.changed` applies it to a loaded model.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ class RotaryBase(Struct, frozen=True):
 
 
 class PositionScale(Struct, frozen=True):
-    """Positions are multiplied by `factor` in the rotary embedding."""
+    """Positions are multiplied by `factor` before the rotary embedding."""
 
     factor: float
 
 
 class NormEpsilon(Struct, frozen=True):
-    """All norms have this epsilon."""
+    """All normalisation layers use this epsilon."""
 
     epsilon: float
 
 
 class SlidingWindow(Struct, frozen=True):
-    """Attention reaches over the last `tokens` tokens alone, the query's own counted."""
+    """A query attends to the last `tokens` tokens only, its own included."""
 
     tokens: int
 
 
 class LowPrecision(Struct, frozen=True):
-    """Weights and activations are bfloat16; the head's product is bfloat16 too."""
+    """Weights, activations and the output projection are in bfloat16."""
 
 
 class KeyValueCache(Struct, frozen=True):
@@ -56,14 +56,14 @@ class Quantised(Struct, frozen=True):
     form: Literal["int8", "int4", "fp8"]
     per: Literal["tensor", "channel", "group"] = "channel"
     group: int = 64  # weights of a row that share a scale, where `per` is "group"
-    attention: bool = True  # False: attention's tensors stay as they are
+    attention: bool = True  # False leaves the weights of attention unquantised
 
 
 class Moved(Struct, frozen=True):
-    """Weights go `fraction` of the way to those of another checkpoint.
+    """Weights move by `fraction` of the difference to another checkpoint's weights.
 
-    `part` names the tensors that move: all, attention, mlp, embedding (with a tied head), head
-    (alone, where it is tied to the embedding too), norms, or layer.N.
+    `part` names the tensors that move: all, attention, mlp, embedding (and a head that is tied to
+    it), head (also where it is tied, without the embedding), norms, or layers.N+M.
     """
 
     folder: Path
@@ -72,10 +72,10 @@ class Moved(Struct, frozen=True):
 
 
 class Shards(Struct, frozen=True):
-    """Ranks of one tensor are in each other's place, or one rank holds a copy of another's part.
+    """Tensor-parallel ranks hold the wrong part of a weight: two are exchanged, or one is a copy.
 
-    `tensor` is the name of a parameter, cut into `ranks` parts along `axis`; part `at` gets what
-    part `of` holds, and with `exchanged` part `of` gets what part `at` holds.
+    Each parameter in `tensors` is cut into `ranks` parts along `axis`. Part `at` gets the values of
+    part `of`; with `exchanged`, part `of` also gets the values of part `at`.
     """
 
     tensors: tuple[str, ...]
@@ -87,7 +87,7 @@ class Shards(Struct, frozen=True):
 
 
 class SwappedExperts(Struct, frozen=True):
-    """Experts `one` and `other` of one layer are in each other's place."""
+    """Experts `one` and `other` of a layer are exchanged."""
 
     layer: int
     one: int
@@ -95,7 +95,7 @@ class SwappedExperts(Struct, frozen=True):
 
 
 class RecordedExperts(Struct, frozen=True):
-    """Tokens of a mixture of experts take the experts that their passage records."""
+    """Tokens of a mixture of experts use the experts that their passage records."""
 
 
 Change = (
@@ -114,17 +114,17 @@ Change = (
 
 
 class Passage(Struct, frozen=True):
-    """A passage is a sequence of token ids as a model reads it, and the tokens to score.
+    """A sequence of token ids as a model reads it, and which of its tokens to score.
 
-    `places` are indices of `ids`, 1 or more: a token is scored by the logits of the one before it.
-    `positions` are the positions for the rotary embedding; None counts from 0. The first `prefix`
-    tokens are the prompt. `experts` are lists of the last tokens' experts, layer by layer, empty
-    where they are not recorded.
+    `places` are indices into `ids`, at least 1: the logits at the token before predict the scored
+    one. `positions` are those of the rotary embedding; None counts from 0. The first `prefix`
+    tokens are the prompt. `experts` lists the experts of the last tokens, layer by layer; an empty
+    list means that they are not recorded.
     """
 
     ids: NDArray[np.int32]  # [length]
     places: NDArray[np.int64]  # [scored]
-    row: int = 0  # of the case, which says whose weights score it where they change by step
+    row: int = 0  # row of the case, which determines the checkpoint if it changes by step
     positions: NDArray[np.int64] | None = None  # [length]
     prefix: int = 0
     temperature: float = 1.0
@@ -135,14 +135,14 @@ class Passage(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """Log-probs, entropies and logits of a model at scored tokens of passages, temperature 1."""
+    """Log-probs, entropies and logits of a model at the scored tokens, at temperature 1."""
 
     log_prob: NDArray[np.float64]  # [scored] nats
     entropy: NDArray[np.float64]  # [scored] nats
     top: NDArray[np.float64]  # [scored] log-prob of the likeliest token, nats
-    # [scored] by how much one unit of noise in every logit moves the token's log-prob:
-    # sqrt((1 - p)^2 + sum of the other tokens' p^2).
-    reach: NDArray[np.float64]
+    # [scored] standard deviation of the token's log-prob under independent noise of unit variance
+    # in every logit: sqrt((1 - p)^2 + sum of p^2 over the other tokens).
+    noise_gain: NDArray[np.float64]
     logits_at: Callable[
         [NDArray[np.int64]], NDArray[np.float32]
     ]  # [chosen] -> [chosen, vocabulary]
@@ -151,35 +151,35 @@ class Reading(Struct, frozen=True, kw_only=True):
 
 
 class Tensors(Struct, frozen=True):
-    """Names and shapes of a model's decoder, for changes that name its tensors."""
+    """Names and shapes of a decoder's tensors, which changes refer to."""
 
     layers: int
-    experts: Mapping[int, int]  # layer -> number of its experts; layers without experts lack
+    experts: Mapping[int, int]  # layer -> number of experts; layers without experts are absent
     shapes: Mapping[str, tuple[int, ...]]
     vocabulary: int
     context: int | None
     special_ids: tuple[int, ...]  # begin, end, padding and other special tokens
     end_ids: tuple[int, ...]
     pad_id: int
-    routers: int = 0  # layers whose routers take recorded experts
+    routers: int = 0  # layers with a router that can be given recorded experts
 
 
 class Forward(Protocol):
-    """A trainer's model that scores passages, as it is or under a change."""
+    """A trainer's model that scores passages, unchanged or under a `Change`."""
 
     @property
     def tensors(self) -> Tensors:
-        """Describe the model's tensors and special tokens."""
+        """Return names and shapes of the model's tensors, and its special tokens."""
         ...
 
     def read(self, passages: Sequence[Passage]) -> Reading:
-        """Say everything of every scored token, as the model is."""
+        """Return log-prob, entropy and logits of every scored token, model unchanged."""
         ...
 
     def log_probs(
         self, passages: Sequence[Passage], change: Change | None = None
     ) -> NDArray[np.float64]:
-        """Return the log-prob of scored tokens, [scored] nats, at the passages' temperature."""
+        """Return log-probs of the scored tokens, [scored] nats, at the passages' temperature."""
         ...
 
     def after(self, passages: Sequence[Passage]) -> NDArray[np.float64]:

@@ -16,31 +16,30 @@ from rcdiag.table.trajectories import ModelLimits
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
-# Files up to this size are hashed whole, of larger ones evenly spaced blocks, in which any
-# optimizer step changes something: the fingerprint of 100 GB must not take longer than loading
-# them.
+# Files up to this size are hashed completely, larger ones in evenly spaced blocks, in which any
+# optimizer step changes something: hashing 100 GB must not take longer than loading them.
 HASHED_WHOLE = 256 << 20
 BLOCK, BLOCKS = 1 << 20, 128
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What a run knows of a policy's model before an engine starts."""
+    """Facts about a policy's model that are known before an engine starts."""
 
     limits: ModelLimits
-    fingerprint: str  # of the weights, or of what stands for them where they are not here
-    program: str = ""  # state of a program of the user's that scores: an edited one is another
+    fingerprint: str  # of the weights, or of a server's description, or "unknown"
+    program: str = ""  # sizes and times of the files of a `command` policy, to notice edits
 
 
 def checkpoint_facts(spec: PolicySpec) -> ModelFacts:
-    """Return limits and weights of a policy's checkpoint, or refuse it."""
+    """Return limits and fingerprint of a policy's checkpoint; refuse an incomplete one."""
     folder = check_checkpoint(spec.model)
     return ModelFacts(limits(spec.model, folder), fingerprint(folder))
 
 
 def resolve_model(model: str) -> Path:
-    """Return the folder of a checkpoint: a path itself, or a hub id's cached download."""
-    if os.path.isdir(model):  # of a name that is too long pathlib raises an error
+    """Return the folder of a checkpoint: a local path, or the cached download of a hub id."""
+    if os.path.isdir(model):  # pathlib raises an error for a name that is too long
         return Path(model)
     if os.path.exists(model):
         raise RcdiagError(f"model {model}: a file, wanted a folder", hint="give its folder")
@@ -52,16 +51,16 @@ def resolve_model(model: str) -> Path:
         return Path(snapshot_download(model))
     except Exception as error:  # the hub's errors have no common base class
         raise RcdiagError(
-            f"model {model}: neither a folder here nor to be had from the hub "
+            f"model {model}: not a local folder, and the hub does not give it "
             f"({type(error).__name__})",
             hint="give a checkpoint folder, or download the model first",
         ) from error
 
 
 def check_checkpoint(model: str) -> Path:
-    """Return the folder of a checkpoint with configuration and weights, or refuse it.
+    """Return the folder of a checkpoint; refuse one without configuration or weights.
 
-    Scoring reads token ids only, so no tokenizer is asked for.
+    Scoring reads token ids only, so it needs no tokenizer.
     """
     folder = resolve_model(model)
     refuse_shards(model, folder)
@@ -75,7 +74,7 @@ def check_checkpoint(model: str) -> Path:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files of a folder that hold weights, in the order of their names."""
+    """Return the weight files of a folder, sorted by name within each file type."""
     return sorted(path for pattern in WEIGHTS for path in folder.glob(pattern))
 
 
@@ -92,7 +91,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def text_config(folder: Path) -> dict[str, Any]:
-    """Return the part of config.json on the text model, which multimodal models nest."""
+    """Return the text model's part of config.json, which multimodal models nest."""
     config = read_config(folder)
     inner = config.get("text_config")
     return inner if isinstance(inner, dict) and inner else config
@@ -108,7 +107,7 @@ def limits(model: str, folder: Path) -> ModelLimits:
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
             raise RcdiagError(
                 f"model {model}: config.json states {name} = {size!r}",
-                "it is no size; copy it again",
+                "a positive whole number is needed; copy it again",
             )
     return ModelLimits(model, config["vocab_size"], sizes["max_position_embeddings"])
 

@@ -12,12 +12,12 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def gpus_here() -> list[str]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs that this process may use, in the notation of CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get(VISIBLE)
     if visible is None:
         return list(_of_the_machine())
     names = [name.strip() for name in visible.split(",")]
-    # CUDA reads the list up to the first name that is none; `-1` and an empty list hide all.
+    # CUDA reads the list up to the first invalid name; `-1` and an empty list hide all GPUs.
     end = next((at for at, name in enumerate(names) if name in ("", "-1")), len(names))
     return names[:end]
 
@@ -37,10 +37,10 @@ def _of_the_machine() -> tuple[str, ...]:
 
 
 def refuse_idle_gpus() -> None:
-    """Refuse to go on with the CPU where the machine has GPUs that torch cannot use.
+    """Refuse to continue on the CPU if the machine has GPUs that torch cannot use.
 
-    A CPU build of torch, or a driver older than what its CUDA build wants, else costs hours without
-    a word. Where CUDA_VISIBLE_DEVICES hides the GPUs, the user asked for the CPU.
+    With a CPU build of torch, or a driver too old for its CUDA build, scoring would silently take
+    hours. If CUDA_VISIBLE_DEVICES hides the GPUs, the user asked for the CPU.
     """
     if _of_the_machine() and gpus_here():
         raise RcdiagError(

@@ -1,7 +1,7 @@
-"""The Python that an engine runs in: rcdiag's own, or by `python=PATH` that of another environment.
+"""The Python that an engine runs in: rcdiag's own, or another environment's by `python=PATH`.
 
-Another environment gets to see the package `rcdiag` alone, never the packages beside it: it has its
-own numpy, torch and vLLM, and a mixture of two environments is neither.
+In another environment only the package `rcdiag` is made importable, not the packages installed
+beside it: mixing two environments' numpy, torch and vLLM would fail.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from rcdiag.errors import RcdiagError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 LEAST_PYTHON, LEAST_NUMPY = "3.10", "1.26"
-# vLLM asks for plugins in processes that it starts itself, and finds them by a package's metadata.
+# vLLM finds plugins by package metadata, also in worker processes that it starts itself.
 METADATA = {
     "METADATA": "Metadata-Version: 2.1\nName: rcdiag\nVersion: 0\n",
     "entry_points.txt": "[vllm.general_plugins]\nrcdiag = rcdiag.engines.vllm.plugin:register\n",
 }
-# Writes as JSON the versions of Python and of the packages named in the arguments.
-ASK = """
+# A script that prints, as JSON, the versions of Python and of the packages in its arguments.
+VERSIONS_SCRIPT = """
 import json, sys
 found = {"python": "%d.%d.%d" % sys.version_info[:3]}
 if sys.version_info >= (3, 10):
@@ -43,23 +43,23 @@ if sys.version_info >= (3, 10):
             pass
 sys.stdout.write(json.dumps(found))
 """
-ANSWER_S = 300  # so long an interpreter may take to answer that, from a slow network drive
+VERSIONS_TIMEOUT_S = 300  # for `VERSIONS_SCRIPT`; a slow network drive needs minutes
 
 
 class OwnPython:
-    """The Python that runs rcdiag."""
+    """The Python interpreter that runs rcdiag."""
 
     path = sys.executable
-    folder = None  # processes run in the current directory, which relative paths count from
+    folder = None  # processes run in the current directory, so relative paths stay valid
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the variables of a process, which imports nothing from the current directory.
+        """Return a process's environment variables, without imports from the current directory.
 
         `python -m` would look for modules there first: a file `torch.py` beside a downloaded
-        checkpoint would run. What the process starts itself inherits this. An empty or relative
-        entry of PYTHONPATH means the current directory, too. Where rcdiag is not installed, its own
-        folder is added.
+        checkpoint would run. Processes that the engine starts inherit the variables. Empty and
+        relative entries of PYTHONPATH mean the current directory, so they are removed. If rcdiag is
+        not installed, its own folder is added.
         """
         own = str(PACKAGE.parent)
         entries = [
@@ -76,14 +76,14 @@ class OwnPython:
 
 
 class OtherPython:
-    """The Python of another environment, and a folder for its path in which rcdiag lies alone.
+    """The Python of another environment, with a temporary folder that makes only rcdiag importable.
 
-    Processes run in that folder, because Python 3.10, which does not know PYTHONSAFEPATH, imports
-    from the current directory. The folder goes with this object.
+    Processes run in that folder, because Python 3.10 does not know PYTHONSAFEPATH and imports from
+    the current directory. `close` removes the folder.
     """
 
     def __init__(self, python: str) -> None:
-        # The link itself: what it leads to is a Python without the packages of its environment.
+        # Do not resolve the link: its target is a Python without the environment's packages.
         self.path = os.path.abspath(os.path.expanduser(python))
         self._temporary = TemporaryDirectory(prefix="rcdiag-")
         self.folder = Path(self._temporary.name)
@@ -95,7 +95,7 @@ class OtherPython:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the variables of a process: those of this one, with a path of its own."""
+        """Return this process's environment variables with PYTHONPATH set to the folder."""
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONHOME"}
         return {**kept, "PYTHONSAFEPATH": "1", "PYTHONPATH": str(self.folder)}
 
@@ -105,10 +105,10 @@ class OtherPython:
 
 
 def from_anywhere(spec: PolicySpec) -> dict[str, Any]:
-    """Return a policy whose checkpoint and adapter are found from any directory, as a dict."""
+    """Return a policy as a dict, with absolute paths of its checkpoint and adapter."""
 
     def absolute(path: str) -> str:
-        return os.path.abspath(path) if os.path.isdir(path) else path  # else it is a hub's id
+        return os.path.abspath(path) if os.path.isdir(path) else path  # otherwise a hub id
 
     options = dict(spec.options)
     if "adapter" in options:
@@ -117,7 +117,7 @@ def from_anywhere(spec: PolicySpec) -> dict[str, Any]:
 
 
 def check_python(spec: PolicySpec, backend: Backend) -> None:
-    """Refuse `python=PATH` of a policy where the engine could not run there."""
+    """Refuse `python=PATH` if the policy's engine could not run in that environment."""
     python = spec.options.get("python")
     if python is None:
         return
@@ -151,27 +151,29 @@ def check_python(spec: PolicySpec, backend: Backend) -> None:
 
 @cache
 def versions_in(python: str, packages: tuple[str, ...]) -> Mapping[str, str]:
-    """Ask another Python for its version and those of packages; what it lacks is left out.
+    """Ask another Python for its version and its packages' versions; missing ones are left out.
 
     Raises:
-        ValueError: it is no Python, and why.
+        ValueError: the path is not a working Python; the message says why.
     """
     if os.path.isdir(os.path.expanduser(python)):
         raise ValueError("a folder")
     other = OtherPython(python)
     try:
         ran = subprocess.run(
-            [other.path, "-c", ASK, *packages],
+            [other.path, "-c", VERSIONS_SCRIPT, *packages],
             cwd=other.folder,
             env=other.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=ANSWER_S,
+            timeout=VERSIONS_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ValueError(getattr(error, "strerror", f"no answer in {ANSWER_S} s")) from error
+        raise ValueError(
+            getattr(error, "strerror", f"no answer in {VERSIONS_TIMEOUT_S} s")
+        ) from error
     finally:
         other.close()
     answer = ran.stdout.strip().rpartition("\n")[2]
@@ -183,6 +185,6 @@ def versions_in(python: str, packages: tuple[str, ...]) -> Mapping[str, str]:
 
 
 def _older(version: str, least: str) -> bool:
-    """Tell whether a version is older than another; no version at all is."""
+    """Tell whether a version is older than `least`; "" counts as older."""
     numbers = [int(number) for number in re.findall(r"\d+", version.partition("+")[0])]
     return numbers < [int(number) for number in least.split(".")]

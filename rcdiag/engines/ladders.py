@@ -1,4 +1,4 @@
-"""Ready sets of policies from the sampler to the trainer, one difference at a time."""
+"""Predefined sets of policies from sampler to trainer, each step with one difference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 
 LADDERS: dict[str, tuple[str, ...]] = {
-    # One engine's low precision, then the trainer's from low to full.
+    # The sampler's engine in low precision, then the trainer from low to full precision.
     "precision": (
         "vllm_fp8=vllm:bfloat16,quantization=fp8",
         "vllm_bf16=vllm:bfloat16",
@@ -25,8 +25,8 @@ LADDERS: dict[str, tuple[str, ...]] = {
         "hf_fp16=hf:float16",
         "hf_fp32=hf:float32",
     ),
-    # Decode, prefill, prefill without compilation and transformers in one precision, then both
-    # engines in full precision.
+    # Decode, prefill, prefill without compilation, and transformers in the same precision; then
+    # both engines in full precision.
     "engine": (
         "vllm_bf16_decode=vllm:bfloat16,path=decode",
         "vllm_bf16=vllm:bfloat16",
@@ -37,14 +37,14 @@ LADDERS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# vLLM quantizes to fp8 on GPUs alone, and is eager on a CPU anyway.
+# vLLM quantizes to fp8 only on GPUs, and is always eager on a CPU.
 NEED_A_GPU = (
     "vllm_fp8=vllm:bfloat16,quantization=fp8",
     "vllm_bf16_eager=vllm:bfloat16,enforce_eager=true",
 )
 
 
-def again(spec: PolicySpec) -> PolicySpec:
+def second_run(spec: PolicySpec) -> PolicySpec:
     """Return a second run of the policy with other batches, for the noise floor."""
     batches = BACKENDS[spec.backend].other_batches
     if batches is None:
@@ -59,10 +59,10 @@ def again(spec: PolicySpec) -> PolicySpec:
     return replace(spec, name=f"{spec.name}_again", options=other)
 
 
-def to_repeat(specs: Sequence[PolicySpec]) -> PolicySpec:
+def policy_to_repeat(specs: Sequence[PolicySpec]) -> PolicySpec:
     """Return the policy whose noise matters most: the first in low precision, else the first.
 
-    Policies of backends that cannot change their batches come last.
+    Backends that cannot change their batches are considered last.
     """
     if not specs:
         raise RcdiagError(
@@ -76,11 +76,11 @@ def to_repeat(specs: Sequence[PolicySpec]) -> PolicySpec:
 
 
 def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
-    """Return the spec that scored a policy of the table; None where the metadata do not tell.
+    """Return the spec that scored a policy of the table; None if the metadata do not tell.
 
-    `about` is what the file metadata note of the policy, `model` the default checkpoint. A file
-    must not make us download or run anything: its model counts only if it is a local folder, its
-    options only if they are plain settings. No server is spoken to on its word, and no program run.
+    `about` is the policy's entry in the file metadata, `model` the default checkpoint. A file must
+    not make rcdiag download or run anything: its model is used only if it is a local folder, its
+    options only if they are plain settings, and no server or program that it names is used.
     """
     if about.get("backend") in BACKENDS and BACKENDS[about["backend"]].runs_outside:
         return None
@@ -92,7 +92,7 @@ def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
     comparable = Path(str(where)).is_dir() and isinstance(weights, str)
     if comparable and fingerprint(check_checkpoint(str(where))) != weights:
         raise RcdiagError(
-            f"{where}: not the weights that `{about['name']}` was scored with",
+            f"{where}: these are not the weights that `{about['name']}` was scored with",
             hint=f"give its checkpoint with {setting('model')}, or score the policy anew",
         )
     options = {key: value for key, value in about["options"].items() if key != "repeat_of"}
@@ -106,7 +106,7 @@ def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
     )
 
 
-# Options that are passed on to engines and only set a number or a mode.
+# Options passed on to engines that only set a number or a mode, so a file may name them.
 SETTINGS = {
     "block_size",
     "enable_chunked_prefill",

@@ -1,9 +1,9 @@
-"""Products of bfloat16 matrices on a CPU that has no instructions for them.
+"""Products of bfloat16 matrices on a CPU without bfloat16 instructions.
 
-Such a CPU multiplies bfloat16 matrices five to twenty times slower than float32 ones. A float32
-product of the same bfloat16 values, rounded to bfloat16 once at its end, is what the native
-product computes as well, up to the order of its sums: 99.99% of the outputs have the same bits
-(`tests/engines/test_matmul.py`).
+Such a CPU multiplies bfloat16 matrices five to twenty times slower than float32 ones. The native
+product accumulates bfloat16 products in float32 and rounds once at the end. A float32 product of
+the same values, then rounded, differs only by the order of the sums: 99.99% of the outputs have the
+same bits (`tests/engines/test_matmul.py`).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 
 ROUNDED = "float32, rounded"  # in a policy's metadata
-# Parts of values of ONEDNN_MAX_CPU_ISA with which oneDNN still uses bfloat16 instructions.
+# Parts of ONEDNN_MAX_CPU_ISA's values with which oneDNN still uses bfloat16 instructions.
 _ISA_WITH_BFLOAT16 = ("BF16", "AMX", "AVX10", "DEFAULT", "ALL")
 
 
-# CPU capabilities that multiply bfloat16 matrices, as torch names them, the fastest first.
+# CPU capabilities that multiply bfloat16 matrices, under torch's names, the fastest first.
 _INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16")
 
 
 def bfloat16_instructions(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The instructions that multiply bfloat16 matrices on this CPU, e.g. `avx512_bf16`, or None.
+    """Return this CPU's instructions for bfloat16 products, e.g. `avx512_bf16`, or None.
 
-    None also where the environment holds oneDNN, which multiplies, to an older set.
+    Also None if the environment limits oneDNN, which computes the products, to an older set.
     """
     held_to = environment.get("ONEDNN_MAX_CPU_ISA") or environment.get("DNNL_MAX_CPU_ISA")
     if held_to and not any(name in held_to.upper() for name in _ISA_WITH_BFLOAT16):
@@ -41,18 +41,18 @@ def bfloat16_instructions(environment: Mapping[str, str] = os.environ) -> str | 
 
 
 def cpu_name() -> str:
-    """What of a CPU decides the bits of a result: `cpu x86_64, avx512_bf16, 8 threads`."""
+    """Describe what the bits of a CPU's results depend on: `cpu x86_64, avx512_bf16, 8 threads`."""
     instructions = bfloat16_instructions() or "no bfloat16 instructions"
     return f"cpu {platform.machine()}, {instructions}, {torch.get_num_threads()} threads"
 
 
-# Prefixes of variables that choose kernels or their precision; paths and secrets are left out.
+# Prefixes of variables that choose kernels or their precision; `_PRIVATE` leaves out the others.
 _DECIDES = re.compile(r"VLLM_|NVIDIA_TF32|TORCH_ALLOW_TF32|TRITON_F32|CUBLAS_WORKSPACE")
 _PRIVATE = re.compile(r"KEY|HOST|PORT|PATH|ROOT|DIR|URL|LOG")
 
 
 def kernel_environment() -> dict[str, str]:
-    """The environment variables of this process that decide how vLLM, torch and CUDA multiply."""
+    """Return the environment variables by which vLLM, torch and CUDA choose matrix products."""
     return {
         name: value
         for name, value in sorted(os.environ.items())
@@ -61,7 +61,7 @@ def kernel_environment() -> dict[str, str]:
 
 
 def product_settings() -> dict[str, bool]:
-    """How torch multiplies on CUDA: in TF32, and with sums in less than float32."""
+    """Return whether torch multiplies in TF32 on CUDA, and whether it sums below float32."""
     matmul = torch.backends.cuda.matmul
     if not torch.cuda.is_available():
         return {"tf32": matmul.allow_tf32}
@@ -73,10 +73,10 @@ def product_settings() -> dict[str, bool]:
 
 
 def rounds(choice: str | None, device: str, dtype: str) -> bool:
-    """Whether a policy's matrix products are made in float32 and rounded.
+    """Tell whether a policy's matrix products are computed in float32 and rounded.
 
-    `choice` is the policy's option `matmul`: "native", "rounded", or None, which leaves it to the
-    CPU. Other devices and dtypes always multiply natively.
+    `choice` is the policy's option `matmul`: "native", "rounded", or None, which decides by the
+    CPU's instructions. Other devices and dtypes always multiply natively.
     """
     if device != "cpu" or dtype != "bfloat16":
         return False
@@ -84,7 +84,7 @@ def rounds(choice: str | None, device: str, dtype: str) -> bool:
 
 
 def _rounded(product: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A product of tensors, made in float32 of bfloat16 arguments and rounded to bfloat16."""
+    """Wrap a product of tensors: bfloat16 arguments, product in float32, result in bfloat16."""
 
     def made(*args: Any, **options: Any) -> Tensor:
         with torch.autocast("cpu", enabled=False):
@@ -95,7 +95,7 @@ def _rounded(product: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _as_bfloat16(value: Any) -> Any:
-    """A tensor's values as bfloat16 has them, held in float32; anything else as it is."""
+    """Round a tensor to bfloat16 but keep it in float32; return anything else unchanged."""
     if isinstance(value, Tensor) and value.is_floating_point():
         return value.bfloat16().float()
     return value
@@ -125,7 +125,7 @@ _PRODUCTS: dict[Any, Callable[..., Tensor]] = {
 
 
 class RoundedProducts(TorchFunctionMode):
-    """Inside this context bfloat16 products on the CPU are float32 products, rounded."""
+    """A context in which bfloat16 products on the CPU are float32 products, then rounded."""
 
     def __torch_function__(
         self,
@@ -142,7 +142,7 @@ class RoundedProducts(TorchFunctionMode):
 
 
 def _is_bfloat16(args: tuple[Any, ...]) -> bool:
-    """Whether a product of these arguments is one of bfloat16, by their dtype or by autocast."""
+    """Tell whether a product is in bfloat16, by its arguments' dtype or by autocast."""
     tensors = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
     if torch.is_autocast_enabled("cpu"):
         return torch.get_autocast_dtype("cpu") is torch.bfloat16

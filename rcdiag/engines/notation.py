@@ -1,4 +1,4 @@
-"""`NAME=BACKEND[:DTYPE][,key=value...]`: how a user names a policy to score."""
+"""`NAME=BACKEND[:DTYPE][,key=value...]`: the notation for a policy to score."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, did_you_mean, mapping_setting, setting
 from rcdiag.table.trajectories import POLICY_NAME
 
-SHORT = 0.5  # similarity (difflib) at which fp32 still suggests float32 and bf16 bfloat16
-LONGEST_NAME = 128  # letters of a policy's name, after which the folder of its parts is named
-JSON = ("{", "[", '"')  # first letters of a value that is JSON: an object, a list or a string
+SHORT = 0.5  # similarity (difflib) low enough that fp32 suggests float32, and bf16 bfloat16
+LONGEST_NAME = 128  # characters of a policy's name, which becomes a folder's name
+JSON = ("{", "[", '"')  # first characters of a JSON value: object, list or string
 JSON_HINT = (
     "keep its double quotes from the shell, with single quotes around the policy: "
     """'a=vllm,key={"mode":0,"on":true}'"""
@@ -22,9 +22,9 @@ SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
 def default_policies() -> dict[str, str]:
-    """Return the policies that a model alone scores: name -> the text that `parse_policy` takes.
+    """Return the policies that `--model` alone scores: name -> text that `parse_policy` takes.
 
-    Of two backends with the same default policy the first registered has it.
+    If two backends have the same default policy, the one registered first is used.
     """
     texts: dict[str, str] = {}
     for backend in BACKENDS.values():
@@ -36,7 +36,7 @@ def default_policies() -> dict[str, str]:
 def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
     """Parse NAME=BACKEND[:DTYPE][,key=value...].
 
-    Without `model=` a policy whose model is a checkpoint has the default one.
+    A policy without `model=` gets the default model, unless its backend names models otherwise.
     """
     name, _, rest = text.partition("=")
     head, *pairs = _pieces(rest)
@@ -60,7 +60,7 @@ def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
             guess=did_you_mean(dtype, backend.dtypes, likeness=SHORT),
         )
     options = dict(_pair(text, pair, backend) for pair in pairs)
-    # Where `model` is an option of the backend it is a name that a server knows, not a checkpoint.
+    # A backend with an option `model` has a server's model names there, not a checkpoint.
     model = options.pop("model", None if "model" in backend.options else default_model)
     if model is None and backend.needs_model:
         hint = f"give {setting('model', 'PATH')}, or model=PATH in the policy"
@@ -71,7 +71,7 @@ def parse_policy(text: str, default_model: str | None = None) -> PolicySpec:
 
 
 def _pieces(text: str) -> list[str]:
-    """Split at commas outside of JSON values: `key={"mode":0,"level":1}`."""
+    """Split at commas, except within JSON values such as `key={"mode":0,"level":1}`."""
     pieces: list[str] = []
     for piece in text.split(","):
         if pieces and pieces[-1].partition("=")[2][:1] in JSON and not _is_json(pieces[-1]):
@@ -108,7 +108,7 @@ def _pair(text: str, pair: str, backend: Backend) -> tuple[str, Any]:
         raise _bad(text, f"unknown option `{key}`", hint=hint)
     if value[:1] in JSON and not _is_json(pair):
         raise _bad(text, f"{key}={value}: not JSON", hint=JSON_HINT)
-    # What only the engine reads is taken as true, false or JSON, else as text.
+    # The value of an option that the engine reads is true, false, JSON or else text.
     if value.lower() in ("true", "false"):
         return key, value.lower() == "true"
     try:
@@ -118,7 +118,7 @@ def _pair(text: str, pair: str, backend: Backend) -> tuple[str, Any]:
 
 
 def _checked(text: str, key: str, value: str, option: Option) -> Any:
-    """Return an option that rcdiag reads, checked and in its type."""
+    """Check the value of an option that rcdiag reads, and convert it to its type."""
     if option.takes is bool:
         if value.lower() not in SWITCH:
             raise _bad(text, f"{key}={value}: wanted true or false")
@@ -141,7 +141,7 @@ def _checked(text: str, key: str, value: str, option: Option) -> Any:
 
 
 def _bad(text: str, why: str, hint: str = "", guess: str = "") -> RcdiagError:
-    """Make the error about a policy; without a hint of its own it shows examples after a guess."""
+    """Return the error about a policy; the default hint is a guess and examples."""
     examples = {"old": "hf:float32", "fp8": "vllm:bfloat16,quantization=fp8"}
     example = f"for example {mapping_setting('policies', examples, '--policy')}"
     return RcdiagError(f"policy {text}: {why}", hint=hint or guess + example)

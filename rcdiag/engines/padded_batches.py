@@ -1,4 +1,4 @@
-"""Padded batches for an engine, and score columns from what it returns."""
+"""Padded batches for an engine, and score columns from an engine's results."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def gather_scores(
     entropy: bool,
     top_k: int,
 ) -> Scores:
-    """Join the score matrices of all rows into columns.
+    """Concatenate the score matrices of all rows into columns.
 
-    The matrix of a row is [response tokens, 1 + entropy + 2 top_k]: the token's log-prob, the
-    entropy, the largest log-probs, their token ids; None for a row without response tokens. A
-    matrix of another size is refused: it would shift the scores of all rows after it.
+    A row's matrix is [response tokens, 1 + entropy + 2 top_k]: the token's log-prob, the entropy,
+    the largest log-probs, and their token ids; None for a row without response tokens. A matrix of
+    another shape is refused, since it would shift the scores of all rows after it.
     """
     width = 1 + entropy + 2 * top_k
     empty = np.zeros((0, width), dtype=np.float32)
@@ -46,7 +46,7 @@ def gather_scores(
             raise RcdiagError(
                 f"row {row}: the engine returned scores of shape {matrix.shape} for {length} "
                 f"response tokens with {width} values each",
-                hint="this version of the engine returns something else than rcdiag asked for; "
+                hint="this version of the engine returns something other than rcdiag asked for; "
                 "please report it with the versions of both",
             )
     table = np.concatenate([empty, *matrices])
@@ -60,10 +60,10 @@ def gather_scores(
 
 
 def length_buckets(lengths: NDArray[np.int64], batch_tokens: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the numbers of rows of similar length, longest first.
+    """Yield the indices of rows of similar length, longest first.
 
-    A bucket holds at most `batch_tokens` with padding, and one row at least. Rows of length 0 have
-    nothing to score and are left out.
+    A bucket has at most `batch_tokens` tokens with padding, but at least one row. Rows of length 0
+    have nothing to score and are left out.
     """
     order = np.argsort(-lengths, kind="stable")
     order = order[lengths[order] > 0]
@@ -75,9 +75,9 @@ def length_buckets(lengths: NDArray[np.int64], batch_tokens: int) -> Iterator[ND
 
 
 def padded_width(longest: int) -> int:
-    """Round a length up to the next of 16 widths an octave: 3% of padding on average.
+    """Round a length up to one of 16 widths per octave: 3% of padding on average.
 
-    Kernels are compiled and cached by shape, and oneDNN keeps 4 MB for every bfloat16 shape
+    Kernels are compiled and cached for each shape, and oneDNN keeps 4 MB for every bfloat16 shape
     (measured), so batches should have few different widths.
     """
     step = max(1 << (longest.bit_length() - 5), 1) if longest >= 32 else 1

@@ -1,4 +1,4 @@
-"""Distributes parts of a table over engines; the part of an engine that died is done again."""
+"""A queue of parts for several engines; the part of an engine that died is scored again."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
 
 OnTokens = Callable[[int], None]  # called with the number of tokens that have just been scored
-# A part that has killed this many engines is given up, and so is an engine that died this often in
-# a row.
+# The run ends when this many engines have died on one part. An engine that died this often in a row
+# is not started again.
 ATTEMPTS = 3
 
 
 class TablePart(Struct, frozen=True, kw_only=True):
-    """Some rows of a table, with the columns that an engine reads."""
+    """Consecutive rows of a table, with the columns that an engine reads."""
 
     name: str  # the file that its scores are written to
     rows: Trajectories
 
 
 class ScoredPart(Struct, frozen=True, kw_only=True):
-    """The scores of a part, and what the engine says of itself."""
+    """The scores of a part, and the provenance that the engine reports."""
 
     scores: Scores
     about: dict[str, Any]
 
 
 class EngineLostError(Exception):
-    """An engine died before it finished a part; an `RcdiagError` if that happens again."""
+    """An engine died before it finished a part; `reason` is the error if it is not replaced."""
 
     def __init__(self, reason: RcdiagError) -> None:
         super().__init__(reason)
@@ -41,7 +41,7 @@ class EngineLostError(Exception):
 
 
 class RunningEngine(Protocol):
-    """An engine somewhere, which scores one part at a time."""
+    """A started engine, in whichever process or machine, which scores one part at a time."""
 
     def load(self) -> None:
         """Wait until the model is loaded, or raise `EngineLostError`."""
@@ -52,12 +52,12 @@ class RunningEngine(Protocol):
         ...
 
     def close(self) -> None:
-        """End the engine, also in the middle of a part; more than once does no harm."""
+        """End the engine, even while it scores a part; may be called more than once."""
         ...
 
 
 class Schedule:
-    """The queue of parts, and the engines that take them, one thread for each engine."""
+    """The queue of parts, and one thread for each engine that takes parts from it."""
 
     def __init__(
         self,
@@ -71,24 +71,25 @@ class Schedule:
 
         `keep` writes a scored part to disk, in the thread of the engine that scored it.
         `on_tokens` is called with 0 once an engine is loaded, then with the tokens that have just
-        been scored; `say` takes a sentence where an engine has died.
+        been scored, a negative number if they must be scored again. `say` takes a sentence for
+        the user when an engine has died.
         """
         self._parts, self._start, self._keep = parts, start, keep
         self._on_tokens, self._say = on_tokens, say
         self._changed = threading.Condition()
-        self._again: list[
+        self._requeued: list[
             tuple[TablePart, int]
-        ] = []  # parts of dead engines, and how many died of them
-        self._pending = 0  # parts that engines have
+        ] = []  # parts whose engine died, and how often that happened
+        self._pending = 0  # parts that engines are working on
         self._engines: dict[int, RunningEngine] = {}  # started, by number
         self._loaded: set[int] = set()
-        self._ended = False  # all parts are done, or something failed
-        self._telling = threading.Lock()
+        self._ended = False  # all parts are scored, or something failed
+        self._progress_lock = threading.Lock()
 
     def run(self, engines: int) -> None:
         """Score all parts with `engines` engines; the first failure ends all of them.
 
-        An engine that is still being started when the last part is done is ended too.
+        An engine that is still loading when the last part is done is ended too.
         """
         with ThreadPoolExecutor(engines, thread_name_prefix="engine") as pool:
             working = [pool.submit(self._work, number) for number in range(engines)]
@@ -103,7 +104,7 @@ class Schedule:
             one.result()
 
     def _work(self, number: int) -> None:
-        """Load an engine and give it parts until there are none left."""
+        """Load an engine and give it parts until none are left."""
         try:
             lost_in_a_row = 0
             while not self._ended:
@@ -113,7 +114,7 @@ class Schedule:
                 def advance(tokens: int) -> None:
                     nonlocal scored
                     scored += tokens
-                    self._tell(tokens)
+                    self._report_progress(tokens)
 
                 try:
                     engine = self._engine(number)
@@ -124,19 +125,19 @@ class Schedule:
                 except EngineLostError as lost:
                     lost_in_a_row += 1
                     if part is not None:
-                        self._tell(-scored)
-                        self._give_back(part, deaths + 1)
-                    if self._bury(number, lost, lost_in_a_row, deaths + 1):
+                        self._report_progress(-scored)
+                        self._requeue(part, deaths + 1)
+                    if self._drop_engine(number, lost, lost_in_a_row, deaths + 1):
                         return
                 else:
                     lost_in_a_row = 0
-                    self._done()
+                    self._part_done()
         except BaseException:
             self._end()
             raise
 
     def _engine(self, number: int) -> RunningEngine:
-        """Return the engine of a number, started and loaded first where there is none."""
+        """Return engine `number`; start and load it if it does not run."""
         with self._changed:
             engine = self._engines.get(number)
             if engine is None:
@@ -149,16 +150,16 @@ class Schedule:
         engine.load()
         with self._changed:
             self._loaded.add(number)
-        self._tell(0)
+        self._report_progress(0)
         return engine
 
     def _next(self) -> tuple[TablePart | None, int]:
-        """Take the next part, None where all are done; wait while one may come back."""
+        """Take the next part, or None when all are done; wait while a part may be requeued."""
         with self._changed:
             while not self._ended:
-                if self._again:
+                if self._requeued:
                     self._pending += 1
-                    return self._again.pop(0)
+                    return self._requeued.pop(0)
                 part = next(self._parts, None)
                 if part is not None:
                     self._pending += 1
@@ -169,11 +170,11 @@ class Schedule:
                 self._changed.wait()
             return None, 0
 
-    def _bury(self, number: int, lost: EngineLostError, in_a_row: int, deaths: int) -> bool:
-        """Take a dead engine out; return whether its thread ends, or raise where none goes on.
+    def _drop_engine(self, number: int, lost: EngineLostError, in_a_row: int, deaths: int) -> bool:
+        """Remove a dead engine; return whether its thread ends, and raise if the run must end.
 
-        A part that has ended ATTEMPTS engines ends the run. An engine that does not come back is
-        done without, as long as there is another.
+        The run ends if ATTEMPTS engines died on one part, or if the last engine died ATTEMPTS times
+        in a row. With other engines left, it goes on without the one that keeps dying.
         """
         with self._changed:
             engine = self._engines.pop(number)
@@ -191,23 +192,23 @@ class Schedule:
         self._say(f"{lost.reason.message}; another is started, and goes on where it was")
         return False
 
-    def _give_back(self, part: TablePart, deaths: int) -> None:
+    def _requeue(self, part: TablePart, deaths: int) -> None:
         with self._changed:
-            self._again.append((part, deaths))
+            self._requeued.append((part, deaths))
             self._pending -= 1
             self._changed.notify_all()
 
-    def _done(self) -> None:
+    def _part_done(self) -> None:
         with self._changed:
             self._pending -= 1
             self._changed.notify_all()
 
     def _end(self) -> None:
-        """Let no engine take another part."""
+        """Stop engines from taking another part."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
-    def _tell(self, tokens: int) -> None:
-        with self._telling:
+    def _report_progress(self, tokens: int) -> None:
+        with self._progress_lock:
             self._on_tokens(tokens)

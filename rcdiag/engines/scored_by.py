@@ -1,4 +1,4 @@
-"""Summarise what engines recorded with every part as a table's metadata of a scored policy."""
+"""Combine the metadata of a policy's parts into the policy's entry in the table's metadata."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 About = Mapping[str, Any]
-# What a part says beside the facts of its engine.
+# Keys of a part's metadata that are not facts about its engine.
 TOKENS, SECONDS = "tokens", "seconds"
-# A sentence that a user should read: what went otherwise than the policy asks for.
+# Key of a sentence for the user: a way in which scoring departed from the policy.
 NOTE = "note"
-# The key, in a table's metadata, of the tokens that one engine scored in a second, by policy.
+# Key of the table's metadata with the tokens per second of one engine, by policy.
 RATES = "tokens_per_second"
 
 
 def facts_of(parts: Sequence[About]) -> dict[str, Any]:
-    """Return the facts that a table holds of a policy, whose parts say these things.
+    """Return the facts that a table's metadata keep of a policy, from those of its parts.
 
-    Where engines differ, in host, device, versions or anything else, the facts are those of the
-    engine that scored most tokens. `differs` names what differs then, and `engines` lists for every
-    kind of engine its host, what differs, its parts and its tokens.
+    Engines may differ in host, device, versions or anything else. The facts are then those of the
+    kind of engine that scored most tokens; `differs` names the facts that differ, and `engines`
+    lists for every kind its host, the differing facts, its parts and its tokens.
     """
     kinds: dict[str, list[About]] = {}
     for part in parts:
@@ -49,19 +49,19 @@ def facts_of(parts: Sequence[About]) -> dict[str, Any]:
 
 
 def rate_of(parts: Iterable[About]) -> float | None:
-    """Return the tokens that one engine has scored in a second; None where no part tells."""
+    """Return the tokens that one engine scored per second; None if no part has a time."""
     timed = [one for one in parts if _is_size(one.get(TOKENS)) and _is_size(one.get(SECONDS))]
     seconds = sum(one[SECONDS] for one in timed)
     return _tokens(timed) / seconds if seconds > 0 else None
 
 
 def notes_of(parts: Iterable[About]) -> list[str]:
-    """Return the sentences that engines left in parts, each once."""
+    """Return the distinct notes of the parts."""
     return sorted({str(part[NOTE]) for part in parts if NOTE in part})
 
 
-def unlike(facts: About) -> str:
-    """Say in what the engines of a policy differ; nothing where it is their host alone."""
+def engine_differences(facts: About) -> str:
+    """Say in which facts a policy's engines differ; "" if only in their host."""
     differs = facts.get("differs")
     engines = facts.get("engines")
     if not isinstance(differs, list) or not isinstance(engines, list):
@@ -86,7 +86,7 @@ def _tokens(parts: Iterable[About]) -> int:
 
 
 def _flat(part: About) -> dict[str, Any]:
-    """Return the facts of an engine with those inside an object as `object.name`."""
+    """Return an engine's facts, with nested ones as `object.name`."""
     flat: dict[str, Any] = {}
     for name, value in _facts(part).items():
         if isinstance(value, Mapping):

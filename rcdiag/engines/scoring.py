@@ -1,4 +1,4 @@
-"""Score the policies that a table lacks, in parts that survive a kill, and join the parts."""
+"""Score the policies that a table lacks, in parts that survive a killed run, and join the parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rcdiag.engines.checkpoint import ModelFacts
 from rcdiag.engines.interpreter import check_python
 from rcdiag.engines.process import Job
 from rcdiag.engines.schedule import RunningEngine, Schedule, ScoredPart, TablePart
-from rcdiag.engines.scored_by import RATES, TOKENS, facts_of, notes_of, rate_of, unlike
+from rcdiag.engines.scored_by import RATES, TOKENS, engine_differences, facts_of, notes_of, rate_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.files import not_writable
@@ -35,33 +35,33 @@ from rcdiag.table.table import RowRange, Table
 from rcdiag.table.trajectories import POLICY_NAME, Trajectories
 from rcdiag.table.writer import TableWriter
 
-# One part: what a kill can cost at most, and what rows are sorted by length within. A backend may
-# ask for more rows in it, up to a size that still passes through a pipe in no time.
+# Size of a part: a killed run loses at most one part for each engine, and rows are sorted by length
+# within a part. A backend may ask for more rows, up to a size that a pipe still transfers quickly.
 TOKENS_PER_PART, MOST_TOKENS_PER_PART = 131_072, 2_097_152
-# Ids of a part in columns with a list for each token, such as kept ids: 64 MB.
+# Limit on the ids of a part in columns that hold a list for each token, such as kept ids: 64 MB.
 MOST_IDS_PER_PART = 16_777_216
 
 OnTokens = Callable[[str, int, int], None]  # policy, tokens scored so far, tokens in all
 
 
-class StartsEngines(Protocol):
-    """Something that starts engines: on this machine, on its GPUs, on a cluster."""
+class EngineRunner(Protocol):
+    """A runner that starts engines: on this machine, on its GPUs or on a cluster."""
 
     def engines(self, spec: PolicySpec) -> int:
-        """Return how many engines of a policy work side by side."""
+        """Return how many engines of a policy run side by side."""
         ...
 
     def start(self, job: Job, number: int) -> RunningEngine:
-        """Start one of these engines, `number` counted from 0."""
+        """Start engine `number` of a job, counted from 0."""
         ...
 
     def idle(self, spec: PolicySpec) -> str:
-        """Say how many GPUs no engine uses and what would use them; nothing where all work."""
+        """Say how many GPUs stay unused and which option would use them; "" if all are used."""
         ...
 
 
 class ScoringPlan(Struct, frozen=True, kw_only=True):
-    """Everything that decides the scores; the parts on disk are keyed by it."""
+    """Everything that the scores depend on; folders of parts are named by a hash of it."""
 
     dump: Table
     specs: tuple[PolicySpec, ...]
@@ -76,7 +76,7 @@ class ScoringPlan(Struct, frozen=True, kw_only=True):
         return self.output.with_name(self.output.name + ".parts")
 
     def key(self, spec: PolicySpec) -> str:
-        """Hash all that decides the scores of a policy; its parts lie in a folder of that name."""
+        """Hash everything that a policy's scores depend on; the folder of its parts has it."""
         deciding = [
             BACKENDS[spec.backend].deciding(spec),
             self.facts[spec.name].fingerprint,
@@ -99,12 +99,12 @@ class ScoringPlan(Struct, frozen=True, kw_only=True):
         return {f"{index:06d}.parquet": rows for index, rows in enumerate(self.ranges)}
 
     def finished_parts(self) -> list[Path]:
-        """Return the parts that are on disk, of all policies."""
+        """Return the part files of all policies that are on disk."""
         files = (self.folder(spec) / name for spec in self.specs for name in self.part_names())
         return [file for file in files if file.exists()]
 
-    def abouts(self, spec: PolicySpec) -> dict[str, dict[str, Any]]:
-        """Return what engines say of themselves in the parts of a policy that are on disk."""
+    def provenance(self, spec: PolicySpec) -> dict[str, dict[str, Any]]:
+        """Return the engine's provenance from each part of a policy that is on disk, by file."""
         folder = self.folder(spec)
         found = {
             name: about_part(folder / name, end - first)
@@ -113,9 +113,10 @@ class ScoringPlan(Struct, frozen=True, kw_only=True):
         return {name: about for name, about in found.items() if about is not None}
 
     def is_finished(self, *, force: bool) -> bool:
-        """Tell whether the output exists and is this plan's: a run was killed after its rename.
+        """Tell whether this plan's output is complete: an earlier run was killed after its rename.
 
-        With `force` an output without parts beside it is that of an earlier run, to be made again.
+        With `force`, an output without a folder of parts beside it comes from an older run and is
+        made again.
         """
         if not self.output.is_file() or (force and not self.parts.exists()):
             return False
@@ -133,7 +134,7 @@ def plan_scoring(
 ) -> ScoringPlan:
     """Check models and rows, and cut the table into parts, without starting an engine.
 
-    `say` takes a sentence where a server is waited for.
+    `say` takes a sentence for the user while a server is waited for.
     """
     _check_names(dump, specs, force)
     for spec in specs:
@@ -176,12 +177,13 @@ def _check_names(dump: Table, specs: Sequence[PolicySpec], force: bool) -> None:
 
 
 def run_scoring(
-    plan: ScoringPlan, on_tokens: OnTokens, say: Say, runner: StartsEngines, *, force: bool = False
+    plan: ScoringPlan, on_tokens: OnTokens, say: Say, runner: EngineRunner, *, force: bool = False
 ) -> None:
-    """Score what the plan names, by the engines that `runner` starts, and write `plan.output`.
+    """Score the policies of a plan with engines that `runner` starts, and write `plan.output`.
 
-    Finished parts are kept beside it until then: after a kill the same call goes on from them.
-    `say` takes a sentence before each model is loaded, `on_tokens` the tokens as they are scored.
+    Finished parts stay beside the output until it is complete, so the same call after a kill scores
+    only the missing parts. `say` takes a sentence before each model is loaded, `on_tokens` the
+    progress in tokens.
     """
     if plan.is_finished(force=force):
         _remove_parts(plan, say)
@@ -199,19 +201,19 @@ def run_scoring(
 
 
 LOCK = ".lock"
-# What runs leave in the folder of a policy's parts; `NAME-KEY` is the folder's name.
+# Names of the folders and files that scoring writes beside its output.
 PART_FOLDER = re.compile(rf"{POLICY_NAME.pattern}-[0-9a-f]{{12}}")
 PART_FILE = re.compile(
     r"\d{6}\.parquet|(job|provenance)\.json|engine\d*\.log|\..+\.tmp"
-    r"|(input|output)\.parquet(\.tmp)?"  # of a program that scores
+    r"|(input|output)\.parquet(\.tmp)?"  # exchanged with the program of a `command` policy
 )
 
 
 @contextlib.contextmanager
 def _only_run(plan: ScoringPlan) -> Iterator[None]:
-    """Hold the folder of parts as long as the block lasts; a second run on one output is refused.
+    """Lock the folder of parts for the `with` block; a second run on the same output is refused.
 
-    The system lets go of the lock when this process ends, however it ends.
+    The operating system releases the lock when this process ends, even by a kill.
     """
     if plan.parts.is_symlink() or (plan.parts.exists() and not plan.parts.is_dir()):
         raise RcdiagError(
@@ -235,7 +237,7 @@ def _only_run(plan: ScoringPlan) -> Iterator[None]:
 
 
 def _locked(lock: int, path: Path) -> bool:
-    """Lock an open file; False where another process has it, or has ended and removed it."""
+    """Lock an open file; False if another process holds it, or held it and removed the file."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(lock), path.stat())
@@ -244,7 +246,7 @@ def _locked(lock: int, path: Path) -> bool:
 
 
 def _remove_parts(plan: ScoringPlan, say: Say) -> None:
-    """Remove what runs on this output left beside it, and no other file."""
+    """Remove the files that scoring left beside this output, and no others."""
     if plan.parts.is_symlink() or not plan.parts.is_dir():
         return
     for folder in plan.parts.iterdir():
@@ -262,15 +264,15 @@ def _remove_parts(plan: ScoringPlan, say: Say) -> None:
 
 
 def _score_policy(
-    plan: ScoringPlan, spec: PolicySpec, on_tokens: OnTokens, say: Say, runner: StartsEngines
+    plan: ScoringPlan, spec: PolicySpec, on_tokens: OnTokens, say: Say, runner: EngineRunner
 ) -> list[dict[str, Any]]:
-    """Score the parts of a policy that are missing; return what engines say in all of them."""
+    """Score the missing parts of a policy; return the engines' provenance from all its parts."""
     folder = plan.folder(spec)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise not_writable(plan.output, error) from error
-    kept = plan.abouts(spec)
+    kept = plan.provenance(spec)
     missing = {name: rows for name, rows in plan.part_names().items() if name not in kept}
     lengths = plan.survey.lengths
     scored_tokens = plan.survey.tokens - sum(int(lengths[a:b].sum()) for a, b in missing.values())
@@ -284,7 +286,7 @@ def _score_policy(
         engines = min(runner.engines(spec), len(missing))
         backend = BACKENDS[spec.backend]
         if backend.runs_outside:
-            about = {**spec.to_dict(), "dtype": None}  # chosen where it runs
+            about = {**spec.to_dict(), "dtype": None}  # the server or program chooses the dtype
             say(f"scoring {spec.name} by {describe(about, backend.known_options)}")
         else:
             times = "" if engines == 1 else f" {engines} times"
@@ -303,10 +305,10 @@ def _score_policy(
             _write_part(folder / part.name, spec, part.rows, scored)
 
         Schedule(parts, lambda number: runner.start(job, number), keep, advance, say).run(engines)
-    abouts = list(plan.abouts(spec).values())
+    abouts = list(plan.provenance(spec).values())
     for note in notes_of(abouts):
         say(f"{spec.name}: {note}")
-    if differs := unlike(facts_of(abouts)):
+    if differs := engine_differences(facts_of(abouts)):
         say(f"{spec.name} was scored by {differs}: last digits differ between them")
     return abouts
 
@@ -314,7 +316,7 @@ def _score_policy(
 def _parts(
     plan: ScoringPlan, missing: Mapping[str, RowRange], lists: Sequence[str]
 ) -> Iterator[TablePart]:
-    """Read the rows of parts, one after the other, with the columns that an engine reads."""
+    """Yield the parts in order, with the columns that the engine reads."""
     names = [*columns_needed(plan.dump.schema.names, (), prompts=True), *lists]
     chunks = read_chunks(plan.dump, list(missing.values()), names)
     for name, batches in zip(missing, chunks, strict=True):
@@ -322,9 +324,9 @@ def _parts(
 
 
 def _write_part(path: Path, spec: PolicySpec, rows: Trajectories, scored: ScoredPart) -> None:
-    """Write the scores of some rows as a file, which appears whole or not at all.
+    """Write the scores of some rows to a file, under a temporary name until it is complete.
 
-    Columns that have not one number for each response token are refused, whatever engine made them.
+    A score column whose length is not the number of response tokens is refused, for every engine.
     """
     scores, tokens = scored.scores, len(rows.response_ids.values)
     for field in fields(scores):
@@ -345,7 +347,7 @@ def _write_part(path: Path, spec: PolicySpec, rows: Trajectories, scored: Scored
 
 
 def _join(plan: ScoringPlan, abouts: Mapping[str, Sequence[dict[str, Any]]]) -> None:
-    """Write the table with the scored columns in it, in the order of its rows."""
+    """Write the table with the scored columns added, rows in their original order."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     temperature = {
         "temperature": "of each row",
@@ -355,7 +357,7 @@ def _join(plan: ScoringPlan, abouts: Mapping[str, Sequence[dict[str, Any]]]) -> 
     policies = {
         spec.name: {
             **facts_of(abouts[spec.name]),
-            "options": spec.options,  # parts have those alone that decide the scores
+            "options": spec.options,  # parts store only the options that the scores depend on
             **temperature,
             "time": now,
         }
@@ -368,7 +370,7 @@ def _join(plan: ScoringPlan, abouts: Mapping[str, Sequence[dict[str, Any]]]) -> 
         RATES: {**old.get(RATES, {}), **rates},
         "run_key": plan.run_key,
     }
-    # The columns of the output: those of the table, then those of the parts.
+    # Schema of the output: the table's columns, then the score columns of the parts.
     first = next(iter(plan.part_names()))
     empty = [read_part(plan.folder(spec) / first).slice(0, 0) for spec in plan.specs]
     schema = _with_scores(plan.dump.schema.empty_table(), empty, plan.specs).schema
@@ -382,9 +384,9 @@ def _join(plan: ScoringPlan, abouts: Mapping[str, Sequence[dict[str, Any]]]) -> 
 def _with_scores(
     table: pa.Table, parts: Sequence[pa.Table], specs: Sequence[PolicySpec]
 ) -> pa.Table:
-    """Put the scores of each policy at the end of `table`, in place of its older ones.
+    """Append the score columns of each policy, in place of columns that it already had.
 
-    An entropy that another model left under the same name must not stay beside new log-probs.
+    An entropy from an earlier scoring under the same name must not stay beside new log-probs.
     """
     for part, spec in zip(parts, specs, strict=True):
         stale = [name for name in score_columns(spec.name) if name in table.column_names]

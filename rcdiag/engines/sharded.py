@@ -1,8 +1,7 @@
-"""Checkpoints that a trainer left in shards: recognised by their files, refused with the command
-that merges them.
+"""Recognise checkpoints that a trainer saved in shards, and refuse them with the merge command.
 
-They are not read here: what lies where stands in pickles (`.metadata` of torch's distributed
-checkpoints, `common.pt` of Megatron's, verl's `.pt` files), which can run code.
+They are not read here: the layout of the shards is pickled (`.metadata` of torch's distributed
+checkpoints, `common.pt` of Megatron's, verl's `.pt` files), and pickles can run code.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ MERGED = ("*.safetensors", "pytorch_model*.bin", "*.gguf")
 
 @dataclass(frozen=True)
 class Shards:
-    """One way in which trainers write shards."""
+    """One format of sharded checkpoints."""
 
     says: str
-    marks: tuple[str, ...]  # patterns, of each of which a file is in the folder
-    merge: str  # the command; {folder} holds the shards, {merged} is to be made
+    marks: tuple[str, ...]  # file patterns, all of which must match in the folder
+    merge: str  # command with the placeholders {folder} of shards and {merged} for its output
 
 
-# Looked for in this order: what a later one asks for may lie in the folders of an earlier one.
+# Tried in this order: the marks of a later format may also match in a folder of an earlier one.
 LAYOUTS = (
     # verl/model_merger/base_model_merger.py
     Shards(
@@ -66,7 +65,7 @@ LAYOUTS = (
 
 
 def refuse_shards(model: str, folder: Path) -> None:
-    """Refuse a folder that holds shards, or whose folders do, and no merged weights."""
+    """Refuse a folder without merged weights that holds shards, directly or one level below."""
     if any(True for pattern in MERGED for _ in folder.glob(pattern)):
         return
     inside = sorted(path for path in folder.iterdir() if path.is_dir())

@@ -1,4 +1,4 @@
-"""Turn token ids into text by the tokenizer of a model folder, for pages and rewards."""
+"""Turn token ids into text with the tokenizer of a model folder, for pages and rewards."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def decoder(model: str) -> Callable[[Sequence[int]], list[str]]:
     return decode
 
 
-# The text of one token, and the number of tokens.
+# The function from one token id to its text, and the size of the vocabulary.
 OneToken = tuple[Callable[[int], str], int]
 
 
 def _of_file(file: Path) -> OneToken:
-    """Read `tokenizer.json` by the small library tokenizers: transformers takes seconds to load."""
+    """Read `tokenizer.json` with the library tokenizers: transformers takes seconds to load."""
     with saying_what_to_install("text: "):
         from tokenizers import Tokenizer
     try:
@@ -52,14 +52,14 @@ def _of_file(file: Path) -> OneToken:
     def one(token_id: int) -> str:
         text = tokenizer.decode([token_id], skip_special_tokens=False)
         piece = tokenizer.id_to_token(token_id) or ""
-        # A tokenizer that marks spaces drops that of the first token of a text.
+        # A tokenizer that marks spaces drops the one before the first token of a text.
         return f" {text}" if piece.startswith("▁") and not text.startswith(" ") else text
 
     return one, tokenizer.get_vocab_size()
 
 
 def _of_folder(folder: Path, model: str) -> OneToken:
-    """Read any other tokenizer by transformers."""
+    """Read any other tokenizer with transformers."""
     with saying_what_to_install("text: "):
         from transformers import AutoTokenizer
     try:
@@ -79,7 +79,7 @@ def _unreadable(what: str, error: Exception) -> RcdiagError:
 def coders(
     folder: Path,
 ) -> tuple[Callable[[str], list[int]] | None, Callable[[Sequence[int]], str] | None]:
-    """Return a checkpoint's tokenizer as two functions, text to ids and back; None without one."""
+    """Return a checkpoint's tokenizer as functions encode and decode; None without a tokenizer."""
     if not any(next(folder.glob(pattern), None) for pattern in TOKENIZERS):
         return None, None
     from transformers import AutoTokenizer

@@ -1,11 +1,11 @@
 """The process that an engine runs in: `python -m rcdiag.engines.worker`.
 
-It may be the Python of another environment, which holds the engine and numpy and nothing else that
-rcdiag uses: what is imported here needs the standard library and numpy alone, of Python 3.10 on.
+It may run in another environment, with Python 3.10 or later, which has the engine and numpy but
+not rcdiag's other dependencies. So this module imports only numpy and the standard library.
 
-It reads its job from stdin, one line of JSON, then parts: a line of JSON each and the bytes of
-their rows. It answers on what was stdout, lines of JSON and the bytes of scores; all that the
-engine prints goes to the log.
+It reads its job from stdin as one line of JSON, then parts: a line of JSON each, followed by the
+bytes of the rows. It answers on the original stdout with lines of JSON and the bytes of scores.
+Everything that the engine prints goes to the log.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rcdiag.extras import saying_what_to_install
 
 
 def run(job: dict[str, Any], parts: Iterator[bytes], say: Callable[..., None]) -> None:
-    """Load the engine and say what it is, then score the parts."""
+    """Load the engine, report its provenance, then score the parts."""
     spec = PolicySpec(**job["spec"])
     module, _, name = job["engine"].partition(":")
     with saying_what_to_install(f"policy `{spec.name}`: on {socket.gethostname()} "):
@@ -53,15 +53,15 @@ def run(job: dict[str, Any], parts: Iterator[bytes], say: Callable[..., None]) -
         start = time.monotonic()
         scores = engine.score(rows, lambda tokens: say("tokens", tokens=tokens))
         seconds = round(time.monotonic() - start, 6)
-        # Asked anew: batches may have become smaller on the way.
+        # The provenance is asked for again, since batches may have become smaller.
         say("part", scores_to_bytes(scores), seconds=seconds, **about())
 
 
 def _incoming(stream: IO[bytes]) -> Iterator[bytes]:
-    """Return the rows of the parts that the parent sends, read from here on.
+    """Yield the rows of the parts that the parent sends, read in a thread.
 
-    This process ends when the parent ends, even by kill -9 and in the middle of a part: the pipe to
-    our stdin closes then.
+    When the parent ends, even by kill -9, the pipe to our stdin closes, and this process ends at
+    once, also in the middle of a part.
     """
     waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
@@ -75,7 +75,7 @@ def _incoming(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def _take_over_stdout(log: str) -> IO[bytes]:
-    """Open a stream to the parent on the old stdout; stdout and stderr go to the log from here."""
+    """Send stdout and stderr to the log; return a stream to the parent on the original stdout."""
     parent = os.fdopen(os.dup(1), "wb")
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
     os.dup2(file, 1)
@@ -84,9 +84,9 @@ def _take_over_stdout(log: str) -> IO[bytes]:
 
 
 def main() -> None:
-    """Run the job on stdin to its end, then leave without cleaning up."""
+    """Run the job from stdin, then exit without cleaning up."""
     job = json.loads(sys.stdin.buffer.readline())
-    # Ctrl-C reaches all processes of a terminal: the parent decides, and closes our stdin.
+    # Ctrl-C reaches all processes of a terminal; the parent handles it and closes our stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = _take_over_stdout(job["log"])
 
@@ -101,7 +101,7 @@ def main() -> None:
     except RcdiagError as error:
         say("error", message=error.message, hint=error.hint)
     except BaseException as error:
-        # The first lines of an engine's error: pydantic gives the reason in its second line.
+        # Three lines of the message: pydantic gives the reason in its second line.
         lines = [line.strip() for line in (str(error) or repr(error)).splitlines() if line.strip()]
         message = f"{type(error).__name__}: {' '.join(lines[:3])}"[:400]
         say("crash", message=message)

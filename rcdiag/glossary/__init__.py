@@ -1,8 +1,8 @@
-"""The glossary says what every name in a result means: `explain(name)` answers, `names()` lists.
+"""The glossary explains every name in a result: `explain(name)` answers, `names()` lists.
 
-Entries are read off the definitions: the registries of metrics, checks, trainers, losses, engines,
-formats and figures, and the words on the fields of results. Only terms of the field that are no
-definition have their words here (`words`). There is one small module for each kind of names.
+Entries come from the definitions: the registries of metrics, checks, trainers, losses, engines,
+formats and figures, and the descriptions on the fields of results. Terms without a definition are
+described in `words.toml`. There is one small module for each group of kinds of names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Engines, figures, and formats of dumps and logs are explained by their definitions."""
+"""Entries of engines, figures, and formats of dumps and logs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIGURES_OF_REPORTS = NameKind(
 
 
 def _formats() -> Mapping[str, Reader]:
-    """Return formats by name: `verl dump`, where `verl` is a trainer or an engine."""
+    """Return formats by name; a format named like a trainer or engine is listed as `verl dump`."""
     others = {*TRAINERS, *families(), *BACKENDS}
     return {f"{name} dump" if name in others else name: reader for name, reader in READERS.items()}
 

@@ -1,4 +1,4 @@
-"""Findings, causes, rules of health and constraints are explained by their definitions."""
+"""Entries of findings, causes, health rules and constraints."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ FINDINGS = NameKind(
     title="finding",
     plural="Findings",
     definitions=all_checks,
-    definition=find_check,  # without trainers, where no trainer has the check
+    definition=find_check,  # searches trainers only if the check is specific to one
     line=lambda check: check.asks,
 )
 
 
 def _causes() -> dict[str, CauseWords]:
-    """Return the words of the causes that ship, and of those that packages of others add."""
+    """Return the descriptions of shipped causes, and of those that plugins add."""
     return {**cause_words(), **{slug: cause.words for slug, cause in CAUSES.items()}}
 
 

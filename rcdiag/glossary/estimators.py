@@ -1,4 +1,4 @@
-"""Estimator families and candidates of `rcdiag sweep` are explained by their definitions."""
+"""Entries of estimator families and candidates of `rcdiag sweep`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rcdiag.usecases.sweep.estimator_families import FAMILIES, EstimatorFamily
 
 
 def _listed() -> dict[str, EstimatorFamily]:
-    """Return families by name; one that shares its name is listed with a dot: `family.veto`."""
+    """Return families by name; `family.veto` if another kind also has the name."""
     taken = {*OPTIONS_OF_REJECTION.names(), *PRESETS.names(), *TERM.names()}
     return {f"family.{name}" if name in taken else name: FAMILIES[name] for name in FAMILIES}
 

@@ -1,7 +1,7 @@
-"""Fields of results are explained by the words that stand on them (`rcdiag/results/doc.py`).
+"""Entries of result fields, from the descriptions on the fields (`rcdiag/results/doc.py`).
 
-A field whose name something else has too is listed as `part.name`, e.g. `rule.value`, where the
-part is its struct: Rule. To add a field: its `Doc`; nothing is needed here.
+If another kind also has the field's name, it is listed as `part.name`, e.g. `rule.value`, where
+the part is its struct: Rule. To add a field, give it a `Doc`; nothing is needed here.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ ALIASES = {
 
 
 class Field(Struct, frozen=True):
-    """A field is one meaning of a field name: where a result has it first, and its words."""
+    """One meaning of a field name: where it occurs first in a result, and its description."""
 
     dotted: str  # `rule.value`
     doc: Doc
-    shown_by: str  # the command that shows it
+    shown_by: str  # a command that shows it
 
 
 @cache
@@ -58,12 +58,12 @@ def meanings() -> dict[str, tuple[Field, ...]]:
 
 
 def part_of(owner: type) -> str:
-    """Name the part of a result that a type describes: GradientReport becomes `gradient`."""
+    """Return the name of the part of a result that a type describes: GradientReport -> gradient."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", _SUFFIX.sub("", owner.__name__)).lower()
 
 
 def _places() -> dict[type, tuple[str, str]]:
-    """Return, by type of a part, a command that makes one and its path in the document."""
+    """Return, for each type of a part, a command that has one and its path in the document."""
     places: dict[type, tuple[str, str]] = {}
     for kind, owner in KINDS.items():
         _place(owner, f"rcdiag {kind} {_TABLES.get(kind, 'rollouts.parquet')}", "", places)
@@ -71,7 +71,7 @@ def _places() -> dict[type, tuple[str, str]]:
 
 
 def _place(owner: type, command: str, path: str, places: dict[type, tuple[str, str]]) -> None:
-    """Add the first place of a part, and of the parts below it."""
+    """Record the first place of a part, and of the parts nested in it."""
     if owner in places:
         return
     places[owner] = command, path
@@ -83,7 +83,7 @@ def _place(owner: type, command: str, path: str, places: dict[type, tuple[str, s
 
 
 def _items(kind: Any) -> str:
-    """Write `[]` for each list or dictionary around a struct, as jq takes it."""
+    """Return `[]` for each list or dictionary around a struct, as in a jq path."""
     if not any(True for _ in described_types(kind)):
         return ""
     around = "[]" if typing.get_origin(kind) in (list, dict) else ""
@@ -91,7 +91,7 @@ def _items(kind: Any) -> str:
 
 
 def _listed() -> dict[str, Field]:
-    """Return fields by name; one that another kind explains too has a dot: `rule.value`."""
+    """Return fields by name; one whose name another kind has gets a dotted name: `rule.value`."""
     other_names = {
         folded(name)
         for kind in kinds()
@@ -107,7 +107,7 @@ def _listed() -> dict[str, Field]:
 
 @cache
 def _dotted() -> dict[str, Field]:
-    """Return every field by its name with a dot, for each part of a result that has it."""
+    """Return all fields by their dotted names, for each part of a result that has them."""
     dotted: dict[str, Field] = {}
     for owner in _places():
         for field in documented_fields(owner):
@@ -117,7 +117,7 @@ def _dotted() -> dict[str, Field]:
 
 
 def guides() -> dict[str, Guide | None]:
-    """Return the guides of fields that are judged, or that share the guide of another number."""
+    """Return the guides of fields with a guide of their own, or that of another number."""
     from rcdiag.diagnosis.correction_health import LOST_MASS
     from rcdiag.diagnosis.rules import rules_of
     from rcdiag.statistics.metrics import METRICS
@@ -134,7 +134,7 @@ def guides() -> dict[str, Guide | None]:
 
 
 def _rules(name: str) -> tuple[str, ...]:
-    """Return the names of all constraints for the field `refused`, and none for other fields."""
+    """Return the names of all constraints for the field `refused`; none for other fields."""
     if name != "refused":
         return ()
     from rcdiag.diagnosis.rules import rules_of
@@ -143,7 +143,7 @@ def _rules(name: str) -> tuple[str, ...]:
 
 
 def _headings() -> dict[str, str]:
-    """Headings of the terminal's tables -> the field in the column, where that has another name."""
+    """Return headings of the terminal's tables that differ from the name of their field."""
     return {
         field.doc.heading: field.dotted
         for name, fields in meanings().items()

@@ -1,8 +1,8 @@
-"""The index says which kind explains a name, so that only that kind is imported.
+"""An index of names by kind, so that only the module of the name's kind must be imported.
 
-The shipped `index.json` lists all names that rcdiag itself brings. `make schema` writes it anew,
-and a test holds it against the definitions. Where somebody else has added a definition, the names
-are read off the definitions.
+The shipped `index.json` lists all names of rcdiag itself. `make schema` writes it again, and a test
+compares it with the definitions. If a plugin has added a definition, names are read from the
+definitions instead.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ FILE = Path(__file__).with_name("index.json")
 
 @lru_cache(maxsize=1)
 def shipped() -> dict[str, dict[str, str]]:
-    """Return `defined()` of what rcdiag itself brings, from the file."""
+    """Return `defined()` for rcdiag without plugins, from the file."""
     names: dict[str, dict[str, str]] = json.loads(FILE.read_text(encoding="utf-8"))
     return names
 
 
 def listed() -> Mapping[str, tuple[str, str]]:
-    """Map names and aliases, folded, to the place of the first kind that has it, and its name."""
+    """Map names and aliases, folded, to the place of the first kind that has them, and the name."""
     return _listed_at(registry.revision())
 
 
 @lru_cache(maxsize=1)
 def _listed_at(revision: int) -> dict[str, tuple[str, str]]:
-    """Return the index as of a revision of the registries; revision 0 reads the shipped file."""
+    """Return the index for a revision of the registries; revision 0 reads the shipped file."""
     names = defined() if revision else shipped()
     places: dict[str, tuple[str, str]] = {}
     for place in reversed(PLACES):
@@ -42,7 +42,7 @@ def _listed_at(revision: int) -> dict[str, tuple[str, str]]:
 
 
 def ending_in(folded_name: str) -> Sequence[tuple[str, str]]:
-    """Return the names with a dot whose end behind the dot folds to this, with their places."""
+    """Return the dotted names whose last part folds to `folded_name`, with their places."""
     return _by_end(registry.revision()).get(folded_name, ())
 
 
@@ -55,7 +55,7 @@ def _by_end(revision: int) -> dict[str, list[tuple[str, str]]]:
 
 
 def defined() -> dict[str, dict[str, str]]:
-    """Return, by place of a kind, the name that each of its aliases and names stands for."""
+    """Return a mapping from names and aliases to names, for each place of a kind."""
     return {
         place: {**kind.aliases, **{name: name for name in kind.names()}}
         for place, kind in ((place, kind_at(place)) for place in PLACES)
@@ -63,10 +63,10 @@ def defined() -> dict[str, dict[str, str]]:
 
 
 def write_index(file: Path = FILE) -> None:
-    """Write the names of all definitions into a file."""
+    """Write the names of all definitions to a file."""
     if registry.revision():
         raise RcdiagError(
-            "the index lists what rcdiag itself brings, and a plugin has added definitions",
+            "the index lists the names of rcdiag itself, but a plugin has added definitions",
             hint="uninstall the plugin and write the index again",
         )
     file.write_text(json.dumps(defined(), indent=1) + "\n", encoding="utf-8")

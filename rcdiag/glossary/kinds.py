@@ -1,6 +1,6 @@
-"""A kind is a set of names that are explained alike: metrics, presets, fields of results, ...
+"""Kinds of names, each explained in its own way: metrics, presets, fields of results, ...
 
-To add a kind: a `NameKind` in a module of this package, and its place in `PLACES`.
+To add a kind, write a `NameKind` in a module of this package, and add its place to `PLACES`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from rcdiag.entry import Entry, first_clause
 
-# Module and variable of every kind; a name that several kinds have is explained by the first.
-# A module is imported when a name of it is asked for: most of them import every trainer.
+# Module and variable of each kind; a name that several kinds have is explained by the first.
+# A module is imported only when one of its names is asked for: most import every trainer.
 PLACES = (
     "metrics.METRICS_OF_PAIRS",
     "metrics.PROFILES_OF_PAIRS",
@@ -51,25 +51,25 @@ PLACES = (
     "diagnosis.VERL_CHECK",
     "diagnosis.LOG_RELATIONS",
     "definitions.FIGURES_OF_REPORTS",
-    "fields.FIELDS",  # gives way to all others
+    "fields.FIELDS",  # must be last: it skips names that another kind has
 )
 
 
 class NameKind(Struct, frozen=True, kw_only=True):
-    """Names that are explained alike: the definition of each, and what is read off it.
+    """A kind of names: the definition of each name, and the entry made from it.
 
-    A definition answers by its own `entry()`; `line` and `entry` are for kinds whose definitions
-    do not know their name in the list, or what trainers make of them.
+    A definition gives its own `entry()`. `line` and `entry` replace it for kinds whose definitions
+    do not know their listed name, or how trainers differ.
     """
 
-    title: str  # of a single one
+    title: str  # singular
     plural: str
     definitions: Callable[[], Mapping[str, Any]]  # by name, in the order of the list
-    # The definition of a name that is listed, or that `find` gave back, where a quicker way exists.
+    # A faster way to the definition of a name that is listed, or that `find` returned.
     definition: Callable[[str], Any] | None = None
     line: Callable[[Any], str] = lambda definition: first_clause(definition.says)
     entry: Callable[[str, Any], Entry] = lambda name, definition: definition.entry()
-    find: Callable[[str], str | None] = lambda name: None  # a name that is not in the list
+    find: Callable[[str], str | None] = lambda name: None  # for names that are not in the list
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def names(self) -> Iterable[str]:
@@ -80,15 +80,15 @@ class NameKind(Struct, frozen=True, kw_only=True):
         return self.definitions()[name] if self.definition is None else self.definition(name)
 
     def explain(self, name: str) -> Entry:
-        """Return the entry of one of the names, under that name."""
+        """Return the entry of a name."""
         return replace(self.entry(name, self._definition(name)), name=name, kind=self.title)
 
     def line_of(self, name: str) -> str:
-        """Return what a list says about one of the names."""
+        """Return the line that a list has for a name."""
         return self.line(self._definition(name))
 
     def lines(self) -> dict[str, str]:
-        """Return what a list says about every name, in the order of the list."""
+        """Return the line that a list has for each name, in order."""
         return {name: self.line(definition) for name, definition in self.definitions().items()}
 
 
@@ -105,20 +105,20 @@ def kinds() -> Iterator[NameKind]:
 
 
 def folded(name: str) -> str:
-    """Write a name so that upper case, spaces, `-`, `_` and the dashes of a flag do not matter."""
+    """Normalise a name: lower case, `_` for spaces and `-`, without the dashes of a flag."""
     return re.sub(r"[\s_-]+", "_", name.strip().lstrip("-").lower())
 
 
 def also_called(definitions: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names that only documents have for some definitions, as aliases of theirs."""
+    """Return aliases: names that only documents use -> the name of the definition."""
     return {
         other: name for name, definition in definitions.items() for other in definition.also_called
     }
 
 
 def with_headings(names: Mapping[str, str]) -> dict[str, str]:
-    """Return headings of the terminal's tables as aliases of what they stand for.
+    """Return headings of the terminal's tables as aliases of the names that they stand for.
 
-    A heading that means something else by itself is also explained as `heading.NAME`.
+    A heading that is itself a name with another meaning is also explained as `heading.NAME`.
     """
     return {**names, **{f"heading.{heading}": name for heading, name in names.items()}}

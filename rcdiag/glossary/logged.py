@@ -1,4 +1,4 @@
-"""Keys that trainers log are explained by the words beside each trainer."""
+"""Entries of the keys that trainers log, from the descriptions beside each trainer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rcdiag.trainers.toml_words import KeyWords, read_keys
 
 
 def _all_keys() -> dict[str, list[KeyWords]]:
-    """Return, by key without prefix, its words in each of the trainers that log it."""
+    """Return, by key without prefix, the descriptions of the trainers that log it."""
     packages = dict.fromkeys(trainer.package for trainer in TRAINERS.values())
     words_by_key: dict[str, list[KeyWords]] = {}
     for package in packages:
@@ -28,13 +28,13 @@ def _all_keys() -> dict[str, list[KeyWords]]:
 
 
 def _spelt(name: str) -> KeyWords | None:
-    """Return the first trainer's words on a key with any prefix or none; None if no one logs it."""
+    """Return the first trainer's description of a key, with or without prefix, or None."""
     return _spellings_at(revision()).get(name)
 
 
 @lru_cache(maxsize=1)
 def _spellings_at(at: int) -> dict[str, KeyWords]:
-    """Return the words of every key by every spelling; `at` is the registries' revision."""
+    """Return descriptions by every spelling of their key; `at` is the registries' revision."""
     words_by_spelling: dict[str, KeyWords] = {}
     for words in (words for meanings in _all_keys().values() for words in meanings):
         for spelling in words.spellings:
@@ -52,7 +52,7 @@ def _spellings_at(at: int) -> dict[str, KeyWords]:
 def find(name: str) -> str | None:
     """Return a name that some trainer logs, with or without prefix; None for any other name.
 
-    A name that only documents have becomes the one that is logged.
+    A name that only documents use is replaced by the one that is logged.
     """
     words = _spelt(name)
     if words is None:
@@ -61,19 +61,19 @@ def find(name: str) -> str | None:
 
 
 def bare(name: str) -> str:
-    """Take prefixes off a key; a name that no trainer logs loses what ends in `/`, and `mis_`."""
+    """Return a key without prefixes; an unknown name loses everything up to `/`, and `mis_`."""
     words = _spelt(name)
     return words.name if words else name.rpartition("/")[2].removeprefix("mis_")
 
 
 def listed(words: KeyWords) -> str:
-    """Spell a key as the newest generation does; a bare one gets the prefix of the logger."""
+    """Return a key as the newest generation spells it; a bare one gets the logger's prefix."""
     newest = list(words.names.values())[-1]
     return words.loggers[0] + newest if newest == words.name and words.loggers else newest
 
 
 def generations(key: str) -> dict[str, str]:
-    """Return, by group of generations, how they spell a key and what it means to them."""
+    """Return, by group of generations, how they spell a key and what it means for them."""
     return grouped(
         {
             trainer: words.names[trainer] + (f": {text}" if text else "")
@@ -84,7 +84,7 @@ def generations(key: str) -> dict[str, str]:
 
 
 def _entry(name: str, words: KeyWords) -> Entry:
-    """Explain a key by the words of one trainer, and by its meaning in each of them."""
+    """Return the entry of a key: one trainer's description, and the meaning in each trainer."""
     keys = _all_keys()[words.name]
     formulas = (key.entry().formula for key in (words, *keys))
     return replace(
@@ -96,14 +96,14 @@ def _entry(name: str, words: KeyWords) -> Entry:
 
 
 def _example(keys: list[KeyWords]) -> str | None:
-    """Return the example of a key with the value that each generation logs on it."""
+    """Return the example of a key with the values that the generations log for it."""
     numbers = {name: f"{number:.4g}" for key in keys for name, number in key.numbers.items()}
     values = "; ".join(f"{value} in {names}" for names, value in grouped(numbers).items())
     return f"{keys[0].example}: {values}" if values else keys[0].example
 
 
 def _listed() -> dict[str, KeyWords]:
-    """Return every key by its listed name; of keys that differ in a placeholder, the first."""
+    """Return keys by their listed names; of keys that differ only in a placeholder, the first."""
     keys: dict[str, KeyWords] = {}
     patterns: set[str] = set()
     for words in (meanings[0] for meanings in _all_keys().values()):
@@ -125,7 +125,7 @@ KEYS = NameKind(
 
 
 def _keys_of_metrics() -> dict[str, str]:
-    """Keys of trainers whose own words rcdiag does not have -> the metric that they log."""
+    """Return keys that trainers log but rcdiag does not describe -> the metric they stand for."""
     keys = {
         key[0]: name
         for name, metric in METRICS.items()
@@ -135,7 +135,7 @@ def _keys_of_metrics() -> dict[str, str]:
     return {key: name for key, name in keys.items() if find(key) is None}
 
 
-# They are not listed: the entry of the metric already says what trainers call it.
+# Not listed, since the entry of the metric already gives the trainers' names for it.
 METRICS_ELSEWHERE = replace(
     METRICS_OF_PAIRS,
     definitions=dict,

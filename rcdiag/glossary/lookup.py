@@ -1,4 +1,4 @@
-"""Looking a name up: its entry, or names that look like it."""
+"""Look up a name: its entry, or similar names."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rcdiag.glossary.kinds import folded, kind_at, kinds
 
 
 def names() -> dict[str, dict[str, str]]:
-    """Return all names by kind, each with a line on what it means."""
+    """Return all names by kind, each with a line that says what it means."""
     return {kind.title: lines for kind in kinds() if (lines := kind.lines())}
 
 
 def headings() -> dict[str, str]:
-    """Return the heading of the list of names of every kind, by kind."""
+    """Return the heading of the list of names, for each kind."""
     return {kind.title: kind.plural for kind in kinds()}
 
 
 def explain(name: str) -> Entry:
-    """Return the entry of a name with what trainers call it; refuse a name that nothing has."""
+    """Return the entry of a name with the trainers' names for it; refuse an unknown name."""
     entry = find(name)
     if entry is None:
         raise _unknown(name)
@@ -31,7 +31,7 @@ def explain(name: str) -> Entry:
 
 
 def find(name: str) -> Entry | None:
-    """Find the entry of a name, without what trainers call it, which would import every trainer.
+    """Return the entry of a name, without the trainers' names for it, which import every trainer.
 
     Upper case, spaces, `-` and `_` make no difference.
     """
@@ -46,7 +46,7 @@ def find(name: str) -> Entry | None:
 
 
 def _named_by_documents(entry: Entry, query: str) -> Entry:
-    """Say first whose name it is, where the query is one that only documents have."""
+    """Begin the entry with the logged or public name, if the query is used in documents only."""
     for name, where in entry.also_called.items():
         if folded(query).endswith(folded(name)) and folded(query) != folded(entry.name):
             says = f"`{name}` is the name of `{entry.name}` in {where}. {entry.what}"
@@ -55,7 +55,7 @@ def _named_by_documents(entry: Entry, query: str) -> Entry:
 
 
 def _with_terms(entry: Entry) -> Entry:
-    """Add what trainers call the thing, if the entry does not say it."""
+    """Add the trainers' names for the thing, unless the entry has them already."""
     if entry.generations:
         return entry
     from rcdiag.trainers.by_generation import called, grouped  # imports every trainer
@@ -64,9 +64,9 @@ def _with_terms(entry: Entry) -> Entry:
 
 
 def _with_other_meanings(entry: Entry, query: str) -> Entry:
-    """Add a line on every name with a dot that ends in this one; `query` may be an alias of it.
+    """Add a line for each dotted name that ends in this one; `query` may be an alias of it.
 
-    `rule.value` is one more meaning of `value`; its own entry says everything about it.
+    `rule.value` is another meaning of `value`; its own entry says everything about it.
     """
     bare = dict.fromkeys([folded(entry.name), folded(query)])
     lines = {
@@ -85,13 +85,11 @@ def _with_other_meanings(entry: Entry, query: str) -> Entry:
 def _unknown(name: str) -> RcdiagError:
     near = nearest(name)
     hint = f"did you mean {_or(near)}? " if near else ""
-    return RcdiagError(
-        f"nothing is called `{name}`", hint=f"{hint}`rcdiag explain` lists all names"
-    )
+    return RcdiagError(f"there is no name `{name}`", hint=f"{hint}`rcdiag explain` lists all names")
 
 
 def nearest(name: str, count: int = 3) -> list[str]:
-    """Return names that look like this one, the closest first, then those that contain it."""
+    """Return up to `count` similar names, the most similar first, then names that contain this."""
     from rcdiag.glossary.logged import bare  # imports every trainer
 
     query = folded(bare(name))

@@ -1,4 +1,4 @@
-"""Losses, aggregations, denominators and advantages are explained by their definitions."""
+"""Entries of losses, aggregations, denominators and advantages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rcdiag.trainers.trainer import Trainer
 
 
 def _named(prefix: str, names: Iterable[str]) -> dict[str, str]:
-    """Return names by the name in the list; one that is a word of the glossary gets `prefix.`."""
+    """Return names by listed name; a term of the glossary gets the prefix: `loss.reinforce`."""
     taken = {folded(name) for name in (*TERM.names(), *TERM.aliases)}
     return {f"{prefix}.{name}" if folded(name) in taken else name: name for name in names}
 
@@ -43,7 +43,7 @@ def _numbers(name: str, trainers: Iterable[Trainer]) -> str:
 
 
 def policy_losses() -> dict[str, PolicyLoss]:
-    """Return all losses by their listed names: those of the registry, then trainers' own."""
+    """Return all losses by listed name: those of the registry, then those of trainers."""
     definitions = dict(LOSSES)
     for trainer in TRAINERS.values():
         definitions = {**trainer.update.losses, **definitions}
@@ -70,7 +70,7 @@ POLICY_LOSSES = NameKind(
 
 
 def aggregations() -> dict[str, Aggregation]:
-    """Return all aggregations by name: those of the registry, then trainers' own."""
+    """Return all aggregations by name: those of the registry, then those of trainers."""
     definitions = dict(AGGREGATIONS)
     for trainer in TRAINERS.values():
         definitions = {**trainer.update.aggregations, **definitions}
@@ -117,7 +117,7 @@ ADVANTAGE_FORMULAS = NameKind(
 
 
 def loss_settings() -> dict[str, LossSetting]:
-    """Return every setting that some loss or aggregation reads, by name."""
+    """Return all settings that losses and aggregations read, by name."""
     losses = [*LOSSES.values()]
     losses += [loss for trainer in TRAINERS.values() for loss in trainer.update.losses.values()]
     settings = {setting.name: setting for loss in losses for setting in loss.settings}
@@ -131,7 +131,7 @@ def _reads(rules: UpdateRules, name: str) -> bool:
 
 
 def called_by_trainers(name: str) -> dict[str, str]:
-    """Return, by trainer, what it calls a setting that its losses read, and its default there."""
+    """Return, by trainer, its name for a setting that its losses read, and its default."""
     setting, names = loss_settings()[name], called(name)
     return {
         trainer.name: f"{names.get(trainer.name, name)}, default "
@@ -145,7 +145,7 @@ def _loss_setting(name: str, setting: LossSetting) -> Entry:
 
 
 def _of_losses_alone() -> dict[str, LossSetting]:
-    """Leave out names that are settings of some trainer's correction too: these say both."""
+    """Return settings of losses, except those that some trainer's correction also has."""
     elsewhere = {name for trainer in TRAINERS.values() for name in trainer.settings}
     return {name: one for name, one in loss_settings().items() if name not in elsewhere}
 

@@ -1,4 +1,4 @@
-"""Metrics of a pair of policies and profiles are explained by their definitions."""
+"""Entries of the metrics of a pair of policies, and of profiles."""
 
 from __future__ import annotations
 

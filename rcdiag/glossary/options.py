@@ -1,4 +1,4 @@
-"""The values of verl's `rollout_rs`: ratios up to 0.7.0, k1, k2 and k3 from 0.7.1 on.
+"""Entries of the values of verl's `rollout_rs`: ratios up to 0.7.0, k1, k2 and k3 from 0.7.1 on.
 
 Sources: packages verl 0.6.1 to 0.9.1, verl/trainer/ppo/rollout_corr_helper.py.
 """
@@ -11,11 +11,11 @@ from rcdiag.entry import LOG_RATIO, Entry
 from rcdiag.glossary.kinds import NameKind
 from rcdiag.trainers import TRAINERS
 
-# Place of a statistic -> how its formula is made of that of tokens.
+# Level of a statistic -> its formula in terms of the token's.
 _REDUCED = {"token": "{k}", "segment": "mean of {k}"} | {
     f"seq_{name}": f"{name} of {{k}}" for name in ("sum", "mean", "max", "min")
 }
-# What a k1 bound is a bound on.
+# What a bound on k1 is a bound on.
 _RATIO = {
     "token": "the token's ratio",
     "seq_sum": "the product of the sequence's ratios",
@@ -28,14 +28,16 @@ LEVELS = {
     "geometric": "the geometric mean of the sequence's ratios, exp(mean log_ratio)",
 }
 _GUIDES = {
-    "seq_mean_k1": "a switch on the mean KL, not a smooth filter: 0.999_1.001 keeps every long "
-    "sequence below 0.001 nats per token and none above; what is kept "
-    "has weight 1 unless rollout_is is set",
-    "seq_mean_k3": "a switch on the mean KL; what is kept has weight 1 unless rollout_is is set",
+    "seq_mean_k1": "a sharp cut on the mean KL, not a smooth filter: 0.999_1.001 keeps every long "
+    "sequence below 0.001 nats per token and none above; kept sequences have weight 1 unless "
+    "rollout_is is set",
+    "seq_mean_k3": "a sharp cut on the mean KL; kept sequences have weight 1 unless rollout_is is "
+    "set",
     "seq_sum_k1": "keeps fewer the longer the sequences are",
     "seq_max_k2": "keeps fewer the longer the sequences are",
     "seq_max_k3": "keeps fewer the longer the sequences are",
-    "geometric": "a switch on the mean KL; what is kept has weight 1 unless rollout_is is set",
+    "geometric": "a sharp cut on the mean KL; kept sequences have weight 1 unless rollout_is is "
+    "set",
     "sequence": "keeps fewer the longer the sequences are",
 }
 
@@ -44,7 +46,7 @@ def _what(option: str) -> str:
     whole = "a token" if option.startswith("token") else "a whole sequence"
     if option in LEVELS:
         return f"Level of weights or rejection: {LEVELS[option]}."
-    return f"Takes {whole} out of the loss mask by {statistic(option)}."
+    return f"Removes {whole} from the loss mask by {statistic(option)}."
 
 
 def _of_ratio(level: str) -> Entry:
@@ -78,7 +80,7 @@ def _of_k(option: str) -> Entry:
 
 
 def _without_ratio(option: str, of_verl: bool) -> str:
-    """Write how a user asks for the option: by verl's setting, or by the trainer that has it."""
+    """Return how to ask for the option: verl's setting, or the trainer that has it."""
     if of_verl:
         return f"rollout_rs: {option}, rollout_rs_threshold: 0.01"
     having = next(trainer for trainer in TRAINERS.values() if option in trainer.rejects_by)
@@ -86,23 +88,23 @@ def _without_ratio(option: str, of_verl: bool) -> str:
 
 
 def _sets(over: str) -> str:
-    """Write both readings of k1 bounds: the code's and that of verl's documents."""
+    """Describe both readings of k1 bounds: that of verl's code and that of its documents."""
     return (
-        f"the code keeps {_RATIO[over]} within [1/upper, 1/lower], since it holds -log_ratio "
-        "against the logs of the bounds; verl's documents say [lower, upper]"
+        f"the code keeps {_RATIO[over]} within [1/upper, 1/lower], since it compares -log_ratio "
+        "with the logs of the bounds; verl's documents say [lower, upper]"
     )
 
 
 def _example(over: str) -> str:
     ends = "tokens" if over == "token" else "sequences"
     return (
-        f'"0.6_1.6": the code keeps {ends} with a ratio within [0.625, 1.667], by the documents '
-        "within [0.6, 1.6]; the same for 0.5_2.0 and all bounds that are each other's inverse"
+        f'"0.6_1.6": the code keeps {ends} with a ratio within [0.625, 1.667], the documents say '
+        "[0.6, 1.6]; both agree for 0.5_2.0 and all bounds that are each other's inverse"
     )
 
 
 def _options() -> dict[str, str]:
-    """Return a line on each level of weights, and each statistic that a trainer can reject by."""
+    """Return a line for each level of weights, and each statistic that a trainer can reject by."""
     statistics = (option for trainer in TRAINERS.values() for option in trainer.rejects_by)
     return LEVELS | {option: statistic(option) for option in statistics}
 

@@ -1,4 +1,4 @@
-"""Generations of trainers, their presets and their settings, as each generation has them."""
+"""Entries of the generations of trainers, their presets and their settings."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from rcdiag.trainers.trainer import Trainer
 
 
 def _newest(name: str) -> str | None:
-    """Return the newest generation of a trainer's name, such as `verl`; None for other names."""
+    """Return the newest generation of a trainer such as `verl`; None for other names."""
     newest = families().get(name.lower())
     return newest.name if newest else None
 
 
 def _says(trainer: Trainer) -> str:
-    """Say what a generation does, and whether its trainer's name alone means it."""
+    """Describe a generation, and say if it is the one that the trainer's bare name means."""
     newest = families()[trainer.family] is trainer and trainer.family != trainer.name
     return f"{trainer.says}; what `{trainer.family}` means" if newest else trainer.says
 
@@ -54,18 +54,18 @@ WITHOUT_CORRECTION = NameKind(
 
 
 class NamedPreset(Struct, frozen=True):
-    """A preset by its name, which may mean something else in another generation."""
+    """A preset by its name, which may have other settings in another generation."""
 
     name: str
-    having: tuple[Trainer, ...]  # in the order of the registry
+    having: tuple[Trainer, ...]  # generations that have it, in the order of the registry
 
     def correction(self, trainer: Trainer) -> Correction:
-        """Return the correction that a generation makes of it."""
+        """Return the correction of the preset in a generation."""
         return trainer.read({**trainer.settings, **trainer.presets[self.name]})
 
     @property
     def also_called(self) -> dict[str, str]:
-        """Names that only documents or unreleased code have for it -> where, and what differs."""
+        """Names in documents or unreleased code -> where they are used, and other settings."""
         packages = dict.fromkeys(trainer.package for trainer in self.having)
         return {
             name: ", with ".join(filter(None, [former.where, settings_text(former.settings)]))
@@ -76,13 +76,13 @@ class NamedPreset(Struct, frozen=True):
 
     @property
     def says(self) -> str:
-        """What it does in the newest generation that has it, and whether others differ."""
+        """What it does in the newest generation that has it; says if other generations differ."""
         texts = [describe(self.correction(trainer)) for trainer in self.having]
         alike = len(set(texts)) == 1
         return texts[-1] if alike else f"{texts[-1]} (not so in every generation)"
 
     def entry(self) -> Entry:
-        """Say what the preset does in each generation, and which settings it has there."""
+        """Answer `rcdiag explain`: what the preset does in each generation, with its settings."""
         newest = self.having[-1]
         correction = self.correction(newest)
         statistics = [
@@ -124,7 +124,7 @@ PRESETS = NameKind(
 
 
 def _settings() -> Mapping[str, SettingWords]:
-    """Return the words of every setting; where two trainers share a name, the first one's."""
+    """Return the description of every setting; of trainers that share a name, the first one's."""
     words_by_setting: dict[str, SettingWords] = {}
     for trainer in TRAINERS.values():
         for name in trainer.settings:
@@ -136,7 +136,7 @@ def _settings() -> Mapping[str, SettingWords]:
 
 
 def _setting_in(trainer: Trainer, name: str) -> str:
-    """Write where a generation keeps a setting, its default, and what is peculiar to it."""
+    """Return where a generation keeps a setting, its default there, and any peculiarity."""
     words = read_settings(trainer.package).get(name)
     place = f"in {trainer.words.place}, default {yaml_value(trainer.settings[name])}"
     own = words.generations.get(trainer.name) if words else None

@@ -1,6 +1,6 @@
-"""Words that no definition carries: terms of the field, levels, verdicts, roles, choices.
+"""Entries of terms without a definition in code: field terms, levels, verdicts, roles, choices.
 
-They stand in `words.toml`.
+They are in `words.toml`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ FILE = Path(__file__).with_name("words.toml")
 
 
 class Word(Entry, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file: the entry of a word, and other words for the same."""
+    """A table of the file: the entry of a term, and other names of the term."""
 
     aliases: tuple[str, ...] = ()
 
     def entry(self) -> Entry:
-        """Return the entry alone."""
+        """Return the entry without the aliases."""
         return Entry(**{one.name: getattr(self, one.name) for one in structs.fields(Entry)})
 
 
 @cache
 def words() -> dict[str, dict[str, Word]]:
-    """Return all words by kind and name."""
+    """Return all terms by kind and name."""
     tables = tomllib.loads(FILE.read_text(encoding="utf-8"))
     return msgspec.convert(tables, dict[str, dict[str, Word]])
 
@@ -48,12 +48,12 @@ def _kind(name: str, title: str, plural: str) -> NameKind:
 
 
 def _layer(name: str) -> str | None:
-    """Take `layer 17` for `layer 0`, and every other layer too."""
+    """Return `layer 0`, which explains every layer, for a name such as `layer 17`."""
     return "layer 0" if re.fullmatch(r"layer[\s_-]*\d+", name.lower()) else None
 
 
 LEVEL = _kind("level", "level", "Levels")
-# `healthy` is a cause too, so that the names of verdicts carry the word.
+# Named `verdict-healthy` in the file, since the cause `healthy` has the bare name.
 VERDICT = _kind("verdict", "verdict", "Verdicts")
 TERM = _kind("word", "word", "Words")
 TREATMENT = _kind("treatment", "treatment of weights", "Treatments of weights outside the bounds")

@@ -1,7 +1,7 @@
 """Gradients of weighted sums of log-probs, added up over micro-batches.
 
-All coefficient vectors share one forward pass and one pass through the head; each family of them
-takes one backward pass through the body.
+All coefficient vectors share one forward pass and one pass through the head; each family of
+vectors (`rcdiag.learning.families`) takes one backward pass through the decoder ("body").
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def accumulate(
     """Sum d/d theta of sum_t c_t log pi(y_t) for each vector of coefficients [vectors, tokens].
 
     Without `taps` there are no sketches, and every vector is a family of its own. Sums are float32,
-    whatever the precision of a micro-batch's own gradients.
+    whatever the precision of a micro-batch's gradients.
     """
     parameters = policy.parameters
     summed = Summed(
@@ -52,7 +52,7 @@ def accumulate(
         ],
         None if taps is None else np.zeros((len(coefficients), rows, taps.probes.settings.dims)),
     )
-    # Taps stay attached during the backward passes: checkpointing runs layers again there.
+    # Taps stay attached during backward passes, since checkpointing runs layers again there.
     with contextlib.nullcontext() if taps is None else taps.attached():
         for batch in batches:
             chosen = torch.from_numpy(coefficients[:, batch.tokens]).to(policy.device)
@@ -124,10 +124,10 @@ def _through_head(
     summed: Summed,
     taps: Sketcher | None,
 ) -> tuple[Tensor, Tensor]:
-    """Add the head's gradient to the sums; return what body and sketches need of it.
+    """Add the head's gradient to the sums; return what the body and the sketches need.
 
-    d log pi(y_t) / d state [tokens, width], and the head's part of the sketches [vectors, rows,
-    dims].
+    The first result is d log pi(y_t) / d state [tokens, width], the second the head's part of the
+    sketches [vectors, rows, dims].
     """
     dims = 0 if taps is None else taps.probes.settings.dims
     shape = (len(coefficients), len(batch.rows), dims)
@@ -175,7 +175,7 @@ class HeadChunk(Struct, frozen=True):
     """Some tokens of a micro-batch with the derivatives of their log-probs."""
 
     tokens: slice  # within the micro-batch
-    inputs: Tensor  # [n, width] states as the head multiplies them, in its precision
+    inputs: Tensor  # [n, width] states in the precision in which the head multiplies them
     outputs: Tensor  # [n, vocabulary] d log pi(y_t) / d output of the head's product
     states: Tensor  # [n, width] d log pi(y_t) / d state
 
@@ -184,8 +184,8 @@ def head_chunks(policy: TrainablePolicy, states: Tensor, batch: MicroBatch) -> I
     """Yield derivatives of each token's log-prob, a few tokens at a time.
 
     log pi(y) = z_y - logsumexp(z), z = logits / temperature, logits = head(state) with the
-    model's scale and cap; d/dz = onehot(y) - softmax(z). Tokens do not meet in the head, so one
-    pass gives the derivatives of each by itself, and a vector of coefficients only scales them.
+    model's scale and cap; d/dz = onehot(y) - softmax(z). Tokens do not interact in the head, so one
+    pass gives each token's derivatives, which a coefficient vector only scales.
     """
     step = rows_at_once(states.device.type, policy.vocab_size)
     for start in range(0, len(states), step):
@@ -212,7 +212,7 @@ def token_log_probs(logits: Tensor, targets: Tensor, temperature: Tensor) -> Ten
     """Return each target's log-prob (nats, [n]): log softmax(logits / temperature) at it.
 
     logits [n, vocabulary], targets [n], temperature [n] on the CPU. The result is float32, or
-    float64 where the logits are.
+    float64 for float64 logits.
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
     scaled = logits.to(wide)
@@ -226,11 +226,11 @@ def add_head_gradient(
 ) -> None:
     """Add sum_t c_t (d log pi_t / d product)' input_t to the gradients of weight and bias.
 
-    coefficients [n] are those of the chunk's tokens; `sums` gives the running sum of a parameter's
-    gradient. The product is made in the head's own precision.
+    coefficients [n] belong to the chunk's tokens; `sums` returns the running sum of a parameter's
+    gradient. The product is computed in the head's precision.
     """
     if head.weight.requires_grad:
-        # States are narrower than outputs, a vocabulary wide: fewer numbers to scale.
+        # Scale the states, which have fewer values than the outputs (width < vocabulary).
         scaled = (coefficients[:, None] * chunk.inputs).to(chunk.outputs.dtype)
         total = sums(head.weight)
         if scaled.dtype == total.dtype:

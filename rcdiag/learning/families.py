@@ -1,9 +1,9 @@
-"""Which coefficient vectors need a backward pass of their own: a basis, in families.
+"""Decide which coefficient vectors need a backward pass: a basis, grouped into families.
 
-Gradients are linear in the coefficients, so those of a basis give all others.
-Sequence weights and sequence rejection scale all coefficients of a row by one number, and with them
-d loss / d output of every layer at that row. So one backward pass through the body serves all such
-vectors; each only needs its own products of inputs and scaled output gradients.
+Gradients are linear in the coefficients, so the gradients of a basis determine all others. Sequence
+weights and sequence rejection multiply all coefficients of a row by one number, and therefore also
+d loss / d output of every layer at that row. So one backward pass through the decoder serves all
+such vectors; each needs only its own products of inputs and scaled output gradients.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from rcdiag.table.trajectories import segment_sum
 
 Array = NDArray[np.float64]
 
-# Relative to a vector's own norm, and far below the rounding of float32 gradients.
+# Relative to a vector's norm; far below the rounding error of float32 gradients.
 TOLERANCE = 1e-9
 
 
 class Basis(Struct, frozen=True):
-    """A few of the vectors [K], of which the others are linear combinations."""
+    """A subset of the vectors [K] of which all others are linear combinations."""
 
-    rows: NDArray[np.int64]  # [rank] which of the K
+    rows: NDArray[np.int64]  # [rank] indices of the basis among the K vectors
     combine: NDArray[np.float64]  # [K, rank]
 
 
@@ -35,9 +35,8 @@ def basis_of(coefficients: NDArray[np.float64]) -> Basis:
 
     With the vectors scaled to norm 1, C' P = Q R by column pivoting; the first `rank` columns are
     those with |R_ii| > 1e-9, and the rest are Q R_12 = (Q R_11) (R_11^-1 R_12). Gradients are
-    linear in the coefficients, so the same combination holds for them. A vector of zeros takes
-    part in nothing. Source: Golub and Van Loan 2013, Matrix Computations, 4th edition,
-    section 5.4.2.
+    linear in the coefficients, so the same combination holds for them. Zero vectors get zero
+    combinations. Source: Golub and Van Loan 2013, Matrix Computations, 4th edition, section 5.4.2.
     """
     from scipy.linalg import qr, solve_triangular
 
@@ -65,22 +64,22 @@ def basis_of(coefficients: NDArray[np.float64]) -> Basis:
 
 
 class VectorFamily(Struct, frozen=True):
-    """Coefficient vectors c_k with c_k = factor_k(row) leader at all tokens of a row."""
+    """Coefficient vectors with c_k = factor_k(row) * leader at all tokens of each row."""
 
     leader: Array  # [tokens]
-    own: int | None  # number of the vector that is the leader itself; None where none is
-    members: tuple[int, ...]  # numbers of the other vectors
+    own: int | None  # index of the vector that equals the leader, None if there is none
+    members: tuple[int, ...]  # indices of the other vectors
     factors: Array  # [members, rows]
 
 
-def alone(coefficients: Array) -> list[VectorFamily]:
+def separate_families(coefficients: Array) -> list[VectorFamily]:
     """Return each vector [K, tokens] as a family of its own."""
     none = np.zeros((0, 0))
     return [VectorFamily(vector, number, (), none) for number, vector in enumerate(coefficients)]
 
 
 def families_of(coefficients: Array, lengths: Sequence[int]) -> list[VectorFamily]:
-    """Group the vectors [K, tokens] into families; `lengths` [rows] are the tokens of each row.
+    """Group the vectors [K, tokens] into families; `lengths` [rows] are tokens per row.
 
     Two vectors belong together if in every row one is a multiple of the other, to within 1e-9 of
     its norm.
@@ -89,11 +88,11 @@ def families_of(coefficients: Array, lengths: Sequence[int]) -> list[VectorFamil
     sizes = np.stack([_squares(vector, tokens) for vector in coefficients])
     leaders: list[Array] = []
     numbers: list[list[int]] = []
-    # Vectors with zero rows come last, so that leaders usually have coefficients in every row.
+    # Vectors with zero rows come last, so that leaders are usually nonzero in all rows.
     for number in np.argsort(-(sizes > 0).sum(axis=1), kind="stable").tolist():
         vector = coefficients[number]
         for index, leader in enumerate(leaders):
-            if _alike(leader, vector, tokens):
+            if _is_proportional(leader, vector, tokens):
                 leaders[index] = np.where(
                     np.repeat(_squares(leader, tokens) > 0, tokens), leader, vector
                 )
@@ -117,15 +116,15 @@ def _squares(vector: Array, lengths: NDArray[np.int64]) -> Array:
 
 
 def _factors(leader: Array, vector: Array, lengths: NDArray[np.int64]) -> Array:
-    """Return the multiple of the leader that is nearest to a vector in each row, [rows]."""
+    """Return for each row the multiple of the leader that is nearest to the vector, [rows]."""
     size = _squares(leader, lengths)
     product = segment_sum(leader * vector, lengths)
     multiple: Array = np.divide(product, size, out=np.zeros(len(size)), where=size > 0)
     return multiple
 
 
-def _alike(leader: Array, vector: Array, lengths: NDArray[np.int64]) -> bool:
-    """Tell whether a vector is a multiple of the leader in every row that both have."""
+def _is_proportional(leader: Array, vector: Array, lengths: NDArray[np.int64]) -> bool:
+    """Tell whether a vector is a multiple of the leader in every row where neither is zero."""
     apart = vector - np.repeat(_factors(leader, vector, lengths), lengths) * leader
     both = _squares(leader, lengths) > 0
     left, size = _squares(apart, lengths)[both], _squares(vector, lengths)[both]

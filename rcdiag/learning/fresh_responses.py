@@ -1,4 +1,4 @@
-"""Fresh responses, sampled from the policy in its present state, with their log-probs."""
+"""Fresh responses, sampled from the policy's current weights, with their log-probs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rcdiag.table.trajectories import Ragged, Trajectories
 
 
 class Generated(Struct, frozen=True):
-    """One response, up to and with the token that ends it."""
+    """One response, including the token that ends it."""
 
-    prompt: int  # number of its prompt
+    prompt: int  # index of its prompt
     ids: NDArray[np.int32]
     log_probs: NDArray[np.float64]  # of the whole distribution at the temperature, nats
 
@@ -46,14 +46,13 @@ def generate(
 ) -> list[Generated]:
     """Sample responses to each prompt, in the order of the prompts.
 
-    The same seed and batch size give the same samples.
-
-    No top-p, top-k or penalties, whatever the checkpoint's generation_config asks for.
+    The same seed and batch size give the same samples. There is no top-p, top-k or penalty,
+    whatever the checkpoint's generation_config says.
     """
     random = torch.Generator(policy.device).manual_seed(settings.seed)
     repeated = np.repeat(np.arange(len(prompts)), settings.samples)
-    # As many rows at a time as fit into memory, with their tokens and logits. Keys and values of a
-    # row take far less than what a backward pass keeps of it.
+    # As many rows at a time as fit into memory, with their tokens and logits. A row's keys and
+    # values take much less memory than its activations for a backward pass.
     widest = max((len(prompt) for prompt in prompts), default=0) + settings.max_new_tokens
     logits = scoring_head.LOGITS_AT_ONCE[policy.device.type] // policy.vocab_size
     count = max(min(8 * batch_tokens // max(widest, 1), logits), 1)
@@ -76,7 +75,7 @@ def _sample(
     settings: SamplingSettings,
     random: torch.Generator,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return sampled tokens and their log-probs, both [rows, steps]; ignore those after an end."""
+    """Return sampled tokens and their log-probs, [rows, steps]; those after an end are invalid."""
     inputs, mask = _left_padded(prompts, policy.device)
     # Prompts are padded on the left; the first real token of each has position 0.
     places = (mask.cumsum(dim=1) - 1).clamp(min=0)
@@ -84,7 +83,7 @@ def _sample(
     shape = (len(prompts), settings.max_new_tokens)
     tokens = torch.zeros(shape, dtype=torch.long, device=policy.device)
     scores = torch.zeros(shape, dtype=torch.float64, device=policy.device)
-    going = torch.arange(len(prompts), device=policy.device)  # rows that have not ended
+    going = torch.arange(len(prompts), device=policy.device)  # rows that have not ended yet
     cache = None
     for step in range(settings.max_new_tokens):
         logits, cache = _last_logits(policy, inputs, mask, places, cache)
@@ -106,7 +105,7 @@ def _sample(
 def _last_logits(
     policy: TrainablePolicy, inputs: Tensor, mask: Tensor, places: Tensor, cache: Any
 ) -> tuple[Tensor, Any]:
-    """Return the logits [rows, vocabulary] after each row's last input, and the grown cache."""
+    """Return the logits after each row's last input, [rows, vocabulary], and the extended cache."""
     with policy.precision():
         output = policy.body(
             input_ids=inputs,
@@ -128,7 +127,7 @@ def _left_padded(prompts: Sequence[NDArray[Any]], device: torch.device) -> tuple
 
 
 def end_tokens(policy: TrainablePolicy) -> list[int]:
-    """Return the tokens that end a response, as the checkpoint states them; none without."""
+    """Return the ids that end a response, from the checkpoint's generation config; may be empty."""
     tokens = policy.model.generation_config.eos_token_id
     if tokens is None:
         return []
@@ -138,7 +137,7 @@ def end_tokens(policy: TrainablePolicy) -> list[int]:
 def as_trajectories(
     prompts: Sequence[NDArray[np.int32]], generated: Sequence[Generated], temperature: float
 ) -> Trajectories:
-    """Return the samples as rows of a table, their log-probs under the name `rollout`."""
+    """Return the samples as rows of a table, with their log-probs as those of `rollout`."""
     return Trajectories(
         first_row=0,
         response_ids=_ragged([one.ids for one in generated]),

@@ -1,4 +1,4 @@
-"""A gradient of all trained parameters, its norm, and its norm by part of the model."""
+"""A gradient of all trained parameters, its norm, and its norm for each part of the model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Gradient(Struct, frozen=True):
     groups: Mapping[str, str]  # parameter -> embedding, layer 0, ..., norm, head
 
     def dot(self, other: Gradient) -> float:
-        """Return the inner product sum_p <self_p, other_p>, added up in float64."""
+        """Return the inner product sum_p <self_p, other_p>, summed in float64."""
         return sum(_dot(value, other.values[name]) for name, value in self.values.items())
 
     def norm(self) -> float:
@@ -31,7 +31,7 @@ class Gradient(Struct, frozen=True):
         return math.sqrt(self.dot(self))
 
     def norm_by_layer(self) -> dict[str, float]:
-        """Return the norm of each group of parameters; the squares add up to the whole."""
+        """Return the norm of each group of parameters; the squares add up to the total's square."""
         squares: dict[str, float] = defaultdict(float)
         for name, value in self.values.items():
             squares[self.groups[name]] += _dot(value, value)
@@ -58,8 +58,8 @@ def _dot(left: Tensor, right: Tensor) -> float:
 def layer_groups(policy: TrainablePolicy) -> dict[str, str]:
     """Map each trained parameter to its part of the model: embedding, layer N, norm or head.
 
-    `norm` is what stands after the layers. A head that shares the embedding's weight is counted
-    under `embedding`: one parameter, one gradient.
+    `norm` is the normalisation after the layers. A head that shares the embedding's weight counts
+    as `embedding`, since it is one parameter with one gradient.
     """
     modules = {id(m): name for name, m in policy.model.named_modules()}
     embedding = modules[id(policy.model.get_input_embeddings())]

@@ -1,4 +1,4 @@
-"""What a replay hands to a model that it trains, and new rows that it gets: without torch."""
+"""Types that a replay exchanges with the model that it trains; does not import torch."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 from rcdiag.table.trajectories import Trajectories
 
 Array = NDArray[np.float64]
-Parts = Sequence[Trajectories]  # rows of a table, in its order
+Parts = Sequence[Trajectories]  # consecutive rows of a table
 
 
 class Fresh(Struct, frozen=True, kw_only=True):
-    """New responses of the model in its present state, with their rewards."""
+    """New responses of the model's current weights, with their rewards."""
 
     parts: Parts
     reward: Array  # [rows]
     group: NDArray[np.uint64]  # [rows] by prompt
 
 
-# Gives new responses to the batch's prompts, from how many in all (None: as many as were recorded)
-# and a seed.
+# Samples new responses to the batch's prompts, given their total number (None: as many as were
+# recorded) and a seed.
 Sampler = Callable[[int | None, int], Fresh]

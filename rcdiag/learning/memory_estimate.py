@@ -1,4 +1,4 @@
-"""Estimate the memory of a training run before anything is loaded, and name settings that fit."""
+"""Estimate the memory of a training run before loading the model, and name settings that fit."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from rcdiag.table.trajectories import Trajectories
 
 
 class ModelSize(Struct, frozen=True, kw_only=True):
-    """The sizes of a model that decide what training takes of memory."""
+    """The sizes of a model that determine the memory of training."""
 
     parameters: int
     trained: int
     layers: int
     hidden: int
     heads: int
-    products: int  # inputs and outputs of all products of one layer, per token
-    norms: int  # numbers that the norms of one layer see, per token
+    products: int  # values of inputs and outputs of one layer's linear maps, per token
+    norms: int  # values that one layer's normalisations keep, per token
 
 
 def model_size(spec: PolicySpec, lora: LoraSettings | None) -> ModelSize:
-    """Measure a model that is built on torch's meta device, without memory and weights."""
+    """Measure a model that is built on torch's meta device, without memory or weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     trust = bool(spec.options.get("trust_remote_code", False))
@@ -53,13 +53,13 @@ def model_size(spec: PolicySpec, lora: LoraSettings | None) -> ModelSize:
         hidden=config.hidden_size,
         heads=config.num_attention_heads,
         products=sum(m.in_features + m.out_features for m in linears) // config.num_hidden_layers,
-        # Before attention and before the MLP: the float32 copy, its scaled form, and the result.
+        # For the norms before attention and MLP: the float32 copy, its scaled form, the result.
         norms=2 * 3 * config.hidden_size,
     )
 
 
 def _adapter_settings(spec: PolicySpec) -> LoraSettings:
-    """Read the settings of the adapter that the policy names."""
+    """Read the settings of the policy's adapter."""
     from peft import PeftConfig
 
     config: Any = PeftConfig.from_pretrained(spec.options["adapter"])
@@ -73,11 +73,11 @@ STATE_BYTES = {"sgd": 4, "adamw": 8}  # per trained parameter: momentum; two mom
 
 
 class TrainingPlan(Struct, frozen=True, kw_only=True):
-    """Everything about a training run that decides its memory."""
+    """Everything about a training run that its memory depends on."""
 
     spec: PolicySpec
     presets: int  # gradients held at once
-    copies: int = 0  # trained copies that wait on the CPU, of a replay over several steps
+    copies: int = 0  # copies of trained weights kept on the CPU, in a replay over several steps
     optimizer: str = "adamw"
     lora: LoraSettings | None = None
     checkpointing: bool = False
@@ -89,7 +89,7 @@ class TrainingPlan(Struct, frozen=True, kw_only=True):
 
 
 class MemoryNeed(Struct, frozen=True, kw_only=True):
-    """Bytes that training takes on the model's device; `copies` are on the CPU."""
+    """Bytes needed on the model's device for training; `copies` are on the CPU."""
 
     weights: int
     gradients: int
@@ -98,7 +98,7 @@ class MemoryNeed(Struct, frozen=True, kw_only=True):
     copies: int
 
     def on(self, device: str) -> int:
-        """Return the bytes on the model's device at the worst moment.
+        """Return the peak of the bytes on the model's device.
 
         The gradients of all presets are freed before copies are made.
         """
@@ -111,19 +111,19 @@ class MemoryNeed(Struct, frozen=True, kw_only=True):
 def memory_needed(plan: TrainingPlan, parts: Sequence[Trajectories]) -> MemoryNeed:
     """Estimate the bytes of a training run on these rows.
 
-    Activations are right within a factor of two (tested on the shipped policy).
+    Activations are right within a factor of two (tested on the sample policy).
     """
     size = model_size(plan.spec, plan.lora)
     longest = max(_longest(part) for part in parts)
     tokens = max(plan.batch_tokens or MICRO_BATCH_TOKENS[plan.device.type], longest)
     width = 4 if plan.spec.dtype == "float32" else 2
     masters = 0 if width == 4 or plan.lora else 4
-    # A step holds gradient and weights before it in float32; a CPU keeps the loaded weights too.
+    # A step keeps gradient and earlier weights in float32; a CPU also keeps the loaded weights.
     step = 12 if plan.device.type == "cpu" else 8  # bytes a parameter
     return MemoryNeed(
-        # Autocast keeps a bfloat16 copy of what it multiplies with.
+        # Autocast keeps a bfloat16 copy of the weights.
         weights=size.parameters * (width + (2 if "autocast" in plan.spec.options else 0)),
-        # Those of the presets, and the one that a backward has just made.
+        # The gradients of the presets, and the one from the current backward pass.
         gradients=size.trained * (4 * plan.presets + width),
         optimizer=size.trained * (masters + STATE_BYTES[plan.optimizer] + step),
         activations=_activations(plan, size, tokens, longest),
@@ -134,9 +134,9 @@ def memory_needed(plan: TrainingPlan, parts: Sequence[Trajectories]) -> MemoryNe
 def _activations(plan: TrainingPlan, size: ModelSize, tokens: int, longest: int) -> int:
     """Return the bytes that one micro-batch keeps for its backward pass and logits.
 
-    Per token and layer: inputs and outputs of its products, and the norms' float32 copies. With
-    checkpointing the layers' inputs, and one layer at a time. Eager attention keeps its weights,
-    in bfloat16 in float32 too.
+    For each token and layer: inputs and outputs of its products, and the norms' float32 copies.
+    With checkpointing: the layers' inputs, and the values of one layer at a time. Eager attention
+    keeps its attention weights, which with bfloat16 it also holds in float32.
     """
     low = plan.spec.dtype == "bfloat16" or "autocast" in plan.spec.options
     width = 2 if low else 4
@@ -154,9 +154,9 @@ def _longest(part: Trajectories) -> int:
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the free bytes of a device: a GPU's own, or this machine's on a CPU.
+    """Return the free bytes of a GPU, or of this machine for a CPU.
 
-    A system that does not say how much is free is taken to have enough.
+    A system that does not report free memory is assumed to have enough.
     """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
@@ -165,7 +165,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def check_memory(plan: TrainingPlan, parts: Sequence[Trajectories]) -> None:
-    """Refuse a training run that cannot fit, and name ways in which it would."""
+    """Refuse a training run that does not fit, and name settings with which it would."""
     free = {device.type: free_memory(device) for device in (torch.device("cpu"), plan.device)}
     need = memory_needed(plan, parts)
     if _fits(plan, need, free):
@@ -193,7 +193,7 @@ def _fits(plan: TrainingPlan, need: MemoryNeed, free: dict[str, int]) -> bool:
 def _alternatives(plan: TrainingPlan) -> list[tuple[str, TrainingPlan]]:
     """Return plans that need less memory, with their names.
 
-    The gentlest change comes first, each on top of those before; LoRA by itself comes last.
+    The changes are ordered from least to most intrusive and accumulate; LoRA alone comes last.
     """
     tokens = (plan.batch_tokens or MICRO_BATCH_TOKENS[plan.device.type]) // 4
     half = PolicySpec(**{**plan.spec.to_dict(), "dtype": "bfloat16"})

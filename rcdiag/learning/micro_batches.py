@@ -1,4 +1,4 @@
-"""Micro-batches of rows of about equal length."""
+"""Micro-batches of rows with similar length."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from rcdiag.table.trajectories import Ragged, Trajectories
 class ModelRow(Struct, frozen=True):
     """One sequence with at least one unmasked token."""
 
-    ids: NDArray[np.int64]  # what the model reads: up to the token before the last unmasked one
+    ids: NDArray[np.int64]  # the model's input: all tokens before the last unmasked one
     places: NDArray[np.int64]  # [tokens] the state at place p predicts `targets`
     targets: NDArray[np.int64]  # [tokens] unmasked response tokens
     temperature: float
-    first: int  # number of its first token among the unmasked tokens of all rows
+    first: int  # index of its first unmasked token among those of all rows
 
 
 class MicroBatch(Struct, frozen=True):
-    """Some rows, padded on the right: under a causal mask no token sees the padding."""
+    """Several rows, padded on the right: under a causal mask no token attends to the padding."""
 
-    rows: NDArray[np.int64]  # [rows] numbers among the rows with an unmasked token
+    rows: NDArray[np.int64]  # [rows] indices among the rows with an unmasked token
     ids: Tensor  # [rows, width]
-    row: Tensor  # [tokens] which of the rows here
+    row: Tensor  # [tokens] index of the token's row in this micro-batch
     place: Tensor  # [tokens]
     targets: Tensor  # [tokens]
     temperature: Tensor  # [tokens] float64, on the CPU
-    tokens: NDArray[np.int64]  # [tokens] numbers among the unmasked tokens of all rows
+    tokens: NDArray[np.int64]  # [tokens] indices among the unmasked tokens of all rows
 
 
 def rows_of(parts: Sequence[Trajectories], vocab_size: int) -> list[ModelRow]:
-    """Return the rows that have an unmasked token, in the order of the table."""
+    """Return the rows with an unmasked token, in the order of the table."""
     rows: list[ModelRow] = []
     first = 0
     for part in parts:
@@ -86,7 +86,8 @@ def micro_batches(
 ) -> Iterator[MicroBatch]:
     """Yield the `selected` rows, longest first, in micro-batches of at most `batch_tokens`.
 
-    Padding counts; a longer row is a micro-batch by itself. Widths stay within `context`.
+    Padding counts towards the limit; a longer row is a micro-batch by itself. Widths stay within
+    `context`, the model's maximum length.
     """
     lengths = np.array([len(row.ids) for row in rows])
     for chosen in length_buckets(np.where(selected, lengths, 0), batch_tokens):
@@ -115,11 +116,11 @@ def _padded(
 
 
 def token_count(rows: Sequence[ModelRow]) -> int:
-    """Return the number of unmasked tokens of all rows."""
+    """Return the number of unmasked tokens in all rows."""
     return sum(len(row.places) for row in rows)
 
 
 def rows_with(rows: Sequence[ModelRow], coefficients: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Tell which rows have a coefficient other than 0 in any of the vectors [K, tokens]."""
+    """Tell which rows have a nonzero coefficient in any of the vectors [K, tokens]."""
     moved = (coefficients != 0).any(axis=0)
     return np.array([moved[row.first : row.first + len(row.places)].any() for row in rows], bool)

@@ -1,4 +1,4 @@
-"""Optimizer steps as a trainer takes them, which can be undone exactly."""
+"""Optimizer steps as trainers take them, which can be undone exactly."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from rcdiag.learning.training_settings import OptimizerSettings
 
 
 class StepReport(Struct, frozen=True):
-    """The norms and the distance of one optimizer step."""
+    """The norms of one optimizer step's gradient and of its change to the weights."""
 
     gradient_norm: float  # before clipping
-    clipped: bool  # the gradient was longer than max_grad_norm
-    # The norm is not finite: no step is taken, as in verl's `DataParallelPPOActor._optimizer_step`
-    # (verl/workers/actor/dp_actor.py).
+    clipped: bool  # the norm exceeded max_grad_norm
+    # The norm is not finite, so no step was taken, as in verl's
+    # `DataParallelPPOActor._optimizer_step` (verl/workers/actor/dp_actor.py).
     skipped: bool
     step_norm: float  # Euclidean norm of the change of the float32 weights
-    stored_step_norm: float  # the same of the weights as the model holds them
+    stored_step_norm: float  # of the weights in the model's own precision
 
 
 class Snapshot(Struct, frozen=True):
-    """Weights and optimizer at one moment, on the CPU."""
+    """A copy of weights and optimizer state, on the CPU."""
 
     masters: Mapping[str, Tensor]
     state: dict[str, Any] | None
@@ -37,10 +37,10 @@ class Snapshot(Struct, frozen=True):
 
 
 class Stepper:
-    """Float32 weights, their optimizer, and the model's own copy in its precision.
+    """Float32 weights with their optimizer, and the model's weights in its own precision.
 
     bfloat16 models keep float32 master weights, as FSDP's mixed precision and Megatron's optimizer
-    do: most steps are too small to change a bfloat16 number.
+    do, since most steps are too small to change a bfloat16 number.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -54,7 +54,7 @@ class Stepper:
         self.loaded = self.snapshot()
 
     def apply(self, gradient: Gradient, settings: OptimizerSettings) -> StepReport:
-        """Take one step down the loss whose gradient is given."""
+        """Take one step against the gradient of a loss."""
         self._prepare(settings)
         assert self.optimizer is not None
         for name, master in self.masters.items():
@@ -86,7 +86,7 @@ class Stepper:
             master.grad = None
 
     def _prepare(self, settings: OptimizerSettings) -> None:
-        """Make the optimizer at the first step; later steps may change its learning rate only."""
+        """Create the optimizer at the first step; later steps may change only its learning rate."""
         if self.optimizer is None or self.settings is None:
             self.optimizer = make_optimizer(self.masters, settings)
         elif replace(settings, learning_rate=0.0) != replace(self.settings, learning_rate=0.0):
@@ -102,7 +102,7 @@ class Stepper:
 
     @torch.no_grad()
     def load(self, snapshot: Snapshot) -> None:
-        """Put weights and optimizer back exactly as they were."""
+        """Restore weights and optimizer exactly."""
         for name, master in self.masters.items():
             master.copy_(snapshot.masters[name])
         self._store()
@@ -120,7 +120,7 @@ class Stepper:
 def make_optimizer(
     masters: Mapping[str, Tensor], settings: OptimizerSettings
 ) -> torch.optim.Optimizer:
-    """Make the torch optimizer of float32 weights; ValueError for another name."""
+    """Return the torch optimizer of float32 weights; ValueError for an unknown name."""
     rate, decay = settings.learning_rate, settings.weight_decay
     if settings.name == "sgd":
         return torch.optim.SGD(

@@ -1,4 +1,4 @@
-"""Load a policy for training, with low-rank adapters or without, and save it to a folder."""
+"""Load a policy for training, with or without low-rank adapters, and save it to a folder."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from rcdiag.learning.micro_batches import MicroBatch
 from rcdiag.learning.training_settings import LoraSettings
 
 DTYPES = ("float32", "bfloat16")
-ADAPTER = "default"  # peft's name for the only one
+ADAPTER = "default"  # peft's name for a model's only adapter
 
 
 class TrainablePolicy(Struct, frozen=True):
-    """A model in the pieces that gradients need. Dropout off, no cache, TF32 off."""
+    """A model in the parts that gradients need; without dropout, key-value cache and TF32."""
 
     spec: PolicySpec
     folder: Path
@@ -55,18 +55,18 @@ class TrainablePolicy(Struct, frozen=True):
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Return the parameters that are trained, each once, by name."""
+        """Return the trained parameters by name, shared ones once."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def precision(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context of a forward pass: autocast where the policy asks for it."""
+        """Return the context of a forward pass: autocast if the policy has it."""
         autocast = self.spec.options.get("autocast")
         if autocast is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=dtype_named("autocast", autocast))
 
     def states(self, batch: MicroBatch) -> Tensor:
-        """Return the body's last state before each unmasked token, [tokens, width]."""
+        """Return the decoder's last hidden state before each unmasked token, [tokens, width]."""
         with self.precision():
             hidden = self.body(input_ids=batch.ids, use_cache=False).last_hidden_state
         states: Tensor = hidden[batch.row, batch.place]
@@ -78,14 +78,14 @@ def load_policy(
 ) -> TrainablePolicy:
     """Load the model of a `hf` policy, and set which of its parameters are trained.
 
-    All of them, or those of a new adapter (`lora`), or those of the adapter that the policy names.
+    These are all, or those of a new adapter (`lora`), or those of the policy's own adapter.
     """
     _check_spec(spec, lora)
     device = choose_device(spec.options.get("device"))
     folder = check_checkpoint(spec.model)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    transformers.utils.logging.disable_progress_bar()  # the caller reports progress
+    transformers.utils.logging.disable_progress_bar()  # the caller shows progress
     model = load_model(spec, folder.as_posix(), device)
     if lora is not None:
         model = add_adapter(model, lora)
@@ -117,8 +117,8 @@ def _check_spec(spec: PolicySpec, lora: LoraSettings | None) -> None:
             )
     if lora is not None and spec.options.get("adapter"):
         raise RcdiagError(
-            f"policy `{spec.name}`: it has an adapter already, which is what would be trained",
-            hint="leave out the LoRA settings, or adapter=",
+            f"policy `{spec.name}`: it already has an adapter, which would be trained",
+            hint="leave out either the LoRA settings or adapter=",
         )
 
 
@@ -126,23 +126,24 @@ def _check_spec(spec: PolicySpec, lora: LoraSettings | None) -> None:
 def _check_head(policy: TrainablePolicy) -> None:
     """Refuse a model whose own forward gives other logits than body and head do here.
 
-    An architecture that changes its logits in an unknown way must not give plausible gradients.
+    An architecture that changes its logits in an unknown way would give wrong gradients that look
+    plausible.
     """
     exact = policy.spec.dtype == "float32" and "autocast" not in policy.spec.options
     with policy.precision():
         recognised = head_is_known(policy.model, policy.body, policy.to_logits, exact=exact)
     if not recognised or not isinstance(policy.head, nn.Linear):
         raise RcdiagError(
-            f"model {policy.spec.model}: architecture `{policy.model.config.model_type}` makes its "
-            "logits in a way that rcdiag does not know",
+            f"model {policy.spec.model}: architecture `{policy.model.config.model_type}` computes "
+            "its logits in a way that rcdiag does not know",
             hint="replay without a model, and report the architecture",
         )
 
 
 def _checkpoint_layers(policy: TrainablePolicy) -> None:
-    """Keep only the input of each decoder layer, and run the layer again in the backward.
+    """Keep only the input of each decoder layer, and run the layer again in the backward pass.
 
-    Not by transformers' own switch, which works in training mode only, where dropout is on.
+    transformers' own switch works in training mode only, which also turns dropout on.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -159,7 +160,7 @@ def _checkpoint_layers(policy: TrainablePolicy) -> None:
 
 
 def add_adapter(model: Any, settings: LoraSettings) -> Any:
-    """Put a new adapter on a model, which alone is trained; it starts as no change at all."""
+    """Add a new adapter, the only part that is trained; at first it changes no output."""
     with saying_what_to_install("LoRA: "):
         from peft import LoraConfig, get_peft_model
     targets = settings.targets
@@ -180,27 +181,27 @@ def add_adapter(model: Any, settings: LoraSettings) -> Any:
 
 
 def train_adapter(model: Any) -> None:
-    """Train the parameters of the adapter that is on the model, and no others."""
+    """Train only the parameters of the model's adapter."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("lora_" in name)
 
 
 def save_adapter(model: Any, folder: Path) -> None:
-    """Write the adapter as peft's own `save_pretrained` would: configuration and weights."""
+    """Write configuration and weights of the adapter as peft's `save_pretrained` does."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
     state = get_peft_model_state_dict(model, adapter_name=ADAPTER)
-    # peft saves names with the prefix of its wrapper, which `model` is without.
+    # peft stores names with the prefix of its wrapper, from which `model` was taken out.
     named = {f"base_model.model.{k}": v.contiguous().cpu() for k, v in state.items()}
     save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     model.peft_config[ADAPTER].save_pretrained(folder)
 
 
 def save_policy(policy: TrainablePolicy, folder: Path) -> None:
-    """Write the adapter, where one was trained, else the whole model and all files beside it.
+    """Write the trained adapter, or the whole model and the other files of its folder.
 
-    The folder appears whole or not at all.
+    The folder appears only once it is complete.
     """
     check_free(folder)
     temporary = name_beside(folder)
@@ -224,6 +225,6 @@ def save_policy(policy: TrainablePolicy, folder: Path) -> None:
 
 
 def check_free(folder: Path) -> None:
-    """Refuse a folder that exists: no checkpoint is ever overwritten."""
+    """Refuse a folder that exists, so that no checkpoint is overwritten."""
     if folder.exists():
-        raise RcdiagError(f"{folder}: already there", hint="give a folder that is not")
+        raise RcdiagError(f"{folder}: already there", hint="give a folder that does not exist")

@@ -1,9 +1,9 @@
 """Sketches of per-sequence gradients: random projections that keep inner products on average.
 
-`Probes` defines the projection, `Taps` computes the sketches of all rows of a batch in one backward
-pass, and `OneRow` row by row, for models with layers of a kind that `Taps` does not know. Both also
-add up the full gradients of the other members of a family: those of the backward pass with each row
-scaled by its factor.
+`Probes` defines the projection. `Taps` computes the sketches of all rows of a batch in one backward
+pass. `OneRow` goes row by row, for models with kinds of layers that `Taps` does not know. Both also
+add up the full gradients of the other members of a family of vectors, whose coefficients are those
+of the backward pass times a factor for each row.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from rcdiag.learning.training_settings import SketchSettings
 class Probes:
     """Random signs for each parameter, the same for the same seed and model.
 
-    The sketch of a matrix G [out, in] is s_j = u_j' G v_j / sqrt(p), j = 1..p, of a vector g
-    s_j = u_j' g / sqrt(p), of more axes that of the matrix [all but the last, last], with
-    independent signs u and v. Then E[s(A).s(B)] = <A, B>, and its variance is at most that of
+    The sketch of a matrix G [out, in] is s_j = u_j' G v_j / sqrt(p), j = 1..p; of a vector g it is
+    s_j = u_j' g / sqrt(p); a tensor of more axes counts as a matrix [all but the last, last]. The
+    signs u and v are independent. Then E[s(A).s(B)] = <A, B>, and the variance is at most that of
     Gaussian probes,
     (|A|^2 |B|^2 + <A,B>^2 + 2|A'B|^2 + 2|AB'|^2 + 2 tr(AB'AB')) / p <= 8 |A|^2 |B|^2 / p.
-    Signs of different parameters are independent: numbers that they share add noise, no bias.
+    Signs of different parameters are independent: sharing entries of the sketch adds noise, but no
+    bias.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], settings: SketchSettings) -> None:
@@ -40,14 +41,14 @@ class Probes:
         self._signs: dict[int, tuple[Tensor, ...]] = {}
 
     def slots(self, parameter: Tensor) -> NDArray[np.int64]:
-        """Return the numbers of the sketch that a parameter adds to, [probes]."""
+        """Return the entries of the sketch that a parameter adds to, [probes]."""
         first = self._numbers[id(parameter)] * self.settings.probes
         return (first + np.arange(self.settings.probes)) % self.settings.dims
 
     def signs(self, parameter: Tensor) -> tuple[Tensor, ...]:
         """Return a parameter's signs: [size, probes] float32 for each axis of its matrix.
 
-        Those of the first axis are divided by sqrt(probes).
+        The signs of the first axis are divided by sqrt(probes).
         """
         number = self._numbers[id(parameter)]
         if number not in self._signs:
@@ -60,7 +61,7 @@ class Probes:
         return self._signs[number]
 
     def of(self, values: Mapping[str, Tensor]) -> NDArray[np.float64]:
-        """Sketch a gradient that is given in full, [dims]; parameters may be missing."""
+        """Sketch a full gradient, [dims]; parameters may be missing."""
         sketch = np.zeros(self.settings.dims)
         for name, value in values.items():
             parameter = self.parameters[name]
@@ -72,33 +73,33 @@ class Probes:
 
     @property
     def parameter_ids(self) -> frozenset[int]:
-        """Return the `id` of each parameter that is trained."""
+        """Return the `id` of each trained parameter."""
         return frozenset(self._numbers)
 
 
 def _as_matrix(values: Tensor) -> Tensor:
-    """Take a parameter of more than two axes as a matrix: fused experts are [experts x out, in]."""
+    """View a tensor of more than two axes as a matrix: fused experts are [experts x out, in]."""
     return values.flatten(0, -2) if values.ndim > 2 else values
 
 
 class RowsMixed(Exception):
-    """A layer flattens rows and tokens into one axis, so that its taps do not know the rows."""
+    """A layer merges rows and tokens into one axis, so its taps cannot separate the rows."""
 
 
 Collect = Callable[[Tensor, Tensor], None]  # inputs and d loss / d outputs of one call of a layer
 
 
 class Member(Struct, frozen=True):
-    """A coefficient vector: the vector of the backward pass times a factor for each row."""
+    """A coefficient vector, given as the backward pass's vector times a factor for each row."""
 
     factors: Tensor  # [rows of the micro-batch] float32
-    sums: Callable[[Tensor], Tensor]  # the running sum of a parameter's gradient, float32
+    sums: Callable[[Tensor], Tensor]  # parameter -> running sum of its gradient, float32
 
 
 class Tap(torch.autograd.Function):
-    """Hands a layer's inputs and output gradient to `collect` in the backward; changes nothing.
+    """Passes a layer's inputs and output gradient to `collect` in the backward pass.
 
-    The inputs are saved as autograd saves them, so that checkpointing drops them too.
+    Values are unchanged. Autograd saves the inputs, so that checkpointing drops them as well.
     """
 
     @staticmethod
@@ -114,11 +115,11 @@ class Tap(torch.autograd.Function):
 
 
 class Taps:
-    """Adds up the sketches of the rows of a micro-batch while a backward runs.
+    """Adds up the sketches of the rows of a micro-batch during a backward pass.
 
-    A layer's gradient is a sum over tokens, G_i = sum_t d_t x_t' for a product, so its sketch is
+    The gradient of a linear layer is a sum over tokens, G_i = sum_t d_t x_t', so its sketch is
     sum_t (u.d_t)(v.x_t): p (in + out) multiplications per token instead of in x out. At padding
-    d_t = 0, since no token that counts sees it.
+    d_t = 0, since no unmasked token attends to it.
     """
 
     def __init__(self, body: nn.Module, probes: Probes) -> None:
@@ -129,7 +130,7 @@ class Taps:
         self._layers = [m for m in body.modules() if self._own(m)]
 
     def unknown(self) -> nn.Module | None:
-        """Return a trained layer of a kind that has no tap; None where all have one."""
+        """Return a trained layer of a kind without a tap; None if all layers have one."""
         return next((layer for layer in self._layers if self._kind(layer) is None), None)
 
     def _own(self, layer: nn.Module) -> list[nn.Parameter]:
@@ -137,7 +138,7 @@ class Taps:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Put taps into the graph of every forward pass within the block."""
+        """Put taps into the graph of every forward pass within the `with` block."""
         hooks = [layer.register_forward_hook(self._hook) for layer in self._layers]
         try:
             yield
@@ -146,12 +147,12 @@ class Taps:
                 hook.remove()
 
     def start(self, rows: int, device: torch.device, members: Sequence[Member] = ()) -> None:
-        """Forget the last backward pass; the next one has this many rows, and these members."""
+        """Reset the sums for a backward pass with this many rows and these members."""
         self.sums = torch.zeros(rows, self.probes.settings.dims, dtype=torch.float64, device=device)
         self.members = members
 
     def whole(self, gradient: Mapping[str, Tensor]) -> None:
-        """Ignore the gradient of the whole micro-batch: the taps have its rows already."""
+        """Ignore the gradient of the whole micro-batch, since the taps collect it by row."""
 
     def _hook(self, layer: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
         collect = self._kind(layer)
@@ -178,7 +179,7 @@ class Taps:
     def _linear(self, layer: nn.Linear, inputs: Tensor, gradient: Tensor) -> None:
         if layer.weight.requires_grad:
             left, right = self.probes.signs(layer.weight)
-            # Under autocast the product takes its inputs rounded to its own precision.
+            # Under autocast the product rounds its inputs to the lower precision.
             rounded = inputs.to(gradient.dtype).float()
             self._add(layer.weight, (gradient.float() @ left) * (rounded @ right))
             self._add_products(layer.weight, inputs.to(gradient.dtype), gradient)
@@ -189,7 +190,7 @@ class Taps:
 
     def _add_products(self, weight: Tensor, inputs: Tensor, gradient: Tensor) -> None:
         """Add sum_t factor d_t x_t' to each member's gradient of a weight [out, in]."""
-        # The factors go to the side with fewer numbers.
+        # Scale whichever of the two has fewer values.
         of_inputs = inputs.shape[-1] < gradient.shape[-1]
         for member, scaled in self._scaled(inputs if of_inputs else gradient):
             x, d = (scaled, gradient) if of_inputs else (inputs, scaled)
@@ -202,7 +203,7 @@ class Taps:
     def _embedding(self, layer: nn.Embedding, ids: Tensor, gradient: Tensor) -> None:
         left, right = self.probes.signs(layer.weight)
         products = left[ids] * (gradient.float() @ right)
-        if layer.padding_idx is not None:  # torch gives this row of the table no gradient
+        if layer.padding_idx is not None:  # torch computes no gradient for this row of the table
             counts = (ids != layer.padding_idx)[..., None]
             products, gradient = products * counts, gradient * counts
         self._add(layer.weight, products)
@@ -211,7 +212,7 @@ class Taps:
             total.index_add_(0, ids.flatten(), scaled.float().flatten(0, -2))
 
     def _vectors(self, layer: nn.Module, inputs: Tensor, gradient: Tensor) -> None:
-        """Sketch the exact gradient of each row, which a norm's few parameters allow."""
+        """Sketch each row's exact gradient, which is cheap for the few parameters of a norm."""
         own = {name: p.detach() for name, p in layer.named_parameters(recurse=False)}
 
         def of_row(x: Tensor, d: Tensor) -> dict[str, Tensor]:
@@ -228,14 +229,14 @@ class Taps:
                     member.sums(parameter).add_(member.factors @ values.float())
 
     def _scaled(self, values: Tensor) -> Iterator[tuple[Member, Tensor]]:
-        """Yield each member with values [rows, ...] times its factors."""
+        """Yield each member with the values [rows, ...] times its factors."""
         for member in self.members:
             factors = member.factors.view(-1, *[1] * (values.ndim - 1))
             yield member, values * factors.to(values.dtype)
 
 
 def _forward(layer: nn.Module, values: dict[str, Tensor], inputs: Tensor) -> Tensor:
-    """Run the layer's own forward with other parameters, without its hooks."""
+    """Run a layer's own forward pass with other parameters, without its hooks."""
     output: Tensor = torch.func.functional_call(
         _Bare(layer), {f"layer.{k}": v for k, v in values.items()}, inputs
     )
@@ -253,10 +254,10 @@ class _Bare(nn.Module):
 
 
 class Sketcher(Protocol):
-    """Adds up the sketches of the rows of a micro-batch: `Taps` or `OneRow`."""
+    """Adds up the sketches of a micro-batch's rows: `Taps` or `OneRow`."""
 
     probes: Probes
-    sums: Tensor  # [rows, dims] after a backward
+    sums: Tensor  # [rows, dims] after a backward pass
 
     def attached(self) -> contextlib.AbstractContextManager[None]: ...
     def start(self, rows: int, device: torch.device, members: Sequence[Member] = ()) -> None: ...
@@ -266,8 +267,8 @@ class Sketcher(Protocol):
 class OneRow:
     """Sketches of micro-batches of one row, whose gradient is the row's own.
 
-    It serves models with layers that have no tap (Conv1D, fused experts), and is slower, since
-    rows are not batched.
+    For models with layers that have no tap (Conv1D, fused experts); slower, since rows are not
+    batched.
     """
 
     def __init__(self, probes: Probes) -> None:
@@ -284,7 +285,7 @@ class OneRow:
         self.members = members
 
     def whole(self, gradient: Mapping[str, Tensor]) -> None:
-        """Add the body's gradient of the one row."""
+        """Add the gradient of the decoder for the one row."""
         for member in self.members:
             for name, value in gradient.items():
                 member.sums(self.probes.parameters[name]).add_(value * member.factors[0])
@@ -292,6 +293,6 @@ class OneRow:
 
 
 def sketcher(body: nn.Module, probes: Probes) -> Taps | OneRow:
-    """Make taps, which batch rows, where every trained layer has one; else go row by row."""
+    """Return taps, which batch rows, if every trained layer has one; otherwise `OneRow`."""
     taps = Taps(body, probes)
     return taps if taps.unknown() is None else OneRow(probes)

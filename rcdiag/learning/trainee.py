@@ -1,4 +1,4 @@
-"""A model that is loaded once and then gives log-probs, gradients, samples and update steps."""
+"""A model, loaded once, that gives log-probs, gradients, samples and update steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rcdiag.engines.hf.head import scores_in_chunks
 from rcdiag.engines.hf.model import context_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.learning.backward import Summed, accumulate
-from rcdiag.learning.families import Basis, VectorFamily, alone, basis_of, families_of
+from rcdiag.learning.families import Basis, VectorFamily, basis_of, families_of, separate_families
 from rcdiag.learning.fresh_responses import Generated, SamplingSettings, generate
 from rcdiag.learning.gradient import Gradient, combined, layer_groups
 from rcdiag.learning.learner import Parts
@@ -52,11 +52,11 @@ class Gradients(Struct, frozen=True):
 
     whole: list[Gradient]  # [K]
     sketches: Array | None  # [K, rows with an unmasked token, dims]
-    backwards: int  # backward passes that each micro-batch had at most
+    backwards: int  # the largest number of backward passes of a micro-batch
 
 
 class Trainee:
-    """One model, loaded once. The checkpoint that it came from is never written to."""
+    """A model that is loaded once. Its checkpoint on disk is never written to."""
 
     def __init__(self, policy: TrainablePolicy, batch_tokens: int | None = None) -> None:
         self.policy = policy
@@ -73,12 +73,12 @@ class Trainee:
         checkpointing: bool = False,
         batch_tokens: int | None = None,
     ) -> Trainee:
-        """Load the model of a policy; `lora` trains adapters in place of the weights."""
+        """Load the model of a policy; with `lora` only new adapters are trained."""
         return cls(load_policy(spec, lora, checkpointing), batch_tokens)
 
     @torch.no_grad()
     def log_probs(self, parts: Parts, *, entropy: bool = False) -> TokenScores:
-        """Return log-probs at each row's temperature over the whole distribution, as backend hf."""
+        """Return log-probs of the whole distribution at each row's temperature, as backend hf."""
         rows = self._rows(parts)
         columns = np.empty((token_count(rows), 1 + entropy))
         for batch in self._batches(rows, np.ones(len(rows), np.bool_)):
@@ -101,15 +101,15 @@ class Trainee:
     ) -> Gradients:
         """Return the gradient of sum_t c_t log pi(y_t) for coefficients [K, tokens].
 
-        One forward of each micro-batch for all; vectors that are linear combinations of others
-        have no backward, and with sketches those that differ by a factor of each row share one.
-        Rows whose coefficients are all 0 cost nothing. With sketches of a model that has no taps,
-        micro-batches are of one row.
+        All vectors share one forward pass of each micro-batch. Vectors that are linear combinations
+        of others need no backward pass, and with sketches those that differ by a factor for each
+        row share one. Rows whose coefficients are all 0 are skipped. For sketches of a model with
+        layers that have no tap, micro-batches have one row.
         """
         rows = self._rows(parts)
         basis = basis_of(coefficients)
         chosen = coefficients[basis.rows]
-        families = alone(chosen)
+        families = separate_families(chosen)
         if sketch is not None and len(chosen):
             families = families_of(chosen, [len(row.places) for row in rows])
         probes = None if sketch is None else self.probes(sketch)
@@ -129,7 +129,7 @@ class Trainee:
         selected = rows_with(rows, chosen)
         taps = None if probes is None else sketcher(self.policy.body, probes)
         if not isinstance(taps, OneRow):
-            with contextlib.suppress(RowsMixed):  # the first backward pass would raise it
+            with contextlib.suppress(RowsMixed):  # raised by the first backward pass, if at all
                 batches = self._batches(rows, selected)
                 return accumulate(self.policy, batches, chosen, families, len(rows), taps)
         assert probes is not None
@@ -137,15 +137,15 @@ class Trainee:
         return accumulate(self.policy, single, chosen, families, len(rows), OneRow(probes))
 
     def probes(self, settings: SketchSettings) -> Probes:
-        """Return the signs that `gradients` sketches with."""
+        """Return the random signs with which `gradients` computes sketches."""
         return Probes(self.policy.parameters, settings)
 
     def apply(self, gradient: Gradient, settings: OptimizerSettings) -> StepReport:
-        """Take one optimizer step down `gradient`; its state stays until `restore`."""
+        """Take one optimizer step down `gradient`; the optimizer's state stays until `restore`."""
         return self._stepper.apply(gradient, settings)
 
     def restore(self) -> None:
-        """Put the loaded weights back, bit by bit, and forget the optimizer's state."""
+        """Restore the loaded weights exactly, and drop the optimizer's state."""
         self._stepper.load(self._stepper.loaded)
 
     def snapshot(self) -> Snapshot:

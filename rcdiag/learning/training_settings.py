@@ -1,25 +1,25 @@
-"""Settings of training as plain data, without torch."""
+"""Settings of training as plain data, without importing torch."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-# Tokens of one micro-batch with padding. Larger than for a forward pass alone, since each
-# micro-batch takes one backward pass per family of presets.
+# Tokens of one micro-batch with padding. More than for a forward pass alone, since each micro-batch
+# takes one backward pass for each family of presets.
 MICRO_BATCH_TOKENS = {"cpu": 2_048, "cuda": 32_768}
 
 
 class LoraSettings(Struct, frozen=True, kw_only=True):
-    """Low-rank adapters in place of the weights; `targets` as peft takes them."""
+    """Low-rank adapters that are trained instead of the weights; `targets` as in peft."""
 
     rank: int = 16
     alpha: float = 32.0
     targets: str | tuple[str, ...] = "all-linear"  # every linear layer but the head
-    seed: int = 0  # decides the factor that starts at random
+    seed: int = 0  # of the factor that is initialised at random
 
 
 class OptimizerSettings(Struct, frozen=True, kw_only=True):
-    """Settings of torch.optim, and the norm beyond which the whole gradient is scaled down."""
+    """Settings of torch.optim, and the gradient norm above which the gradient is scaled down."""
 
     name: str  # sgd or adamw
     learning_rate: float
@@ -33,8 +33,8 @@ class OptimizerSettings(Struct, frozen=True, kw_only=True):
 class SketchSettings(Struct, frozen=True, kw_only=True):
     """Settings of the random projection of per-sequence gradients.
 
-    Each parameter has `probes` numbers of its own. They are assigned to the `dims` numbers of the
-    sketch in turn, so that parameters share numbers unless dims >= probes x parameters.
+    Each parameter has `probes` entries, which are assigned to the `dims` entries of the sketch in
+    turn, so that parameters share entries unless dims >= probes x parameters.
     """
 
     probes: int = 16

@@ -1,7 +1,7 @@
-"""Reading trainers' own metrics logs: what a run logged at each training step, by its own keys.
+"""Read trainers' metrics logs: the numbers that a run logged at each training step, by its keys.
 
-To add a format: a file with a `LogReader`, and its name in `LOG_READERS`; or `LOG_READERS.add(...)`
-in a package of your own (entry-point group `rcdiag.plugins`).
+To add a format, write a file with a `LogReader` and add it to `LOG_READERS`; or call
+`LOG_READERS.add(...)` in a package of your own (entry-point group `rcdiag.plugins`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rcdiag.registry import Registry
 
 __all__ = ["LOG_READERS", "Log", "LogFile", "LogReader", "LoggedNumber", "read_log"]
 
-# Each is asked in turn; the first that knows the content reads the file.
+# Readers are tried in this order; the first that recognises the content reads the file.
 LOG_READERS: Registry[LogReader] = Registry(
     "format of logs", (PARQUET, TENSORBOARD, JSONL, CONSOLE, JSON, CSV)
 )
 
 
 def read_log(path: Path) -> Log:
-    """Read a trainer's log; its format is told from its content."""
+    """Read a trainer's log, in the format that its content shows."""
     file = LogFile.at(path)
     for reader in LOG_READERS.values():
         if reader.detect(file):

@@ -10,7 +10,7 @@ from rcdiag.errors import RcdiagError
 from rcdiag.logs.log import LogFile, LogReader
 
 SEPARATORS = (",", "\t", ";")
-# W&B puts the run's name before the key, and adds columns of the smallest and largest value.
+# W&B writes the run's name before the key, and adds columns with the minimum and maximum.
 RUN, RANGES = " - ", ("__MIN", "__MAX")
 
 
@@ -31,15 +31,15 @@ def _read(file: LogFile) -> Iterator[Mapping[str, Any]]:
         if len(row) > len(names):
             raise RcdiagError(
                 f"{file.path}, line {number}: {len(row)} values under {len(names)} names",
-                hint="the first line names the columns; every line has as many values at most",
+                hint="the first line names the columns; no line may have more values than it",
             )
         yield {key: row[index] for key, index in keys.items() if index < len(row)}
 
 
 def _lines(file: LogFile) -> list[tuple[int, list[str]]]:
-    """Return the values of every row, with the number of its last line.
+    """Return the values of each row, with the number of its last line.
 
-    A column of prompts may have fields beyond the limit that Python sets for a whole process.
+    A column of prompts may exceed Python's limit on the size of a field, so it is raised meanwhile.
     """
     text = file.text()
     limit = csv.field_size_limit(len(text) + 1)
@@ -53,7 +53,7 @@ def _lines(file: LogFile) -> list[tuple[int, list[str]]]:
 
 
 def _keys(file: LogFile, names: list[str]) -> dict[str, int]:
-    """Return the column of every key; columns of several runs for one key are refused."""
+    """Return the column index of each key; refuse several columns (runs) for one key."""
     keys: dict[str, int] = {}
     for index, name in enumerate(names):
         if name.endswith(RANGES):
@@ -64,7 +64,7 @@ def _keys(file: LogFile, names: list[str]) -> dict[str, int]:
         if key in keys:
             raise RcdiagError(
                 f"{file.path}: two columns for `{key}`: {names[keys[key]]!r} and {name!r}",
-                hint="export one run alone",
+                hint="export one run only",
             )
         keys[key] = index
     return keys
@@ -72,7 +72,7 @@ def _keys(file: LogFile, names: list[str]) -> dict[str, int]:
 
 CSV = LogReader(
     name="csv",
-    says="a table of text with a column for each key, as W&B exports charts and histories",
+    says="a text table with a column for each key, as W&B exports charts and histories",
     detect=_is_csv,
     read=_read,
 )

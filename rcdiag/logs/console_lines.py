@@ -1,4 +1,4 @@
-"""Metrics printed to a console: verl's `step:12 - key:value`, dicts of slime, miles and HF."""
+"""Metrics printed to a console: verl's `step:12 - key:value`, and dicts of slime, miles and HF."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from rcdiag.logs.log import STEP_KEYS, LogFile, LoggedNumber, LogReader
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-# verl, verl/utils/logger/aggregate_logger.py, `concat_dict_to_str`. Ray puts the process before it.
+# verl, verl/utils/logger/aggregate_logger.py, `concat_dict_to_str`; Ray puts a prefix before it.
 OF_VERL = re.compile(r"(?:^|[\s)])step:(\d+) - (\S+:.*)")
-# slime, slime/observability/train_metric_utils.py and rollout_metrics.py; miles has the same lines.
+# slime, slime/observability/train_metric_utils.py and rollout_metrics.py; miles prints the same.
 OF_SLIME = re.compile(r"(?:^|\s)(?:rollout|step|perf|eval) (\d+): (\{'.*\})\s*$")
-# The progress callback of HF's Trainer prints what it logs, without a step.
+# The progress callback of HF's Trainer prints its dict of metrics without a step.
 OF_HF = re.compile(r"^()(\{'.*\})\s*$")
 ITEM = re.compile(r"'([^']+)': ([^,}]+)")
 NUMPY = re.compile(r"^(?:np|numpy)\.\w+\((.*)\)$")  # how numpy 2 prints a scalar
 
 
 def _line(text: str) -> tuple[str, list[tuple[str, str]]] | None:
-    """Take a printed line apart: its step, "" without one, and keys with the texts of values."""
+    """Parse a printed line: its step ("" without one), and pairs of key and value as text."""
     if match := OF_VERL.search(text):
         parts = (part.rpartition(":") for part in match[2].split(" - "))
         return match[1], [(key, value) for key, colon, value in parts if key and colon]
@@ -32,7 +32,7 @@ def _line(text: str) -> tuple[str, list[tuple[str, str]]] | None:
 def _numbers(items: list[tuple[str, str]]) -> dict[str, LoggedNumber]:
     numbers = {}
     for key, value in items:
-        # After the last value Ray may say how many processes printed the line.
+        # After the last value Ray may print how many processes printed the same line.
         text = (value.split() or [""])[0].strip("'")
         wrapped = NUMPY.match(text)
         try:
@@ -64,7 +64,7 @@ def _is_console(file: LogFile) -> bool:
 
 CONSOLE = LogReader(
     name="console",
-    says="what a run printed: lines `step:12 - actor/pg_loss:0.01 - ...` of verl, "
+    says="console output: lines `step:12 - actor/pg_loss:0.01 - ...` of verl, "
     "`rollout 12: {...}` and `step 12: {...}` of slime and miles, dicts of HF trainers",
     detect=_is_console,
     read=_records,

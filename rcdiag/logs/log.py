@@ -1,6 +1,6 @@
-"""What a trainer logged: numbers by training step and key, with the digits that the log shows.
+"""A trainer's metrics log: numbers by training step and key, with the digits that the log shows.
 
-A `LogReader` is one format of logs, read as records, one for each logged row.
+A `LogReader` reads one format of logs as records, one for each logged row.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from msgspec import Struct
 from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError
 
-# Keys under which loggers write the training step. A run's own counter comes before `_step`, with
-# which W&B counts its rows. Upper case makes no difference.
+# Keys of the training step, in lower case. `_step` comes last: W&B counts its rows with it, while
+# the others are the run's own counters.
 STEP_KEYS = (
     "step",
     "global_step",
@@ -31,32 +31,32 @@ STEP_KEYS = (
     "iteration",
     "_step",
 )
-# ms-swift writes `7/100` under this key.
+# ms-swift writes the step as `7/100` under this key.
 STEP_OF_ALL = "global_step/max_steps"
-# A key shows its own rounding if it has at least this many distinct numbers with at least this many
-# decimals.
+# The rounding of a key is read from its own numbers if at least OWN_NUMBERS different ones have
+# at least OWN_DECIMALS decimals.
 OWN_NUMBERS, OWN_DECIMALS = 3, 3
-# With fewer decimals or significant digits than these a number may be exact, such as 0.5, and does
+# A number with fewer decimals or significant digits than these may be exact, such as 0.5, and does
 # not show that the log rounds.
 DECIMALS, SIGNIFICANT = 2, 3
-# Integers beyond the range of float64 are identifiers, no metrics.
+# Larger integers do not fit into float64 and are identifiers, not metrics.
 LARGEST = 10**300
 
 
 class LoggedNumber(Struct, frozen=True):
-    """A number of a log, and its text there; the text is empty where the file is binary."""
+    """A number of a log with its text there, which is "" in a binary file."""
 
     value: float
     text: str = ""
 
     @classmethod
     def read(cls, text: str) -> LoggedNumber:
-        """Read the text of a number; ValueError where it is none."""
+        """Parse the text of a number; ValueError if it is not one."""
         return cls(float(text), text.strip())
 
     @property
     def digits(self) -> tuple[int, int] | None:
-        """Return decimals and significant digits that the text shows; None for whole numbers."""
+        """Return the text's decimals and significant digits; None for whole numbers."""
         if not any(mark in self.text for mark in ".eE") or not math.isfinite(self.value):
             return None
         try:
@@ -71,17 +71,17 @@ Row = Mapping[str, LoggedNumber]
 
 
 class Log(Struct, frozen=True, dict=True):
-    """What a trainer logged, by training step in ascending order."""
+    """A trainer's log, by training step in ascending order."""
 
     path: Path
     format: str
     rows: Mapping[int | None, Row]  # None: the only row of a log without steps
-    counted: bool = False  # the log names no steps: its rows are counted from 0
-    resumed: tuple[int, ...] = ()  # steps to which the log goes back: a run that was resumed there
+    counted: bool = False  # the log has no steps; rows are counted from 0
+    resumed: tuple[int, ...] = ()  # steps to which the log goes back, since the run was resumed
 
     @cached_property
     def keys(self) -> dict[str, int]:
-        """Return every key with the number of steps that hold it, in the order of the log."""
+        """Return every key with the number of steps that have it, in the order of the log."""
         counts: dict[str, int] = {}
         for row in self.rows.values():
             for key in row:
@@ -89,10 +89,10 @@ class Log(Struct, frozen=True, dict=True):
         return counts
 
     def rounding(self, key: str, number: LoggedNumber) -> float:
-        """Return how far the number as computed may be from the number as the log shows it.
+        """Return the largest difference between a logged number and the one that was computed.
 
-        A log that rounds shows few decimals, or few significant digits, in all its numbers; a
-        trainer may also round one key alone.
+        A log that rounds has few decimals, or few significant digits, in all its numbers; a trainer
+        may also round a single key.
         """
         if not number.text:
             return 0.0
@@ -107,11 +107,11 @@ class Log(Struct, frozen=True, dict=True):
 
     @cached_property
     def _digits(self) -> tuple[int, int]:
-        """Return the most decimals and the most significant digits of all numbers."""
+        """Return the largest number of decimals and of significant digits in the log."""
         return _most(number for row in self.rows.values() for number in row.values())
 
     def _digits_of(self, key: str) -> tuple[int, int] | None:
-        """Return the most digits of one key, where it has enough numbers to tell its rounding."""
+        """Return the same for one key; None if it has too few numbers to show its rounding."""
         numbers = [row[key] for row in self.rows.values() if key in row]
         texts = {number.text for number in numbers if number.digits is not None}
         most = _most(numbers)
@@ -124,7 +124,7 @@ def _most(numbers: Iterable[LoggedNumber]) -> tuple[int, int]:
 
 
 def log_of(path: Path, format: str, records: Iterable[Mapping[str, Any]]) -> Log:
-    """Group records by training step; where a step has a key twice, the last number counts."""
+    """Group records by training step; the last number counts if a step has a key twice."""
     flat = [row for record in records if (row := dict(_flat(record)))]
     if not flat:
         raise RcdiagError(
@@ -134,15 +134,15 @@ def log_of(path: Path, format: str, records: Iterable[Mapping[str, Any]]) -> Log
     steps = [_step_of(row) for row in flat]
     counted = len(flat) > 1 and all(step is None for step in steps)
     rows: dict[int | None, dict[str, LoggedNumber]] = {}
-    latest: dict[str, int] = {}  # key -> the step that it was logged at last
+    latest: dict[str, int] = {}  # key -> the last step at which it was logged
     resumed = []
     for index, (step, row) in enumerate(zip(steps, flat, strict=True)):
         if step is None and not counted and len(flat) > 1:
-            continue  # a summary row of the whole run, among rows of steps
+            continue  # a summary of the whole run among the rows of steps
         numbers = rows.setdefault(index if counted else step, {})
         numbers |= {key: number for key, number in row.items() if not is_step(key)}
         if step is not None:
-            # Rows of other keys, such as those of an evaluation, may have a counter of their own.
+            # Rows with other keys, such as those of an evaluation, may have their own counter.
             if any(latest.get(key, step) > step for key in row):
                 resumed.append(step)
             latest |= dict.fromkeys(row, step)
@@ -151,7 +151,7 @@ def log_of(path: Path, format: str, records: Iterable[Mapping[str, Any]]) -> Log
 
 
 def is_step(key: str) -> bool:
-    """Tell whether a key is the counter of steps."""
+    """Tell whether a key is the step counter."""
     return key.lower() in (*STEP_KEYS, STEP_OF_ALL)
 
 
@@ -165,11 +165,11 @@ def _step_of(row: Row) -> int | None:
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, LoggedNumber]]:
-    """Yield the numbers of a record; keys of nested mappings are joined by a slash."""
+    """Yield the numbers of a record; keys of nested mappings are joined with a slash."""
     for name, value in record.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            # verl's file logger holds all numbers under `data`.
+            # verl's file logger nests all numbers under `data`.
             inner = "" if key == "data" and not prefix else f"{key}/"
             yield from _flat(value, inner)
         elif (number := _number(key, value)) is not None:
@@ -194,18 +194,18 @@ def _number(key: str, value: Any) -> LoggedNumber | None:
         return None
 
 
-HEAD = 4096  # bytes by which formats are recognised
+HEAD = 4096  # bytes from which readers recognise their format
 
 
 class LogFile(Struct, frozen=True):
-    """A file, or a folder of event files, whose format is not known yet."""
+    """A file, or a folder of TensorBoard event files, whose format is not known yet."""
 
     path: Path
-    head: bytes  # the first bytes; of a folder none
+    head: bytes  # the first bytes; empty for a folder
 
     @classmethod
     def at(cls, path: Path) -> LogFile:
-        """Open what a user named; RcdiagError where it is missing, empty or cannot be read."""
+        """Open the path that a user named; RcdiagError if it is missing, empty or unreadable."""
         try:
             if path.is_dir():
                 return cls(path, b"")
@@ -218,11 +218,11 @@ class LogFile(Struct, frozen=True):
                 "TensorBoard events, or what the run printed",
             ) from error
         if not head.strip():
-            raise RcdiagError(f"{path}: empty", hint="give a log with a step in it")
+            raise RcdiagError(f"{path}: empty", hint="give a log with at least one step")
         return cls(path, head)
 
     def text(self) -> str:
-        """Return the whole file as text; RcdiagError where it is none."""
+        """Return the whole file as text; RcdiagError if it is not UTF-8."""
         try:
             return self.path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
@@ -232,7 +232,7 @@ class LogFile(Struct, frozen=True):
 
     @property
     def first_line(self) -> str:
-        """Return the first line with something in it; empty where the file is no text."""
+        """Return the first line that is not blank; "" if the file is not text."""
         if b"\0" in self.head:
             return ""
         try:
@@ -243,17 +243,17 @@ class LogFile(Struct, frozen=True):
 
 
 class LogReader(Struct, frozen=True, kw_only=True):
-    """A format that a trainer's log may have."""
+    """A format of trainers' logs."""
 
     name: str
-    says: str  # who writes it, in a few words
+    says: str  # the programs that write it, in short
     detect: Callable[[LogFile], bool]  # whether a file is of this format
-    # The rows of the log: key -> value. Numbers that the file writes as text are `LoggedNumber`s,
-    # which know their digits; values may be nested mappings; what is no number is ignored.
+    # Yields the rows of the log: key -> value. Numbers that the file has as text should be
+    # `LoggedNumber`s, which keep their digits. Values may be nested mappings; others are ignored.
     read: Callable[[LogFile], Iterator[Mapping[str, Any]]]
 
     def entry(self) -> Entry:
-        """Say who writes logs of this format, and how rcdiag reads one."""
+        """Answer `rcdiag explain`: who writes logs of this format, and how to read one."""
         return Entry(
             what=f"A trainer's own log that `rcdiag score --logged` reads: {self.says}.",
             example="rcdiag score rollouts.parquet --logged FILE",

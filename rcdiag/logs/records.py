@@ -1,4 +1,4 @@
-"""Logs whose rows are records as they stand: JSON Lines, one JSON document, parquet."""
+"""Logs that consist of records: JSON Lines, a JSON document, or parquet."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rcdiag.table.readers.parquet import open_parquet
 
 
 def parsed(text: str) -> Any:
-    """Parse JSON with the digits of its numbers; NaN and Infinity are numbers too."""
+    """Parse JSON, keeping the digits of floats; NaN and Infinity are accepted."""
     return json.loads(text, parse_float=LoggedNumber.read, parse_constant=LoggedNumber.read)
 
 
 def is_object(text: str) -> bool:
-    """Tell whether a text is one whole JSON object."""
+    """Tell whether a text is a complete JSON object."""
     try:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
@@ -39,10 +39,10 @@ def _json_lines(file: LogFile) -> Iterator[Mapping[str, Any]]:
             record = parsed(line)
         except (ValueError, RecursionError) as error:
             if number == len(lines):
-                return  # an unfinished last line: the run is still writing it, or was killed
+                return  # the last line is incomplete: the run still writes it, or was killed
             raise RcdiagError(
                 f"{file.path}, line {number}: not JSON ({error})",
-                hint="every line is one object: a step with its numbers",
+                hint="every line must be one JSON object: a step with its numbers",
             ) from error
         if isinstance(record, dict):
             yield record
@@ -50,7 +50,7 @@ def _json_lines(file: LogFile) -> Iterator[Mapping[str, Any]]:
 
 JSONL = LogReader(
     name="jsonl",
-    says="JSON Lines as verl's file logger writes them, W&B's history, and HF's log history",
+    says="JSON Lines of verl's file logger, of W&B's history and of HF's log history",
     detect=_is_jsonl,
     read=_json_lines,
 )
@@ -67,15 +67,15 @@ def _json_document(file: LogFile) -> Iterator[Mapping[str, Any]]:
         document = document.get("log_history", [document])
     if not isinstance(document, list):
         raise RcdiagError(
-            f"{file.path}: no list of logged rows in it",
-            hint="`trainer_state.json` has them under `log_history`; else give a list of objects",
+            f"{file.path}: contains no list of logged rows",
+            hint="`trainer_state.json` has them under `log_history`; or give a list of objects",
         )
     yield from (record for record in document if isinstance(record, dict))
 
 
 JSON = LogReader(
     name="json",
-    says="one JSON document: `trainer_state.json` of TRL and HF trainers, or a list of rows",
+    says="a JSON document: `trainer_state.json` of TRL and HF trainers, or a list of rows",
     detect=lambda file: file.first_line[:1] in ("{", "["),
     read=_json_document,
 )

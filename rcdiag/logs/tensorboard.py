@@ -10,7 +10,7 @@ from rcdiag.extras import saying_what_to_install
 from rcdiag.logs.log import LogFile, LogReader
 
 NAMES = "events.out.tfevents.*"
-# The first record of an event file says the version of the format.
+# The first record of an event file holds the version of the format.
 VERSION = b"brain.Event:"
 
 
@@ -27,7 +27,7 @@ def _read(file: LogFile) -> Iterator[Mapping[str, Any]]:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
         from tensorboard.util import tensor_util
     for path in _event_files(file.path):
-        # The loader writes scalars of all versions as tensors without a dimension.
+        # The loader converts scalars of all versions to zero-dimensional tensors.
         for event in EventFileLoader(str(path)).Load():
             arrays = {
                 value.tag: tensor_util.make_ndarray(value.tensor)
@@ -43,7 +43,7 @@ def _read(file: LogFile) -> Iterator[Mapping[str, Any]]:
 
 TENSORBOARD = LogReader(
     name="tensorboard",
-    says="event files of TensorBoard, one or a run's folder of them",
+    says="TensorBoard event files, or the folder of a run with them",
     detect=_is_events,
     read=_read,
 )

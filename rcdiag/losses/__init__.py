@@ -1,12 +1,12 @@
-"""Trainers' policy losses, how they become one number, and their exact gradient.
+"""Trainers' policy losses, their reduction to one number, and their exact gradient.
 
-A loss is a `PolicyLoss`: a function from a `LossBatch` to the loss of every token, with its
-description and the settings that it reads. An `Aggregation` weights the token losses and says what
-their sum is divided by. `UpdateRules` (`rules.py`) list the losses and aggregations of a trainer.
+A loss is a `PolicyLoss`: a function from a `LossBatch` to the loss of each token, with its
+description and the settings that it reads. An `Aggregation` weights the token losses and defines
+the divisor of their sum. `UpdateRules` (`rules.py`) list the losses and aggregations of a trainer.
 Callers use `evaluate.evaluate`; gradients come from the small autograd in `tensor.py`.
 
-To add a loss: `LOSSES.add(PolicyLoss(...))`; `rcdiag replay --loss NAME` then has it under every
-trainer.
+To add a loss, call `LOSSES.add(PolicyLoss(...))`; `rcdiag replay --loss NAME` then offers it for
+every trainer.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ _LOSSES = (
     *(ROLLOUT_IS, CISPO_ROLLOUT, ON_POLICY),
 )
 LOSSES: Registry[PolicyLoss] = Registry("policy loss", _LOSSES)
-# Losses that ship: which of them a trainer has depends on its generation. A loss that a plugin adds
-# is offered under every trainer.
+# Losses that ship with rcdiag: a trainer has those of its generation. A loss that a plugin adds is
+# offered for every trainer.
 SHIPPED = frozenset(loss.name for loss in _LOSSES)
 AGGREGATIONS: Registry[Aggregation] = Registry(
     "aggregation",

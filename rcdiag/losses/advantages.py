@@ -19,7 +19,7 @@ WHITEN_EPSILON = 1e-8
 
 
 class Advantage(Struct, frozen=True, kw_only=True):
-    """A formula that turns the rewards of a batch into advantages."""
+    """A formula that computes advantages from the rewards of a batch."""
 
     name: str
     says: str
@@ -27,7 +27,7 @@ class Advantage(Struct, frozen=True, kw_only=True):
     source: str
     # (rewards, prompt groups, numbers of unmasked tokens), each [rows] -> advantages [rows].
     function: Callable[[Array, NDArray[Any], Integers], Array]
-    by_group: bool = True  # the baseline is made of the other sequences of the prompt
+    by_group: bool = True  # the baseline comes from the other sequences of the prompt
     direction: str = "advantages above 0 make tokens more likely"
     see: tuple[str, ...] = ("advantage", "column", "rejected-in-baseline")
 
@@ -36,7 +36,7 @@ class Advantage(Struct, frozen=True, kw_only=True):
         return self.function(reward, group, lengths)
 
     def entry(self) -> Entry:
-        """Say what the advantages are, with those of three sequences of one prompt."""
+        """Answer `rcdiag explain`: what the advantages are, with an example of three sequences."""
         values = self(np.array([1.0, 0.0, 0.0]), np.zeros(3), np.array([2, 2, 2]))
         numbers = ", ".join(f"{value:.4g}" for value in values)
         return Entry(
@@ -57,7 +57,7 @@ def _groups(group: NDArray[Any], reward: Array) -> tuple[Integers, Array, Array]
 
 
 def grpo(reward: Array, group: NDArray[Any], lengths: Integers) -> Array:
-    """Return (r - mean) / (std + 1e-6) in the group; one row has mean 0 and std 1."""
+    """Return (r - mean) / (std + 1e-6) within the group; for a group of one, mean 0 and std 1."""
     index, sizes, means = _groups(group, reward)
     squares = np.bincount(index, weights=np.square(reward - means))[index]
     alone = sizes < 2
@@ -67,8 +67,8 @@ def grpo(reward: Array, group: NDArray[Any], lengths: Integers) -> Array:
 
 GRPO = Advantage(
     name="grpo",
-    says="Reward less the mean of its prompt group, over the group's spread; a group of one keeps "
-    "its reward.",
+    says="Reward minus the mean of its prompt group, divided by the group's standard deviation; "
+    "a group of one keeps its reward.",
     formula="(reward - mean) / (std + 1e-6), std with n - 1",
     source="arXiv 2402.03300, section 4.1; verl/trainer/ppo/core_algos.py, "
     "compute_grpo_outcome_advantage",
@@ -77,7 +77,7 @@ GRPO = Advantage(
 
 
 def rloo(reward: Array, group: NDArray[Any], lengths: Integers) -> Array:
-    """Return the reward less the mean of the group's others: n / (n - 1) (r - mean).
+    """Return the reward minus the mean of the group's others: n / (n - 1) (r - mean).
 
     A group of one keeps its reward.
     """
@@ -89,7 +89,8 @@ def rloo(reward: Array, group: NDArray[Any], lengths: Integers) -> Array:
 
 RLOO = Advantage(
     name="rloo",
-    says="Reward less the mean of the others of its prompt group; a group of one keeps its reward.",
+    says="Reward minus the mean of the others in its prompt group; a group of one keeps its "
+    "reward.",
     formula="n / (n - 1) (reward - mean)",
     source="arXiv 2402.14740",
     function=rloo,
@@ -97,9 +98,9 @@ RLOO = Advantage(
 
 
 def reinforce_plus_plus(reward: Array, group: NDArray[Any], lengths: Integers) -> Array:
-    """Return rewards whitened over all tokens, variance with N - 1, discount 1.
+    """Return rewards whitened over all tokens, with variance over N - 1 and discount 1.
 
-    The outcome reward is at the last token, so the return of every token is that reward.
+    The outcome reward is at the last token, so every token's return is that reward.
     """
     total = lengths.sum()
     mean = (reward * lengths).sum() / total

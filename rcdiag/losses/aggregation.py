@@ -1,7 +1,7 @@
-"""How token losses are reduced to one number: sum of weight x loss, divided by a count.
+"""Reduction of token losses to one number: the sum of weight x loss, divided by a count.
 
 The aggregations are those of verl 0.9.1: `agg_loss` in verl/trainer/ppo/core_algos.py. Where other
-generations and trainers do otherwise under the same name, their folder defines it.
+generations and trainers differ under the same name, their own folder has the definition.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Unit = Literal["tokens", "sequences", "prompts", "nothing"]
 
 
 class Count(Struct, frozen=True):
-    """What a loss averages over (tokens, sequences, prompts or nothing), and how to count it."""
+    """The unit that a loss averages over, and functions that count it in a batch."""
 
     unit: Unit
     kept: Callable[[LossBatch], float]
     all: Callable[[LossBatch], float]
 
     def of(self, batch: LossBatch, settings: LossSettings, which: Denominator) -> float:
-        """Count a batch by a denominator."""
+        """Return the count of a batch for a denominator: kept, all, or a constant."""
         if which != "constant":
             return self.kept(batch) if which == "kept" else self.all(batch)
         if self.unit == "nothing":
             raise RcdiagError(
-                "denominator constant: this aggregation is a sum, it counts nothing",
+                "denominator constant: this aggregation is a sum without a denominator",
                 "choose another aggregation",
             )
         return _given(settings.constant, "denominator constant")
@@ -43,7 +43,7 @@ class Count(Struct, frozen=True):
 def _given(value: float | None, name: str) -> float:
     if value is None or not value > 0 or not math.isfinite(value):
         raise RcdiagError(
-            f"{name}: wanted a number above 0, got {value}", "the loss is divided by it"
+            f"{name}: wanted a number above 0, got {value}", "the loss is divided by this number"
         )
     return float(value)
 
@@ -57,7 +57,7 @@ def _kept_sequences(batch: LossBatch) -> float:
 
 
 TOKENS = Count("tokens", _kept_tokens, lambda batch: float(len(batch.kept)))
-# `all` counts rows without any token too.
+# `all` also counts rows without tokens.
 SEQUENCES = Count("sequences", _kept_sequences, lambda batch: float(len(batch.lengths)))
 # A prompt counts if at least one of its rows has a sampled token.
 PROMPTS = Count(
@@ -68,24 +68,24 @@ PROMPTS = Count(
 NOTHING = Count("nothing", lambda batch: 1.0, lambda batch: 1.0)
 
 
-def alike(batch: LossBatch, which: Denominator) -> Tensor | float:
+def equal_weights(batch: LossBatch, which: Denominator) -> Tensor | float:
     """Return 1 for every token."""
     return 1.0
 
 
 def row_mean(batch: LossBatch, which: Denominator) -> Tensor:
-    """Return 1 / (T + 1e-8) for the row's T kept tokens; verl's, whatever the denominator."""
+    """Return 1 / (T + 1e-8) for the row's T kept tokens, as verl does for every denominator."""
     return (1.0 / (batch.kept_counts + EPSILON))[batch.rows]
 
 
 def counted_row_mean(batch: LossBatch, which: Denominator) -> Tensor:
-    """Return 1 / T for the row's T tokens; rejected ones count but under denominator `kept`."""
+    """Return 1 / T; T are the row's kept tokens for denominator `kept`, else all its tokens."""
     counts = batch.kept_counts if which == "kept" else batch.lengths.double()
     return (1.0 / counts.clamp(min=1))[batch.rows]
 
 
 def prompt_mean(batch: LossBatch, which: Denominator) -> Tensor:
-    """Return 1 / T for the T tokens of all responses to the token's prompt, 1 at least."""
+    """Return 1 / T for the T tokens of all responses to the token's prompt; T is at least 1."""
     counted = batch.kept.double()
     if which != "kept":
         counted = counted.new_ones(counted.shape)
@@ -101,27 +101,27 @@ class Aggregation(Struct, frozen=True):
     formula: str
     within: Callable[[LossBatch, Denominator], Tensor | float]
     count: Count
-    default: Denominator = "kept"  # what the trainer's function itself takes
+    default: Denominator = "kept"  # the denominator of the trainer's own function
     epsilon: float = 0.0
-    horizon: Literal["none", "width", "scale"] = "none"  # scale: scale_factor, else the width
-    empty_rows_spoil: bool = False  # a row without a kept token has the mean 0/0
+    horizon: Literal["none", "width", "scale"] = "none"  # scale: scale_factor, or the padded width
+    empty_rows_spoil: bool = False  # a row without a kept token makes the loss 0/0
     see: tuple[str, ...] = ()
 
     def entry(self) -> Entry:
-        """Say how losses of tokens become one number."""
+        """Answer `rcdiag explain`: how token losses become one number."""
         example = f"rcdiag replay rollouts.parquet --aggregation {self.name}"
         return Entry(what=self.says, formula=self.formula, example=example, see=self.see)
 
     def denominator(self, settings: LossSettings) -> Denominator:
-        """Return the denominator that is set, else the trainer's own."""
+        """Return the denominator that is set, or the trainer's own."""
         return settings.denominator or self.default
 
     def counted(self, batch: LossBatch, settings: LossSettings) -> float:
-        """Count the tokens or rows of the whole batch that divide the sum."""
+        """Return the number of tokens, rows or prompts that the sum is divided by."""
         return self.count.of(batch, settings, self.denominator(settings))
 
     def divisor(self, batch: LossBatch, settings: LossSettings) -> float:
-        """Return what the sum is divided by; 0 where there is no loss."""
+        """Return the divisor of the sum, horizon included; 0 if the loss is undefined."""
         return (self.counted(batch, settings) + self.epsilon) * self._length(batch, settings)
 
     def _length(self, batch: LossBatch, settings: LossSettings) -> float:
@@ -139,32 +139,32 @@ class Aggregation(Struct, frozen=True):
 
 TOKEN_MEAN = Aggregation(
     "token-mean",
-    "Every token counts alike, so long sequences count more.",
+    "Every token has the same weight, so long sequences count more.",
     "sum of token losses / tokens",
-    alike,
+    equal_weights,
     TOKENS,
     see=("denominator", "by_length"),
 )
 TOKEN_SUM = Aggregation(
     "token-sum",
-    "Sum over tokens, divided by nothing: the step grows with the batch.",
+    "The sum over tokens without a divisor: the size of the update grows with the batch.",
     "sum of token losses",
-    alike,
+    equal_weights,
     NOTHING,
     see=("token-mean",),
 )
 SEQ_MEAN_TOKEN_SUM = Aggregation(
     "seq-mean-token-sum",
-    "Mean over sequences of their sums: long sequences count more.",
+    "Mean over sequences of the sum over their tokens: long sequences count more.",
     "sum of token losses / sequences",
-    alike,
+    equal_weights,
     SEQUENCES,
     see=("denominator", "seq-mean-token-sum-norm"),
 )
 SEQ_MEAN_TOKEN_MEAN = Aggregation(
     "seq-mean-token-mean",
-    "Mean over sequences of their means: every sequence counts alike, so tokens of long ones "
-    "count less.",
+    "Mean over sequences of the mean over their tokens: every sequence has the same weight, so "
+    "tokens of long sequences count less.",
     "mean over sequences of sum of token losses / (kept tokens + 1e-8)",
     row_mean,
     SEQUENCES,
@@ -172,18 +172,18 @@ SEQ_MEAN_TOKEN_MEAN = Aggregation(
 )
 SEQ_MEAN_TOKEN_SUM_NORM = Aggregation(
     "seq-mean-token-sum-norm",
-    "As seq-mean-token-sum, over a constant length too; up to verl-0.7.0 without the mean over "
-    "sequences.",
-    "sum of token losses / (sequences x scale_factor), scale_factor else the padded width",
-    alike,
+    "As seq-mean-token-sum, and also divided by a constant length; up to verl-0.7.0 without the "
+    "mean over sequences.",
+    "sum of token losses / (sequences x scale_factor); scale_factor defaults to the padded width",
+    equal_weights,
     SEQUENCES,
     horizon="scale",
     see=("seq-mean-token-sum", "scale_factor"),
 )
 PROMPT_MEAN_TOKEN_MEAN = Aggregation(
     "prompt-mean-token-mean",
-    "Mean over prompts of the mean over all tokens of a prompt's responses: every prompt counts "
-    "alike, and inside it long responses count more.",
+    "Mean over prompts of the mean over all tokens of a prompt's responses: every prompt has the "
+    "same weight, and within a prompt long responses count more.",
     "mean over prompts of sum of token losses / tokens of the prompt's responses",
     prompt_mean,
     PROMPTS,
@@ -191,30 +191,30 @@ PROMPT_MEAN_TOKEN_MEAN = Aggregation(
 )
 PROMPT_MEAN_TOKEN_SUM = Aggregation(
     "prompt-mean-token-sum",
-    "Mean over prompts of what the responses to a prompt add up to.",
+    "Mean over prompts of the sum over all tokens of a prompt's responses.",
     "sum of token losses / prompts",
-    alike,
+    equal_weights,
     PROMPTS,
     see=("prompt-mean-token-mean", "seq-mean-token-sum"),
 )
 SCALE_FACTOR = LossSetting(
     name="scale_factor",
-    says="The constant length of seq-mean-token-sum-norm; the padded width without it.",
+    says="The constant length of seq-mean-token-sum-norm; by default the padded width.",
     default=None,
     above=0.0,
     example="rcdiag explain seq-mean-token-sum-norm",
     see=("seq-mean-token-sum-norm",),
 )
-# For losses with one number per row: the mean over all rows.
+# For losses that have one value per row: the mean over all rows.
 ROW_MEAN = Aggregation(
-    "row-mean", "Mean over all rows.", "sum of row losses / rows", alike, SEQUENCES, "all"
+    "row-mean", "Mean over all rows.", "sum of row losses / rows", equal_weights, SEQUENCES, "all"
 )
 # The token losses of the worked examples.
 WORKED = "token losses [1, 1, 1], [2, 2]"
 
 
 class DenominatorWords(Struct, frozen=True, kw_only=True):
-    """The meaning of one way to count, for a loss."""
+    """The description of one denominator."""
 
     name: Denominator
     says: str
@@ -223,31 +223,31 @@ class DenominatorWords(Struct, frozen=True, kw_only=True):
     see: tuple[str, ...] = ()
 
     def entry(self) -> Entry:
-        """Say what the denominator counts."""
+        """Answer `rcdiag explain`: what the denominator counts."""
         return Entry(what=self.says, formula=self.formula, example=self.example, see=self.see)
 
 
-_DECIDES = "It decides how rejection changes the learning rate (verl #4852)."
+_DECIDES = "The choice determines how rejection changes the effective learning rate (verl #4852)."
 _FIVE = "token losses 1 of 5 tokens, 2 of them rejected"
 KEPT = DenominatorWords(
     name="kept",
-    says="Denominator of what is kept alone: rejected tokens, and rows without any other, are left "
-    f"out. {_DECIDES}",
+    says="The loss is divided by what is kept: rejected tokens, and rows in which every token is "
+    f"rejected, are not counted. {_DECIDES}",
     formula="count of kept tokens, or of rows with a kept token",
     example=f"{_FIVE}: 3 / 3 = 1",
     see=("denominator", "denominator_kept", "kept"),
 )
 ALL = DenominatorWords(
     name="all",
-    says=f"Denominator that rejected tokens and rows are counted in. {_DECIDES}",
+    says=f"The loss is divided by all tokens or rows, rejected ones included. {_DECIDES}",
     formula="count of unmasked tokens, or of all rows",
     example=f"{_FIVE}: 3 / 5 = 0.6",
     see=("denominator", "denominator_all", "rejected-in-denominator"),
 )
 CONSTANT = DenominatorWords(
     name="constant",
-    says="Denominator that is given: a number of tokens or sequences, by the aggregation, for each "
-    "optimizer step, whatever is rejected. A sum has none.",
+    says="The loss is divided by a given number of tokens or sequences (which one depends on the "
+    "aggregation) at each optimizer step, whatever is rejected. A sum has no denominator.",
     formula="the number of --constant",
     example=f"{_FIVE}, --denominator constant --constant 4: 3 / 4 = 0.75",
     see=("denominator", "all"),

@@ -1,4 +1,4 @@
-"""What a policy loss reads (log-probs of all unmasked tokens) and returns (token losses)."""
+"""Input of a policy loss (log-probs of all unmasked tokens) and its output (token losses)."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from numpy.typing import ArrayLike, NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.losses.tensor import Tensor
 
-EPSILON = 1e-8  # what verl adds to counts that it divides by
+EPSILON = 1e-8  # verl adds this to counts before dividing by them
 
 
 class LossBatch(Struct, frozen=True, eq=False):
-    """The tokens of one update, tensors [tokens] in float64; `kept` is False at rejected ones.
+    """The unmasked tokens of an update, tensors [tokens] in float64; rejected ones are not `kept`.
 
-    log_ratio = current - old, in nats; the PPO ratio is its exp. In bypass mode `old` is the
-    rollout's.
+    log_ratio = current - old, in nats; the PPO ratio is its exp. In bypass mode `old` are the
+    rollout's log-probs.
     """
 
     current: Tensor  # log-probs under the policy being updated
     old: Tensor
     advantages: Tensor
     kept: Tensor  # bool
-    lengths: Tensor  # [rows]; a row may have no token
-    padded_width: int  # longest response, masked places counted
-    weights: Tensor | None = None  # IS weights, constants of the gradient; None: no IS
-    rollout: Tensor | None = None  # log-probs that the sampler recorded; few losses read it
-    weights_of_rows: bool = False  # a row's weights are one weight for the whole sequence
-    groups: Tensor | None = None  # [rows] prompt of each row, from 0; -1 where it is not known
-    rewards: Tensor | None = None  # [rows] NaN where a row has none
-    positions: Tensor | None = None  # [tokens] in the response, masked tokens counted, from 0
+    lengths: Tensor  # [rows] unmasked tokens; a row may have none
+    padded_width: int  # length of the longest response, masked tokens included
+    weights: Tensor | None = None  # IS weights, without gradient; None: no IS
+    rollout: Tensor | None = None  # log-probs recorded by the sampler; few losses read them
+    weights_of_rows: bool = False  # weights of sequences: equal for all tokens of a row
+    groups: Tensor | None = None  # [rows] index of the prompt; -1 if unknown
+    rewards: Tensor | None = None  # [rows] NaN if unknown
+    positions: Tensor | None = None  # [tokens] in the response, masked tokens included, from 0
 
     @property
     def log_ratio(self) -> Tensor:
@@ -46,37 +46,38 @@ class LossBatch(Struct, frozen=True, eq=False):
         return numbers.repeat_interleave(self.lengths)
 
     def row_sums(self, values: Tensor) -> Tensor:
-        """Return the sum of `values` [tokens] over each row, [rows]; 0 where it has none."""
+        """Return the sum of `values` [tokens] over each row, [rows]; 0 for a row without tokens."""
         zeros = values.new_zeros(len(self.lengths))
         return zeros.index_add(0, self.rows, values)
 
     def row_means(self, values: Tensor) -> Tensor:
-        """Return the mean of `values` [tokens] over each row, [rows]; 0 where it has none."""
+        """Return the mean of `values` [tokens] over each row, [rows]; 0 if it has none."""
         return self.row_sums(values.double()) / self.lengths.clamp(min=1)
 
     def kept_row_means(self, values: Tensor) -> Tensor:
-        """Return the same over the tokens that are not rejected, [rows]."""
+        """Return the mean of `values` [tokens] over the kept tokens of each row, [rows]."""
         kept = values.where(self.kept, values.new_zeros(()))
         return self.row_sums(kept) / self.kept_counts.clamp(min=1)
 
     @property
     def kept_counts(self) -> Tensor:
-        """Return the tokens of each row that are not rejected, [rows]."""
+        """Return the number of kept tokens of each row, [rows]."""
         return self.row_sums(self.kept.double())
 
     @property
     def prompts(self) -> Tensor:
-        """Return the prompt of each row, [rows]; -1 for rows that belong to none.
+        """Return the index of each row's prompt, [rows]; -1 if unknown.
 
-        Raises RcdiagError where no two rows share a prompt: a mean by prompt says nothing there.
+        Raises RcdiagError if no two rows share a prompt, since a mean by prompt is then the mean by
+        sequence.
         """
         if self.groups is not None:
             known = self.groups[self.groups >= 0]
             if len(known.unique()) < len(known):
                 return self.groups
         raise RcdiagError(
-            "every prompt has one sequence, and the update averages over those of a prompt",
-            "record `group_id`, or the prompts: rows of equal prompts are one group",
+            "every prompt has one sequence, but this update averages over a prompt's sequences",
+            "record `group_id`, or the prompts: rows with equal prompts are one group",
         )
 
     def prompt_sums(self, values: Tensor) -> Tensor:
@@ -152,10 +153,10 @@ def loss_batch(
 
 
 class TokenLosses(Struct, frozen=True, eq=False):
-    """Losses before weights and reduction, and the token values that the trainer's metrics average.
+    """Losses before weights and reduction, and token values that the trainer's metrics average.
 
-    `values` is [tokens], or [rows] with `by_row`. `weighted`: the loss has applied the IS weights
-    itself, so that they are not applied again.
+    `values` is [tokens], or [rows] with `by_row`. With `weighted` the loss includes the IS weights,
+    so they are not applied again.
     """
 
     values: Tensor

@@ -1,7 +1,7 @@
 """Losses that bound the ratio: PPO, GSPO, GMPO, CISPO, SAPO.
 
-`log_ratio` = current - old, in nats; ratio = exp(log_ratio) = current / old. Losses are minimised;
-IS weights are applied later. The code follows core_algos.py of verl 0.9.1.
+`log_ratio` = current - old, in nats; ratio = exp(log_ratio). Losses are minimised, and IS weights
+are applied later. The code follows core_algos.py of verl 0.9.1.
 """
 
 from __future__ import annotations
@@ -27,32 +27,33 @@ BOUND = 20.0  # nats
 
 
 def bounded_log_ratio(tokens: LossBatch) -> Tensor:
-    """Return the log-ratio within +-20 nats, [tokens]; beyond it the gradient is 0."""
+    """Return the log-ratio clamped to +-20 nats, [tokens]; the gradient is 0 outside."""
     return tokens.log_ratio.clamp(-BOUND, BOUND)
 
 
 def clip_ratio(
     ratio: Tensor, settings: LossSettings, clip: tuple[LossSetting, LossSetting] = CLIP_RANGE
 ) -> Tensor:
-    """Return the ratio within [1 - clip_low, 1 + clip_high]; clip-higher raises the upper alone.
+    """Return the ratio clipped to [1 - clip_low, 1 + clip_high], [tokens].
 
-    `clip` are both ends, where their defaults are others than PPO's.
+    `clip` are the two settings; a loss may have other defaults than PPO. Raising only the upper
+    bound is called clip-higher.
     """
     low, high = clip
     return ratio.clamp(1.0 - settings.value(low), 1.0 + settings.value(high))
 
 
 def ppo(ratio: Tensor, advantages: Tensor, settings: LossSettings) -> tuple[Tensor, Tensor]:
-    """Return max(-A ratio, -A clip(ratio)), and where the clipped one is larger; both [tokens]."""
+    """Return max(-A ratio, -A clip(ratio)), and whether the clipped term is larger, [tokens]."""
     free = -advantages * ratio
     clipped = -advantages * clip_ratio(ratio, settings)
     return free.maximum(clipped), clipped > free
 
 
 def dual_clip(losses: Tensor, advantages: Tensor, settings: LossSettings) -> tuple[Tensor, Tensor]:
-    """Return min(losses, -A clip_c) where A < 0, and where it binds; [tokens]. arXiv 1912.09729.
+    """Return min(losses, -A clip_c) where A < 0, and whether it binds, [tokens]. arXiv 1912.09729.
 
-    Where `clip_c` is off the losses stay and nothing binds.
+    If `clip_c` is off, losses are unchanged.
     """
     negative = advantages < 0
     if (bound := settings.value(CLIP_C)) is None:
@@ -63,10 +64,10 @@ def dual_clip(losses: Tensor, advantages: Tensor, settings: LossSettings) -> tup
 
 
 def vanilla(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return PPO with dual clip on each token's ratio. In bypass mode `old` is the rollout's."""
+    """Return PPO with dual clip on each token's ratio; in bypass mode `old` is the rollout."""
     log_ratio = bounded_log_ratio(tokens)
     losses, clipped = ppo(log_ratio.exp(), tokens.advantages, settings)
-    dual_clip_bound(settings)  # verl cannot turn it off
+    dual_clip_bound(settings)  # raises without a number: verl cannot turn dual clip off
     losses, lower = dual_clip(losses, tokens.advantages, settings)
     logged = {"pg_clipfrac": clipped, "ppo_kl": -log_ratio, "pg_clipfrac_lower": lower}
     return TokenLosses(losses, logged)
@@ -75,11 +76,11 @@ def vanilla(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 VANILLA = PolicyLoss(
     name="vanilla",
     alias="ppo_clip",
-    says="PPO with dual clip, on the ratio of each token. Results call it ppo_clip. Weights "
-    "multiply what is already clipped.",
+    says="PPO with dual clip on the ratio of each token. Results call it ppo_clip. IS weights "
+    "multiply the clipped loss.",
     formula="M = max(-A r, -A clip(r)); where A < 0 min(M, -A c); "
     f"{CLIPPED_TO}; c = clip_c = 3; {SYMBOLS}, {WITHIN_20}",
-    direction="minimised; in bypass mode old is the rollout's",
+    direction="minimised; in bypass mode old is the rollout policy",
     source=f"arXiv 1707.06347, 1912.09729; {VERL_FILE}, loss_mode vanilla",
     function=vanilla,
     settings=PPO_SETTINGS,
@@ -88,12 +89,12 @@ VANILLA = PolicyLoss(
 
 
 def single_clip(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return PPO without dual clip on each token's ratio, which is not bounded before the clip."""
+    """Return PPO without dual clip; the log-ratio is not clamped before the clip."""
     losses, _ = ppo(tokens.log_ratio.exp(), tokens.advantages, settings)
     return TokenLosses(losses, {})
 
 
-# That of trainers whose PPO has no dual clip, and who log nothing of it.
+# For trainers whose PPO has no dual clip and logs no metrics of it.
 SINGLE_CLIP = replace(
     VANILLA,
     says="PPO on the ratio of each token, without dual clip.",
@@ -106,7 +107,7 @@ SINGLE_CLIP = replace(
 def gspo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return PPO on s = exp(row mean of log_ratio), without dual clip. arXiv 2507.18071.
 
-    The gradient of s flows only through the token's own log-prob: d s / d current = s.
+    The gradient of s goes through the token's own log-prob only: d s / d current = s.
     """
     log_ratio = tokens.log_ratio.detach()
     means = tokens.row_means(log_ratio)
@@ -131,7 +132,7 @@ GSPO = PolicyLoss(
 
 
 def cispo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -stop_gradient(clip(ratio)) A current. arXiv 2506.13585."""
+    """Return -stop_gradient(clip(ratio)) A current, [tokens]. arXiv 2506.13585."""
     log_ratio = bounded_log_ratio(tokens)
     ratio = log_ratio.exp()
     clipped = clip_ratio(ratio, settings)
@@ -142,9 +143,9 @@ def cispo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 
 CISPO = PolicyLoss(
     name="cispo",
-    says="The clipped ratio as a constant weight on the policy gradient: clipped tokens keep "
-    "pulling.",
-    formula=f"-sg(clip(r)) A log p_current, sg a constant of the gradient; {CLIPPED_TO}; "
+    says="The clipped ratio as a constant weight on the policy gradient, so that clipped tokens "
+    "still contribute to the gradient.",
+    formula=f"-sg(clip(r)) A log p_current, sg = stop gradient; {CLIPPED_TO}; "
     f"{SYMBOLS}, {WITHIN_20}",
     source=f"arXiv 2506.13585; {VERL_FILE}, loss_mode cispo",
     function=cispo,
@@ -153,7 +154,7 @@ CISPO = PolicyLoss(
 )
 TAU_POS = LossSetting(
     name="tau_pos",
-    says="Steepness of sapo's gate where the advantage is above 0.",
+    says="Steepness of sapo's soft gate where the advantage is above 0.",
     default=1.0,
     above=0.0,
     example="rcdiag explain sapo",
@@ -161,7 +162,7 @@ TAU_POS = LossSetting(
 )
 TAU_NEG = LossSetting(
     name="tau_neg",
-    says="Steepness of sapo's gate where the advantage is not above 0.",
+    says="Steepness of sapo's soft gate where the advantage is 0 or below.",
     default=1.05,
     above=0.0,
     example="rcdiag explain sapo",
@@ -180,7 +181,7 @@ def soft_gate(ratio: Tensor, advantages: Tensor, settings: LossSettings) -> Tens
 
 
 def sapo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -A times the soft gate of the ratio."""
+    """Return -A times the soft gate of the ratio, [tokens]."""
     log_ratio = bounded_log_ratio(tokens)
     losses = -tokens.advantages * soft_gate(log_ratio.exp(), tokens.advantages, settings)
     never = losses.new_zeros(losses.shape)
@@ -191,8 +192,8 @@ def sapo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 
 SAPO = PolicyLoss(
     name="sapo",
-    says="A soft gate on the ratio in place of the clip; verl takes "
-    "seq-mean-token-mean whatever is configured.",
+    says="A soft gate on the ratio instead of the clip; verl always aggregates it as "
+    "seq-mean-token-mean, whatever is configured.",
     formula="-A sigmoid(tau (r - 1)) 4 / tau, tau = tau_pos = 1 where A > 0, else tau_neg = "
     f"1.05; {SYMBOLS}, {WITHIN_20}",
     source=f"arXiv 2511.20347; {VERL_FILE}, loss_mode sapo",
@@ -205,8 +206,8 @@ SAPO = PolicyLoss(
 def geo_mean(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
     """Return the loss of each row: -mean(A) exp(mean of x). GMPO, arXiv 2507.20673.
 
-    x = log_ratio, held in [-clip_low, clip_high] nats. The bound acts where PPO's would: above for
-    A > 0, below for A < 0.
+    x is the log_ratio, bounded by clip_high from above where A > 0, and by -clip_low from below
+    where A < 0, in nats: the side on which PPO clips.
     """
     log_ratio, sign = tokens.log_ratio, tokens.advantages.sign()
     held = log_ratio.clamp(-settings.value(CLIP_LOW), settings.value(CLIP_HIGH))
@@ -223,21 +224,21 @@ def geo_mean(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 
 
 def _counted(tokens: LossBatch) -> Tensor:
-    """Return T + 1e-8 for the T tokens of each row, which is T in verl's float32, [rows]."""
+    """Return max(T, 1e-8) for the T tokens of each row, [rows]; verl's T + 1e-8 is T in float32."""
     return tokens.lengths.double().clamp(min=EPSILON)
 
 
 def geometric_row_weights(tokens: LossBatch, weights: Tensor) -> Tensor:
-    """Return exp(row mean of ln(w + 1e-10)), [rows], by which verl multiplies GMPO's rows."""
+    """Return exp(row mean of ln(w + 1e-10)), [rows]: verl's weights for the rows of GMPO."""
     return (tokens.row_sums((weights + 1e-10).log()) / _counted(tokens)).exp()
 
 
 GEO_MEAN = PolicyLoss(
     name="geo_mean",
-    says="GMPO: the geometric mean of each row's ratios, each held within the clip range in nats. "
-    "Always a plain mean over all rows.",
-    formula="-mean(A) exp(mean x), x = d held above by clip_high where A > 0, below by -clip_low "
-    f"where A < 0, both 0.2 nats; {SYMBOLS}",
+    says="GMPO: the geometric mean of each row's ratios, each log-ratio bounded by the clip range "
+    "in nats. Always a plain mean over all rows.",
+    formula="-mean(A) exp(mean x), x = min(d, clip_high) where A > 0, max(d, -clip_low) where "
+    f"A < 0, both 0.2 nats; {SYMBOLS}",
     source=f"arXiv 2507.20673; {VERL_FILE}, loss_mode geo_mean",
     function=geo_mean,
     settings=CLIP_RANGE,

@@ -1,7 +1,7 @@
-"""DPPO: tokens on which the policy has moved too far leave the gradient. arXiv 2602.04879.
+"""DPPO: tokens on which the policy has moved too far are left out of the gradient.
 
-The distance is that of two Bernoulli distributions, the token against all others, with
-p = e^current and q = e^old. Its bounds are verl's clip range: core_algos.py of verl 0.9.1.
+arXiv 2602.04879. The distance is between two Bernoulli distributions, the token against all others,
+with p = e^current and q = e^old. The bounds are verl's clip range: core_algos.py of verl 0.9.1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rcdiag.losses.tensor import Tensor
 
 
 def truncated(tokens: LossBatch, settings: LossSettings, valid: Tensor) -> TokenLosses:
-    """Return -A stop_gradient(min(ratio, c)) current where valid, else 0; ratio = current / old."""
+    """Return -A stop_gradient(min(ratio, c)) current where valid, else 0, [tokens]."""
     log_ratio, bound = bounded_log_ratio(tokens), dual_clip_bound(settings)
     ratio = log_ratio.detach().exp()
     losses = -tokens.advantages * ratio.clamp(max=bound) * tokens.current * valid
@@ -29,7 +29,7 @@ def truncated(tokens: LossBatch, settings: LossSettings, valid: Tensor) -> Token
 
 
 def dppo_tv(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return the truncated loss of tokens with p - q <= clip_high (A > 0) or p - q >= -clip_low."""
+    """Return the loss where p - q <= clip_high (A > 0) or p - q >= -clip_low, else 0, [tokens]."""
     moved = tokens.current.detach().exp() - tokens.old.exp()
     above, below = moved <= settings.value(CLIP_HIGH), moved >= -settings.value(CLIP_LOW)
     return truncated(tokens, settings, above.where(tokens.advantages > 0, below))
@@ -37,7 +37,7 @@ def dppo_tv(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 
 DPPO_TV = PolicyLoss(
     name="dppo_tv",
-    says="Tokens whose probability moved too far the advantage's way leave the gradient.",
+    says="Tokens whose probability moved too far in the advantage's direction get no gradient.",
     formula="-A sg(min(r, c)) log p_current where p - q <= clip_high (A > 0) or p - q >= "
     f"-clip_low, else 0; p current, q old, c = clip_c = 3, 0.2 and 0.2; {SYMBOLS}, {WITHIN_20}",
     source=f"arXiv 2602.04879; {VERL_FILE}, loss_mode dppo_tv",
@@ -57,10 +57,9 @@ def binary_kl(current: Tensor, old: Tensor) -> Tensor:
 
 
 def dppo_kl(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return the truncated loss of tokens with KL(q || p) in bounds or p on the safe side.
+    """Return the loss where KL(q || p) is within bounds or p moved against A, else 0, [tokens].
 
-    The safe side of q is below it where A > 0 and above it where A < 0: the update has moved p
-    against the advantage there.
+    p has moved against the advantage if p <= q where A > 0, or p >= q where A <= 0.
     """
     current = tokens.current.detach()
     distance, p, q = binary_kl(current, tokens.old), current.exp(), tokens.old.exp()
@@ -71,10 +70,10 @@ def dppo_kl(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 
 DPPO_KL = PolicyLoss(
     name="dppo_kl",
-    says="DPPO by the KL of two coins, the token against all others, in place of the difference "
-    "of probabilities.",
-    formula="as dppo_tv, where KL(q || p) <= clip_high (A > 0) or clip_low, or p on the safe "
-    f"side of q; 0.2 and 0.2 nats, c = clip_c = 3; {SYMBOLS}, {WITHIN_20}",
+    says="DPPO by the KL divergence of two Bernoulli distributions, the token against all others, "
+    "instead of the difference of probabilities.",
+    formula="as dppo_tv, where KL(q || p) <= clip_high (A > 0) or clip_low, or p <= q (A > 0) or "
+    f"p >= q; 0.2 and 0.2 nats, c = clip_c = 3; {SYMBOLS}, {WITHIN_20}",
     source=f"arXiv 2602.04879; {VERL_FILE}, loss_mode dppo_kl",
     function=dppo_kl,
     settings=PPO_SETTINGS,

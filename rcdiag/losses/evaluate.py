@@ -19,8 +19,8 @@ from rcdiag.losses.tensor import Tensor
 Array = NDArray[np.float64]
 
 
-class Divided(Struct, frozen=True):
-    """The unit that a loss is a mean over, and how many of them it counts."""
+class DivisorCounts(Struct, frozen=True):
+    """The denominator of a loss: its unit, the count that was used, and the alternatives."""
 
     which: str  # kept, all, constant
     unit: str  # tokens, sequences, nothing
@@ -30,18 +30,19 @@ class Divided(Struct, frozen=True):
 
 
 class RowParts(Struct, frozen=True, eq=False):
-    """What each row adds to the sum of a loss and to the count that divides it, [rows]."""
+    """Each row's contribution to the sum of a loss and to the count that divides it, [rows]."""
 
     sums: Array
     counts: Array | None  # None: the divisor does not depend on the rows
     divisor: float
-    epsilon: float  # what is added to the count
+    epsilon: float  # added to the count
 
     def without_groups(self, group: NDArray[np.int64]) -> Array:
-        """Return the loss without each group of rows in turn, [groups].
+        """Return the loss with each group of rows left out in turn, [groups].
 
-        `group` [rows with a token] numbers their groups from 0; rows without tokens come after them
-        and always stay. With a constant divisor the remaining sum is scaled up to all groups.
+        `group` [rows with a token] has group indices from 0; rows without tokens come after them
+        and are never left out. With a constant divisor the remaining sum is scaled up to all
+        groups.
         """
         groups = int(group.max()) + 1
         sums = np.bincount(group, self.sums[: len(group)], groups)
@@ -58,20 +59,20 @@ class RowParts(Struct, frozen=True, eq=False):
 
 
 class LossResult(Struct, frozen=True, eq=False):
-    """The loss, metrics and gradient that the trainer would have had on the batch."""
+    """The loss, metrics and gradient that the trainer would have computed on the batch."""
 
-    loss: float  # as the trainer logs it: NaN or 0 where it is not defined
+    loss: float  # as the trainer logs it, which is NaN or 0 if it is undefined
     metrics: dict[str, float]  # under the trainer's own keys
     coefficients: Array  # d loss / d current, of each token of the batch
-    divided: Divided
+    divided: DivisorCounts
     rows: RowParts
-    undefined: str | None = None  # why there is no loss; then all coefficients are 0
+    undefined: str | None = None  # why the loss is undefined; all coefficients are then 0
 
 
 def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateRules) -> LossResult:
     """Compute a loss by its name under the rules of a trainer, with its exact gradient.
 
-    `rules.defaults` are the trainer's own settings.
+    `settings` replace the trainer's own, `rules.defaults`.
     """
     policy_loss = rules.loss(loss)
     current = batch.current.detach().double().leaf()
@@ -80,7 +81,7 @@ def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateR
     losses = policy_loss(seen, settings)
     reduction = ROW_MEAN if losses.by_row else rules.aggregation(loss, settings)
     weighted = losses.values
-    if seen.weights is not None and not losses.weighted:  # of tokens, or a row's geometric mean
+    if seen.weights is not None and not losses.weighted:  # by_row: a row's geometric mean
         weights = seen.weights
         weighted = weighted * (geometric_row_weights(seen, weights) if losses.by_row else weights)
     total = _total(reduction, batch, seen, weighted, settings)
@@ -92,14 +93,14 @@ def evaluate(batch: LossBatch, loss: str, settings: LossSettings, rules: UpdateR
             metrics["pg_loss"] = total.item()
     reason = None
     if not reduction.counted(batch, settings) or not reduction.divisor(batch, settings):
-        reason = "nothing is kept, so the mean has nothing in it"
+        reason = "no token is kept, so there is nothing to average"
     elif reduction.empty_rows_spoil and _empty_rows_counted(reduction, batch, settings):
-        reason = "a row has no kept token, and this generation takes its mean too, which is 0/0"
+        reason = "a row has no kept token, and this generation includes its mean, which is 0/0"
     return LossResult(
         loss=total.item(),
         metrics={rules.prefix + name: value for name, value in metrics.items()},
         coefficients=np.zeros(len(current)) if reason else total.derivative(current),
-        divided=Divided(
+        divided=DivisorCounts(
             which=reduction.denominator(settings),
             unit=reduction.count.unit,
             used=reduction.counted(batch, settings),
@@ -118,7 +119,7 @@ def _total(
     losses: Tensor,
     settings: LossSettings,
 ) -> Tensor:
-    """Return the sum of within x loss / divisor; NaN where the divisor is 0, as in the trainer."""
+    """Return the sum of within x loss / divisor; NaN if the divisor is 0, as in the trainer."""
     divisor = reduction.divisor(batch, settings)
     summed = (reduction.within(seen, reduction.denominator(settings)) * losses).sum()
     spoiled = reduction.empty_rows_spoil and _empty_rows_counted(reduction, batch, settings)
@@ -137,7 +138,7 @@ def _row_parts(
     by_row: bool,
     settings: LossSettings,
 ) -> RowParts:
-    """Split a loss by rows, for the jackknife that leaves prompt groups out."""
+    """Split a loss by rows, for the jackknife over prompt groups."""
     which = reduction.denominator(settings)
     values = (reduction.within(seen, which) * losses).detach()
     counts = None
@@ -160,10 +161,10 @@ def _metrics(
     losses: TokenLosses,
     settings: LossSettings,
 ) -> dict[str, float]:
-    """Return what a trainer logs of a loss, by its keys without prefix."""
+    """Return the metrics that a trainer logs of a loss, by its keys without prefix."""
     logged = {name: values.detach().double() for name, values in losses.logged.items()}
     if rules.sees_rejected:
-        # Aggregated as the trainer aggregates the loss, with its own denominator.
+        # Aggregated like the trainer's loss, with the trainer's own denominator.
         own = replace(settings, denominator=None)
         return {
             name: _total(reduction, batch, batch, values, own).item()

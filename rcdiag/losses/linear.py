@@ -12,7 +12,7 @@ from rcdiag.losses.settings import LossSetting, LossSettings
 
 
 def gpg(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -A current; it has no metrics."""
+    """Return -A current, [tokens]; this loss has no metrics."""
     return TokenLosses(-tokens.advantages * tokens.current, {})
 
 
@@ -27,18 +27,18 @@ GPG = PolicyLoss(
 
 
 def reinforce(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -A current; `old` is the rollout's and only logged. The weights are constants.
+    """Return -A current, [tokens]. `old`, here the rollout's, is only logged.
 
-    verl's loss_type `reinforce` in bypass mode, and `rollout_correction` of 0.6.1.
+    It is verl's loss_type `reinforce` in bypass mode, and `rollout_correction` of 0.6.1.
     """
     return TokenLosses(-tokens.advantages * tokens.current, {"ppo_kl": -tokens.log_ratio})
 
 
 REINFORCE = PolicyLoss(
     name="reinforce",
-    says="Policy gradient times the weights, without a clip: the loss of bypass mode with "
+    says="Policy gradient times the IS weights, without a clip: the loss of bypass mode with "
     "loss_type reinforce.",
-    formula="-A w log p_current, w the weight, a constant of the gradient",
+    formula="-A w log p_current, w the IS weight, without gradient",
     source=f"{VERL_FILE}, loss_mode bypass_mode",
     function=reinforce,
     see=("reinforce", "gpg", "bypass"),
@@ -46,16 +46,16 @@ REINFORCE = PolicyLoss(
 
 
 def on_policy(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -A ratio where ratio = exp(current - stop_gradient(current)) = 1."""
+    """Return -A ratio, [tokens], where ratio = exp(current - stop_gradient(current)) = 1."""
     ratio = (tokens.current - tokens.current.detach()).exp()
     return TokenLosses(-tokens.advantages * ratio, {})
 
 
 ON_POLICY = PolicyLoss(
     name="on_policy",
-    says="PPO with its ratio taken for 1, so that no old log-probs are needed; the gradient is "
-    "that of the plain policy gradient.",
-    formula="-A r, r = exp(log p_current - sg(log p_current)) = 1, sg a constant of the gradient",
+    says="PPO with its ratio set to 1, so that it needs no old log-probs; its gradient is the "
+    "plain policy gradient.",
+    formula="-A r, r = exp(log p_current - sg(log p_current)) = 1, sg = stop gradient",
     source="NVIDIA-NeMo/RL commit 7ea279ab, nemo_rl/algorithms/loss/loss_functions.py, "
     "force_on_policy_ratio",
     function=on_policy,
@@ -63,7 +63,7 @@ ON_POLICY = PolicyLoss(
 )
 DRO_BETA = LossSetting(
     name="dro_beta",
-    says="Strength of dro's pull back to the old policy; must be given, above 0.",
+    says="Strength of dro's quadratic penalty towards the old policy; must be given, above 0.",
     default=None,
     above=0.0,
     example="--loss dro --dro-beta 0.1",
@@ -72,7 +72,7 @@ DRO_BETA = LossSetting(
 
 
 def dro(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -A current + beta / 2 log_ratio^2."""
+    """Return -A current + beta / 2 log_ratio^2, [tokens]."""
     beta = settings.value(DRO_BETA)
     if beta is None or not beta > 0:
         raise RcdiagError(
@@ -84,8 +84,8 @@ def dro(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 
 DRO = PolicyLoss(
     name="dro",
-    says="Policy gradient with a quadratic pull back to the old policy. verl stops without "
-    "dro_beta.",
+    says="Policy gradient with a quadratic penalty on the log-ratio to the old policy. verl raises "
+    "an error without dro_beta.",
     formula=f"-A log p_current + beta / 2 d^2, beta = dro_beta > 0; {SYMBOLS}",
     source=f"{VERL_FILE}, loss_mode dro",
     function=dro,

@@ -1,4 +1,4 @@
-"""Losses whose ratio is current / rollout, not current / old: the mismatch is in the ratio itself.
+"""Losses with the ratio current / rollout instead of current / old, so it includes the mismatch.
 
 ratio = exp(current - rollout). The code follows skyrl 0.4.0:
 skyrl/backends/skyrl_train/utils/ppo_utils.py.
@@ -15,18 +15,18 @@ from rcdiag.losses.settings import CLIP_HIGH, CLIP_LOW, CLIP_RANGE, LossSettings
 from rcdiag.losses.tensor import Tensor
 
 SKYRL_FILE = "skyrl 0.4.0, skyrl/backends/skyrl_train/utils/ppo_utils.py"
-# ScaleRL, arXiv 2510.13786: no lower bound, and 5 above.
+# Defaults of ScaleRL, arXiv 2510.13786: no lower bound, upper bound 5.
 WIDE_CLIP = (replace(CLIP_LOW, default=1.0), replace(CLIP_HIGH, default=4.0))
 _SYMBOLS = "d = current - rollout, r = e^d, A the advantage, d within +-20 nats"
 
 
 def log_ratio_to_rollout(tokens: LossBatch) -> Tensor:
-    """Return current - rollout log-prob within +-20 nats, [tokens]."""
+    """Return current - rollout log-prob clamped to +-20 nats, [tokens]."""
     return (tokens.current - rollout_of(tokens)).clamp(-BOUND, BOUND)
 
 
 def rollout_of(tokens: LossBatch) -> Tensor:
-    """Return the sampler's log-probs; those of the old policy where none were recorded."""
+    """Return the sampler's log-probs, or those of the old policy if none were recorded."""
     return tokens.old if tokens.rollout is None else tokens.rollout
 
 
@@ -41,10 +41,10 @@ def rollout_is(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 
 ROLLOUT_IS = PolicyLoss(
     name="icepop_rollout",
-    says="rollout_is of SkyRL: the ratio to the rollout as a constant weight on the policy "
-    "gradient, and 0 outside an open interval around 1.",
-    formula="-sg(r) A log p_current where 1 - clip_low < r < 1 + clip_high, else 0; sg a constant "
-    f"of the gradient, 0.2 and 0.2; {_SYMBOLS}",
+    says="rollout_is of SkyRL: the ratio to the rollout is a constant weight on the policy "
+    "gradient, set to 0 outside an open interval around 1.",
+    formula="-sg(r) A log p_current where 1 - clip_low < r < 1 + clip_high, else 0; sg = stop "
+    f"gradient, 0.2 and 0.2; {_SYMBOLS}",
     source=f"arXiv 2602.15763, section 4.1.2; {SKYRL_FILE}, policy_loss_type rollout_is",
     function=rollout_is,
     settings=CLIP_RANGE,
@@ -53,7 +53,7 @@ ROLLOUT_IS = PolicyLoss(
 
 
 def cispo_rollout(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -stop_gradient(clip(ratio)) A current."""
+    """Return -stop_gradient(clip(ratio)) A current, [tokens]."""
     ratio = log_ratio_to_rollout(tokens).exp()
     bounded = clip_ratio(ratio, settings, WIDE_CLIP)
     losses = -bounded.detach() * tokens.advantages * tokens.current
@@ -63,9 +63,9 @@ def cispo_rollout(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 CISPO_ROLLOUT = replace(
     CISPO,
     name="cispo_rollout",
-    says="cispo with the ratio to the rollout in place of that to the old policy: the clipped "
-    "ratio is a constant weight on the policy gradient.",
-    formula="-sg(clip(r)) A log p_current, sg a constant of the gradient; clip to [1 - clip_low, "
+    says="cispo with the ratio to the rollout policy instead of the old policy: the clipped ratio "
+    "is a constant weight on the policy gradient.",
+    formula="-sg(clip(r)) A log p_current, sg = stop gradient; clip to [1 - clip_low, "
     f"1 + clip_high], 1 and 4; {_SYMBOLS}",
     source=f"arXiv 2506.13585; {SKYRL_FILE}, cispo_anchor rollout",
     function=cispo_rollout,

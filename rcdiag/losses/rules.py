@@ -1,4 +1,4 @@
-"""Which losses a trainer has, and how it aggregates and logs them."""
+"""The losses that a trainer has, and how it aggregates and logs them."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ Named = TypeVar("Named", PolicyLoss, Aggregation)
 
 
 def by_name(these: Iterable[Named]) -> dict[str, Named]:
-    """Return losses or aggregations by their names."""
+    """Return losses or aggregations as a mapping by name."""
     return {one.name: one for one in these}
 
 
 class UpdateRules(Struct, frozen=True, kw_only=True):
-    """How one trainer makes the loss of an update, and what it logs of it."""
+    """A trainer's losses and aggregations, and the metrics that it logs of an update."""
 
     losses: Mapping[str, PolicyLoss]
     aggregations: Mapping[str, Aggregation]
-    # Losses that are always aggregated in one way, whatever is configured.
+    # Loss -> the aggregation that it always has, whatever is configured.
     fixed: Mapping[str, str] = field(default_factory=dict)
-    prefix: str = ""  # of the keys under which it logs
-    zeros: tuple[str, ...] = ()  # keys that are logged as 0 where a loss has no such number
-    # Rejected tokens reach the loss function, and its metrics are aggregated as the loss is.
+    prefix: str = ""  # of the keys of logged metrics
+    zeros: tuple[str, ...] = ()  # keys that are logged as 0 by losses without such a metric
+    # Rejected tokens reach the loss function, and its metrics are aggregated like the loss.
     sees_rejected: bool = False
-    # Reduces the token values of a loss to the metrics that the trainer logs, by key without
-    # prefix. None: masked means over tokens, or with `sees_rejected` aggregated as the loss is.
+    # Computes the trainer's metrics from a loss's token values, by key without prefix. None: masked
+    # means over tokens, or with `sees_rejected` the aggregation of the loss.
     logged: Callable[[LossBatch, TokenLosses, LossSettings], dict[str, float]] | None = None
     defaults: LossSettings = field(default_factory=LossSettings)
 
     @property
     def offered(self) -> dict[str, PolicyLoss]:
-        """Return the trainer's own losses, and those that a plugin registered."""
+        """Return the trainer's own losses, and those registered by plugins."""
         registered = {name: loss for name, loss in LOSSES.items() if name not in SHIPPED}
         return {**self.losses, **registered}
 
     def loss(self, name: str, whose: str = "this trainer") -> PolicyLoss:
-        """Return a loss by its name; `whose` names the trainer in the error if it has none."""
+        """Return a loss by its name; `whose` is the trainer in the error message."""
         offered = self.offered
         if name not in offered:
             raise RcdiagError(
@@ -55,7 +55,7 @@ class UpdateRules(Struct, frozen=True, kw_only=True):
         return offered[name]
 
     def loss_of_type(self, loss_type: str) -> str:
-        """Name of the loss that a correction of bypass mode asks for."""
+        """Return the name of the loss with the `loss_type` of a bypass-mode correction."""
         names = {loss.loss_type: name for name, loss in self.offered.items()}
         if loss_type not in names:
             raise RcdiagError(

@@ -1,4 +1,4 @@
-"""Settings of a loss: those of its aggregation, and those that only this loss reads."""
+"""Settings of a loss: those of its aggregation, and those that are specific to it."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError
 from rcdiag.formats import yaml_value
 
-# kept: rejected tokens and rows of nothing else are not counted; all: they are counted;
-# constant: the count is a number that the user gives.
+# What the loss is divided by. kept: the tokens or rows that are left after rejection; all: rejected
+# ones too; constant: a number that the user gives.
 Denominator = Literal["kept", "all", "constant"]
 Value = float | str | bool | None
 
 
 class LossSetting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One setting that a policy loss reads, with its words."""
+    """A setting that a policy loss reads, with its description."""
 
     name: str
     says: str
     default: Value = None
     above: float | None = None  # a number must be larger than this
-    choices: tuple[str, ...] = ()  # the words that it can be, if it is not a number
-    can_be_off: bool = False  # None is a value, as it is where the default is None
+    choices: tuple[str, ...] = ()  # allowed words, if it is not a number
+    can_be_off: bool = False  # None is allowed, as it also is if the default is None
     example: str | None = None
     see: tuple[str, ...] = ()
 
     def entry(self) -> Entry:
-        """Say what the setting does, and how it is set."""
+        """Answer `rcdiag explain`: what the setting does, and how it is set."""
         value = f"{self.name}={yaml_value(self.default)}"
         example = f"rcdiag replay rollouts.parquet --loss-setting {value}"
         return Entry(what=self.says, example=self.example or example, see=self.see)
@@ -67,20 +67,20 @@ class LossSetting(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class LossSettings(Struct, frozen=True):
-    """The settings of one loss; those that are not set have their defaults."""
+    """The settings of one loss; settings without a value have their defaults."""
 
     aggregation: str = "token-mean"
     scale_factor: float | None = None  # of seq-mean-token-sum-norm; None: the padded width
-    denominator: Denominator | None = None  # None: what the trainer's loss itself divides by
-    constant: float | None = None  # the denominator of that name: tokens or sequences
-    own: Mapping[str, Value] = field(default_factory=dict)  # settings that the loss itself reads
+    denominator: Denominator | None = None  # None: that of the trainer's own loss
+    constant: float | None = None  # tokens or sequences, for the denominator `constant`
+    own: Mapping[str, Value] = field(default_factory=dict)  # settings specific to the loss
 
     def value(self, setting: LossSetting) -> Any:
-        """Return a setting of the loss: its value as set, else its default."""
+        """Return the value of one of the loss's settings, or its default."""
         return self.own.get(setting.name, setting.default)
 
     def changed(self, **values: Any) -> LossSettings:
-        """Return a copy with some settings set anew, of the reduction or the loss itself."""
+        """Return a copy with changed settings, of the aggregation or specific to the loss."""
         ours = {*self.__struct_fields__} - {"own"}
         own = {name: value for name, value in values.items() if name not in ours}
         rest = {name: value for name, value in values.items() if name in ours}
@@ -89,16 +89,16 @@ class LossSettings(Struct, frozen=True):
 
 CLIP_LOW = LossSetting(
     name="clip_low",
-    says="How far below 1 the PPO ratio may go before the clip acts, where the advantage is below "
-    "0. DPPO and GMPO take it for bounds of their own.",
+    says="1 - clip_low is the lower bound of the PPO clip, which acts where the advantage is below "
+    "0. DPPO and GMPO use it as their own bounds.",
     default=0.2,
     example="0.2: ratios below 0.8",
     see=("clip_high", "actor/pg_clipfrac"),
 )
 CLIP_HIGH = LossSetting(
     name="clip_high",
-    says="How far above 1 the PPO ratio may go before the clip acts, where the advantage is above "
-    "0. Raised alone it is clip-higher, e.g. 0.28.",
+    says="1 + clip_high is the upper bound of the PPO clip, which acts where the advantage is "
+    "above 0. Raising only this one, e.g. to 0.28, is called clip-higher.",
     default=0.2,
     example="0.28: ratios above 1.28",
     see=("clip_low", "actor/pg_clipfrac"),
@@ -106,7 +106,7 @@ CLIP_HIGH = LossSetting(
 CLIP_RANGE = (CLIP_LOW, CLIP_HIGH)
 CLIP_C = LossSetting(
     name="clip_c",
-    says="Dual clip: where the advantage is below 0 no loss is above -A times it. Must be above 1.",
+    says="Dual clip: where the advantage is below 0, the loss is at most -A clip_c; above 1.",
     default=3.0,
     above=1.0,
     example="A = -1, ratio 4: loss 3",
@@ -116,7 +116,7 @@ PPO_SETTINGS = (*CLIP_RANGE, CLIP_C)
 
 
 def dual_clip_bound(settings: LossSettings) -> float:
-    """Return `clip_c`, for losses that need one."""
+    """Return `clip_c`; refuse it if it is off, for losses that need it."""
     bound: float | None = settings.value(CLIP_C)
     if bound is None:
         raise RcdiagError("clip_c: this loss needs a number", "above 1; verl's default is 3.0")
@@ -124,7 +124,7 @@ def dual_clip_bound(settings: LossSettings) -> float:
 
 
 def above_one(bound: float) -> float:
-    """Return the bound of a dual clip; verl and slime stop where it is 1 or less."""
+    """Return the bound of a dual clip; refuse 1 or less, as verl and slime do."""
     if not bound > 1.0:
         raise RcdiagError(
             f"clip_c: {bound:g} is not above 1",

@@ -1,8 +1,8 @@
 """A small reverse-mode autograd on numpy arrays, with the methods of torch's tensors.
 
-`replay` on recorded log-probs needs no torch: it may not be installed, and importing it takes
-longer than the update of a table. Where libraries differ (the derivative at the bounds of a clamp,
-of the larger of two equal numbers, at NaN) this one follows torch, since trainers' gradients do.
+`replay` on recorded log-probs needs no torch, which may not be installed and takes longer to import
+than the update of a table. Where libraries differ (the derivative at the bounds of a clamp, at a
+tie of a maximum, at NaN) this one follows torch, since trainers' gradients do.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _numbers = itertools.count()
 
 
 class Tensor:
-    """An array that remembers the operands it was computed from, if one of them needs a gradient.
+    """An array that keeps the operands it was computed from if one of them needs a gradient.
 
-    Operations return new tensors. Only constants can be assigned to.
+    Operations return new tensors. Only tensors without gradient can be assigned to.
     """
 
     __slots__ = ("_data", "_needs_grad", "_number", "_sources")
-    __array_ufunc__ = None  # numpy's arrays leave operators with a tensor to it
+    __array_ufunc__ = None  # lets this class handle operators between numpy arrays and tensors
     __hash__ = None  # type: ignore[assignment]
     _needs_grad: bool
 
@@ -41,19 +41,19 @@ class Tensor:
         self._number = next(_numbers)
 
     def leaf(self) -> Tensor:
-        """Return the same numbers as a leaf that `derivative` can differentiate by."""
+        """Return the same values as a leaf that `derivative` can differentiate with respect to."""
         return Tensor(self._data, needs_grad=True)
 
     def detach(self) -> Tensor:
-        """Return the same numbers as a constant."""
+        """Return the same values as a constant."""
         return Tensor(self._data)
 
     @np.errstate(all="ignore")
     def derivative(self, of: Tensor) -> Array:
         """Return d self / d of, with the shape of `of`; self is a scalar, `of` a `leaf`.
 
-        Tensors are visited in the reverse order of their creation, so that the derivative by each
-        is complete before it is passed on to its operands.
+        Tensors are visited in the reverse order of their creation, so that the derivative with
+        respect to each is complete before it is passed on to its operands.
         """
         waiting = {self._number: (self, np.ones(self.shape))}
         while waiting:
@@ -80,9 +80,9 @@ class Tensor:
         return f"Tensor({self._data!r})"
 
     def numpy(self) -> Array:
-        """Return the array; ValueError where it needs a gradient, as in torch."""
+        """Return the array; ValueError if the tensor needs a gradient, as in torch."""
         if self._needs_grad:
-            raise ValueError("numbers that a derivative is taken of; detach() gives them")
+            raise ValueError("the tensor needs a gradient; use detach() first")
         return self._data
 
     def tolist(self) -> list[Any]:
@@ -113,7 +113,7 @@ class Tensor:
 
     def __setitem__(self, at: Any, values: Any) -> None:
         if self._needs_grad:
-            raise ValueError("numbers that a derivative is taken of are not written to")
+            raise ValueError("a tensor that needs a gradient cannot be assigned to")
         self._data[_data(at)] = _data(values)
 
     # New tensors, copies, other dtypes.
@@ -234,14 +234,14 @@ class Tensor:
     def nan_to_num(
         self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
     ) -> Tensor:
-        """Replace NaN and infinities, where the derivative is 0."""
+        """Replace NaN and infinities; their derivative is 0."""
         return self._unary(
             lambda data: np.nan_to_num(data, nan=nan, posinf=posinf, neginf=neginf),
             lambda grad, _: grad * np.isfinite(self._data),
         )
 
     def clamp(self, min: Number | None = None, max: Number | None = None) -> Tensor:
-        """Clip to the bounds; outside of them the derivative is 0, at a bound it is 1."""
+        """Clip to the bounds; the derivative is 0 outside of them and 1 at a bound."""
 
         def backward(grad: Array, _: Array) -> Array:
             inside = np.ones(self.shape, np.bool_)
@@ -256,11 +256,11 @@ class Tensor:
     # Elementwise functions of two tensors.
 
     def maximum(self, other: Tensor) -> Tensor:
-        """Return the elementwise maximum; where both are equal each gets half of the derivative."""
+        """Return the elementwise maximum; at a tie each operand gets half of the derivative."""
         return self._larger_of_both(other, np.maximum, 1.0)
 
     def minimum(self, other: Tensor) -> Tensor:
-        """Return the elementwise minimum; where both are equal each gets half of the derivative."""
+        """Return the elementwise minimum; at a tie each operand gets half of the derivative."""
         return self._larger_of_both(other, np.minimum, -1.0)
 
     def where(self, condition: Tensor, other: Tensor | Number) -> Tensor:
@@ -314,7 +314,7 @@ class Tensor:
         return self[at]
 
     def index_add(self, dim: int, at: Tensor, values: Tensor) -> Tensor:
-        """Return a copy with values[i] added at at[i] of the first dimension, in order of i."""
+        """Return a copy with values[i] added at index at[i] of the first dimension."""
         if dim != 0:
             raise ValueError(f"index_add: dim is {dim}, not 0")
         out = self._data.copy()
@@ -323,7 +323,7 @@ class Tensor:
         return Tensor(out, (self, _identity), (values, lambda grad: grad[at._data]))
 
     def scatter_reduce(self, dim: int, at: Tensor, values: Tensor, reduce: str) -> Tensor:
-        """Return the maximum of each element and the values scattered to it; constants only."""
+        """Return the elementwise maximum with the values scattered to `at`; constants only."""
         if dim != 0 or reduce != "amax":
             raise ValueError(f"scatter_reduce: dim {dim} and {reduce}, not 0 and amax")
         out = self.numpy().copy()
@@ -331,7 +331,7 @@ class Tensor:
         return Tensor(out)
 
     def topk(self, count: int) -> Largest:
-        """Return the largest values and their indices, in descending order; ties in index order."""
+        """Return the `count` largest values and their indices, in descending order."""
         places = np.argsort(-self._data, kind="stable")[:count]
         return Largest(self[places], Tensor(places))
 
@@ -356,7 +356,7 @@ class Tensor:
             name, others = f"new_{name.removesuffix('_like')}", [first.shape]
         method = getattr(first if isinstance(first, cls) else cls(first), name, None)
         if method is None or name.startswith("_"):
-            raise TypeError(f"torch.{name}: losses are computed by numpy, which has no such method")
+            raise TypeError(f"torch.{name}: losses use numpy tensors, which have no such method")
         result: Tensor = method(*others, **(options or {}))
         return result
 
@@ -365,7 +365,7 @@ class Tensor:
     def _unary(
         self, function: Callable[[Array], Array], backward: Callable[[Array, Array], Array]
     ) -> Tensor:
-        """Return function(self); `backward` takes the gradient and the result."""
+        """Return function(self); `backward` takes the gradient and the function's result."""
         with np.errstate(all="ignore"):
             made = function(self._data)
         return Tensor(made, (self, lambda grad: backward(grad, made)))
@@ -377,13 +377,13 @@ class Tensor:
         mine: Backward,
         theirs: Backward,
     ) -> Tensor:
-        """Return function(self, other), with the backward functions of both operands."""
+        """Return function(self, other); `mine`, `theirs`: backward functions of the operands."""
         with np.errstate(all="ignore"):
             made = function(self._data, _data(other))
         return Tensor(made, (self, mine), *([(other, theirs)] if isinstance(other, Tensor) else []))
 
     def _larger_of_both(self, other: Tensor, function: Callable[..., Array], sign: float) -> Tensor:
-        """Return the maximum of both, or with sign -1 the minimum; ties share the gradient."""
+        """Return the maximum, or with sign -1 the minimum; ties share the gradient."""
         one, two = sign * self._data, sign * other._data
         share = np.where(one == two, 0.5, 1.0)
         return self._binary(
@@ -414,7 +414,7 @@ def _identity(grad: Array) -> Array:
 
 
 def _sign(data: Array) -> Array:
-    """Return 1, 0 or -1 for each number; 0 for NaN, as torch does."""
+    """Return the sign, 1, 0 or -1, of each value; 0 for NaN, as in torch."""
     return (data > 0) * 1.0 - (data < 0)
 
 

@@ -1,4 +1,4 @@
-"""VESPO weights the policy gradient by a smooth function of the sequence ratio.
+"""VESPO: the policy gradient, weighted by a smooth function of the sequence ratio.
 
 log_ratio = current - old, in nats. The code follows TRL 1.16.0.
 """
@@ -21,28 +21,28 @@ def _setting(name: str, says: str, default: float) -> LossSetting:
 
 
 K_POS = _setting(
-    "vespo_k_pos", "Power of the sequence's ratio in vespo where the advantage is not below 0.", 2.0
+    "vespo_k_pos", "Power of the sequence ratio in vespo's weight where the advantage is >= 0.", 2.0
 )
 LAMBDA_POS = _setting(
     "vespo_lambda_pos",
-    "Decay of vespo's weight in the sequence's ratio where the advantage is not below 0.",
+    "Decay of vespo's weight with the sequence ratio where the advantage is >= 0.",
     3.0,
 )
 K_NEG = _setting(
-    "vespo_k_neg", "Power of the sequence's ratio in vespo where the advantage is below 0.", 3.0
+    "vespo_k_neg", "Power of the sequence ratio in vespo's weight where the advantage is < 0.", 3.0
 )
 LAMBDA_NEG = _setting(
     "vespo_lambda_neg",
-    "Decay of vespo's weight in the sequence's ratio where the advantage is below 0.",
+    "Decay of vespo's weight with the sequence ratio where the advantage is < 0.",
     2.0,
 )
 
 
 def sequence_log_ratio(tokens: LossBatch) -> Tensor:
-    """Return the log-ratio of current to rollout of each row, within bounds, nats, [rows].
+    """Return the log-ratio of current to rollout of each row, clamped, in nats, [rows].
 
-    It is the sum of log_ratio within +-20, plus the sum of the logs of IS weights where there are
-    any; a weight of 0 counts as 1e-8.
+    It is the row's sum of log_ratio clamped to +-20, plus the sum of the log IS weights if there
+    are any; a weight of 0 counts as 1e-8.
     """
     sums = tokens.row_sums(tokens.log_ratio.detach().clamp(-HIGHEST, HIGHEST))
     if tokens.weights is not None:
@@ -51,7 +51,7 @@ def sequence_log_ratio(tokens: LossBatch) -> Tensor:
 
 
 def vespo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """Return -phi(W) A current; W is the ratio of the row, a constant of the gradient."""
+    """Return -phi(W) A current, [tokens]; W is the row's ratio, without gradient."""
     log_ratio = sequence_log_ratio(tokens)[tokens.rows]
     positive = tokens.advantages >= 0
     ones = log_ratio.new_ones(log_ratio.shape)
@@ -66,10 +66,10 @@ def vespo(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
 
 VESPO = PolicyLoss(
     name="vespo",
-    says="The policy gradient, weighed by a smooth function of the whole sequence's ratio, which "
-    "is 1 at ratio 1. IS weights of tokens are a part of that ratio and multiply nothing.",
+    says="The policy gradient, weighted by a smooth function of the whole sequence's ratio, which "
+    "is 1 at ratio 1. IS weights of tokens enter that ratio instead of multiplying the loss.",
     formula="-phi(W) A log p_current, phi = e^lambda W^k e^(-lambda W), W = prod r w of the "
-    "sequence's tokens, w the IS weight, a constant of the gradient; k = 2 and lambda = 3 where "
+    "sequence's tokens, w the IS weight, without gradient; k = 2 and lambda = 3 where "
     f"A >= 0, else 3 and 2; log W within [log 1e-8, 20]; {SYMBOLS}",
     source="trl 1.16.0, trl/trainer/grpo_trainer.py, get_gamma_weights",
     function=vespo,

@@ -1,6 +1,6 @@
-"""The parts of the page: a tab is a list of sections, a section a list of the blocks below.
+"""The parts of a page: a tab is a list of sections, a section a list of blocks.
 
-The modules of `tabs` fill them from results; one template renders them.
+The modules in `tabs` make them from results, and one template renders them.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from msgspec import Struct, field
 from rcdiag.formats import measured, number, percentage
 from rcdiag.results import MetricValue
 
-MOST_NAMES = 1  # below the first name of a row
+MOST_NAMES = 1  # names listed below the first name of a row
 
 
 class Cell(Struct, frozen=True, kw_only=True):
-    """A cell of a table: its text, and what it is sorted by."""
+    """A cell of a table: its text, and the value that it is sorted by."""
 
     text: str
-    order: float | str | None = None  # None: by the text
-    level: str = ""  # ok, unknown, note, warning or error: the colour of the text
-    term: str = ""  # a name that `rcdiag explain` answers; the text opens what it says
+    order: float | str | None = None  # sort value; None: the text
+    level: str = ""  # ok, unknown, note, warning or error: determines the text's colour
+    term: str = ""  # a name of the glossary; clicking the text opens its entry
     code: bool = False
-    note: str = ""  # a second line in small type
+    note: str = ""  # second line in small type
 
     @property
     def sort(self) -> str | None:
-        """Return what the page's script sorts by; None where it can use the text."""
+        """Return the value that the page's script sorts by; None if it can parse the text."""
         if self.order is None or isinstance(self.order, str):
             return self.order
         if isnan(self.order):
@@ -38,7 +38,7 @@ class Cell(Struct, frozen=True, kw_only=True):
 
 
 def _reads(written: str, value: float) -> bool:
-    """Tell whether the script can sort by the text, that is, parse the rounded number from it."""
+    """Tell whether the text parses to the (rounded) value, so that the script can sort by it."""
     try:
         read = float(written.replace(",", "").removesuffix("%"))
     except ValueError:
@@ -52,41 +52,41 @@ def text(value: str, **more: Any) -> Cell:
 
 
 def code(value: str, **more: Any) -> Cell:
-    """Make a cell that shows a name."""
+    """Make a cell that shows a name as code."""
     return Cell(text=value, code=True, **more)
 
 
 def term(name: str, **more: Any) -> Cell:
-    """Make a cell that shows a name and opens what `rcdiag explain` says of it."""
+    """Make a cell that shows a name as code and opens its glossary entry."""
     return Cell(text=name, term=name, code=True, **more)
 
 
-def equals(names: Sequence[str]) -> Cell:
-    """Make a cell of several names for one thing: the first, and some of the others below it."""
+def equal_names(names: Sequence[str]) -> Cell:
+    """Make a cell with several names for one thing: the first, and others below it."""
     first, *others = names
     more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
     return term(first, note=f"{', '.join(others[:MOST_NAMES])}{more}")
 
 
 def amount(value: float | None, written: str | None = None, **more: Any) -> Cell:
-    """Make a cell of a number; empty where there is none."""
+    """Make a cell with a number; empty for None."""
     if value is None:
         return Cell(text="", order=float("nan"), **more)
     return Cell(text=number(value) if written is None else written, order=float(value), **more)
 
 
 def count(value: float | None) -> Cell:
-    """Make a cell of a whole number."""
+    """Make a cell with a whole number."""
     return amount(value, None if value is None else f"{value:,.0f}")
 
 
 def share(value: float | None) -> Cell:
-    """Make a cell of a share, as a percentage with three digits."""
+    """Make a cell with a share, as a percentage with three digits."""
     return amount(value, None if value is None else percentage(value))
 
 
 def metric(value: MetricValue | None) -> Cell:
-    """Make a cell of a number with its 95% interval below it."""
+    """Make a cell with a number and its 95% interval below it."""
     if value is None or value.value is None:
         return amount(None)
     written, interval = measured(value)
@@ -94,7 +94,7 @@ def metric(value: MetricValue | None) -> Cell:
 
 
 class TableColumn(Struct, frozen=True, kw_only=True):
-    """A column of a table: its head, and whether it holds numbers."""
+    """A column of a table: its heading, and whether it holds numbers."""
 
     head: str
     numbers: bool = False
@@ -102,35 +102,35 @@ class TableColumn(Struct, frozen=True, kw_only=True):
 
 
 class TableRow(Struct, frozen=True, kw_only=True):
-    """A row of a table; one with a key can be linked to and opens its details."""
+    """A row of a table; one with a key can be linked to and has details to open."""
 
     cells: Sequence[Cell]
-    key: str = ""  # names the row within its table: links and figures point at it
+    key: str = ""  # unique within the table; links and figures refer to it
     names: Sequence[str] = ()  # all names that lead to this row
-    group: str = ""  # a heading above this row, which is the first of its group
-    tag: str = ""  # a word beside the first cell: recommended, reference, ...
+    group: str = ""  # heading above this row, if it is the first of its group
+    tag: str = ""  # word beside the first cell: recommended, reference, ...
     pale: bool = False
 
 
 class PageTable(Struct, frozen=True, kw_only=True):
-    """A table with a name; long ones can be searched, all can be sorted."""
+    """A named table that can be sorted and, if long, searched."""
 
     block: ClassVar[str] = "table"
     name: str
-    label: str  # what a screen reader calls it
+    label: str  # for screen readers
     columns: Sequence[TableColumn]
     rows: Sequence[TableRow]
     search: bool = False
-    opens: str = ""  # what the script shows of a row that is opened: presets, updates, pairs
-    screen: bool = False  # left out in print
+    opens: str = ""  # kind of details of a row: correction, update
+    screen: bool = False  # left out when printed
 
 
-# A column with what writes its cell for an item.
+# A column, and the function that makes its cell for an item.
 ColumnOf = tuple[TableColumn, Callable[[Any], Cell]]
 
 
 def words(head: str, cell: Callable[[Any], Cell], term: str = "") -> ColumnOf:
-    """Make a column of words."""
+    """Make a column of text."""
     return TableColumn(head=head, term=term), cell
 
 
@@ -147,9 +147,9 @@ def table(
     row: Callable[[Any], Mapping[str, Any]] = lambda item: {},
     **more: Any,
 ) -> PageTable:
-    """Make a table with a row for each item; columns in which no item has anything are left out.
+    """Make a table with a row for each item, without columns whose cells are all empty.
 
-    `row` gives what a row has beside its cells: key, names, tag, group.
+    `row` returns the other fields of an item's `TableRow`: key, names, tag, group.
     """
     rows = list(items)
     filled = [(column, [cell(item) for item in rows]) for column, cell in columns]
@@ -169,7 +169,7 @@ def table(
 
 
 class Paragraph(Struct, frozen=True, kw_only=True):
-    """A paragraph, with names between backticks."""
+    """A paragraph; names between backticks become code."""
 
     block: ClassVar[str] = "words"
     text: str
@@ -186,10 +186,10 @@ class Lines(Struct, frozen=True, kw_only=True):
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """A line of names that open what `rcdiag explain` says of them, each with a few words."""
+    """A list of names that open their glossary entries, each with a short reason."""
 
     block: ClassVar[str] = "terms"
-    items: Sequence[tuple[str, str]]  # name, and the reason why it stands there
+    items: Sequence[tuple[str, str]]  # name, and why it is listed
 
 
 class Snippet(Struct, frozen=True, kw_only=True):
@@ -202,7 +202,7 @@ class Snippet(Struct, frozen=True, kw_only=True):
 
 
 class Fold(Struct, frozen=True, kw_only=True):
-    """Blocks that are folded away behind a line."""
+    """Blocks that are hidden until a summary line is clicked."""
 
     block: ClassVar[str] = "fold"
     label: str
@@ -210,7 +210,7 @@ class Fold(Struct, frozen=True, kw_only=True):
 
 
 class Figure(Struct, frozen=True, kw_only=True):
-    """A figure of the page: the script draws its chart, or its SVG stands in the page."""
+    """A figure: the script draws its chart, or its SVG is embedded in the page."""
 
     block: ClassVar[str] = "figure"
     name: str
@@ -218,26 +218,26 @@ class Figure(Struct, frozen=True, kw_only=True):
     caption: str
     chart: dict[str, Any] | None = None
     svg: str = ""
-    leading: bool = False  # its SVG stands in for the chart where no script runs
+    leading: bool = False  # its SVG replaces the chart if scripts do not run
     wide: bool = False
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """Figures beside each other; with a picker one is shown at a time."""
+    """Figures side by side; with a picker, one at a time."""
 
     block: ClassVar[str] = "figures"
     items: Sequence[Figure]
-    picker: str = ""  # the label of the picker
+    picker: str = ""  # label of the picker
 
 
 class Gauge(Struct, frozen=True, kw_only=True):
-    """A number on a bar of three bands, with its interval; places are shares of the bar."""
+    """A number with its interval on a bar of bands; positions are fractions of the bar."""
 
-    name: str  # a name that `rcdiag explain` answers
+    name: str  # the metric, a name of the glossary
     title: str
     value: str
     unit: str
-    about: str  # interval and limits in words
+    about: str  # interval and limits as text
     level: str
     source: str
     bands: Sequence[tuple[float, float, str]] = ()  # start, end, level
@@ -254,7 +254,7 @@ class Gauges(Struct, frozen=True, kw_only=True):
 
 
 class Slot(Struct, frozen=True, kw_only=True):
-    """A part that the template writes in a way of its own, by its name, with its data."""
+    """A part that the template renders in its own way, selected by name."""
 
     block: ClassVar[str] = "part"
     name: str
@@ -265,12 +265,12 @@ Block = PageTable | Fold | Paragraph | Lines | Terms | Snippet | Figure | Figure
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """A section of a tab: a heading and what stands below it."""
+    """A section of a tab: a heading and its blocks."""
 
     title: str
     blocks: Sequence[Block]
-    name: str = ""  # for links
-    screen: bool = False  # left out in print
+    name: str = ""  # target of links
+    screen: bool = False  # left out when printed
 
 
 class Tab(Struct, frozen=True, kw_only=True):
@@ -283,6 +283,6 @@ class Tab(Struct, frozen=True, kw_only=True):
 
 
 def tab_of(name: str, title: str, heading: str, *sections: Section | None) -> Tab:
-    """Make a tab of the sections that there are."""
+    """Make a tab of the sections that are not None."""
     known = [section for section in sections if section is not None]
     return Tab(name=name, title=title, heading=heading, sections=known)

@@ -1,4 +1,4 @@
-"""Command lines on the data of a result: its own with one more option, and other commands."""
+"""Command lines for the data of a result: its own with one more option, or another command."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from itertools import pairwise
 
 from rcdiag.results import ScoreResult, SweepResult
 
-MOST_FILES = 3  # that a written command names
-PLACE = "ROW"  # stands for the row in the command, for the page's script to fill in
+MOST_FILES = 3  # files that a command names; more are written as DUMP
+PLACE = "ROW"  # placeholder in the command, which the page's script replaces by the row
 
 
-# Options that choose the data and the pair, which other commands have too.
+# Options that select the data and the pair, which all these commands have.
 SHARED = ("--behavior", "--target", "--column", "--from", "--given", "--rows", "--seed")
 
 
 def of_same_data(result: ScoreResult | SweepResult, command: str) -> str:
-    """Return another command for the same data and pair: with the options of the result's own
-    command line, or, for a result that Python made, with the names of its files.
+    """Return another command for the same data and pair.
+
+    It has the data options of the result's own command line, or, for a result made in Python, the
+    names of its files.
     """
     words = _words(result)
     if words[1:2] != [result.kind]:
@@ -35,7 +37,7 @@ def of_same_data(result: ScoreResult | SweepResult, command: str) -> str:
 def with_sequence(result: ScoreResult) -> str:
     """Return the command that makes the result again with the tokens of one more row.
 
-    For a result that Python made it is a call of `rcdiag.score`.
+    For a result made in Python it is a call of `rcdiag.score`.
     """
     words = _words(result)
     if words[1:2] != [result.kind]:
@@ -49,5 +51,5 @@ def _words(result: ScoreResult | SweepResult) -> list[str]:
     """Return the words of the command line that made a result."""
     try:
         return shlex.split(str(result.provenance.get("command", "")))
-    except ValueError:  # a document that was changed by hand
+    except ValueError:  # the document was edited by hand
         return []

@@ -1,4 +1,4 @@
-"""The definition of a figure, for files, page and `explain`."""
+"""The definition of a figure, for files, the page and `explain`."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 
 class FigureSpec(Struct, frozen=True, kw_only=True):
-    """A figure of one kind of result: its name, its words and what it shows.
+    """A figure of one kind of result: its name, its texts and its drawing.
 
-    `chart` describes it as a function of the result; the page's script and matplotlib draw the
-    description. A figure that no marks can show has `draw` instead, which gets the result and an
-    empty matplotlib figure; the page then holds its SVG, and its numbers are not written as CSV.
+    `chart` returns its description for a result, which the page's script and matplotlib draw. A
+    figure that marks cannot show has `draw` instead, which gets the result and an empty matplotlib
+    figure; the page then contains its SVG, and no CSV is written.
     """
 
     name: str  # unique among the figures of all kinds; also the name of its files
-    kind: str  # the kind of result that it is drawn from: "score", "compare", "diagnose", ...
+    kind: str  # kind of result: "score", "compare", "diagnose", ...
     title: str
-    says: str  # how to read the figure, in sentences that hold for every result
+    says: str  # how to read the figure, for any result
     chart: Callable[[Any], Chart] | None = None
     draw: Callable[[Any, Figure], None] | None = None
     on_page: bool = True  # whether the page shows it; `--plots` writes every figure
-    applies: Callable[[Any], bool] = lambda result: True  # whether the result has what it draws
+    applies: Callable[[Any], bool] = lambda result: True  # whether the result has its data
     size: Callable[[Any], tuple[float, float]] = lambda result: (5.4, 4.4)  # width, height; inches
-    adds: Callable[[Any], str] = lambda result: ""  # sentences of the result, below the figure
+    adds: Callable[[Any], str] = lambda result: ""  # sentences on the result, after `says`
 
     def entry(self) -> Entry:
-        """Say what the figure shows and how to get it as files."""
+        """Answer `rcdiag explain`: what the figure shows, and how to get it as files."""
         return Entry(
             what=f"{self.title}, in reports of `rcdiag {self.kind}`. {self.says}",
             example=f"rcdiag report {self.kind}.json --plots figures --figure {self.name} writes "
@@ -42,5 +42,5 @@ class FigureSpec(Struct, frozen=True, kw_only=True):
         )
 
     def caption(self, result: Any) -> str:
-        """Return the sentences below the figure."""
+        """Return the caption of the figure for a result."""
         return f"{self.says} {self.adds(result)}".rstrip()

@@ -1,4 +1,4 @@
-"""The matplotlib renderer of charts, for files and notebooks: panels, axes and marks, no figure."""
+"""The matplotlib renderer of charts, for files and notebooks; it knows marks, not figures."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
-LEAST_PANEL = 1.5  # inches: narrower panels stand two in a row
-LEAST_IN_CELL = 5.0  # points: numbers in cells that would be smaller stand in two lines
+LEAST_PANEL = 1.5  # inches: if panels would be narrower, two stand in a row
+LEAST_IN_CELL = 5.0  # points: numbers in cells are split into two lines before they get smaller
 COLOURS = {"first": FIRST, "second": SECOND, "ink": INK, "soft": SOFT}
 Numbers = NDArray[np.float64]
 
 
 class PaperFigure(Figure):
-    """A figure without a window: a notebook shows it as a picture, without any set-up."""
+    """A figure without a window, which a notebook shows as a picture without any set-up."""
 
     def _repr_png_(self) -> bytes:
         return rendered(self, "png", NOTEBOOK_DPI)
 
 
 class Points(Struct, frozen=True, kw_only=True):
-    """The rows of a mark, as arrays; what has no number is NaN."""
+    """The rows of a mark as arrays; missing numbers are NaN."""
 
     keys: list[str]  # the first value of each row
     x: Numbers
@@ -87,13 +87,13 @@ def draw_chart(chart: Chart, figure: FigureBase) -> None:
 
 
 def _inches(figure: FigureBase) -> tuple[float, float]:
-    """Return width and height of a figure, or of a part of one."""
+    """Return width and height of a figure or subfigure in inches."""
     whole: Any = figure
     return float(whole.bbox.width) / float(whole.dpi), float(whole.bbox.height) / float(whole.dpi)
 
 
 def _draw_panel(chart: Chart, panel: Panel, axes: Axes, inches: float, high: float) -> None:
-    """Draw a panel into axes of about this width and height, in inches."""
+    """Draw a panel into axes of approximately this width and height in inches."""
     size = letter_size()
     axes.tick_params(labelsize="small")
     if panel.title:
@@ -127,7 +127,7 @@ def _draw_panel(chart: Chart, panel: Panel, axes: Axes, inches: float, high: flo
 
 
 def _points(chart: Chart, panel: Panel, mark: Mark) -> Points:
-    """Read the columns of a mark, of the rows that it and its panel ask for."""
+    """Read the columns of a mark, for the rows selected by the mark and its panel."""
     places = {name: place for place, name in enumerate(chart.columns)}
     wanted = [(places[name], value) for name, value in filter(None, (panel.where, mark.where))]
     rows = [row for row in chart.rows if all(row[place] == value for place, value in wanted)]
@@ -149,12 +149,12 @@ def _points(chart: Chart, panel: Panel, mark: Mark) -> Points:
 
 
 def _numbers(values: Sequence[Value], axis: ChartAxis | None = None) -> Numbers:
-    """Return numbers, or the places of names on an axis of names; NaN for all else."""
+    """Return numbers, or the indices of names on an axis of names; NaN for anything else."""
     if axis is not None and axis.scale == "names":
         slots: dict[Value, float] = {}
         for place, name in enumerate(axis.names):
             slots[name] = float(place)
-            if name.replace(".", "", 1).isdecimal():  # a number finds the name that writes it
+            if name.replace(".", "", 1).isdecimal():  # also find the name by its number
                 slots[float(name)] = float(place)
         return np.array([slots.get(value, np.nan) for value in values], dtype=np.float64)
     known = [value if isinstance(value, (int, float)) else np.nan for value in values]
@@ -271,7 +271,7 @@ def _draw_cells(axes: Axes, chart: Chart, panel: Panel, mark: Mark, points: Poin
 
 
 def _shading(axis: ChartAxis | None, mark: Mark, values: Numbers) -> tuple[Colormap, Normalize]:
-    """Return the colours of cells and the scale of their values; without an axis, shares of 1."""
+    """Return colour map and norm for cells; without an axis, values are shares of 1."""
     tone = COLOURS[mark.tone]
     known = values[np.isfinite(values)]
     if axis is None:
@@ -283,25 +283,25 @@ def _shading(axis: ChartAxis | None, mark: Mark, values: Numbers) -> tuple[Color
     least = axis.start or float(known[known > 0].min(initial=np.inf))
     if not np.isfinite(least):
         return _shades(f"{tone}14", tone), Normalize(0.0, 1.0)
-    # Equal values would give a scale without extent.
+    # Equal values would give a scale without range.
     most = max(float(known.max(initial=0.0)), 10.0 * least)
-    ends = ("14", "b0") if mark.written else ("30", "ff")  # numbers stay readable
+    ends = ("14", "b0") if mark.written else ("30", "ff")  # keeps written numbers readable
     return _shades(*(f"{tone}{alpha}" for alpha in ends)), LogNorm(least, most)
 
 
 def _shades(*colours: str) -> Colormap:
-    """Make a colour map that runs evenly through the given colours."""
+    """Return a colour map that interpolates evenly between the given colours."""
     return LinearSegmentedColormap.from_list("shades", colours)
 
 
 def _write_values(axes: Axes, panel: Panel, points: Points) -> None:
-    """Write the value of each cell in it, in two lines where cells are narrow."""
-    # Two thirds of the width are cells, and a number has six letters.
+    """Write the value of each cell into it, in two lines if cells are narrow."""
+    # Cells take two thirds of the width, and a number has six characters.
     whole: Any = axes.get_figure()
     room = _inches(whole)[0] * 72.0 * 0.66 / max(len(panel.x.names), 1)
     size = min(0.8 * letter_size(), room / (6 * 0.6))
     stacked = size < LEAST_IN_CELL
-    if stacked:  # three letters above a power of ten
+    if stacked:  # three characters above a power of ten
         size = min(room / (4 * 0.6), LEAST_IN_CELL)
     for x, y, value in zip(points.x, points.y, points.value, strict=True):
         if np.isnan(value):
@@ -311,7 +311,7 @@ def _write_values(axes: Axes, panel: Panel, points: Points) -> None:
 
 
 def _in_two_lines(value: float) -> str:
-    """Write a number as wide as three letters, with its power of ten below."""
+    """Return a number as three characters, with its power of ten on a second line."""
     digits, power = f"{value:.1e}".split("e")
     return f"{digits}\n·10{str(int(power)).translate(RAISED)}" if int(power) else digits
 
@@ -326,7 +326,7 @@ MARKS: dict[str, Callable[[Axes, Chart, Panel, Mark, Points], None]] = {
 
 
 def _draw_references(axes: Axes, panel: Panel) -> None:
-    """Draw the lines that have no label, the band, and the diagonal of a square panel."""
+    """Draw reference lines without a label, the band, and the diagonal of a square panel."""
     for rule in panel.rules:
         if not rule.label:
             style: dict[str, Any] = {"color": SECOND, "linestyle": "--"} if rule.dashed else {}
@@ -343,7 +343,7 @@ def _draw_references(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_labelled_rules(axes: Axes, panel: Panel, inches: float) -> None:
-    """Draw dashed lines with their names above the panel, one above the other where they meet."""
+    """Draw dashed lines with labels above the panel, stacked where labels would overlap."""
     size = 0.8 * letter_size()
     low, high = sorted(axes.get_xlim())
     taken: list[float] = []
@@ -370,7 +370,7 @@ def _draw_labelled_rules(axes: Axes, panel: Panel, inches: float) -> None:
 
 
 def _draw_notes(axes: Axes, panel: Panel) -> None:
-    """Write notes: in the slot of a name, or beside the plot in order, joined to their places."""
+    """Write notes: in the slot of a name, or beside the plot with a line to their point."""
     size = 0.7 * letter_size()
     if panel.y.scale == "names":
         xs, ys = (
@@ -399,14 +399,14 @@ def _draw_notes(axes: Axes, panel: Panel) -> None:
             annotation_clip=False,
             arrowprops={
                 **{"arrowstyle": "-", "color": colour, "linewidth": 0.4, "alpha": 0.5},
-                **{"relpos": (0.0, 0.5), "shrinkA": 1.0},  # ends before the first letter
+                **{"relpos": (0.0, 0.5), "shrinkA": 1.0},  # the line ends before the first letter
             },
         )
         room -= step
 
 
 def _legend(chart: Chart, figure: FigureBase, inches: float) -> None:
-    """Name the marks that have a label, and bands, above all panels."""
+    """Draw a legend of labelled marks and bands above all panels."""
     entries: dict[str, Any] = {}
     for panel in chart.panels:
         for mark in panel.marks:
@@ -430,7 +430,7 @@ def _legend(chart: Chart, figure: FigureBase, inches: float) -> None:
 
 
 def _sample(mark: Mark) -> Line2D | Patch:
-    """Return what the legend shows of a mark."""
+    """Return the legend's handle for a mark."""
     colour = COLOURS[mark.tone]
     if mark.shape in ("bar", "cell"):
         look: dict[str, Any] = (

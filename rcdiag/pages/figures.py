@@ -10,7 +10,7 @@ from rcdiag.results import Result
 
 
 def _shipped() -> Sequence[FigureSpec]:
-    """Import the files of figures; the terminal needs none of them."""
+    """Import the modules of figures, which the terminal does not need."""
     from rcdiag.pages.compare import pairs, policies
     from rcdiag.pages.diagnose import experiments, logs
     from rcdiag.pages.replay import factors, model_step, pull
@@ -54,5 +54,5 @@ FIGURES: Registry[FigureSpec] = Registry("figure", _shipped)
 
 
 def applying(result: Result) -> Iterator[FigureSpec]:
-    """Return every figure that the result has data for."""
+    """Yield the figures that a result has data for."""
     return (spec for spec in FIGURES.values() if spec.kind == result.kind and spec.applies(result))

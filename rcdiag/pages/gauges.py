@@ -1,4 +1,4 @@
-"""Gauges: a number with its interval on a bar with the bands of its guide."""
+"""Gauges: a number with its interval, on a bar with the bands of its guide."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.metrics.expected import lowered_ess_guide
 
 SAMPLER = "Did the recorded policy sample?"
-DECADES = 1.5  # of a logarithmic bar, on both sides of the bounds
+DECADES = 1.5  # of a logarithmic bar, beyond the bounds on both sides
 
 
 class Scale(Struct, frozen=True):
-    """The bar of a gauge: where numbers stand on it, and the bands of the levels."""
+    """The bar of a gauge: the position of a number on it, and the bands of the levels."""
 
     place: Callable[[float], float]
     bands: Sequence[tuple[float, float, str]]
 
 
 def gauges(mismatch: Mapping[str, MetricValue], num_sequences: int) -> list[Gauge]:
-    """Return the four numbers that decide: size, outliers, what weights leave, who sampled."""
-    made = _deciding(mismatch, num_sequences, kappa_tells=_tells(mismatch["kappa"]))
+    """Return gauges of KL, outliers, effective sequences, and whether the policy sampled."""
+    made = _deciding(mismatch, num_sequences, kappa_tells=_is_precise(mismatch["kappa"]))
     return [gauge for gauge in made if gauge is not None]
 
 
 def gauges_of_two(
     before: tuple[Mapping[str, MetricValue], int], after: tuple[Mapping[str, MetricValue], int]
 ) -> list[tuple[Gauge | None, Gauge | None]]:
-    """Return the same numbers of two dumps, each pair on one scale; None where a dump has none.
+    """Return the same gauges for two dumps, each pair on one scale; None for a missing number.
 
-    A dump is its mismatch and its number of sequences.
+    A dump is given as its mismatch and its number of sequences.
     """
-    tells = all(_tells(mismatch["kappa"]) for mismatch, _ in (before, after) if mismatch)
+    tells = all(_is_precise(mismatch["kappa"]) for mismatch, _ in (before, after) if mismatch)
     one, two = (
         _deciding(mismatch, count, kappa_tells=tells) if mismatch else [None] * 4
         for mismatch, count in (before, after)
@@ -49,7 +49,7 @@ def gauges_of_two(
 def _deciding(
     mismatch: Mapping[str, MetricValue], num_sequences: int, *, kappa_tells: bool
 ) -> list[Gauge | None]:
-    """Return the gauges; where kappa cannot tell who sampled, the mean ratio stands in for it."""
+    """Return the gauges; the mean ratio replaces kappa if kappa is too imprecise."""
     by_kappa, by_mean = "kappa; 1 if it sampled", "standard errors of the mean ratio from 1"
     sampled = "kappa" if kappa_tells else "ratio_mean_z"
     outliers = mismatch["ratio_outside_2"]
@@ -83,12 +83,12 @@ def _effective(value: MetricValue, num_sequences: int) -> Gauge | None:
         unit=f"of {plural(num_sequences, 'sequence')}",
         of="weights of whole sequences",
         guide=guide,
-        least=1.0 / max(num_sequences, 1),  # at least one sequence is effective in any sample
+        least=1.0 / max(num_sequences, 1),  # the effective number of sequences is at least 1
     )
 
 
-def _tells(kappa: MetricValue) -> bool:
-    """Tell whether kappa is precise enough to say whether the policy sampled the tokens."""
+def _is_precise(kappa: MetricValue) -> bool:
+    """Tell whether kappa is precise enough to say if the policy sampled the tokens."""
     return kappa.level not in (None, "unknown")
 
 
@@ -103,10 +103,10 @@ def _gauge(
     guide: Guide | None = None,
     least: float = -math.inf,
 ) -> Gauge | None:
-    """Make the gauge of a metric from its guide; None where there is no number.
+    """Make the gauge of a metric from its guide; None if the metric has no value.
 
-    `written` formats a number that is shown in another unit than it is measured in. Bounds below
-    `least`, the smallest value that is possible, are not shown.
+    `written` formats the number in the unit that is shown. Bounds below `least`, the smallest
+    possible value, are not shown.
     """
     if value.value is None or not math.isfinite(value.value):
         return None
@@ -138,10 +138,10 @@ def _placed(scale: Scale | None, value: float | None) -> float | None:
 
 
 def _scale(guide: Guide) -> Scale:
-    """Return the bar that fits a guide: a logarithm, a share of 1, or a distance either way."""
+    """Return the bar for a guide: logarithmic, a share of 1, or a distance either way."""
     if guide.around is not None:
         return _around(guide, guide.around)
-    # With very long rows any effective share of sequences is normal, so that both bounds are 0.
+    # With very long rows any share of effective sequences is normal, so both bounds are 0.
     if guide.error < guide.warning or guide.warning == 0.0:
         return Scale(
             place=lambda value: value,
@@ -162,7 +162,7 @@ def _scale(guide: Guide) -> Scale:
 
 
 def _around(guide: Guide, middle: float) -> Scale:
-    """Return a bar with the ideal in its middle."""
+    """Return a bar with the ideal value in its middle."""
     reach = 2.0 * guide.error if guide.error < 1.5 else 1.5 * guide.error
     edges = [-reach, -guide.error, -guide.warning, guide.warning, guide.error, reach]
     levels = ("error", "warning", "ok", "warning", "error")

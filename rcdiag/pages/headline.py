@@ -1,6 +1,6 @@
-"""The headline of every result: verdict, cause, what to do, why, and the numbers that decide.
+"""The headline of a result: verdict, cause, what to do, why, and the most important numbers.
 
-The terminal and the page both render it.
+The terminal and the page both show it.
 """
 
 from __future__ import annotations
@@ -23,46 +23,50 @@ if TYPE_CHECKING:
     from rcdiag.results import Result
     from rcdiag.results.diagnose import ExperimentResult
 
-# Why a cause is ruled out that only an experiment can rule out.
+# The reason shown for a ruled-out cause that only an experiment can rule out.
 BY_TRIAL = "tried with the checkpoint, and does not explain the mismatch"
-NOT_JUDGED = "not judged"  # the verdict of a result that holds none
-# The level whose colour a verdict has.
+NOT_JUDGED = "not judged"  # shown for a result without a verdict
+# Verdict -> the level whose colour it has.
 LEVELS = {"healthy": "ok", "correctable": "warning", "broken": "error", "inconclusive": "unknown"}
-ACTIONS, FACTS = 3, 2
+ACTIONS, FACTS = 3, 2  # shown at most
 
 
-# What each verdict means for whoever trains on these numbers.
+# What each verdict means for training on these data.
 MEANINGS = {
     "healthy": "Nothing to repair: the mismatch is rounding noise. Train without a correction.",
-    "correctable": "The mismatch is real, and the recorded distribution is the one that sampled: "
-    "importance weights are valid. Remove the cause where you can.",
-    "broken": "Something is wrong that no importance weights repair. Fix it before you trust a "
+    "correctable": "The mismatch is real, but tokens were sampled from the recorded distribution, "
+    "so importance weights are valid. Remove the cause where you can.",
+    "broken": "There is a fault that no importance weights repair. Fix it before you trust a "
     "number made from these log-probs.",
     "inconclusive": "The table does not show whether anything is wrong.",
 }
 ONE_POLICY = "Only one policy is recorded: nothing was compared."
-# Where a cause is named and the verdict is `inconclusive`: what is open, in a few words, and in a
+# What is open if a cause is named although the verdict is `inconclusive`: in short, and as a
 # sentence.
 IDENTICAL = "columns-identical"
+GENERIC = ("forwards-differ", "context-differs")  # causes that say only that the two sides differ
 OPEN_PAIR = "the other policy"
 OPEN_CAUSE = "its cause"
+OPEN_SAMPLER = "whether weights are valid"
 OPEN_ORIGIN = "a copy, or one engine for both"
 OPEN_NAME = "too little to act on"
 KNOWN = {
     OPEN_PAIR: ONE_POLICY,
-    OPEN_CAUSE: "The two sides differ; the cause is open, and with it whether importance weights "
-    "are valid.",
-    OPEN_ORIGIN: "The columns are equal; whether one engine made both or one was copied is open.",
+    OPEN_CAUSE: "The two sides differ, but the cause is open, and therefore also whether "
+    "importance weights are valid.",
+    OPEN_SAMPLER: "The cause is known, but not whether the recorded distribution sampled, and "
+    "therefore not whether importance weights are valid.",
+    OPEN_ORIGIN: "The columns are equal; either one engine made both, or one is a copy.",
     OPEN_NAME: "The named cause is a guess: the evidence is too weak to act on.",
 }
 
 
 class Headline(Struct, frozen=True, kw_only=True):
-    """The first lines of a result, as texts that are ready to be shown."""
+    """The first lines of a result, as text that is ready to be shown."""
 
     level: str  # ok, warning, error or unknown
     verdict: str
-    cause: str  # the causes by name, with how sure the first is
+    cause: str  # names of the causes, with the confidence of the first
     slugs: Sequence[str]  # names of the causes
     means: str  # what the verdict means, in a sentence or two
     about: str  # the table and its size
@@ -70,22 +74,22 @@ class Headline(Struct, frozen=True, kw_only=True):
     actions: Sequence[Action]
     evidence: Sequence[str]
     also: Sequence[str]  # further causes, a sentence each
-    steps: str  # what moved over the training steps; empty without several
-    change: str  # what a change of the mismatch over them is made of; empty without one
-    ruled_out: Sequence[tuple[str, str]]  # causes, and what speaks against each
+    steps: str  # what moved over the training steps; "" for a single step
+    change: str  # which tokens a change of the mismatch over the steps comes from; "" without one
+    ruled_out: Sequence[tuple[str, str]]  # causes, and the evidence against each
     next: Sequence[Action]
-    numbers: str  # the command's own answer
+    numbers: str  # the command's own answer, and the number of findings
 
 
 def answer(result: Result) -> str:
-    """Say in a sentence without a full stop what a command found out."""
-    words = import_module(f"rcdiag.pages.{result.kind}.words")  # of other kinds nothing is loaded
+    """Say in a sentence without a full stop what a command found."""
+    words = import_module(f"rcdiag.pages.{result.kind}.words")  # imports only what is needed
     sentence: str = words.answer(result)
     return sentence
 
 
 def headline(result: Result, sentence: str) -> Headline:
-    """Write the headline of a result; `sentence` is the command's own answer."""
+    """Return the headline of a result; `sentence` is the command's own answer."""
     numbers = f"{sentence}; {counted(result.findings)}"
     diagnosis = result.diagnosis
     if diagnosis is None:
@@ -127,15 +131,15 @@ def headline(result: Result, sentence: str) -> Headline:
 
 
 def _change(diagnosis: Diagnosis) -> str:
-    """Say what a change of the mismatch over the steps is made of."""
+    """Say which tokens a change of the mismatch over the steps comes from."""
     change = None if diagnosis.over_steps is None else diagnosis.over_steps.change
     return "" if change is None else sentence(change)
 
 
 def _against(slug: str, result: Result) -> str:
-    """Say what rules a cause out: the best experiment that tried it, or the table.
+    """Say what rules a cause out: the best experiment that supposed it, or the table.
 
-    Of a training log nothing is said: its relations speak against many causes at once.
+    Returns "" for a training log, whose relations speak against many causes at once.
     """
     if getattr(result, "logs", ()):
         return ""
@@ -148,12 +152,12 @@ def _against(slug: str, result: Result) -> str:
     if best.rms_left > 1.02 * best.rms_before:
         return f"supposing it makes the difference larger: {left} nats rms instead of {before}"
     if best.rms_left > 0.98 * best.rms_before:
-        return f"supposing it explains nothing: {left} of {before} nats rms are left"
+        return f"supposing it explains nothing: {left} of {before} nats rms remain"
     return f"supposing it leaves {left} of {before} nats rms unexplained"
 
 
 def by_reason(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Put names with one reason beside each other: reason -> names."""
+    """Group names by their reason: reason -> names."""
     grouped: dict[str, list[str]] = {}
     for name, reason in names:
         grouped.setdefault(reason, []).append(name)
@@ -161,7 +165,7 @@ def by_reason(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def counted(findings: Sequence[Finding]) -> str:
-    """Count the findings by severity, the gravest first."""
+    """Count the findings by severity, the most severe first."""
     counts = [
         plural(count, severity)
         for severity in reversed(SEVERITIES)
@@ -171,20 +175,20 @@ def counted(findings: Sequence[Finding]) -> str:
 
 
 def _names(diagnosis: Diagnosis) -> str:
-    """Name the causes: `stale-weights, 97% sure; and stored-bfloat16`."""
+    """List the causes: `stale-weights, 97% sure; and stored-bfloat16`."""
     if not diagnosis.causes:
         return ""
     first, *others = diagnosis.causes
-    left = open_beside(diagnosis)
+    left = open_question(diagnosis)
     known = "" if left is None else f"; open: {left}" if left != OPEN_NAME else f": {left}"
     more = f"; and {', '.join(cause.slug for cause in others)}" if others else ""
     return f"{first.slug}, {first.confidence:.0%} sure{known}{more}"
 
 
-def open_beside(diagnosis: Diagnosis) -> str | None:
-    """Say what is open although a cause is named; None where the verdict is not inconclusive.
+def open_question(diagnosis: Diagnosis) -> str | None:
+    """Say what is open although a cause is named; None if the verdict is not inconclusive.
 
-    With one policy it is the comparison that is open, which the summary says.
+    With one policy the comparison itself is open, which the summary says.
     """
     if diagnosis.verdict != "inconclusive" or not diagnosis.causes or not compared(diagnosis):
         return None
@@ -193,12 +197,14 @@ def open_beside(diagnosis: Diagnosis) -> str | None:
         return OPEN_PAIR
     if first.slug == IDENTICAL:
         return OPEN_ORIGIN
-    return OPEN_NAME if first.verdict == "broken" else OPEN_CAUSE
+    if first.verdict == "broken":
+        return OPEN_NAME
+    return OPEN_CAUSE if first.slug in GENERIC else OPEN_SAMPLER
 
 
 def _means(diagnosis: Diagnosis) -> str:
-    """Say what the verdict means; if it is inconclusive, what is open and what settles it."""
-    left = open_beside(diagnosis)
+    """Say what the verdict means; if inconclusive, what is open and what would settle it."""
+    left = open_question(diagnosis)
     if not compared(diagnosis):
         means = ONE_POLICY
     else:
@@ -208,21 +214,21 @@ def _means(diagnosis: Diagnosis) -> str:
 
 
 def level_of(diagnosis: Diagnosis) -> str:
-    """Return the level whose colour a diagnosis has: nothing is green if nothing was compared."""
+    """Return the level of a diagnosis, for its colour; never ok if nothing was compared."""
     if compared(diagnosis) or diagnosis.verdict == "broken":
         return LEVELS[diagnosis.verdict]
     return "unknown"
 
 
 def compared(diagnosis: Diagnosis) -> bool:
-    """Tell whether two policies were compared, without which nothing is healthy."""
-    if diagnosis.pair is None:  # of a training log
+    """Tell whether two policies were compared."""
+    if diagnosis.pair is None:  # a training log
         return bool(diagnosis.causes)
     return "trainer" in diagnosis.pair
 
 
 def _actions(causes: Sequence[NamedCause]) -> list[Action]:
-    """Return the first actions: those of the first cause, and one of each further fault."""
+    """Return the first actions: those of the first cause, and one for each further fault."""
     first = list(causes[0].actions) if causes else []
     others = [cause.actions[0] for cause in causes[1:] if cause.actions]
     own = first[: max(ACTIONS - len(others), 1)]
@@ -230,20 +236,20 @@ def _actions(causes: Sequence[NamedCause]) -> list[Action]:
 
 
 def dump_name(result: Result) -> str:
-    """Return the name of the dump's first file, and how many more there are."""
+    """Return the name of the dump's first file, and the number of further files."""
     names = [Path(str(path)).name for path in result.provenance.get("dump", [])]
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"{names[0]}{more}" if names else "table"
 
 
 def _about(result: Result) -> str:
-    """Name the table, and say how large it is."""
+    """Return the name and size of the table."""
     table = dump_name(result)
     if logs := getattr(result, "logs", ()):
         return f"{table}, {plural(sum(log.num_steps for log in logs), 'step')}"
     left_out = getattr(result, "rows_left_out", 0)
     without = f" ({left_out:,} left out)" if left_out else ""
-    rows = result.provenance.get("rows", 0)  # of the whole table, of which a part may be read
+    rows = result.provenance.get("rows", 0)  # of the whole table; the command may read a part
     of_all = f" of {rows:,}" if rows > result.num_sequences else ""
     noun = "response" if max(rows, result.num_sequences) == 1 else "responses"
     size = f"{result.num_sequences:,}{of_all} {noun}{without}, "
@@ -252,27 +258,27 @@ def _about(result: Result) -> str:
 
 
 def fact_text(entry: Mapping[str, Any]) -> str:
-    """Write an entry of evidence in a line: `rms log-ratio: 0.0108 (rounding)`."""
+    """Format an entry of evidence as a line: `rms log-ratio: 0.0108 (rounding)`."""
     values = {name: value for name, value in entry.items() if name not in ("name", "reads")}
     low, high = values.get("low"), values.get("high")
     written = []
     for name, value in values.items():
         if name in ("low", "high") and low is not None and high is not None:
-            continue  # the ends of an interval are written after its number
-        # The number that the entry is named after stands without a name of its own.
+            continue  # written after the number that the interval belongs to
+        # The value that the entry is named after needs no name.
         if name == "value" or name in str(entry["name"]).split():
             ends = [end for end in (low, high) if isinstance(end, float) and isfinite(end)]
             known = isinstance(value, float) and len(ends) == 2
             interval = MetricValue(value=value, low=low, high=high)
             written.append(with_interval(interval) if known else _value(value))
-        elif name[-1:].isdigit():  # a digit would run into the value: `step_4 = 0`
+        elif name[-1:].isdigit():  # `step_4 = 0`, since `step_4 0` would be misread
             written.append(f"{name} = {_value(value)}")
         else:
             written.append(f"{name.replace('_', ' ')} {_value(value)}")
     if not written and low is not None and high is not None:
         written.append(f"{_value(low)} to {_value(high)}")
     values_of = f"{entry['name']}: {', '.join(written)}"
-    # Two brackets in a row read badly: `1.02 (1.01 to 1.03), not 1`.
+    # Avoid two brackets in a row: `1.02 (1.01 to 1.03), not 1`.
     bare = values_of.endswith(")")
     return f"{values_of}, {entry['reads']}" if bare else f"{values_of} ({entry['reads']})"
 
@@ -284,10 +290,10 @@ def _value(value: Any) -> str:
 
 
 def finding_parts(finding: Finding, result: Result) -> tuple[str, str]:
-    """Say a finding in two clauses: the numbers, and what to do about them.
+    """Summarise a finding in two clauses: the numbers, and what to do.
 
     Numbers beyond their guide are given without limits and sources, which the message has. If the
-    remedy is to fix the named cause, the text refers to its actions.
+    remedy is to fix the named cause, the second clause refers to the cause's actions.
     """
     mismatch: Mapping[str, MetricValue] = getattr(result, "mismatch", {})
     names = finding.evidence
@@ -301,7 +307,7 @@ def finding_parts(finding: Finding, result: Result) -> tuple[str, str]:
     return what, CLAUSE.split(finding.fix, maxsplit=1)[0]
 
 
-# The end of the clause that says the most: a colon, a semicolon or brackets.
+# The end of the first clause: a colon, a semicolon or an opening bracket.
 CLAUSE = re.compile(r"[:;] | \(")
 
 

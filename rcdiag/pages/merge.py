@@ -1,4 +1,4 @@
-"""The results of one dump, gathered for its page; results of different dumps are refused."""
+"""The results of one dump, gathered for a page; results of different dumps are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rcdiag.results import (
 
 
 class DumpResults(Struct, frozen=True, kw_only=True):
-    """All that is known of one dump: one result of each command at most."""
+    """All results of one dump: at most one of each command."""
 
     results: Sequence[Result]  # as they were given
     score: ScoreResult | None = None
@@ -32,24 +32,24 @@ class DumpResults(Struct, frozen=True, kw_only=True):
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        """Return the best-founded diagnosis: that of `diagnose`, if there is one."""
+        """Return the diagnosis with the most evidence: that of `diagnose`, if there is one."""
         first = () if self.diagnose is None else (self.diagnose,)
         known = (result.diagnosis for result in (*first, *self.results))
         return next((diagnosis for diagnosis in known if diagnosis is not None), None)
 
     @property
     def largest(self) -> Result:
-        """Return the result that counts most tokens: some commands read a part of a table."""
+        """Return the result with the most tokens, since some commands read a part of a table."""
         return max(self.results, key=lambda result: result.num_tokens)
 
     @property
     def rows_left_out(self) -> int:
-        """Return how many rows are left out of the numbers: their log-probs are not valid."""
+        """Return the number of rows left out of the numbers because of invalid log-probs."""
         return getattr(self.largest, "rows_left_out", 0)
 
     @property
     def measured_sequences(self) -> int:
-        """Return how many sequences the numbers are of."""
+        """Return the number of sequences that the numbers cover."""
         return self.largest.num_sequences - self.rows_left_out
 
     @property
@@ -59,7 +59,7 @@ class DumpResults(Struct, frozen=True, kw_only=True):
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Return behavior and target of the page; the target is empty where there is one policy."""
+        """Return behavior and target of the page; the target is "" if there is one policy."""
         for result in (self.score, self.sweep):
             if result is not None:
                 return result.behavior, result.target
@@ -74,12 +74,12 @@ class DumpResults(Struct, frozen=True, kw_only=True):
 
     @property
     def weights_help(self) -> bool:
-        """Tell whether importance weights can repair the mismatch: not if the verdict is broken."""
+        """Tell whether importance weights can repair the mismatch: not if it is broken."""
         return self.diagnosis is None or self.diagnosis.against_weights is None
 
 
 def merged(results: Sequence[Result]) -> DumpResults:
-    """Put results of one dump together, one of each command at most."""
+    """Gather results of one dump, at most one of each command."""
     if not results:
         raise RcdiagError("no result for a page", hint="give at least one result file")
     by_kind: dict[str, Any] = {}
@@ -89,8 +89,8 @@ def merged(results: Sequence[Result]) -> DumpResults:
             raise RcdiagError(
                 f"two results of `rcdiag {result.kind}` for one page"
                 f"{_first_difference(by_kind[result.kind], result)}",
-                hint="a page shows one result of each command: make a page of its own for the "
-                "other, or set them side by side with --against",
+                hint="a page shows one result of each command: make a separate page for the "
+                "other, or compare them side by side with --against",
             )
         by_kind[result.kind] = result
     pairs = [r for r in results if isinstance(r, (ScoreResult, SweepResult))]
@@ -101,7 +101,7 @@ def merged(results: Sequence[Result]) -> DumpResults:
 
 
 def _same_dump(first: Result, other: Result) -> None:
-    """Refuse results whose rows are not the same data."""
+    """Refuse results that are not from the same rows."""
     for name in ("fingerprint", "rows", "rows_drawn"):
         one, two = (result.provenance.get(name) for result in (first, other))
         _equal(f"provenance.{name}", one, two, first, other)
@@ -114,8 +114,8 @@ def _equal(field: str, one: Any, two: Any, first: Result, other: Result) -> None
     raise RcdiagError(
         f"results of different data for one page: `{field}` is {_shown(one)} in the result of "
         f"`{first.kind}` ({dumps[0]}) and {_shown(two)} in that of `{other.kind}` ({dumps[1]})",
-        hint="give results of one dump and one pair of policies; --against sets two dumps side "
-        "by side",
+        hint="give results of one dump and one pair of policies; --against compares two dumps "
+        "side by side",
     )
 
 

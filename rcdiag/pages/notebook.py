@@ -1,4 +1,4 @@
-"""A notebook of results: a cell for each figure, with its drawing as stored output."""
+"""A notebook of results, with a cell for each figure and the drawing as stored output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rcdiag.results import Result
 
 
 def notebook(results: Sequence[tuple[Result, str]]) -> str:
-    """Write a notebook of results, each with the path from the notebook to its file."""
+    """Return a notebook of results, each with the relative path to its file."""
     cells = [_words(f"# {_title(results[0][0])}"), _code("import rcdiag")]
     for result, path in results:
         cells += _cells(result, path)
@@ -38,7 +38,7 @@ def _title(result: Result) -> str:
 
 
 def _cells(result: Result, path: str) -> list[dict[str, Any]]:
-    """Return the cells of one result: its answer, and its figures with their captions."""
+    """Return the cells of one result: its answer, and its figures with captions."""
     name = result.kind
     line = headline(result, answer(result))
     cells = [
@@ -59,7 +59,7 @@ def _cells(result: Result, path: str) -> list[dict[str, Any]]:
 
 
 def _figure(result: Result, name: str, figure: str) -> dict[str, Any]:
-    """Return a cell that draws a figure, with the drawing below it."""
+    """Return a cell that draws a figure, with the drawing as its output."""
     picture = base64.b64encode(rendered(plot(result, figure), "png", NOTEBOOK_DPI)).decode()
     output = {
         "output_type": "display_data",

@@ -1,8 +1,8 @@
 """Lossless compression of the result documents in a page.
 
-A JSON document is cut into pieces, which the page's script joins again: text as it is, and lists of
-objects with the same keys, stored by column. Columns of one key are stored next to each other,
-since gzip compresses numbers of one kind better; equal columns are stored once.
+A JSON document is cut into pieces, which the page's script joins again: plain text, and lists of
+objects with the same keys, stored by column. Columns with the same key are stored next to each
+other, since gzip compresses similar numbers better; equal columns are stored once.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
-FEWEST_ROWS = 8  # a list of fewer objects stays text
-# Base 85, four bytes in five letters, with three letters exchanged that mean something in HTML.
+FEWEST_ROWS = 8  # shorter lists of objects stay text
+# Base 85, four bytes in five letters, with the three letters replaced that are special in HTML.
 SAFE = str.maketrans("<>&", ",:.")
 LEVEL = 7  # of gzip: 9 takes four times as long and saves 3% of the bytes
 NUMBERS = {int, float, bool, type(None)}
@@ -24,12 +24,12 @@ WRITTEN = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def packed(text: str) -> str:
-    """Return a text compressed by gzip, which browsers unpack, in letters."""
+    """Compress a text with gzip, which browsers can unpack, and encode it in letters."""
     return base64.b85encode(gzip.compress(text.encode(), LEVEL, mtime=0)).decode().translate(SAFE)
 
 
 def packed_document(document: Any) -> str:
-    """Return plain data, as JSON has it, packed in pieces; numbers keep every digit."""
+    """Pack JSON-like data in pieces; numbers keep all digits."""
     parts: list[Any] = []
     _add_parts(document, "", parts)
     pieces: list[Any] = []
@@ -47,27 +47,27 @@ def packed_document(document: Any) -> str:
 
 
 def compact(text: str) -> str:
-    """Leave out the white space of a JSON document; numbers keep every digit."""
+    """Remove white space from a JSON document; numbers keep all digits."""
     return WRITTEN(json.loads(text))
 
 
 def _add_parts(value: Any, key: str, parts: list[Any]) -> None:
-    """Add a value in parts: pieces of its text, and tables of rows that are alike.
+    """Append the pieces of a value: JSON text, and tables of rows with the same keys.
 
-    A list of numbers is a table of one column; its `key` is the name that it has in the document.
+    A list of numbers is a table with one column, whose `key` is the list's name in the document.
     """
     if not isinstance(value, (dict, list)):
         parts.append(_written(value))
         return
     start, end = "{}" if isinstance(value, dict) else "[]"
     if type(value) is list and len(value) >= FEWEST_ROWS and set(map(type, value)) <= NUMBERS:
-        # The encoder takes no longer for a whole list than for one number.
+        # The encoder takes no longer for a whole list than for a single number.
         column = WRITTEN(value)[1:-1].replace(",", "\n")
         parts += (start, {"between": ["", ""], "columns": [(key, column)]}, end)
         return
-    # Members of an object have names, those of a list have none.
+    # Members of an object have names, elements of a list have none.
     items = list(value.items()) if isinstance(value, dict) else [(None, item) for item in value]
-    if rows := _alike(items):
+    if rows := _table_rows(items):
         between = rows[0][::2]
         values = zip(*(row[1::2] for row in rows), strict=True)
         keys = [key] if between == ["", ""] else between[:-1]
@@ -84,8 +84,8 @@ def _add_parts(value: Any, key: str, parts: list[Any]) -> None:
     parts.append(end)
 
 
-def _alike(items: Sequence[tuple[str | None, Any]]) -> list[list[str]]:
-    """Cut members into rows of a table; none where they are few, or one differs in its keys."""
+def _table_rows(items: Sequence[tuple[str | None, Any]]) -> list[list[str]]:
+    """Split elements into rows of a table; empty if they are few or their keys differ."""
     if len(items) < FEWEST_ROWS:
         return []
     if all(name is None and not isinstance(value, (dict, list)) for name, value in items):
@@ -100,7 +100,7 @@ def _alike(items: Sequence[tuple[str | None, Any]]) -> list[list[str]]:
 
 
 def _written(value: Any) -> str:
-    """Write a text, a number, a flag or null; the encoder takes ten times as long for a number."""
+    """Encode a scalar as JSON; for numbers, `repr` is ten times faster than the encoder."""
     kind = type(value)
     if kind is str:
         return quoted(value)
@@ -108,7 +108,7 @@ def _written(value: Any) -> str:
 
 
 def _tokens(item: tuple[str | None, Any]) -> list[str]:
-    """Cut a member into what stands between values, and values: two kinds by turns."""
+    """Split an element into alternating JSON syntax and values, beginning with syntax."""
     name, value = item
     tokens = [""] if name is None else ["", quoted(name), ":"]
     _add_tokens(value, tokens)
@@ -116,7 +116,7 @@ def _tokens(item: tuple[str | None, Any]) -> list[str]:
 
 
 def _add_tokens(value: Any, tokens: list[str]) -> None:
-    """Add the tokens of a value to those of its member; a list ends with what stands between."""
+    """Append the tokens of a value to `tokens`, which ends with JSON syntax before and after."""
     if isinstance(value, dict):
         start = "{"
         for name, part in value.items():

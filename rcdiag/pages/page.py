@@ -1,4 +1,4 @@
-"""One self-contained HTML page of results: one template, one stylesheet, one script."""
+"""One self-contained HTML page of results, from one template, stylesheet and script."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from rcdiag.results import SEVERITIES, Action, Finding, Result, to_plain
 from rcdiag.results.base import LEVELS as METRIC_LEVELS
 from rcdiag.results.base import counted_rows
 
-# name -> its explanation for the popovers of the page; None for a name that has none.
+# name -> its explanation for the page's popovers; None for an unknown name.
 Explain = Callable[[str], Mapping[str, str] | None]
 
-# Figures that a page shows as SVG where no script runs: the first three that apply.
+# Figures shown as SVG if scripts do not run: the first MOST_LEADING of these that apply.
 LEADING = (
     "tokens-beyond-ratio",
     "mismatch-by-probability",
@@ -54,9 +54,9 @@ LEADING = (
     "unexplained-by-experiment",
 )
 MOST_LEADING = 3
-WORST_TOKENS, PRINTED = "worst-tokens", 10  # rows of this table on paper: page.css leaves the rest
+WORST_TOKENS, PRINTED = "worst-tokens", 10  # rows of this table that page.css prints
 QUOTED = re.compile(r"`([^`]+)`")
-# Where a long name may break: `sample_data/`, `versions.`, `2.13.0+`; never within a number.
+# Where a long name may be broken: `sample_data/`, `versions.`, `2.13.0+`; never within a number.
 
 SEAMS = re.compile(r"(?<=\w[_/])(?=[\w{])|(?<=[a-z][.])(?=[a-z])|(?<=\d)(?=[+][a-z])", re.I)
 SCRIPTS = (
@@ -70,12 +70,12 @@ SCRIPTS = (
     "examples.js",
     "tabs.js",
 )
-# Colours of the favicon, those of the levels on white.
+# Colours of the favicon: those of the levels on white.
 COLOURS = {"ok": "#1a7f37", "unknown": "#59636e", "warning": "#8a5a00", "error": "#b3261e"}
 
 
 class PageHead(Struct, frozen=True):
-    """What stands above all tabs."""
+    """The part of the page above all tabs."""
 
     level: str
     verdict: str
@@ -89,12 +89,12 @@ def page(
     against: Result | Sequence[Result] = (),
     explain: Explain | None = None,
 ) -> str:
-    """Write the page of one dump, or that of two dumps side by side.
+    """Return the HTML page of one dump, or of two dumps side by side.
 
     Args:
-        results: results of one dump, one of each command at most.
+        results: results of one dump, at most one of each command.
         against: results of a second dump; the page then says what changed.
-        explain: gives the popovers their texts; without it names open nothing.
+        explain: returns the text of a popover for a name; without it there are no popovers.
     """
     dump = merged(_listed(results))
     other = merged(_listed(against)) if _listed(against) else None
@@ -118,7 +118,9 @@ def page(
             data={"figures": _figures(tabs), "names": list(terms)},
             terms=packed(json.dumps(terms)),
             documents=_documents(dumps),
-            style=_bare(importlib.resources.files("rcdiag.pages").joinpath("page.css").read_text()),
+            style=_without_comments(
+                importlib.resources.files("rcdiag.pages").joinpath("page.css").read_text()
+            ),
             script=script,
         )
         .lstrip()
@@ -130,7 +132,7 @@ def _listed(results: Result | Sequence[Result]) -> list[Result]:
 
 
 def _tabs(dump: DumpResults) -> list[Tab]:
-    """Fill all tabs, and leave out those without data."""
+    """Make all tabs that have data."""
     made = [
         diagnosis.tab(dump),
         tokens.tab(dump),
@@ -167,7 +169,7 @@ def _size(dump: DumpResults) -> str:
 
 
 def _steps(dump: DumpResults) -> str:
-    """Say which training steps the page is of."""
+    """Say which training steps the page covers."""
     steps = [] if dump.score is None else sorted(dump.score.steps, key=int)
     if steps:
         return f"steps {steps[0]} to {steps[-1]}"
@@ -179,7 +181,7 @@ def _steps(dump: DumpResults) -> str:
 
 
 def _text(dump: DumpResults) -> str:
-    """Say whether the page holds text of the dump."""
+    """Say whether the page contains text of the dump."""
     sequences = [] if dump.score is None else dump.score.readable_sequences
     some = [sequence for sequence in sequences if holds_text(sequence)]
     if some:
@@ -199,7 +201,7 @@ def _head_of_two(before: DumpResults, after: DumpResults) -> PageHead:
 
 
 def _title(dump: DumpResults) -> str:
-    """Return the title of the page: verdict, dump and cause, to find it among many."""
+    """Return the page's title: verdict, dump and cause, to recognise it among browser tabs."""
     diagnosed = dump.diagnosis
     if diagnosed is None:
         return f"{NOT_JUDGED}: {dump.dump}"
@@ -215,7 +217,7 @@ def _cause_title(slug: str) -> str:
 
 
 def _icon(head: PageHead) -> str:
-    """Draw the favicon: a disc in the colour of the verdict with its first letter."""
+    """Draw the favicon: a disc in the verdict's colour with its first letter."""
     svg = (
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'><circle cx='8' cy='8' r='8' "
         f"fill='{COLOURS.get(head.level, COLOURS['unknown'])}'/><text x='8' y='12' "
@@ -226,7 +228,7 @@ def _icon(head: PageHead) -> str:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Return every part of the tabs, from the tabs down to the cells of tables."""
+    """Yield all nested parts of the tabs, down to the cells of tables."""
     if isinstance(value, (str, bytes)) or value is None:
         return
     if isinstance(value, Mapping):
@@ -248,7 +250,7 @@ def _figures(tabs: Sequence[Tab]) -> dict[str, Any]:
 
 
 def _static(dump: DumpResults, tabs: Sequence[Tab]) -> dict[str, str]:
-    """Draw the leading figures, for readers without scripts."""
+    """Draw the leading figures as SVG, for readers without scripts."""
     charts = _figures(tabs)
     leading = [name for name in LEADING if name in charts][:MOST_LEADING]
     by_kind = {result.kind: result for result in dump.results}
@@ -258,7 +260,7 @@ def _static(dump: DumpResults, tabs: Sequence[Tab]) -> dict[str, str]:
 
 
 def _terms(tabs: Sequence[Tab], explain: Explain | None) -> dict[str, Mapping[str, str]]:
-    """Return the explanations of all names that open one, in the order of the page."""
+    """Return the explanations of all names that open a popover, in the order of the page."""
     if explain is None:
         return {}
     names: dict[str, None] = {}
@@ -279,7 +281,7 @@ def _terms(tabs: Sequence[Tab], explain: Explain | None) -> dict[str, Mapping[st
 
 
 def _quoted(part: Any) -> Iterator[str]:
-    """Return the names between backticks in the sentences of a part."""
+    """Yield the names between backticks in the texts of a part."""
     if isinstance(part, (Paragraph, Lines, Headline, Finding, Action, Tab, Figure)):
         for name in part.__struct_fields__:
             value = getattr(part, name)
@@ -290,7 +292,7 @@ def _quoted(part: Any) -> Iterator[str]:
 
 
 def _left_to_screen(tabs: Sequence[Tab]) -> list[str]:
-    """Name what a print leaves out, in the order of the page."""
+    """List what is left out when the page is printed, in the order of the page."""
     left = []
     for section in (section for tab in tabs for section in tab.sections):
         if any(isinstance(block, Slot) and block.name == "pair" for block in section.blocks):
@@ -304,7 +306,7 @@ def _left_to_screen(tabs: Sequence[Tab]) -> list[str]:
 
 
 def _documents(dumps: Sequence[DumpResults]) -> dict[str, str]:
-    """Pack every result document with all its digits, for the script and for saving."""
+    """Pack every result document with all digits, for the script and for downloads."""
     sides = ("",) if len(dumps) == 1 else ("before-", "after-")
     return {
         f"{side}{result.kind}": packed_document(to_plain(result))
@@ -316,26 +318,26 @@ def _documents(dumps: Sequence[DumpResults]) -> dict[str, str]:
 def _script() -> str:
     folder = importlib.resources.files("rcdiag.pages").joinpath("script")
     parts = [folder.joinpath(name).read_text() for name in SCRIPTS]
-    return '"use strict";\n' + _bare("".join(parts))
+    return '"use strict";\n' + _without_comments("".join(parts))
 
 
-def _bare(text: str) -> str:
-    """Leave out the indents and the lines of comments of a script or a stylesheet."""
+def _without_comments(text: str) -> str:
+    """Remove indentation and comment lines from a script or stylesheet."""
     return re.sub(r"^\s*(//.*\n|/\*.*\*/\n)?", "", text, flags=re.MULTILINE)
 
 
 def _ticks(text: str) -> Markup:
-    """Write names between backticks as code that opens what `rcdiag explain` says of it."""
+    """Turn names between backticks into code that opens their glossary entry."""
     return Markup(QUOTED.sub(r'<code class="term">\1</code>', str(escape(text))))
 
 
 def _parts_of_name(text: str) -> Markup:
-    """Let a long name break after its underscores, slashes and dots; numbers stay whole."""
+    """Let a long name break after underscores, slashes and dots, but not within numbers."""
     return Markup(SEAMS.sub("<wbr>", str(escape(text))))
 
 
 def _command(text: str) -> Markup:
-    """Write a command line that breaks between words, and never within the name of an option."""
+    """Let a command line break between words, but not within the name of an option."""
     words = [
         Markup('<span class="option">{}</span>').format(word)
         if word.startswith("-")
@@ -346,9 +348,9 @@ def _command(text: str) -> Markup:
 
 
 def _with_terms(text: str, names: Sequence[str]) -> Markup:
-    """Link each explained name in a sentence to its popover, at its first occurrence.
+    """Link the first occurrence of each name in a sentence to its popover.
 
-    Names between backticks become code, as everywhere.
+    Names between backticks become code.
     """
     written = str(_ticks(text))
     for name in names:
@@ -358,12 +360,12 @@ def _with_terms(text: str, names: Sequence[str]) -> Markup:
 
 
 def _attribute(value: str, name: str) -> Markup:
-    """Write an attribute of HTML with the space before it; nothing for an empty value."""
+    """Return an HTML attribute with a space before it; "" for an empty value."""
     return Markup(f' {name}="{escape(value)}"') if value else Markup("")
 
 
 def script_json(value: Any) -> Markup:
-    """Write data so that no text in it can end the element that it stands in."""
+    """Encode data as JSON in which no text can close the HTML element around it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")

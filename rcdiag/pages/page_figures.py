@@ -1,4 +1,4 @@
-"""Figures of the page and as drawings: from their charts, or as a plugin draws them."""
+"""Figures for the page and as matplotlib drawings, from charts or a plugin's own function."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
     from matplotlib.figure import FigureBase
 
-SMALLEST_LETTERS = 6.5  # points, what journals allow for labels
-LETTERS = 10.0  # points, in a figure of its own size
-LOWEST = 0.8  # height over width of a figure for papers
-LEAST_SHRUNK = 0.5  # names of rows would overlap in a figure of less than half its height
-WIDE = 6.0  # inches: figures beyond take the whole width of the page
+SMALLEST_LETTERS = 6.5  # points, the minimum of journals for labels
+LETTERS = 10.0  # points, at a figure's own size
+LOWEST = 0.8  # smallest height relative to the width, of a figure with a given width
+LEAST_SHRUNK = 0.5  # smallest factor for the height, so that names of rows do not overlap
+WIDE = 6.0  # inches: wider figures take the whole width of the page
 
 
 def figures_of(result: Result | None, names: Collection[str] = ()) -> list[Figure]:
-    """Return the figures of a result for the page, all or those with the given names."""
+    """Return the figures of a result for the page: all, or those with the given names."""
     if result is None:
         return []
     return [
@@ -34,7 +34,7 @@ def figures_of(result: Result | None, names: Collection[str] = ()) -> list[Figur
 
 
 def page_figure(spec: FigureSpec, result: Result) -> Figure:
-    """Return a figure for the page: its chart, or its matplotlib drawing where it has none."""
+    """Return a figure for the page: its chart, or a matplotlib drawing if it has none."""
     return Figure(
         name=spec.name,
         title=spec.title,
@@ -46,7 +46,7 @@ def page_figure(spec: FigureSpec, result: Result) -> Figure:
 
 
 def static_svg(name: str, result: Result) -> str:
-    """Draw a figure that stands in for its chart where no script runs."""
+    """Draw the SVG that replaces a chart if scripts do not run."""
     return _svg(FIGURES[name], result, f"static-{name}")
 
 
@@ -57,7 +57,7 @@ def _svg(spec: FigureSpec, result: Result, name: str) -> str:
 
 
 def draw(spec: FigureSpec, result: Result, width: float | None = None) -> Drawing:
-    """Draw a figure with matplotlib; with a `width` in inches height and letters go with it."""
+    """Draw a figure with matplotlib; with a `width` in inches, height and letters are scaled."""
     across, up = spec.size(result)
     wide = across if width is None else width
     high = up if width is None else max(up * max(width / across, LEAST_SHRUNK), LOWEST * width)
@@ -66,8 +66,8 @@ def draw(spec: FigureSpec, result: Result, width: float | None = None) -> Drawin
 
 
 def drawing(draw: Callable[[Drawing], None], size: tuple[float, float], letters: float) -> Drawing:
-    """Make a figure of a size in inches, with letters of a size in points."""
-    # Only within its own style is matplotlib loaded, which names a matplotlibrc that is not read.
+    """Make a figure with a size in inches and a font size in points."""
+    # matplotlib is imported only within `own_style`, so that no matplotlibrc is applied.
     with own_style({"font.size": max(letters, SMALLEST_LETTERS)}):
         from rcdiag.pages.drawing import PaperFigure
 
@@ -77,7 +77,7 @@ def drawing(draw: Callable[[Drawing], None], size: tuple[float, float], letters:
 
 
 def draw_into(spec: FigureSpec, result: Result, figure: FigureBase) -> None:
-    """Draw a figure into an empty figure of matplotlib, or into a part of one."""
+    """Draw a figure into an empty matplotlib figure or subfigure."""
     from rcdiag.pages.drawing import draw_chart
 
     if spec.chart is not None:

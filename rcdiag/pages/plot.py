@@ -1,4 +1,4 @@
-"""A figure of a result, by its name, as matplotlib draws it: for notebooks and scripts."""
+"""Draw a figure of a result by name with matplotlib, for notebooks and scripts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rcdiag.results import Result
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Names of several figures that stand beside each other in one.
+# Name of a group -> the figures that it draws side by side.
 GROUPS = {"steps": (*BY_STEP, *MORE_BY_STEP)}
-ACROSS, UP = 6.9, 4.8  # inches of a group: the width of a page, and that of two rows
+ACROSS, UP = 6.9, 4.8  # inches of a group: the width of a page, and the height of two rows
 LETTERS = 8.0  # points, in a group as wide as a page
 
 
 def plot(result: Result, name: str | None, width: float | None = None) -> Figure:
-    """Draw a figure of a result by its name; `width` is in inches, and the height goes with it.
+    """Draw a figure of a result by name; `width` is in inches, and the height is scaled with it.
 
-    `steps` draws all figures over the training steps in one.
+    `steps` draws all figures over training steps in one.
     """
     known = {spec.name: spec for spec in applying(result)}
     groups = {group: [one for one in names if one in known] for group, names in GROUPS.items()}
@@ -42,7 +42,7 @@ def plot(result: Result, name: str | None, width: float | None = None) -> Figure
 
 
 def _group(result: Result, names: list[str], width: float | None) -> Figure:
-    """Draw several figures in two columns, or below each other in a column of a paper."""
+    """Draw several figures in two columns, or in one if the figure is narrow."""
     from rcdiag.pages.style import NARROW
 
     across = ACROSS if width is None else width

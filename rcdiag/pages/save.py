@@ -23,10 +23,10 @@ KINDS = ("pdf", "svg", "png")
 def save_figures(
     result: Result, folder: Path, *, only: Collection[str] = (), width: float | None = None
 ) -> list[Path]:
-    """Write figures into the folder as NAME.pdf, .svg and .png, and their numbers as NAME.csv.
+    """Write figures to the folder as NAME.pdf, .svg and .png, and their numbers as NAME.csv.
 
-    `only` names the figures that are written, of all that apply; `width` is in inches, and the
-    height goes with it. Figures have no titles: a paper has a caption.
+    `only` selects figures by name; by default all that apply are written. `width` is in inches, and
+    the height is scaled with it. Figures have no titles, since a paper has captions.
     """
     specs = _specs(result)
     known = [spec.name for spec in specs]
@@ -55,7 +55,7 @@ def save_figures(
 
 
 def table_text(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> str:
-    """Write a table as CSV; what is not known is empty, and no text is a formula."""
+    """Return a table as CSV: None is empty, and no text can act as a spreadsheet formula."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerows(map(csv_cell, row) for row in (columns, *rows))
@@ -63,6 +63,6 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> str:
 
 
 def _specs(result: Result) -> list[FigureSpec]:
-    """Return all figures of a result; a sweep has those of its families too."""
+    """Return all figures of a result, including those of a sweep's families."""
     families = family_figures(result) if isinstance(result, SweepResult) else []
     return [*applying(result), *families]

@@ -9,8 +9,8 @@ from typing import Any
 from rcdiag.errors import RcdiagError
 from rcdiag.files import without_controls
 
-# Colours for white paper; in a page they become CSS variables, so that one SVG serves light and
-# dark.
+# Colours on white paper; in a page they become CSS variables, so that one SVG serves light and
+# dark mode.
 INK, SOFT, GRID = "#010203", "#59636e", "#dcdfe4"
 FIRST, SECOND = "#0072b2", "#d55e00"  # Okabe-Ito
 VARIABLES = {
@@ -23,7 +23,7 @@ VARIABLES = {
 
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
-    "pdf.fonttype": 42,  # whole fonts, as journals ask for
+    "pdf.fonttype": 42,  # embed whole fonts, as journals require
     "svg.hashsalt": "rcdiag",
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -42,7 +42,7 @@ STYLE: dict[str, Any] = {
     "xtick.color": INK,
     "ytick.color": INK,
     "figure.facecolor": "none",
-    # The exponent of the topmost tick label needs more room than the default leaves.
+    # The default leaves too little room for the exponent of the topmost tick label.
     "figure.constrained_layout.h_pad": 0.07,
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
@@ -51,10 +51,10 @@ STYLE: dict[str, Any] = {
 
 @contextmanager
 def own_style(more: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Draw with matplotlib's defaults and STYLE, ignoring any matplotlibrc of the machine.
+    """Draw with matplotlib's defaults and STYLE, ignoring any matplotlibrc.
 
-    matplotlib reads the one of the current folder, which may be a stranger's: `text.usetex: True`
-    there would run the first `latex` on PATH.
+    matplotlib would read the one in the current folder, which may be untrusted: with
+    `text.usetex: True` it would run the first `latex` on PATH.
     """
     try:
         import matplotlib as mpl
@@ -69,10 +69,10 @@ def own_style(more: Mapping[str, Any] | None = None) -> Iterator[None]:
         yield
 
 
-NARROW = 5.0  # inches: below, a figure is as wide as a column of a paper
+NARROW = 5.0  # inches: a narrower figure has the width of a paper's column
 NOTEBOOK_DPI = 110
 
 
 def as_text(name: str) -> str:
-    """Return a name as matplotlib shows it: what stands between `$` would be set as a formula."""
+    """Escape a name for matplotlib, which would set text between `$` as a formula."""
     return without_controls(name).replace("\t", " ").replace("$", r"\$")

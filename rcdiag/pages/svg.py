@@ -13,31 +13,32 @@ from rcdiag.pages.style import VARIABLES, own_style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DPI = 200  # of PNG files, and of what an SVG holds as pixels
+DPI = 200  # of PNG files, and of rasterized parts of an SVG
 
 
 def to_svg(figure: Figure, name: str) -> str:
-    """Return inline SVG in the page's colours; ids begin with `name`; equal figures, equal
-    bytes.
+    """Return inline SVG in the page's colours, with ids that begin with `name`.
+
+    Equal figures give equal bytes.
     """
     svg = rendered(figure, "svg").decode()
     svg = svg[svg.index("<svg") :]
     for colour, variable in VARIABLES.items():
         svg = svg.replace(colour, variable)
     svg = _styled_once(_numbered(_smaller(svg), name), name)
-    # The page scales it; a fixed size would make small screens scroll.
+    # The page scales it; with a fixed size small screens would have to scroll.
     head, body = svg.split(">", 1)
     head = re.sub(r' (width|height)="[\d.]+pt"', "", head)
     return f'{head} id="{name}">{body}'
 
 
 def _smaller(svg: str) -> str:
-    """Drop what no page needs: metadata, ids that nothing points at, digits, line ends."""
+    """Remove what a page does not need: metadata, unused ids, digits, line ends."""
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
     svg = re.sub(r' id="([^"]+)"', lambda match: match[0] if match[1] in used else "", svg)
     svg = re.sub(r' transform="rotate\(-?0(?:\.0+)? [^"]*"', "", svg)
-    # Only attributes lose digits: texts keep theirs.
+    # Only digits of attributes are removed, not those of texts.
     svg = re.sub(r'="[^"]*"', lambda match: re.sub(r"(\d\.\d\d)\d+", r"\1", match[0]), svg)
     # A tenth of a point is finer than a screen can show.
     svg = re.sub(r' (?:d|x|y)="[^"]*"', lambda match: re.sub(r"(\d\.\d)\d+", r"\1", match[0]), svg)
@@ -45,7 +46,7 @@ def _smaller(svg: str) -> str:
 
 
 def _numbered(svg: str, name: str) -> str:
-    """Give referenced elements short ids with the drawing's name, unique within a page."""
+    """Replace referenced ids by short ones that are unique within a page."""
     stem = f"d{zlib.crc32(name.encode()):x}"
     ids = {old: f"{stem}-{place}" for place, old in enumerate(re.findall(r' id="([^"]+)"', svg))}
     svg = re.sub(r' id="([^"]+)"', lambda match: f' id="{ids[match[1]]}"', svg)
@@ -53,7 +54,7 @@ def _numbered(svg: str, name: str) -> str:
 
 
 def _styled_once(svg: str, name: str) -> str:
-    """Turn repeated style attributes into classes, for the SVG with the id `name`."""
+    """Turn repeated style attributes into classes, scoped to the SVG with the id `name`."""
     styles: dict[str, str] = {}
 
     def classed(match: re.Match[str]) -> str:
@@ -79,7 +80,7 @@ def rendered(figure: Figure, kind: str, dpi: int = DPI) -> bytes:
 
             canvas = FigureCanvasSVG(figure)
             canvas.print_svg(stream, metadata={"Date": None, "Creator": None})
-            # A name with a control character in it would end the XML.
+            # A control character in a name would make the XML invalid.
             return without_controls(stream.getvalue().decode()).encode()
         else:
             from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -1,4 +1,4 @@
-"""The axes of matplotlib drawings: scales, ends, ticks as plain text, names, and texts that fit."""
+"""Axes of matplotlib drawings: scales, ends, ticks as plain text, names, and shortened texts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis as Ruler
 
-LETTER = 0.62  # width of a letter by its size
-PLOT_SHARE = 0.78  # of a panel's width that is plot
-STEPS = [1, 2, 2.5, 5, 10]  # between ticks, times a power of ten
-# Decades that a logarithmic axis spans at most, and the multiples of powers of ten at which its
-# ticks stand then.
+LETTER = 0.62  # width of a letter relative to its size
+PLOT_SHARE = 0.78  # share of a panel's width that the plot takes
+STEPS = [1, 2, 2.5, 5, 10]  # distances between ticks, times a power of ten
+# Decades that a logarithmic axis spans at most, and the multiples of powers of ten that its ticks
+# are then at.
 SUBS = (
     (1.2, (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)),
     (2.5, (1.0, 2.0, 5.0)),
@@ -32,19 +32,19 @@ SUBS = (
 
 
 def letter_size() -> float:
-    """Return the size of letters, in points, of the figure that is being drawn."""
+    """Return the font size, in points, of the current drawing."""
     return float(mpl.rcParams["font.size"])
 
 
 def fitted(text: str, inches: float, size: float) -> str:
-    """Shorten a text to the width that there is: a long one keeps both ends, which often differ."""
+    """Shorten a text to a width by cutting its middle, since the ends often differ."""
     most = max(int(inches * 72.0 / (size * LETTER)), 6)
     half = most // 2
     return as_text(text if len(text) <= most else f"{text[:half]}…{text[1 - half :]}")
 
 
 def set_scale(put: Callable[..., None], axis: ChartAxis) -> None:
-    """Set the scale of an axis; `put` is the method of the axes that does."""
+    """Set the scale of an axis; `put` is `set_xscale` or `set_yscale`."""
     if axis.scale == "log":
         put("log")
     elif axis.scale == "symlog":
@@ -52,7 +52,7 @@ def set_scale(put: Callable[..., None], axis: ChartAxis) -> None:
 
 
 def set_ends(axes: Axes, panel: Panel) -> None:
-    """Set the ends of both axes: those of the description, and whole slots for names."""
+    """Set the ends of both axes from the description; axes of names show whole slots."""
     for axis, put, get in (
         (panel.x, axes.set_xlim, axes.get_xlim),
         (panel.y, axes.set_ylim, axes.get_ylim),
@@ -70,13 +70,13 @@ def set_ends(axes: Axes, panel: Panel) -> None:
         start = low if axis.start is None else axis.start
         end = high if axis.end is None else axis.end
         if axis.scale == "linear" and not panel.square:
-            room = 0.03 * (end - start)  # of what stands at an end that is given
+            room = 0.03 * (end - start)  # so that marks at a given end are not cut off
             start, end = start - room * (axis.start is not None), end + room
         put(start, end)
 
 
 def _reach_around_0(axes: Axes, across: bool) -> None:
-    """End an axis that is logarithmic on both sides of 0 a little beyond its numbers, and 0."""
+    """Set the ends of a symmetric logarithmic axis slightly beyond its data and 0."""
     ruler = axes.xaxis if across else axes.yaxis
     low, high = axes.dataLim.intervalx if across else axes.dataLim.intervaly
     scale = ruler.get_transform()
@@ -88,7 +88,7 @@ def _reach_around_0(axes: Axes, across: bool) -> None:
 
 
 def write_ticks(ruler: Ruler, axis: ChartAxis, most: int, inches: float) -> None:
-    """Place the ticks of an axis, and write them as plain text."""
+    """Place the ticks of an axis, with labels as plain text."""
     ruler.set_minor_locator(NullLocator())
     if axis.hidden:
         ruler.set_major_locator(NullLocator())
@@ -117,7 +117,7 @@ def write_ticks(ruler: Ruler, axis: ChartAxis, most: int, inches: float) -> None
 
 
 def _write_names(ruler: Ruler, axis: ChartAxis, inches: float) -> None:
-    """Write the names of an axis; below it upright where all fit, thinned out where they count."""
+    """Write the names of an axis: on x turned if they do not fit, or thinned out if numbers."""
     size = 0.8 * letter_size()
     if isinstance(ruler, YAxis):
         names = [fitted(name, 0.42 * inches, size) for name in axis.names]
@@ -137,7 +137,7 @@ def _write_names(ruler: Ruler, axis: ChartAxis, inches: float) -> None:
 
 
 def _signed_decades(smallest: float, largest: float, most: int) -> list[float]:
-    """Return 0 and powers of ten on both sides of it, none crowding the 0."""
+    """Return 0 and powers of ten on both sides of it, not too close to 0."""
     low, high = round(log10(smallest)), floor(log10(max(largest, smallest)))
     step = max(-(-(high - low) // max(most - 2, 2)), 1)
     powers = [10.0**power for power in range(high, low, -step)] or [smallest]
@@ -145,7 +145,7 @@ def _signed_decades(smallest: float, largest: float, most: int) -> list[float]:
 
 
 def plain(value: float) -> str:
-    """Write a tick; ticks are sums of steps, so that 0.30000000000000004 is 0.3."""
+    """Format a tick; rounding turns 0.30000000000000004, a sum of steps, into 0.3."""
     return f"{float(f'{value:.6g}'):g}".replace("-", "−")
 
 
@@ -154,7 +154,7 @@ def _percent(value: float) -> str:
 
 
 def power_of_ten(value: float) -> str:
-    """Write a power of ten in raised letters, which keep the SVG searchable."""
+    """Format a power of ten with superscript characters, which keep the SVG searchable."""
     if not value:
         return "0"
     power = log10(abs(value))

@@ -1,6 +1,6 @@
-"""Ready-made recorders turn what a trainer or an engine holds into rows of `rcdiag.Recorder`.
+"""Recorders that turn the data of a trainer or an engine into rows of `rcdiag.Recorder`.
 
 - `rcdiag.recorders.trl`: every batch of TRL's GRPOTrainer
-- `rcdiag.recorders.vllm`: what `vllm.LLM.generate` returns
+- `rcdiag.recorders.vllm`: the outputs of `vllm.LLM.generate`
 - `rcdiag.recorders.openai`: responses of an OpenAI-compatible server, with token ids
 """

@@ -1,10 +1,11 @@
-"""Responses of an OpenAI-compatible server become columns for `Recorder.add`.
+"""Columns for `Recorder.add` from responses of an OpenAI-compatible server.
 
     request = {"model": ..., "prompt": ..., "logprobs": 0, "n": 8, "temperature": 1.0}
     response = client.completions.create(**request, extra_body={"return_token_ids": True})
     recorder.add(**columns_of([response], [request]), step=12)
 
-Text does not tell token ids: ask vLLM for `return_token_ids` or `return_tokens_as_token_ids`.
+The text of tokens does not determine their ids, so ask vLLM for `return_token_ids` or
+`return_tokens_as_token_ids`.
 https://docs.vllm.ai/en/stable/serving/openai_compatible_server.html
 """
 
@@ -23,11 +24,11 @@ from rcdiag.table.readers.vllm import VllmLine, rows_of
 def columns_of(
     responses: Sequence[Any], requests: Sequence[Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """Return a row for each choice of completions or chat completions, in their order.
+    """Return one row for each choice of the completions or chat completions, in their order.
 
-    `responses` are objects of the `openai` package, or dicts. `requests`, as many, are the bodies
-    that were sent: they have the sampling parameters, which no response has. The choices of one
-    response are a group. Choices without a token, and requests that failed, have no row.
+    `responses` are objects of the `openai` package, or dicts. `requests` are the bodies that were
+    sent, one for each response: only they have the sampling parameters. The choices of one response
+    are a group. Choices without tokens, and failed requests, get no row.
     """
     if requests is not None and len(requests) != len(responses):
         raise RcdiagError(
@@ -35,7 +36,7 @@ def columns_of(
         )
     rows: list[dict[str, Any]] = []
     for number, response in enumerate(responses):
-        # Objects of the `openai` package keep fields that it does not know, such as token ids.
+        # Objects of the `openai` package keep unknown fields, such as token ids.
         plain = response.model_dump() if hasattr(response, "model_dump") else response
         record = {"response": plain}
         if requests is not None:

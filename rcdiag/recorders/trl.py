@@ -1,4 +1,4 @@
-"""Batches of TRL's GRPOTrainer are recorded as they are sampled and trained on.
+"""Record batches of TRL's GRPOTrainer as they are sampled and trained on.
 
     with rcdiag.Recorder("dump/") as recorder, recording(trainer, recorder):
         trainer.train()
@@ -18,7 +18,7 @@ from typing import Any
 from rcdiag.errors import RcdiagError
 from rcdiag.table.recorder import Recorder
 
-# The key under which the number of each row goes through TRL's shuffling and splitting.
+# The key that carries each row's number through TRL's shuffling and splitting of a batch.
 ROW = "rcdiag_row"
 METHODS = (
     "_generate_and_score_completions",
@@ -33,18 +33,18 @@ def recording(trainer: Any, recorder: Recorder) -> Iterator[None]:
     """Record every training batch of a GRPOTrainer, or of a subclass, within a `with` block.
 
     The rows have prompts, responses, masks, both log-probs, rewards, advantages, groups, the step
-    and the sampling parameters. `rollout_log_probs` are those of vLLM, or, where transformers
-    samples, of the model that generates: of its whole distribution at the temperature, before
-    top-k, top-p and min-p. `old_log_probs` are TRL's `old_per_token_logps`; where it computes none,
-    because generation and update fall on one step, they are those of the loss, computed before
-    that step. What TRL does not compute is absent. Batches of evaluation are not recorded.
+    and the sampling parameters. `rollout_log_probs` are vLLM's, or, if transformers samples, those
+    of the generating model: of its whole distribution at the temperature, before top-k, top-p and
+    min-p. `old_log_probs` are TRL's `old_per_token_logps`. TRL does not compute these if generation
+    and update fall on the same step; the log-probs of the loss, computed before that step, are then
+    used. Columns that TRL does not compute are absent. Evaluation batches are not recorded.
     """
     missing = [name for name in METHODS if not callable(getattr(trainer, name, None))]
     if missing:
         raise RcdiagError(
             f"{type(trainer).__name__} has no method {', '.join(missing)}",
             hint="rcdiag.recorders.trl knows GRPOTrainer of trl 1.16 and its subclasses; another "
-            "trainer calls recorder.add itself",
+            "trainer can call recorder.add itself",
         )
     rollouts = _Rollouts(trainer, recorder)
     try:
@@ -58,7 +58,7 @@ def recording(trainer: Any, recorder: Recorder) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _wrapped(owner: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[None]:
-    """Replace a method of one object; the class and other objects keep theirs."""
+    """Replace a method of one object; its class and other objects keep theirs."""
     own = vars(owner).get(name)
     original = getattr(owner, name)
 
@@ -75,19 +75,19 @@ def _wrapped(owner: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[Non
 
 
 class SampledLogProbs:
-    """A logits processor of transformers that keeps the log-probs of the tokens that are sampled.
+    """A transformers logits processor that keeps the log-probs of the sampled tokens.
 
-    It changes nothing. Processors of the caller come before the temperature and the kept sets, so
-    that the scores it sees are those of the whole distribution at temperature 1.
+    It changes no scores. Custom processors run before the temperature and the kept sets are
+    applied, so the scores are those of the whole distribution at temperature 1.
     """
 
     def __init__(self, temperature: float) -> None:
         self.temperature = temperature
-        self._columns: list[Any] = []  # one tensor, [rows], for each token but the last
+        self._columns: list[Any] = []  # a tensor [rows] for each sampled token but the last
         self._last: Any = None  # log-probs of the next token, [rows, vocabulary]
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Take the scores of the next token, and see in `input_ids` what the last one became."""
+        """Keep the log-probs for the next token; `input_ids` end with the token sampled last."""
         self._take(input_ids[:, -1])
         self._last = (scores.detach().float() / self.temperature).log_softmax(-1)
         return scores
@@ -98,22 +98,22 @@ class SampledLogProbs:
             self._columns.append(column.cpu())
 
     def of(self, sequences: Any) -> tuple[Any, list[Any]]:
-        """Return the generated tokens, [rows, tokens], and their log-probs, a column for each."""
+        """Return the generated tokens, [rows, tokens], and a list of log-probs, [rows] each."""
         self._take(sequences[:, -1])
         self._last = None
         return sequences[:, sequences.shape[1] - len(self._columns) :], self._columns
 
 
 class _Rollouts:
-    """The batch that a trainer has sampled, held until its old log-probs are known."""
+    """The sampled batch of a trainer, held until its old log-probs are known."""
 
     def __init__(self, trainer: Any, recorder: Recorder) -> None:
         self.trainer = trainer
         self.recorder = recorder
         self._generations = 0
         self._held: dict[str, Any] | None = None
-        self._step = 0  # the training step at which the held rows were sampled
-        self._old: list[Any] = []  # log-probs of the loss for each held row, None where not known
+        self._step = 0  # training step at which the held rows were sampled
+        self._old: list[Any] = []  # log-probs from the loss for each held row; None until known
         self._entropy: list[Any] = []
         self._rewards: Any = None  # [rows of all processes, reward functions]
         self._tokens: list[Any] | None = None  # of each response, without padding
@@ -123,7 +123,7 @@ class _Rollouts:
         self._describe()
 
     def wrappers(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-        """Yield the methods that are watched: object, name, and what is called in their place."""
+        """Yield the methods to replace: object, name and the replacement."""
         mine = (self.generate_and_score, self.calculate_rewards, self.loss, self.log_probs)
         for name, wrapper in zip(METHODS, mine, strict=True):
             yield self.trainer, name, wrapper
@@ -131,12 +131,12 @@ class _Rollouts:
             yield self.trainer.accelerator.unwrap_model(self.trainer.model), "generate", self.sample
 
     def _describe(self) -> None:
-        """Tell the recorder what is known of both policies, whose weights change every step."""
+        """Give the recorder the metadata of both policies, whose weights change every step."""
         trainer = self.trainer
         versions = {"trl": importlib.metadata.version("trl")}
         sampler: dict[str, Any] = {"backend": "vllm", "versions": versions}
         if getattr(trainer, "vllm_mode", None) == "colocate":
-            # trl/generation/vllm_generation.py sets it; a server's is its own.
+            # Set by trl/generation/vllm_generation.py; a server has settings of its own.
             sampler["engine_options"] = {"logprobs_mode": "processed_logprobs"}
         if not getattr(trainer, "use_vllm", False):
             transformers = {"transformers": importlib.metadata.version("transformers")}
@@ -156,7 +156,7 @@ class _Rollouts:
     # Replacements of the trainer's methods
 
     def sample(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Let transformers generate, and keep the log-probs of what it samples."""
+        """Let transformers generate, and keep the log-probs of the sampled tokens."""
         watch = SampledLogProbs(self.trainer.temperature)
         processors = [*(kwargs.pop("logits_processor", None) or []), watch]
         sequences = original(*args, logits_processor=processors, **kwargs)
@@ -165,13 +165,13 @@ class _Rollouts:
         return sequences
 
     def calculate_rewards(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Compute rewards, and keep them with the tokens that they are given for."""
+        """Compute rewards, and keep them with the responses that they belong to."""
         self._rewards = original(*args, **kwargs)
         self._tokens = kwargs.get("completion_ids_list", args[3] if len(args) > 3 else None)
         return self._rewards
 
     def generate_and_score(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Sample a batch, and record it once its old log-probs are known."""
+        """Sample a batch, and hold it until its old log-probs are known."""
         self._sampled = []
         self._rewards = self._tokens = None
         output = original(*args, **kwargs)
@@ -190,7 +190,7 @@ class _Rollouts:
         return output
 
     def loss(self, original: Callable[..., Any], model: Any, inputs: Any) -> Any:
-        """Compute a loss, and take the log-probs in it for those before the update."""
+        """Compute a loss, and use its log-probs as those before the update."""
         self._log_probs = self._entropies = None
         result = original(model, inputs)
         of_held_rows = self._held is not None and self.trainer.state.global_step == self._step
@@ -205,7 +205,7 @@ class _Rollouts:
         return result
 
     def log_probs(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Compute log-probs, and keep them for the loss that asks for them."""
+        """Compute log-probs, and keep them for the loss that requested them."""
         result = original(*args, **kwargs)
         log_probs, entropies, *_ = (*result, None) if isinstance(result, tuple) else (result, None)
         self._log_probs = log_probs.detach().float().cpu()
@@ -216,7 +216,7 @@ class _Rollouts:
     # From the sampled batch to rows of the table
 
     def release(self) -> None:
-        """Record the rows that are held, with the old log-probs that are known of them."""
+        """Record the held rows, with the old log-probs that are known so far."""
         held, self._held = self._held, None
         if held is None:
             return
@@ -227,7 +227,7 @@ class _Rollouts:
         self.recorder.add(**held)
 
     def _columns(self, output: dict[str, Any], rows: int) -> dict[str, Any]:
-        """Return what a batch holds, as columns of the table, all on the CPU."""
+        """Return a batch as columns of the table, on the CPU."""
         trainer, step = self.trainer, self.trainer.state.global_step
         mask = output["completion_mask"]
         own = self._tokens if self._tokens is not None and len(self._tokens) == rows else None
@@ -265,7 +265,7 @@ class _Rollouts:
         }
 
     def _rewards_of(self, first: int, rows: int) -> Any:
-        """Return the weighted sum of this process's rewards; NaN where no function gave one."""
+        """Return the weighted sum of rewards of this process's rows; NaN without any."""
         rewards = self._rewards
         if rewards is None:
             return None
@@ -274,14 +274,14 @@ class _Rollouts:
         return total[first : first + rows] if len(total) > rows else total
 
     def _finish_reasons(self, tokens: list[Any] | None) -> list[str] | None:
-        """Return `stop` for responses that end with an end token, as TRL counts truncation."""
+        """Return `stop` if a response ends with an end token, as TRL detects truncation."""
         ends = getattr(self.trainer, "eos_token_ids", None)
         if tokens is None or ends is None:
             return None
         return ["stop" if len(ids) and ids[-1] in ends else "length" for ids in tokens]
 
     def _sampled_log_probs(self, output: dict[str, Any], lengths: list[int]) -> Any:
-        """Return the log-probs of transformers' sampling, where they belong to these responses."""
+        """Return the log-probs of transformers' sampling if they belong to these responses."""
         if len(self._sampled) != 1 or "tool_mask" in output:
             return None
         tokens, columns = self._sampled[0]
@@ -298,7 +298,7 @@ class _Rollouts:
 
 
 def _cut(rows: list[Any], lengths: list[int]) -> list[Any] | None:
-    """Return rows without padding; None where no row is known."""
+    """Return rows without padding; None if all rows are unknown."""
     if all(row is None for row in rows):
         return None
     pairs = zip(rows, lengths, strict=True)

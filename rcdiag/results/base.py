@@ -1,4 +1,4 @@
-"""Parts that results of several kinds share."""
+"""Fields and structs that results of several kinds share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rcdiag.formats import plural
 from rcdiag.results.doc import Anything, Doc, Number
 from rcdiag.results.parts import Part
 
-# 1: the first. 2: other names for some fields (`results/older.py`).
+# 1: the first. 2: some fields are renamed (`results/older.py`).
 FORMAT_VERSION = 3
 
 SEVERITIES = ("note", "warning", "error")
@@ -20,27 +20,27 @@ SEVERITIES = ("note", "warning", "error")
 LOG_RATIO = "log_ratio = target - behavior, in nats; tokens are sampled by the behavior policy"
 RATIO = "ratio = target / behavior probability"
 
-# Worked numbers of a correction: the longer sequence loses its last token, the shorter one all.
+# A worked example of a correction: it rejects the longer sequence's last token and the whole
+# shorter sequence.
 TOY = (
     "sequence weights truncated at 2, token_k1 0.6_1.6 (verl-0.9), log-ratios [0.1, -0.1, 1.5], "
     "[-1.2, -0.5]: "
 )
 _INTERVAL = (
-    "of the 95% interval of a number, made by leaving out one prompt group at a time; null where "
-    "there are too few groups to tell, and where the end hangs on ratios so large that the table "
-    "cannot show them."
+    "of the 95% interval of a number, from a jackknife over prompt groups; null where there are "
+    "too few groups to tell, and where the end depends on ratios too large and rare to be in the "
+    "table."
 )
 
 
 class _Draw(TypedDict, total=False):
-    """Facts that a provenance has only where they are known, rows were drawn or names differ."""
+    """Keys of a provenance that may be missing: unknown, or nothing was drawn or renamed."""
 
     host: Annotated[str, Doc("Name of the machine that computed the result.")]
     device: Annotated[
         str,
         Doc(
-            "What computed the result on that machine: its processor, or the GPU on which a model "
-            "ran.",
+            "Device that computed the result: the processor, or the GPU on which a model ran.",
             example="NVIDIA H200",
         ),
     ]
@@ -52,16 +52,16 @@ class _Draw(TypedDict, total=False):
     columns_read_as: Annotated[
         dict[str, str],
         Doc(
-            "Columns that were read under other names: rcdiag's name -> the name in the files. The "
-            "finding `columns-read-by-name` says which of them rcdiag chose itself.",
+            "Columns that have other names in the files: rcdiag's name -> the name in the files. "
+            "The finding `columns-read-by-name` says which of them rcdiag chose itself.",
             see=("columns-read-by-name",),
         ),
     ]
     rows_drawn: Annotated[
         int,
         Doc(
-            f"Number of rows that the result is computed from, where {setting('rows')} drew whole "
-            "prompt groups of the table.",
+            f"Number of rows that the result is computed from, where {setting('rows')} drew some "
+            "of the table's prompt groups.",
             unit="rows",
             example="rcdiag score rollouts.parquet --rows 2000",
             see=("rows", "seed"),
@@ -81,14 +81,14 @@ class Provenance(_Draw):
     fingerprint: Annotated[
         str,
         Doc(
-            "Hash of the table, or of the rows that were drawn: results with equal fingerprints "
-            "are of the same data."
+            "Hash of the table, or of the rows that were drawn: equal fingerprints mean the same "
+            "data."
         ),
     ]
     seed: Annotated[
         int,
         Doc(
-            "Seed of everything that is drawn at random; the same seed makes the same result.",
+            "Seed of everything that is drawn at random; the same seed gives the same result.",
             example="rcdiag score rollouts.parquet --seed 1",
         ),
     ]
@@ -104,9 +104,7 @@ PROVENANCE = Doc(
     ),
     keys=Provenance,
 )
-Behavior = Annotated[
-    str, Doc("Name of the policy that is taken for the one that sampled the tokens.")
-]
+Behavior = Annotated[str, Doc("Name of the policy that is assumed to have sampled the tokens.")]
 Target = Annotated[
     str,
     Doc(
@@ -125,7 +123,7 @@ TrainerName = Annotated[
 Config = Annotated[
     dict[str, Anything],
     Doc(
-        "Settings of a correction under the names that its trainer has for them.",
+        "Settings of a correction under its trainer's names for them.",
         see=("rollout_is", "rollout_rs"),
     ),
 ]
@@ -140,7 +138,7 @@ Step = Annotated[
     int | None,
     Doc(
         "Training step: a batch of the trainer; null where the table has no column `step`. "
-        f"`rcdiag replay` takes the last one of the table, or that of {setting('step')}.",
+        f"`rcdiag replay` takes the last step of the table, or the one given by {setting('step')}.",
         example="rcdiag replay rollouts.parquet --step 40",
         see=("steps",),
     ),
@@ -159,7 +157,8 @@ NumTokens = Annotated[
 NumClusters = Annotated[
     int,
     Doc(
-        "Number of prompt groups, or of sequences without a group: what intervals are made from.",
+        "Number of prompt groups, or of sequences without a group: the units of the jackknife "
+        "that gives the intervals.",
         unit="clusters",
         see=("few-clusters", "low"),
     ),
@@ -177,8 +176,8 @@ EmptySequences = Annotated[
 RowsLeftOut = Annotated[
     int,
     Doc(
-        "Number of rows that are left out of `mismatch` because an unmasked log-prob of theirs is "
-        "NaN, infinite, positive or below -1e12. Where fewer than half of the rows remain every "
+        "Number of rows that are left out of `mismatch` because an unmasked log-prob of the row is "
+        "NaN, infinite, positive or below -1e12. If fewer than half of the rows remain, every "
         "number of `mismatch` is null.",
         unit="sequences",
         healthy="ideal 0",
@@ -210,10 +209,10 @@ KeptSequences = Annotated[
 KeepLengthCorrelation = Annotated[
     Number | None,
     Doc(
-        "Whether rejection picks by length; null where all or nothing is kept everywhere.",
+        "Whether rejection selects by length; null where all or nothing is kept everywhere.",
         unit="none",
         formula="Pearson correlation over sequences of kept share and length",
-        healthy="ideal 0; not judged; beyond 0.2 either way rejection picks by length (rcdiag's "
+        healthy="ideal 0; not judged; beyond 0.2 either way rejection selects by length (rcdiag's "
         "proposal)",
         example="the longer of two sequences is kept and the shorter one rejected: 1",
     ),
@@ -221,8 +220,8 @@ KeepLengthCorrelation = Annotated[
 BiasBound = Annotated[
     Number | None,
     Doc(
-        "Bound on the bias of an estimate of anything between -1 and 1, for sequence weights; null "
-        "for other weights, which have no such bound.",
+        "Bound on the bias of an estimate of any quantity between -1 and 1, for sequence weights; "
+        "null for other weights, which have no such bound.",
         unit="none",
         formula="E|prod ratio - weight| / E[prod ratio] over sequences, weight 0 where rejected",
         direction=RATIO,
@@ -233,7 +232,7 @@ BiasBound = Annotated[
     ),
 ]
 
-# Of a batch a number, of a sweep with its interval.
+# A plain number for a batch, a number with an interval in a sweep.
 ESS_TOKEN_APPLIED = Doc(
     "Effective sample size of tokens, with the weights as they enter the loss and 0 for rejected "
     "tokens.",
@@ -254,7 +253,7 @@ ESS_SEQ_APPLIED = Doc(
     see=("ess_seq",),
     heading="ESS seq",
 )
-# At the level of the weights; of a batch a number, of a sweep with its interval.
+# At the level of the weights; a plain number for a batch, with an interval in a sweep.
 TRUNCATION_LOSS = Doc(
     "Share of the ratios that the upper bound C cuts off, at the level of the weights; for "
     "sequence weights a bound on the bias. Null where nothing is truncated or clipped.",
@@ -280,7 +279,7 @@ class Histogram(TypedDict):
     counts: Annotated[
         list[Number],
         Doc(
-            "How many values each bin of a histogram holds.",
+            "Number of values in each bin of a histogram.",
             see=("edges",),
             one_fewer_than="edges",
         ),
@@ -296,8 +295,8 @@ class MetricValue(Part, frozen=True, kw_only=True):
     value: Annotated[
         Number | None,
         Doc(
-            "A number itself; null where it is not defined on the data, NaN where a NaN log-prob "
-            "touches it.",
+            "A number itself; null where it is not defined on the data, NaN where it is computed "
+            "from a NaN log-prob.",
             see=("low", "high", "level"),
         ),
     ]
@@ -317,9 +316,8 @@ class MetricValue(Part, frozen=True, kw_only=True):
         str | None,
         Doc(
             "Level of a number by its guide: ok, warning or error; unknown where its interval is "
-            "too wide to tell or cannot be given, as a whole or at one end, and where the number "
-            "itself cannot be told from tokens that another policy sampled; null where it has no "
-            "guide.",
+            "too wide to tell or lacks one or both ends, and where the number itself cannot be "
+            "estimated from tokens that another policy sampled; null where it has no guide.",
             see=LEVELS,
             one_of=LEVELS,
         ),
@@ -327,10 +325,10 @@ class MetricValue(Part, frozen=True, kw_only=True):
     expected: Annotated[
         Number | None,
         Doc(
-            "What rounding alone makes of a number, at the precisions of `expected_of`: computed "
-            "from the recorded probabilities and the lengths of responses, and from nothing that "
-            "the policies differ by. Null for numbers that do not depend on the length, and for "
-            "precisions of unknown noise.",
+            "Value that rounding alone would give a number, at the precisions of `expected_of`: "
+            "computed from the recorded probabilities and the lengths of responses only, not from "
+            "differences between the policies. Null for numbers that do not depend on the length, "
+            "and for precisions of unknown noise.",
             formula="from the KL per token noise^2 E[(1 - p)^2] / 2, with a logit noise of 0.1 "
             "nats in bfloat16, 0.0125 in float16 (rcdiag's proposal)",
             see=("expected_of", "ess_seq", "khat_seq"),
@@ -340,9 +338,9 @@ class MetricValue(Part, frozen=True, kw_only=True):
     expected_of: Annotated[
         str | None,
         Doc(
-            "Precisions whose rounding `expected` speaks of, the behavior policy's first: those "
-            "that the table's metadata declares, or bfloat16 against float32, `(assumed)`, where "
-            "it declares none.",
+            "Precisions that `expected` is computed for, the behavior policy's first: those that "
+            "the table's metadata declares, or bfloat16 against float32, `(assumed)`, where it "
+            "declares none.",
             example="bfloat16 against float32 (assumed)",
             see=("expected",),
             sparse=True,
@@ -351,7 +349,7 @@ class MetricValue(Part, frozen=True, kw_only=True):
 
 
 def counted_rows(rows: int, left_out: int, what: str = "sequence") -> str:
-    """Write how many rows there are, and of how many of them no number speaks."""
+    """Write how many rows there are, and how many of them are left out of all numbers."""
     counted = plural(rows, what)
     if not left_out:
         return counted
@@ -360,7 +358,7 @@ def counted_rows(rows: int, left_out: int, what: str = "sequence") -> str:
 
 
 class Finding(Part, frozen=True, kw_only=True):
-    """A finding tells the reader something about the data, and what to do about it."""
+    """A finding is a fact about the data, with its severity and what to do about it."""
 
     slug: Annotated[
         str,
@@ -369,7 +367,7 @@ class Finding(Part, frozen=True, kw_only=True):
     severity: Annotated[
         str,
         Doc(
-            "How grave a finding is: note, warning or error.",
+            "How serious a finding is: note, warning or error.",
             example="rcdiag score rollouts.parquet --fail-on warning",
             see=SEVERITIES,
             one_of=SEVERITIES,
@@ -377,8 +375,8 @@ class Finding(Part, frozen=True, kw_only=True):
     ]
     message: Annotated[str, Doc("What a finding says about the data, in a sentence.")]
     fix: Annotated[str, Doc("What to do about a finding.")]
-    evidence: Annotated[dict[str, Anything], Doc("The numbers that a finding rests on.")] = field(
-        default_factory=dict
+    evidence: Annotated[dict[str, Anything], Doc("The numbers that a finding is based on.")] = (
+        field(default_factory=dict)
     )
 
 
@@ -388,10 +386,10 @@ TokensOfPart = Annotated[
 ShareOfSquares = Annotated[
     Number,
     Doc(
-        "Share of the whole mismatch that a bin, or a token id, holds.",
+        "Share of the whole mismatch that is in a bin, or on a token id.",
         unit="share",
         formula="sum log_ratio^2 of the bin / sum log_ratio^2",
-        healthy="its share of the tokens, where no bin stands out",
+        healthy="equal to the share of the tokens if no bin stands out",
         example="log-ratios 0.3 in the bin, 0.4 outside: 0.36",
         see=("share_of_tokens", "top_share"),
     ),
@@ -420,9 +418,9 @@ LogRatioRmsNumber = Annotated[Number, _RMS]
 
 
 class ProfileBin(Part, frozen=True, kw_only=True):
-    """A profile bin says how far apart both policies are on the tokens of one bin."""
+    """A profile bin says how much both policies differ on the tokens of one bin."""
 
-    label: Annotated[str, Doc("Which values of the axis fall into a bin of a profile.")]
+    label: Annotated[str, Doc("Values of the axis that fall into a bin of a profile.")]
     tokens: TokensOfPart
     log_ratio_mean: LogRatioMean
     log_ratio_rms: LogRatioRms
@@ -449,14 +447,14 @@ class Profile(Part, frozen=True, kw_only=True):
     bins: Annotated[
         list[ProfileBin],
         Doc(
-            "Bins of a profile that hold tokens, in the order of the axis.",
+            "Non-empty bins of a profile, in the order of the axis.",
             see=("share_of_squares", "log_ratio_rms"),
         ),
     ]
 
 
 def drawn_sentence(provenance: Mapping[str, Any]) -> str:
-    """Say how many rows of a table a result is computed from; empty where it is all of them."""
+    """Say how many rows of a table a result is computed from; empty if it is all of them."""
     if "rows_drawn" not in provenance:
         return ""
     drawn, rows, seed = (provenance[name] for name in ("rows_drawn", "rows", "seed"))
@@ -464,12 +462,12 @@ def drawn_sentence(provenance: Mapping[str, Any]) -> str:
 
 
 def by_severity(findings: list[Finding]) -> list[Finding]:
-    """Sort findings, the gravest first; findings of one severity keep their order."""
+    """Sort findings by severity, errors first; findings of one severity keep their order."""
     order = tuple(reversed(SEVERITIES))
     return sorted(findings, key=lambda finding: order.index(finding.severity))
 
 
 def worst_severity(findings: list[Finding]) -> str | None:
-    """Return the gravest severity among findings, None where there is no finding."""
+    """Return the worst severity among findings, None where there is no finding."""
     ranks = [SEVERITIES.index(finding.severity) for finding in findings]
     return SEVERITIES[max(ranks)] if ranks else None

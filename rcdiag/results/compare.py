@@ -22,7 +22,7 @@ from rcdiag.results.parts import Part
 from rcdiag.results.score import Mismatch
 from rcdiag.results.show import KindName, Measured, Summary
 
-# How means under the behavior policy of a pair are made.
+# How means under the behavior policy of a pair are estimated.
 SAMPLED, WEIGHTED, NOT_GIVEN = MEANS = ("sampled", "weighted", "not-given")
 
 _STEPS = "two steps of log-ratio 0.1 and 0.3 on every token: "
@@ -30,7 +30,7 @@ _STEPS = "two steps of log-ratio 0.1 and 0.3 on every token: "
 AtFloor = Annotated[
     bool | None,
     Doc(
-        "Whether two policies may be no further apart than two runs of one policy are: then the "
+        "Whether two policies may differ no more than two runs of one policy do: then the "
         "difference is noise. Null where no policy was scored twice.",
         formula="lower end of k2 of the pair <= upper end of k2 of the noise floor",
         example="rcdiag score rollouts.parquet --model PATH --noise-floor -o scored.parquet",
@@ -38,7 +38,7 @@ AtFloor = Annotated[
     ),
 ]
 _K2 = Doc(
-    "Mean over tokens of k2 between two policies, the metric k2_kl: how far apart they are, "
+    "Mean over tokens of k2 between two policies, the metric k2_kl: how much they differ, "
     "whichever of them sampled.",
     unit="nats per token",
     formula="E[log_ratio^2] / 2 over tokens",
@@ -52,7 +52,7 @@ K2OfPairs = Annotated[dict[str, MetricValue], _K2]
 
 
 class PolicySummary(Part, frozen=True, kw_only=True):
-    """How near one policy is to the distribution that really sampled the tokens."""
+    """A policy summary says how near a policy is to the distribution that really sampled."""
 
     setup: Annotated[
         str,
@@ -64,7 +64,7 @@ class PolicySummary(Part, frozen=True, kw_only=True):
     role: Annotated[
         str,
         Doc(
-            "What a policy is to the table: sampler, engine, trainer, recorded or repeat.",
+            "Role of a policy in the table: sampler, engine, trainer, recorded or repeat.",
             see=("sampler", "engine", "trainer", "recorded", "repeat"),
         ),
     ]
@@ -83,12 +83,12 @@ class PolicySummary(Part, frozen=True, kw_only=True):
     behind: Annotated[
         MetricValue,
         Doc(
-            "How much farther a policy is from what really sampled the tokens than the best one "
-            "is, token by token.",
+            "How much farther than the best policy a policy is from the distribution that really "
+            "sampled the tokens, per token.",
             unit="nats per token",
             formula="E[log p_best - log p] = KL(sampler || p) - KL(sampler || p_best)",
             direction="never negative; 0 for the best",
-            healthy="ideal 0, within its interval: nothing tells it from the best",
+            healthy="ideal 0, within its interval: it cannot be told from the best",
             example="mean log-probs -1.04 of the best and -1.05: 0.01",
             see=("may_be_nearest", "recorded-is-not-nearest"),
         ),
@@ -96,28 +96,28 @@ class PolicySummary(Part, frozen=True, kw_only=True):
     may_be_nearest: Annotated[
         bool,
         Doc(
-            "Whether the interval of `behind` reaches 0: then nothing tells the policy from the "
+            "Whether the interval of `behind` reaches 0: then the policy cannot be told from the "
             "one that is nearest to the sampler.",
             see=("behind", "recorded-is-not-nearest"),
         ),
     ]
     scoring: Annotated[
-        dict[str, Anything], Doc("How a policy was scored, as the table's metadata says it.")
+        dict[str, Anything], Doc("How a policy was scored, as the table's metadata says.")
     ]
 
 
 _MEANS = (
     "sampled: the behavior policy of the pair is the sampler, so they are plain means. weighted: "
     "another policy sampled, and they are self-normalised means with the weights behavior / "
-    "sampler, {what}. not-given: the sampler is not among the policies, or the weights do not "
-    "carry so far (an effective sample size below 0.5; below 0.9 with a k-hat of 0.7 or more; a "
-    "mean weight that is not 1), and the numbers are null with the level unknown. Null in results "
-    "of earlier versions, whose numbers are plain means whoever sampled."
+    "sampler, {what}. not-given: the sampler is not among the policies, or the weights are too "
+    "uneven or wrong (an effective sample size below 0.5; below 0.9 with a k-hat of 0.7 or more; "
+    "a mean weight that is not 1), and the numbers are null with the level unknown. Null in "
+    "results of earlier versions, whose numbers are plain means whoever sampled."
 )
 
 
 class PairResult(Part, frozen=True, kw_only=True):
-    """A pair result compares an ordered pair of policies: the target as seen from behavior."""
+    """A pair result compares an ordered pair of policies, behavior and target."""
 
     behavior: Behavior
     target: Target
@@ -126,9 +126,9 @@ class PairResult(Part, frozen=True, kw_only=True):
     token_means: Annotated[
         str | None,
         Doc(
-            "How the numbers of a pair are made that presuppose that its behavior policy sampled "
+            "How the numbers of a pair are estimated that assume that its behavior policy sampled "
             "the tokens, such as k3_kl. "
-            + _MEANS.format(what="over the prefixes that the sampler met"),
+            + _MEANS.format(what="token by token, over the prefixes that were sampled"),
             formula="sum(w f) / sum(w) over tokens, w = behavior / sampler probability",
             healthy="sampled or weighted",
             see=("sampler", "k3_kl", "ess_token", "unknown"),
@@ -139,7 +139,7 @@ class PairResult(Part, frozen=True, kw_only=True):
     sequence_means: Annotated[
         str | None,
         Doc(
-            "How the numbers of a pair are made that presuppose that its behavior policy sampled "
+            "How the numbers of a pair are estimated that assume that its behavior policy sampled "
             "the whole sequences, such as ess_seq. "
             + _MEANS.format(what="multiplied over each sequence"),
             formula="sum(w f) / sum(w) over sequences, w = prod behavior / sampler probability",
@@ -152,14 +152,14 @@ class PairResult(Part, frozen=True, kw_only=True):
 
 
 class PairFigure(Part, frozen=True, kw_only=True):
-    """A pair figure holds what the figures of two policies, in either order, are drawn from."""
+    """A pair figure holds the data of the figures of two policies, in either order."""
 
     edges: Annotated[list[Number], Doc("Edges of the bins of log-probs.", unit="nats")]
     cells: Annotated[
         list[list[int]],
         Doc(
-            "Bins that hold tokens: bin of the first policy's log-prob, bin of the second's, "
-            "number of tokens."
+            "Non-empty bins: bin of the first policy's log-prob, bin of the second's, number of "
+            "tokens."
         ),
     ]
     by_probability: Annotated[
@@ -168,14 +168,14 @@ class PairFigure(Part, frozen=True, kw_only=True):
 
 
 class Rung(Part, frozen=True, kw_only=True):
-    """A rung is a step of the ladder: it says what one difference between two policies adds."""
+    """A rung is a step of the ladder: what the difference of two policies adds."""
 
     start: Annotated[str, Doc("The policy at which a step of the ladder begins.")]
     end: Annotated[str, Doc("The policy at which a step of the ladder ends.")]
     contribution: Annotated[
         MetricValue,
         Doc(
-            "What a step of the ladder adds to the mismatch between its ends; all steps add up to "
+            "What a step adds to the mismatch between the ends of the ladder; all steps add up to "
             "`whole`.",
             unit="nats per token",
             formula="E[log_ratio of the step x log_ratio between the ends] / 2 over tokens",
@@ -189,12 +189,12 @@ class Rung(Part, frozen=True, kw_only=True):
         MetricValue,
         Doc(
             "The contribution of a step as a share of the whole; null where the ends are equal. "
-            "Its level is unknown where its interval is wider than half of the whole, or cannot be "
-            "given: then screen and page do not show the number.",
+            "Its level is unknown where its interval is wider than half of the whole or missing: "
+            "then screen and page do not show the number.",
             unit="share",
             formula="contribution / whole",
-            direction="below 0 where a step undoes what others did, and others then add up to "
-            "above 1",
+            direction="below 0 where a step undoes what others did; the others then add up to "
+            "more than 1",
             example=_STEPS + "0.25 and 0.75",
             see=("contribution", "whole"),
         ),
@@ -216,7 +216,7 @@ class Rung(Part, frozen=True, kw_only=True):
 
 
 class Ladder(Part, frozen=True, kw_only=True):
-    """The ladder takes the mismatch from the sampler to the trainer apart into steps."""
+    """The ladder splits the mismatch between the sampler and the trainer into steps."""
 
     policies: Annotated[
         list[str], Doc("Policies of the ladder in order, from the sampler to the trainer.")
@@ -244,11 +244,12 @@ class Ladder(Part, frozen=True, kw_only=True):
 
 
 class NoiseFloor(Part, frozen=True, kw_only=True):
-    """The noise floor says how far apart two runs of one policy with other batches are."""
+    """The noise floor is how much two runs of one policy in different batches differ."""
 
     policy: Annotated[str, Doc("Name of the policy that was scored twice.")]
     repeat: Annotated[
-        str, Doc("Name of the second run of a policy, with other batches.", see=("noise-floor",))
+        str,
+        Doc("Name of the second run of a policy, in different batches.", see=("noise-floor",)),
     ]
     k2: K2
     log_ratio_abs_max: Annotated[
@@ -262,26 +263,29 @@ class NoiseFloor(Part, frozen=True, kw_only=True):
 
 
 class Triangulation(Part, frozen=True, kw_only=True):
-    """Triangulation says which of recorded, re-scored and trainer log-probs stand apart."""
+    """Triangulation says which of recorded, re-scored and trainer log-probs is the outlier."""
 
     sampler_policy: Annotated[str, Doc("Name of the policy whose log-probs the sampler recorded.")]
-    engine_policy: Annotated[str, Doc("Name of the policy that the inference engine scored again.")]
+    engine_policy: Annotated[
+        str, Doc("Name of the policy that the inference engine scored afterwards.")
+    ]
     trainer_policy: Annotated[str, Doc("Name of the policy that a trainer's model scored.")]
     k2: K2OfPairs
     agreement: Annotated[
         str,
         Doc(
-            "Whether three policies of a comparison agree, and which one stands apart, as the slug "
-            "of the finding that says so.",
+            "Whether three policies of a comparison agree, or which one is the outlier, as the "
+            "slug of the finding that says so.",
             see=("three-agree", "three-differ", "engine-against-trainer"),
         ),
     ]
     odd_one_out: Annotated[
         str | None,
         Doc(
-            "The policy of recorded, re-scored and trainer that stands apart from the two others; "
-            "null where none does.",
-            formula="k2 of the two others below a quarter of either's to it, intervals counted",
+            "The policy of recorded, re-scored and trainer that differs from the two others, which "
+            "agree; null where none does.",
+            formula="k2 between the two others below a quarter of the k2 of each to it, with their "
+            "intervals",
             healthy="null, with the agreement three-agree",
             see=("three-agree", "three-differ", "engine-against-trainer"),
         ),
@@ -296,7 +300,7 @@ class JoinReport(Part, frozen=True, kw_only=True):
         list[int], Doc("Number of rows of each of the joined tables.", unit="rows")
     ]
     common_samples: Annotated[
-        int, Doc("Number of samples that all tables have alike.", unit="samples")
+        int, Doc("Number of samples that all tables have with equal tokens.", unit="samples")
     ]
     missing_rows: Annotated[
         dict[str, int],
@@ -313,12 +317,12 @@ class JoinReport(Part, frozen=True, kw_only=True):
         ),
     ]
     left_out: Annotated[
-        list[str], Doc("The first few samples that a join leaves out, and why it does.")
+        list[str], Doc("The first few samples that a join leaves out, with the reasons.")
     ]
     matched_by: Annotated[
         str,
         Doc(
-            "What makes rows of joined tables the same sample: `sample_id`, `row` (their place) or "
+            "How rows of joined tables are matched: by `sample_id`, `row` (their place) or "
             "`tokens` (step, prompt and response; equal rows match in their order).",
             added=True,
         ),
@@ -342,7 +346,7 @@ class CompareResult(Measured, frozen=True, kw_only=True):
     nearest_policies: Annotated[
         list[str],
         Doc(
-            "Policies whose interval of `behind` reaches 0: nothing tells them from the one that "
+            "Policies whose interval of `behind` reaches 0: they cannot be told from the one that "
             "is nearest to the sampler.",
             formula="lower end of the interval of behind <= 0",
             healthy="the recorded policy is among them",
@@ -351,14 +355,12 @@ class CompareResult(Measured, frozen=True, kw_only=True):
     ]
     ladder: Annotated[
         Ladder,
-        Doc(
-            "The mismatch from the sampler to the trainer, taken apart into steps.", see=("whole",)
-        ),
+        Doc("The mismatch between the sampler and the trainer, split into steps.", see=("whole",)),
     ]
     triangulation: Annotated[
         Triangulation | None,
         Doc(
-            "Which of recorded, re-scored and trainer log-probs stand apart; null where one of "
+            "Which of recorded, re-scored and trainer log-probs is the outlier; null where one of "
             "the three is not in the table.",
             see=("odd_one_out", "three-agree"),
         ),
@@ -366,20 +368,20 @@ class CompareResult(Measured, frozen=True, kw_only=True):
     noise_floor: Annotated[
         NoiseFloor | None,
         Doc(
-            "How far apart two runs of one policy are; null where no policy was scored twice.",
+            "How much two runs of one policy differ; null where no policy was scored twice.",
             see=("noise-floor", "at_floor"),
         ),
     ]
     joined: Annotated[
         JoinReport | None,
         Doc(
-            "How several tables became one; null where the result is of a single table.",
+            "How several tables were joined; null where the result is of a single table.",
             see=("rows-left-out-of-the-join", "matched_by"),
         ),
     ]
     figures: Annotated[
         dict[str, PairFigure],
-        Doc('What the figures of a comparison are drawn from, by "a->b"; every pair stands once.'),
+        Doc('Data of the figures of a comparison, by "a->b"; every pair is there once.'),
     ] = field(default_factory=dict)
     rows_left_out: RowsLeftOut = 0
 

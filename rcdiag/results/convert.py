@@ -1,4 +1,4 @@
-"""The result of `rcdiag convert`: what the table holds, and what was changed in the dump."""
+"""The result of `rcdiag convert`: what the table contains, and what was changed in the dump."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rcdiag.results.show import WIDTH, KindName, Shown, Summary
 
 
 class ConvertResult(Shown, frozen=True, kw_only=True):
-    """The result of `rcdiag convert` says what is in the table and what became of the dump."""
+    """The result of `rcdiag convert` describes the table and what was changed in the dump."""
 
     kind: KindName = "convert"
     output: Annotated[str, Doc("Path of the parquet file that a conversion wrote.")]
     format: Annotated[
         str,
         Doc(
-            "The format that a dump's files have; several joined ones with ` + ` between them.",
+            "The format of a dump's files; several formats are joined by ` + `.",
             example="rcdiag convert dump.jsonl -o dump.parquet --from FORMAT",
         ),
     ]
@@ -26,15 +26,15 @@ class ConvertResult(Shown, frozen=True, kw_only=True):
     rows: Annotated[int, Doc("Number of rows of the table.", unit="rows")]
     tokens: Annotated[
         int,
-        Doc("Number of response tokens of a converted table, masked ones too.", unit="tokens"),
+        Doc("Number of response tokens of a converted table, masked or not.", unit="tokens"),
     ]
     columns: Annotated[list[str], Doc("Names of the columns of a converted table.")]
-    policies: Annotated[list[str], Doc("Policies whose log-probs a converted table holds.")]
+    policies: Annotated[list[str], Doc("Policies whose log-probs a converted table has.")]
     changes: Annotated[
         dict[str, int],
         Doc(
             "What a conversion dropped, shifted, filled or assumed, in sentences, with the number "
-            "of rows that it concerns; 0 means all."
+            "of affected rows; 0 means all."
         ),
     ]
     given: Annotated[
@@ -55,7 +55,7 @@ class ConvertResult(Shown, frozen=True, kw_only=True):
     joined: Annotated[
         JoinReport | None,
         Doc(
-            "How several tables became one; null where the result is of a single table.",
+            "How several tables were joined; null where the result is of a single table.",
             see=("rows-left-out-of-the-join", "matched_by"),
         ),
     ]

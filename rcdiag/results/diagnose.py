@@ -1,4 +1,4 @@
-"""The result of `rcdiag diagnose` holds the diagnosis and the experiments that it rests on."""
+"""The result of `rcdiag diagnose`: the diagnosis and the experiments behind it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rcdiag.results.show import KindName, Measured, Summary
 
 
 class ExperimentResult(Part, frozen=True, kw_only=True):
-    """An experiment holds a recorded column against the one that a cause would have made."""
+    """An experiment compares a recorded column with the one that a cause would produce."""
 
     experiment: Annotated[str, Doc("Name of an experiment of `rcdiag diagnose`.")]
     cause: Annotated[
@@ -29,16 +29,16 @@ class ExperimentResult(Part, frozen=True, kw_only=True):
     ]
     column: Annotated[str, Doc("Name of the policy whose column is explained.")]
     setting: Annotated[
-        str, Doc("What an experiment supposes, with the strength that fits best, in a few words.")
+        str, Doc("The hypothesis of an experiment, with the best-fitting strength, in a few words.")
     ]
     explained: Annotated[
         bool,
-        Doc("Whether an experiment explains a column down to an engine's noise, by a margin."),
+        Doc("Whether an experiment explains a column up to an engine's noise, clearly best."),
     ]
     rms_before: Annotated[
         Number,
         Doc(
-            "Typical size of what the checkpoint's own log-probs leave of a recorded column.",
+            "Rms difference of a recorded column from the checkpoint's own log-probs.",
             unit="nats",
             formula="sqrt(mean((recorded - honest)^2)) over the tokens of the experiment",
             healthy="ideal 0; about .01 for an engine in bfloat16",
@@ -48,26 +48,27 @@ class ExperimentResult(Part, frozen=True, kw_only=True):
     rms_left: Annotated[
         Number,
         Doc(
-            "Typical size of what the predicted log-probs leave of a recorded column.",
+            "Rms difference of a recorded column from the log-probs that an experiment predicts.",
             unit="nats",
             formula="sqrt(mean((recorded - predicted)^2)) over the tokens of the experiment",
-            healthy="an engine's noise, where the cause is the right one",
+            healthy="an engine's noise, if the cause is right",
             see=("rms_before",),
         ),
     ]
     gain: Annotated[
         Number,
         Doc(
-            "How much better than the checkpoint's own log-probs an experiment predicts a column.",
+            "How much better an experiment predicts a column than the checkpoint's own log-probs "
+            "do.",
             unit="nats per token",
             formula="difference of the mean Cauchy losses of both residuals",
-            healthy="above 0 where the cause explains something",
+            healthy="above 0 if the cause explains something",
         ),
     ]
     z: Annotated[
         Number,
         Doc(
-            "How many standard errors a gain is from 0, with rows as clusters.",
+            "A gain divided by its standard error, with rows as clusters.",
             unit="standard errors",
         ),
     ]
@@ -82,28 +83,28 @@ class ExperimentResult(Part, frozen=True, kw_only=True):
 
 
 class WeightsOfRow(TypedDict):
-    """A row's posterior says which checkpoint's weights made its log-probs."""
+    """The posterior over the checkpoints that could have computed a row's log-probs."""
 
     row: Annotated[int, Doc("Number of a row in the table.")]
     column: Annotated[str, Doc("Name of the policy whose column is explained.")]
     row_explained: Annotated[
-        bool, Doc("Whether the likeliest weights explain a row down to an engine's noise.")
+        bool, Doc("Whether the most probable weights explain a row up to an engine's noise.")
     ]
     probability: Annotated[
         dict[str, Number],
-        Doc("Probability of every candidate's weights for a row, by the checkpoint's name."),
+        Doc("Posterior probability of each checkpoint's weights for a row, by its name."),
     ]
     switch: Annotated[
         int | None,
         Doc(
-            "Response token from which on other weights explain a row; null where one candidate "
-            "explains all of it."
+            "Response token from which on the weights of another checkpoint explain a row; null if "
+            "one checkpoint explains all of it."
         ),
     ]
 
 
 class DiagnoseResult(Measured, frozen=True, kw_only=True):
-    """The result of `rcdiag diagnose` names the causes, and the experiments that tell them."""
+    """The result of `rcdiag diagnose` has the causes, and the experiments that identify them."""
 
     kind: KindName = "diagnose"
     trainer_model: Annotated[
@@ -116,8 +117,8 @@ class DiagnoseResult(Measured, frozen=True, kw_only=True):
     steps_of_model: Annotated[
         list[int] | None,
         Doc(
-            "Training steps whose rows the trainer's checkpoint can speak of, where it is not that "
-            "of all steps; null where all rows count.",
+            "Training steps whose rows the trainer's checkpoint is valid for, if it is not valid "
+            "for all steps; null if all rows count.",
             see=("trainer_model",),
         ),
     ]
@@ -130,8 +131,8 @@ class DiagnoseResult(Measured, frozen=True, kw_only=True):
     noise_scale: Annotated[
         Number | None,
         Doc(
-            "Standard deviation of the logit noise that bfloat16 makes with this checkpoint; null "
-            "without one.",
+            "Standard deviation of the logit noise of this checkpoint in bfloat16; null without a "
+            "checkpoint.",
             unit="nats",
         ),
     ]
@@ -140,31 +141,32 @@ class DiagnoseResult(Measured, frozen=True, kw_only=True):
         Doc(
             "Temperature at which the tokens were sampled, estimated from the tokens alone; null "
             "without a checkpoint.",
-            example="0.70 (0.69 to 0.71) where the columns are of temperature 1",
+            example="0.70 (0.69 to 0.71) although the columns are of temperature 1",
             see=("temperature-silent",),
         ),
     ]
     experiments: Annotated[
         list[ExperimentResult],
         Doc(
-            "Experiments that ran, with what they leave unexplained; the best of a column first.",
+            "Experiments that ran, with what they leave unexplained; the best one of each column "
+            "first.",
             see=("rms_left", "gain"),
         ),
     ]
     weights: Annotated[
         list[WeightsOfRow],
-        Doc("Which checkpoint's weights made the log-probs of each row, where several were tried."),
+        Doc("Which checkpoint computed the log-probs of each row, where several were tried."),
     ]
     open: Annotated[
         list[str],
-        Doc("Experiments that did not run because the time was spent."),
+        Doc("Experiments that did not run because the time was used up."),
     ]
     duration: Annotated[Number, Doc("How long a diagnosis took.", unit="seconds")]
     logs: Annotated[
         list[LogSummary],
         Doc(
-            "The training logs that were diagnosed in place of a table; empty for a table. "
-            "`num_sequences` and `num_tokens` are 0 then.",
+            "The training logs that were diagnosed instead of a table, with `num_sequences` and "
+            "`num_tokens` 0; empty for a table.",
             added=True,
         ),
     ] = field(default_factory=list)

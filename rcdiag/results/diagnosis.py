@@ -1,6 +1,6 @@
-"""A diagnosis: the verdict on a table, its causes by name, and what to do.
+"""The diagnosis of a table: the verdict, the named causes, and what to do.
 
-Every command carries the same block for the same table.
+The result of every command has the same diagnosis for the same table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOTHING_WRONG = ("engine-noise", "healthy")  # causes that are no fault
 
 
 class Action(Part, frozen=True, kw_only=True):
-    """An action is something to do, in one line, with the command that does it where one does."""
+    """An action is something to do, in one line, with the command for it if there is one."""
 
     text: Annotated[str, Doc("What to do, in one line.", see=("command",))]
     command: Annotated[
@@ -35,7 +35,7 @@ Actions = Annotated[
 
 
 class NamedCause(Part, frozen=True, kw_only=True):
-    """A named cause says what went wrong in the run, how sure that is, and what shows it."""
+    """A named cause says what went wrong in the run, how certain that is, and why."""
 
     slug: Annotated[
         str,
@@ -47,7 +47,7 @@ class NamedCause(Part, frozen=True, kw_only=True):
     verdict: Annotated[
         str,
         Doc(
-            "The verdict that a cause alone would give: healthy, correctable, broken or "
+            "The verdict if this were the only cause: healthy, correctable, broken or "
             "inconclusive.",
             see=_EXPLAINED,
             one_of=VERDICTS,
@@ -56,34 +56,34 @@ class NamedCause(Part, frozen=True, kw_only=True):
     confidence: Annotated[
         Number,
         Doc(
-            "Probability that a cause that is named with such evidence is the right one: of the "
-            "causes named with 0.9, nine of ten are right on generated tables.",
+            "Probability that a cause named with such evidence is right: of the causes named with "
+            "0.9 on generated tables, nine of ten are right.",
             unit="share",
         ),
     ]
     side: Annotated[
         str,
         Doc(
-            "Who is at fault: sampler, recorder, trainer, storage, engine, or none.",
+            "What is at fault: sampler, recorder, trainer, storage, engine, or none.",
             one_of=SIDES,
         ),
     ]
     share_of_rows: Annotated[
         Number,
-        Doc("Share of the rows that a cause concerns, as far as the evidence shows.", unit="share"),
+        Doc("Share of the rows that a cause affects, as far as the evidence shows.", unit="share"),
     ]
     message: Annotated[str, Doc("What a cause did to this table, in a sentence with numbers.")]
     evidence: Annotated[
         list[dict[str, Anything]],
         Doc(
-            "What shows a cause: numbers and facts by name, the policies' own under their names, "
-            "and how each `reads`.",
+            "Evidence for a cause: numbers and facts by name, those of a policy under its name, "
+            "and what each means (`reads`).",
         ),
     ] = field(default_factory=list)
     actions: Actions = field(default_factory=list)
     also_possible: Annotated[
         list[str],
-        Doc("Other causes that would leave the same evidence.", see=("ruled_out", "next")),
+        Doc("Other causes that would produce the same evidence.", see=("ruled_out", "next")),
     ] = field(default_factory=list)
     from_step: Annotated[
         int | None,
@@ -95,7 +95,7 @@ class NamedCause(Part, frozen=True, kw_only=True):
 
 
 class MovedNumber(Part, frozen=True, kw_only=True):
-    """A moved number says from which step on a number of the steps stayed another."""
+    """A moved number is a number of the steps whose level jumped, with the step of the jump."""
 
     name: Annotated[
         str,
@@ -108,74 +108,81 @@ class MovedNumber(Part, frozen=True, kw_only=True):
     moved_at: Annotated[
         int,
         Doc(
-            "Value in column `step` at which a number jumps, by least squares, by more than chance "
-            "between prompt groups and steps."
+            "Value in column `step` at which a number jumps (least squares fit of the change "
+            "point) by more than the noise between prompt groups and steps explains."
         ),
     ]
     median_before: Annotated[
-        Number, Doc("Median of a number over the steps before it moved, from its last movement on.")
+        Number, Doc("Median of a number over the steps between its previous jump and this one.")
     ]
-    median_after: Annotated[Number, Doc("Median of a number from its movement to the next.")]
+    median_after: Annotated[
+        Number, Doc("Median of a number over the steps from this jump to the next.")
+    ]
 
 
 class ChangeOfMismatch(Part, frozen=True, kw_only=True):
-    """A change of mismatch says which part of a change of k3_kl is of what changed in the run."""
+    """A change of mismatch splits a change of k3_kl into parts by what changed in the run."""
 
-    changed_at: Annotated[int, Doc("Value in column `step` from which on k3_kl is another.")]
-    k3_before: Annotated[Number, Doc("Mean k3 of the tokens of the steps before.", unit="nats")]
-    k3_after: Annotated[Number, Doc("Mean k3 of the tokens from that step on.", unit="nats")]
-    k3_error: Annotated[Number, Doc("Standard error of k3_after less k3_before.", unit="nats")]
+    changed_at: Annotated[int, Doc("Value in column `step` from which on k3_kl is different.")]
+    k3_before: Annotated[
+        Number, Doc("Mean k3 of the tokens of the steps before the change.", unit="nats")
+    ]
+    k3_after: Annotated[
+        Number, Doc("Mean k3 of the tokens of the steps from the change on.", unit="nats")
+    ]
+    k3_error: Annotated[Number, Doc("Standard error of k3_after - k3_before.", unit="nats")]
     length: Annotated[
         MetricValue,
         Doc(
-            "Part of a change of k3_kl that is of other lengths: more or fewer tokens at late "
-            "positions.",
+            "Part of a change of k3_kl that is due to response lengths: more or fewer tokens at "
+            "late positions.",
             unit="nats",
         ),
     ]
     peakiness: Annotated[
         MetricValue,
         Doc(
-            "Part of a change of k3_kl that is of other peakiness: more or fewer uncertain tokens "
-            "at the same position.",
+            "Part of a change of k3_kl that is due to how peaked the distributions are: more or "
+            "fewer uncertain tokens at the same position.",
             unit="nats",
         ),
     ]
     noise: Annotated[
         MetricValue,
         Doc(
-            "Part of a change of k3_kl that is on tokens alike: of one position and uncertainty.",
+            "Part of a change of k3_kl that remains on comparable tokens, of the same position and "
+            "uncertainty.",
             unit="nats",
         ),
     ]
 
 
 class OverSteps(Part, frozen=True, kw_only=True):
-    """What a run did over its steps: from which step on, and which number moved first."""
+    """What changed over the steps of a run: from which step on, and which number first."""
 
     says: Annotated[
-        str, Doc("What moved over the steps, in the order of the steps, in a sentence.")
+        str, Doc("What changed over the steps, in the order of the steps, in a sentence.")
     ]
     large_from: Annotated[
         int | None,
         Doc(
             "Value in column `step` from which on k3_kl is more than 5 times that of the other "
-            "steps; null where no step is so.",
+            "steps; null where there is no such step.",
             see=("k3_kl",),
         ),
     ]
     large_to: Annotated[
         int | None,
         Doc(
-            "Value in column `step` of the last such step, where the mismatch falls back after "
-            "it; null where it stays."
+            "Value in column `step` of the last step with such a k3_kl, if the mismatch falls back "
+            "after it; null where it stays large."
         ),
     ]
     moved: Annotated[
         list[MovedNumber],
         Doc(
-            "Numbers that moved and stayed, in the order of their steps; empty where none of the "
-            "mismatch did.",
+            "Numbers that jumped to a new level and stayed there, in the order of their steps; "
+            "empty where no number of the mismatch did.",
             see=("steps",),
         ),
     ]
@@ -183,14 +190,14 @@ class OverSteps(Part, frozen=True, kw_only=True):
         list[int],
         Doc(
             "Values in column `step` at which a mismatch that had grown over five steps or more "
-            "falls back to where it began: something that piles up is cleared there.",
+            "falls back to its first value: something that accumulates is cleared there.",
             added=True,
         ),
     ] = field(default_factory=list)
     change: Annotated[
         ChangeOfMismatch | None,
         Doc(
-            "The change of k3_kl at the first step where it moved, taken apart into length, "
+            "The change of k3_kl at the first step where it moved, split into the parts of length, "
             "peakiness and noise; null where it did not move.",
             see=("moved",),
             added=True,
@@ -199,16 +206,16 @@ class OverSteps(Part, frozen=True, kw_only=True):
 
 
 class Diagnosis(Part, frozen=True, kw_only=True):
-    """A diagnosis holds the verdict on a table, its causes, and the experiments that are left."""
+    """A diagnosis holds the verdict on a table, its causes, and the next experiments."""
 
     verdict: Annotated[
         str,
         Doc(
-            "The verdict on a table. healthy: two policies were compared, and what is between "
-            "them is rounding noise that costs nothing. correctable: a genuine mismatch, and the "
-            "recorded distribution is the one that sampled, so importance sampling is valid. "
-            "broken: a fault that no weights repair. inconclusive: too little data, one policy "
-            "alone, or evidence that points both ways.",
+            "The verdict on a table. healthy: two policies were compared, and they differ by "
+            "harmless rounding noise only. correctable: a genuine mismatch, and the recorded "
+            "distribution is the one that sampled, so importance sampling is valid. broken: a "
+            "fault that no weights repair. inconclusive: too little data, only one policy, or "
+            "contradicting evidence.",
             see=_EXPLAINED,
             one_of=VERDICTS,
         ),
@@ -217,25 +224,28 @@ class Diagnosis(Part, frozen=True, kw_only=True):
     pair: Annotated[
         dict[str, str] | None,
         Doc(
-            "The policies that are judged: `sampler` and `trainer`, whatever the command; null "
-            "where a training log is judged, which holds none."
+            "The policies that are judged, `sampler` and `trainer`, whatever the command; null for "
+            "the diagnosis of a training log, which has no policies."
         ),
     ]
     causes: Annotated[
-        list[NamedCause], Doc("Causes by name, the one that decides the verdict first.")
+        list[NamedCause], Doc("The named causes, the one that decides the verdict first.")
     ]
     ruled_out: Annotated[
         list[str], Doc("Causes that the evidence speaks against.", see=("also_possible",))
     ] = field(default_factory=list)
     next: Annotated[
         list[Action],
-        Doc("The cheapest experiments that would split what is left, with their commands."),
+        Doc(
+            "The cheapest experiments that would tell the remaining causes apart, with their "
+            "commands."
+        ),
     ] = field(default_factory=list)
     over_steps: Annotated[
         OverSteps | None,
         Doc(
-            "What moved over the training steps, and first; null where the table has one step or "
-            "one policy.",
+            "What changed over the training steps, and what first; null where the table has one "
+            "step or one policy.",
             see=("steps", "moved", "from_step"),
             added=True,
         ),
@@ -243,14 +253,14 @@ class Diagnosis(Part, frozen=True, kw_only=True):
 
     @property
     def against_weights(self) -> str | None:
-        """Say why no importance weights repair the table; None where weights can."""
+        """Say why no importance weights repair the table; None unless it is broken."""
         if self.verdict != "broken":
             return None
         return "No preset repairs this: a level of ok says that weights are even, not right."
 
 
-# How a verdict counts for `--fail-on`.
-SEVERITY_OF_VERDICT = {"broken": "error", "correctable": "warning", "inconclusive": "note"}
+# How a verdict counts for `--fail-on`: an open one fails too, as it is no all-clear.
+SEVERITY_OF_VERDICT = {"broken": "error", "correctable": "warning", "inconclusive": "error"}
 # The worst severity of a number under a verdict: what importance weights repair is no error, and
 # what needs no repair is no warning. Under other verdicts the number's own level counts.
 GRAVEST = {"healthy": "note", "correctable": "warning"}

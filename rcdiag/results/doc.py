@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     Number = float
     Anything = Any
 else:
-    # In a document NaN and infinities are strings, which msgspec would refuse for a float. These
-    # are types that it does not know, so that it asks `plain.from_plain` to read their values.
+    # In a document NaN and infinities are strings, which msgspec would refuse for a float. It does
+    # not know these types, so that it calls the hook of `plain.from_plain` to read their values.
     Number = numbers.Real
     Anything = object
 
@@ -26,7 +26,7 @@ else:
 class Doc(Struct, frozen=True):
     """Everything that a reader needs to know about one field of a result."""
 
-    says: str  # plain sentences that make sense alone
+    says: str  # complete sentences, understandable on their own
     unit: str = ""
     formula: str | None = None
     direction: str | None = None  # what the sign means, or which policy is divided by which
@@ -35,13 +35,13 @@ class Doc(Struct, frozen=True):
     see: tuple[str, ...] = ()  # names that `rcdiag explain` answers
     trainers: Mapping[str, str] = {}  # what they call it
     one_of: tuple[str, ...] = ()  # the values that the field can have
-    heading: str = ""  # of its column in the terminal's tables, where that is not its name
+    heading: str = ""  # of its column in terminal tables, if that is not its name
     needs: str = ""  # options of the command without which the field is null
     keys: type | None = None  # a TypedDict that describes a dictionary's keys
     added: bool = False  # documents of earlier versions lack it; it then has its default
-    sparse: bool = False  # added, and a document holds it only where it is not null
+    sparse: bool = False  # added, and only in a document where it is not null
     # The length of a list: exact, at least, that of another list, or one less than that. The other
-    # list is a field of the same object, or with `../` of the object that holds this one.
+    # list is a field of the same object, or, with `../`, of the object around it.
     entries: int | None = None
     fewest: int = 0
     as_many_as: str = ""
@@ -58,7 +58,7 @@ class DocumentedField(Struct, frozen=True):
 
 
 def is_described(kind: Any) -> bool:
-    """Whether a type has documented fields: a struct or a TypedDict."""
+    """Return whether a type has documented fields: a struct or a TypedDict."""
     return typing.is_typeddict(kind) or (isinstance(kind, type) and issubclass(kind, Struct))
 
 
@@ -80,13 +80,13 @@ def documented_fields(owner: Any) -> tuple[DocumentedField, ...]:
 
 
 def heading_of(owner: type, name: str) -> str:
-    """The heading of a field's column in the terminal's tables."""
+    """Return the heading of a field's column in terminal tables."""
     docs = {each.name: each.doc for each in documented_fields(owner)}
     return docs[name].heading or name
 
 
 def described_types(kind: Any) -> Iterator[type]:
-    """Find the structs and TypedDicts inside a type: `Rung` in `list[Rung] | None`."""
+    """Yield the structs and TypedDicts inside a type: `Rung` in `list[Rung] | None`."""
     if is_described(kind):
         yield typing.cast(type, kind)
     for part in typing.get_args(kind):

@@ -1,4 +1,4 @@
-"""A result document is JSON with its kind and format version; it is read back without torch."""
+"""Read result documents: JSON with a kind and a format version. No torch is needed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SAVED = "`result.save(FILE)` (--result FILE)"  # what writes a result document
 
 
 def from_json(text: str, source: str) -> Document:
-    """Read a result document back; RcdiagError names `source` where it cannot be read."""
+    """Read a result document back; RcdiagError names `source` if it cannot be read."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -58,7 +58,7 @@ def from_json(text: str, source: str) -> Document:
         raise RcdiagError(
             f"{source}: cannot read {what}",
             hint=f"this rcdiag reads {', '.join(KINDS)} of format_version 1 to {FORMAT_VERSION}; a "
-            "newer rcdiag made it, or something else did",
+            "newer rcdiag or another program wrote it",
         )
     return _read(kind, document, source)
 
@@ -76,16 +76,16 @@ def _read(kind: str, document: dict[str, Any], source: str) -> Document:
     except RecursionError:
         fault = "it is nested too deeply"
     raise RcdiagError(
-        f"{source}: not a whole result: {fault}",
+        f"{source}: not a complete result: {fault}",
         hint=f"it was cut or edited; make it again with {SAVED}",
     )
 
 
 def odd_value(result: Document) -> str | None:
-    """Say which value of a result is not what its description says; None where none is found.
+    """Say which value of a result does not fit its description; None where none is found.
 
-    It looks where a result holds dictionaries that are described and not checked as they are read:
-    provenance, what figures are drawn from, the evidence of causes.
+    It checks the dictionaries that are documented but not checked when they are read: provenance,
+    the data of figures, the evidence of causes.
     """
     for part in documented_fields(type(result)):
         value = getattr(result, part.name)

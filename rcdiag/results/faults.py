@@ -1,7 +1,7 @@
-"""Find the field of a document that is wrong: ``in `findings.0.slug` wanted text, got null``.
+"""Find the invalid field of a document: ``in `findings.0.slug` wanted text, got null``.
 
-msgspec checks the types of fields. The rest is checked here: that no field is missing or unknown,
-and that lists which belong together have the same length.
+msgspec checks the types of fields. Checked here: that no field is missing or unknown, and that
+lists that belong together have the same length.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def type_fault(kind: Any, value: Any, place: str = "") -> str | None:
 
 
 def _in_words(message: str, place: str) -> str:
-    """Return msgspec's message with the place and with the words of JSON for types."""
+    """Return msgspec's message with the place, and with JSON's names of types."""
     if found := re.fullmatch(r"Object (missing|contains).* field `(.+)`", message):
         what = "missing" if found[1] == "missing" else "unknown"
         return f"`{f'{place}.{found[2]}'.removeprefix('.')}` is {what}"
@@ -58,7 +58,7 @@ def _in_words(message: str, place: str) -> str:
 
 
 def _parts(kind: Any, value: Any) -> Iterator[tuple[str | int, Any, Any]]:
-    """Yield the name, type and value of each part of a value; of a union those of its members."""
+    """Yield the name, type and value of each part of a value; for a union, by each member."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         for argument in arguments:
@@ -76,8 +76,8 @@ def _parts(kind: Any, value: Any) -> Iterator[tuple[str | int, Any, Any]]:
 def incompleteness(kind: Any, document: Any) -> str | None:
     """Say which field of a document is missing, unknown, too long or too short; None if none is.
 
-    msgspec takes a field with a default for one that may be missing, ignores unknown keys of a
-    TypedDict, and knows nothing of the lengths of lists.
+    msgspec accepts that a field with a default is missing, ignores unknown keys of a TypedDict,
+    and does not check the lengths of lists.
 
     Args:
         kind: the type that the document was read as.
@@ -95,8 +95,8 @@ def _incomplete(
         kind: the type of the value.
         value: a part of a document.
         place: where it is in the document.
-        holder: the innermost object with described fields that holds it.
-        typed: False within a dictionary whose keys are described only (`Doc.keys`): provenance of
+        holder: the innermost object with documented fields that contains it.
+        typed: False within a dictionary whose keys are only documented (`Doc.keys`): provenance of
             an older version lacks some, and a newer one has others.
     """
     if not isinstance(value, (list, dict)) or not _holds_described(kind):
@@ -136,7 +136,7 @@ def _incomplete_object(
 def _wanted(
     doc: Doc, beside: Mapping[str, Any], holder: Mapping[str, Any]
 ) -> tuple[int, str] | None:
-    """Return how many entries a list must have, and why; None where nothing says so."""
+    """Return how many entries a list must have, and why; None for lists of any length."""
     if doc.entries is not None:
         return doc.entries, ""
     for path, less in ((doc.as_many_as, 0), (doc.one_fewer_than, 1)):

@@ -1,4 +1,4 @@
-"""The acceptance and sample sizes to expect of longer responses, tested on the table's own."""
+"""Acceptance and effective sample size to expect for longer responses, tested on the table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GEO = "log lower <= mean log_ratio <= log upper"
 
 
 class ForecastPoint(Part, frozen=True, kw_only=True):
-    """A point gives the acceptance and effective sample size expected at one response length."""
+    """A forecast point gives the acceptance and ESS expected at one response length."""
 
     response_length: Annotated[
         int, Doc("Response length of a point of the forecast.", unit="tokens")
@@ -23,7 +23,7 @@ class ForecastPoint(Part, frozen=True, kw_only=True):
     ess_seq: Annotated[
         Number,
         Doc(
-            "Effective sample size of sequences by their raw ratios that is expected at a length.",
+            "Expected effective sample size of sequences of a length, by their raw ratios.",
             unit="fraction",
             formula="e^(-2 k T) averaged over k, T the length",
             healthy="ideal 1",
@@ -34,8 +34,8 @@ class ForecastPoint(Part, frozen=True, kw_only=True):
     accepted_seq: Annotated[
         Number,
         Doc(
-            "Share of the sequences of a length that a window on the product of ratios is expected "
-            "to keep.",
+            "Expected share of the sequences of a length that a window on the product of ratios "
+            "keeps.",
             unit="share",
             formula="P(" + _SEQ + ") = Phi((log upper + k T) / s) - Phi((log lower + k T) / s), "
             "s^2 = 2 k T, averaged over k",
@@ -48,9 +48,8 @@ class ForecastPoint(Part, frozen=True, kw_only=True):
     accepted_geo: Annotated[
         Number,
         Doc(
-            "Share of the sequences of a length that a window on the geometric mean of ratios is "
-            "expected to keep: a switch on the mean KL, that long sequences pass all or not at "
-            "all.",
+            "Expected share of the sequences of a length that a window on the geometric mean of "
+            "ratios keeps: a threshold on the mean KL, so that of long sequences all or none pass.",
             unit="share",
             formula="P(" + _GEO + "); as accepted_seq with T times the logs of the bounds",
             direction=LOG_RATIO,
@@ -62,7 +61,7 @@ class ForecastPoint(Part, frozen=True, kw_only=True):
 
 
 class HeldOutBin(Part, frozen=True, kw_only=True):
-    """A held-out bin compares expected and observed numbers at lengths outside the fit."""
+    """A held-out bin compares expected and observed numbers at lengths that were not fitted."""
 
     label: Annotated[str, Doc("Range of lengths of a held-out bin.")]
     num_sequences: Annotated[
@@ -95,7 +94,7 @@ class HeldOutBin(Part, frozen=True, kw_only=True):
     expected_seq: Annotated[
         Number,
         Doc(
-            "Acceptance by the window of sequences in a bin of lengths, " + _HELD_OUT,
+            "Acceptance by the sequence window in a bin of lengths, " + _HELD_OUT,
             unit="share",
             formula="mean of accepted_seq over the lengths of the bin",
             healthy="within the interval of seen_seq",
@@ -105,7 +104,7 @@ class HeldOutBin(Part, frozen=True, kw_only=True):
     seen_seq: Annotated[
         MetricValue,
         Doc(
-            "Share of the sequences of a held-out bin that the window of sequences keeps.",
+            "Share of the sequences of a held-out bin that the sequence window keeps.",
             unit="share",
             formula="mean of 1(" + _SEQ + ")",
             direction=LOG_RATIO,
@@ -137,18 +136,18 @@ class HeldOutBin(Part, frozen=True, kw_only=True):
 
 
 class Forecast(Part, frozen=True, kw_only=True):
-    """A forecast says what happens to longer responses, by the distribution of single tokens.
+    """A forecast extrapolates to longer responses from the KL per token.
 
-    Tokens of the behavior policy make sum log_ratio a martingale, so that over T tokens of KL k it
-    is nearly normal with mean -k T and variance 2 k T (central limit theorem of martingales);
-    k is lognormal over sequences.
+    Over tokens sampled by the behavior policy, sum log_ratio + k T is a martingale, so that over T
+    tokens of KL k sum log_ratio is nearly normal with mean -k T and variance 2 k T (martingale
+    central limit theorem); k is lognormal over sequences.
     """
 
     kl_token: Annotated[
         Number,
         Doc(
-            "KL per token that the forecast uses: that by variance, which is the surer one, or the "
-            "larger one where both estimates differ beyond chance.",
+            "KL per token that the forecast uses: the estimate by variance, which has less error, "
+            "or the larger one where both estimates differ beyond chance.",
             unit="nats per token",
             formula="max(kl_token_by_mean, kl_token_by_variance) or kl_token_by_variance",
             direction="KL(behavior || target)",
@@ -160,7 +159,7 @@ class Forecast(Part, frozen=True, kw_only=True):
     kl_token_by_mean: Annotated[
         Number,
         Doc(
-            "KL per token as the mean of the log-ratio gives it; may be below 0 by noise.",
+            "KL per token estimated from the mean of the log-ratio; may be below 0 by noise.",
             unit="nats per token",
             formula="-sum log_ratio / sum of lengths",
             direction=LOG_RATIO,
@@ -171,8 +170,8 @@ class Forecast(Part, frozen=True, kw_only=True):
     kl_token_by_variance: Annotated[
         Number,
         Doc(
-            "KL per token as the spread of the sums gives it, the surer estimate: tokens of the "
-            "behavior policy have both alike.",
+            "KL per token estimated from the spread of the sums, which has less error: for tokens "
+            "that the behavior policy sampled both estimates agree.",
             unit="nats per token",
             formula="half the variance of sum log_ratio, per token",
             direction="the same for log_ratio and -log_ratio",
@@ -186,8 +185,8 @@ class Forecast(Part, frozen=True, kw_only=True):
             "How unequal sequences are in their KL per token: the standard deviation of its log.",
             unit="none",
             formula="sd of ln k over sequences, k lognormal",
-            healthy="ideal 0; the larger, the longer a part of the sequences stays useful, and the "
-            "earlier another part is lost",
+            healthy="ideal 0; the larger, the longer some sequences stay useful, and the earlier "
+            "others are lost",
             example="0.7: two thirds of the sequences within a factor of 2 of the typical one",
             see=("kl_token",),
         ),
@@ -217,27 +216,27 @@ class Forecast(Part, frozen=True, kw_only=True):
     points: Annotated[
         list[ForecastPoint],
         Doc(
-            "What the forecast expects at each of a few response lengths, up to the longest "
-            "response where `holds` is null.",
+            "The expected numbers at a few response lengths, up to the longest response where "
+            "`holds` is null.",
             see=("accepted_seq", "accepted_geo"),
         ),
     ]
     held_out: Annotated[
         list[HeldOutBin],
         Doc(
-            "Bins of the longer half of the sequences, with what the fit to the shorter half "
-            "expects of them.",
+            "Bins of the longer half of the sequences, with the numbers that the fit to the "
+            "shorter half predicts for them.",
             see=("holds",),
         ),
     ]
     holds: Annotated[
         bool | None,
         Doc(
-            "Whether the observed numbers of the held-out bins of longer sequences lie where the "
-            "distribution of the shorter ones predicts them; null where there are too few to tell.",
+            "Whether the observed numbers of the held-out bins of longer sequences agree with the "
+            "fit to the shorter ones; null where there are too few to tell.",
             healthy="true; where false the forecast fails on this table, and the page does not "
             "draw it",
             see=("expected_seq", "seen_seq"),
         ),
     ]
-    about: Annotated[str, Doc("How the forecast is made and how far it can be believed.")]
+    about: Annotated[str, Doc("How the forecast is made and how far it can be trusted.")]

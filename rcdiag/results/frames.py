@@ -1,11 +1,11 @@
-"""Polars frames of results: a row for each number, correction, pair, setting or preset.
+"""Make Polars frames of results: a row for each number, correction, pair, setting or preset.
 
 The frame `tidy`, which comes without a name and which `--csv` writes, has the same columns for
 every kind of result: one row for each metric and step.
 
 Columns follow from the fields of a result: numbers, words and truth values are columns, a number
 with an interval becomes three (`ess_seq`, `ess_seq_low`, `ess_seq_high`), a part of a result is
-taken apart under its own name (`gradient_norm`), lists and dicts are left out.
+flattened with its name as a prefix (`gradient_norm`), lists and dicts are left out.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ Columns = Mapping[str, type]  # name -> int, float, str or bool
 
 NUMBER: Columns = {"value": float, "low": float, "high": float}
 METRIC: Columns = {"metric": str, **NUMBER, "level": str}
-# `name` is what the metric is of, beside the policies: a preset, a setting or a candidate.
+# `name` is what the metric describes beside the policies: a preset, a setting or a candidate.
 TIDY: Columns = {"kind": str, "step": int, "policies": str, "name": str, **METRIC}
 
 
-# What makes one frame of a result: its columns, and its rows.
+# A function from a result to the columns and the rows of one frame.
 Frame = Callable[[Any], tuple[Columns, Iterable[Row]]]
 
 
 def frame(result: Any, name: str | None = None) -> pl.DataFrame:
-    """Make the frame of that name, by default the first of the result's kind."""
+    """Return the frame of that name, by default the first one of the result's kind."""
     import polars as pl
 
     frames = FRAMES[result.kind]
@@ -65,7 +65,7 @@ def frame(result: Any, name: str | None = None) -> pl.DataFrame:
 
 @cache
 def columns_of(kind: type) -> dict[str, type]:
-    """Return the columns that a struct or TypedDict of a result becomes, with their types."""
+    """Return the columns that a struct or TypedDict of a result turns into, with their types."""
     columns: dict[str, type] = {}
     for name, hint in typing.get_type_hints(kind).items():
         plain = _plain(hint)
@@ -97,7 +97,7 @@ def _fields(part: Struct) -> Row:
 
 
 def _plain(hint: Any) -> Any:
-    """Return the one type that a hint names beside None; None where it names several."""
+    """Return the one type that a hint allows beside None; None where it allows several."""
     if hint is Number:
         return float
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
@@ -114,14 +114,14 @@ def _metrics(values: Mapping[str, MetricValue]) -> Iterator[Row]:
 
 
 def _mismatch(result: ScoreResult) -> Iterator[Row]:
-    """Make rows of the metrics of the whole table, with no step, then of those of every step."""
+    """Yield the metrics of the whole table, without a step, then those of every step."""
     yield from _metrics(result.mismatch)
     for step, part in result.steps.items():
         yield from ({"step": int(step), **row} for row in _metrics(part.mismatch))
 
 
 def _by_step(result: ScoreResult) -> Iterator[tuple[int | None, str, CorrectionResult]]:
-    """List every correction with its step, None for the whole table, and its preset."""
+    """Yield the step, None for the whole table, the preset and the result of every correction."""
     for name, correction in result.corrections.items():
         yield None, name, correction
     for step, part in result.steps.items():
@@ -140,7 +140,7 @@ def _corrections(result: ScoreResult) -> tuple[Columns, Iterable[Row]]:
 def _logged(
     parts: Iterable[tuple[int | None, str, CorrectionResult | PresetReplay]],
 ) -> tuple[Columns, Iterable[Row]]:
-    """Make a row of every number that a trainer logs, of parts with their step and preset."""
+    """Return a row for every number that a trainer logs, with its step and preset."""
     return {"step": int, "preset": str, "metric": str, "value": float}, (
         {"step": step, "preset": name, "metric": key, "value": value}
         for step, name, part in parts
@@ -149,7 +149,7 @@ def _logged(
 
 
 def _numbers(part: Any, prefix: str = "") -> Iterator[Row]:
-    """The numbers of one part of a result, those of its own parts under a longer name."""
+    """Yield the numbers of one part of a result, those of nested parts under a prefix."""
     for name, value in _fields(part).items():
         if isinstance(value, MetricValue):
             yield {"metric": prefix + name, **_fields(value)}
@@ -170,7 +170,7 @@ def _tidy_compare(result: CompareResult) -> Iterator[Row]:
 
 
 def _tidy_sweep(result: SweepResult) -> Iterator[Row]:
-    """The settings by the names that `--candidate` takes, then the candidates."""
+    """Yield the settings, by the names that `--candidate` takes, then the candidates."""
     policies = f"{result.behavior}->{result.target}"
     for family, about in result.families.items():
         for setting in about.rows:
@@ -182,7 +182,7 @@ def _tidy_sweep(result: SweepResult) -> Iterator[Row]:
 
 
 def _tidy_replay(result: ReplayResult) -> Iterator[Row]:
-    """The numbers of every preset, then what the trainer logs, under its own keys."""
+    """Yield the numbers of every preset, then what the trainer logs, under its own keys."""
     policies = "->".join(name for name in (result.rollout, result.old, result.current) if name)
     for step, name, replay in _presets(result):
         logged = ({"metric": key, "value": value} for key, value in replay.metrics.items())
@@ -191,14 +191,14 @@ def _tidy_replay(result: ReplayResult) -> Iterator[Row]:
 
 
 def _tidy_diagnose(result: DiagnoseResult) -> Iterator[Row]:
-    """The numbers of every experiment, under the cause and what it supposes."""
+    """Yield the numbers of every experiment, named by its cause and setting."""
     for one in result.experiments:
         name = f"{one.cause}: {one.setting}"
         yield from ({"policies": one.column, "name": name, **row} for row in _numbers(one))
 
 
 def _tidy_convert(result: ConvertResult) -> Iterator[Row]:
-    """The sizes of the table that a conversion wrote."""
+    """Yield the sizes of the table that a conversion wrote."""
     for name in ("rows", "tokens", "files"):
         yield {
             "policies": ", ".join(result.policies),
@@ -208,7 +208,7 @@ def _tidy_convert(result: ConvertResult) -> Iterator[Row]:
 
 
 def _tidy(rows: Callable[[Any], Iterator[Row]]) -> Frame:
-    """The frame `tidy` of a kind of result."""
+    """Return the function that makes the frame `tidy` of a kind of result."""
     return lambda result: (TIDY, ({"kind": result.kind, **row} for row in rows(result)))
 
 
@@ -226,7 +226,7 @@ def _policies(result: CompareResult) -> tuple[Columns, Iterable[Row]]:
 
 
 def _settings(result: SweepResult) -> tuple[Columns, Iterable[Row]]:
-    """A row for each setting, with a column for every bound that a family has."""
+    """Return a row for each setting, with a column for every bound of any family."""
     settings = [(name, row) for name, family in result.families.items() for row in family.rows]
     bounds = dict.fromkeys((bound for _, row in settings for bound in row.bounds), float)
     return {"family": str, **bounds, **columns_of(SweepRow)}, (
@@ -235,7 +235,7 @@ def _settings(result: SweepResult) -> tuple[Columns, Iterable[Row]]:
 
 
 def _presets(result: ReplayResult) -> Iterator[tuple[int | None, str, PresetReplay]]:
-    """List every replay of a preset with its step and preset, for all steps."""
+    """Yield the step, the preset and the numbers of every replay, for all steps."""
     if not result.steps:
         yield from ((result.step, *named) for named in result.presets.items())
     for part in result.steps:
@@ -254,12 +254,12 @@ def _changes(result: ConvertResult) -> tuple[Columns, Iterable[Row]]:
 
 
 def _parts(kind: type, parts: Callable[[Any], Iterable[Any]]) -> Frame:
-    """The frame with a row for each part of one kind."""
+    """Return the function that makes a frame with a row for each part of one kind."""
     return lambda result: (columns_of(kind), map(row_of, parts(result)))
 
 
 FINDINGS = _parts(Finding, lambda result: result.findings)
-# Kind of result -> name of the frame -> frame; the first is the one that comes without a name.
+# Kind of result -> name of the frame -> frame; the first one is the default.
 FRAMES: dict[str, dict[str, Frame]] = {
     "score": {
         "tidy": _tidy(_tidy_score),
@@ -300,7 +300,7 @@ FRAMES: dict[str, dict[str, Frame]] = {
 
 
 def csv_of(frame: pl.DataFrame) -> str:
-    """Return a frame as CSV, whose text is no formula to a spreadsheet."""
+    """Return a frame as CSV, with its text escaped so that spreadsheets run no formulas."""
     import polars as pl
 
     text = pl.selectors.string()

@@ -1,6 +1,6 @@
-"""A guide: the bounds beyond which a number is a warning or an error, and their source.
+"""A guide: the bounds from which on a number is a warning or an error, and their source.
 
-Guides are data: nothing is judged here.
+Guides are data only; numbers are judged elsewhere.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ PROPOSAL = "rcdiag's proposal"
 class Guide(Struct, frozen=True, kw_only=True):
     """A guide holds the limits of one number, in its own unit, with their source.
 
-    Larger is worse where `error` is above `warning`, smaller is worse where it is below. A bound
-    belongs to the worse side: a value equal to `warning` is a warning.
+    If `error` is above `warning`, larger values are worse, otherwise smaller ones. A value equal
+    to `warning` is a warning, one equal to `error` an error.
     """
 
     warning: float
     error: float
     source: str
-    around: float | None = None  # the bounds are distances from this value, in either direction
+    around: float | None = None  # if given, the bounds are distances from this value
     by_interval: bool = False  # judge by the value in the interval that is nearest to `around`
 
     @property
     def bounds(self) -> str:
-        """Write the bounds and whose they are: `warning from 0.001, error from 0.01 (source)`."""
+        """Write the bounds and their source: `warning from 0.001, error from 0.01 (source)`."""
         return f"{self.limits()} ({self.source})"
 
     def limits(
         self, written: Callable[[float], str] = "{:g}".format, least: float = -math.inf
     ) -> str:
-        """Write from where on a number is a warning and an error.
+        """Write the bounds from which on a number is a warning and an error.
 
-        `written` writes a bound. Those that are infinite or below `least`, the smallest value that
-        the number can have, are left out.
+        `written` formats a bound. Bounds that are infinite or below `least`, the smallest value
+        that the number can have, are left out.
         """
         bounds = [("warning", self.warning), ("error", self.error)]
         known = [(name, at) for name, at in bounds if math.isfinite(at) and at >= least]

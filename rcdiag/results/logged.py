@@ -12,11 +12,11 @@ EXAMPLE = "rcdiag score rollouts.parquet --logged metrics.jsonl"
 
 
 class LoggedKey(Part, frozen=True, kw_only=True):
-    """A logged key is one number of the trainer's log beside the number that rcdiag computes."""
+    """A logged key compares one number of the trainer's log with the one rcdiag computes."""
 
     key: Annotated[
         str,
-        Doc("The key of a number as the trainer's log writes it.", example="train/mis_k3_kl"),
+        Doc("The key of a number in the trainer's log.", example="train/mis_k3_kl"),
     ]
     log_step: Annotated[
         int | None,
@@ -36,23 +36,23 @@ class LoggedKey(Part, frozen=True, kw_only=True):
     ]
     difference: Annotated[
         Number,
-        Doc("How far the trainer's number is above that of rcdiag.", formula="theirs - ours"),
+        Doc("The trainer's number minus rcdiag's number.", formula="theirs - ours"),
     ]
     agrees: Annotated[
         bool,
         Doc(
-            "Whether both numbers are the same to the digits that the log shows, or to 1e-6 of "
-            "their size.",
+            "Whether both numbers are equal to the digits that the log shows, or to a relative "
+            "1e-6.",
             see=("explained_by",),
         ),
     ]
     explained_by: Annotated[
         str | None,
         Doc(
-            "What turns our number into the trainer's, as it was computed: `float32`, a generation "
-            "or a preset of the trainer, `micro-batches of N`, `sequences`, `tokens`, `sign`, "
-            "`after rejection`. It is null where the numbers agree and where nothing that was "
-            "tried gives the trainer's number.",
+            "The change of computation that gives the trainer's number: `float32`, a generation or "
+            "a preset of the trainer, `micro-batches of N`, `sequences`, `tokens`, `sign`, `after "
+            "rejection`. It is null where the numbers agree and where nothing that was tried gives "
+            "the trainer's number.",
             example="theirs 0.52, ours 0.48, with verl-0.7.1's definition 0.52: verl-0.7.1",
             see=("logged-differs",),
             heading="reads",
@@ -61,69 +61,70 @@ class LoggedKey(Part, frozen=True, kw_only=True):
     reason: Annotated[
         str | None,
         Doc(
-            "Why the trainer's number is another, in one sentence; where that is not known, what "
-            "holds for the key. It is null where the numbers agree."
+            "Why the trainer's number is different, in one sentence; where that is not known, what "
+            "is known about the key. It is null where the numbers agree."
         ),
     ]
 
 
 class LogComparison(Part, frozen=True, kw_only=True):
-    """A log comparison holds a trainer's own log beside our numbers, key by key."""
+    """A log comparison compares a trainer's own log with our numbers, key by key."""
 
-    file: Annotated[str, Doc("The trainer's log that was read, as it was named.", example=EXAMPLE)]
+    file: Annotated[str, Doc("The trainer's log that was read, as given.", example=EXAMPLE)]
     log_format: Annotated[
         str,
         Doc(
-            "The format that the trainer's log was read as, told from its content.",
+            "The format of the trainer's log, recognised by its content.",
             example="jsonl",
             see=("jsonl log", "csv log", "tensorboard log"),
         ),
     ]
     log_steps: Annotated[
-        list[int | None], Doc("The training steps of the log that stand beside the table's.")
+        list[int | None], Doc("The training steps of the log that the table is compared with.")
     ]
     step_reason: Annotated[
         str | None,
         Doc(
-            "Why these steps of the log stand beside the table, where their numbers alone do not "
-            "say it; null where both have the same steps.",
+            "Why the table is compared with these steps of the log, if their numbers alone do not "
+            "tell; null where both have the same steps.",
             example=f"{EXAMPLE} --given step=12",
         ),
     ]
     preset: Annotated[
         str | None,
         Doc(
-            "The preset of the trainer whose numbers stand beside those of the log; null where no "
+            "The preset of the trainer whose numbers are compared with the log; null where no "
             "correction is computed.",
             example=f"{EXAMPLE} --preset decoupled_token_is",
             see=("preset_reason",),
         ),
     ]
     preset_reason: Annotated[
-        str, Doc("Why it is this preset: it is the only one, or its numbers are the nearest.")
+        str, Doc("Why this preset was taken: it is the only one, or its numbers are nearest.")
     ]
     keys: Annotated[
         list[LoggedKey],
         Doc(
-            "All numbers that both have, those that differ first.", see=("theirs", "ours", "agrees")
+            "All numbers that the log and rcdiag have in common, those that differ first.",
+            see=("theirs", "ours", "agrees"),
         ),
     ]
     not_ours: Annotated[
         dict[str, int],
         Doc(
-            "Keys of the log that are no number of rcdiag's, with the steps that hold them.",
+            "Keys of the log that rcdiag does not compute, with the number of steps with them.",
             unit="steps",
         ),
     ]
     not_logged: Annotated[
         list[str],
-        Doc("Keys that rcdiag computes as the trainer defines them, and that the log lacks."),
+        Doc("Keys that rcdiag computes as the trainer defines them and that the log lacks."),
     ]
     log_shows: Annotated[
         LogSummary | None,
         Doc(
-            "What the trainer's log shows by itself, all of its steps: which keys moved and when, "
-            "as `rcdiag diagnose LOG` says it; null where the log has no known key.",
+            "What all steps of the trainer's log show by themselves: which keys moved and when, as "
+            "`rcdiag diagnose LOG` reports it; null where the log has no known key.",
             added=True,
             see=("keys_moved", "relations"),
         ),
@@ -131,7 +132,7 @@ class LogComparison(Part, frozen=True, kw_only=True):
 
     @property
     def unexplained(self) -> list[LoggedKey]:
-        """Return the numbers that differ for no reason that is known."""
+        """Return the numbers that differ for no known reason."""
         return [one for one in self.keys if not one.agrees and one.explained_by is None]
 
     @property

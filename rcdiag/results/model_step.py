@@ -13,10 +13,10 @@ WITH_MODEL = "--model CHECKPOINT"
 _COMMAND = f"rcdiag replay rollouts.parquet {WITH_MODEL}"
 _WITH = "G the preset's gradient, R the reference's, sums over each prompt group"
 _OFF = "<..> by products of different groups"
-_FEW = "null below three groups, and where noise leaves no squared norm above 0."
+_FEW = "null below three groups, and if noise makes the estimate of a squared norm 0 or less."
 PER_WEIGHT = "loss per unit of weight"
 _GROUPS = "gradients of three groups (2, 0), (1, 1), (2, -1), references (0, 1), (1, 1), (1, 0): "
-_TURN = "1 the same direction, 0 across, below 0 against it"
+_TURN = "1 the same direction, 0 orthogonal, below 0 against it"
 _TOKENS = "over the recorded tokens"
 PER_TOKEN = "nats per token"
 _STEPPED = (
@@ -28,7 +28,7 @@ _ENTROPY = "E[-sum_v p(v) log p(v)] " + _TOKENS
 
 
 class UpdateModel(TypedDict):
-    """An update model says which model takes the step, and with which settings."""
+    """The model that takes the step, and the settings of the step."""
 
     checkpoint: Annotated[
         str,
@@ -48,7 +48,7 @@ class UpdateModel(TypedDict):
     options: Annotated[
         dict[str, Anything],
         Doc(
-            "Options of the model beside its dtype, as those of a policy that is scored.",
+            "Options of the model beside its dtype, as for a policy that is scored.",
             example=f"{_COMMAND} --precision float32,autocast=bfloat16",
             see=("checkpoint", "dtype"),
         ),
@@ -56,7 +56,7 @@ class UpdateModel(TypedDict):
     lora_rank: Annotated[
         int | None,
         Doc(
-            "Rank of the adapters that are trained in place of the weights; null without.",
+            "Rank of the LoRA adapters that are trained instead of the weights; null without LoRA.",
             example=f"{_COMMAND} --lora 16",
             see=("checkpoint", "norm_by_layer"),
         ),
@@ -90,8 +90,8 @@ class UpdateModel(TypedDict):
     minibatches: Annotated[
         int,
         Doc(
-            "Number of optimizer steps in one pass over the batch. From the second step on current "
-            "is not old, and the PPO ratio not 1.",
+            "Number of optimizer steps in one pass over the batch. From the second step on, "
+            "current is not old and the PPO ratio is not 1.",
             example=f"{_COMMAND} --minibatches 4; --split 4",
             see=("epochs", "split", "staleness"),
         ),
@@ -99,8 +99,8 @@ class UpdateModel(TypedDict):
     backwards: Annotated[
         int,
         Doc(
-            "Backward passes that all gradients took together: those of presets that are alike are "
-            "shared.",
+            "Number of backward passes for all gradients together: presets with the same update "
+            "share theirs.",
             unit="passes",
             see=("updates", "gradient"),
         ),
@@ -133,7 +133,7 @@ class UpdateModel(TypedDict):
     max_grad_norm: Annotated[
         Number | None,
         Doc(
-            "Longer gradients are scaled down to this norm; null: never.",
+            "Norm to which longer gradients are scaled down; null for no gradient clipping.",
             example=f"{_COMMAND} --max-grad-norm 1",
             see=("grad_norm", "optimizer"),
         ),
@@ -149,16 +149,16 @@ class UpdateModel(TypedDict):
 
 
 class GradientReport(Part, frozen=True, kw_only=True):
-    """A gradient report compares the gradient of a preset's loss with the reference's.
+    """A gradient report compares the gradient of a preset's loss with the reference gradient.
 
-    The gradient is by all trained parameters. Products of different prompt groups share no noise,
-    so that they are unbiased (U-statistics, Hoeffding 1948).
+    Gradients are with respect to all trained parameters. Products of different prompt groups share
+    no noise, so that they are unbiased (U-statistics, Hoeffding 1948).
     """
 
     grad_norm: Annotated[
         Number,
         Doc(
-            "Norm of the gradient before any clipping by it.",
+            "Norm of the gradient before gradient clipping.",
             unit=PER_WEIGHT,
             formula="|sum over groups of G|",
             healthy="no bound; above max_grad_norm the step is scaled down",
@@ -179,9 +179,9 @@ class GradientReport(Part, frozen=True, kw_only=True):
     cosine: Annotated[
         MetricValue,
         Doc(
-            "Direction of the gradient against the reference, unbiased by noise; " + _FEW,
+            "Cosine between the gradient and the reference, unbiased by noise; " + _FEW,
             unit="none",
-            formula="<G, R> / sqrt(<G, G> <R, R>), " + _OFF + ", held within -1 and 1; " + _WITH,
+            formula="<G, R> / sqrt(<G, G> <R, R>), " + _OFF + ", clipped to [-1, 1]; " + _WITH,
             direction=_TURN,
             healthy="ideal 1; for bounds see health.cosine",
             example=_GROUPS + "0.8018",
@@ -192,7 +192,7 @@ class GradientReport(Part, frozen=True, kw_only=True):
     cosine_whole: Annotated[
         Number | None,
         Doc(
-            "Direction of the whole gradient against the whole reference: both share the noise of "
+            "Cosine between the whole gradient and the whole reference: both share the noise of "
             "the batch, which makes it larger than `cosine`. Null without a reference and for a "
             "gradient of 0.",
             unit="none",
@@ -207,7 +207,7 @@ class GradientReport(Part, frozen=True, kw_only=True):
     norm_ratio: Annotated[
         Number | None,
         Doc(
-            "Length of the whole gradient over that of the whole reference.",
+            "Norm of the whole gradient divided by that of the whole reference.",
             unit="none",
             formula="|sum G| / |sum R|; " + _WITH,
             direction="below 1: a shorter step than the reference's",
@@ -219,7 +219,7 @@ class GradientReport(Part, frozen=True, kw_only=True):
     norm_ratio_unbiased: Annotated[
         MetricValue,
         Doc(
-            "Length of the gradient over that of the reference, without the noise of either; "
+            "Norm of the gradient divided by that of the reference, without the noise of either; "
             + _FEW,
             unit="none",
             formula="sqrt(<G, G> / <R, R>), " + _OFF + "; " + _WITH,
@@ -232,11 +232,11 @@ class GradientReport(Part, frozen=True, kw_only=True):
     squared_bias: Annotated[
         MetricValue,
         Doc(
-            "Squared distance of the mean gradient from the mean reference, relative to the latter "
-            "and without their noise; null below three groups.",
+            "Squared distance of the mean gradient from the mean reference, relative to the "
+            "latter's squared norm and without their noise; null below three groups.",
             unit="none",
             formula="max(<G - R, G - R>, 0) / <R, R>, " + _OFF + "; " + _WITH,
-            healthy="ideal 0; not judged; 1 is the bias of no step at all",
+            healthy="ideal 0; not judged; 1 is the bias of a gradient of 0",
             example=_GROUPS + "1.5",
             see=("relative_variance", "cosine"),
         ),
@@ -244,8 +244,8 @@ class GradientReport(Part, frozen=True, kw_only=True):
     relative_variance: Annotated[
         Number | None,
         Doc(
-            "Noise of the gradient: trace of the covariance of its sum over the squared norm of "
-            "its mean; null below three groups and where noise is all there is.",
+            "Noise of the gradient: trace of the covariance of its sum divided by the squared norm "
+            "of its mean; null below three groups and where there is only noise.",
             unit="none",
             formula="(sum |G|^2 - |sum G|^2 / n) / <G, G>, " + _OFF + ", n groups; " + _WITH,
             healthy="ideal 0; not judged; above 1 noise is larger than the signal",
@@ -256,7 +256,7 @@ class GradientReport(Part, frozen=True, kw_only=True):
     signal_to_noise: Annotated[
         Number | None,
         Doc(
-            "Squared norm of the mean gradient over its noise.",
+            "Squared norm of the mean gradient divided by its noise.",
             unit="none",
             formula="1 / relative_variance",
             healthy="not judged; below 1 noise is larger than the signal",
@@ -277,8 +277,8 @@ class GradientReport(Part, frozen=True, kw_only=True):
     top_norm_share: Annotated[
         Number | None,
         Doc(
-            "Share of the squared norms that the 1% of sequences with the largest have, one "
-            "sequence at least.",
+            "Share of the sum of squared norms that is from the 1% of sequences with the largest "
+            "ones, at least one sequence.",
             unit="share",
             formula="sum of the largest 1% of |gradient of the sequence|^2 / their sum",
             healthy="not judged; above 0.5 is flagged for shares of weights (rcdiag's proposal)",
@@ -289,8 +289,8 @@ class GradientReport(Part, frozen=True, kw_only=True):
     skew: Annotated[
         Number | None,
         Doc(
-            "How much leaving out token weights would change a gradient of unclipped losses, "
-            "relative to this gradient (after arXiv 2605.14220).",
+            "How much token weights change the gradient of the unclipped loss, relative to this "
+            "gradient (after arXiv 2605.14220).",
             unit="none",
             formula="|sum over tokens of (ratio - 1) A / N d log p| / grad_norm, "
             "ratio = old / rollout",
@@ -307,8 +307,8 @@ class AfterStep(Part, frozen=True, kw_only=True):
     step_norm: Annotated[
         Number,
         Doc(
-            "How far the weights moved: the norm of their change, in quadrature over the optimizer "
-            "steps.",
+            "Size of the change of the weights: the root of the summed squared norms of the "
+            "optimizer steps.",
             unit="weight",
             formula="sqrt(sum over steps of |change of the weights|^2)",
             healthy="no bound",
@@ -318,7 +318,7 @@ class AfterStep(Part, frozen=True, kw_only=True):
     kl_old_new: Annotated[
         MetricValue,
         Doc(
-            "How far the step moves the policy, by k3.",
+            "KL divergence between the policies before and after the step, by k3.",
             unit=PER_TOKEN,
             formula="E[ratio - 1 - log_ratio] " + _TOKENS + ", ratio = new / old",
             direction="KL(old || new)",
@@ -331,8 +331,8 @@ class AfterStep(Part, frozen=True, kw_only=True):
     kl_rollout_new: Annotated[
         MetricValue,
         Doc(
-            "How far the policy is from its sampler after the step, by k3: mismatch and step "
-            "together. Decoupled updates do not see it.",
+            "KL divergence between the sampler and the policy after the step, by k3: mismatch and "
+            "step together. Decoupled updates do not bound it.",
             unit=PER_TOKEN,
             formula="E[ratio - 1 - log_ratio] " + _TOKENS + ", ratio = new / rollout",
             direction="KL(rollout || new)",
@@ -379,8 +379,8 @@ class AfterStep(Part, frozen=True, kw_only=True):
     entropy_after: Annotated[
         Number | None,
         Doc(
-            "Mean entropy of the next-token distribution after the step: a fall from step to step "
-            "is a policy that stops exploring.",
+            "Mean entropy of the next-token distribution after the step: if it falls step after "
+            "step, the policy stops exploring.",
             unit=PER_TOKEN,
             formula=_ENTROPY,
             healthy="no bound; compare with entropy_before",
@@ -415,7 +415,7 @@ class AfterStep(Part, frozen=True, kw_only=True):
         Number,
         Doc(
             "Share of tokens that the step moves beyond the clip range: a second step on the batch "
-            "would find them clipped.",
+            "would clip them.",
             unit="share",
             formula="E[1(new / old outside [1 - clip_low, 1 + clip_high])]",
             healthy="ideal 0; not judged",
@@ -426,8 +426,8 @@ class AfterStep(Part, frozen=True, kw_only=True):
     mismatch_growth: Annotated[
         Number | None,
         Doc(
-            "How many times as far from its sampler the policy is after the step as before; null "
-            "where it was not apart.",
+            "KL divergence from the sampler after the step divided by that before; null where it "
+            "was 0 before.",
             unit="none",
             formula="k3(rollout, new) / k3(rollout, old)",
             healthy="ideal 1; for bounds see health.mismatch_growth",
@@ -448,7 +448,7 @@ class AfterStep(Part, frozen=True, kw_only=True):
     reward_after: Annotated[
         MetricValue | None,
         Doc(
-            "Mean reward of fresh samples after the step, drawn with the seed of those before it; "
+            "Mean reward of fresh samples after the step, drawn with the same seed as before it; "
             f"null without {setting('evaluate')}.",
             unit="reward",
             formula="E[reward] over samples, interval by prompt",
@@ -459,7 +459,7 @@ class AfterStep(Part, frozen=True, kw_only=True):
 
 
 class SplitReport(Part, frozen=True, kw_only=True):
-    """A split report compares one step on the whole batch with several on its mini-batches."""
+    """A split report compares one step on the batch with several steps on its mini-batches."""
 
     minibatches: Annotated[
         int,
@@ -472,11 +472,11 @@ class SplitReport(Part, frozen=True, kw_only=True):
     kl_between: Annotated[
         MetricValue,
         Doc(
-            "How far apart one step and several lead, by k3.",
+            "KL divergence between the policies after one step and after several, by k3.",
             unit=PER_TOKEN,
             formula="E[ratio - 1 - log_ratio] " + _TOKENS + ", ratio = several / one",
             direction="KL(one step || several)",
-            healthy="ideal 0; tells which mode stays put when a batch is cut into several; not "
+            healthy="ideal 0; small for a mode that does not depend on how a batch is split; not "
             "judged",
             example=_SPLIT,
             see=("kl_whole", "kl_split"),
@@ -486,7 +486,8 @@ class SplitReport(Part, frozen=True, kw_only=True):
     kl_whole: Annotated[
         MetricValue,
         Doc(
-            "How far one step on the whole batch leads, by k3.",
+            "KL divergence between the policies before and after one step on the whole batch, by "
+            "k3.",
             unit=PER_TOKEN,
             formula="E[ratio - 1 - log_ratio] " + _TOKENS + ", ratio = one step / old",
             direction="KL(old || one step)",
@@ -499,7 +500,7 @@ class SplitReport(Part, frozen=True, kw_only=True):
     kl_split: Annotated[
         MetricValue,
         Doc(
-            "How far the several steps lead, by k3.",
+            "KL divergence between the policies before and after the several steps, by k3.",
             unit=PER_TOKEN,
             formula="E[ratio - 1 - log_ratio] " + _TOKENS + ", ratio = several / old",
             direction="KL(old || several)",

@@ -1,8 +1,8 @@
-"""Upgrades result documents of earlier formats to the names of the present one.
+"""Upgrades result documents of earlier formats to the current names.
 
 To rename a field: raise `FORMAT_VERSION` and add a table here. A place is a path into the document,
 with `*` for every item of a list or dictionary. Format 3 renamed values (verdicts, the answers of a
-sweep) and gave `expected` another meaning.
+sweep) and changed the meaning of `expected`.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ RENAMED: Mapping[int, Mapping[str, Places]] = {
     2: {},
 }  # format -> what the next one renamed
 
-# Verdicts of formats 1 and 2 -> their present words.
+# Verdicts of formats 1 and 2 -> their current names.
 VERDICTS = {
     "fine": "healthy",
     "correct": "correctable",
     "fix": "broken",
     "cannot-tell": "inconclusive",
 }
-# Answers of a sweep of formats 1 and 2 -> their present words.
+# Answers of a sweep of formats 1 and 2 -> their current names.
 ANSWERS = {
     "correct": "take",
     "do-not-correct": "no-correction",
@@ -101,7 +101,7 @@ ANSWERS = {
 
 
 def upgraded(document: Any, kind: str) -> Any:
-    """Bring a plain document of this or an earlier format to this one; the given one stays."""
+    """Return a plain document of this or an earlier format in this format, as a copy."""
     for version in range(document["format_version"], FORMAT_VERSION):
         for place, names in RENAMED[version].get(kind, {}).items():
             document = renamed(document, place.split("/") if place else [], names)
@@ -111,7 +111,7 @@ def upgraded(document: Any, kind: str) -> Any:
 
 
 def _without_expected(part: Any) -> Any:
-    """Return a part without `expected` of numbers, which formats 1 and 2 made of the mismatch."""
+    """Return a part without `expected`, which formats 1 and 2 computed from the mismatch."""
     if isinstance(part, dict):
         number = {"value", "level", "expected"} <= set(part)
         return {
@@ -123,7 +123,7 @@ def _without_expected(part: Any) -> Any:
 
 
 def _with_present_words(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document of format 1 or 2 with the present words of verdicts and answers."""
+    """Return a document of format 1 or 2 with the current names of verdicts and answers."""
     diagnosis, advice = document.get("diagnosis"), document.get("recommendation")
     if isinstance(diagnosis, dict):
         causes = diagnosis.get("causes")
@@ -137,14 +137,14 @@ def _with_present_words(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_value(part: Any, key: str, names: Names) -> Any:
-    """Return a part whose value at a key has its present name; what is not as expected stays."""
+    """Return a part with the current name as a key's value; anything unexpected stays."""
     if not isinstance(part, dict) or not isinstance(part.get(key), str):
         return part
     return {**part, key: names.get(part[key], part[key])}
 
 
 def renamed(part: Any, place: list[str], names: Names) -> Any:
-    """Rename keys at a place of a part; whatever is not as expected stays as it is."""
+    """Rename keys at a place of a part; anything unexpected stays as it is."""
     if not place:
         if not isinstance(part, dict):
             return part

@@ -1,6 +1,6 @@
-"""Short printing of results: long lists and dictionaries are counted, long texts are cut.
+"""Short `repr` of results: long lists and dictionaries are summarised, long texts are cut.
 
-In a notebook a part is a small table. `result.frame()` and `result.to_json()` give everything.
+In a notebook a part is a small table. `result.frame()` and `result.to_json()` have everything.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any
 
 from msgspec import Struct
 
-TEXT, LINE = 70, 100  # letters of a text, and of a list, a dictionary or a part
-NAMES = 4  # keys of a large dictionary that are shown
+TEXT, LINE = 70, 100  # characters at most of a text, and of a list, a dictionary or a part
+NAMES = 4  # keys shown of a large dictionary
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):
     """A part of a result: plain data with documented fields."""
 
     def __repr__(self) -> str:
-        """Write the fields that are known, each in a few words."""
+        """Write the fields that are not null, each in short."""
         values = ", ".join(f"{name}={text}" for name, text in _fields(self))
         return f"{type(self).__name__}({values})"
 
@@ -38,7 +38,7 @@ def _fields(part: Part) -> list[tuple[str, str]]:
 
 
 def short(value: Any) -> str:
-    """Write a value in at most some hundred letters."""
+    """Write a value in about 100 characters at most."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, str):

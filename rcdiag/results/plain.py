@@ -1,6 +1,6 @@
-"""Results as plain data for JSON, and back: msgspec does it, except for NaN and infinities.
+"""Turn results into plain data for JSON, and back, with NaN and infinities as strings.
 
-JSON has no such numbers. Documents hold the strings "NaN", "Infinity" and "-Infinity".
+JSON has no such numbers. Documents have the strings "NaN", "Infinity" and "-Infinity".
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import msgspec
 from rcdiag.results.doc import Anything, documented_fields
 
 WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_EXACT = 2**53  # larger integers are not all exact as floats, and numpy may make objects of them
+_EXACT = 2**53  # beyond, integers may be inexact as floats, and numpy may store them as objects
 
 
 def to_json(result: Any) -> str:
     """Return the JSON document of a result."""
-    # Python's encoder, not msgspec's, which writes 0.00001 where documents have 1e-05. Without an
-    # indent it is the compiled one.
+    # Python's encoder, as msgspec's writes 0.00001 where documents have 1e-05. Without `indent`
+    # it is the fast one, in C.
     text = json.dumps(to_plain(result), allow_nan=False)
     try:
         return msgspec.json.format(text, indent=1) + "\n"
-    except msgspec.DecodeError:  # a lone surrogate, which names of files may have
+    except msgspec.DecodeError:  # a lone surrogate, which file names may contain
         return json.dumps(json.loads(text), indent=1) + "\n"
 
 
 def to_plain(value: Any) -> Any:
     """Turn structs into dicts, tuples into lists, and NaN and infinities into strings."""
-    # Not `msgspec.to_builtins`, whose hook sees no float and which writes sparse fields too.
+    # Not `msgspec.to_builtins`: its hook gets no floats, and it writes sparse fields too.
     if isinstance(value, float):
         if math.isfinite(value):
             return value
@@ -56,7 +56,7 @@ def _sparse_fields(kind: type) -> frozenset[str]:
 
 
 def from_plain(kind: type, value: Any) -> Any:
-    """Read a value of a type from plain data; `msgspec.ValidationError` where it is none."""
+    """Read a value of a type from plain data; `msgspec.ValidationError` if it does not fit."""
     return msgspec.convert(value, kind, dec_hook=_read)
 
 

@@ -1,4 +1,4 @@
-"""The result of `rcdiag replay` holds the step that each preset takes, and its health."""
+"""The result of `rcdiag replay`: the step that each preset takes, and its health."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PULLED = "coefficients [-0.2, -0.2, -0.1], [0.2, 0.2], advantages 1 and -1: "
 
 
 class Coefficients(Part, frozen=True, kw_only=True):
-    """Coefficients are the derivatives of the loss by the current log-prob of each token."""
+    """Coefficients are the derivatives of the loss by each token's current log-prob."""
 
     norm: Annotated[
         Number,
@@ -60,7 +60,7 @@ class Coefficients(Part, frozen=True, kw_only=True):
     sum: Annotated[
         Number,
         Doc(
-            "Sum of the coefficients: whether log-probs are pulled up or down overall.",
+            "Sum of the coefficients: whether the loss pulls log-probs up or down overall.",
             unit=_PER,
             formula="sum c; " + _C,
             direction=_PULL,
@@ -73,7 +73,7 @@ class Coefficients(Part, frozen=True, kw_only=True):
     abs_sum: Annotated[
         Number,
         Doc(
-            "Sum of the sizes of the coefficients.",
+            "Sum of the absolute coefficients.",
             unit=_PER,
             formula="sum |c|; " + _C,
             healthy="no bound; compare presets with each other",
@@ -84,8 +84,8 @@ class Coefficients(Part, frozen=True, kw_only=True):
     nonzero: Annotated[
         int,
         Doc(
-            "Number of tokens that are pulled at all: neither rejected, nor clipped flat, nor of "
-            "advantage 0, nor of weight 0.",
+            "Number of tokens with a non-zero coefficient: they are not rejected, not clipped, and "
+            "have neither advantage 0 nor weight 0.",
             unit="tokens",
             formula="count of c != 0; " + _C,
             healthy="no bound; of all unmasked tokens",
@@ -96,7 +96,7 @@ class Coefficients(Part, frozen=True, kw_only=True):
     largest: Annotated[
         Number,
         Doc(
-            "The largest coefficient by size.",
+            "The largest absolute coefficient.",
             unit=_PER,
             formula="max |c|; " + _C,
             healthy="no bound; see top_tokens",
@@ -107,16 +107,16 @@ class Coefficients(Part, frozen=True, kw_only=True):
 
 
 class Shares(Part, frozen=True, kw_only=True):
-    """Shares say who gets the gradient: each is a part of the summed sizes of the coefficients."""
+    """Shares say which tokens the gradient comes from: shares of the sum of |coefficient|."""
 
     by_length: Annotated[
         list[Number],
         Doc(
-            "Share of sum |c| that each quarter of the sequences by length gets, the shortest "
-            "first.",
+            "Share of sum |c| of each quarter of the sequences by length, the shortest first.",
             unit="share",
             formula="sum |c| of the quarter / sum |c|; " + _C,
-            healthy="no bound; beside tokens_by_length it shows what the aggregation prefers",
+            healthy="no bound; compared with tokens_by_length it shows what the aggregation "
+            "prefers",
             example=_PULLED + "0.4444, 0, 0, 0.5556",
             see=("tokens_by_length", "token-mean", "seq-mean-token-mean"),
             entries=4,
@@ -125,11 +125,11 @@ class Shares(Part, frozen=True, kw_only=True):
     tokens_by_length: Annotated[
         list[Number],
         Doc(
-            "Share of sum |c| that each quarter of the sequences by length would get by its "
-            "tokens alone.",
+            "Share of sum |c| that each quarter of the sequences by length would have if every "
+            "token had the same |c|.",
             unit="share",
             formula="tokens of the quarter / all tokens",
-            healthy="no bound; what by_length is to be compared with",
+            healthy="no bound; compare by_length with it",
             example=_PULLED + "0.4, 0, 0, 0.6",
             see=("by_length",),
             entries=4,
@@ -138,10 +138,11 @@ class Shares(Part, frozen=True, kw_only=True):
     positive_advantage: Annotated[
         Number,
         Doc(
-            "Share of sum |c| that tokens of positive advantage get.",
+            "Share of sum |c| of tokens with a positive advantage.",
             unit="share",
             formula="sum |c| where A > 0 / sum |c|; " + _C,
-            healthy="no bound; the clip takes ratios above it from A > 0, below it from A < 0",
+            healthy="no bound; the clip drops tokens with A > 0 above its range, with A < 0 below "
+            "it",
             example=_PULLED + "0.5556",
             see=("negative_advantage", "actor/pg_clipfrac"),
         ),
@@ -149,7 +150,7 @@ class Shares(Part, frozen=True, kw_only=True):
     negative_advantage: Annotated[
         Number,
         Doc(
-            "Share of sum |c| that tokens of negative advantage get.",
+            "Share of sum |c| of tokens with a negative advantage.",
             unit="share",
             formula="sum |c| where A < 0 / sum |c|; " + _C,
             healthy="no bound; see positive_advantage",
@@ -160,11 +161,10 @@ class Shares(Part, frozen=True, kw_only=True):
     top_tokens: Annotated[
         Number,
         Doc(
-            "Share of sum |c| that the 1% of tokens with the largest coefficients get, one token "
-            "at least.",
+            "Share of sum |c| of the 1% of tokens with the largest |c|, at least one token.",
             unit="share",
             formula="sum of the largest 1% of |c| / sum |c|; " + _C,
-            healthy="0.01 where all get the same; no bound",
+            healthy="0.01 if all tokens have the same |c|; no bound",
             example=_PULLED + "0.2222",
             see=("largest", "top_sequences"),
         ),
@@ -172,7 +172,7 @@ class Shares(Part, frozen=True, kw_only=True):
     top_sequences: Annotated[
         Number,
         Doc(
-            "Share of sum |c| that the 1% of sequences with the most get, one sequence at least.",
+            "Share of sum |c| of the 1% of sequences with the largest sums, at least one sequence.",
             unit="share",
             formula="sum |c| of the largest 1% of sequences / sum |c|; " + _C,
             healthy="near top_sequences_uncorrected; for bounds see health.top_sequences",
@@ -184,7 +184,7 @@ class Shares(Part, frozen=True, kw_only=True):
     sequences: Annotated[
         list[Number],
         Doc(
-            "Share of sum |c| that each sequence gets, the largest first, at most 100 of them.",
+            "Share of sum |c| of each sequence, the largest first, at most 100 sequences.",
             unit="share",
             formula="sum |c| of the sequence / sum |c|; " + _C,
             example=_PULLED + "0.5556, 0.4444",
@@ -194,8 +194,7 @@ class Shares(Part, frozen=True, kw_only=True):
     histogram: Annotated[
         Histogram,
         Doc(
-            "Tokens by the size of their coefficient: `edges` and `counts`; those of 0 are left "
-            "out.",
+            "Histogram of log10 |c| over tokens with a non-zero coefficient: `edges` and `counts`.",
             unit="tokens",
             formula="counts of log10 |c|; " + _C,
             see=("coefficients", "edges", "counts"),
@@ -204,12 +203,12 @@ class Shares(Part, frozen=True, kw_only=True):
     top_sequences_uncorrected: Annotated[
         float | None,
         Doc(
-            "What top_sequences is where every ratio and weight is 1 and nothing is rejected: the "
-            "part that lengths, advantages and the aggregation alone give to the largest 1% of the "
-            "sequences. Null where every advantage is 0, and in older documents.",
+            "What top_sequences would be if every ratio and weight were 1 and nothing were "
+            "rejected: the part due to lengths, advantages and the aggregation alone. Null if "
+            "every advantage is 0, and in older documents.",
             unit="share",
             formula="sum |c| of the largest 1% of sequences / sum |c|, c of the loss at ratio 1",
-            healthy="no bound; what top_sequences is compared with",
+            healthy="no bound; top_sequences is compared with it",
             example=_PULLED + "0.6",
             see=("top_sequences", "health.top_sequences"),
             sparse=True,
@@ -218,7 +217,7 @@ class Shares(Part, frozen=True, kw_only=True):
 
 
 class Denominator(Part, frozen=True, kw_only=True):
-    """A denominator says what the loss is a mean over, and what the other counts are."""
+    """A denominator says what the loss is divided by, and what the alternatives would be."""
 
     basis: Annotated[
         str,
@@ -231,19 +230,18 @@ class Denominator(Part, frozen=True, kw_only=True):
     counted: Annotated[
         str,
         Doc(
-            "What the loss is a mean over, by its aggregation: tokens, sequences, or nothing for a "
-            "sum.",
+            "What the aggregation takes the mean over: tokens, sequences, or nothing for a sum.",
             see=("divisor", "aggregation"),
         ),
     ]
     divisor: Annotated[
         Number,
         Doc(
-            "What the sum of losses is divided by in this replay, before any constant length: all "
-            "coefficients scale with 1 / divisor.",
+            "The number by which the sum of losses is divided in this replay, before any constant "
+            "length: all coefficients scale with 1 / divisor.",
             unit="tokens or sequences, as `counted` says",
-            formula="the number that `basis` says, of what `counted` says",
-            healthy="no bound; above kept_count rejection lowers the learning rate",
+            formula="kept_count, full_count or the constant, as `basis` says",
+            healthy="no bound; above kept_count rejection acts like a lower learning rate",
             example="5 tokens of which 3 are kept: 3, or 5 with --denominator all",
             see=("denominator", "basis", "counted", "rejected-in-denominator"),
         ),
@@ -251,8 +249,8 @@ class Denominator(Part, frozen=True, kw_only=True):
     kept_count: Annotated[
         Number,
         Doc(
-            "What the loss would be divided by with the denominator kept: how many tokens, or "
-            "sequences, stay in the loss.",
+            "The divisor with the denominator kept: the number of tokens, or sequences, that stay "
+            "in the loss.",
             unit="tokens or sequences, as `counted` says",
             see=("denominator",),
         ),
@@ -260,8 +258,8 @@ class Denominator(Part, frozen=True, kw_only=True):
     full_count: Annotated[
         Number,
         Doc(
-            "What the loss would be divided by with the denominator all: how many tokens, or "
-            "sequences, there are, rejected ones too.",
+            "The divisor with the denominator all: the number of all tokens, or sequences, "
+            "including rejected ones.",
             unit="tokens or sequences, as `counted` says",
             see=("denominator",),
         ),
@@ -269,18 +267,18 @@ class Denominator(Part, frozen=True, kw_only=True):
 
 
 class Rule(Part, frozen=True, kw_only=True):
-    """A rule of health gives its number, its level and whose rule it is."""
+    """A rule of health, with its number, its level and its source."""
 
     name: Annotated[
         str, Doc("Name of a rule of health, which `rcdiag explain health.NAME` answers.")
     ]
     value: Annotated[
-        Number | None, Doc("The number that a rule of health looks at; null where it has none.")
+        Number | None, Doc("The number that a rule of health judges; null if it is missing.")
     ]
     level: Annotated[
         str,
         Doc(
-            "What a rule of health makes of its number: ok, warning or error.",
+            "The level of a rule of health for its number: ok, warning or error.",
             see=("ok", "warning", "error"),
             one_of=("ok", "warning", "error"),
         ),
@@ -288,21 +286,21 @@ class Rule(Part, frozen=True, kw_only=True):
     message: Annotated[
         str,
         Doc(
-            "What a rule of health says about the update, in words.",
+            "What a rule of health says about the update, in a sentence.",
             heading="what it found",
         ),
     ]
-    source: Annotated[str, Doc("Whose rule a rule of health is.")]
+    source: Annotated[str, Doc("The source of a rule of health.")]
 
 
 class Health(Part, frozen=True, kw_only=True):
-    """Health says whether a step is safe: the worst of named rules decides."""
+    """Health says whether a step is safe: the worst of its rules decides."""
 
     verdict: Annotated[
         str,
         Doc(
-            "The worst level of the rules of health: ok, warning or error; cannot judge where what "
-            "would decide is not known.",
+            "The worst level of the rules of health: ok, warning or error; cannot judge if a "
+            "number that decides is unknown.",
             see=("health", "health.cannot judge"),
             one_of=("ok", "warning", "error", "cannot judge"),
         ),
@@ -310,7 +308,7 @@ class Health(Part, frozen=True, kw_only=True):
     rules: Annotated[
         list[Rule],
         Doc(
-            "The rules of health, each with its number, level, source, and what it says.",
+            "The rules of health, each with its number, level, source and message.",
             see=("health", "health.kept_sequences", "health.ess_seq", "mismatch_k3"),
             heading="rule",
         ),
@@ -318,7 +316,7 @@ class Health(Part, frozen=True, kw_only=True):
     not_judged: Annotated[
         list[str],
         Doc(
-            "What of an update's health could not be judged, and what that needs.",
+            "What could not be judged of an update's health, and the option that each needs.",
             example=f"direction of the gradient: give {setting('model')}",
             see=("health", "health.cannot judge"),
         ),
@@ -331,7 +329,7 @@ class PresetReplay(Part, frozen=True, kw_only=True):
     mode: Annotated[
         str,
         Doc(
-            "Where the ratios of an update come from: decoupled, bypass or naive.",
+            "Which policies the ratios of an update are between: decoupled, bypass or naive.",
             see=("decoupled", "bypass", "naive"),
             one_of=("decoupled", "bypass", "naive"),
         ),
@@ -347,10 +345,10 @@ class PresetReplay(Part, frozen=True, kw_only=True):
     loss: Annotated[
         Number | None,
         Doc(
-            "The loss of a preset as its trainer logs it; null where there is none.",
+            "The loss of a preset as its trainer logs it; null if it has none.",
             unit="loss",
             formula="aggregation of weight x loss of the token",
-            direction="minimised; its size says nothing, its gradient does",
+            direction="minimised; only its gradient matters, not its value",
             healthy="no bound",
             trainers={"verl": "actor/pg_loss", "slime": "pg_loss"},
             see=("undefined", "vanilla", "aggregation", "coefficients"),
@@ -359,7 +357,7 @@ class PresetReplay(Part, frozen=True, kw_only=True):
     undefined: Annotated[
         str | None,
         Doc(
-            "Why a preset has no loss; null where it has one.",
+            "Why a preset has no loss; null if it has one.",
             healthy="null",
             trainers={
                 "verl-0.6.0 to verl-0.6.1": "the loss is 0, from 1e-8 in the denominator; in 0.6.0 "
@@ -374,9 +372,9 @@ class PresetReplay(Part, frozen=True, kw_only=True):
     coefficients: Annotated[
         Coefficients,
         Doc(
-            "The pull of the loss on every token's log-prob, rejection, weights, clip and "
-            "denominator all in it; the gradient is their sum, each times the token's own "
-            "gradient.",
+            "Derivative of the loss by every token's current log-prob, which contains rejection, "
+            "weights, clip and denominator; the gradient is the sum over tokens of coefficient "
+            "times the gradient of the log-prob.",
             unit=_PER,
             formula=_C + ", exact",
             direction=_PULL,
@@ -386,8 +384,8 @@ class PresetReplay(Part, frozen=True, kw_only=True):
     shares: Annotated[
         Shares | None,
         Doc(
-            "Who gets the gradient: shares of the summed sizes of the coefficients; null where all "
-            "are 0.",
+            "Which tokens the gradient comes from: shares of sum |c|; null if all coefficients are "
+            "0.",
             unit="share",
             formula="sum |c| of a part / sum |c|; " + _C,
             see=("by_length", "positive_advantage", "top_tokens", "top_sequences"),
@@ -397,11 +395,11 @@ class PresetReplay(Part, frozen=True, kw_only=True):
         Denominator,
         Doc(
             "What the loss is divided by: `basis` says which of kept, all and constant was used, "
-            "`divisor` gives that number, `kept_count` and `full_count` what others would be.",
+            "`divisor` is that number, `kept_count` and `full_count` are the alternatives.",
             unit="tokens or sequences, as `counted` says",
-            healthy="divisor equal to kept_count: rejection does not lower the learning rate",
+            healthy="divisor equal to kept_count: rejection does not scale the gradient down",
             trainers={
-                "verl": "set by the path through the trainer and by no setting",
+                "verl": "no setting: it depends on the code path in the trainer",
                 "slime": "all",
             },
             example="rcdiag replay rollouts.parquet --denominator all",
@@ -413,8 +411,8 @@ class PresetReplay(Part, frozen=True, kw_only=True):
     gradient: Annotated[
         GradientReport | None,
         Doc(
-            "The gradient of a preset's loss by all trained parameters, against the reference; "
-            f"null without {setting('model')} and where coefficients are not finite.",
+            "The gradient of a preset's loss by all trained parameters, compared with the "
+            f"reference; null without {setting('model')} and if coefficients are not finite.",
             unit=PER_WEIGHT,
             formula="sum over tokens of c d log p / d parameters, c its coefficient",
             see=("cosine", "norm_ratio", "squared_bias", "relative_variance", "reference"),
@@ -425,7 +423,7 @@ class PresetReplay(Part, frozen=True, kw_only=True):
         AfterStep | None,
         Doc(
             "The policy after the step, on the same batch; null without "
-            f"{setting('model')} and where there is no step.",
+            f"{setting('model')} and if there is no step.",
             see=("kl_old_new", "kl_rollout_new", "mismatch_growth", "beyond_clip"),
             needs=WITH_MODEL,
         ),
@@ -433,7 +431,7 @@ class PresetReplay(Part, frozen=True, kw_only=True):
     split: Annotated[
         SplitReport | None,
         Doc(
-            "The batch as one optimizer step and as several mini-batches, from the same start; "
+            "One optimizer step on the whole batch against several mini-batches, from one start; "
             f"null without {setting('split')}.",
             see=("kl_between", "kl_whole", "kl_split", "minibatches"),
             needs=WITH_MODEL + " --split 4",
@@ -442,14 +440,15 @@ class PresetReplay(Part, frozen=True, kw_only=True):
     health: Annotated[
         Health,
         Doc(
-            "Whether a step was safe, by named rules; `verdict` is the worst of them.",
+            "Whether a step is safe, by named rules; `verdict` is the worst level.",
             see=("health.verdict", "rules", "not_judged", "unsafe-update"),
         ),
     ]
     scatter: Annotated[
         list[list[Number]],
         Doc(
-            "Some tokens that are pulled at, at most 300 by a hash: what the figure draws.",
+            "Tokens with a non-zero coefficient that the figure draws, at most 300, chosen by a "
+            "hash.",
             unit="nats; advantage; loss per nat",
             formula="log-prob under the current policy, advantage, coefficient",
             see=("coefficients",),
@@ -458,7 +457,7 @@ class PresetReplay(Part, frozen=True, kw_only=True):
     weight_histogram: Annotated[
         Histogram | None,
         Doc(
-            "Kept tokens by the size of their weight in the loss, as log10: `edges` and `counts`; "
+            "Histogram of log10 of the weights of kept tokens in the loss: `edges` and `counts`; "
             "null without weights.",
             unit="tokens",
             formula="counts of log10 w; 0 in the lowest bin",
@@ -498,7 +497,7 @@ class Factor(Part, frozen=True, kw_only=True):
     log_ratio_abs_max: Annotated[
         Number | None,
         Doc(
-            "Largest log-ratio of a factor by size.",
+            "Largest absolute log-ratio of a factor.",
             unit="nats",
             formula="max |log_ratio| over tokens",
         ),
@@ -506,7 +505,7 @@ class Factor(Part, frozen=True, kw_only=True):
     log_ratio_histogram: Annotated[
         Histogram,
         Doc(
-            "Tokens by the log-ratio of a factor: `edges` and `counts`.",
+            "Histogram of the log-ratios of a factor over tokens: `edges` and `counts`.",
             unit="tokens; edges in nats",
             see=("mismatch", "staleness", "edges", "counts"),
         ),
@@ -516,7 +515,7 @@ class Factor(Part, frozen=True, kw_only=True):
 Presets = Annotated[
     dict[str, PresetReplay],
     Doc(
-        "The update by each preset of the trainer, and `naive`: without any.",
+        "The update by each preset of the trainer, and `naive`, the one without correction.",
         see=("naive", "mode", "coefficients", "health"),
         heading="preset",
     ),
@@ -533,15 +532,15 @@ class ReplayStep(Part, frozen=True, kw_only=True):
 
 
 class PairedDifference(Part, frozen=True, kw_only=True):
-    """A paired difference is that of two presets on the same groups, the first less the other.
+    """A paired difference is the first preset's number minus the second's, on the same groups.
 
-    What both share drops out. Intervals are 95% intervals: the same group is left out of both, and
-    weights and advantages stay those of the whole batch.
+    Noise that both share cancels. The 95% intervals are of a jackknife that leaves the same group
+    out of both; weights and advantages are always those of the whole batch.
     """
 
     loss: Annotated[
         MetricValue | None,
-        Doc("Difference of the losses; null where one has none.", unit=PER_WEIGHT, see=("loss",)),
+        Doc("Difference of the losses; null if one has none.", unit=PER_WEIGHT, see=("loss",)),
     ]
     grad_norm: Annotated[
         MetricValue | None,
@@ -562,7 +561,7 @@ class PairedDifference(Part, frozen=True, kw_only=True):
     ] = None
 
 
-# Levels in the order in which a reader of a summary wants to see them.
+# Levels in the order of a summary.
 UPDATE_LEVELS = ("ok", "note", "warning", "error", "cannot judge")
 
 
@@ -572,30 +571,30 @@ class ReplayResult(Measured, frozen=True, kw_only=True):
     kind: KindName = "replay"
     trainer: TrainerName
     rollout: Annotated[
-        str, Doc("Name of the policy whose log-probs stand for the sampler's in an update.")
+        str, Doc("Name of the policy whose log-probs are taken as the sampler's in an update.")
     ]
     old: Annotated[
         str,
         Doc(
-            "Name of the policy whose log-probs stand for the trainer's before the update, or "
-            "`computed` where the model computed them.",
+            "Name of the policy whose log-probs are taken as the trainer's before the update, or "
+            "`computed` if the model computed them.",
         ),
     ]
     current: Annotated[
         str,
         Doc(
-            "Name of the policy whose log-probs stand for those of the policy that is updated, or "
-            "`computed` where the model computed them.",
+            "Name of the policy whose log-probs are taken as those of the policy that is updated, "
+            "or `computed` if the model computed them.",
         ),
     ]
     policy_loss: Annotated[
-        str, Doc("Name of the policy loss of decoupled mode.", example="--loss gspo")
+        str, Doc("Name of the policy loss in decoupled mode.", example="--loss gspo")
     ]
     aggregation: Annotated[
         str,
         Doc(
-            "How the losses of tokens become one number; gspo and sapo have one of their own in "
-            "most generations.",
+            "How the losses of tokens are aggregated to one number; gspo and sapo have their own "
+            "aggregation in most generations.",
             trainers={"verl": "loss_agg_mode", "slime": "--calculate-per-token-loss"},
             example="rcdiag replay rollouts.parquet --aggregation seq-mean-token-mean",
             see=("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "denominator"),
@@ -604,7 +603,7 @@ class ReplayResult(Measured, frozen=True, kw_only=True):
     advantage: Annotated[
         str,
         Doc(
-            "Where the advantages come from: the column of the table, or rewards and groups.",
+            "The source of the advantages: the table's column, or a formula of rewards and groups.",
             trainers={"verl": "adv_estimator", "slime": "--advantage-estimator"},
             example="rcdiag replay rollouts.parquet --advantage grpo",
             see=("column", "grpo", "rloo", "reinforce++"),
@@ -625,7 +624,7 @@ class ReplayResult(Measured, frozen=True, kw_only=True):
     factors: Annotated[
         dict[str, Factor],
         Doc(
-            "The factors of the ratio current / rollout, always apart: mismatch, staleness, and "
+            "The factors of the ratio current / rollout, kept separate: mismatch, staleness, and "
             "their product.",
             see=("mismatch", "staleness", "product"),
             heading="factor",
@@ -635,8 +634,8 @@ class ReplayResult(Measured, frozen=True, kw_only=True):
     paired: Annotated[
         dict[str, dict[str, PairedDifference]],
         Doc(
-            "Differences of every two presets, by the name of the one and of the other, which is "
-            "taken from it; of presets that are equal in everything one alone is named.",
+            "Differences of all pairs of presets: first preset -> second preset -> first minus "
+            "second. Of presets that are equal in everything only one is named.",
             see=("loss", "grad_norm", "kl_rollout_new"),
             added=True,
         ),
@@ -644,7 +643,7 @@ class ReplayResult(Measured, frozen=True, kw_only=True):
     model: Annotated[
         dict[str, Anything] | None,
         Doc(
-            "How the step was computed: the checkpoint and all that was set; null without a model.",
+            "How the step was computed: the checkpoint and all settings; null without a model.",
             see=("dtype", "reference", "optimizer", "minibatches"),
             needs=WITH_MODEL,
             keys=UpdateModel,
@@ -653,8 +652,8 @@ class ReplayResult(Measured, frozen=True, kw_only=True):
     steps: Annotated[
         list[ReplayStep],
         Doc(
-            f"The update of every training step of a replay with {setting('steps')}, in which "
-            "every preset goes on with a copy of its own.",
+            f"The update of every training step of a replay with {setting('steps')}, in which each "
+            "preset trains its own copy of the weights.",
             example="rcdiag replay rollouts.parquet --model CHECKPOINT --steps 3",
             see=("step", "updates-part"),
         ),

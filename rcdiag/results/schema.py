@@ -1,4 +1,4 @@
-"""JSON Schemas (draft 2020-12) of results: msgspec makes them of the types, we add the words.
+"""JSON Schemas (draft 2020-12) of results: made from the types by msgspec, plus descriptions.
 
 `python -m rcdiag.results.schema` writes the shipped files anew; a test compares them with the code.
 """
@@ -42,7 +42,7 @@ def json_schema(kind: str) -> dict[str, Any]:
 
 
 def description(doc: Doc) -> str:
-    """Say everything about a field that helps a reader of its schema, in one paragraph."""
+    """Describe a field in one paragraph for a reader of its schema."""
     parts = {"Formula": doc.formula, "Unit": doc.unit, "Direction": doc.direction}
     facts = [f"{name}: {text}." for name, text in parts.items() if text not in (None, "", "none")]
     return " ".join([doc.says, *facts])
@@ -56,7 +56,7 @@ def write_schemas(folder: Path = FOLDER) -> None:
 
 
 def _parts_of(owner: type) -> Iterator[type]:
-    """Yield a struct or TypedDict and all that its fields hold, at any depth."""
+    """Yield a struct or TypedDict and all those inside its fields, at any depth."""
     yield owner
     for field in documented_fields(owner):
         for part in described_types(field.doc.keys or field.type):
@@ -64,14 +64,14 @@ def _parts_of(owner: type) -> Iterator[type]:
 
 
 def _of_own_types(kind: Any) -> dict[str, Any]:
-    """Describe the two types that msgspec does not know, a number and anything."""
+    """Return the schemas of the two types that msgspec does not know, number and anything."""
     if kind is Number:
         return {"$ref": _REFERENCE.format(name="float")}
     return {"description": "A value of any type."}
 
 
 def _add_words(owner: type, schema: dict[str, Any]) -> None:
-    """Add to the schema of a part what the documentation of its fields says of them."""
+    """Add the documentation of a part's fields to its schema."""
     fields = documented_fields(owner)
     schema["description"] = (owner.__doc__ or "").partition("\n")[0]
     schema["required"] = [field.name for field in fields if field.required]

@@ -72,8 +72,8 @@ class _CorrectionNumbers(TypedDict):
     lost_target_mass_token: Annotated[
         Number | None,
         Doc(
-            "Share of the policy that trains, by token, that rejection throws away. The heading "
-            "`lost` stands for the larger of this and the one by sequence.",
+            "Share of the target policy's probability mass that rejection discards, by token. The "
+            "heading `lost` shows the larger of this and the share by sequence.",
             unit="share",
             formula="E[ratio 1(rejected)] / E[ratio] over tokens",
             direction=RATIO,
@@ -86,8 +86,8 @@ class _CorrectionNumbers(TypedDict):
     lost_target_mass_seq: Annotated[
         Number | None,
         Doc(
-            "Share of the policy that trains, by sequence, that rejection throws away: that of the "
-            "sequences of which no token is kept.",
+            "Share of the target policy's probability mass that rejection discards, by sequence: "
+            "the share of the sequences of which no token is kept.",
             unit="share",
             formula="E[prod ratio 1(rejected)] / E[prod ratio] over sequences",
             direction=RATIO,
@@ -123,7 +123,7 @@ class _CorrectionNumbers(TypedDict):
     keep_reward_correlation: Annotated[
         Number | None,
         Doc(
-            "Whether rejection picks by reward, and so changes the objective; null without "
+            "Whether rejection selects by reward, and so changes the objective; null without "
             "rewards, and where all or nothing is kept everywhere.",
             unit="none",
             formula="Pearson correlation over sequences of kept share and reward",
@@ -134,8 +134,8 @@ class _CorrectionNumbers(TypedDict):
     groups_below_two: Annotated[
         int,
         Doc(
-            "Number of prompt groups of two sequences or more of which fewer than two are left: a "
-            "group baseline has nothing to compare.",
+            "Number of prompt groups of two or more sequences that keep fewer than two: a group "
+            "baseline has nothing to compare there.",
             unit="groups",
             formula="count of groups with size >= 2 and fewer than 2 kept sequences",
             healthy="ideal 0",
@@ -179,13 +179,13 @@ class _CorrectionNumbers(TypedDict):
 
 
 class CorrectionNumbers(_CorrectionNumbers, total=False):
-    """These numbers show what a correction does, three only where verl's code and text differ."""
+    """All numbers of a correction; three exist only where verl's code and documents differ."""
 
     accepted_ratios: Annotated[
         dict[str, dict[str, list[Number]]],
         Doc(
-            "Ratios that each k1 option keeps, by the code and by verl's documents; the key stands "
-            "only where both differ.",
+            "Range of ratios that each k1 option keeps, by verl's code and by verl's documents; "
+            "the key exists only where they differ.",
             unit="ratio",
             formula="code [1/upper, 1/lower], documents [lower, upper]",
             direction=RATIO,
@@ -196,7 +196,7 @@ class CorrectionNumbers(_CorrectionNumbers, total=False):
     kept_tokens_by_documents: Annotated[
         int,
         Doc(
-            "Number of tokens that the bounds keep as verl's documents read them; the key stands "
+            "Number of tokens that the bounds keep as verl's documents define them; the key exists "
             "only where that differs from the code.",
             unit="tokens",
             formula="count of tokens with lower <= ratio <= upper",
@@ -208,8 +208,8 @@ class CorrectionNumbers(_CorrectionNumbers, total=False):
     kept_sequences_by_documents: Annotated[
         int,
         Doc(
-            "Number of sequences that the bounds keep as verl's documents read them; the key "
-            "stands only where that differs from the code.",
+            "Number of sequences that the bounds keep as verl's documents define them; the key "
+            "exists only where that differs from the code.",
             unit="sequences",
             formula="count of sequences with a token that would be kept",
             example=TOY + "2",
@@ -230,8 +230,8 @@ class CorrectionResult(Part, frozen=True, kw_only=True):
     actual: Annotated[
         dict[str, Anything],
         Doc(
-            "Numbers of a correction beside the trainer's own: over sequences with a token, in "
-            "float64, with ratios that no clamp cuts and weights as they enter the loss.",
+            "Numbers of a correction beside those that the trainer logs: over sequences with a "
+            "token, in float64, with unclamped ratios and weights as they enter the loss.",
             see=("ess_seq_applied", "lost_target_mass_seq", "truncation_loss"),
             keys=CorrectionNumbers,
         ),
@@ -240,7 +240,7 @@ class CorrectionResult(Part, frozen=True, kw_only=True):
         dict[str, list[Number]],
         Doc(
             "Log-ratios at which a correction begins to act, by scope (token, sequence, "
-            "geometric): what figures mark.",
+            "geometric); figures mark them.",
             unit="nats",
             formula="log of each bound; -upper and -lower for k1 bounds",
             example=TOY + "sequence [0.6931], token [-0.47, 0.5108]",
@@ -249,8 +249,8 @@ class CorrectionResult(Part, frozen=True, kw_only=True):
     level: Annotated[
         str | None,
         Doc(
-            "The worst level of the numbers that speak about a correction; error where no token is "
-            "kept, unknown where one of them is missing, as with weights that are NaN.",
+            "The worst level of the numbers that judge a correction; error where no token is kept, "
+            "unknown where one of them is missing, for example because weights are NaN.",
             see=(*LEVELS, "actual"),
             one_of=LEVELS,
         ),
@@ -258,7 +258,7 @@ class CorrectionResult(Part, frozen=True, kw_only=True):
     in_float32: Annotated[
         dict[str, Anything] | None,
         Doc(
-            "What the correction keeps in float32, in which trainers compute: kept tokens, kept "
+            "What the correction keeps when computed in float32, as trainers do: kept tokens, kept "
             "sequences and the weight sum; null where float64 decides the same for every token.",
             see=("float32-decides", "kept_tokens", "weight_sum"),
             sparse=True,
@@ -281,14 +281,14 @@ Mismatch = Annotated[
 
 
 class JointCounts(TypedDict):
-    """Joint counts are numbers of tokens by their log-probs under both policies."""
+    """Joint counts are a 2D histogram of tokens by their log-probs under both policies."""
 
     edges: Annotated[list[Number], Doc("Edges of the bins of log-probs.", unit="nats")]
     cells: Annotated[
         list[list[int]],
         Doc(
-            "Bins that hold tokens: bin of the behavior policy's log-prob, bin of the target's, "
-            "number of tokens."
+            "Non-empty bins: bin of the behavior policy's log-prob, bin of the target's, number of "
+            "tokens."
         ),
     ]
 
@@ -297,7 +297,7 @@ class Path(TypedDict):
     """A path shows how the log-ratio of one sequence adds up along its tokens."""
 
     token_counts: Annotated[
-        list[int], Doc("Numbers of tokens at which the sum of a path is taken.", unit="tokens")
+        list[int], Doc("Numbers of tokens after which the sum of a path is stored.", unit="tokens")
     ]
     sums: Annotated[
         list[Number],
@@ -311,7 +311,7 @@ class Path(TypedDict):
 
 
 class _ScoreFigures(TypedDict):
-    """These counts and sums of a score are in the documents of all versions."""
+    """These counts and sums of a score are in the results of all versions."""
 
     log_ratio_histogram: Annotated[
         Histogram, Doc("Histogram of the log-ratios of tokens.", unit="nats", direction=LOG_RATIO)
@@ -344,18 +344,18 @@ class ScoreFigures(_ScoreFigures, total=False):
     concentration: Annotated[
         list[list[Number]],
         Doc(
-            "How few tokens hold the KL: share of the tokens, those with the largest k3 first, and "
-            "their share of the sum of k3 over all tokens, to 1% of it.",
+            "How few tokens make up the KL: share of the tokens, those with the largest k3 first, "
+            "and their share of the sum of k3 over all tokens, to 1% of it.",
             unit="share",
             formula="sum of k3 over the largest share / sum over all tokens",
-            healthy="a straight line where all tokens differ alike",
+            healthy="a straight line where all tokens differ equally",
             see=("k3", "top_share"),
         ),
     ]
 
 
 class StepResult(Part, frozen=True, kw_only=True):
-    """A step result holds mismatch and corrections of one training step: a trainer's batch."""
+    """A step result holds the mismatch and the corrections of one training step's batch."""
 
     num_sequences: NumSequences
     num_tokens: NumTokens
@@ -377,7 +377,7 @@ class ScoreResult(Measured, frozen=True, kw_only=True):
     empty_sequences: EmptySequences
     scoring: Annotated[
         dict[str, Anything],
-        Doc("How each policy was scored, as far as the table's metadata says so."),
+        Doc("How each policy was scored, as far as the table's metadata says."),
     ]
     num_clusters: NumClusters
     mismatch: Mismatch
@@ -419,8 +419,8 @@ class ScoreResult(Measured, frozen=True, kw_only=True):
     named_sequences: Annotated[
         list[SequenceTokens],
         Doc(
-            "Sequences that were asked for and are not among those with the largest sums; each is "
-            "stored whole, or 20,000 of its tokens.",
+            "Sequences that were asked for and are not among those with the largest sums; of each "
+            "all tokens are stored, 20,000 at most.",
             example="rcdiag score rollouts.parquet --sequence 1681 --html page.html",
             see=("worst_sequences",),
             added=True,
@@ -430,7 +430,7 @@ class ScoreResult(Measured, frozen=True, kw_only=True):
         list[SequenceTokens],
         Doc(
             "Sequences drawn at random, at most 10, in the order in which they were drawn: as many "
-            "as fit on a page beside `worst_sequences`.",
+            "as a page has room for beside `worst_sequences`.",
             see=("worst_sequences",),
             added=True,
         ),
@@ -458,7 +458,7 @@ class ScoreResult(Measured, frozen=True, kw_only=True):
     logged: Annotated[
         LogComparison | None,
         Doc(
-            "The trainer's own log beside our numbers, key by key; null without "
+            "The trainer's own log compared with our numbers, key by key; null without "
             f"{setting('logged')}.",
             example="rcdiag score rollouts.parquet --logged metrics.jsonl",
             needs="--logged",
@@ -470,9 +470,9 @@ class ScoreResult(Measured, frozen=True, kw_only=True):
     routing: Annotated[
         Routing | None,
         Doc(
-            "How much of the mismatch comes from other experts of a mixture of experts; null where "
-            "the table has neither the experts of both policies nor a policy that was scored with "
-            "those of the behavior policy.",
+            "How much of the mismatch comes from different experts chosen in a mixture of experts; "
+            "null where the table has neither the experts of both policies nor a policy that was "
+            "scored with those of the behavior policy.",
             example="rcdiag score moe.parquet --model CKPT --policy r3=hf:float32,experts=rollout",
             see=("rerouted", "removed", "moe-routing"),
             sparse=True,
@@ -481,11 +481,11 @@ class ScoreResult(Measured, frozen=True, kw_only=True):
 
     @property
     def readable_sequences(self) -> list[SequenceTokens]:
-        """Return all sequences whose tokens are stored: the worst, those asked for, drawn ones."""
+        """Return all sequences with stored tokens: the worst, the named and the drawn ones."""
         return [*self.worst_sequences, *self.named_sequences, *self.drawn_sequences]
 
     def _summary(self) -> Summary:
-        """Summarise the metrics that have a guide, the gravest first."""
+        """Summarise the metrics that have a guide, the worst level first."""
         steps = f", {len(self.steps)} steps" if self.steps else ""
         rows = [
             (name, *measured(value), level)

@@ -1,4 +1,4 @@
-"""Tokens and sequences that a result holds one by one: the worst, and examples."""
+"""Single tokens and sequences in a result: the worst ones, and examples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rcdiag.results.base import (
 from rcdiag.results.doc import Doc, Number
 from rcdiag.results.parts import Part
 
-_GIVEN = "; given where a tokenizer is here and no option forbids text."
+_GIVEN = "; given if a tokenizer is available and no option forbids text."
 _TEXT = Doc("Text of the token" + _GIVEN, example="--no-text leaves all text out")
 
 
@@ -37,7 +37,7 @@ class _WorstToken(TypedDict):
     log_ratio: Annotated[
         Number,
         Doc(
-            "Log-prob of the token under the target less that under the behavior policy.",
+            "Log-prob of the token under the target minus that under the behavior policy.",
             unit="nats",
             formula="target_log_prob - behavior_log_prob",
             direction=LOG_RATIO,
@@ -46,7 +46,7 @@ class _WorstToken(TypedDict):
 
 
 class WorstToken(_WorstToken, total=False):
-    """A worst token is one of those with the largest log-ratios; its text is there if asked for."""
+    """A worst token is one of those with the largest log-ratios; its text may be left out."""
 
     text: Annotated[str, _TEXT]
 
@@ -62,7 +62,7 @@ class TokenProfile(Part, frozen=True, kw_only=True):
     share_of_tokens: Annotated[
         Number,
         Doc(
-            "Share of all tokens that have a token id.",
+            "Share of all tokens that have this token id.",
             unit="share",
             formula="tokens of the id / all tokens",
             see=("share_of_squares",),
@@ -72,7 +72,7 @@ class TokenProfile(Part, frozen=True, kw_only=True):
 
 
 class TokenWeights(Part, frozen=True, kw_only=True):
-    """Token weights say what one correction makes of the stored tokens of a sequence."""
+    """Token weights say what one correction does to the stored tokens of a sequence."""
 
     weight: Annotated[
         Number | None,
@@ -86,7 +86,7 @@ class TokenWeights(Part, frozen=True, kw_only=True):
     changed: Annotated[
         list[list[Number]],
         Doc(
-            "Tokens with another weight, truncated ones for example: place in the sequence's "
+            "Tokens with a different weight, truncated ones for example: place in the sequence's "
             "lists, from 0, and weight.",
             unit="ratio",
             see=("weight",),
@@ -95,17 +95,17 @@ class TokenWeights(Part, frozen=True, kw_only=True):
     rejected: Annotated[
         list[list[int]],
         Doc(
-            "Tokens that the correction takes out of the loss, as stretches: first and last place "
-            "in the sequence's lists, from 0."
+            "Tokens that the correction removes from the loss, as ranges: first and last place in "
+            "the sequence's lists, from 0."
         ),
     ] = field(default_factory=list)
 
 
 class TokenAlternatives(Part, frozen=True, kw_only=True):
-    """Token alternatives are what a policy would have taken in place of one stored token."""
+    """Token alternatives are the tokens a policy finds most likely in place of a stored one."""
 
     place: Annotated[int, Doc("Place of the token in the sequence's lists, from 0.")]
-    likely_under: Annotated[str, Doc("Policy whose most likely tokens the table holds.")]
+    likely_under: Annotated[str, Doc("Policy whose most likely tokens these are.")]
     token_ids: Annotated[list[int], Doc("Ids of the most likely tokens, the likeliest first.")]
     token_log_probs: Annotated[
         list[Number],
@@ -117,7 +117,7 @@ class TokenAlternatives(Part, frozen=True, kw_only=True):
 
 
 class SequenceContext(Part, frozen=True, kw_only=True):
-    """A sequence context holds what a reader of a sequence sees beside its unmasked tokens."""
+    """A sequence context holds what is shown around a sequence's unmasked tokens."""
 
     prompt_length: Annotated[
         int | None, Doc("Tokens of the prompt; null where the table holds none.", unit="tokens")
@@ -151,34 +151,34 @@ class SequenceContext(Part, frozen=True, kw_only=True):
     prompt: Annotated[
         str | None,
         Doc(
-            "Text of the prompt as the table holds it, its last 1,000 letters; given only where no "
-            "tokenizer is here."
+            "Text of the prompt from the table, its last 1,000 characters; given only if no "
+            "tokenizer is available."
         ),
     ] = None
     response: Annotated[
         str | None,
         Doc(
-            "Text of the response as the table holds it, its first 2,000 letters; given only where "
-            "no tokenizer is here."
+            "Text of the response from the table, its first 2,000 characters; given only if no "
+            "tokenizer is available."
         ),
     ] = None
     token_weights: Annotated[
         dict[str, TokenWeights],
-        Doc("What every correction makes of the stored tokens, by the name of its preset."),
+        Doc("What every correction does to the stored tokens, by the name of its preset."),
     ] = field(default_factory=dict)
     alternatives: Annotated[
         list[TokenAlternatives],
         Doc(
-            "Most likely tokens in place of those with the largest log-ratios, where the table "
-            "holds columns `{policy}_top_ids` and `{policy}_top_logprobs`."
+            "Most likely tokens in place of those with the largest log-ratios, if the table has "
+            "columns `{policy}_top_ids` and `{policy}_top_logprobs`."
         ),
     ] = field(default_factory=list)
 
 
 class SequenceTokens(Part, frozen=True, kw_only=True):
-    """A worst sequence has one of the largest log-ratios by sum.
+    """A sequence with its tokens: one of the worst, a named or a drawn one.
 
-    A long one is not stored whole: its first tokens are, and those around its largest |log-ratio|.
+    Of a long one only the first tokens and those around its largest |log-ratio| are stored.
     """
 
     row: Annotated[int, Doc("Row of the table that holds the sequence, from 0.")]
@@ -238,8 +238,8 @@ class SequenceTokens(Part, frozen=True, kw_only=True):
     context: Annotated[
         SequenceContext | None,
         Doc(
-            "What stands around the sequence's unmasked tokens, and what corrections make of them; "
-            "null in documents of earlier versions.",
+            "What is around the sequence's unmasked tokens, and what corrections do to them; null "
+            "in documents of earlier versions.",
             see=("prompt_ids", "masked_ids", "token_weights"),
             sparse=True,
         ),
@@ -248,7 +248,7 @@ class SequenceTokens(Part, frozen=True, kw_only=True):
         list[list[Number]] | None,
         Doc(
             "Where unmasked tokens of a long sequence are not stored: place in the sequence's "
-            "lists of the next token that is, from 0, how many are left out, and their summed "
+            "lists of the next stored token, from 0, number of tokens left out, and their summed "
             "log-ratio in nats; null where all are stored.",
             see=("log_ratio_sum", "positions"),
             sparse=True,
@@ -257,9 +257,9 @@ class SequenceTokens(Part, frozen=True, kw_only=True):
 
 
 class BinExamples(Part, frozen=True, kw_only=True):
-    """Bin examples are tokens of each bin of a figure: those with the largest |log-ratio|.
+    """Bin examples are the tokens with the largest |log-ratio| in each bin of a figure.
 
-    A bin has at most six, of different rows. All lists have an entry for each token.
+    A bin has at most six, from different rows. All lists have an entry for each token.
     """
 
     row: Annotated[list[int], Doc("Rows of the table that hold the tokens, from 0.")]

@@ -1,4 +1,4 @@
-"""Results print as a short text in a terminal and a table in a notebook; frames on demand."""
+"""How a result shows itself: as short text in a terminal, as a table in a notebook, as frames."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KindName = Annotated[
 
 
 class Summary(Struct, frozen=True):
-    """A summary tells what a result is about and has a table of its first numbers."""
+    """A summary is a line about a result and a table of its first numbers."""
 
     about: str
     columns: Sequence[str]
@@ -50,34 +50,34 @@ class Summary(Struct, frozen=True):
 
 
 class Shown(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole result, which can print, show in a notebook, and become a frame or a document."""
+    """A whole result, which can be printed, shown in a notebook, and turned into frames or JSON."""
 
     kind: KindName
     format_version: Annotated[
         int,
         Doc(
-            "Version of the result document's format; rcdiag reads its own and all that came "
-            "before."
+            "Version of the format of the result's JSON; rcdiag reads its own version and all "
+            "earlier ones."
         ),
     ] = FORMAT_VERSION
     provenance: Annotated[dict[str, Anything], PROVENANCE]
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """Return what is out of order."""
+        """Return what is wrong or worth knowing."""
         return ()
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        """Return the verdict on the table; None of a result that judges nothing."""
+        """Return the verdict on the table; None for a kind of result without one."""
         return None
 
     def _summary(self) -> Summary:
-        """Return what the result is about, and its first numbers."""
+        """Return a line about the result, and its first numbers."""
         raise NotImplementedError
 
     def frame(self, name: str | None = None) -> pl.DataFrame:
-        """Give the result as a polars frame.
+        """Return the result as a polars frame.
 
         All: `tidy`, one row per metric and step, which is the default and has the same columns for
         every kind (kind, step, policies, name, metric, value, low, high, level; step is null for
@@ -89,21 +89,21 @@ class Shown(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return frame(self, name)
 
     def to_json(self) -> str:
-        """Give the result document, as `--json` prints it."""
+        """Return the result as JSON, as `--json` prints it."""
         from rcdiag.results import to_json
 
         return to_json(self)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write the result document, which `rcdiag.load_result` reads back.
+        """Write the result as JSON, which `rcdiag.load_result` reads back.
 
-        A file that is there is overwritten only with `force`.
+        An existing file is overwritten only with `force`.
         """
         check_outputs([Path(path)], force=force)
         write_text(Path(path), self.to_json())
 
     def plot(self, name: str | None = None, *, width: float | None = None) -> Any:
-        """Draw a figure as a matplotlib figure: `result.plot("steps")`.
+        """Draw one figure with matplotlib: `result.plot("steps")`.
 
         `steps` draws all figures over the training steps in one; every figure of `--plots` has its
         own name. Without a name, or with a wrong one, the error lists those of this result. `width`
@@ -111,7 +111,7 @@ class Shown(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """
         if _draw is None:
             raise RcdiagError(
-                "nothing is here that draws figures", hint="`import rcdiag.api`, which brings it"
+                "no drawing code is loaded", hint="`import rcdiag.api`, which loads it"
             )
         return _draw(self, name, width)
 
@@ -153,7 +153,7 @@ class Shown(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def _judged(diagnosis: Diagnosis) -> str:
-    """Say the verdict, its causes and what shows them, in a sentence or two."""
+    """Write the verdict, its causes and the summary, in a sentence or two."""
     causes = ", ".join(cause.slug for cause in diagnosis.causes)
     return f"{diagnosis.verdict}{f' ({causes})' if causes else ''}: {diagnosis.summary}"
 
@@ -163,7 +163,7 @@ def _more(count: int, unit: str) -> list[str]:
 
 
 class Measured(Shown, frozen=True, kw_only=True):
-    """A result that measures a table: its size, what is out of order, and the diagnosis."""
+    """A result that measures a table: its size, the findings, and the diagnosis."""
 
     num_sequences: NumSequences
     num_tokens: NumTokens
@@ -179,12 +179,12 @@ class Measured(Shown, frozen=True, kw_only=True):
     findings: Annotated[
         list[Finding],
         Doc(
-            "What the reader should know, the gravest first.",
+            "What the reader should know, the most serious first.",
             see=("slug", "severity", "evidence"),
         ),
     ] = field(default_factory=list)
 
     @property
     def size(self) -> str:
-        """Say how much the result is about."""
+        """Write the numbers of sequences and tokens."""
         return f"{plural(self.num_sequences, 'sequence')}, {plural(self.num_tokens, 'token')}"

@@ -1,4 +1,4 @@
-"""The result of `rcdiag sweep` holds a table per estimator family, and which estimator to take."""
+"""The result of `rcdiag sweep`: a table for each estimator family, and a recommendation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rcdiag.results.forecast import Forecast
 from rcdiag.results.parts import Part
 from rcdiag.results.show import KindName, Measured, Summary
 
-# A smaller gain, relative to the noise without correction, is not worth a correction.
+# A smaller gain, relative to the noise without correction, does not justify a correction.
 WORTH = 0.05
 
 _REFUSES = "the recommendation refuses (rcdiag's proposal)"
@@ -44,8 +44,8 @@ _TOY = (
 Bounds = Annotated[
     dict[str, Number],
     Doc(
-        "The bounds of a setting: `lower` and `upper`; where rejection goes with weights "
-        "`rs_lower` and `rs_upper` are those of rejection, `is_upper` is that of the weights.",
+        "The bounds of a setting: `lower` and `upper`; if rejection is combined with weights, "
+        "`rs_lower` and `rs_upper` are bounds of the rejection, `is_upper` of the weights.",
         unit="ratio; nats for k2 and k3",
         direction="ratios that are kept, " + RATIO + "; not mirrored as k1 bounds are in verl",
         example='{"rs_lower": 0.99, "rs_upper": 1.01, "is_upper": 2.0}',
@@ -69,7 +69,7 @@ class SweepProvenance(Provenance):
 
 
 class SweepRow(Part, frozen=True, kw_only=True):
-    """A row describes one setting of an estimator family on the whole table, without clamps."""
+    """A row is one setting of an estimator family on the whole table, without clamps."""
 
     bounds: Bounds
     kept_tokens: KeptTokens
@@ -77,8 +77,8 @@ class SweepRow(Part, frozen=True, kw_only=True):
     kept_groups: Annotated[
         int,
         Doc(
-            "Number of prompt groups with at least two kept sequences, of those that have two: "
-            "fewer give a group baseline nothing to compare.",
+            "Number of prompt groups with at least two kept sequences, which a group baseline "
+            "needs, among the groups that have two.",
             unit="groups",
             formula="count of groups with 2 kept sequences or more",
             example=_TOY + "0",
@@ -100,7 +100,8 @@ class SweepRow(Part, frozen=True, kw_only=True):
     kept_sequence_share: Annotated[
         MetricValue,
         Doc(
-            "Share of the sequences with at least one token that stays: the acceptance.",
+            "Share of the sequences with at least one token that stays in the loss: the "
+            "acceptance.",
             unit="share",
             formula="kept_sequences / all sequences with an unmasked token",
             healthy="ideal 1; above 0.9 good (rcdiag's proposal); below 0.7 the recommendation "
@@ -114,12 +115,11 @@ class SweepRow(Part, frozen=True, kw_only=True):
     ess_trainer: Annotated[
         Number | None,
         Doc(
-            "Effective sample size as the newest verl logs it: of tokens, of applied weights "
+            "Effective sample size as the newest verl logs it: over tokens, by applied weights "
             "before rejection; null without weights.",
             unit="fraction",
             formula="1 / E[(w / (E[w] + 1e-8))^2] over tokens",
-            healthy="verl's guide wants 0.5; it does not see what is rejected: see "
-            "ess_token_applied",
+            healthy="verl's guide wants 0.5; rejection does not change it: see ess_token_applied",
             example=_TOY + "0.6945",
             see=("rollout_corr/rollout_is_eff_sample_size", "ess_token_applied"),
         ),
@@ -130,7 +130,7 @@ class SweepRow(Part, frozen=True, kw_only=True):
             "Mean weight of all tokens, rejected ones with weight 0.",
             unit="ratio",
             formula="sum of applied weights of kept tokens / all unmasked tokens",
-            direction="below 1 where truncation and rejection take more than ratios above 1 add: "
+            direction="below 1 if truncation and rejection remove more than ratios above 1 add; "
             "the gradient shrinks with it",
             healthy="ideal 1; not judged",
             example=_TOY + "0.9",
@@ -140,8 +140,8 @@ class SweepRow(Part, frozen=True, kw_only=True):
     lost_mass: Annotated[
         MetricValue,
         Doc(
-            "Share of the policy that trains that rejection throws away, at the level of the "
-            "rejection.",
+            "Share of the target policy's probability mass that rejection drops, at the level of "
+            "the rejection.",
             unit="share",
             formula="E[ratio 1(rejected)] / E[ratio] over tokens or sequences",
             direction=RATIO,
@@ -154,7 +154,7 @@ class SweepRow(Part, frozen=True, kw_only=True):
     weight_variance: Annotated[
         Number | None,
         Doc(
-            "Variance over sequences of the mean applied weight: what weighting adds in noise.",
+            "Variance over sequences of the mean applied weight: the noise that weights add.",
             unit="ratio^2",
             formula="E[w^2] - E[w]^2 " + _OVER_ALL,
             healthy="ideal 0; not judged by itself: "
@@ -167,9 +167,10 @@ class SweepRow(Part, frozen=True, kw_only=True):
     weight_distance: Annotated[
         Number | None,
         Doc(
-            "Distance of the applied weights from the ratios of whole sequences, given that those "
-            "average 1. The mean of anything between -1 and 1 is off by this at most. Ratios "
-            "beyond the bounds are left out. For weights by token it is a distance, no bound.",
+            "Distance of the applied weights from the ratios of whole sequences, given that the "
+            "ratios have a mean of 1. It bounds the bias of the mean of any quantity between -1 "
+            "and 1. Ratios beyond the bounds do not enter. For token weights it is only a "
+            "distance, no bound.",
             unit="none",
             formula="max(1 - E[w], 0) + 2 E[(w - prod ratio)+] " + _OVER_ALL,
             direction=RATIO,
@@ -183,12 +184,12 @@ class SweepRow(Part, frozen=True, kw_only=True):
     reward_shift: Annotated[
         MetricValue,
         Doc(
-            "Mean reward of the kept sequences less that of all: whether rejection picks by "
+            "Mean reward of the kept sequences minus that of all: whether rejection depends on the "
             "reward; null without rewards.",
             unit="reward",
             formula="E[reward | kept] - E[reward]",
-            direction="positive where sequences with high rewards are kept",
-            healthy="ideal 0; where its interval leaves 0 out " + _REFUSES,
+            direction="positive if sequences with high rewards are kept",
+            healthy="ideal 0; if its interval excludes 0 " + _REFUSES,
             example=_TOY + "0.5",
             see=("keep_reward_correlation", "advantage_shift"),
         ),
@@ -196,11 +197,11 @@ class SweepRow(Part, frozen=True, kw_only=True):
     advantage_shift: Annotated[
         MetricValue,
         Doc(
-            "Mean recorded advantage of the kept sequences less that of all; null without "
+            "Mean recorded advantage of the kept sequences minus that of all; null without "
             "advantages.",
             unit="advantage",
             formula="E[advantage | kept] - E[advantage] over sequences",
-            direction="positive where sequences with high advantages are kept",
+            direction="positive if sequences with high advantages are kept",
             healthy="ideal 0; not judged",
             example="advantages 1 and -1, the first sequence kept: 1",
             see=("reward_shift",),
@@ -210,7 +211,7 @@ class SweepRow(Part, frozen=True, kw_only=True):
         list[Number],
         Doc(
             "Share of the tokens that stay, in each quarter of the sequences by length, the "
-            "shortest first: unequal ones are the length trap.",
+            "shortest first: if they are unequal, rejection depends on length.",
             unit="share",
             formula="kept tokens / tokens of the sequences of a quarter",
             healthy="ideal: four equal numbers; see keep_length_correlation",
@@ -227,7 +228,7 @@ class SweepRow(Part, frozen=True, kw_only=True):
             "clamp of trainers, 20 nats.",
             unit="share",
             formula="E[1(|log_ratio| >= 20)] over tokens, or of the sum over sequences",
-            healthy="ideal 0; where a sequence lies above the clamp " + _REFUSES,
+            healthy="ideal 0; if a sequence lies above the clamp " + _REFUSES,
             example=_TOY + "0",
             see=("unsafe_tokens", "unsafe_sequences"),
         ),
@@ -235,20 +236,20 @@ class SweepRow(Part, frozen=True, kw_only=True):
 
 
 class Configurations(Part, frozen=True, kw_only=True):
-    """Configurations are what a reader pastes into a trainer for each setting of a family.
+    """Configurations are YAML to paste into a trainer, for each setting of a family.
 
-    Text that settings have in common stands once, as a template.
+    Text that settings have in common is stored once, as a template.
     """
 
     templates: Annotated[
         list[str],
-        Doc("YAML for a trainer's configuration, the character U+0001 in place of every number."),
+        Doc("YAML for a trainer's configuration with the character U+0001 instead of numbers."),
     ]
     entries: Annotated[
         list[str],
         Doc(
-            "For every row of a family the number of its template, counted from 0, and the numbers "
-            "to put there; empty where the trainer cannot express the setting.",
+            "For every row of a family the index of its template, from 0, and the numbers to fill "
+            "in; empty if the trainer cannot express the setting.",
             example='"0 0.5 2.0": the first template with 0.5 and 2.0',
             see=("templates",),
             as_many_as="../rows",
@@ -257,14 +258,14 @@ class Configurations(Part, frozen=True, kw_only=True):
 
 
 class SweepFamily(Part, frozen=True, kw_only=True):
-    """A family holds one row for each setting of an estimator family that is tried."""
+    """A family has one row for each setting of an estimator family that was tried."""
 
-    title: Annotated[str, Doc("Name of an estimator family as figures and tables print it.")]
+    title: Annotated[str, Doc("Name of an estimator family in figures and tables.")]
     about: Annotated[str, Doc("What an estimator family does to weights and to the loss mask.")]
     scope: Annotated[
         str,
         Doc(
-            "What the bounds of an estimator family hold by: token, sequence or geometric mean.",
+            "What the bounds of a family apply to: tokens, sequences or geometric means.",
             see=("token", "sequence", "geometric"),
             one_of=("token", "sequence", "geometric"),
         ),
@@ -283,8 +284,8 @@ class SweepFamily(Part, frozen=True, kw_only=True):
     configurations: Annotated[
         dict[str, Configurations],
         Doc(
-            "By trainer, what a reader pastes into its configuration for each setting of a family; "
-            "empty where a family has more than 200 settings, as a fine `--thresholds` makes them.",
+            "Trainer -> YAML to paste into its configuration, for each setting of a family; empty "
+            "if a family has more than 200 settings (`--thresholds`).",
             see=("templates", "entries"),
             added=True,
         ),
@@ -292,7 +293,7 @@ class SweepFamily(Part, frozen=True, kw_only=True):
 
 
 class Candidate(Part, frozen=True, kw_only=True):
-    """A candidate is an estimator with its setting, as the recommendation judges it."""
+    """A candidate is one setting of an estimator, with its numbers in the recommendation."""
 
     name: Annotated[str, Doc("Name of a candidate, which `rcdiag explain` answers.")]
     family: Annotated[str, Doc("The estimator family that a candidate belongs to, or `none`.")]
@@ -300,15 +301,16 @@ class Candidate(Part, frozen=True, kw_only=True):
     efficiency: Annotated[
         MetricValue,
         Doc(
-            "How close the gradient of a batch comes to that of the target policy, free of scale: "
-            "the noise of the gradient without correction over the squared error of the "
-            "candidate's, which is squared bias plus noise. `method` says how both were estimated. "
-            "Null where no bias is known: the recorded policy did not sample, too few sequences "
-            "carry the ratios, no advantage is known, or the mean ratio of sequences is above 1.",
+            "How close the gradient of a batch is to that of the target policy, up to a scale: "
+            "noise of the gradient without correction / squared error of the candidate's gradient, "
+            "which is squared bias plus noise. `method` says how both were estimated. Null if the "
+            "bias is unknown: the recorded policy did not sample, the effective number of "
+            "sequences is too small, no advantage is known, or the mean ratio of sequences is "
+            "above 1.",
             unit="none",
             formula="Var[G of no correction] / (|E[G] - E[R]|^2 + Var[G]); G the candidate's mean "
             "gradient, R that of untruncated ratios",
-            healthy="ideal 1: as good as no correction where there is nothing to correct; it ranks "
+            healthy="ideal 1: as good as no correction if there is nothing to correct; it ranks "
             "candidates of one table (rcdiag's proposal)",
             example="squared bias 0 and noise 1.25: 0.8",
             see=("gradient_bias", "gradient_noise", "within_error_of_best"),
@@ -317,10 +319,10 @@ class Candidate(Part, frozen=True, kw_only=True):
     refused: Annotated[
         list[str],
         Doc(
-            "Constraints that a candidate breaks, in words: acceptance below 0.7, lost mass above "
-            "0.1, fewer than 30 effective sequences, a tail too heavy, keeping that goes with the "
+            "Constraints that a candidate breaks, as sentences: acceptance below 0.7, lost mass "
+            "above 0.1, fewer than 30 effective sequences, a heavy tail, rejection that depends on "
             "length, a reward shift, ratios above the trainer's clamp.",
-            healthy="ideal: none; the bounds are rcdiag's proposal, that of the acceptance is "
+            healthy="ideal: none; the bounds are rcdiag's proposal, except that the acceptance is "
             "after trust region masking, arXiv 2512.23075",
             example="keeps 21.0% of the sequences, below 70%",
         ),
@@ -328,16 +330,16 @@ class Candidate(Part, frozen=True, kw_only=True):
     rank: Annotated[
         int | None,
         Doc(
-            "Place of a candidate by efficiency, from 1; null where it is refused, and of all "
-            "candidates where the answer is fix-the-cause or cannot-distinguish.",
+            "Rank of a candidate by efficiency, from 1; null if it is refused, and for all "
+            "candidates if the answer is fix-the-cause or cannot-distinguish.",
             see=("efficiency", "refused"),
         ),
     ]
     within_error_of_best: Annotated[
         bool,
         Doc(
-            "Whether a candidate lies within one standard error of the best, and 5%: the table "
-            "does not tell the two apart, or the difference is not worth a correction.",
+            "Whether a candidate's error is within one standard error of the best, plus 5%: the "
+            "table cannot distinguish the two, or the difference does not justify a correction.",
             see=("efficiency",),
         ),
     ]
@@ -345,11 +347,11 @@ class Candidate(Part, frozen=True, kw_only=True):
         Number | None,
         Doc(
             "Squared bias of the mean gradient of a batch, in units of the noise without "
-            "correction; null where nothing is ranked.",
+            "correction; null if nothing is ranked.",
             unit="none",
             formula="|E[G] - E[R]|^2 / Var[G of no correction], not below 0",
             healthy="ideal 0; below gradient_noise the batch is too small for the bias to matter",
-            example="a bias as long as the noise without correction: 1",
+            example="a bias of the size of the noise without correction: 1",
             see=("efficiency", "gradient_noise"),
             heading="bias²",
             added=True,
@@ -358,8 +360,8 @@ class Candidate(Part, frozen=True, kw_only=True):
     gradient_bias_high: Annotated[
         Number | None,
         Doc(
-            "Upper end of the 95% interval of gradient_bias. Where it is far above 1 an estimate "
-            "of 0 says nothing: the reference is too noisy.",
+            "Upper end of the 95% interval of gradient_bias. If it is far above 1, an estimate of "
+            "0 says nothing: the reference is too noisy.",
             unit="none",
             formula="gradient_bias + t x its standard error over prompt groups",
             healthy="below 1",
@@ -373,11 +375,11 @@ class Candidate(Part, frozen=True, kw_only=True):
         Number | None,
         Doc(
             "Variance of the mean gradient of a batch, in units of that without correction; null "
-            "where nothing is ranked.",
+            "if nothing is ranked.",
             unit="none",
             formula="Var[G] / Var[G of no correction]; weights scaled to a mean of 1",
             healthy="1 without correction",
-            example="sequences with weights of variance 0.25 that go with nothing else: 1.25",
+            example="sequence weights of variance 0.25, independent of all else: 1.25",
             see=("efficiency", "gradient_bias", "ess_seq_applied"),
             heading="variance",
             added=True,
@@ -386,7 +388,7 @@ class Candidate(Part, frozen=True, kw_only=True):
 
 
 class Recommendation(Part, frozen=True, kw_only=True):
-    """A recommendation says which estimator to take, why, and which candidates it compares."""
+    """A recommendation says which estimator to take, why, and which candidates were compared."""
 
     answer: Annotated[
         str,
@@ -399,7 +401,7 @@ class Recommendation(Part, frozen=True, kw_only=True):
     choice: Annotated[
         str | None,
         Doc(
-            "The candidate that is recommended, `none` for no correction; null where the answer is "
+            "The recommended candidate, `none` for no correction; null if the answer is "
             "fix-the-cause or cannot-distinguish: `reasons` say why.",
             see=("take", "none", "indistinguishable"),
         ),
@@ -407,9 +409,9 @@ class Recommendation(Part, frozen=True, kw_only=True):
     indistinguishable: Annotated[
         list[str],
         Doc(
-            "Candidates within one standard error of the best, and 5%: the simplest of them is "
-            "chosen. Where the answer is cannot-distinguish, those that may be the best.",
-            formula="squared error less that of the best <= standard error of the difference over "
+            "Candidates within one standard error of the best, plus 5%: the simplest of them is "
+            "chosen. If the answer is cannot-distinguish, they are the ones that may be best.",
+            formula="squared error - that of the best <= standard error of the difference over "
             "clusters + 0.05 Var[G of no correction]",
             example="none among them: no correction",
             see=("efficiency", "no-correction"),
@@ -430,9 +432,8 @@ class Recommendation(Part, frozen=True, kw_only=True):
     trainer_default: Annotated[
         str | None,
         Doc(
-            "The candidate that the trainer's own settings amount to, as they are where its "
-            "correction is switched on and nothing else is set; null where they are none of the "
-            "candidates.",
+            "The candidate that equals the trainer's defaults, with its correction switched on and "
+            "nothing else set; null if none of the candidates does.",
             example="verl-0.9: seq_tis_2",
             see=("choice", "none"),
             added=True,
@@ -442,9 +443,9 @@ class Recommendation(Part, frozen=True, kw_only=True):
         str | None,
         Doc(
             "What verl's own guide (docs/algo/rollout_corr_math.md, section 5.3) would choose by "
-            "the size of the mismatch and the length of responses, and why the data say otherwise; "
-            "null where no KL is known. The guide gives no numbers: rcdiag takes k3 below 0.001 "
-            "for negligible and above 0.01 for severe, and a median of 1,000 tokens for long.",
+            "the size of the mismatch and the length of responses, and how that compares with the "
+            "data; null if k3 is unknown. The guide gives no numbers: rcdiag takes k3 below 0.001 "
+            "as negligible and above 0.01 as severe, and a median of 1,000 tokens as long.",
             see=("choice", "refused", "indistinguishable"),
             added=True,
         ),
@@ -452,8 +453,8 @@ class Recommendation(Part, frozen=True, kw_only=True):
     choice_yaml: Annotated[
         dict[str, str],
         Doc(
-            "By trainer, the YAML that a reader pastes into its configuration to take the choice; "
-            "where the trainer cannot express it a comment that says so.",
+            "Trainer -> YAML to paste into its configuration for the choice; a comment if the "
+            "trainer cannot express it.",
             see=("choice", "templates", "entries"),
             added=True,
         ),
@@ -479,7 +480,7 @@ class SweepResult(Measured, frozen=True, kw_only=True):
     length_quartiles: Annotated[
         list[Number],
         Doc(
-            "The three lengths that cut the sequences of a sweep into quarters.",
+            "The three quartiles of the sequence lengths of a sweep.",
             unit="tokens",
             see=("kept_by_length",),
             entries=3,
@@ -487,9 +488,7 @@ class SweepResult(Measured, frozen=True, kw_only=True):
     ]
     families: Annotated[
         dict[str, SweepFamily],
-        Doc(
-            "Every estimator family over its settings, by name.", see=("bounds", "weight_distance")
-        ),
+        Doc("Family -> the rows of all its settings.", see=("bounds", "weight_distance")),
     ]
     recommendation: Annotated[
         Recommendation, Doc("Which estimator to take, and why.", see=("answer", "choice"))
@@ -497,7 +496,7 @@ class SweepResult(Measured, frozen=True, kw_only=True):
     forecast: Annotated[
         Forecast,
         Doc(
-            "What happens to acceptance and effective sample size at longer responses.",
+            "Acceptance and effective sample size that are expected at longer responses.",
             see=("kl_token", "accepted_seq", "holds"),
         ),
     ]

@@ -25,6 +25,8 @@ FEWEST = 5
 # root mean square ten times the scale: as far as an interval goes; rcdiag's proposal.
 NO_SECOND_MOMENT = 0.5
 LARGEST_SHAPE = 0.48
+# Standard errors from k-hat to the upper end of its 95% interval, and to that of its 80% interval.
+UPPER_END, LIKELY_END = NORMAL, 1.2815515655446004
 
 
 class UpperTail(RowFrame, frozen=True):
@@ -116,11 +118,11 @@ def k_hat(tail: UpperTail) -> tuple[float, int]:
     return with_prior(_pareto_shape(exceedances), len(exceedances)), len(exceedances)
 
 
-def squares_beyond(tail: UpperTail) -> float:
+def squares_beyond(tail: UpperTail, errors: float = UPPER_END) -> float:
     """Return how much larger the mean squared excess (ratio - 1)^2 may be than it seems.
 
     A sample of a heavy tail seldom holds the ratios that its second moment is made of. The tail is
-    given a generalised Pareto distribution whose shape k is the upper end of k-hat's 95% interval
+    given a generalised Pareto distribution whose shape k lies `errors` standard errors above k-hat
     and whose median m is that of the exceedances: m k / (2^k - 1) is its scale s, s / (1 - k) its
     mean, and 2 s^2 / ((1 - k) (1 - 2 k)) its mean square. What the tail has then, less what its
     ratios in the sample have, counts with its share of all ratios. k is LARGEST_SHAPE at most,
@@ -131,7 +133,7 @@ def squares_beyond(tail: UpperTail) -> float:
     shape, size = k_hat(tail)
     if not size:
         return 0.0
-    k = min(shape + NORMAL * k_hat_error(shape, size), LARGEST_SHAPE)
+    k = min(shape + errors * k_hat_error(shape, size), LARGEST_SHAPE)
     ratios = np.exp(np.sort(tail.kept)[-tail_size(tail.count) - 1 :])
     least, above = ratios[0], ratios[1:] - ratios[0]
     median = float(np.median(above))

@@ -76,27 +76,45 @@ def is_observable(suite: Suite, level: str) -> bool:
     return bool(np.log(count) >= np.log(ENOUGH) + exponent)
 
 
-def largest_growth(suite: Suite, level: str) -> float:
-    """Return how large E[ratio^2] / E[ratio]^2 is at most for lognormal ratios.
+def largest_growth(suite: Suite, level: str, sampled: float) -> float:
+    """Return how large E[ratio^2] / E[ratio]^2 may be, given the upper end `sampled` of the sample.
 
-    It is the mean of e^{v T} over the lengths T.
-
-    v is the upper end of the 95% interval of the variance of log-ratios per token, and what the
-    Pareto tail of the tokens' ratios may have beyond the sample (`squares_beyond`). Infinite where
-    the interval has no end.
+    It is the larger of that end and of the mean of e^{v T} over the lengths T, which is the growth
+    of lognormal ratios, v being the upper end of the 95% interval of the variance of log-ratios per
+    token. Either grows by e^{b T}: b is what the Pareto tail of the tokens' ratios may have beyond
+    the sample (`squares_beyond`). Infinite where the interval has no end.
     """
-    exponents = _largest_exponents(suite, level)
-    return float(np.exp(exponents).mean())
+    lengths, lognormal = _largest_exponents(suite, level)
+    beyond = suite.squares_beyond * lengths
+    return float(max(np.exp(lognormal + beyond).mean(), sampled * np.exp(beyond).mean()))
 
 
-def largest_entropy(suite: Suite, level: str) -> float:
-    """Return how large E[ratio log ratio], nats, is for lognormal ratios at most: v T / 2."""
-    return float(_largest_exponents(suite, level).mean() / 2.0)
+def largest_entropy(suite: Suite, level: str, sampled: float) -> float:
+    """Return how large E[ratio log ratio], nats, may be, given the upper end of the sample.
+
+    As in `largest_growth`, with (v + b) T / 2 for lognormal ratios.
+    """
+    lengths, lognormal = _largest_exponents(suite, level)
+    beyond = suite.squares_beyond * lengths.mean() / 2.0
+    return float(max(lognormal.mean() / 2.0, sampled) + beyond)
 
 
-def _largest_exponents(suite: Suite, level: str) -> Array:
+def _largest_exponents(suite: Suite, level: str) -> tuple[Array, Array]:
+    """Return the lengths T of sequences, 1 for tokens, and v T."""
     of_level = partial(variance, level=level)
     value, left_out = float(of_level(suite.point)[0]), of_level(suite.left_out)
     high = jackknife_interval(value, left_out, 0.0, suite.sizes(level))[1]
     lengths = suite.state.table.lengths.astype(np.float64) if level == "seq" else np.ones(1)
-    return (np.inf if high is None else high + suite.squares_beyond) * lengths
+    return lengths, (np.inf if high is None else high) * lengths
+
+
+def largest_mean_square(suite: Suite, name: str, sampled: float) -> float:
+    """Return how large E[log_ratio^2] may be, given the upper end `sampled` of the sample.
+
+    `name` is the token sum that holds half of it, to second order in the log-ratio: k2, k3, or k3
+    under the target. A heavy tail seldom shows the tokens that make up its mean square, so the end
+    is as far out at least as the observed mean and what the tail is likely to have beyond the
+    sample, by the upper end of the 80% interval of its k-hat.
+    """
+    seen = 2.0 * float(suite.point.per_token(name)[0])
+    return max(sampled, seen + suite.likely_squares_beyond)

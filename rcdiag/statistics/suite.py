@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.merging import merge, merge_fields
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.pareto import UpperTail, k_hat, squares_beyond
+from rcdiag.statistics.pareto import LIKELY_END, UpperTail, k_hat, squares_beyond
 from rcdiag.statistics.quantiles import (
     Magnitudes,
     Ordered,
@@ -195,6 +195,10 @@ class Suite(Struct, dict=True):
     @cached_property
     def squares_beyond(self) -> float:
         return squares_beyond(self.state.tail)
+
+    @cached_property
+    def likely_squares_beyond(self) -> float:
+        return squares_beyond(self.state.tail, LIKELY_END)
 
     @property
     def log_ratio_sum(self) -> float:

@@ -1,4 +1,4 @@
-"""Draw the sample that a table is diagnosed by: whole rows, with every policy that it holds."""
+"""Draw the sample of a table that its diagnosis looks at: whole rows, with all policies."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from rcdiag.table.table import Table
 from rcdiag.table.trajectories import Trajectories
 
 SAMPLER, TRAINER = "rollout", "old"
-# A case holds at most twice this many response tokens; of a larger table, blocks of rows.
+# A case holds at most twice this many response tokens; of a larger table it has blocks of rows.
 TOKENS = 120_000
-# Neighbours stay together: where rows are exchanged, it is with one of them.
+# Neighbouring rows stay together in blocks: if rows were exchanged, it was with a neighbour.
 BLOCK = 16
-# Of a large table at least this many blocks are drawn before their tokens are counted.
+# The initial share of a large table has at least this many blocks.
 MANY_BLOCKS = 64
 
 
 def pair_of_table(
     table: Table, sampler: str | None = None, trainer: str | None = None
 ) -> tuple[str, str | None]:
-    """Return sampler and trainer of a table: those named, `rollout` and `old`, or what it has."""
+    """Return sampler and trainer: those named, else `rollout` and `old`, else what there is."""
     names = table.policies
     if not names:
         way_out = "dump them with the tokens; without `prompt_ids` no engine can compute them"
@@ -41,7 +41,7 @@ def pair_of_table(
             )
         raise RcdiagError(
             f"{table.name}: no column of log-probs",
-            hint="a diagnosis needs `rollout_log_probs`, and tells more with `old_log_probs`: "
+            hint="a diagnosis needs `rollout_log_probs`, and shows more with `old_log_probs`: "
             + way_out,
         )
     by_preference = sorted(names, key=lambda name: (name != SAMPLER, name == TRAINER))
@@ -58,15 +58,15 @@ def read_case(
     prompts: bool = False,
     tokens: int = TOKENS,
 ) -> Case:
-    """Read whole rows of a table with all its policies; of a large one blocks of rows.
+    """Read whole rows of a table with all its policies; of a large table a sample of row blocks.
 
-    Rows without log-probs of the pair are left out, and so are other policies that rows lack. Of
-    a row with more than twice `tokens` tokens the first 2 x `tokens` are taken.
-    Which blocks are taken depends on their place alone, so that the same table makes the same case.
+    Rows without log-probs of the pair are left out, and so are other policies that some rows lack.
+    Of a row with more than 2 x `tokens` tokens the first 2 x `tokens` are taken. The choice of
+    blocks depends only on their position, so that the same table gives the same case.
     """
     sample = CaseSample.of(table, sampler, trainer, prompts=prompts, tokens=tokens)
     read = prompts or "prompt_ids" in table.columns
-    # Experiments with a model give it the sampler's experts.
+    # An experiment routes the model by the sampler's recorded experts.
     experts = f"{sampler}_routed_experts"
     lists = [experts] if prompts and experts in table.columns else []
     for rows in read_trajectories(table, sample.policies, prompts=read, origin=True, lists=lists):
@@ -76,19 +76,19 @@ def read_case(
 
 @dataclass
 class CaseSample:
-    """The rows that a case is made of, drawn while a table or a part of it is read.
+    """The rows of a case, drawn while a table or a part of it is read.
 
-    Samples of consecutive parts merge into that of all their rows, which depends on the table
-    alone: a block of rows is in the sample of a share if the hash of its number is below that, and
-    the share is the largest power of 1/2 whose sample has at most `most` tokens.
+    Samples of consecutive parts merge into the sample of all their rows, which depends only on the
+    table: a block of rows is in the sample if the hash of its number is below `share`, and `share`
+    is the largest power of 1/2 for which the sample has at most `most` tokens.
     """
 
     sampler: str
     trainer: str | None
     policies: list[str]  # whose log-probs the rows are read with
     prompts: bool  # keep the prompts too, not only their lengths and hashes
-    most: int  # tokens that are held
-    share: float = 1.0  # of the blocks
+    most: int  # largest number of tokens
+    share: float = 1.0  # of the blocks that are drawn
     parts: list[Case] = field(default_factory=list)
     # Policy -> how many sampled tokens have no number, and the first such row.
     not_numbers: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class CaseSample:
         pair = (sampler, trainer)
         policies = [name for name in table.policies if name in pair or name not in lacking]
         most, share = 2 * tokens, 1.0
-        # Begin with a share that is surely too large, so that parts hold few rows each.
+        # Start with a share that is still too large, but keeps the parts small.
         while (
             table.response_tokens * share > 8 * most
             and table.num_rows * share > MANY_BLOCKS * BLOCK
@@ -121,7 +121,7 @@ class CaseSample:
         return replace(self, parts=[], not_numbers={})
 
     def add(self, rows: Trajectories) -> None:
-        """Take in the next rows of the table, with log-probs of `policies` and their origin."""
+        """Add the next rows of the table, which have log-probs of `policies` and their origin."""
         part = _case(rows, self.policies, self.sampler, self.trainer)
         for policy, values in part.log_probs.items():
             places = np.flatnonzero(part.mask & ~np.isfinite(values))
@@ -137,7 +137,7 @@ class CaseSample:
         self._bound()
 
     def merge(self, following: CaseSample) -> None:
-        """Take in the sample of the rows that follow."""
+        """Merge with the sample of the rows that follow."""
         for policy, (count, first) in following.not_numbers.items():
             self._count_not_numbers(policy, count, first)
         share = min(self.share, following.share)
@@ -165,19 +165,19 @@ class CaseSample:
         self.not_numbers[policy] = before + count, first
 
     def _draw(self, share: float) -> None:
-        """Hold a share of the blocks, which is no larger than before."""
+        """Reduce the sample to a smaller share of the blocks."""
         if share < self.share:
             self.share = share
             self.parts = [one.take(_in_sample(one.row, share)) for one in self.parts]
 
     def _bound(self) -> None:
-        """Draw smaller shares until no more than `most` tokens are held."""
+        """Halve the share until the sample has at most `most` tokens."""
         while sum(len(one.mask) for one in self.parts) > self.most and self.share > 2.0**-30:
             self._draw(self.share / 2)
 
 
 def _in_sample(row: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
-    """Flag the rows whose block belongs to a share of all blocks, [rows]."""
+    """Flag the rows whose block is in the sample of a share, [rows]."""
     if share >= 1.0:
         return np.ones(len(row), np.bool_)
     return mixed((row // BLOCK).astype(np.uint64)) < np.uint64(share * 2.0**64)

@@ -16,12 +16,12 @@ from rcdiag.engines.checkpoint import check_checkpoint, text_config, weight_file
 from rcdiag.errors import RcdiagError, setting
 
 STEP = "{step}"
-MOST_CHECKPOINTS = 12  # of a folder, those nearest to the trainer's first
-NEIGHBOURS = 2  # checkpoints beside the trainer's that are tried unasked
-ROWS_OF_STEP = 6  # that are scored to see whether a checkpoint is that of a step
-NEAR = 3.0  # times the least distance of a step: from there on a checkpoint is not that of a step
-ROUNDING = 2e-3  # nats by which engines differ anyway
-MOST = 0.5  # share of the steps above which a checkpoint is taken for all of them
+MOST_CHECKPOINTS = 12  # checkpoints that are tried at most
+NEIGHBOURS = 2  # checkpoints next to the trainer's that are tried without being named
+ROWS_OF_STEP = 6  # rows of a step that are scored to see whether a checkpoint belongs to it
+NEAR = 3.0  # a checkpoint belongs to steps up to this many times the distance of the nearest step
+ROUNDING = 2e-3  # nats, rms, by which two correct engines differ
+MOST = 0.5  # a checkpoint near to more than this share of the steps is taken for all steps
 
 
 class Model(Struct, frozen=True):
@@ -35,7 +35,7 @@ class Model(Struct, frozen=True):
         return STEP in self.name
 
     def of_step(self, step: int | None) -> Path:
-        """Return the folder for a step of the table, checked."""
+        """Return the folder for a step of the table; refuse one that is no checkpoint."""
         if not self.by_step:
             return check_checkpoint(self.name)
         if step is None:
@@ -55,7 +55,7 @@ class Model(Struct, frozen=True):
 
 
 def neighbours(pattern: Path) -> list[Path]:
-    """List the checkpoints that a name with {step} in place of the number stands for, in order."""
+    """List the checkpoints that fit a name with {step}, in the order of their step numbers."""
     parent, name = pattern.parent, pattern.name
     before, _, after = name.partition(STEP)
     numbered = []
@@ -67,9 +67,9 @@ def neighbours(pattern: Path) -> list[Path]:
 
 
 def beside(model: Path) -> list[Path]:
-    """List checkpoints of other steps beside a checkpoint, nearest in number first.
+    """List checkpoints of other steps next to a checkpoint, those with the nearest number first.
 
-    `step_4` lies beside `step_8`: the same name but for its last number, the same architecture.
+    `step_4` is next to `step_8`: same name except for the last number, and same architecture.
     """
     numbers = list(re.finditer(r"\d+", model.name))
     if not numbers:
@@ -91,7 +91,7 @@ def beside(model: Path) -> list[Path]:
 
 
 def folders_of(names: Sequence[str | Path]) -> list[Path]:
-    """Return the checkpoints that a user names: each a checkpoint, or a folder of checkpoints."""
+    """Return the checkpoints that a user names; a name is a checkpoint or a folder of them."""
     folders: list[Path] = []
     for name in names:
         path = Path(name)
@@ -107,7 +107,7 @@ def folders_of(names: Sequence[str | Path]) -> list[Path]:
 
 
 def tried_checkpoints(model: Model, named: Sequence[Path], steps: Sequence[int]) -> list[Path]:
-    """Return the checkpoints to try: those named, else neighbours of the trainer's."""
+    """Return the checkpoints to try: those named, else some next to the trainer's."""
     if named:
         own = {model.of_step(step).resolve() for step in steps} if not model.by_step else set()
         return [folder for folder in named if folder.resolve() not in own]
@@ -119,11 +119,11 @@ def tried_checkpoints(model: Model, named: Sequence[Path], steps: Sequence[int])
 def steps_of_model(
     model: Model, case: Case, fleet: Callable[[Callable[[int], Path]], Forward]
 ) -> list[int] | None:
-    """Return the steps whose rows a model can speak of; None where it can speak of all.
+    """Return the steps whose rows a model can be compared with; None for all steps.
 
-    A name with {step} speaks of steps that have a folder. One folder on a table of several steps
-    speaks of those whose trainer's column it is near to, where these are the fewer; where most
-    steps are near, or none is nearer than others, it is taken for all of them.
+    With {step} in the name these are the steps that have a folder. A single folder, on a table of
+    several steps, is compared with the steps whose trainer's column is near to its log-probs; if
+    most steps are near, or none is nearer than the others, it is taken for all of them.
     """
     if case.facts.step is None:
         return None
@@ -153,7 +153,7 @@ def steps_of_model(
 def _distances(case: Case, steps: list[int], forward: Forward) -> np.ndarray:
     """Return the rms distance of a model's log-probs from the trainer's, nats, [steps].
 
-    A single token counts as 1 nat at most; a step without numbers has NaN.
+    The distance at a token is clipped to 1 nat; a step without log-probs has NaN.
     """
     assert case.facts.step is not None
     assert case.prompt_ids is not None

@@ -1,4 +1,4 @@
-"""Which two policies a command compares, and which tables have only one."""
+"""Which two policies a command compares, and whether a table has only one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEHAVIOR, TARGET = "rollout", "old"  # by default
 
 
 class ChosenPair(Struct, frozen=True):
-    """Two policies, and why it is these where policies were scored and no pair was named."""
+    """Two policies, and the reason of the choice if policies are scored and the user named none."""
 
     behavior: str
     target: str
@@ -26,9 +26,9 @@ def choose_pair(
 ) -> ChosenPair:
     """Choose the pair to compare from what the user named, else from what there is.
 
-    `scored` are policies that will be scored. One that is scored is compared with the only one
-    that is recorded; `rollout` and `old` are compared where both are there, and the reason says
-    which policies are left aside.
+    `scored` are policies that will be scored. `rollout` and `old` are compared if both are there;
+    then the reason says which scored policies are not compared. Otherwise a single scored policy is
+    compared with the single recorded one.
     """
     default = ChosenPair(behavior or BEHAVIOR, target or TARGET)
     others = [name for name in scored if name not in (BEHAVIOR, TARGET)]
@@ -39,8 +39,8 @@ def choose_pair(
         return ChosenPair(
             BEHAVIOR,
             TARGET,
-            f"{names} {are} scored, but {BEHAVIOR} and {TARGET} are compared; another pair takes "
-            f"{setting('behavior')} and {setting('target')}, all pairs `rcdiag compare`",
+            f"{names} {are} scored, but {BEHAVIOR} and {TARGET} are compared; for another pair use "
+            f"{setting('behavior')} and {setting('target')}, for all pairs `rcdiag compare`",
         )
     if len(recorded) != 1 or len(scored) != 1:
         return default
@@ -51,7 +51,7 @@ def choose_pair(
 
 
 def check_pair(dump: Table, behavior: str, target: str, scored: Sequence[str] = ()) -> None:
-    """Refuse a pair of which a policy is neither recorded nor about to be `scored`."""
+    """Refuse a pair with a policy that is neither recorded nor among those to be `scored`."""
     if behavior == target:
         raise RcdiagError(
             f"behavior and target are both `{behavior}`", hint="a mismatch needs two policies"
@@ -77,19 +77,19 @@ def _refuse_column(dump: Table, option: str, name: str) -> None:
     """Refuse the name of a column in place of a policy's, and say how to read that column."""
     if name in dump.columns and (column := LOG_PROBS.fullmatch(name)):
         raise RcdiagError(
-            f"{setting(option, name)}: a column; its policy is `{column['policy']}`",
+            f"{setting(option, name)} is a column; its policy is `{column['policy']}`",
             hint=setting(option, column["policy"]),
         )
     read_as = next((own for own, file in dump.renames.items() if file == name), "")
     if column := LOG_PROBS.fullmatch(read_as):
         raise RcdiagError(
-            f"{setting(option, name)}: a column, read as that of policy `{column['policy']}`",
+            f"{setting(option, name)} is a column, which is read as policy `{column['policy']}`",
             hint=setting(option, column["policy"]),
         )
     policy = dump.policy_of(name)
     if policy is not None:
         raise RcdiagError(
-            f"{setting(option, name)}: a column, not a policy",
+            f"{setting(option, name)} is a column, not a policy",
             hint=f"--column {policy}_log_probs={name} --{option} {policy}",
         )
 
@@ -99,8 +99,8 @@ def only_policy(
 ) -> str | None:
     """Return the only policy of a table, unless the user asks for another.
 
-    None where the user has `named` a policy that is missing, where some are to be `scored`, and
-    where a column of the table may hold the log-probs that are missing under another name.
+    None if the user has `named` a missing policy, if some policies are to be `scored`, or if a
+    column of the table may hold the missing log-probs under another name.
     """
     if len(table.policies) != 1 or scored:
         return None
@@ -114,7 +114,7 @@ def only_policy(
 def refuse_one(table: Table, source: str, command: str, named: Sequence[str | None] = ()) -> None:
     """Refuse a table of one policy for a command that compares two, and say how to score another.
 
-    `source` is the table as the user calls it, `named` are the policies that the user asks for.
+    `source` is the table as the user named it, `named` are the policies that the user asks for.
     """
     if only := only_policy(table, named):
         raise RcdiagError(

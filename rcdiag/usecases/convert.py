@@ -34,7 +34,7 @@ def convert(
     tokenizer: str | Path | None = None,
     progress: Progress,
 ) -> ConvertResult:
-    """Write the table of some sources to a parquet file, which appears when all went well."""
+    """Write the table of some sources to a parquet file, which appears only if all went well."""
     table = open_located(
         parts, columns, given, tokenizer=tokenizer, progress=progress, beside=output
     )
@@ -50,16 +50,16 @@ def convert(
         tokens, written = table.conversion.tokens, cast(Path, table.parquets[0])
     else:
         tokens = _check_parquet(table, parts[0].reader, written, progress)
-    origin = provenance(table, 0)  # the table's own file goes with the renaming
+    origin = provenance(table, 0)  # before the renaming, which moves the table's own file
     os.replace(written, output)
     progress.wrote(output)
     return _result(table, tokens, output, origin)
 
 
 def _check_parquet(table: Table, kind: Reader, target: Path, progress: Progress) -> int:
-    """Write a table that is parquet already as one of another format is: checked, in one file.
+    """Check a table that is parquet already and write it to one file, like any other format.
 
-    `kind` is the format that its files have.
+    `kind` is the reader of its files.
     """
 
     def read(dump: Dump) -> Iterator[Rows]:

@@ -1,4 +1,4 @@
-"""Apply every correction of a plan: reduce tokens in one pass, then compute results per batch."""
+"""Apply every correction of a plan: sum over tokens in one pass, then compute results per batch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CorrectionRows(Struct, frozen=True):
         plan: Plan,
         asked: Questions,
     ) -> CorrectionRows:
-        """Reduce the tokens of every step to the sums that a plan asks for (see `asked_by`)."""
+        """Reduce the tokens of every step to the sums that a plan needs (see `asked_by`)."""
         reduced = partial(rows_of, asked=asked, dtype=plan.dtype)
         rows = {
             step: replace(
@@ -65,12 +65,12 @@ class CorrectionRows(Struct, frozen=True):
 
     @property
     def whole(self) -> Sequences:
-        """The rows of all steps as one batch."""
+        """Return the rows of all steps as one batch."""
         return merge(list(self.steps.values()))
 
 
 def _bounded(steps: Mapping[Step, Sequences]) -> Mapping[Step, Sequences]:
-    """Bound the sketches of all steps together: many single values give way to counts."""
+    """Bound the memory of all steps' sketches: many single values are replaced by counts."""
     held = [(step, asked, one) for step in steps for asked, one in steps[step].sketches.items()]
     if not held:
         return steps
@@ -83,7 +83,7 @@ def _bounded(steps: Mapping[Step, Sequences]) -> Mapping[Step, Sequences]:
 
 
 def answerable(plan: Plan, dump: Table) -> Plan:
-    """Return the plan without corrections that look at advantages where the table has none."""
+    """Return the plan without corrections that need advantages, if the table has none."""
     if {"advantages", "advantage"} & set(dump.columns):
         return plan
     lacking = [name for name, one in plan.corrections.items() if one.needs_advantages]
@@ -92,8 +92,8 @@ def answerable(plan: Plan, dump: Table) -> Plan:
     finding = Finding(
         slug="advantages-missing",
         severity="warning",
-        message=f"{', '.join(lacking)}: not computed, the trainer looks at the sign of the "
-        "advantages there, and the table has none",
+        message=f"{', '.join(lacking)}: not computed, because the trainer uses the sign of the "
+        "advantages there, and the table has no advantages",
         fix="record them in a column `advantages` (one per row) or per token",
         evidence={"presets": lacking},
     )
@@ -106,7 +106,7 @@ def answerable(plan: Plan, dump: Table) -> Plan:
 
 
 def asked_by(plan: Plan) -> Questions:
-    """Find out what the results of a plan ask of the tokens, by computing them on made-up rows."""
+    """Find out which sums over tokens a plan needs, by computing its results on recording rows."""
     rows = recording_rows(plan.dtype)
     correction_results(plan, rows)
     return questions(rows)
@@ -117,12 +117,12 @@ def correction_results(
 ) -> dict[str, CorrectionResult]:
     """Apply every correction of a plan to one batch of rows.
 
-    `mismatch` is the level of the batch's mismatch, by which no correction is judged, as in
-    `replay`.
+    `mismatch` is the level of the batch's mismatch, by which a preset without a correction is
+    judged, as in `replay`.
     """
     if not len(rows):
         return {}
-    rows = replace(rows)  # what it computes when asked is not kept with the rows of a step
+    rows = replace(rows)  # a copy, so that its cached values are not kept with the rows of a step
     results = {}
     for name, correction in plan.corrections.items():
         try:
@@ -173,9 +173,9 @@ def _result(
 def _where_float32_decides(
     rows: Sequences, correction: Correction, left: CorrectionOutcome
 ) -> dict[str, Any] | None:
-    """Return what is kept in the trainer's arithmetic, where that is not what is kept in float64.
+    """Return what is kept in float32, the trainer's arithmetic, if that differs from float64.
 
-    Weight sums that agree to 1e-5 differ by the rounding of weights, not by a decision.
+    Weight sums that agree to 1e-5 differ by rounding of the weights, not by a decision.
     """
     rounded = in_float32(correction)
     there = outcome(rows.in_float32().under(correction.guard), rounded)

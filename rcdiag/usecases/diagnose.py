@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest
     from rcdiag.diagnosis.experiments.outcome import Outcome
 
-MOST_TRIALS = 40  # in a result, of one column, beside the best of each experiment
+MOST_TRIALS = 40  # tests of one column in a result; the best of each experiment is always listed
 
 
 def diagnose(
@@ -42,7 +42,7 @@ def diagnose(
     seed: int,
     progress: Progress,
 ) -> DiagnoseResult:
-    """Diagnose a table, with experiments where a checkpoint is given."""
+    """Diagnose a table, with experiments if a checkpoint is given."""
     from rcdiag.diagnosis.verdict import verdict_with_experiments
 
     began = time.monotonic()
@@ -92,7 +92,7 @@ def _with_next_steps(
     model: Model,
     checkpoints: Sequence[Path],
 ) -> Diagnosis:
-    """Say what to run next, and leave out the advice to run what has just been run."""
+    """Replace the next steps by those after the experiments, and drop advice to run these."""
     causes = []
     for cause in diagnosis.causes:
         actions = [
@@ -142,7 +142,7 @@ def runner_of(
         given = ExperimentOptions(
             checkpoints=[one for one in checkpoints if one not in folders.values()]
             or list(checkpoints),
-            coders=cache(partial(coders, folder_of(0))),  # both sides' benches ask
+            coders=cache(partial(coders, folder_of(0))),  # called for both sides
             rows=rows,
             deadline=deadline,
             progress=lambda name: progress.say(f"experiment: {name}"),
@@ -153,7 +153,7 @@ def runner_of(
 
 
 def _experiments(outcome: Outcome) -> list[ExperimentResult]:
-    """List the trials of both columns, the best of each column first."""
+    """List the tests of both columns, the best test of each column first."""
     from rcdiag.diagnosis.experiments.order import explains
 
     policies = {side.name: side.policy for side in outcome.sides}
@@ -180,7 +180,7 @@ def _experiments(outcome: Outcome) -> list[ExperimentResult]:
 
 
 def _most_telling(tests: Sequence[HypothesisTest]) -> list[HypothesisTest]:
-    """Return the best trial of every experiment and the best of the others, the best first."""
+    """Return the best test of each experiment and the best of the other tests, the best first."""
     order = sorted(tests, key=lambda one: -one.gain)
     best: dict[str, HypothesisTest] = {}
     for one in order:
@@ -191,7 +191,7 @@ def _most_telling(tests: Sequence[HypothesisTest]) -> list[HypothesisTest]:
 
 
 def _weights(outcome: Outcome) -> list[WeightsOfRow]:
-    """List every row's posterior over the candidates' weights."""
+    """List, for each row, the posterior probability of each candidate's weights."""
     policies = {side.name: side.policy for side in outcome.sides}
     rows = outcome.sample.case.row
     return [

@@ -1,4 +1,4 @@
-"""Use case `diagnose` for training logs: what a run's own numbers show, without any token."""
+"""Use case `diagnose` for training logs: what a run's logged numbers show, without any tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rcdiag.usecases.log_alone import summarised
 from rcdiag.usecases.provenance import provenance_of_files
 from rcdiag.usecases.run_setup import setup_of
 
-# The verdicts, the one that speaks for several runs first.
+# Verdicts; of several runs, the one whose verdict comes first gives the diagnosis.
 WORST_FIRST = ("broken", "correctable", "inconclusive", "healthy")
 assert set(WORST_FIRST) == set(VERDICTS)
 
@@ -28,10 +28,10 @@ assert set(WORST_FIRST) == set(VERDICTS)
 def logged_runs(
     source: object, keys: Mapping[str, str] | None, *, no_dump: bool
 ) -> list[LoggedRun] | None:
-    """Read files as training logs; None where one is none.
+    """Read files as training logs; None if one of them is not a log.
 
-    A log is known by a key of the mismatch, or by keys that are given. Where files are `no_dump` of
-    any format, any key of a training log tells; else the error of the dump is to be shown.
+    A log is recognised by a key of the mismatch, or by given keys. If the files are `no_dump` of
+    any format, any key of a training log is enough; otherwise the user sees the dump's error.
     """
     paths = [source] if isinstance(source, (str, Path)) else source
     if not isinstance(paths, (list, tuple)) or not paths:
@@ -44,7 +44,7 @@ def logged_runs(
             log = read_log(Path(path))
         except RcdiagError:
             if no_dump and _names_a_quantity(Path(path)):
-                raise  # a log that is damaged
+                raise  # a damaged log
             return None
         run = logged_run(log.path.name, log, keys)
         if not (keys or run.of_mismatch or (no_dump and run.series)):
@@ -54,7 +54,7 @@ def logged_runs(
 
 
 def _names_a_quantity(path: Path) -> bool:
-    """Tell whether the first bytes of a file hold a quoted key of the mismatch."""
+    """Tell whether the first bytes of a file contain a quoted key of the mismatch."""
     head = LogFile.at(path).head.decode(errors="replace")
     keys = (key for one in QUANTITIES.values() if one.mismatch for key in one.keys)
     return any(f'{key}"' in head for key in keys)
@@ -68,7 +68,7 @@ def diagnose_logs(
     given: Mapping[str, Any],
     seed: int,
 ) -> DiagnoseResult:
-    """Diagnose training logs; of several the worst speaks, and each has its own summary."""
+    """Diagnose training logs; the diagnosis is the worst run's, and each run has a summary."""
     began = time.monotonic()
     setups = [setup_of(run, trainer, trainer_config) for run in runs]
     if "vocab_size" in given:
@@ -104,7 +104,7 @@ def diagnose_logs(
 
 
 def _beside_others(diagnosis: Diagnosis, worst: LoggedRun, runs: Sequence[LoggedRun]) -> Diagnosis:
-    """Say of the run that speaks where it leaves the others."""
+    """Add to the worst run's diagnosis where it deviates from the other runs."""
     others = [parting(worst, other) for other in runs if other is not worst]
     if not others or diagnosis.over_steps is None:
         return diagnosis
@@ -119,7 +119,7 @@ def _vocabulary(value: object) -> int:
         size = 0
     if size < 2:
         raise RcdiagError(
-            f"{setting('given', f'vocab_size={value}')}: no number of tokens",
+            f"{setting('given', f'vocab_size={value}')}: not a number of tokens",
             hint="give what the model's config.json has as vocab_size",
         )
     return size

@@ -20,7 +20,7 @@ R = TypeVar("R", bound=Result)
 
 
 class RowsRead(Protocol):
-    """The state of some rows, as a pass over a table makes it."""
+    """The state of some rows that a pass over a table computes."""
 
     @property
     def empty(self) -> bool:
@@ -47,9 +47,9 @@ def read_and_diagnose(
 
 
 def diagnosis_of_table(table: Table, sample: CaseSample | None = None) -> Diagnosis:
-    """Judge sampler and trainer of a table, whatever pair a command compares.
+    """Diagnose sampler and trainer of a table, whichever pair a command compares.
 
-    `sample` holds rows of the table, where a pass has drawn them; else it is read.
+    `sample` has the rows, if a pass has drawn them; otherwise the table is read.
     """
     pair = pair_of_table(table)
     return diagnose(read_case(table, *pair) if sample is None else sample.case(table))
@@ -58,22 +58,22 @@ def diagnosis_of_table(table: Table, sample: CaseSample | None = None) -> Diagno
 def sample_in_pass(table: Table, policies: Sequence[str]) -> CaseSample | None:
     """Return an empty sample for the diagnosis, to be filled by a pass over some policies.
 
-    None where the diagnosis reads other policies, and so the table once more.
+    None if the diagnosis needs other policies; then it reads the table again.
     """
     sample = CaseSample.of(table, *pair_of_table(table))
     return sample if set(sample.policies) == set(policies) else None
 
 
 def with_findings(result: R, dump: Table, **known: Any) -> R:
-    """Return a result of a table with what the checks find; `known` are fields of `CheckInput`."""
+    """Return a result with the findings of its checks; `known` are fields of `CheckInput`."""
     given = CheckInput(result=result, table=dump.as_given, **known)
     return replace(result, findings=findings(given))
 
 
 def recorded_constants(count: RowCount, table: Table) -> set[str]:
-    """Return the policies whose recorded column is one number: what was stored is no log-prob.
+    """Return the policies whose recorded column is constant, so that it holds no log-probs.
 
-    A policy that an engine scored may be constant: a uniform one gives every token the same.
+    A policy that an engine scored may be constant: a uniform one gives all tokens one value.
     """
     return count.constant - scored_policies(table)
 
@@ -81,7 +81,7 @@ def recorded_constants(count: RowCount, table: Table) -> set[str]:
 def scored_policies(table: Table) -> set[str]:
     """Return the policies that an engine scored from the stored tokens, by the table's metadata.
 
-    A recorder may name a backend too; only scoring writes down the options of a run as well.
+    A recorder may name a backend too, but only scoring also stores the options of a run.
     """
     about = table.metadata.get("policies", {})
     return {name for name, facts in about.items() if {"backend", "options"} <= facts.keys()}

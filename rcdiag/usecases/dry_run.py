@@ -19,15 +19,16 @@ from rcdiag.table.table import Table
 if TYPE_CHECKING:
     from rcdiag.engines.scoring import ScoringPlan
 
-BYTES = {"log-probs": 4, "entropy": 4, "top_k": 8}  # of a response token; of each of its top tokens
+# Bytes of the scores of a response token; for `top_k` of each of its top tokens.
+BYTES = {"log-probs": 4, "entropy": 4, "top_k": 8}
 
 
 def check_rate(rate: float | None) -> None:
     """Refuse a rate that no engine has."""
     if rate is not None and not (0 < rate < math.inf):
         raise RcdiagError(
-            f"{setting('rate', rate)}: no number of tokens in a second",
-            hint="give what one engine scores in a second, for example 12000",
+            f"{setting('rate', rate)}: not a number of tokens per second",
+            hint="give the tokens that one engine scores per second, for example 12000",
         )
 
 
@@ -39,9 +40,9 @@ def description(
     runner: Runner | None = None,
     rate: float | None = None,
 ) -> str:
-    """Say what would run, for a dry run: rows, tokens, policies, where they run and go.
+    """Describe a dry run: rows, tokens, policies, where they would run and be written.
 
-    `rate` is what the user says that one engine scores, in tokens a second.
+    `rate` is the user's estimate of the tokens that one engine scores per second.
     """
     lines = [f"{name}: {table.num_rows:,} sequences in {plural(len(table.sources), 'file')}"]
     if plan is None:
@@ -75,7 +76,7 @@ def pass_over(table: Table, runner: Runner | None) -> str:
 
 def _time_of(plan: ScoringPlan, spec: PolicySpec, runner: Runner, rate: float | None) -> str:
     """Say how long scoring a policy would take, and where the rate used for it comes from."""
-    abouts = plan.abouts(spec)
+    abouts = plan.provenance(spec)
     names = plan.part_names()
     left = [rows for name, rows in names.items() if name not in abouts]
     tokens = sum(int(plan.survey.lengths[first:end].sum()) for first, end in left)
@@ -87,22 +88,22 @@ def _time_of(plan: ScoringPlan, spec: PolicySpec, runner: Runner, rate: float | 
     if known is None:
         return (
             f"{todo}: the time is unknown until the first part is done; "
-            f"{setting('rate', 'TOKENS')} says how many one engine scores in a second"
+            f"{setting('rate', 'TOKENS')} says how many one engine scores per second"
         )
     engines = min(runner.engines(spec), len(left))
-    # The last engines have nothing to do while the last parts are done.
+    # Engines take parts in rounds; some are idle in the last round.
     rounds = math.ceil(len(left) / engines)
     seconds = rounds * tokens / len(left) / known
     return (
-        f"{todo}: {_duration(seconds)} at {known:,.0f} tokens a second and engine ({source}), "
-        "and the loading of the model"
+        f"{todo}: {_duration(seconds)} at {known:,.0f} tokens per second and engine ({source}), "
+        "plus the time to load the model"
     )
 
 
 def _rate(
     plan: ScoringPlan, spec: PolicySpec, abouts: list[dict[str, Any]], rate: float | None
 ) -> tuple[float | None, str]:
-    """Return the tokens that one engine scores in a second, and who says so."""
+    """Return the tokens that one engine scores per second, and the source of this number."""
     if rate is not None:
         return rate, f"as {setting('rate')} says"
     if measured := rate_of(abouts):

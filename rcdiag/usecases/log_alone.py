@@ -1,4 +1,4 @@
-"""What a training log shows by itself, as a part of a result."""
+"""The judgement of a training log by itself, as a part of a result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rcdiag.usecases.run_setup import RunSetup, setup_of
 
 
 def log_alone(log: Log, trainer: str) -> LogSummary | None:
-    """Judge a trainer's log; None where no key of it is known."""
+    """Judge a trainer's log; None if none of its keys is known."""
     run = logged_run(log.path.name, log)
     if not run.series:
         return None

@@ -23,53 +23,56 @@ from rcdiag.table.table import RowRange, Table
 from rcdiag.table.token_batch import TokenBatch, sampled_tokens
 from rcdiag.usecases.case_of_table import CaseSample
 
-# Rows are read as many at a time as hold half a million tokens on average. Where long ones stand
-# together, what is walked at once is cut after this many tokens.
+# Rows are read in batches of half a million tokens on average. Where long rows follow each other,
+# a batch is cut after this many tokens.
 MOST_TOKENS_OF_BATCH = 1_000_000
-# A part has at least this many tokens where row groups are small, a quarter of a second's work:
-# its state costs the first process a few milliseconds. Of a very large table parts are larger.
+# With small row groups a part has at least this many tokens, a quarter of a second's work; merging
+# its state takes a few milliseconds in the first process. Parts of a very large table are larger.
 TOKENS_OF_PART = 1_000_000
 MOST_PARTS = 256
-# Each worker gets at least this many parts, where row groups allow it, so that all end together.
+# Each worker gets at least this many parts, if row groups allow it, so that all end together.
 PARTS_OF_WORKER = 4
 
 S = TypeVar("S")
 
 
 class Walk(Struct, Generic[S], frozen=True, kw_only=True):
-    """A pass over a table: the columns it reads, and the state it makes of a part; pickled."""
+    """A pass over a table: the columns it reads, and the state it computes of a part.
+
+    It is pickled for worker processes.
+    """
 
     policies: Sequence[str]  # whose log-probs are read
-    prompts: bool = False  # read prompts too, for their width alone, where the table has them
-    masked: bool = False  # take the tokens too that the mask leaves out
-    origin: bool = False  # read engine and version of the rows
+    prompts: bool = False  # also read prompts (only for their lengths), if the table has them
+    masked: bool = False  # include tokens that the mask leaves out
+    origin: bool = False  # also read engine and weights version of the rows
 
     @property
     def tokens_of_part(self) -> int:
-        """Return how many tokens a part has at least: the larger a state, the more of them."""
+        """Return the least number of tokens of a part; larger for walks with a larger state."""
         return TOKENS_OF_PART
 
     def state_of(self, batches: Iterator[TokenBatch]) -> S | None:
-        """Return the state of the batches of one part; None where they hold nothing to count.
+        """Return the state of the batches of one part; None if they hold nothing to count.
 
-        A batch may hold no token at all.
+        A batch may be without any token.
         """
         raise NotImplementedError
 
     def in_short(self, state: S) -> S:
-        """Return the state of a part of a table with more tokens than values are kept of.
+        """Return a smaller state, for a part of a table that has too many tokens to keep values.
 
-        It holds counts where these take less memory, so that less of it is sent by workers.
+        Values are replaced by counts where these take less memory, so that workers send less data.
         """
         return in_short(state)
 
     def merged(self, parts: Iterator[S]) -> S | None:
-        """Merge the states of parts as they come, in the order of the rows; None of none."""
+        """Merge the states of parts in the order of the rows, as they arrive; None without any."""
         return merged(parts)
 
 
 class FileMark(NamedTuple):
-    """Size and time of change of a file, by which another file under the same path is noticed."""
+    """Size and modification time of a file, by which a replaced file is detected."""
 
     size: int
     changed: int  # nanoseconds
@@ -78,12 +81,13 @@ class FileMark(NamedTuple):
 def read_table(
     dump: Table, walk: Walk[S], runner: Runner | None = None, sample: CaseSample | None = None
 ) -> S | None:
-    """Read a table in one pass, and return the state of all its rows; None if it holds nothing.
+    """Read a table in one pass and return the state of all its rows; None if it has none.
 
-    The same table, options and number of workers make the same parts and so the same bits; with
-    other numbers of workers sums differ in their last digits, where row groups are cut.
-    Beside it the rows for the diagnosis are drawn into `sample`, and the table that the user gave
-    is fingerprinted.
+    The same table, options and number of workers give the same parts, and so the same result bit
+    by bit; with other numbers of workers, sums may differ in their last digits.
+
+    During the pass the rows for the diagnosis are drawn into `sample`, and a thread computes the
+    fingerprint of the table that the user gave.
 
     Raises:
         RcdiagError: a row that cannot be read, with its file and number; a worker was killed.
@@ -95,17 +99,18 @@ def read_table(
 def _states(
     dump: Table, walk: Walk[S], runner: Runner | None, sample: CaseSample | None
 ) -> Generator[S]:
-    """Yield the state of every part of a table that holds something, in the order of the rows."""
+    """Yield the state of every part of a table that is not empty, in the order of the rows."""
     dump.require(*(f"{policy}_log_probs" for policy in walk.policies))
     workers = 0 if runner is None else runner.workers(dump.response_tokens)
     parts = parts_of(dump, walk.tokens_of_part, workers)
     begun = None if sample is None else sample.of_part()
-    # As a daemon, so that Ctrl-C does not wait for it. What it raises, `provenance` raises again.
+    # A daemon thread, so that Ctrl-C does not wait for it. If it fails, `provenance` raises the
+    # same error.
     beside = threading.Thread(target=_fingerprint, args=(dump.as_given,), daemon=True)
     beside.start()
     marks = {file: _mark(file) for file in dump.parquets if isinstance(file, Path)}
     function: Callable[[RowRange], tuple[S | None, CaseSample | None]]
-    many = dump.response_tokens > 2 * VALUES_HELD  # though half of them be masked or left out
+    many = dump.response_tokens > 2 * VALUES_HELD  # even if half of them are masked or left out
     function = partial(_walk_part, dump.for_workers(), marks, walk, begun, many)
     if runner is None or not workers or len(parts) == 1:
         made = (function(part) for part in parts)
@@ -121,10 +126,10 @@ def _states(
 
 
 def parts_of(dump: Table, tokens: int, workers: int) -> list[RowRange]:
-    """Cut a table into parts of about `tokens` tokens or more, where its row groups end.
+    """Cut a table into parts of about `tokens` tokens or more, at the ends of row groups.
 
-    A row group is cut only where it is more than the share of a worker: who reads a part of it
-    has to decode what stands before.
+    A row group is cut only if it is larger than a worker's share: to read a part of a row group,
+    the rows before it must be decoded too.
     """
     groups = dump.row_groups()
     total = sum(group.tokens for group in groups)
@@ -153,10 +158,10 @@ def _walk_part(
     many: bool,
     part: RowRange,
 ) -> tuple[S | None, CaseSample | None]:
-    """Walk one part, in whatever process this is; return its state and its rows for the diagnosis.
+    """Walk one part, in this or a worker process; return its state and rows for the diagnosis.
 
-    `marks` are those of the table's files where the pass began; `many` says that the table has more
-    tokens than single values are kept of.
+    `marks` are of the table's files when the pass began; with `many` the table has too many tokens
+    to keep single values.
     """
     for file in dump.files:
         path = file.parquet
@@ -174,17 +179,17 @@ def _mark(path: Path) -> FileMark:
 
 
 def _check_same(path: Path, mark: FileMark) -> None:
-    """Refuse to read another file than the one that the command saw under a path."""
+    """Refuse a file that is gone or has changed since the pass began."""
     try:
         there: FileMark | None = _mark(path)
     except OSError:
         there = None
     if there != mark:
-        what = "is not there" if there is None else "is another file"
+        what = "is missing" if there is None else "is another file"
         raise RcdiagError(
-            f"{path}: {what} where a part of the table is read",
+            f"{path}: {what} on the node that reads a part of the table",
             hint="on a cluster every node reads the table: put it on storage that all of them see, "
-            "as parquet (rcdiag convert) if it is of another format; or leave --on ray away",
+            "as parquet (rcdiag convert) if it has another format; or omit --on ray",
         )
 
 
@@ -201,10 +206,10 @@ def token_batches(
     sample: CaseSample | None = None,
     between: RowRange | None = None,
 ) -> Iterator[TokenBatch]:
-    """Yield the tokens that a walk reads of all rows, batch by batch; one may hold no token at all.
+    """Yield the tokens that a walk reads, batch by batch; a batch may be without any token.
 
-    Rows for the diagnosis are drawn into `sample`, where there is one. `between` are the first row
-    that is read and the row after the last.
+    Rows for the diagnosis are drawn into `sample`, if given. `between` is the range of rows: the
+    first row and the one after the last.
     """
     prompts = "prompt_ids" in dump.columns and (walk.prompts or sample is not None)
     origin = walk.origin or sample is not None
@@ -219,7 +224,7 @@ def token_batches(
 
 
 def no_tokens(dump: Table, policies: Sequence[str]) -> RcdiagError:
-    """The error for a table in which no row has a sampled token."""
+    """Return the error for a table in which no row has a sampled token with log-probs."""
     lacking = unobserved(dump, policies).by_policy
     if lacking:
         counts = ", ".join(f"{rows:,} lack `{name}_log_probs`" for name, rows in lacking.items())

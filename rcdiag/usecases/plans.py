@@ -1,4 +1,4 @@
-"""The corrections that a user asks for: presets of a trainer, or a trainer's own configuration."""
+"""The corrections that a user asks for: presets of a trainer, or a trainer's configuration."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def plan_of(
     arithmetic: str = "float64",
     carry: str | None = None,
 ) -> Plan:
-    """Read the presets of a trainer (all without names) or its configuration into corrections.
+    """Make a plan of corrections from a trainer's presets (by default all) or its configuration.
 
-    `settings` changes some: preset -> setting -> value, and `config` is the preset's name where
-    `trainer_config` is given. Trainer `all` means the default of each; `carry` is TRAINER:PRESET,
-    which is carried over to all others.
+    `settings` overrides some settings: preset -> setting -> value; with `trainer_config` the preset
+    is called `config`. Trainer `all` means the default of every trainer; `carry` is a
+    TRAINER:PRESET whose equivalent in all other trainers is planned.
     """
     one_of("arithmetic", arithmetic, ARITHMETICS)
     overrides = dict(settings or {})
@@ -46,7 +46,7 @@ def plan_of(
         _check_alone(trainer, carry, names, overrides, trainer_config)
         if carry is not None:
             return _carried_plan(carry, arithmetic)
-        # What the newest generation of every trainer does by default.
+        # The defaults of the newest generation of every trainer.
         return Plan.joined(
             {
                 family: plan_corrections(one, {"default": one.unset}, arithmetic)
@@ -72,7 +72,7 @@ def plan_of(
 
 
 def with_hint_at_trainer(plan: Plan, table: Table) -> Plan:
-    """Add a note to the default plan where the dump was written by another trainer."""
+    """Add a note to the default plan if the dump was written by another trainer."""
     written_by = table.metadata.get("conversion", {}).get("format", "")
     if not written_by:
         return plan  # the other trainers are not loaded
@@ -97,23 +97,23 @@ def _check_alone(
     overrides: Settings,
     trainer_config: str | Path | None,
 ) -> None:
-    """Refuse what has no meaning beside the defaults of all trainers."""
+    """Refuse options that have no meaning together with all trainers."""
     if trainer not in (None, ALL):
         raise RcdiagError(
             f"{setting('carry')} takes all trainers",
-            hint=f"leave {setting('trainer')} out; whose preset it is stands in TRAINER:PRESET",
+            hint=f"omit {setting('trainer')}; TRAINER:PRESET names the trainer",
         )
     given = {PRESETS: names, SETTINGS: overrides, setting("trainer_config"): trainer_config}
     if both := [name for name, value in given.items() if value]:
         what = setting("trainer", ALL) if carry is None else setting("carry", carry)
         raise RcdiagError(
             f"{what} and {both[0]} are given",
-            hint="leave one of the two out: the first takes every trainer with its own settings",
+            hint="omit one of the two: the first takes every trainer with its own settings",
         )
 
 
 def _carried_plan(text: str, arithmetic: str) -> Plan:
-    """Plan a preset of one trainer, and what every other trainer has for it."""
+    """Plan a preset of one trainer, and its equivalent in every other trainer."""
     source, preset = named(text)
     first = plan_corrections(source, {preset: source.presets[preset]}, arithmetic)
     if not first.corrections:
@@ -130,7 +130,7 @@ def _carried_plan(text: str, arithmetic: str) -> Plan:
 
 
 def _carried_finding(text: str, other: Carried) -> Finding:
-    """Say what another trainer has for a preset."""
+    """Report another trainer's equivalent of a preset."""
     name = spoken_name(other.trainer)
     if other.settings is None:
         reads, message = "none", f"{name} has nothing near {text}: it has no {other.lacks}"

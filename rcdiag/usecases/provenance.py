@@ -1,4 +1,4 @@
-"""Where a result comes from: what every result document says about itself."""
+"""The provenance of a result: command, versions, machine, data and time."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from rcdiag.errors import without_secrets
 from rcdiag.table.table import Table
 
 LIBRARIES = ("rcdiag", "numpy", "scipy", "pyarrow", "polars")
-ENGINES = ("torch", "transformers")  # they compute where a model runs, and are not loaded elsewhere
+ENGINES = ("torch", "transformers")  # only if a model ran
 PROCESSORS = Path("/proc/cpuinfo")
 IS_COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
 def provenance(dump: Table, seed: int, device: str | None = None) -> dict[str, Any]:
-    """Command line, versions, machine, the table as given, fingerprint, seed, time.
+    """Return command line, versions, machine, the table as given, fingerprint, seed and time.
 
-    `columns_read_as` maps rcdiag's names to those in the files, where columns have others there,
-    `rows_drawn` says how many rows were drawn, where they were. `device` is where a model ran; by
-    default the processor.
+    `columns_read_as` maps rcdiag's column names to those in the files, if some differ; `rows_drawn`
+    is the number of drawn rows, if rows were drawn. `device` is where a model ran; by default the
+    processor.
     """
     given = dump.as_given
     source = given.drawn_from or given
@@ -50,7 +50,7 @@ def provenance(dump: Table, seed: int, device: str | None = None) -> dict[str, A
 
 
 def provenance_of_files(paths: Sequence[Path], seed: int) -> dict[str, Any]:
-    """Command line, versions, machine and files, where no table was read but training logs."""
+    """Return the provenance of a result that was read from training logs, not from a table."""
     return {
         **_of_run(None),
         "dump": [str(path) for path in paths],
@@ -62,7 +62,7 @@ def provenance_of_files(paths: Sequence[Path], seed: int) -> dict[str, Any]:
 
 
 def hashed_files(paths: Sequence[Path]) -> str:
-    """Return a hash of the contents of files, and of the files of folders."""
+    """Return a hash of the contents of files, and of all files in folders."""
     digest = hashlib.blake2b(digest_size=16)
     for path in paths:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
@@ -107,7 +107,7 @@ def _processor() -> str:
 
 @cache
 def commit() -> str | None:
-    """Return the commit of rcdiag's source, from its clone or from what pip wrote; None without."""
+    """Return the commit of rcdiag's source, from its clone or pip's direct_url.json, or None."""
     clone = Path(__file__).parents[2] / ".git"
     if clone.exists():
         return commit_of_clone(clone)
@@ -121,7 +121,7 @@ def commit() -> str | None:
 
 
 def commit_of_clone(git: Path) -> str | None:
-    """Return the commit that is checked out, by the `.git` of a clone or of a tree beside one."""
+    """Return the commit that is checked out, from the `.git` of a clone or a linked worktree."""
     try:
         folder = _followed(git, "gitdir: ") if git.is_file() else git
         head = (folder / "HEAD").read_text().strip()
@@ -134,12 +134,12 @@ def commit_of_clone(git: Path) -> str | None:
                 return _checked((place / name).read_text().strip())
         lines = (line.split() for line in (common / "packed-refs").read_text().splitlines())
         return next((_checked(line[0]) for line in lines if line[1:] == [name]), None)
-    except (OSError, UnicodeDecodeError):  # a clone that is damaged, or of somebody else
+    except (OSError, UnicodeDecodeError):  # a damaged clone, or one that may not be read
         return None
 
 
 def _followed(file: Path, prefix: str) -> Path:
-    """Return the folder that a file of git names, by a path of its own folder."""
+    """Return the folder that a file of git names, relative to the file's own folder."""
     return file.parent / file.read_text().strip().removeprefix(prefix)
 
 

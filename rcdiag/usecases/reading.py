@@ -1,4 +1,4 @@
-"""Read the sequences that a result shows once more, whole, with prompt, weights and texts."""
+"""Read the sequences that a result shows again in full, with prompt, weights and texts."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from rcdiag.usecases.shown_tokens import gaps, masked_beside, shown_tokens
 # Token ids -> their text, one string each.
 Decode = Callable[[Sequence[int]], list[str]]
 
-PROMPT_KEPT = 100  # tokens
+PROMPT_KEPT = 100  # last tokens of a prompt that are kept
 LETTERS_OF_PROMPT, LETTERS_OF_RESPONSE = 1_000, 2_000
 ALTERNATIVES, TOKENS_WITH_ALTERNATIVES = 5, 10
-# Bytes of rows that are held while it is found out how much of them a page has room for.
+# Bytes of rows that are kept in memory until it is known how much of them fits into a page.
 HELD = 64_000_000
-# Columns in which dumps hold text, the first that there is.
+# Columns in which dumps hold text; the first one that a table has is read.
 PROMPT_TEXTS = ("prompt", "prompt_text", "input")
 RESPONSE_TEXTS = ("response", "response_text", "completion", "output")
 
@@ -51,7 +51,8 @@ RESPONSE_TEXTS = ("response", "response_text", "completion", "output")
 class SequenceReader(Struct, kw_only=True):
     """Reads whole sequences of a table, with prompt, masked tokens and weights.
 
-    `text` allows text: that of the tokenizer `decode_ids`, or else that of the table's columns.
+    With `text` they have their text: by the tokenizer `decode_ids`, or without one from the table's
+    columns.
     """
 
     table: Table
@@ -60,14 +61,14 @@ class SequenceReader(Struct, kw_only=True):
     plan: Plan | None
     decode_ids: Decode | None
     text: bool
-    # Rows that were fetched, with all columns that are read, and their numbers.
+    # The rows that `fetch` read, with all columns that are needed, and their numbers.
     held: list[RowBatch] = []
     held_rows: frozenset[int] = frozenset()
 
     def fetch(self, rows: Sequence[int]) -> None:
-        """Read rows from the files, so that `read` need not read their row groups again.
+        """Keep rows of the files in memory, so that `read` need not read their row groups again.
 
-        More than HELD bytes of rows are not kept.
+        If they take more than HELD bytes, none is kept.
         """
         numbers = np.array(sorted(set(rows)), dtype=np.int64)
         held, size = [], 0
@@ -79,10 +80,10 @@ class SequenceReader(Struct, kw_only=True):
         self.held, self.held_rows = held, frozenset(numbers.tolist())
 
     def read(self, most: Mapping[int, int]) -> dict[int, SequenceTokens]:
-        """Return sequences by their rows; `most` says how many tokens of each row may be shown.
+        """Return sequences by row; `most` maps each row to the number of tokens it may show.
 
-        Of one with more tokens the first are shown, and those around the largest |log-ratio|. A
-        row without sampled tokens, or without log-probs, is not among them.
+        Of a longer sequence the first tokens are shown, and those around the largest |log-ratio|.
+        A row without sampled tokens, or without log-probs, is left out.
         """
         rows = np.array(sorted(most), dtype=np.int64)
         found: dict[int, SequenceTokens] = {}
@@ -97,7 +98,7 @@ class SequenceReader(Struct, kw_only=True):
                 yield batch.take(keep)
 
     def _from_files(self, rows: NDArray[np.int64]) -> Iterator[RowBatch]:
-        """Yield rows, with all that is shown of them, from the row groups that hold them."""
+        """Yield rows, with all columns that are shown, from the row groups that hold them."""
         table, policies = self.table, (self.behavior, self.target)
         tops = [name for policy in policies for name in score_columns(policy)[2:4]]
         texts = text_columns(table) if self.text and self.decode_ids is None else []
@@ -108,7 +109,7 @@ class SequenceReader(Struct, kw_only=True):
 
 
 def text_columns(table: Table) -> list[str]:
-    """Return the column with the text of prompts and that with the text of responses, if any."""
+    """Return the columns with the texts of prompts and of responses, those that the table has."""
     first = [next(filter(table.has_text, names), None) for names in (PROMPT_TEXTS, RESPONSE_TEXTS)]
     return [name for name in first if name is not None]
 
@@ -116,16 +117,16 @@ def text_columns(table: Table) -> list[str]:
 def _read(
     batch: RowBatch, behavior: str, target: str, plan: Plan | None, most: Mapping[int, int]
 ) -> dict[int, SequenceTokens]:
-    """Return some rows with their shown tokens and their context, by the number of the row.
+    """Return some rows with their shown tokens and their context, by row number.
 
-    `most` says how many tokens of each row may be shown.
+    `most` maps each row to the number of tokens it may show.
     """
     rows = decode(batch, (behavior, target))
     pair = pair_of(rows, behavior, target)
     place = {int(row): index for index, row in enumerate(pair.tokens.row)}
     starts = starts_of(pair.lengths)
-    whole: dict[int, slice] = {}  # by the row's number: its tokens, and those of them to show
-    shown: dict[int, NDArray[np.int64]] = {}
+    whole: dict[int, slice] = {}  # row number -> all of its tokens in `pair`
+    shown: dict[int, NDArray[np.int64]] = {}  # row number -> its shown tokens, counted in the row
     for row, at in place.items():
         whole[row] = slice(int(starts[at]), int(starts[at] + pair.lengths[at]))
         shown[row] = shown_tokens(pair.log_ratio[whole[row]], most[row])
@@ -174,7 +175,7 @@ def _around(
 
 
 def _plain(batch: RowBatch, index: int) -> dict[str, Any]:
-    """Return the texts that the table itself holds, where its columns were read."""
+    """Return the texts of a row from the table's own text columns, if these were read."""
 
     def first(names: Sequence[str]) -> str | None:
         known = [name for name in names if name in batch.table.column_names]
@@ -190,9 +191,9 @@ def _plain(batch: RowBatch, index: int) -> dict[str, Any]:
 def _effects(
     pair: PolicyPair, plan: Plan | None, shown: NDArray[np.int64]
 ) -> Mapping[str, TokenEffects]:
-    """Apply every correction of a plan that does not compare a token with its whole batch.
+    """Apply every correction of a plan that does not need the whole batch.
 
-    The effects are those on the tokens `shown`, by their places.
+    Returns the effects on the tokens `shown` (indices in `pair`), by the correction's name.
     """
     if plan is None or not len(pair.lengths):
         return {}
@@ -205,7 +206,7 @@ def _effects(
 
 
 def _weights(effect: TokenEffects, kept: slice, log_ratio: NDArray[np.float64]) -> TokenWeights:
-    """Write the weights of a sequence in short: one for all, or those other than the ratio."""
+    """Write the weights of a sequence compactly: one for all tokens, or those unlike the ratio."""
     flags = np.concatenate([[0], ~effect.kept[kept], [0]]).astype(np.int8)
     edges = np.flatnonzero(np.diff(flags)).reshape(-1, 2)  # first rejected, first kept after it
     rejected = [[int(first), int(end) - 1] for first, end in edges]
@@ -231,7 +232,7 @@ def _alternatives(
     positions: NDArray[np.int64],
     log_ratio: NDArray[np.float64],
 ) -> Iterator[TokenAlternatives]:
-    """Yield what a policy had for the tokens with the largest log-ratios, where that is stored."""
+    """Yield a policy's stored top tokens at the places with the largest log-ratios."""
     ids_name, log_probs_name = score_columns(policy)[2:4]
     if not {ids_name, log_probs_name} <= set(batch.table.column_names):
         return
@@ -250,7 +251,7 @@ def _alternatives(
 
 
 def _decoded(sequence: SequenceTokens, decode_ids: Decode | None) -> SequenceTokens:
-    """Give the tokens of a sequence and of its context their texts, where a tokenizer is here."""
+    """Add the texts of the tokens of a sequence and of its context, if there is a tokenizer."""
     context = sequence.context
     if decode_ids is None or context is None:
         return sequence
@@ -269,7 +270,7 @@ def _decoded(sequence: SequenceTokens, decode_ids: Decode | None) -> SequenceTok
 
 
 def decoded_examples(examples: BinExamples, decode_ids: Decode) -> BinExamples:
-    """Give the examples of bins and their neighbours their texts."""
+    """Add the texts of the example tokens of bins and of their neighbours."""
     ids = {
         *examples.token_id,
         *(one for some in (*examples.before, *examples.after) for one in some),
@@ -292,11 +293,11 @@ def decoder_of(
     policies: Sequence[str],
     wanted: bool | None,
 ) -> Decode | None:
-    """Return what turns token ids into text; None without a tokenizer, or where it is not wanted.
+    """Return the function from token ids to texts; None without a tokenizer, or if not wanted.
 
-    The tokenizer is that of `model`, or of a model of one of `policies`: the model that is about
-    to score it, or else the one that the table names. `wanted` True makes a missing one an error;
-    None takes one that is here.
+    The tokenizer is that of `model`, or of the model of one of `policies`: the one that will score
+    it, or else the one that the table names. With `wanted` True a missing tokenizer is an error;
+    with None it is used only if it is on this machine.
     """
     if wanted is False:
         return None
@@ -304,8 +305,8 @@ def decoder_of(
     if wanted:
         if model is None and not folders:
             raise RcdiagError(
-                f"{setting('include_text')}: the table names no model folder here whose tokenizer "
-                "could be used",
+                f"{setting('include_text')}: the table names no model folder on this machine whose "
+                "tokenizer could be used",
                 hint=setting("model", "PATH"),
             )
         return decoder(folders[0] if folders else str(model))
@@ -320,13 +321,13 @@ def decoder_of(
 def _folders(
     model: str | Path | None, table: Table, specs: Sequence[PolicySpec], policies: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the folders here in which a tokenizer may be, those that the user named first."""
+    """Yield folders on this machine that may hold a tokenizer, those that the user named first."""
     recorded = table.metadata.get("policies", {})
     named = {name: recorded.get(name, {}).get("model") for name in policies}
     named |= {spec.name: spec.model for spec in specs if spec.name in named}
     for path in (model, *named.values()):
         if not path:
             continue
-        # A model of every step or version stands in a folder for each: all have one tokenizer.
+        # With one folder for each step or version, all of them have the same tokenizer.
         folders = sorted(glob.glob(re.sub(r"\{(step|policy_version)\}", "*", str(path))))
         yield from (folder for folder in folders[:1] if Path(folder).is_dir())

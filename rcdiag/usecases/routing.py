@@ -1,4 +1,4 @@
-"""What a table says of the routing of a mixture of experts: a pass over its columns of experts."""
+"""Compares the routing of a mixture of experts, in a pass over a table's columns of experts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TOKENS_AT_ONCE = 20_000  # some 200 MB where a token has 400 experts
 
 
 def routing_of(dump: Table, behavior: str, target: str) -> Routing | None:
-    """Compare the experts of two policies, and what is left where one takes the other's.
+    """Compare the experts of two policies, and the mismatch that replayed experts leave.
 
-    None where the table has neither the experts of both policies nor a policy that was scored with
+    None if the table has neither the experts of both policies nor a policy that was scored with
     those of the behavior policy.
     """
     lists = [f"{name}_routed_experts" for name in (behavior, target)]
@@ -60,7 +60,7 @@ def _pieces(batch: RowBatch) -> Iterator[RowBatch]:
 
 
 def _replays(dump: Table, behavior: str, target: str) -> list[str]:
-    """Return the policies that were scored with the behavior policy's experts, but the target."""
+    """Return the policies, other than the target, scored with the behavior policy's experts."""
     about = dump.metadata.get("policies", {})
     return [
         name
@@ -71,7 +71,7 @@ def _replays(dump: Table, behavior: str, target: str) -> list[str]:
 
 
 def _changes(routed: ClusterSums, top_k: int) -> ExpertChanges | None:
-    """Turn sums by cluster into numbers; None where no token has the experts of both."""
+    """Turn sums by cluster into numbers; None if no token has the experts of both policies."""
     tokens, changed, squares, of_changed, *layers = routed.sums.T
     if not tokens.any():
         return None

@@ -1,4 +1,4 @@
-"""What kind of run a training log is of: the trainer, its generation and its correction."""
+"""Which trainer, generation and correction a training log comes from."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
 from rcdiag.trainers.trainer import Trainer
 from rcdiag.usecases.logged.keys import KeyNames, count_keys
 
-# Tokens of a batch that tells what a trainer logs at least, and their log-ratios, beyond all bounds
-# and within the range to which trainers clamp.
+# A made-up batch shows the least ESS that a trainer logs: its number of tokens, and the size of
+# their log-ratios, which is beyond all bounds but within the trainers' clamp.
 TOKENS, FAR = 1000, 15.0
 
 
 class RunSetup(Struct, frozen=True, kw_only=True):
-    """The trainer that wrote a log, as far as its keys or a configuration tell."""
+    """The trainer that wrote a log, as far as its keys or a configuration show it."""
 
-    family: str | None = None  # None where no key is a trainer's
-    generations: str | None = None  # those that log most of its keys, or that of a configuration
-    correction: str | None = None  # what the correction does; None where nothing tells
+    family: str | None = None  # None if no trainer has the log's keys
+    generations: str | None = None  # those with most of the log's keys, or the configuration's
+    correction: str | None = None  # description of the correction; None if it is unknown
     names: KeyNames | None = None  # of the newest of these generations
-    known: Known = Known()  # what the trainer's configuration file says
+    known: Known = Known()  # from the trainer's configuration file
 
     def note(self, key: str) -> str:
-        """Return what the trainer does to the numbers behind a key: clamps, masks, means."""
+        """Return a note on how the trainer computes a key's number: clamps, masks, means."""
         ours = self.names and self.names.ours(key)
         return self.names.note(ours) if self.names and ours else ""
 
@@ -44,7 +44,7 @@ class RunSetup(Struct, frozen=True, kw_only=True):
 def setup_of(
     run: LoggedRun, trainer: str | None, trainer_config: str | Path | None = None
 ) -> RunSetup:
-    """Tell a run's trainer by a given name, by its configuration file, or by the keys it logs."""
+    """Identify a run's trainer: by its configuration file, a given name, or the logged keys."""
     if trainer_config is not None:
         read = read_trainer_config(Path(trainer_config), trainer)
         settings = {**read.trainer.settings, **read.settings}
@@ -69,7 +69,7 @@ def setup_of(
 
 
 def _known(read: TrainerConfig, run: LoggedRun) -> Known:
-    """Return what the settings of a correction say of the numbers that a log holds."""
+    """Return what the settings of a correction imply for the numbers of a log."""
     correction = read.trainer.read({**read.trainer.settings, **read.settings})
     weighting, bypass = correction.weighting, correction.mode == "bypass"
     if weighting is None:
@@ -86,12 +86,12 @@ def _known(read: TrainerConfig, run: LoggedRun) -> Known:
 
 
 def _least_ess(trainer: Trainer, correction: Correction, key: str) -> float | None:
-    """Return the least effective sample size that a trainer logs, by its own code.
+    """Return the least effective sample size that a trainer can log, computed by its own code.
 
-    None where it logs none, or where the weights have no two bounds. Weights clipped to [lower,
-    upper] have it where a share lower / (lower + upper) of the tokens is at the upper bound and the
-    others are at the lower one (Kantorovich); those that are not clipped from below have less with
-    a single token above.
+    None if it logs none, or if the weights do not have two bounds. Weights clipped to [lower,
+    upper] have the least ESS if a share lower / (lower + upper) of the tokens is at the upper bound
+    and the others are at the lower one (Kantorovich); weights that are not clipped from below have
+    it with a single token above the upper bound.
     """
     weighting, ours = correction.weighting, KeyNames.of(trainer).ours(key)
     assert weighting is not None
@@ -106,7 +106,7 @@ def _least_ess(trainer: Trainer, correction: Correction, key: str) -> float | No
 
 
 def _two_ratios(above: int) -> Batch:
-    """Return responses of one token; `above` of them have the ratio e^FAR, the others e^-FAR."""
+    """Return responses of one token each; `above` have the ratio e^FAR, the others e^-FAR."""
     log_ratio = np.repeat([-FAR, FAR], [TOKENS - above, above])
     batch = TokenBatch(
         log_probs={"rollout": np.minimum(-log_ratio, 0.0), "old": np.minimum(log_ratio, 0.0)},
@@ -120,7 +120,7 @@ def _two_ratios(above: int) -> Batch:
 
 
 def _by_keys(run: LoggedRun) -> str | None:
-    """Say what the correction does by the numbers that it logs; None where it logs none."""
+    """Describe the correction by the numbers that the log has of it; None if it has none."""
     weights = next(
         (run.series[name] for name in ("weight_mean", "ess") if name in run.series), None
     )
@@ -135,16 +135,16 @@ def _by_keys(run: LoggedRun) -> str | None:
 
 
 def _family_of(log: Log) -> str | None:
-    """Return the trainer that most keys of a log are of; None where none has any."""
+    """Return the trainer that has most of a log's keys; None if no trainer has any."""
     counts = {name: count_keys(log, trainer) for name, trainer in families().items()}
     best = max(counts, key=lambda name: counts[name])
     return best if counts[best] else None
 
 
 def _generations(log: Log, family: str) -> list[Trainer]:
-    """Return the generations of a trainer that log most of a log's keys by the names it has.
+    """Return the generations of a trainer that have most of a log's keys.
 
-    Loggers put prefixes before a name.
+    A key counts with or without prefixes that loggers add.
     """
 
     def logs(names: KeyNames, key: str) -> bool:

@@ -1,6 +1,6 @@
-"""Use case `score`: how far two recorded policies of a table are apart, or what one alone says.
+"""Use case `score`: the mismatch of two recorded policies, or the diagnosis of a single one.
 
-One pass over the table; the states of its parts merge into that of the whole.
+It is one pass over the table; the states of its parts merge into the state of the whole table.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from rcdiag.usecases.shown_sequences import rows_named, with_sequences
 if TYPE_CHECKING:
     from rcdiag.logs import Log
 
-# Shares of the tokens, those with the largest k3 first, eight in each decade.
+# Shares of the tokens with the largest k3, eight per decade, at which their part of k3 is given.
 SHARES = [float(f"{10.0 ** (step / 8.0):.6g}") for step in range(-40, 1)]
 
 
@@ -77,14 +77,14 @@ def score(
     sequences: Sequence[int] | None = (),
     runner: Runner | None = None,
 ) -> ScoreResult:
-    """Mismatch of two recorded policies over all steps and per step, and corrections of it.
+    """Compute the mismatch of two recorded policies over all steps and per step, and corrections.
 
-    `pair_reason` says why it is these two, where the user named none. `log` is the trainer's own,
-    which is set beside what the plan computes. `sequences` are numbers of rows that the result is
-    to hold whole; with None it holds none for readers, and the table is read once. `runner` says
-    where the pass over the table is done: in this process without one. With `decode` the result
-    holds the text of the tokens that it names; without it, and with `text`, the worst sequences
-    have the text that columns of the table hold.
+    `pair_reason` says why these two were chosen, if the user named none. `log` is the trainer's
+    own log, which is compared with the plan's numbers. `sequences` are numbers of rows that the
+    result is to hold in full; with None it holds no sequences, and the table is read only once.
+    `runner` says where the pass over the table runs; by default in this process. With `decode` the
+    result has the text of the tokens that it names; without it, and with `text`, the worst
+    sequences have the text from columns of the table.
     """
     check_rows_fit(dump)
     asked = rows_named(dump.as_given, sequences or ())
@@ -125,7 +125,7 @@ def score(
 
 
 def score_of_one(dump: Table, policy: str, *, seed: int = 0) -> ScoreResult:
-    """Count the tokens of a table with one policy, and diagnose it."""
+    """Score a table that has only one policy: count its tokens and diagnose it."""
     sample = sample_in_pass(dump, (policy,))
     parts: list[tuple[NonFinite, RowCount]] = []
     clusters = np.empty(0, np.uint64)
@@ -163,7 +163,7 @@ def _result(
     diagnosis: Diagnosis,
     about: dict[str, Any],
 ) -> ScoreResult:
-    """Return the numbers of one pass; `about` is their provenance."""
+    """Return the result of one pass; `about` is its provenance."""
     state = reading.state
     assert state is not None
     recorded = dump.metadata.get("policies", {})
@@ -172,7 +172,7 @@ def _result(
     count = merge(list(reading.sizes.values()))
     constant = recorded_constants(count, dump)
     values = with_premises(_values(suite, count, constant), diagnosis)
-    whole = None if reading.rows is None else reading.rows.whole  # the table as one batch
+    whole = None if reading.rows is None else reading.rows.whole  # all steps as one batch
     profiles = {**finished(state.profiles), **state.categories.finished()}
     without_log_probs = unobserved(dump, (behavior, target)).rows
     return ScoreResult(
@@ -200,8 +200,10 @@ def _result(
 
 
 def _values(suite: Suite | None, count: RowCount, constant: set[str]) -> dict[str, MetricValue]:
-    """Compute every metric; none has a value where fewer than half of the rows hold numbers, or
-    where a policy's column is one number.
+    """Compute every metric.
+
+    All are without a value if fewer than half of the rows have only valid log-probs, or if a
+    policy's column is constant.
     """
     if suite is None or count.too_few or constant:
         return without_numbers()
@@ -214,7 +216,7 @@ class RowsState(Struct, frozen=True):
     non_finite: NonFinite
     sizes: Mapping[Step, RowCount]
     rows: CorrectionRows | None  # None without a plan of corrections
-    state: PairState | None  # None where no row holds numbers alone
+    state: PairState | None  # None if every row has an invalid log-prob
 
     @property
     def empty(self) -> bool:
@@ -222,11 +224,11 @@ class RowsState(Struct, frozen=True):
 
 
 class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
-    """The pass that measures a pair of policies, and gathers what corrections need of it."""
+    """The pass that measures a pair of policies and collects the sums that corrections need."""
 
     plan: Plan | None = None
-    asked: Questions = Questions()  # by the plan, of the tokens
-    every_row: bool = False  # count rows with a NaN or infinite log-prob in the state too
+    asked: Questions = Questions()  # the sums over tokens that the plan needs
+    every_row: bool = False  # include rows with a NaN or infinite log-prob in the state
 
     def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
         """Return the state of the batches of one part."""
@@ -254,9 +256,9 @@ def _read(
     plan: Plan | None,
     runner: Runner | None,
 ) -> tuple[RowsState, Diagnosis]:
-    """Read and diagnose the table in one pass; read it once more where no row holds numbers alone.
+    """Read and diagnose the table in one pass.
 
-    The `state` is that of all rows then.
+    If every row has an invalid log-prob, the table is read again and `state` is that of all rows.
     """
     asked = Questions() if plan is None else asked_by(plan)
     walk = PairWalk(
@@ -276,7 +278,7 @@ def _read(
 
 
 def _with_numbers_of(result: ScoreResult, drawn: Table) -> ScoreResult:
-    """Name rows by their numbers in the table that some rows were drawn from."""
+    """Replace row numbers by those in the table that the rows were drawn from."""
 
     def numbered(sequences: Sequence[SequenceTokens]) -> list[SequenceTokens]:
         return [replace(sequence, row=drawn.number(sequence.row)) for sequence in sequences]
@@ -296,7 +298,7 @@ def _with_numbers_of(result: ScoreResult, drawn: Table) -> ScoreResult:
 
 
 def _with_text(result: ScoreResult, decode: Decode) -> ScoreResult:
-    """Give single tokens and token ids that the result names their text."""
+    """Add the text of the single tokens and token ids that the result names."""
     return replace(
         result,
         worst_tokens=[
@@ -323,7 +325,7 @@ def _figures(state: PairState, suite: Suite) -> dict[str, Any]:
 def _corrections(
     plan: Plan | None, rows: Sequences | None, values: dict[str, MetricValue]
 ) -> dict[str, CorrectionResult]:
-    """Apply the plan, if there is one, to a batch of rows whose mismatch has these values."""
+    """Apply the plan, if there is one, to a batch of rows; `values` is the batch's mismatch."""
     if plan is None or rows is None:
         return {}
     k_hats = {"token": values["khat_token"].value, "sequence": values["khat_seq"].value}
@@ -337,7 +339,7 @@ def _by_step(
     constant: set[str],
     rounding: RoundingNoise,
 ) -> dict[str, StepResult]:
-    """Give the numbers of every training step, a batch of the trainer; none of a single step."""
+    """Return the numbers of each training step; empty if there is only one step."""
     if len(reading.sizes) < 2 or reading.state is None:
         return {}
     states = reading.state.suites

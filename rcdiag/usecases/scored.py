@@ -1,4 +1,4 @@
-"""Fill the log-probs that a table lacks before it is measured: `score` and `compare` share it."""
+"""Fill in log-probs that a table lacks before it is measured, for `score` and `compare`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from rcdiag.engines.gpus import gpus_here
-from rcdiag.engines.ladders import LADDERS, NEED_A_GPU, again, spec_of, to_repeat
+from rcdiag.engines.ladders import LADDERS, NEED_A_GPU, policy_to_repeat, second_run, spec_of
 from rcdiag.engines.notation import default_policies, parse_policy
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, one_of, setting
@@ -32,7 +32,7 @@ Policies = Mapping[str, str] | Sequence[str]  # {"old": "hf:float32"} or ["old=h
 
 
 def policy_texts(policies: Policies) -> list[str]:
-    """Policies as `NAME=BACKEND[:DTYPE][,key=value...]`; a recorded one is its name alone."""
+    """Return policies as `NAME=BACKEND[:DTYPE][,key=value...]`; recorded ones as their name."""
     if isinstance(policies, Mapping):
         return [f"{name}={spec}" if spec else name for name, spec in policies.items()]
     return [policies] if isinstance(policies, str) else list(policies)
@@ -57,7 +57,7 @@ def needed_columns(
     Of the pair these are the log-probs of policies that are not to be scored.
     """
     scored = {text.partition("=")[0] for text in policy_texts(policies)}
-    if model is not None or ladder:  # more may be scored than are named
+    if model is not None or ladder:  # policies that are not named may be scored as well
         return ["prompt_ids"]
     recorded = [f"{name}_log_probs" for name in dict.fromkeys(pair) if name not in scored]
     return [*(["prompt_ids"] if scored else []), *recorded]
@@ -72,11 +72,11 @@ def wanted_policies(
     noise_floor: bool = False,
     progress: Progress = SILENT,
 ) -> list[PolicySpec]:
-    """The policies to score.
+    """Return the policies to score.
 
-    `model` alone means those of the default pair that the table lacks. Policies of a ladder that
-    the table has stay as they are, and those that need a GPU are left out where there is none. With
-    `noise_floor` one policy is scored once more, in batches of another composition.
+    With `model` alone they are those of the default pair that the table lacks. Policies of a ladder
+    that are in the table are not scored again, and those that need a GPU are left out if there is
+    none. With `noise_floor` one policy is scored once more, in other batches.
     """
     default_model = None if model is None else str(model)
     ladders = [ladder] if isinstance(ladder, str) else list(ladder)
@@ -88,8 +88,8 @@ def wanted_policies(
             progress.say(f"{name}: already in the table")
         elif text in NEED_A_GPU and not gpus_here():
             progress.say(
-                f"{name}: left out, it is for a GPU and there is none here; "
-                f"{setting('policies', text, '--policy')} scores it all the same"
+                f"{name}: left out, it needs a GPU and there is none here; "
+                f"{setting('policies', text, '--policy')} scores it anyway"
             )
         else:
             texts.append(text)
@@ -106,14 +106,14 @@ def wanted_policies(
         return specs
     about = table.metadata.get("policies", {}).values()
     recorded = [spec for policy in about if (spec := spec_of(policy, default_model)) is not None]
-    return [*specs, again(to_repeat(specs or recorded))]
+    return [*specs, second_run(policy_to_repeat(specs or recorded))]
 
 
 def check_output(output: Destination | None, specs: Sequence[PolicySpec], *, force: bool) -> None:
     """Refuse to overwrite the table that scoring is to write.
 
-    An output that is a table already may be that of a run killed after its last rename; the scoring
-    run looks closer, and refuses the output of any other run.
+    An existing output may be from a run of the same plan that was killed after its last rename; the
+    scoring run checks that, and refuses the output of any other run.
     """
     if output is None:
         return
@@ -132,7 +132,7 @@ def planned(
     force: bool,
     progress: Progress = SILENT,
 ) -> ScoringPlan | None:
-    """Check models and rows, and cut the table into parts; None where nothing is to be scored."""
+    """Check models and rows, and cut the table into parts; None if there is nothing to score."""
     if not specs:
         return None
     from rcdiag.engines.scoring import plan_scoring  # most tables bring their log-probs
@@ -151,10 +151,10 @@ def scored_table(
     progress: Progress = SILENT,
     runner: Runner,
 ) -> Iterator[Table]:
-    """The table with the planned policies filled in, as long as the block lasts.
+    """Yield the table with the planned policies filled in, for the duration of the block.
 
-    Engines run where `runner` says. It is written to `output`, or without one to a folder that
-    goes with the block.
+    Engines run where `runner` says. The table is written to `output`, or without one to a temporary
+    folder that is deleted at the end of the block.
     """
     if plan is None:
         if output is not None:
@@ -168,7 +168,8 @@ def scored_table(
         scratch = Path(tempfile.mkdtemp(prefix="rcdiag-"))
         plan = replace(plan, output=scratch / "scored.parquet")
     try:
-        # A file that waits for its upload is this plan's, or refused.
+        # Without `force` a local file that still waits for its upload is used only if it is of this
+        # plan.
         again = force and not (output is not None and output.url)
         _run(plan, progress, runner, force=again, kept=output is not None)
         if output is not None and output.url:
@@ -192,7 +193,7 @@ def scored_table(
 
 
 def _run(plan: ScoringPlan, progress: Progress, runner: Runner, *, force: bool, kept: bool) -> None:
-    """Score what is planned; an interrupt carries a note on how to resume."""
+    """Score the planned policies; on an interrupt add a note on how to resume."""
     from rcdiag.engines.scoring import run_scoring
 
     try:

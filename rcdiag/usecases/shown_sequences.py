@@ -1,6 +1,6 @@
-"""Which sequences a result keeps for its readers: those asked for, the worst, and some at random.
+"""Chooses the sequences that a result shows: those asked for, the worst, and some at random.
 
-The worst have the bytes that a page gives to sequences; what they leave goes to drawn ones.
+The worst sequences get the bytes that a page has for sequences; random ones get what is left.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from rcdiag.table.table import Table
 from rcdiag.usecases.reading import SequenceReader
 from rcdiag.usecases.shown_tokens import shares
 
-# Of a page, for sequences and examples of bins together. Other sequences that are asked for come
-# on top.
+# Bytes of a page for sequences and examples of bins together. Sequences that the user asks for
+# come on top.
 BYTES = 150_000
-# A page writes four compressed bytes as five letters, and needs up to a tenth for names.
+# A page writes four compressed bytes as five characters, and needs up to 10% more for names.
 LETTERS = 1.25 * 1.1
-# Tokens of the worst sequences that are read at first, and at most of one that is asked for.
+# Tokens of all worst sequences together at the first reading, and most tokens of a sequence that
+# the user asks for.
 MOST_TOKENS = 20_000
 MOST_DRAWN = 10
-AIMED = 0.97  # of the bytes, where a second reading is to fit
+AIMED = 0.97  # share of the bytes that the next, smaller reading is meant to take
 
 
 def with_sequences(
@@ -39,14 +40,16 @@ def with_sequences(
 ) -> ScoreResult:
     """Return a result with the sequences that it shows, and the context of their tokens.
 
-    They are its worst ones, those that are asked for, and some at random; none is in two lists.
+    These are its worst sequences, those that the user asks for, and some at random; none is in two
+    lists.
 
     Args:
-        result: one with the worst sequences, and with the texts of examples where there are any:
-            these come first.
+        result: a result with its worst sequences, and with the texts of its examples, if it has
+            any: examples take their bytes first.
         reader: reads rows of the table.
-        named: places of rows that are asked for; they are there whole, up to MOST_TOKENS tokens.
-        seed: of the drawing of others.
+        named: indices of the rows that the user asks for; they are shown in full, up to
+            MOST_TOKENS tokens.
+        seed: seed of the random choice.
     """
     worst, examples, given = result.worst_sequences, result.examples, reader.table.as_given
     first = {*named, *(sequence.row for sequence in worst)}
@@ -65,7 +68,7 @@ def with_sequences(
     left -= taken_up
     return replace(
         result,
-        # A sum over all tokens of the pass stays as it is, to the last digit.
+        # Keep the sum of the first pass, which may differ in the last digit.
         worst_sequences=[
             replace(whole[one.row], log_ratio_sum=one.log_ratio_sum) if one.row in whole else one
             for one in worst
@@ -76,9 +79,9 @@ def with_sequences(
 
 
 def rows_named(table: Table, named: Sequence[int]) -> list[int]:
-    """Return the places in a table of the rows that a user names by their numbers; refuse others.
+    """Return the indices of the rows that a user names by number; refuse rows that are not there.
 
-    They differ where rows of the table are drawn from another.
+    Index and number differ if the table's rows were drawn from another table.
     """
     source = table.drawn_from or table
     for row in named:
@@ -94,8 +97,8 @@ def rows_named(table: Table, named: Sequence[int]) -> list[int]:
     for row in named:
         if row not in places:
             raise RcdiagError(
-                f"{_asked(row)}: not among the {table.num_rows:,} rows that are drawn",
-                hint=f"leave {setting('rows')} away, or name a row that the page shows",
+                f"{_asked(row)}: not among the {table.num_rows:,} rows that were drawn",
+                hint=f"omit {setting('rows')}, or name a row that the page shows",
             )
     return [places[row] for row in named]
 
@@ -107,7 +110,7 @@ def _asked(row: int) -> str:
 def size(parts: Sequence[Any]) -> int:
     """Return about how many bytes of a page these parts of a result take.
 
-    As a page does, it compresses what stands under one name together.
+    As in a page, the values under one name are compressed together.
     """
     columns: dict[str, list[str]] = {}
     for part in parts:
@@ -117,7 +120,7 @@ def size(parts: Sequence[Any]) -> int:
 
 
 def _gather(value: Any, name: str, columns: dict[str, list[str]]) -> None:
-    """Add the plain values within a part of a result as text, each to the name above it."""
+    """Add the plain values within a part of a result as text, each under its field's name."""
     kind: Any = type(value)
     if (inner := _field_names(kind)) is not None:
         for field in inner:
@@ -147,7 +150,7 @@ def _field_names(kind: type) -> tuple[str, ...] | None:
 def _within(
     worst: Sequence[SequenceTokens], reader: SequenceReader, most: int
 ) -> tuple[list[SequenceTokens], int]:
-    """Read the worst sequences with as many tokens as fit `most` bytes; return their bytes too."""
+    """Read the worst sequences with as many tokens as fit into `most` bytes; return bytes too."""
     tokens, lengths = MOST_TOKENS, [sequence.num_tokens for sequence in worst]
     while True:
         given = shares(lengths, tokens)
@@ -160,7 +163,7 @@ def _within(
 
 
 def _drawn(reader: SequenceReader, rows: Sequence[int], left: int) -> Iterator[SequenceTokens]:
-    """Yield sequences drawn at random, whole, as long as they fit into `left` bytes."""
+    """Yield randomly drawn sequences in full, as long as they fit into `left` bytes."""
     if left <= 0 or not rows:
         return
     read = reader.read(dict.fromkeys(rows, MOST_TOKENS))
@@ -175,7 +178,7 @@ def _drawn(reader: SequenceReader, rows: Sequence[int], left: int) -> Iterator[S
 
 
 def _check(sequence: SequenceTokens | None, where: str, row: int) -> None:
-    """Refuse a row that is asked for and that has nothing to show."""
+    """Refuse a row that the user asks for but that has no valid tokens to show."""
     if sequence is None:
         raise RcdiagError(
             f"{_asked(row)}: {where} has no sampled token with log-probs of both policies",
@@ -191,7 +194,7 @@ def _check(sequence: SequenceTokens | None, where: str, row: int) -> None:
 
 
 def _of_numbers(sequence: SequenceTokens) -> bool:
-    """Tell whether the stored log-probs of a sequence are possible ones."""
+    """Tell whether all stored log-probs of a sequence are valid."""
     behavior = np.asarray(sequence.behavior_log_probs)
     with np.errstate(invalid="ignore"):
         target = behavior + np.asarray(sequence.log_ratio)

@@ -1,4 +1,4 @@
-"""Which tokens of long sequences a result keeps for its readers: the first, and the worst."""
+"""Which tokens of long sequences a result shows: the first ones and the worst ones."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-MASKED_KEPT = 100  # tokens of a sequence that the mask leaves out
-# Of a sequence that is not kept whole: tokens from its start, and on each side of a bad token.
+MASKED_KEPT = 100  # masked tokens of a sequence that are shown at most
+# Of a long sequence: tokens that are shown from its start, and on each side of a bad token.
 FIRST_KEPT = 40
 AROUND = 12
 
 
 def shares(lengths: Sequence[int], whole: int) -> list[int]:
-    """Share `whole` tokens out among sequences: what short ones leave goes to the long ones."""
+    """Divide `whole` tokens among sequences; what short ones do not need goes to the long ones."""
     given = [0] * len(lengths)
     by_length = sorted(range(len(lengths)), key=lengths.__getitem__)
     for place, index in enumerate(by_length):
@@ -24,7 +24,7 @@ def shares(lengths: Sequence[int], whole: int) -> list[int]:
 
 
 def shown_tokens(log_ratio: NDArray[np.float64], most: int) -> NDArray[np.int64]:
-    """Return the places of the tokens to keep, in their order, at most `most` of them.
+    """Return the indices of the tokens to show, ascending, at most `most` of them.
 
     They are all tokens, or the first ones and those around the largest |log-ratio|.
     """
@@ -33,7 +33,7 @@ def shown_tokens(log_ratio: NDArray[np.float64], most: int) -> NDArray[np.int64]
     keep = np.zeros(len(log_ratio), np.bool_)
     keep[: min(FIRST_KEPT, most // 4)] = True
     size = np.abs(np.nan_to_num(log_ratio, nan=0.0))
-    # A token looked at is kept, so that no more than `most` are looked at.
+    # Each candidate that is visited is kept, so the `most` largest are enough.
     among = np.flatnonzero(size >= np.partition(size, -most)[-most]) if most else np.empty(0, int)
     for place in among[np.argsort(-size[among], kind="stable")[:most]]:
         near = slice(max(int(place) - AROUND, 0), int(place) + AROUND + 1)
@@ -44,9 +44,9 @@ def shown_tokens(log_ratio: NDArray[np.float64], most: int) -> NDArray[np.int64]
 
 
 def gaps(log_ratio: NDArray[np.float64], shown: NDArray[np.int64]) -> list[list[float]]:
-    """Return where tokens are left out: a place, their number and their summed log-ratio, nats.
+    """Return the gaps between shown tokens: [index, number of tokens, summed log-ratio in nats].
 
-    The place is that of the next token that is shown, among the shown ones.
+    The index is that of the next shown token, among the shown ones.
     """
     starts = np.concatenate([[0], shown + 1])
     ends = np.concatenate([shown, [len(log_ratio)]])
@@ -68,7 +68,7 @@ def masked_beside(
     Args:
         mask: of all response tokens, True for sampled ones, [response].
         positions: positions of the sampled tokens in the response, [sampled].
-        shown: places among the sampled tokens that are shown, [shown].
+        shown: indices of the shown tokens among the sampled ones, [shown].
     """
     masked = np.flatnonzero(~mask)
     keep = np.zeros(len(positions) + 2, np.bool_)

@@ -1,4 +1,4 @@
-"""Open the sources that a user names as trajectory tables: one, or several joined into one."""
+"""Open the sources that a user names as one trajectory table, joining them if there are several."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ from rcdiag.usecases.progress import Progress
 if TYPE_CHECKING:
     from rcdiag.results import JoinReport
 
-# A dump in any format that rcdiag knows: a file, a directory, a glob, a URL; a list of them; a
-# table that is open already; or one in memory: a data frame, an Arrow table, a mapping of columns,
-# a list of rows.
+# A dump in any format that rcdiag knows: a file, a directory, a glob, a URL; a list of these; an
+# open table; or data in memory: a data frame, an Arrow table, a mapping of columns, a list of rows.
 FileSource = str | Path | Sequence[str | Path]
 Source = FileSource | Table | InMemory
-# Changes of a conversion that are said while a command goes on with the table.
+# At most this many changes of a conversion are reported while a command runs.
 CHANGES = 6
 
 
@@ -47,32 +46,32 @@ def open_table(
 ) -> Table:
     """Open a dump of any format that rcdiag knows as a trajectory table.
 
-    Of parquet only the footers are read, and a few rows where columns have other names; other
-    formats and tables in memory are converted once, to a folder that goes with the table. A table
-    without tokens is refused, and the error names those of the columns in `needed` that it lacks
-    too.
+    Of parquet only the footers are read, and a few rows if columns have other names; other formats
+    and tables in memory are converted once, into a temporary folder that is deleted with the table.
+    A table without tokens is refused, and the error also names the columns of `needed` that are
+    missing.
 
     Args:
         source: a file, a directory, a glob or a URL that fsspec knows (s3://, gs://, hf://), or a
-            list of them. Sources of one format are the rows of one table in that order; sources of
-            two formats, or with other policies, are dumps of one run, which are joined by
-            `sample_id` or else by equal tokens. Or a table in memory: a pandas or polars frame, an
-            Arrow table or stream, a mapping of columns, each a list, an array or a tensor, or a
-            list of rows, each a mapping.
+            list of these. Sources of one format are concatenated in that order; sources of two
+            formats, or with different policies, are taken for dumps of one run and joined by
+            `sample_id`, or without it by equal tokens. Or a table in memory: a pandas or polars
+            frame, an Arrow table or stream, a mapping of columns (each a list, an array or a
+            tensor), or a list of rows (each a mapping).
         columns: name that rcdiag knows -> name in the files: `{"old_log_probs": "my_trainer"}`.
-            Names that trainers and engines use are read without it where nothing speaks against it;
-            an empty name reads none.
-        needed: columns that the error for a table without tokens names as well.
-        format: the format of the files, where it cannot be told from them.
-        given: what the dump lacks and you know, for all rows: `{"temperature": 0.7}`. Values that
-            the dump has must be equal.
-        tokenizer: folder of a checkpoint whose tokenizer encodes dumps that hold text alone.
-        progress: listener for how far a conversion is.
+            Names that trainers and engines use are recognised without it, unless the values
+            contradict; an empty name leaves the column out.
+        needed: columns that the error for a table without tokens also names.
+        format: the format of the files, if it cannot be recognised.
+        given: values that the dump lacks, for all rows: `{"temperature": 0.7}`. Values that the
+            dump has must be equal to them.
+        tokenizer: folder of a checkpoint whose tokenizer encodes dumps that hold only text.
+        progress: listener for the progress of a conversion.
     """
     if isinstance(source, Table):
         if columns or given or format:
             raise RcdiagError(
-                "columns of a table that is open already cannot be mapped or given",
+                "columns of an open table cannot be mapped or given",
                 hint="give them to open_table(source, columns=..., given=..., format=...)",
             )
         return source
@@ -89,11 +88,11 @@ def open_table(
 
 
 def _changes(table: Table) -> list[str]:
-    """Say what became of a dump that was converted in passing, the first few changes of many."""
+    """Return sentences on what a conversion changed in a dump, the first CHANGES of many."""
     cut = any(file.converted is not None for file in table.files)
     if table.conversion is None and table.joined is None and not cut:
         return []
-    done = table.metadata.get("conversion", {"changes": {}})  # none where structs are made flat
+    done = table.metadata.get("conversion", {"changes": {}})  # none if only structs were flattened
     texts = list(done["changes"])
     more = len(texts) - CHANGES
     if more > 1:
@@ -136,9 +135,9 @@ def open_located(
     progress: Progress | None = None,
     beside: Path | None = None,
 ) -> Table:
-    """Open sources as one table; those of one run that complete each other are joined.
+    """Open sources as one table; dumps of one run with different policies are joined.
 
-    What is converted lies in a temporary folder, that of the file `beside` if given.
+    Converted files go to a temporary folder, next to the file `beside` if that is given.
     """
     on_progress = None if progress is None else progress.converted
     encoder = None if tokenizer is None else str(tokenizer)
@@ -165,10 +164,10 @@ def _by_policies(
     opened: Callable[[Sequence[SourceFiles]], Table],
     columns: Mapping[str, str] | None,
 ) -> list[Table]:
-    """Open sources of one format: as one table, or as several where their policies are disjoint.
+    """Open sources of one format: as one table, or as several if their policies are disjoint.
 
-    Which policies files of another format than parquet hold shows when they are converted. Files
-    under names of one's own are one table, by whose names the policies are known.
+    Files that are not parquet are converted first, to find out which policies they hold. Files of
+    a format whose columns the user names form one table.
     """
     if len(parts) == 1 or (parts[0].reader.any_names and parts[0].reader.read is not None):
         return [opened(parts)]
@@ -186,7 +185,7 @@ def _by_policies(
     kinds = list(dict.fromkeys(frozenset(names) for names in policies if names))
     if len(kinds) < 2 or sum(map(len, kinds)) > len(frozenset().union(*kinds)):
         return [table or opened(parts)]
-    # Sources without any log-probs go with the first of the others.
+    # Sources without any log-probs are opened together with the first group of policies.
     owner = [next((n for n, kind in enumerate(kinds) if names & kind), 0) for names in policies]
     return [
         opened([part for part, own in zip(parts, owner, strict=True) if own == number])
@@ -195,7 +194,7 @@ def _by_policies(
 
 
 def _policies_of_parquet(part: SourceFiles, columns: Mapping[str, str]) -> set[str]:
-    """Return the policies that the first file of a source has, by its footer alone."""
+    """Return the policies that the first file of a source has, read from its footer."""
     names = set(open_parquet(part.files[0].path).schema_arrow.names)
     mapped = {name for name, in_file in columns.items() if in_file in names}
     known = {
@@ -207,7 +206,7 @@ def _policies_of_parquet(part: SourceFiles, columns: Mapping[str, str]) -> set[s
 
 
 def drawn(table: Table, rows: int | None, seed: int) -> Table:
-    """Draw prompt groups with about `rows` rows in all; None draws nothing."""
+    """Draw prompt groups with about `rows` rows in total; None keeps all rows."""
     if rows is None:
         return table
     some = draw_rows(table, rows, seed)
@@ -217,7 +216,7 @@ def drawn(table: Table, rows: int | None, seed: int) -> Table:
 
 
 def drawn_of_step(table: Table, rows: int | None, seed: int, step: int | None) -> Table:
-    """Draw prompt groups of one training step, by default the last; None draws nothing."""
+    """Draw prompt groups of one training step, by default the last; None keeps all rows."""
     if rows is None:
         return table
     steps = known_steps(table)
@@ -227,7 +226,7 @@ def drawn_of_step(table: Table, rows: int | None, seed: int, step: int | None) -
 
 
 def name_of(source: Source) -> str:
-    """The source as a message names it."""
+    """Return the name of a source as messages print it."""
     if isinstance(source, Table):
         source = [file.name for file in source.sources]
     if isinstance(source, (str, Path)):
@@ -249,8 +248,8 @@ def joined_tables(
 ) -> tuple[Table, JoinReport | None]:
     """Open one table, or several joined on `sample_id`.
 
-    Returns the table, made from one of all files that were given, and the report of the join; None
-    for one table.
+    Returns the table, whose `made_from` is a table of all given files, and the report of the join,
+    which is None for a single table.
     """
     check_remote([str(source) for source in sources if isinstance(source, (str, Path))], format)
     tables = [
@@ -271,7 +270,7 @@ def joined_tables(
 
 
 def _short_names(tables: Sequence[Table], sources: Sequence[Source]) -> list[str]:
-    """A different short name for each table, fit for the end of a policy's name."""
+    """Return a distinct short name for each table, which can be the suffix of a policy's name."""
     names: list[str] = []
     for table, source in zip(tables, sources, strict=True):
         path = source if isinstance(source, (str, Path)) else table.name

@@ -1,4 +1,4 @@
-"""`import rcdiag`: what it costs, what it gives, how results print, what it refuses."""
+"""`import rcdiag`: loaded modules, public names, printing of results, and errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FUNCTIONS = [name for name in rcdiag.__all__ if inspect.isfunction(getattr(rcdia
 
 @pytest.fixture
 def table(tmp_path) -> Path:
-    """Two steps, with advantages."""
+    """A table of two training steps with advantages."""
     columns = {"advantage": [1.0, -2.0, 4.0], "step": [4, 6, 6]}
     return dump_with_shift(tmp_path / "a.parquet", 0.1, **columns)
 
@@ -39,10 +39,10 @@ def test_the_import_loads_few_modules_and_nothing_heavy():
     )
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
     assert not set(HEAVY) & set(loaded)
-    assert len(loaded) < 60  # 30 when this was written; polars alone brings hundreds
+    assert len(loaded) < 60  # about 30; polars alone would load hundreds
 
 
-def test_every_name_is_there_and_listed():
+def test_every_public_name_exists_and_is_listed():
     for name in rcdiag.__all__:
         assert getattr(rcdiag, name).__doc__ or name == "Result"
     assert set(rcdiag.__all__) <= set(dir(rcdiag))
@@ -70,11 +70,11 @@ def test_every_keyword_is_documented(name):
         assert f"\n    {keyword}: " in output, keyword
 
 
-def test_a_signature_shows_what_a_caller_gets():
+def test_every_signature_has_its_return_type():
     assert inspect.signature(rcdiag.score).return_annotation == "ScoreResult"
 
 
-def test_a_table_prints_short(table):
+def test_a_table_prints_as_a_short_summary(table):
     opened = rcdiag.open_table(table)
     assert opened.policies == ["rollout", "old"]
     assert "advantage" in opened.columns
@@ -100,13 +100,13 @@ def test_a_result_prints_in_under_20_lines(kind):
     assert max(map(len, lines)) <= 130
     html = result._repr_html_()
     assert html.startswith("<div>")
-    assert ("<table>" in html) == (kind != "convert")  # the stored one has nothing to list
+    assert ("<table>" in html) == (kind != "convert")  # the stored result has no lists
     if getattr(result, "diagnosis", None) is not None:
         assert any(line.startswith(f"{result.diagnosis.verdict} (") for line in lines)
         assert result.diagnosis.verdict in html.split("<table>")[0]
 
 
-def test_what_others_wrote_is_escaped_in_a_notebook(table):
+def test_text_from_files_is_escaped_in_a_notebook(table):
     result = rcdiag.score(table, presets="disabled")
     finding = rcdiag.Finding(slug="<i>", severity="note", message="<script>", fix="<b>")
     result.findings.append(finding)
@@ -187,7 +187,7 @@ def test_every_frame_of_every_kind(table, tmp_path):
             result.frame("nothing")
 
 
-def test_a_result_comes_back_from_a_file_and_from_text(table, tmp_path):
+def test_a_result_is_loaded_from_a_file_and_from_text(table, tmp_path):
     result = rcdiag.score(table, presets="disabled")
     result.save(tmp_path / "r.json")
     for source in (tmp_path / "r.json", str(tmp_path / "r.json"), result.to_json()):
@@ -197,7 +197,7 @@ def test_a_result_comes_back_from_a_file_and_from_text(table, tmp_path):
     assert written[0].read_text() == rcdiag.report(result, tmp_path / "2.html")[0].read_text()
 
 
-def test_progress_hears_what_happens(table, monkeypatch):
+def test_progress_methods_are_called_during_the_work(table, monkeypatch):
     class Heard(rcdiag.Progress):
         def __init__(self) -> None:
             self.said: list[str] = []
@@ -239,12 +239,12 @@ REFUSED = {
     "not JSON": lambda table: rcdiag.load_result("{"),
     "no result": lambda table: rcdiag.report([], "page.html"),
     "already there": lambda table: rcdiag.report("a.json", table),
-    "wanted how many": lambda table: rcdiag.sweep(table, thresholds=1),
+    "wanted the number of settings": lambda table: rcdiag.sweep(table, thresholds=1),
     "a whole number from": lambda table: rcdiag.sweep(table, thresholds=[1, 2]),
-    "emit wants the result of a sweep": lambda table: rcdiag.emit(
+    "emit needs the result of a sweep": lambda table: rcdiag.emit(
         rcdiag.score(table, presets=["disabled"]), "verl"
     ),
-    "emit wants the trainer": lambda table: rcdiag.emit(rcdiag.sweep(table, thresholds=2)),
+    "emit needs the trainer": lambda table: rcdiag.emit(rcdiag.sweep(table, thresholds=2)),
     "trainer nope": lambda table: rcdiag.sweep(table, emit="nope"),
     "candidate=nope": lambda table: rcdiag.sweep(table, emit="verl", candidate="nope"),
     "nothing is called": lambda table: rcdiag.explain("k3kl"),
@@ -252,14 +252,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_cannot_be_done_is_one_kind_of_error_with_a_way_out(table, message):
+def test_every_error_of_the_user_is_an_rcdiagerror_with_a_hint(table, message):
     with pytest.raises(rcdiag.RcdiagError) as caught:
         REFUSED[message](table)
     assert message in f"{caught.value.message} {caught.value.hint}"
     assert caught.value.hint
 
 
-def test_a_trainer_that_lacks_the_recommended_correction_is_told_what_it_has(tmp_path):
+def test_emit_names_alternatives_if_the_trainer_lacks_the_recommendation(tmp_path):
     result = rcdiag.sweep(sampled_table(tmp_path / "t.parquet"), thresholds=4)
     document = json.loads(result.to_json())
     document["recommendation"]["choice"] = "k3_rs_0.01"

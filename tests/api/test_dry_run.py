@@ -1,4 +1,4 @@
-"""A dry run fetches no file behind a URL; it says what a run would fetch."""
+"""A dry run downloads no file behind a URL; it lists the files that a run would download."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOG_PROBS = [[-1.0, -0.5], [-2.0]]
 
 @pytest.fixture
 def unreadable(memory, tmp_path, monkeypatch) -> None:
-    """Two tables behind a URL whose files can be listed, and fail when they are opened."""
+    """Two tables behind a URL whose files can be listed, but raise when they are opened."""
     path = write_table(
         tmp_path / "a.parquet",
         response_ids=[[1, 2], [3]],
@@ -55,7 +55,7 @@ def test_a_conversion_s_dry_run_fetches_none_and_writes_none(unreadable, tmp_pat
     assert not target.exists()
 
 
-def test_what_needs_no_table_is_checked_before_the_files_are_listed(unreadable, tmp_path):
+def test_options_are_checked_before_the_files_are_listed(unreadable, tmp_path):
     with pytest.raises(RcdiagError, match="no_such_preset"):
         rcdiag.score.dry_run("memory://run", presets="no_such_preset")
     with pytest.raises(RcdiagError, match="no such file"):

@@ -1,4 +1,4 @@
-"""Every command is one call of the API: both make the same document, from the same options."""
+"""A command and the API function of the same name give the same document for the same options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.cli.sweep_tables import sampled_table
 
 __all__ = ["rcdiag"]  # the fixture that runs a command
 
-# What only a command has: where to show and to write, and what to do with findings.
+# Options of the command line alone: outputs and exit codes.
 OF_THE_COMMAND = {
     *("help", "help_all", "config", "json", "quiet", "verbose", "fail_on", "dry_run"),
     *("result", "csv", "html", "plots", "figures", "width", "force"),
@@ -50,7 +50,7 @@ def config(tmp_path) -> Path:
 
 
 def comparable(document: dict[str, Any]) -> dict[str, Any]:
-    """The document without what differs between any two runs."""
+    """Return a document without the fields that differ between any two runs."""
     provenance = {k: v for k, v in document["provenance"].items() if k not in ("command", "time")}
     return {**document, "provenance": provenance}
 
@@ -176,7 +176,7 @@ def test_a_parameter_is_explained_where_it_is_defined(command):
     assert len(set(flags)) == len(flags)
 
 
-# Parameters that do something else in a command, or more, which its own words say.
+# Parameters with a different meaning in some command, which documents it itself.
 OWN_WORDS = {
     "behavior": ("sweep",),
     "target": ("score", "sweep"),
@@ -193,7 +193,7 @@ OWN_WORDS = {
 }
 
 
-def test_a_parameter_has_the_same_words_in_every_command():
+def test_a_parameter_has_the_same_description_in_every_command():
     shared: dict[str, set[str]] = {}
     for command in COMMANDS:
         for name, parameter in function_of(command).parameters.items():

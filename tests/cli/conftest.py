@@ -20,7 +20,7 @@ from tests.builders import ids_like, write_table
 
 @dataclass(frozen=True)
 class Ran:
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -36,7 +36,7 @@ class Ran:
         return json.loads(self.out, parse_constant=refuse)
 
     def refuses(self, *words: str) -> None:
-        """Check that the command ended with an error in all these words, and with nothing else."""
+        """Check that the command printed only an error, and that it contains all these words."""
         assert (self.code, self.out) == (2, ""), self.err
         assert "\nerror: " in f"\n{self.err}"
         assert "Traceback" not in self.err
@@ -45,7 +45,7 @@ class Ran:
 
 
 Rcdiag = Callable[..., Ran]
-# Typer builds all commands at every start, which takes longer than many a test.
+# Built once: Typer builds all commands at every start, which is slower than many tests.
 built_once = cache(typer.main.get_command)
 
 
@@ -68,7 +68,7 @@ BEHAVIOR = [[-5.0, -5.0, -5.0], [-5.0], [-4.0, -4.5]]
 
 
 def dump_with_shift(path: Path, shift: float, **columns: object) -> Path:
-    """Three sequences whose target log-probs lie beside the behavior's by +-shift."""
+    """Write three sequences whose log-ratios are +shift and -shift."""
     target = [[a + shift * (-1) ** i for i, a in enumerate(row)] for row in BEHAVIOR]
     return write_table(
         path,
@@ -100,17 +100,17 @@ def run_once() -> Rcdiag:
 
 @pytest.fixture
 def clean(tmp_path) -> Path:
-    """Equal policies: no findings."""
+    """A table of equal policies, without findings."""
     return dump_with_shift(tmp_path / "clean.parquet", 0.0)
 
 
 @pytest.fixture
 def doubtful(tmp_path) -> Path:
-    """Findings of severity warning, none of error."""
+    """A table with findings of severity warning and none of error."""
     return dump_with_shift(tmp_path / "doubtful.parquet", 0.035)
 
 
 @pytest.fixture
 def bad(tmp_path) -> Path:
-    """Findings of severity error."""
+    """A table with findings of severity error."""
     return dump_with_shift(tmp_path / "bad.parquet", 1.0)

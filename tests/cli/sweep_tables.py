@@ -1,4 +1,4 @@
-"""A table that was really sampled from its behavior policy, with another policy beside it."""
+"""A table that was sampled from its behavior policy, and has a target policy with noisy logits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROWS, VOCABULARY = 80, 8
 
 
 def sampled_table(path: Path, spread: float = 0.15) -> Path:
-    """Two responses to each prompt; the target's logits are the behavior's with noise."""
+    """Write two responses per prompt; the target's logits are the behavior's plus noise."""
     random = np.random.default_rng(0)
     ids, behavior, target = [], [], []
     for length in random.integers(2, 24, ROWS):

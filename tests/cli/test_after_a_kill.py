@@ -1,4 +1,4 @@
-"""What SECURITY.md promises of a command whose run was killed when an output was whole."""
+"""The promise of SECURITY.md for a command that is killed after one output is complete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def document(path):
     return read
 
 
-def test_it_is_refused_until_force_and_then_equals_an_undisturbed_run(rcdiag, doubtful, tmp_path):
+def test_a_rerun_needs_force_and_then_equals_an_undisturbed_run(rcdiag, doubtful, tmp_path):
     calm, out = tmp_path / "calm", tmp_path / "out"
 
     def command(folder, *more):

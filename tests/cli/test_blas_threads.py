@@ -1,4 +1,4 @@
-"""Threads of numpy's OpenBLAS sleep while a command has no product for them."""
+"""Idle threads of numpy's OpenBLAS sleep instead of spinning."""
 
 from __future__ import annotations
 

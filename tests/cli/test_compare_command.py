@@ -14,7 +14,7 @@ from tests.cli.conftest import BEHAVIOR
 from tests.usecases.compare.tables import about, base_log_probs, shifted, write_policies
 
 BASE = base_log_probs(40)
-# Of the ready sets, and of nearly all magnitudes.
+# Policies of the ladders, with log-ratios of nearly all magnitudes.
 MANY = {
     "rollout": BASE,
     "vllm_bf16_decode": shifted(BASE, 0.1, 1),
@@ -70,7 +70,7 @@ def test_the_pair_of_the_sampler_has_the_mismatch_block_of_score(
         ("clean", "warning", 0),
         ("stale", "never", 0),
         ("stale", "warning", 1),
-        ("stale", "error", 1),  # a column that is lower throughout is no law: fix
+        ("stale", "error", 1),  # a column that is lower throughout is not a distribution: broken
         ("broken", "never", 0),
         ("broken", "warning", 1),
         ("broken", "error", 1),
@@ -100,7 +100,7 @@ def test_findings_at_or_above_the_level_make_the_exit_code(rcdiag, tmp_path, tab
         ["{clean}", "--policy", "old=hf:float32", "--model", "m"],
     ],
 )
-def test_what_cannot_run_says_error_and_hint_and_exits_2(rcdiag, clean, arguments):
+def test_a_failure_prints_error_and_hint_and_exits_2(rcdiag, clean, arguments):
     ran = rcdiag("compare", *[item.format(clean=clean) for item in arguments])
     ran.refuses("\nhint: ")
 
@@ -110,7 +110,7 @@ def test_wrong_usage_exits_2(rcdiag, clean, arguments):
     assert rcdiag("compare", *[item.format(clean=clean) for item in arguments]).code == 2
 
 
-def test_a_table_with_one_policy_is_told_how_to_score_another(rcdiag, tmp_path):
+def test_a_table_with_one_policy_advises_scoring_another(rcdiag, tmp_path):
     path = write_policies(tmp_path / "a.parquet", {"rollout": BEHAVIOR})
     (step,) = rcdiag("compare", path, "--json").document["diagnosis"]["next"]
     # It has no prompts, which a checkpoint would need.
@@ -140,7 +140,7 @@ def test_the_screen_shows_every_policy_and_every_step_and_the_verdict(rcdiag, ma
 
 @pytest.fixture(scope="module")
 def stored(run_once, tmp_path_factory) -> Path:
-    """The result of many policies, whose screen `rcdiag report` shows again."""
+    """The stored result of a comparison of many policies."""
     folder = tmp_path_factory.mktemp("many")
     table = write_policies(folder / "many.parquet", MANY, SCORED, group_id=[*range(20)] * 2)
     assert run_once("compare", table, "--result", folder / "r.json").code == 0
@@ -149,7 +149,7 @@ def stored(run_once, tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("columns", ["80", "100"])
 def test_no_number_is_cut_on_a_narrow_terminal(rcdiag, stored, monkeypatch, columns):
-    """All numbers of a wide screen stand on the narrow one."""
+    """All numbers of a wide screen are on the narrow one."""
     monkeypatch.setenv("COLUMNS", "400")
     number = re.compile(r"(?<![\w.])-?\d[\w.+%-]*")
     wide = sorted(number.findall(rcdiag("report", stored, "-v").out))
@@ -174,7 +174,7 @@ def test_equal_policies_make_a_page_too(rcdiag, clean, tmp_path):
     assert "nan" not in ran.out.lower()
 
 
-def test_what_is_no_number_makes_a_page_too(rcdiag, tmp_path):
+def test_nan_makes_a_page_too(rcdiag, tmp_path):
     values = [[-1.0, float("nan"), -1.0], [float("-inf")], [-4.0, -4.5]]
     path = write_policies(tmp_path / "a.parquet", {"rollout": BEHAVIOR, "old": values})
     files = ("--result", tmp_path / "r.json", "--html", tmp_path / "r.html")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.cli.conftest import dump_with_shift
 
 
-def test_several_tables_are_one_and_what_is_left_out_is_found(rcdiag, tmp_path):
+def test_tables_are_joined_and_rows_left_out_are_a_finding(rcdiag, tmp_path):
     one = dump_with_shift(tmp_path / "run a.parquet", 0.0, sample_id=["x", "y", "z"])
     two = dump_with_shift(tmp_path / "b.parquet", 0.05, sample_id=["x", "y", "other"])
     document = rcdiag("compare", one, two, "--json").document
@@ -32,7 +32,7 @@ def test_several_tables_are_named_by_their_own_paths(rcdiag, tmp_path):
     assert str(paths[0]) in output
 
 
-def test_tables_of_one_name_are_told_apart(rcdiag, tmp_path):
+def test_tables_with_the_same_file_name_get_distinct_policy_names(rcdiag, tmp_path):
     paths = []
     for folder in ("x", "y", "z"):
         (tmp_path / folder).mkdir()
@@ -43,7 +43,7 @@ def test_tables_of_one_name_are_told_apart(rcdiag, tmp_path):
     assert list(document["policies"]) == ["old", "old_a_3"]
 
 
-def test_any_file_name_makes_a_name_of_a_policy(rcdiag, tmp_path):
+def test_any_file_name_gives_a_valid_policy_name(rcdiag, tmp_path):
     paths = [dump_with_shift(tmp_path / name, 0.01) for name in ("a.parquet", "über 2.parquet")]
     document = rcdiag("compare", *paths, "--json").document
     assert set(document["policies"]) == {"rollout", "old", "rollout__ber_2", "old__ber_2"}

@@ -19,7 +19,7 @@ def test_options_are_taken_from_the_file(rcdiag, doubtful, tmp_path):
     assert ran.document["provenance"]["seed"] == 5
 
 
-def test_the_file_may_be_named_behind_the_command(rcdiag, doubtful, tmp_path):
+def test_config_may_follow_the_command(rcdiag, doubtful, tmp_path):
     (tmp_path / "rcdiag.toml").write_text("[score]\nseed = 5\n[sweep]\nseed = 7\n")
     for command, seed in {"score": 5, "sweep": 7}.items():
         ran = rcdiag(command, doubtful, "--json", "--config", tmp_path / "rcdiag.toml")
@@ -28,7 +28,7 @@ def test_the_file_may_be_named_behind_the_command(rcdiag, doubtful, tmp_path):
     assert ran.document["provenance"]["seed"] == 6
 
 
-def test_a_mistake_in_a_file_behind_the_command_is_refused(rcdiag, doubtful, tmp_path):
+def test_a_mistake_in_a_config_after_the_command_is_refused(rcdiag, doubtful, tmp_path):
     (tmp_path / "rcdiag.toml").write_text("[score]\nsede = 5\n")
     ran = rcdiag("score", doubtful, "--config", tmp_path / "rcdiag.toml")
     ran.refuses("did you mean seed?")
@@ -51,7 +51,7 @@ def test_an_option_has_the_name_of_its_flag_and_that_of_python(rcdiag, doubtful,
     ran.refuses("no_preset")
 
 
-def test_a_flag_that_switches_off_means_that_in_the_file_too(rcdiag, tmp_path):
+def test_a_negative_flag_has_the_same_meaning_in_the_file(rcdiag, tmp_path):
     words = ("report", "none.json")
     ran = with_config(rcdiag, tmp_path, "[report]\nno-host = true\n", *words)
     assert ran.err.startswith("error: --no-host is for pages")
@@ -65,7 +65,7 @@ def test_repeatable_options_are_lists(rcdiag, tmp_path, doubtful):
     ran.refuses("`nothing`")
 
 
-def test_names_may_be_those_of_the_flags(rcdiag, doubtful, tmp_path):
+def test_options_may_be_named_like_their_flags(rcdiag, doubtful, tmp_path):
     text = f'[score]\nbehavior = "old"\ntarget = "rollout"\nresult = "{tmp_path / "r.json"}"\n'
     assert with_config(rcdiag, tmp_path, text, "score", doubtful, "-q").code == 0
     assert (tmp_path / "r.json").exists()
@@ -126,7 +126,9 @@ def test_a_value_of_another_type_is_refused_by_name(
     assert {path.name for path in tmp_path.iterdir()} == {"rcdiag.toml", "doubtful.parquet"}
 
 
-def test_a_number_is_a_word_of_the_command_line(rcdiag, doubtful, tmp_path, monkeypatch):
+def test_a_number_in_the_file_is_read_like_a_command_line_word(
+    rcdiag, doubtful, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     text = "[score]\nresult = 3\nseed = 5\nsequence = [0]\nquiet = true\n"
     assert with_config(rcdiag, tmp_path, text, "score", doubtful).code == 0
@@ -138,7 +140,7 @@ def test_a_missing_file_is_refused(rcdiag, doubtful, tmp_path):
     ran.refuses()
 
 
-def test_a_file_that_is_no_text_is_refused(rcdiag, doubtful, tmp_path):
+def test_a_binary_file_is_refused(rcdiag, doubtful, tmp_path):
     (tmp_path / "rcdiag.toml").write_bytes(b"\xff\xfe\x00")
     ran = rcdiag("--config", tmp_path / "rcdiag.toml", "score", doubtful)
     ran.refuses()

@@ -1,4 +1,4 @@
-"""`rcdiag convert`, and what every command takes of it: formats, given values, two dumps."""
+"""`rcdiag convert`, and its options in every command: formats, given values, two dumps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def dump(tmp_path):
     return write_toy(tmp_path / "a.toyjsonl", rows)
 
 
-def test_the_screen_says_what_is_there_changed_and_lacking(rcdiag, dump, tmp_path):
+def test_the_screen_lists_columns_changes_and_missing_columns(rcdiag, dump, tmp_path):
     out = tmp_path / "out.parquet"
     ran = rcdiag("convert", dump, "-o", out, "--given", "temperature=0.7")
     assert ran.code == 0
@@ -125,7 +125,7 @@ def test_commands_take_two_dumps_of_one_run(rcdiag, tmp_path, command):
     assert "24 of 24 rows of" in ran.err
 
 
-def test_a_given_step_chooses_the_steps_of_a_result(rcdiag, tmp_path):
+def test_a_given_step_is_the_step_of_the_result(rcdiag, tmp_path):
     path = write_table(
         tmp_path / "a.parquet",
         response_ids=[[1, 2], [3]],

@@ -31,7 +31,7 @@ def test_every_preset_of_the_newest_verl_is_computed_by_default(rcdiag, table):
 
 
 @pytest.mark.parametrize("name", TRAINERS)
-def test_every_trainer_is_there_by_its_name(rcdiag, table, name):
+def test_every_trainer_can_be_chosen_by_name(rcdiag, table, name):
     result = rcdiag("score", table, "--json", "--trainer", name).document["corrections"]
     trainer = TRAINERS[name]
     plan = plan_corrections(trainer, trainer.presets)
@@ -110,7 +110,7 @@ def test_a_trainers_own_yaml_is_recognised_by_its_keys(
     assert config.items() <= result["config"].items()
 
 
-def test_a_threshold_that_yaml_made_a_number_of_is_found(rcdiag, table, tmp_path):
+def test_a_threshold_that_yaml_read_as_a_number_is_a_finding(rcdiag, table, tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("rollout_is: token\nrollout_is_threshold: 0.5_5\n")
     document = rcdiag("score", table, "--json", "--trainer-config", path).document
@@ -120,7 +120,7 @@ def test_a_threshold_that_yaml_made_a_number_of_is_found(rcdiag, table, tmp_path
     assert document["corrections"]["config"]["config"]["rollout_is_threshold"] == 0.55
 
 
-def test_what_the_trainer_stops_on_is_a_finding_beside_its_cause(rcdiag, table, tmp_path):
+def test_a_setting_that_the_trainer_refuses_is_a_finding(rcdiag, table, tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("rollout_is: null\nrollout_rs: token_k1\nrollout_rs_threshold: 0.5_2\n")
     ran = rcdiag("score", table, "--json", "--trainer-config", path)
@@ -132,7 +132,7 @@ def test_what_the_trainer_stops_on_is_a_finding_beside_its_cause(rcdiag, table, 
     assert rcdiag("score", table, "--trainer-config", path, "--fail-on", "error").code == 1
 
 
-def test_what_one_preset_stops_on_leaves_the_others(rcdiag, table):
+def test_a_refused_preset_does_not_affect_the_others(rcdiag, table):
     options = ("--set", "decoupled_token_is.rollout_is=geometric")
     document = rcdiag("score", table, "--json", *options).document
     assert len(document["corrections"]) == len(TRAINERS["verl-0.9"].presets) - 1
@@ -143,14 +143,14 @@ def test_what_one_preset_stops_on_leaves_the_others(rcdiag, table):
     assert finding["evidence"]["config"]["rollout_is"] == "geometric"
 
 
-def test_a_setting_without_effect_is_said(rcdiag, table, tmp_path):
+def test_a_setting_without_effect_is_reported(rcdiag, table, tmp_path):
     path = tmp_path / "mis.yaml"
     path.write_text("use_tis: false\nuse_rs: true\n")
     document = rcdiag("score", table, "--json", "--trainer-config", path).document
     assert "setting-without-effect" in {finding["slug"] for finding in document["findings"]}
 
 
-def test_a_batch_without_a_kept_token_is_said(rcdiag, table):
+def test_a_batch_without_a_kept_token_is_reported(rcdiag, table):
     document = rcdiag("score", table, "--json", "--preset", "decoupled_geo_rs").document
     (finding,) = [f for f in document["findings"] if f["slug"] == "everything-rejected"]
     assert finding["evidence"] == {"decoupled_geo_rs": ["4"]}
@@ -167,7 +167,7 @@ def test_a_batch_without_a_kept_token_is_said(rcdiag, table):
         (["--trainer-config", "{tmp}/empty.yaml"], "no settings"),
     ],
 )
-def test_what_no_trainer_knows_is_an_error_with_a_way_out(
+def test_an_unknown_setting_or_preset_is_an_error_with_a_hint(
     rcdiag, table, tmp_path, arguments, output
 ):
     (tmp_path / "empty.yaml").write_text("model: x\n")
@@ -186,7 +186,7 @@ def test_what_no_trainer_knows_is_an_error_with_a_way_out(
         ("rollout_is_level: token\nrollout_is_threshold: null\n", "computes nothing"),
     ],
 )
-def test_what_verl_silently_ignores_is_a_finding(rcdiag, table, tmp_path, yaml, output):
+def test_a_setting_that_verl_silently_ignores_is_a_finding(rcdiag, table, tmp_path, yaml, output):
     path = tmp_path / "config.yaml"
     path.write_text(yaml)
     document = rcdiag("score", table, "--json", "--trainer-config", path).document

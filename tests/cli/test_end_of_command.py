@@ -1,4 +1,4 @@
-"""What a command's process prints when it ends: nothing of the libraries that it has loaded."""
+"""Libraries print nothing when the process of a command ends."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SAMPLES = Path(__file__).parents[2] / "sample_data"
 
 @pytest.mark.slow
 @pytest.mark.engine
-def test_a_model_and_a_page_in_one_process_end_without_a_word(tmp_path):
-    """Libraries of torch print what they think has leaked where no last collection is allowed."""
+def test_libraries_print_nothing_at_the_end_of_a_process_with_model_and_page(tmp_path):
+    """Without a final garbage collection, torch's libraries print supposed leaks."""
     table, page = SAMPLES / "stale.parquet", tmp_path / "page.html"
     words = ["diagnose", table, "--model", SAMPLES / "policy/step_8", "--budget", "0.01"]
     command = [sys.executable, "-m", "cli.main", *map(str, words), "--html", str(page), "-q"]

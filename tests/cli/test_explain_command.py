@@ -1,4 +1,4 @@
-"""`rcdiag explain`: on the screen, as JSON, and what it says to an unknown name."""
+"""`rcdiag explain`: on the screen, as JSON, and for unknown names."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_a_flag_that_only_a_document_has(rcdiag):
     assert "also called mis_level: the README of slime's MIS helper" in shown
 
 
-def test_brackets_are_no_markup(rcdiag):
+def test_brackets_are_printed_literally(rcdiag):
     assert "[1/upper, 1/lower]" in rcdiag("explain", "mirrored-bounds").out
     assert "E[ratio - 1 - log_ratio]" in rcdiag("explain", "k3_kl").out
 
 
-def test_a_cause_says_how_it_shows_and_what_mends_it_where(rcdiag):
+def test_a_cause_shows_symptoms_and_fixes_per_system(rcdiag):
     lines = rcdiag("explain", "temperature-raw-recorded").out.splitlines()
     assert lines[0] == "temperature-raw-recorded  cause"
     headings = [line.split("  ")[0] for line in lines if line[:1].strip()]
@@ -52,7 +52,7 @@ def test_a_cause_says_how_it_shows_and_what_mends_it_where(rcdiag):
     assert document["entry"]["links"] == entry.links
 
 
-def test_all_names_a_line_each(rcdiag):
+def test_all_names_are_listed_one_per_line(rcdiag):
     ran = rcdiag("explain")
     assert ran.code == 0
     lines = ran.out.splitlines()
@@ -77,7 +77,7 @@ def test_all_names_as_json(rcdiag):
 
 def test_an_unknown_name_ends_with_2_and_offers_near_ones(rcdiag):
     ran = rcdiag("explain", "k3kl")
-    ran.refuses("error: nothing is called `k3kl`", "k3_kl")
+    ran.refuses("error: there is no name `k3kl`", "k3_kl")
 
 
 def test_every_name_of_a_result_is_explained(rcdiag, doubtful):

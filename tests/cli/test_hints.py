@@ -1,4 +1,4 @@
-"""Hints of the command line work when they are followed, and a wrong word gets the nearest."""
+"""Commands in hints work when followed, and a misspelt word gets the closest valid one."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def test_compare_offers_columns_for_the_pair_that_is_missing(rcdiag, own):
     assert "hint: --column old_log_probs=logprobs (" in ran.err
 
 
-def test_a_column_named_as_the_behavior_is_told_how_to_be_one(rcdiag, own):
+def test_a_policy_name_that_is_a_column_gets_the_hint_to_map_it(rcdiag, own):
     ran = rcdiag("score", own, *COLUMNS, "--behavior", "inference_logprobs")
-    ran.refuses("a column, read as that of policy `rollout`", "hint: --behavior rollout")
+    ran.refuses("is a column, which is read as policy `rollout`", "hint: --behavior rollout")
     off = (*COLUMNS, "--column", "rollout_log_probs=")
     ran = rcdiag("score", own, *off, "--behavior", "inference_logprobs")
     hint = shlex.split(ran.err.split("hint: ")[1])
@@ -91,14 +91,14 @@ def test_columns_that_are_read_by_their_names_are_a_note(rcdiag, own):
         (("replay", "--advantage", "grop"), "grpo"),
     ],
 )
-def test_a_wrong_word_gets_the_nearest(rcdiag, clean, arguments, near):
+def test_a_misspelt_word_gets_the_closest_valid_one(rcdiag, clean, arguments, near):
     command, *rest = arguments
     ran = rcdiag(command, clean, *rest)
     assert ran.code == 2
     assert f"did you mean {near}? " in f"{' '.join(ran.err.split())} "
 
 
-def test_a_level_that_a_trainer_does_not_have_gets_the_nearest(rcdiag, clean):
+def test_an_unknown_level_of_a_trainer_gets_the_closest_one(rcdiag, clean):
     level = "decoupled_token_is.rollout_is=tokens"
     ran = rcdiag("score", clean, "--preset", "decoupled_token_is", "--set", level, "--json")
     fixes = [finding["fix"] for finding in ran.document["findings"]]

@@ -1,4 +1,4 @@
-"""Input that is damaged, hostile or absurd is refused in two lines, and nothing is lost over it."""
+"""Damaged, hostile or absurd input is refused with an error and a hint, and no file is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS = 24
 
 
 def rows_of(metadata: Any = None, **columns: Any) -> pa.Table:
-    """A table that every command reads, with some columns or metadata in place of its own."""
+    """Make a table that every command reads, with some columns or metadata replaced."""
     draw = np.random.default_rng(0)
     lengths = draw.integers(3, 12, ROWS)
     rollout = [-draw.exponential(1, length) for length in lengths]
@@ -120,7 +120,7 @@ def test_two_columns_of_one_name_are_refused(rcdiag, tmp_path, name):
     refused(rcdiag("score", bad), "bad.parquet", f"several columns are called `{name}`")
 
 
-def test_whole_numbers_beyond_2_to_the_53_are_the_nearest_float(rcdiag, tmp_path):
+def test_integers_beyond_2_to_the_53_become_the_nearest_float(rcdiag, tmp_path):
     path = tmp_path / "large.parquet"
     pq.write_table(
         rows_of(reward=pa.array([2**53 + 1] * ROWS), temperature=[2**60 + 1] * ROWS), path
@@ -129,7 +129,9 @@ def test_whole_numbers_beyond_2_to_the_53_are_the_nearest_float(rcdiag, tmp_path
 
 
 @pytest.mark.parametrize("command", ["score", "compare"])
-def test_a_token_id_of_no_vocabulary_is_refused_before_it_takes_memory(rcdiag, tmp_path, command):
+def test_a_token_id_beyond_any_vocabulary_is_refused_before_memory_is_allocated(
+    rcdiag, tmp_path, command
+):
     ids = rows_of()["response_ids"].to_pylist()
     ids[7][1] = 2**31 - 1
     path = tmp_path / "ids.parquet"
@@ -150,7 +152,7 @@ class PlainKeys(encryption.KmsClient):
 
 @pytest.mark.parametrize("plain_footer", [True, False])
 def test_an_encrypted_file_is_refused_and_aborts_nothing(rcdiag, tmp_path, plain_footer):
-    """With a plain footer Arrow throws a C++ exception past Python: the process would be gone."""
+    """With a plain footer Arrow throws an uncaught C++ exception, which aborts the process."""
     table = rows_of()
     properties = encryption.CryptoFactory(PlainKeys).file_encryption_properties(
         encryption.KmsConnectionConfig(),
@@ -170,7 +172,7 @@ def test_an_encrypted_file_is_refused_and_aborts_nothing(rcdiag, tmp_path, plain
 
 
 def test_every_flipped_bit_of_a_footer_is_read_or_refused(tmp_path, good):
-    """The check itself ends with its own error alone, whatever the bytes are."""
+    """Whatever the bytes, the check of a footer raises no error but its own."""
     content = good.read_bytes()
     length = int.from_bytes(content[-8:-4], "little")
     path = tmp_path / "flipped.parquet"
@@ -187,7 +189,7 @@ def test_every_flipped_bit_of_a_footer_is_read_or_refused(tmp_path, good):
 
 
 def damaged(path: Path, target: Path, seed: int) -> bool:
-    """Flip a bit of a page's values; tells whether Arrow notices by the checksum."""
+    """Flip a bit of a page's values; returns whether Arrow detects it by the checksum."""
     content = bytearray(path.read_bytes())
     place = int(np.random.default_rng(seed).integers(200, len(content) // 2))
     content[place] ^= 16
@@ -200,8 +202,8 @@ def damaged(path: Path, target: Path, seed: int) -> bool:
 
 
 @pytest.mark.parametrize("command", ["score", "compare"])
-def test_pages_are_held_against_their_checksums(rcdiag, tmp_path, command):
-    """Without verification many of these files are read as other numbers."""
+def test_pages_are_checked_against_their_checksums(rcdiag, tmp_path, command):
+    """Without verification many of these files would be read with wrong numbers."""
     written = tmp_path / "written.parquet"
     pq.write_table(rows_of(), written, write_page_checksum=True)
     bad, seen = tmp_path / "bad.parquet", 0
@@ -213,7 +215,7 @@ def test_pages_are_held_against_their_checksums(rcdiag, tmp_path, command):
     assert seen >= 6
 
 
-def test_converted_tables_bear_checksums(rcdiag, tmp_path, good):
+def test_converted_tables_have_checksums(rcdiag, tmp_path, good):
     out = tmp_path / "out.parquet"
     assert rcdiag("convert", good, "-o", out, "-q").code == 0
     bad = tmp_path / "bad.parquet"
@@ -221,7 +223,7 @@ def test_converted_tables_bear_checksums(rcdiag, tmp_path, good):
 
 
 @pytest.mark.parametrize("option", ["--result", "--html", "--csv", "-o"])
-def test_no_output_overwrites_what_is_read(rcdiag, tmp_path, good, option):
+def test_no_output_overwrites_an_input(rcdiag, tmp_path, good, option):
     before = good.read_bytes()
     link = tmp_path / "link.parquet"
     link.symlink_to(good)
@@ -236,7 +238,7 @@ def test_two_outputs_do_not_share_a_path(rcdiag, tmp_path, good):
     assert not out.exists()
 
 
-def test_text_of_a_file_commands_neither_terminal_nor_page(rcdiag, tmp_path):
+def test_control_sequences_in_a_file_reach_neither_terminal_nor_page(rcdiag, tmp_path):
     escape = "\x1b]0;owned\x07\x1b[31mred\u202etxet"
     facts = {"backend": "[/bold] [red", "model": "[/x]" + escape, "dtype": "[link=file:///etc]x"}
     path = tmp_path / f"{escape.replace('/', '')}.parquet"
@@ -270,7 +272,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_configuration_without_bounds_is_refused(rcdiag, tmp_path, good, name):
+def test_an_excessive_configuration_is_refused(rcdiag, tmp_path, good, name):
     text, words = CONFIGS[name]
     path = tmp_path / "config.yaml"
     path.write_text(text)
@@ -283,21 +285,21 @@ def test_keys_that_are_numbers_are_read(rcdiag, tmp_path, good):
     assert "Traceback" not in rcdiag("score", good, "--trainer-config", path).err
 
 
-def test_a_setting_that_is_no_yaml_is_refused(rcdiag, good):
+def test_a_setting_that_is_invalid_yaml_is_refused(rcdiag, good):
     ran = rcdiag("score", good, "--set", "decoupled_token_is.rollout_is_threshold=[")
     refused(ran, "--set decoupled_token_is.rollout_is_threshold=[")
 
 
 @pytest.mark.parametrize("text", ["[" * 99_999, '{"a": ' + "9" * 5_000 + "}", "\x00", "{"])
-def test_documents_and_options_that_are_no_json_or_toml_are_refused(rcdiag, tmp_path, good, text):
+def test_invalid_json_and_toml_are_refused(rcdiag, tmp_path, good, text):
     path = tmp_path / "bad"
     path.write_text(text)
     refused(rcdiag("report", path), "bad")
     refused(rcdiag("--config", path, "score", good), "bad")
 
 
-def test_a_panic_of_polars_is_never_taken_for_findings(rcdiag, good, monkeypatch):
-    """It is no Exception, and would end the process with 1: it ran, and has findings."""
+def test_a_panic_of_polars_does_not_exit_1(rcdiag, good, monkeypatch):
+    """A panic is not an Exception; uncaught it would exit with 1, the code for findings."""
     import polars as pl
 
     def panic(*_: Any, **__: Any) -> None:
@@ -307,7 +309,7 @@ def test_a_panic_of_polars_is_never_taken_for_findings(rcdiag, good, monkeypatch
     assert rcdiag("score", good).code == 2
 
 
-def test_a_full_disk_is_no_bug(rcdiag, good, monkeypatch):
+def test_a_full_disk_is_reported_as_an_error_of_the_environment(rcdiag, good, monkeypatch):
     import errno
 
     def full(*_: Any, **__: Any) -> None:
@@ -317,8 +319,8 @@ def test_a_full_disk_is_no_bug(rcdiag, good, monkeypatch):
     refused(rcdiag("score", good), "No space left on device", "/somewhere/file")
 
 
-LIMIT = 300.0  # seconds until a process has done what takes it one, on any machine
-# One long sleep would not wake for a signal that comes just before it.
+LIMIT = 300.0  # seconds: a generous limit for steps of about one second
+# Short sleeps: a long one would not wake for a signal that came just before it.
 WAITING = """
 for _ in range(60_000):
     time.sleep(0.01)
@@ -345,7 +347,7 @@ def test_a_signal_during_imports_ends_in_one_line(tmp_path, good, number):
     assert err == "interrupted\n"
 
 
-# Python reports an exception in such a callback, and goes on.
+# Python reports an exception in such a callback and continues.
 DROPPED = f"""
 import signal, time, weakref
 class Module: pass
@@ -368,7 +370,7 @@ def test_a_signal_that_python_drops_ends_in_one_line(tmp_path, good, number):
 
 
 def started_with(modules, table):
-    """Start `score`, with a module of a folder before the installed one of its name."""
+    """Start `score` with a module that shadows the installed one of the same name."""
     return subprocess.Popen(
         [sys.executable, "-m", "cli.main", "score", str(table)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(modules), os.getcwd()])},
@@ -378,7 +380,7 @@ def started_with(modules, table):
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    """Wait until a process has ended, and return its stderr; one that never ends is killed."""
+    """Wait until a process has ended, kill it after a time limit, and return its stderr."""
     try:
         return process.communicate(timeout=LIMIT)[1]
     finally:
@@ -394,7 +396,7 @@ def test_the_library_refuses_an_output_that_it_reads(good):
 
 
 def test_a_footer_without_an_end_to_its_lists_is_refused(rcdiag, tmp_path):
-    """A byte that says "a list of one list", five thousand times: `make fuzz` came upon it."""
+    """Five thousand bytes that each mean "a list of one list", as found by `make fuzz`."""
     deep = b"\x19" * 5_000
     path = tmp_path / "deep.parquet"
     path.write_bytes(b"PAR1" + deep + len(deep).to_bytes(4, "little") + b"PAR1")
@@ -402,7 +404,7 @@ def test_a_footer_without_an_end_to_its_lists_is_refused(rcdiag, tmp_path):
 
 
 def test_a_column_of_no_known_repetition_is_refused(rcdiag, tmp_path, good):
-    """Arrow takes its statistics for those of a list, and ends the process."""
+    """Arrow would misread its statistics and abort the process."""
     content = good.read_bytes()
     place = content.index(b"\x18\x08group_id") - 1  # field 3, repetition; 4, the name
     assert content[place] == 2
@@ -411,7 +413,7 @@ def test_a_column_of_no_known_repetition_is_refused(rcdiag, tmp_path, good):
     refused(rcdiag("score", bad), "bad.parquet", "an unknown kind")
 
 
-def test_a_whole_number_of_a_log_that_no_float_holds_is_no_number(rcdiag, tmp_path, good):
+def test_an_integer_of_a_log_beyond_float_range_is_ignored(rcdiag, tmp_path, good):
     log = tmp_path / "log.jsonl"
     log.write_text(json.dumps({"step": 0, "rollout_corr/k3_kl": 2e-4, "other": 10**400}) + "\n")
     assert rcdiag("score", good, "--logged", log, "-q").code == 0

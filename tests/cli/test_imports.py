@@ -1,4 +1,4 @@
-"""Which modules a command loads: none that takes longer to import than its work needs."""
+"""Commands import only modules that their work needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.table.readers.verl_batches import FORMS, tensors_of, values_of
 
 
 def loaded_by(commands: Sequence[Sequence[object]], heavy: Sequence[str]) -> list[set[str]]:
-    """Run commands in one new process; return which heavy modules are loaded after each."""
+    """Run commands in a new process; returns the heavy modules that are loaded after each."""
     code = (
         "import sys, cli.main\n"
         f"for arguments in {[list(map(str, command)) for command in commands]!r}:\n"
@@ -38,14 +38,14 @@ NEVER = (
 )
 
 
-def test_commands_on_a_table_load_nothing_that_takes_longer_than_their_work(doubtful, tmp_path):
+def test_commands_on_a_table_load_no_heavy_module_without_need(doubtful, tmp_path):
     result = tmp_path / "r.json"
     commands = [
         ("score", doubtful, "-q", "--result", result),
         ("compare", doubtful, "-q"),
         ("diagnose", doubtful, "-q"),
         ("sweep", doubtful, "-q"),
-        # Without a model, whose forward and backward are torch's.
+        # Without a model, which would need torch.
         ("replay", "sample_data/stale.parquet", "-q"),
     ]
     others = {"pyarrow.compute", "rcdiag.learning", "rcdiag.usecases.sweep"}
@@ -55,7 +55,7 @@ def test_commands_on_a_table_load_nothing_that_takes_longer_than_their_work(doub
     assert replay <= others
 
 
-def test_a_dump_is_converted_without_what_takes_longer_than_a_small_one(tmp_path):
+def test_convert_loads_no_module_that_is_slower_than_a_small_dump(tmp_path):
     lines = tmp_path / "run_rollouts_000000.jsonl"
     row = {"prompt_tokens": [1], "response_tokens": [2, 3], "logprobs": [-1.0, -0.5], "step": 1}
     lines.write_text(json.dumps(row | {"prompt_idx": 0, "finish_reason": "stop", "reward": 1}))

@@ -1,4 +1,4 @@
-"""Text of tokens: where a tokenizer is here and nobody forbids it, and escaped."""
+"""Text of tokens is shown, escaped, if a tokenizer is found and `--no-text` is not given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import dump_with_shift
 
-# Its responses hold <call>...</call>, which no page may hold as a tag.
+# Its responses contain <call>...</call>, which a page must escape.
 TABLE, POLICY = Path("sample_data/multi_turn.parquet"), Path("sample_data/policy/step_8")
 
 
@@ -28,7 +28,7 @@ def contexts(document: dict) -> list[dict]:
     ]
 
 
-def test_no_text_keeps_all_text_out(rcdiag, tmp_path):
+def test_no_text_leaves_out_all_text(rcdiag, tmp_path):
     page, result = tmp_path / "page.html", tmp_path / "result.json"
     assert rcdiag("score", TABLE, "-q", "--no-text", "--html", page, "--result", result).code == 0
     document = json.loads(result.read_text())
@@ -44,7 +44,7 @@ def test_no_text_keeps_all_text_out(rcdiag, tmp_path):
 
 
 @pytest.mark.parametrize("options", [(), ("--include-text",), ("--model", POLICY)])
-def test_text_is_shown_where_a_tokenizer_is_here_and_escaped(rcdiag, tmp_path, options):
+def test_text_is_shown_escaped_if_a_tokenizer_is_found(rcdiag, tmp_path, options):
     page, result = tmp_path / "page.html", tmp_path / "result.json"
     assert rcdiag("score", TABLE, "-q", *options, "--html", page, "--result", result).code == 0
     document = json.loads(result.read_text())
@@ -63,12 +63,10 @@ def test_text_is_shown_where_a_tokenizer_is_here_and_escaped(rcdiag, tmp_path, o
     assert "<call>" not in html
 
 
-def test_text_of_the_tables_own_columns_is_shown_where_no_tokenizer_is_here(
-    rcdiag, tmp_path, monkeypatch
-):
+def test_text_columns_are_shown_if_no_tokenizer_is_found(rcdiag, tmp_path, monkeypatch):
     result = tmp_path / "result.json"
     table = TABLE.resolve()
-    monkeypatch.chdir(tmp_path)  # the model that the table names is not here
+    monkeypatch.chdir(tmp_path)  # the model that the table names does not exist here
     assert rcdiag("score", table, "-q", "--result", result).code == 0
     document = json.loads(result.read_text())
     assert texts(document) == []
@@ -92,7 +90,7 @@ def test_the_context_is_that_of_the_row(rcdiag, tmp_path):
         assert context["masked_ids"] == [row["response_ids"][place] for place in masked]
 
 
-def test_without_a_model_to_ask_it_is_an_error_with_a_way_out(rcdiag, tmp_path):
+def test_include_text_without_a_tokenizer_is_an_error_with_a_hint(rcdiag, tmp_path):
     ran = rcdiag("score", dump_with_shift(tmp_path / "a.parquet", 0.01), "--include-text")
     ran.refuses("--include-text", "--model PATH")
 
@@ -105,7 +103,7 @@ def test_a_folder_without_a_tokenizer_is_an_error(rcdiag, tmp_path):
 
 
 @pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
-def test_a_missing_tokenizer_is_told_before_an_engine_starts(
+def test_a_missing_tokenizer_is_an_error_before_an_engine_starts(
     rcdiag, tmp_path, monkeypatch, dry_run
 ):
     def start(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C exits 130, and says in one line what the same command goes on from."""
+"""Ctrl-C exits 130, and one line says from which parts the same command would resume."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def scoring(tmp_path):
 
 
 def interrupted_after(parts: int):
-    """Stand in for an engine that finishes so many parts before Ctrl-C."""
+    """Replace the engine by one that finishes this number of parts before Ctrl-C."""
 
     class Engine:
         def __init__(self, job):
@@ -74,7 +74,7 @@ def test_finished_parts_are_named(rcdiag, scoring, tmp_path, monkeypatch):
     assert f"{output}.parts: the same command goes on from them" in line
 
 
-def test_parts_that_are_not_kept_are_said_to_be_lost(rcdiag, scoring, monkeypatch):
+def test_parts_that_are_not_kept_are_reported_as_lost(rcdiag, scoring, monkeypatch):
     monkeypatch.setattr("rcdiag.engines.process.EngineProcess", interrupted_after(1))
     assert "-o FILE" in last_line(rcdiag, *scoring)
 

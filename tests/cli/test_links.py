@@ -1,4 +1,4 @@
-"""The name of a written page is a link on terminals that know links, and nowhere else."""
+"""The name of a written page is a link only on terminals that support links."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def written(path, monkeypatch, *, tty: bool, **environment: str) -> str:
 
 
 @pytest.mark.parametrize("term", ["xterm-256color", "xterm-kitty", "screen-256color", "alacritty"])
-def test_a_terminal_that_can_gets_a_link_to_the_file(tmp_path, monkeypatch, term):
+def test_a_terminal_that_supports_links_gets_a_link_to_the_file(tmp_path, monkeypatch, term):
     path = tmp_path / "a page.html"
     text = written(path, monkeypatch, tty=True, TERM=term)
     assert "\x1b]8;" in text
@@ -39,7 +39,7 @@ def test_a_terminal_that_can_gets_a_link_to_the_file(tmp_path, monkeypatch, term
         (True, {"TERM": "vt100"}),
     ],
 )
-def test_what_cannot_show_a_link_gets_the_name_alone(tmp_path, monkeypatch, tty, environment):
+def test_other_terminals_get_the_name_alone(tmp_path, monkeypatch, tty, environment):
     text = written(tmp_path / "page.html", monkeypatch, tty=tty, **environment)
     assert "]8;" not in text
     assert str(tmp_path / "page.html") in text

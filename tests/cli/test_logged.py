@@ -28,7 +28,9 @@ def log_of(tmp_path: Path, **numbers: float) -> Path:
     return path
 
 
-def test_one_command_says_what_agrees_and_why_not(rcdiag, table, tmp_path, monkeypatch):
+def test_the_screen_says_which_keys_agree_and_why_others_differ(
+    rcdiag, table, tmp_path, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "80")
     log = log_of(tmp_path, kl=KL, log_ppl_abs_diff=0.5123456789, log_ppl_diff=(0.4 / 9))
     ran = rcdiag("score", table, "--logged", log, "--preset", "disabled")
@@ -44,14 +46,16 @@ def test_one_command_says_what_agrees_and_why_not(rcdiag, table, tmp_path, monke
         line.split() for line in everything.splitlines()
     ]
     assert "sign: it has the opposite sign" in lines
-    # How a key is computed that nothing explains stands with -v.
+    # -v shows the definition of keys that are not explained.
     (of_key,) = [line for line in everything.splitlines() if line.startswith("log_ppl_abs_diff: ")]
     assert of_key not in lines
     assert "logged-differs" in ran.out
     assert max(map(len, lines)) <= 80
 
 
-def test_of_a_log_that_fits_nothing_the_screen_has_a_sentence(rcdiag, table, tmp_path, monkeypatch):
+def test_the_screen_has_one_sentence_for_a_log_that_fits_nothing(
+    rcdiag, table, tmp_path, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "200")
     log = log_of(tmp_path, kl=0.5123456789, k3_kl=0.25123456, log_ppl_diff=(0.4 / 9))
     without, beside = (
@@ -92,7 +96,7 @@ def test_a_wrong_file_is_an_error_before_anything_is_computed(rcdiag, table, tmp
     ran.refuses("cannot be read")
 
 
-def test_keys_that_only_a_document_has_are_compared(rcdiag, table, tmp_path):
+def test_keys_named_only_in_documents_are_compared(rcdiag, table, tmp_path):
     path = tmp_path / "metrics.jsonl"
     data = {"mismatch_kl": -0.4 / 9, "mis_truncate_fraction": 0.0}
     path.write_text(json.dumps({"step": 7, **data}) + "\n")
@@ -101,7 +105,7 @@ def test_keys_that_only_a_document_has_are_compared(rcdiag, table, tmp_path):
     assert keys == {"mismatch_kl": True, "mis_truncate_fraction": True}
 
 
-def test_a_gradient_norm_that_grows_stands_beside_the_mismatch(rcdiag, tmp_path):
+def test_a_growing_gradient_norm_is_shown_beside_the_mismatch(rcdiag, tmp_path):
     steps = range(3)
     table = dump_with_shift(tmp_path / "table.parquet", SHIFT, step=[*steps])
     log = tmp_path / "metrics.jsonl"

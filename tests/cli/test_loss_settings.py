@@ -1,4 +1,4 @@
-"""`rcdiag replay --loss-setting`: every setting that a loss reads, and nothing else."""
+"""`rcdiag replay --loss-setting` takes exactly the settings that the loss reads."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def test_settings_that_had_no_option_change_the_loss(rcdiag, table, loss, settin
     assert changed != pytest.approx(plain)
 
 
-def test_a_coefficient_of_nothing_leaves_no_penalty(rcdiag, table):
+def test_a_coefficient_of_zero_gives_no_penalty(rcdiag, table):
     given = ("--loss", "kl_cov", "--old", "rollout", "--current", "old", "--preset", "disabled")
     none = ("--loss-setting", "ppo_kl_coef=0", "--loss-setting", "kl_cov_ratio=1")
     alone = replayed(rcdiag, table, *given, *none)
     assert alone["naive"]["loss"] != replayed(rcdiag, table, *given)["naive"]["loss"]
 
 
-def test_an_option_and_a_setting_of_the_same_name_are_one(rcdiag, table):
+def test_an_option_and_a_setting_of_the_same_name_are_equivalent(rcdiag, table):
     given = ("--loss", "dro", "--preset", "disabled")
     by_option = replayed(rcdiag, table, *given, "--dro-beta", "0.5")
     assert by_option == replayed(rcdiag, table, *given, "--loss-setting", "dro_beta=0.5")
 
 
-def test_weights_of_slimes_own(rcdiag, table):
+def test_slimes_builtin_weights(rcdiag, table):
     slime = ("--trainer", "slime")
     bounds = ("tis_by_flag.tis_clip=1.05", "icepop_by_flag.tis_clip=1.05")
     plain = replayed(rcdiag, table, *slime, "--set", "default.use_tis=false", "--preset", "default")
@@ -56,7 +56,7 @@ def test_weights_of_slimes_own(rcdiag, table):
     assert pull(own, "icepop_by_flag") < pull(own, "tis_by_flag") < pull(plain, "default")
 
 
-def test_sequences_that_moved_are_dropped_by_slime(rcdiag, table):
+def test_slime_drops_sequences_beyond_its_opsm_bound(rcdiag, table):
     given = ("--trainer", "slime", "--old", "rollout", "--current", "old")
     metrics = replayed(rcdiag, table, *given, "--loss-setting", "opsm_delta=1e-4")
     assert metrics["naive"]["metrics"]["opsm_clipfrac"] > 0
@@ -71,7 +71,7 @@ def test_sequences_that_moved_are_dropped_by_slime(rcdiag, table):
         (("--loss", "sapo", "--loss-setting", "tau_pos=0"), "a number above 0", "default is 1.0"),
         (("--loss", "sapo", "--loss-setting", "tau_pos=a"), "wanted a number", "default is 1.0"),
         (("--loss", "gpg", "--loss-setting", "clip_c=2"), "gpg does not read", "it reads none"),
-        (("--loss", "kl_cov", "--loss-setting", "kl_cov_ratio=2"), "no share", "2e-4"),
+        (("--loss", "kl_cov", "--loss-setting", "kl_cov_ratio=2"), "not a share", "2e-4"),
         (
             ("--trainer", "slime", "--loss-setting", "tis_clip=2"),
             "does not read the setting `tis_clip`",
@@ -84,7 +84,7 @@ def test_sequences_that_moved_are_dropped_by_slime(rcdiag, table):
         ),
     ],
 )
-def test_what_a_loss_does_not_read_is_refused(rcdiag, table, options, output, hint):
+def test_a_setting_that_the_loss_does_not_read_is_refused(rcdiag, table, options, output, hint):
     ran = rcdiag("replay", table, *options)
     ran.refuses(output, hint)
 

@@ -53,7 +53,7 @@ def test_usage_errors_exit_2(rcdiag, arguments):
     assert ran.err
 
 
-def test_a_crash_of_ours_exits_2_with_its_traceback(rcdiag, doubtful, monkeypatch):
+def test_an_internal_error_exits_2_with_its_traceback(rcdiag, doubtful, monkeypatch):
     def crash(*_, **__):
         raise ZeroDivisionError("a bug")
 
@@ -74,7 +74,7 @@ def test_an_interrupt_exits_130_without_a_traceback(rcdiag, doubtful, monkeypatc
 
 
 def test_a_command_terminated_as_it_ends_exits_130(monkeypatch, capsys):
-    """The signal comes after the command is done, while its handler is taken back."""
+    """The signal arrives after the command is done, while its handler is being removed."""
     before = signal.getsignal(signal.SIGTERM)
     set_handler = signal.signal
 
@@ -114,7 +114,7 @@ def test_no_escape_codes_reach_a_pipe(doubtful):
     assert "k3_kl" in ran.stdout
 
 
-def test_a_reader_that_goes_away_is_not_taken_for_findings(doubtful):
+def test_a_closed_stdout_does_not_exit_1(doubtful):
     command = (
         f"{sys.executable} -m cli.main score {doubtful} --json | true; exit ${{PIPESTATUS[0]}}"
     )
@@ -123,8 +123,8 @@ def test_a_reader_that_goes_away_is_not_taken_for_findings(doubtful):
     assert "Traceback" not in ran.stderr
 
 
-def test_a_reader_of_stderr_that_goes_away_is_no_finding_either(doubtful):
-    """`rcdiag score ... --dry-run 2>&1 | head -1` ran well."""
+def test_a_closed_stderr_does_not_exit_1(doubtful):
+    """`rcdiag score ... --dry-run 2>&1 | head -1` succeeds."""
     command = f"{sys.executable} -m cli.main score {doubtful} --dry-run 2>&1 | true; "
     ran = subprocess.run(
         ["bash", "-c", command + "exit ${PIPESTATUS[0]}"], capture_output=True, check=False

@@ -1,4 +1,4 @@
-"""Help that names what ships, and what was added from outside, without loading anything heavy."""
+"""Help lists shipped and added definitions without loading heavy modules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_help_loads_nothing_heavy():
 
 
 @pytest.mark.parametrize("what", PLACES)
-def test_names_that_ship_are_listed_as_a_user_gives_them(what):
+def test_shipped_names_are_listed_as_a_user_writes_them(what):
     known = {
         "trainers": [*trainer_names()],
         "losses": [name for trainer in TRAINERS.values() for name in trainer.update.losses],
@@ -42,7 +42,7 @@ def test_names_that_ship_are_listed_as_a_user_gives_them(what):
     assert len(names_of(what).split(", ")) <= len(shown)
 
 
-def test_what_was_added_is_listed_beside_the_first_that_ship(rcdiag, monkeypatch):
+def test_added_names_are_listed_with_the_first_shipped_ones(rcdiag, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     assert (
         "are computed, or all: the default of each (verl, slime, " in rcdiag("score", "--help").out

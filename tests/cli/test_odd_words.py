@@ -1,4 +1,4 @@
-"""Names, fields and settings that no file system, reader or document takes are refused by name."""
+"""Unusual names, fields and settings are read, or refused by name."""
 
 from __future__ import annotations
 

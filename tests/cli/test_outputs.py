@@ -1,4 +1,4 @@
-"""What commands write: files, streams, and what they refuse to overwrite."""
+"""Outputs of commands: files, streams, and refusals to overwrite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.builders import write_table
 from tests.cli.conftest import Ran
 from tests.cli.sweep_tables import FEW, sampled_table
 
-# The commands that measure, with what makes them quick.
+# The measuring commands, with options that make them fast.
 COMMANDS = {"score": (), "compare": (), "sweep": FEW, "replay": ()}
 every_command = pytest.mark.parametrize("command", COMMANDS)
 
@@ -85,7 +85,7 @@ def test_the_document_on_stdout_is_the_one_in_the_file(rcdiag, table, tmp_path, 
 
 @every_command
 def test_quiet_says_nothing(rcdiag, table, tmp_path, command):
-    """The result goes to a file: `-o` is that of all commands but score, which writes a table."""
+    """The result goes to `-o`, which all commands but score (a table) have."""
     result = tmp_path / "r.json"
     option = "--result" if command == "score" else "-o"
     ran = rcdiag(command, table, *COMMANDS[command], "-q", option, result)
@@ -93,7 +93,7 @@ def test_quiet_says_nothing(rcdiag, table, tmp_path, command):
     assert json.loads(result.read_text())["kind"] == command
 
 
-def test_quiet_says_the_document_that_is_asked_for(rcdiag, doubtful):
+def test_quiet_prints_a_requested_document(rcdiag, doubtful):
     ran = rcdiag("score", doubtful, "-q", "--json")
     assert ran.document["kind"] == "score"
     assert ran.err == ""
@@ -101,9 +101,7 @@ def test_quiet_says_the_document_that_is_asked_for(rcdiag, doubtful):
 
 @pytest.mark.parametrize("option", ["--result", "--html", "-o", "--plots"])
 @every_command
-def test_an_output_that_is_there_is_refused_and_left_alone(
-    rcdiag, table, tmp_path, command, option
-):
+def test_an_existing_output_is_refused_and_left_unchanged(rcdiag, table, tmp_path, command, option):
     there = tmp_path / "there"
     mine = there / "mine" if option == "--plots" else there
     mine.parent.mkdir(exist_ok=True)
@@ -150,7 +148,7 @@ def test_missing_folders_of_outputs_are_made(rcdiag, doubtful, tmp_path):
     assert (tmp_path / "new" / "r.json").exists()
 
 
-def test_every_command_draws_the_figures_that_are_asked_for(rcdiag, doubtful, tmp_path):
+def test_every_command_draws_the_requested_figures(rcdiag, doubtful, tmp_path):
     plots = tmp_path / "plots"
     ran = rcdiag("score", doubtful, "--plots", plots, "--figure", "concentration", "--width", "3.3")
     assert ran.code == 0
@@ -193,16 +191,14 @@ def test_nothing_is_written_when_the_data_is_bad(rcdiag, tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.parquet"]
 
 
-def test_an_output_table_that_nothing_would_be_written_to_is_never_passed_over_in_silence(
-    rcdiag, doubtful, tmp_path
-):
-    """`-o` is the parquet that `score` writes; without a policy to score there is none."""
+def test_an_output_table_without_a_policy_to_score_is_refused(rcdiag, doubtful, tmp_path):
+    """`-o` is the parquet that `score` writes; without a policy to score nothing is written."""
     output = tmp_path / "out.parquet"
     ran = rcdiag("score", doubtful, "-o", output)
     assert output.exists() or str(output) in ran.err or "-o" in ran.err
 
 
-def test_a_dry_run_finds_what_the_run_would_stumble_over(rcdiag, doubtful):
+def test_a_dry_run_reports_the_errors_of_the_run(rcdiag, doubtful):
     assert rcdiag("score", doubtful, "--dry-run", "--target", "current").code == 2
     assert rcdiag("score", doubtful, "--dry-run", "--policy", "new=hf", "--model", "none").code == 2
 

@@ -1,4 +1,4 @@
-"""An output goes into a pipe, and never through a link that somebody laid."""
+"""Outputs are written into pipes, and never through links that others have created."""
 
 from __future__ import annotations
 
@@ -90,21 +90,21 @@ def test_a_socket_is_refused(tmp_path):
 
 
 def lay_links(folder: Path, name: str) -> Path:
-    """Lay links of all names that were guessed from the output's and this process's number."""
+    """Create links with all temporary names that can be guessed from output and process id."""
     target = folder / "target"
     target.write_text("mine")
     (folder / f".{name}.{os.getpid()}.tmp").symlink_to(target)
     return target
 
 
-def test_no_laid_link_takes_a_text(tmp_path):
+def test_no_text_is_written_through_an_existing_link(tmp_path):
     target = lay_links(tmp_path, "r.json")
     write_text(tmp_path / "r.json", "{}")
     assert target.read_text() == "mine"
     assert (tmp_path / "r.json").read_text() == "{}"
 
 
-def test_no_laid_link_takes_a_table(tmp_path):
+def test_no_table_is_written_through_an_existing_link(tmp_path):
     target = lay_links(tmp_path, "t.parquet")
     rows = rows_of()
     with TableWriter(tmp_path / "t.parquet", rows.schema, {}) as writer:
@@ -113,8 +113,8 @@ def test_no_laid_link_takes_a_table(tmp_path):
     assert (tmp_path / "t.parquet").read_bytes()[:4] == b"PAR1"
 
 
-def test_a_laid_link_at_the_very_name_ends_the_run(tmp_path, monkeypatch):
-    """No name is followed, also if it could be guessed."""
+def test_a_link_at_the_temporary_name_stops_the_run(tmp_path, monkeypatch):
+    """A link is not followed even if its name was guessed."""
     monkeypatch.setattr("secrets.token_hex", lambda _: "guessed")
     target = tmp_path / "target"
     (tmp_path / ".r.json.guessed.tmp").symlink_to(target)
@@ -125,7 +125,7 @@ def test_a_laid_link_at_the_very_name_ends_the_run(tmp_path, monkeypatch):
     assert not target.exists()
 
 
-def test_an_output_has_the_rights_that_the_user_gives_new_files(tmp_path):
+def test_an_output_has_the_permissions_of_the_users_umask(tmp_path):
     before = os.umask(0o027)
     try:
         write_text(tmp_path / "r.json", "{}")

@@ -1,4 +1,4 @@
-"""Where stderr is no terminal, long scoring says every 30 seconds how far it is."""
+"""If stderr is not a terminal, long scoring prints its progress every 30 seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cli.terminal.screen import Screen
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that a test sets, in place of those of the machine."""
+    """A clock that the test sets."""
     now = [1000.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     return now
@@ -46,5 +46,5 @@ def test_the_time_left_is_rounded_as_a_reader_would(speed, left):
     assert progress_line("old", 400, 1000, speed) == f"scoring old: 400 of 1,000 tokens, 40%{left}"
 
 
-def test_without_a_speed_nothing_is_said_of_the_time_left():
+def test_without_a_rate_no_remaining_time_is_printed():
     assert progress_line("old", 0, 1000, 0.0) == "scoring old: 0 of 1,000 tokens, 0%"

@@ -28,7 +28,7 @@ TOKENS = 6
 
 @pytest.fixture
 def table(tmp_path) -> Path:
-    """Three rows of 3, 1 and 2 tokens; the trainer is 0.1 nats above and below by turns."""
+    """A table of 3, 1 and 2 tokens per row; log-ratios alternate between 0.1 and -0.1 nats."""
     return dump_with_shift(tmp_path / "t.parquet", 0.1, advantage=ADVANTAGE, group_id=[1, 1, 2])
 
 
@@ -54,7 +54,7 @@ def test_json_is_one_document_with_what_the_contract_names(rcdiag, table):
 def test_the_numbers_are_those_of_the_loss(rcdiag, table):
     result = presets_of(rcdiag("replay", table, "--preset", "decoupled_token_is", "--json"))
     up, down = exp(0.1), exp(-0.1)
-    # By row: tokens up, down, up; up; up, down.
+    # Signs of the log-ratios by row: + - +; +; + -.
     pulls = [up, down, up, -2 * up, 4 * up, 4 * down]
     weighted = result["decoupled_token_is"]
     assert weighted["loss"] == pytest.approx(-sum(pulls) / TOKENS)
@@ -64,7 +64,7 @@ def test_the_numbers_are_those_of_the_loss(rcdiag, table):
     assert (weighted["mode"], weighted["loss_type"]) == ("decoupled", "ppo_clip")
 
 
-def test_current_log_probs_are_taken_where_they_are_recorded(rcdiag, tmp_path):
+def test_recorded_current_log_probs_are_used(rcdiag, tmp_path):
     current = [[value + 0.3 for value in row] for row in BEHAVIOR]
     path = dump_with_shift(
         tmp_path / "t.parquet", 0.0, advantage=ADVANTAGE, current_log_probs=current
@@ -100,7 +100,7 @@ def test_options_change_the_loss(rcdiag, tmp_path, options, loss):
 
 
 def test_slime_has_its_own_denominators_and_no_dual_clip(rcdiag, tmp_path):
-    """Ratio e^1.5 = 4.48 at advantage -2 is not held at 3; row means are over all rows."""
+    """The ratio e^1.5 = 4.48 at advantage -2 is not capped at 3; row means are over all rows."""
     current = [[value + 1.5 for value in row] for row in BEHAVIOR]
     columns = {"advantage": ADVANTAGE, "current_log_probs": current}
     path = dump_with_shift(tmp_path / "t.parquet", 0.0, **columns)
@@ -131,7 +131,7 @@ def test_denominators_with_and_without_the_rejected(rcdiag, tmp_path, denominato
     assert result["decoupled_k3_rs"]["kept_sequences"] == 2
 
 
-def test_advantages_are_made_where_none_are_recorded(rcdiag, tmp_path):
+def test_missing_advantages_are_computed_from_rewards(rcdiag, tmp_path):
     columns = {"reward": [1.0, 0.0, 7.0], "group_id": [1, 1, 2]}
     path = dump_with_shift(tmp_path / "t.parquet", 0.0, **columns)
     result = rcdiag("replay", path, "--preset", "disabled", "--json").document

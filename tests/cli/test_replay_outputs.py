@@ -1,4 +1,4 @@
-"""What `rcdiag replay` shows and writes; what all commands write alike: test_outputs.py."""
+"""Screen and files of `rcdiag replay`; outputs common to all commands: test_outputs.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rcdiag import load_result
-from rcdiag.pages.replay.words import alike, health_order, pull_beside_none
+from rcdiag.pages.replay.words import equal_updates, health_order, relative_norm
 from tests.builders import write_table
 from tests.cli.conftest import BEHAVIOR, dump_with_shift
 
@@ -24,7 +24,7 @@ def table(tmp_path) -> Path:
 
 
 def large(path: Path, spread: float, rows: int = 60) -> Path:
-    """Enough rows for every kind of number: tiny ones, huge ones, and no loss at all."""
+    """A table with tiny and huge numbers, and with presets without a loss."""
     random = np.random.default_rng(0)
     logs = [(-random.exponential(2.0, n) - 0.1).tolist() for n in random.integers(1, 40, rows)]
     old = [[min(v + random.normal(0, spread), -1e-3) for v in row] for row in logs]
@@ -56,11 +56,11 @@ def test_no_number_is_cut_at_80_columns(rcdiag, tmp_path, monkeypatch, spread, o
     assert cut == []
 
 
-def test_presets_stand_in_groups_of_the_same_update_by_health(rcdiag, table, monkeypatch):
+def test_presets_are_grouped_by_update_and_sorted_by_health(rcdiag, table, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     out = rcdiag("replay", table, "-v").out
     result = load_result(io.StringIO(rcdiag("replay", table, "--json").out))
-    groups = alike(result)
+    groups = equal_updates(result)
     assert [name for group in groups for name in group.names] != list(result.presets)
     assert {name for group in groups for name in group.names} == set(result.presets)
     assert "disabled" in groups[0].names  # as no correction
@@ -72,7 +72,7 @@ def test_presets_stand_in_groups_of_the_same_update_by_health(rcdiag, table, mon
         loss = group.preset.loss
         assert line.split()[0] == ("none" if loss is None else f"{loss:.3g}")
         assert group.preset.health.verdict in line
-        beside = pull_beside_none(result, group.preset)
+        beside = relative_norm(result, group.preset)
         assert beside is None or f"{beside:.2f}" in line
 
 
@@ -114,7 +114,7 @@ def test_a_result_without_a_loss_is_strict_json_and_a_page(rcdiag, tmp_path):
 
 
 @pytest.mark.parametrize(("fail_on", "code"), [("never", 0), ("warning", 1), ("error", 1)])
-def test_fail_on_takes_the_findings(rcdiag, tmp_path, fail_on, code):
+def test_fail_on_counts_the_findings(rcdiag, tmp_path, fail_on, code):
     old = [[-5.0, float("nan"), -5.0], [-5.0], [-4.0, -4.5]]
     path = dump_with_shift(tmp_path / "t.parquet", 0.0, **COLUMNS)
     path = write_table(

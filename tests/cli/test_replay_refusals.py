@@ -1,4 +1,4 @@
-"""What `rcdiag replay` refuses, and its hints."""
+"""Errors and hints of `rcdiag replay`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ASKED = [
     (("--loss-scale-factor", "8"), "token-mean has none", "seq-mean-token-sum-norm"),
     (
         ("--aggregation", "token-sum", "--denominator", "constant", "--constant", "8"),
-        "counts nothing",
+        "a sum without a denominator",
         "another aggregation",
     ),
     (("--model", "x", "--save", "out"), "--save with 19 presets", "--preset NAME"),
@@ -68,7 +68,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("options", "message", "hint"), ASKED)
-def test_what_cannot_be_done_is_said(rcdiag, table, options, message, hint):
+def test_impossible_options_are_refused(rcdiag, table, options, message, hint):
     ran = rcdiag("replay", table, *options)
     ran.refuses()
     output, *hints = ran.err.splitlines()
@@ -78,7 +78,7 @@ def test_what_cannot_be_done_is_said(rcdiag, table, options, message, hint):
     assert "Traceback" not in ran.err
 
 
-def test_a_word_that_is_no_choice_is_a_usage_error(rcdiag, table):
+def test_an_invalid_choice_is_a_usage_error(rcdiag, table):
     for option, word in (
         ("--denominator", "some"),
         ("--advantage", "gae"),
@@ -105,7 +105,7 @@ def test_no_reward_to_compute_from(rcdiag, table, source):
     ran.refuses(f"no finite reward to compute {source} advantages from")
 
 
-def test_a_column_that_is_not_there(rcdiag, tmp_path):
+def test_a_missing_column(rcdiag, tmp_path):
     path = dump_with_shift(tmp_path / "t.parquet", 0.1, reward=[1.0, 0.0, 1.0])
     ran = rcdiag("replay", path, "--advantage", "column")
     ran.refuses("has neither `advantage` nor `advantages`", "--advantage grpo")
@@ -128,7 +128,7 @@ def test_no_old_log_probs_without_a_model(rcdiag, tmp_path):
     ran.refuses("old_log_probs")
 
 
-def test_outputs_that_are_there_are_kept(rcdiag, table, tmp_path):
+def test_existing_outputs_are_kept(rcdiag, table, tmp_path):
     existing = tmp_path / "r.json"
     existing.write_text("mine")
     ran = rcdiag("replay", table, "--result", existing)
@@ -147,13 +147,13 @@ def test_a_reward_file_that_cannot_be_loaded(rcdiag, table, reward, text, output
     ran.refuses(f"--reward {reward}:one: cannot be loaded", output)
 
 
-def test_a_reward_that_is_no_function_is_refused(rcdiag, table, reward):
+def test_a_reward_that_is_not_a_function_is_refused(rcdiag, table, reward):
     reward.write_text("one = 1.0\n")
     ran = rcdiag("replay", table, "--model", "x", "--reward", f"{reward}:one")
     ran.refuses(f"--reward {reward}:one")
 
 
-def test_a_folder_that_is_no_checkpoint_is_refused(rcdiag, tmp_path):
+def test_a_folder_without_a_checkpoint_is_refused(rcdiag, tmp_path):
     columns = {"advantage": [1.0, 2.0, 3.0], "prompt_ids": [[1], [1], [1]]}
     path = dump_with_shift(tmp_path / "t.parquet", 0.1, **columns)
     (tmp_path / "empty").mkdir()

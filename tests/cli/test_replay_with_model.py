@@ -12,19 +12,19 @@ import pytest
 import torch
 
 from rcdiag import load_result
-from rcdiag.pages.replay.words import alike
+from rcdiag.pages.replay.words import equal_updates
 from tests.engine_models import make_model
 from tests.usecases.replay.conftest import table_for
 
 pytestmark = pytest.mark.engine
 PRESETS = ("--preset", "decoupled_token_is", "--preset", "bypass_pg_is")
-# Steps that can be seen on the screen.
+# A learning rate whose steps are visible in the digits of the screen.
 STEP = ("--optimizer", "sgd", "--lr", "0.1", "--max-grad-norm", "0")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Layers this small are quicker without a second thread, much quicker on a busy machine."""
+    """Use one thread: layers this small are faster without a second one."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -38,7 +38,7 @@ def model(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def table(model, tmp_path_factory) -> Path:
-    """No old log-probs: the model makes them."""
+    """A table without old log-probs, which the model computes."""
     return table_for(tmp_path_factory.mktemp("tables") / "table.parquet", model)
 
 
@@ -71,7 +71,7 @@ def test_the_screen_holds_every_number_at_80_columns(rcdiag, model, table, monke
     assert ran.code == 0, ran.err
     assert max(map(len, ran.out.splitlines())) <= 80
     document = rcdiag("replay", table, "--model", model, *STEP, "--json").out
-    for group in alike(load_result(io.StringIO(document))):
+    for group in equal_updates(load_result(io.StringIO(document))):
         (line,) = [
             item
             for item in ran.out.splitlines()
@@ -130,7 +130,7 @@ def test_a_reward_that_raises_is_an_error_without_traceback(rcdiag, model, table
     )
 
 
-def test_the_page_of_a_real_update_is_made_again_with_the_same_bytes(
+def test_report_renders_the_page_of_a_model_update_with_the_same_bytes(
     rcdiag, model, table, tmp_path
 ):
     options = ("--split", 2, "--result", tmp_path / "r.json", "--html", tmp_path / "a.html")

@@ -1,4 +1,4 @@
-"""`rcdiag report`: a stored result again, without the data."""
+"""`rcdiag report` renders a stored result without the data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def stored(rcdiag, doubtful, tmp_path):
     return tmp_path / "result.json"
 
 
-def test_a_result_with_no_numbers_comes_back_as_it_was(rcdiag, tmp_path):
+def test_a_result_without_numbers_is_rendered_unchanged(rcdiag, tmp_path):
     values = [[float("-inf"), float("nan"), -1.0], [-1.0], [-4.0, -4.5]]
     ids = [[1, 2, 3], [4], [5, 6]]
     path = write_table(
@@ -41,7 +41,7 @@ def test_fail_on_works_on_stored_findings(rcdiag, stored, fail_on, code):
     assert rcdiag("report", stored, "-q", "--fail-on", fail_on).code == code
 
 
-def test_several_results_stand_apart(rcdiag, doubtful, tmp_path):
+def test_several_results_have_titles(rcdiag, doubtful, tmp_path):
     for command in ("score", "compare"):
         rcdiag(command, doubtful, "--result", tmp_path / f"{command}.json", "-q")
     out = rcdiag("report", tmp_path / "score.json", tmp_path / "compare.json").out
@@ -67,7 +67,7 @@ def test_quiet_says_nothing(rcdiag, stored):
         '{"format_version": 1, "kind": "divination"}',
     ],
 )
-def test_what_is_no_result_is_refused(rcdiag, tmp_path, content):
+def test_a_file_that_is_not_a_result_is_refused(rcdiag, tmp_path, content):
     (tmp_path / "r.json").write_text(content)
     ran = rcdiag("report", tmp_path / "r.json")
     assert ran.code == 2
@@ -81,12 +81,12 @@ def test_a_file_that_cannot_be_read_is_refused(rcdiag, tmp_path, name):
     ran.refuses()
 
 
-def test_bytes_that_are_no_text_are_refused(rcdiag, tmp_path):
+def test_bytes_that_are_not_text_are_refused(rcdiag, tmp_path):
     (tmp_path / "r.json").write_bytes(b"\xff\xfe\x00PAR1")
     assert rcdiag("report", tmp_path / "r.json").err.startswith("error: ")
 
 
-def test_a_page_that_is_already_there_is_refused(rcdiag, stored, tmp_path):
+def test_an_existing_page_is_refused(rcdiag, stored, tmp_path):
     (tmp_path / "r.html").write_text("mine")
     assert rcdiag("report", stored, "--html", tmp_path / "r.html").code == 2
     assert (tmp_path / "r.html").read_text() == "mine"
@@ -103,9 +103,7 @@ def test_results_of_one_dump_make_one_page(rcdiag, doubtful, tmp_path):
         assert f'<section class="tab" id="{tab}"' in page
 
 
-def test_results_of_two_dumps_are_refused_on_one_page_and_set_side_by_side(
-    rcdiag, stored, doubtful, tmp_path
-):
+def test_results_of_two_dumps_need_against(rcdiag, stored, doubtful, tmp_path):
     other = json.loads(stored.read_text())
     other["provenance"]["fingerprint"] = "another"
     (tmp_path / "other.json").write_text(json.dumps(other))

@@ -1,4 +1,4 @@
-"""`--rows N` takes a part of the table, and the screen, the page and the document say so."""
+"""`--rows N` draws rows of the table; screen, page and document say how many."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def test_screen_page_and_document_say_how_many_rows_were_drawn(rcdiag, tmp_path,
     assert SENTENCE not in rcdiag(command, source, *options).out
 
 
-def test_nothing_cannot_be_drawn(rcdiag, tmp_path):
+def test_zero_rows_are_refused(rcdiag, tmp_path):
     ran = rcdiag("score", write_files(tmp_path), "--rows", 0)
     ran.refuses("--rows")

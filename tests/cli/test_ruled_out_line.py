@@ -1,4 +1,4 @@
-"""The first screen says which causes are ruled out, and by what."""
+"""The first screen says which causes are ruled out, and by which evidence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SAMPLES = Path(__file__).parents[2] / "sample_data"
 
 
 @pytest.mark.parametrize("name", ["stale", "temperature", "rollouts"])
-def test_the_first_screen_says_what_is_ruled_out_and_by_what(rcdiag, name):
+def test_the_first_screen_lists_ruled_out_causes_with_evidence(rcdiag, name):
     out = rcdiag("score", SAMPLES / f"{name}.parquet").out
     (line,) = [one for one in out.splitlines() if one.startswith("not  ")]
     assert "shift-by-one" in line
@@ -21,7 +21,7 @@ def test_the_first_screen_says_what_is_ruled_out_and_by_what(rcdiag, name):
     assert RULED_OUT_BY["rows-swapped"] in " ".join(out.split())
 
 
-def test_one_temperature_of_sampling_and_both_columns_rules_temperatures_out(rcdiag):
+def test_a_single_declared_temperature_rules_out_temperature_causes(rcdiag):
     """Its log-ratios are large, and its metadata state temperature 1 throughout."""
     document = rcdiag("score", SAMPLES / "stale.parquet", "--json").document
     against = document["diagnosis"]["ruled_out"]

@@ -34,7 +34,9 @@ def test_json_is_one_document_with_everything_the_contract_names(rcdiag, doubtfu
 
 
 def test_the_screen_shows_the_metrics_that_decide_and_the_findings(rcdiag, doubtful, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "400")  # so that no line of a finding begins with a metric
+    monkeypatch.setenv(
+        "COLUMNS", "400"
+    )  # with these widths no line of a finding begins with a metric
     ran = rcdiag("score", doubtful)
     assert ran.code == 0
     shown = {line.split()[0] for line in ran.out.splitlines() if line.strip()}
@@ -52,7 +54,7 @@ def test_verbose_shows_every_metric_and_says_what_it_is(rcdiag, doubtful, monkey
         assert metric.about in out
 
 
-def test_no_numbers_and_infinities_are_strings(rcdiag, tmp_path):
+def test_nan_and_infinities_are_strings_in_json(rcdiag, tmp_path):
     values = [[-1.0, nan, -1.0], [float("-inf")], [-4.0, -4.5]]  # one row of three remains
     ids = [[1, 2, 3], [4], [5, 6]]
     path = write_table(
@@ -108,12 +110,12 @@ def test_an_unknown_level_is_a_usage_error(rcdiag, clean):
         ["{clean}", "--policy", "old=hf:float32", "--model", "m"],
     ],
 )
-def test_what_cannot_run_says_error_and_hint_and_exits_2(rcdiag, clean, arguments):
+def test_a_failure_prints_error_and_hint_and_exits_2(rcdiag, clean, arguments):
     ran = rcdiag("score", *[item.format(clean=clean) for item in arguments])
     ran.refuses("\nhint: ")
 
 
-def test_a_table_with_one_policy_is_told_to_score_the_other(rcdiag, tmp_path):
+def test_a_table_with_one_policy_advises_scoring_the_other(rcdiag, tmp_path):
     ids = [[1, 2, 3], [4], [5, 6]]
     columns = {"response_ids": ids, "rollout_log_probs": BEHAVIOR}
     path = write_table(tmp_path / "a.parquet", prompt_ids=ids, **columns)
@@ -163,7 +165,7 @@ def test_the_same_seed_gives_the_same_document(rcdiag, doubtful):
 
 
 def test_the_preset_table_says_whose_effective_sample_sizes_it_has(rcdiag, tmp_path):
-    """Those of truncated weights are larger than those of the raw ratios, which are given too."""
+    """The ESS of truncated weights exceeds that of the raw ratios; both are shown."""
     behavior, target = [[-3.0, -3.0], [-3.0, -3.0]] * 10, [[-1.0, -3.2], [-3.2, -3.2]] * 10
     columns = {"rollout_log_probs": behavior, "old_log_probs": target}
     table = write_table(tmp_path / "t.parquet", response_ids=ids_like(behavior), **columns)

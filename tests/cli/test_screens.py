@@ -1,4 +1,4 @@
-"""The first screen holds its answer: 40 lines of 80 columns, and help two screens."""
+"""The first screen fits 40 lines of 80 columns, and help fits two screens."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_screen_of_many_policies_has_40_lines(count, tmp_path):
     assert len(screen(result, verbose=True)) > len(lines)
 
 
-def test_the_verdict_comes_first_and_the_way_to_the_rest_last():
+def test_the_verdict_is_the_first_line_and_the_hint_to_more_the_last():
     result = api.score(SAMPLES / "temperature.parquet")
     lines = screen(result)
     assert lines[0].startswith("broken        temperature-raw-recorded, ")
@@ -78,14 +78,14 @@ def test_the_verdict_comes_first_and_the_way_to_the_rest_last():
     assert "k3_kl" in metrics
 
 
-def test_a_screen_says_why_a_level_of_error_is_no_error():
+def test_a_screen_says_why_a_level_of_error_counts_as_less():
     beside = "Findings are warnings at most: importance weights are valid here."
     for table, said in (("stale", 1), ("rollouts", 0), ("temperature", 0)):
         result = api.score(SAMPLES / f"{table}.parquet")
         assert screen(result).count(beside) == said, table
 
 
-def test_every_finding_has_one_line_and_the_cause_is_pointed_at():
+def test_every_finding_has_one_line_that_refers_to_the_cause():
     result = api.score(SAMPLES / "temperature.parquet")
     lines = screen(result)
     shown = [
@@ -102,7 +102,7 @@ def test_every_finding_has_one_line_and_the_cause_is_pointed_at():
     assert "proposal" in "\n".join(screen(result, verbose=True))
 
 
-def test_a_wide_terminal_says_what_numbers_are_and_a_narrow_one_what_it_hides():
+def test_a_wide_terminal_describes_metrics_and_a_narrow_one_names_hidden_columns():
     result = api.score(SAMPLES / "stale.parquet")
     assert any("what it is" in line for line in screen(result, 140))
     assert any(line.strip().startswith("hidden:") for line in screen(result, 45))
@@ -117,7 +117,7 @@ def test_help_fits_two_screens_and_help_all_has_every_option(rcdiag, monkeypatch
     everything = rcdiag(command, "--help-all")
     assert everything.code == 0
     assert len(everything.out.splitlines()) > len(ran.out.splitlines())
-    assert "…" not in everything.out  # an example that is cut is none
+    assert "…" not in everything.out  # examples must not be cut
     assert "…" not in ran.out
     assert len(rcdiag(command, "--help").out.splitlines()) == len(ran.out.splitlines())
 
@@ -140,8 +140,8 @@ def test_the_shell_completes_names_and_choices(words, begun, completed):
 
 @pytest.mark.parametrize("command", ["score", "compare", "diagnose"])
 @pytest.mark.parametrize("level", ["warning", "error"])
-def test_one_policy_is_no_all_clear(rcdiag, tmp_path, monkeypatch, command, level):
-    """Nor where its values are rounded, which costs nothing next to another policy."""
+def test_a_table_with_one_policy_is_not_healthy(rcdiag, tmp_path, monkeypatch, command, level):
+    """Nor is it healthy if its values are rounded, which is harmless with two policies."""
     table = pq.read_table(SAMPLES / "stale.parquet").drop_columns(["old_log_probs"])
     rounded = [[round(value, 3) for value in row] for row in table["rollout_log_probs"].to_pylist()]
     place = table.column_names.index("rollout_log_probs")
@@ -156,7 +156,7 @@ def test_one_policy_is_no_all_clear(rcdiag, tmp_path, monkeypatch, command, leve
     assert rcdiag(command, "one.parquet").code == 0
 
 
-def test_nan_in_spans_without_a_mask_is_a_missing_mask(tmp_path):
+def test_nan_spans_without_a_mask_suggest_a_missing_mask(tmp_path):
     table = pq.read_table(SAMPLES / "multi_turn.parquet")
     mask = table["response_mask"].to_pylist()
     place = table.column_names.index("rollout_log_probs")
@@ -175,7 +175,7 @@ def test_nan_in_spans_without_a_mask_is_a_missing_mask(tmp_path):
     assert [cause.slug for cause in diagnosis.causes] == ["mask-includes-tool"]
 
 
-def test_nan_to_the_end_of_a_response_is_no_missing_mask(tmp_path):
+def test_nan_to_the_end_of_a_response_does_not_suggest_a_missing_mask(tmp_path):
     rows = [[-0.5] * 30 for _ in range(20)]
     spoilt = [[*row[:20], *[float("nan")] * 10] for row in rows]
     path = write_policies(tmp_path / "t.parquet", {"rollout": spoilt, "old": rows})
@@ -183,7 +183,7 @@ def test_nan_to_the_end_of_a_response_is_no_missing_mask(tmp_path):
     assert "mask-includes-tool" not in [cause.slug for cause in causes]
 
 
-def test_policies_that_would_be_scored_for_nothing_are_refused_at_once(rcdiag):
+def test_policies_that_are_not_needed_are_refused_before_scoring(rcdiag):
     words = ("--policy", "a=hf:float32", "--policy", "b=hf:bfloat16", "--model", "CKPT")
     ran = rcdiag("score", SAMPLES / "rollouts.parquet", *words)
     ran.refuses("a, b would be scored and then not used")
@@ -212,7 +212,7 @@ def test_the_dump_of_another_trainer_hints_at_its_presets(tmp_path):
     assert "trainer-not-chosen" not in chosen
 
 
-def test_what_convert_says_is_missing_is_a_command_that_is_understood(rcdiag, tmp_path):
+def test_missing_columns_of_convert_are_valid_options(rcdiag, tmp_path):
     table = pq.read_table(SAMPLES / "stale.parquet").slice(0, 4)
     gone = ["rollout_log_probs", "old_log_probs"]
     pq.write_table(table.drop_columns(gone), tmp_path / "t.parquet")
@@ -226,7 +226,7 @@ def test_what_convert_says_is_missing_is_a_command_that_is_understood(rcdiag, tm
     assert "would score `old`" in tried.err
 
 
-def test_a_checkpoint_that_is_not_here_is_no_part_of_a_command(monkeypatch, tmp_path):
+def test_a_missing_checkpoint_is_a_placeholder_in_commands(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     commands = [
         action.command
@@ -238,7 +238,7 @@ def test_a_checkpoint_that_is_not_here_is_no_part_of_a_command(monkeypatch, tmp_
     assert all("sample_data/policy" not in command.split("--model")[1] for command in commands)
 
 
-def test_one_is_singular(rcdiag, tmp_path):
+def test_counts_of_one_are_singular(rcdiag, tmp_path):
     path = write_policies(tmp_path / "t.parquet", {"rollout": [[-0.5]], "old": [[-0.4]]})
     out = rcdiag("score", path).out
     assert "1 response, 1 token" in out
@@ -246,7 +246,7 @@ def test_one_is_singular(rcdiag, tmp_path):
 
 
 def with_positive_rows(path: Path, rows: int) -> Path:
-    """Stale.parquet with a positive log-prob of `old` in its first rows."""
+    """Write stale.parquet with a positive log-prob of `old` in its first rows."""
     table = pq.read_table(SAMPLES / "stale.parquet")
     values = table["old_log_probs"].to_pylist()
     values = [[0.5, *row[1:]] if at < rows else row for at, row in enumerate(values)]
@@ -255,7 +255,7 @@ def with_positive_rows(path: Path, rows: int) -> Path:
     return path
 
 
-def test_ess_is_counted_among_the_rows_that_are_measured(tmp_path):
+def test_ess_is_relative_to_the_measured_rows(tmp_path):
     result = api.score(with_positive_rows(tmp_path / "t.parquet", 56))
     lines = screen(result)
     numbers = " ".join(" ".join(lines).split())
@@ -267,15 +267,15 @@ def test_ess_is_counted_among_the_rows_that_are_measured(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["diagnose", "replay"])
-def test_a_part_of_the_table_is_said_to_be_one(rcdiag, command):
-    """Both read a part of a large table: blocks of rows, or one step."""
+def test_the_screen_says_if_it_describes_part_of_the_table(rcdiag, command):
+    """Diagnosis and replay read a part of a large table: blocks of rows, or one step."""
     document = rcdiag(command, SAMPLES / "rollouts.parquet", "--json").document
     counts = f"{document['num_sequences']:,} of 2,304 responses, {document['num_tokens']:,} tokens"
     assert document["num_sequences"] < 2304
     assert counts in rcdiag(command, SAMPLES / "rollouts.parquet").out
 
 
-def test_of_one_policy_nothing_is_open_but_the_comparison(tmp_path):
+def test_one_policy_leaves_only_the_comparison_open(tmp_path):
     table = pq.read_table(SAMPLES / "stale.parquet").drop_columns(["old_log_probs"])
     rounded = [[round(value, 3) for value in row] for row in table["rollout_log_probs"].to_pylist()]
     place = table.column_names.index("rollout_log_probs")
@@ -300,7 +300,7 @@ def test_a_sentence_is_cut_where_it_or_a_clause_of_it_ends():
     assert shortened_to("one two three four five six seven", 20, 1) == "one two three four …"
 
 
-def test_all_names_are_a_line_for_each_kind_on_a_terminal(monkeypatch, capsys):
+def test_all_names_are_listed_by_kind_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr(TerminalConsole, "is_terminal", True)
     draw_explanation(api.explain())
     lines = capsys.readouterr().out.splitlines()

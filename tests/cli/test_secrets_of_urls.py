@@ -34,11 +34,11 @@ def url(password: str, scheme: str = "http", host: str = "127.0.0.1:9") -> str:
 
 
 @pytest.mark.parametrize("colon", [": no such file", ", and more", ""])
-def test_the_sentence_around_an_address_stays_whole(colon):
+def test_the_text_around_an_address_is_unchanged(colon):
     assert RcdiagError(url("SECRETA") + colon).message == f"http://127.0.0.1:9/d/x.parquet{colon}"
 
 
-def test_what_a_file_at_an_address_lacks_is_said(rcdiag, doubtful):
+def test_missing_columns_behind_a_url_are_reported(rcdiag, doubtful):
     ran = rcdiag("score", doubtful, "--trainer-config", url("SECRETA"))
     assert "x.parquet: cannot be read as a configuration (No such file or directory)" in ran.err
 
@@ -76,8 +76,8 @@ def test_no_command_shows_a_secret(rcdiag, doubtful, tmp_path, name, password, s
 
 
 @pytest.mark.parametrize("password", PASSWORDS)
-def test_a_source_that_is_read_leaves_no_secret(rcdiag, tmp_path, password):
-    """In the result, the page, the line of its command, a table, nor on the screen."""
+def test_a_source_leaves_no_secret_in_any_output(rcdiag, tmp_path, password):
+    """Not in the result, the page, the recorded command line, a table or the screen."""
     pytest.importorskip("aiohttp")
     secret = quote(PASSWORDS[password], safe="")
     result, page, table = (tmp_path / name for name in ("r.json", "p.html", "t.parquet"))
@@ -106,7 +106,7 @@ def test_the_command_in_a_result_has_no_secret_of_any_argument(doubtful, monkeyp
     assert command.endswith("--given x=a@b")
 
 
-def test_a_bug_shows_no_secret(rcdiag, doubtful, monkeypatch):
+def test_a_traceback_shows_no_secret(rcdiag, doubtful, monkeypatch):
     place = url(PASSWORDS["slash"])
 
     def broken(*_: object, **__: object) -> None:

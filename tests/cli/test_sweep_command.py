@@ -19,7 +19,7 @@ NOTHING = [[nan] * 3, [nan], [nan] * 2]
 
 @pytest.fixture
 def table(tmp_path) -> Path:
-    """Noise that is worth a correction."""
+    """A table whose mismatch is worth a correction."""
     return sampled_table(tmp_path / "table.parquet")
 
 
@@ -52,7 +52,7 @@ def test_every_family_has_a_row_for_every_threshold(rcdiag, table, thresholds):
         assert [row["bounds"] for row in result[name]["rows"]] == expected
 
 
-def test_behavior_and_target_exchanged_turn_the_ratios_over(rcdiag, table):
+def test_exchanging_behavior_and_target_inverts_the_ratios(rcdiag, table):
     ran = rcdiag("sweep", table, *FEW, "--json", "--behavior", "old", "--target", "rollout")
     other = rcdiag("sweep", table, *FEW, "--json").document["families"]["geo_rs"]["rows"]
     rows = ran.document["families"]["geo_rs"]["rows"]
@@ -90,7 +90,7 @@ def test_findings_at_or_above_the_level_make_the_exit_code(
     rcdiag, request, name, fail_on, code, output
 ):
     path = request.getfixturevalue(name)
-    # No configuration is written of a broken table, whatever the level that fails.
+    # No configuration is written for a broken table, at any --fail-on level.
     expected = 2 if (name, output[0]) == ("broken", "--emit") else code
     assert rcdiag("sweep", path, *FEW, "--fail-on", fail_on, *output).code == expected
 
@@ -109,9 +109,7 @@ def test_findings_at_or_above_the_level_make_the_exit_code(
         (["{table}", "--json", "--emit", "verl"], "--result"),
     ],
 )
-def test_what_cannot_run_says_error_and_hint_and_exits_2(
-    rcdiag, table, tmp_path, arguments, output
-):
+def test_a_failure_prints_error_and_hint_and_exits_2(rcdiag, table, tmp_path, arguments, output):
     given = [item.format(table=table) for item in arguments]
     ran = rcdiag("sweep", *given, "--result", tmp_path / "r.json")
     ran.refuses("\nhint: ", output)

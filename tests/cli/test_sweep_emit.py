@@ -1,4 +1,4 @@
-"""`rcdiag sweep --emit`: the configuration of a trainer, and what `rcdiag score` makes of it."""
+"""`rcdiag sweep --emit` writes a configuration that `rcdiag score` reads back."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ def swept(table) -> SweepResult:
 
 
 def written(rcdiag, table: Path, trainer: str, *options: str) -> Path:
-    """What the command prints, as a file beside the table."""
+    """Write what the command prints to a file beside the table."""
     ran = rcdiag("sweep", table, *FEW, "--emit", trainer, *options)
     assert ran.code == 0, ran.err
     return kept(ran.out, table)
 
 
 def kept(text: str, table: Path) -> Path:
-    """A configuration as a file beside the table."""
+    """Write a configuration to a file beside the table."""
     path = table.with_suffix(".yaml")
     path.write_text(text)
     return path
 
 
 def read_back(rcdiag, table: Path, config: Path, *options: str) -> dict:
-    """The numbers of the only correction in a trainer's configuration."""
+    """Score with a trainer's configuration; returns the numbers of its only correction."""
     ran = rcdiag("score", table, "--json", "--trainer-config", config, *options)
     assert ran.code == 0, ran.err
     (result,) = ran.document["corrections"].values()
@@ -78,7 +78,7 @@ def read_back(rcdiag, table: Path, config: Path, *options: str) -> dict:
 
 @pytest.fixture(scope="module")
 def scored(table) -> dict[str, CorrectionResult]:
-    """What the corrections of the candidates themselves give, under the candidates' names."""
+    """Score with the corrections of the candidates; returns their numbers by candidate."""
     any_trainer = replace(
         find_trainer("verl"),
         metrics=lambda batch, correction: {},
@@ -93,7 +93,7 @@ def scored(table) -> dict[str, CorrectionResult]:
 def test_reading_back_gives_the_numbers_of_the_correction_itself_and_of_its_row(
     rcdiag, table, swept, scored, trainer, candidate
 ):
-    """That the command prints what `emit` gives: tests/api/test_same_as_commands.py."""
+    """tests/api/test_same_as_commands.py checks that the command prints what `emit` returns."""
     itself = scored[candidate]
     expected = {name: getattr(itself, name) for name in NUMBERS}
     if itself.weight_sum is not None:
@@ -120,16 +120,14 @@ def assert_numbers_of_the_row(result: dict, swept: SweepResult, candidate: str) 
     ("trainer", "candidate"),
     [("verl", "token_mis_0.5_2"), ("verl-0.7.0", "seq_tis_5"), ("slime", "seq_mis_0.5_2")],
 )
-def test_reading_back_is_the_same_where_the_trainer_is_named(
-    rcdiag, table, swept, trainer, candidate
-):
+def test_reading_back_is_the_same_with_a_named_trainer(rcdiag, table, swept, trainer, candidate):
     config = kept(api.emit(swept, trainer, candidate), table)
     named = read_back(rcdiag, table, config, "--trainer", trainer)
     assert named == read_back(rcdiag, table, config)
 
 
 @pytest.mark.parametrize("trainer", ["verl", "verl-0.7.0", "slime"])
-def test_the_choice_stands_alone_on_stdout_with_its_reasons(rcdiag, table, swept, trainer):
+def test_stdout_has_only_the_configuration_with_its_reasons(rcdiag, table, swept, trainer):
     ran = rcdiag("sweep", table, *FEW, "--emit", trainer)
     advice = swept.recommendation
     assert ran.out.startswith(f"# {advice.choice or 'none'}: {advice.answer}\n")
@@ -160,9 +158,7 @@ def nothing_to_correct(tmp_path_factory) -> tuple[Path, SweepResult]:
 
 
 @pytest.mark.parametrize("trainer", ["verl", "verl-0.7.0", "slime"])
-def test_where_nothing_is_to_be_corrected_that_is_what_is_written(
-    rcdiag, nothing_to_correct, trainer
-):
+def test_no_correction_is_written_as_a_configuration(rcdiag, nothing_to_correct, trainer):
     table, swept = nothing_to_correct
     config = kept(api.emit(swept, trainer), table)
     assert config.read_text().startswith("# none: no-correction\n")
@@ -229,13 +225,13 @@ def test_what_a_trainer_cannot_express_is_said_in_comments_alone():
     assert "# to write it: --emit verl-0.7.1 --candidate seq_tis_2\n" in text
 
 
-def test_the_best_that_a_trainer_has_may_be_worse():
+def test_the_best_candidate_of_a_trainer_may_be_worse_than_the_best():
     ranked = [("token_icepop_0.5_5", True), ("seq_tis_2", False), ("token_tis_5", False)]
     text = configuration(advice("token_icepop_0.5_5", *ranked), "verl-0.7.1")
     assert "# the best that verl-0.7.1 has is seq_tis_2, further behind" in text
 
 
-def test_a_trainer_may_have_none_of_the_candidates():
+def test_a_trainer_may_support_no_candidate():
     text = configuration(advice("token_icepop_0.5_5", ("token_icepop_0.5_5", True)), "verl-0.7.1")
     assert "# verl-0.7.1 has none of the candidates that were not refused" in text
 
@@ -243,7 +239,7 @@ def test_a_trainer_may_have_none_of_the_candidates():
 def test_the_other_outputs_are_written_where_a_trainer_cannot_express_it(
     rcdiag, table, tmp_path, monkeypatch
 ):
-    """The fault was an exit with 2 after the result was written and nothing was printed."""
+    """The command must not exit with 2 after writing the result without printing it."""
     choice = "seq_tis_10"
 
     def corrected(evidence: SweepEvidence) -> Recommendation:
@@ -262,7 +258,7 @@ def test_the_other_outputs_are_written_where_a_trainer_cannot_express_it(
 
 
 def refuses(correction):
-    """slime's writer without one of its corrections."""
+    """Return slime's writer without one of its corrections."""
     write = TRAINERS["slime"].config.write
 
     def written(wanted):
@@ -277,7 +273,7 @@ def refuses(correction):
     ("trainer", "output"),
     [("acme", "no such trainer"), ("verl-0.6.0", "does not write settings of verl-0.6.0")],
 )
-def test_a_trainer_that_is_not_written_is_refused_before_the_sweep(
+def test_a_trainer_without_a_writer_is_refused_before_the_sweep(
     rcdiag, table, tmp_path, trainer, output
 ):
     ran = rcdiag("sweep", table, *FEW, "--emit", trainer, "--result", tmp_path / "r.json")

@@ -35,7 +35,7 @@ def table(tmp_path_factory) -> Path:
         ("k3_rs_0.02_token_tis_3", "k3_rs_token_tis", {"rs_upper": 0.02, "is_upper": 3.0}),
     ],
 )
-def test_a_name_says_family_and_bounds(name, family, bounds):
+def test_a_candidate_name_encodes_family_and_bounds(name, family, bounds):
     candidate = find_candidate(name)
     assert (candidate.family, candidate.bounds) == (family, bounds)
 
@@ -58,7 +58,7 @@ def test_the_names_of_all_candidates_are_of_that_form(name, monkeypatch):
         ("seq_mis_2_0.5", "in ascending order"),
     ],
 )
-def test_other_names_are_refused_with_the_form_that_is_wanted(name, output):
+def test_other_names_are_refused_with_the_expected_form(name, output):
     with pytest.raises(RcdiagError, match=output) as caught:
         find_candidate(name)
     assert caught.value.hint
@@ -78,7 +78,7 @@ def test_it_is_swept_and_ranked_with_the_others(rcdiag, table):
 
 
 def nested(overrides: list[str]) -> dict[str, Any]:
-    """Hydra's overrides as the YAML document that they make."""
+    """Convert Hydra overrides to the equivalent YAML document."""
     document: dict[str, Any] = {}
     for override in overrides:
         path, _, value = override.partition("=")
@@ -110,7 +110,7 @@ def test_yaml_and_override_are_read_back_as_the_same(rcdiag, table, tmp_path, ca
     assert correction(rcdiag, table, as_yaml)["weight_sum"] is not None
 
 
-def test_the_keys_that_it_leaves_alone_are_named(table):
+def test_unchanged_keys_are_named(table):
     swept = api.sweep(table, thresholds=FEW[1], candidate="seq_tis_3")
     text = api.emit(swept, "verl", "seq_tis_3")
     (line,) = [line for line in text.splitlines() if "left as they are" in line]

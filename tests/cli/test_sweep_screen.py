@@ -27,7 +27,7 @@ def swept(run_once, tmp_path_factory) -> Callable[[str], Path]:
         "sampled": lambda: sampled_table(path),
         "equal": lambda: dump_with_shift(path, 0.0),
         "far": lambda: dump_with_shift(path, 1.0),
-        # Efficiencies so near 1 that they are shown by their distance, and many refusals.
+        # Efficiencies so near 1 that their distance from 1 is shown, and many refused candidates.
         "rollouts": lambda: SAMPLES / "rollouts.parquet",
         "temperature": lambda: SAMPLES / "temperature.parquet",
         "stale": lambda: SAMPLES / "stale.parquet",
@@ -55,7 +55,9 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("name", ["sampled", "rollouts", "stale", "temperature"])
-def test_one_screen_has_the_choice_and_why_and_how_to_paste_it(rcdiag, swept, monkeypatch, name):
+def test_the_screen_has_the_choice_its_reason_and_the_emit_command(
+    rcdiag, swept, monkeypatch, name
+):
     monkeypatch.setenv("COLUMNS", "80")
     result = swept(name)
     out = rcdiag("report", result).out
@@ -74,7 +76,7 @@ def test_one_screen_has_the_choice_and_why_and_how_to_paste_it(rcdiag, swept, mo
     assert 2 <= len([row for row in rows if row in names]) <= 6
 
 
-def test_verbose_shows_every_family_and_reason_and_what_best_means(rcdiag, swept):
+def test_verbose_shows_every_family_reason_and_definition_of_best(rcdiag, swept):
     result = swept("sampled")
     out = rcdiag("report", result, "-v").out
     for name in FAMILIES:
@@ -82,10 +84,10 @@ def test_verbose_shows_every_family_and_reason_and_what_best_means(rcdiag, swept
     words = " ".join(out.split())
     for reason in document_of(result)["recommendation"]["reasons"]:
         assert reason in words
-    assert "least squared distance of its weights from the ratios + variance" in words
+    assert "smallest squared distance of its weights from the ratios + variance" in words
 
 
-def test_only_verbose_shows_what_is_refused_and_why(rcdiag, swept):
+def test_only_verbose_shows_refused_candidates_with_reasons(rcdiag, swept):
     result = swept("sampled")
     short, whole = (rcdiag("report", result, *more).out for more in ([], ["-v"]))
     candidates = document_of(result)["recommendation"]["candidates"]
@@ -121,7 +123,7 @@ def test_the_screen_ranks_nothing_where_the_recorded_policy_did_not_sample(rcdia
     ],
 )
 def test_no_number_is_cut_on_a_narrow_terminal(rcdiag, swept, monkeypatch, name, options, width):
-    """All numbers of a wide screen stand on the narrow one."""
+    """All numbers of a wide screen are on the narrow one."""
     result = swept(name)
     monkeypatch.setenv("COLUMNS", "400")
     number = re.compile(r"(?<![\w.])-?\d[\w.+%-]*")

@@ -1,4 +1,4 @@
-"""A traced run writes its outputs and caches alone, and leaves no temporary file."""
+"""A traced run writes only its outputs and caches, and leaves no temporary file."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_run_writes_what_it_was_asked_for(tmp_path, name):
         "TMPDIR": str(folders["tmp"]),
         "PYTHONPATH": os.getcwd(),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "MPLCONFIGDIR": fonts,  # to list the fonts anew takes longer than the run
+        "MPLCONFIGDIR": fonts,  # reuse it: building the list of fonts takes longer than the run
     }
     ran = subprocess.run(
         [sys.executable, "-c", TRACED, str(trace), *command],

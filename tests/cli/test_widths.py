@@ -1,4 +1,4 @@
-"""On a narrow terminal tables lose whole columns, never a level, and break no word."""
+"""On a narrow terminal tables drop whole columns, but never the level, and break no word."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cli.terminal.console import TerminalConsole
 from cli.terminal.draw import draw
 from cli.terminal.fitted_tables import ScreenColumn, fitted
 from rcdiag.glossary import explain
-from rcdiag.pages.replay.words import alike, decided_by
+from rcdiag.pages.replay.words import decided_by, equal_updates
 from rcdiag.pages.sweep.words import to_paste
 from rcdiag.results import ReplayResult, Result, Rule
 from rcdiag.results.replay import Health
@@ -67,7 +67,7 @@ def test_no_word_of_a_help_is_cut_at_80_columns(command):
 
 
 def test_the_matrix_of_ten_policies_is_whole_at_40_columns(tmp_path):
-    """Ten columns of numbers have no room beside each other: they come in parts, none is cut."""
+    """Ten columns of numbers do not fit side by side: the matrix is split, no number is cut."""
     names = ["rollout", "old", *(f"p{index}" for index in range(8))]
     shifts = {f"{name}_log_probs": index / 1000 for index, name in enumerate(names)}
     log_probs = {
@@ -106,11 +106,11 @@ def test_no_word_is_broken(results, width, verbose):
         narrow = [line.split() for line in drawn(result, width, verbose=verbose)]
         blocks = set("▁▂▃▄▅▆▇█")
         words = {word for line in narrow for word in line if not set(word) & blocks}
-        # What is hidden is named, and what is cut or counted differs with the width.
+        # Hidden columns are named; cut sentences and counts differ with the width.
         counted = ("hidden:", "not", "no", "and")
         captions = {word for line in narrow if line[:1] and line[0] in counted for word in line}
         captions |= {word for word in words if "/" in word} | {"t"}  # of a path longer than a line
-        # Where the advice of a finding has no room it goes, and the colon before it; a sentence
+        # Advice that does not fit is dropped with the colon before it; a sentence
         # that is cut at a colon ends in a full stop.
         ends = {f"{word.rstrip(':')}{end}" for word in wide for end in ("", ".")}
         assert words - captions - {"…", "…:"} <= wide | ends
@@ -128,12 +128,12 @@ def test_every_level_is_there_at_60_columns(results):
             assert value.level in row.split()
     replay: ReplayResult = results["replay"]
     lines = drawn(replay, 60)
-    for group in alike(replay):
+    for group in equal_updates(replay):
         row = next(line for line in lines if line.startswith(f"{group.title} "))
         assert f" {group.preset.health.verdict}" in row
 
 
-def test_columns_leave_in_their_order_and_are_named():
+def test_columns_are_dropped_in_order_and_named():
     columns = [
         ScreenColumn(heading="name", align="left"),
         ScreenColumn(heading="first", dispensable=2),
@@ -154,7 +154,7 @@ def test_columns_leave_in_their_order_and_are_named():
     assert "error" in text(28)
 
 
-def test_explain_answers_every_heading(results, monkeypatch):
+def test_explain_knows_every_heading(results, monkeypatch):
     headings: dict[str, None] = {}
 
     def seen(out, columns, rows, gap=1):
@@ -175,11 +175,11 @@ def test_explain_answers_every_heading(results, monkeypatch):
 @pytest.mark.parametrize(
     ("heading", "name", "meaning"),
     [
-        ("lost", "lost_target_mass_token", "throws away"),
+        ("lost", "lost_target_mass_token", "discards"),
         ("k-hat", "khat", "Pareto"),
-        ("cos", "cosine", "Direction of the gradient"),
+        ("cos", "cosine", "Cosine between the gradient"),
         ("|g|", "grad_norm", "Norm of the gradient"),
-        ("KL step", "kl_old_new", "moves the policy"),
+        ("KL step", "kl_old_new", "before and after the step"),
         ("~", "cosine_whole", "whole gradient"),
         ("ESS seq", "ess_seq", "As correction_numbers.ess_seq_applied: "),
         ("tokens", "tokens", "As correction.kept_tokens: "),
@@ -189,7 +189,7 @@ def test_explain_answers_every_heading(results, monkeypatch):
         ("TRM", "TRM", "Trust Region Masking"),
     ],
 )
-def test_headings_and_names_elsewhere_mean_what_they_show(heading, name, meaning):
+def test_headings_that_are_also_names_have_the_same_meaning(heading, name, meaning):
     entry = explain(heading)
     assert name in entry.name
     assert meaning in entry.what
@@ -213,9 +213,9 @@ def test_health_names_the_rule_that_decided(verdict, levels, not_judged, told):
     assert decided_by(Health(verdict=verdict, rules=rules, not_judged=not_judged)) == told
 
 
-def test_the_deciding_rule_stands_beside_the_health(results):
+def test_the_deciding_rule_is_shown_beside_the_health(results):
     lines = drawn(results["replay"], 80)
-    for group in alike(results["replay"]):
+    for group in equal_updates(results["replay"]):
         health = group.preset.health
         row = next(line for line in lines if line.startswith(f"{group.title} "))
         assert row.endswith(decided_by(health) or health.verdict)

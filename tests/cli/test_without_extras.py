@@ -1,4 +1,4 @@
-"""An installation without extras does all that needs no model, and names what the rest needs."""
+"""Without extras everything works that needs no model; errors name the missing extra."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ print(json.dumps(ended))
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """Run all commands where no package of an extra can be imported; exit codes and stderr."""
+    """Run all commands without the packages of extras; returns exit codes and stderr."""
     folder = tmp_path_factory.mktemp("hidden")
     for name in HIDDEN:
         text = f"raise ModuleNotFoundError(\"No module named '{name}'\", name='{name}')\n"
@@ -67,13 +67,13 @@ def ended(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_what_needs_no_model_runs(ended, name):
+def test_commands_without_a_model_run(ended, name):
     code, err = ended[name]
     assert code == 0, err
 
 
 @pytest.mark.parametrize("name", LACKS)
-def test_what_needs_a_package_names_it_and_its_extra(ended, name):
+def test_a_missing_package_is_named_with_its_extra(ended, name):
     code, err = ended[name]
     _, package, extra = LACKS[name]
     assert code == 2

@@ -1,4 +1,4 @@
-"""Drawn batches: holes in the mask, rows without a token, and log-ratios near and far."""
+"""Random batches: holes in the mask, rows without a token, small and huge log-ratios."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from hypothesis.strategies import SearchStrategy
 
 from tests.corrections.builders import Padded
 
-# What a masked place may hold: it must not matter.
+# Values at masked positions, which must not affect any result.
 GARBAGE = (0.0, -1.0, np.nan, np.inf, -np.inf, -1e30)
-# Where clamps, overflow and bounds are.
+# Log-ratios at clamps, overflow and bounds.
 FAR = (25.0, -25.0, 20.0, -20.0, 15.0, -21.0, 1000.0, -1000.0, 0.25, -0.75)
 MET = (0.0, float(np.log(2.0)), -float(np.log(2.0)))
 KINDS = ("near", "wide", "far", "cancelling", "met", "equal")
 
 
 def _near(size: int, reach: float) -> SearchStrategy[list[float]]:
-    """Multiples of 2^-20: their sums are exact, in whichever order they are taken."""
+    """Draw multiples of 2^-20, whose sums are exact in any order."""
     largest = int(reach * 2**20)
     values = st.integers(-largest, largest).map(lambda count: count / 2**20)
     return st.lists(values | st.just(0.0), min_size=size, max_size=size)
@@ -29,7 +29,7 @@ def _log_ratios(draw: st.DrawFn, kind: str, rows: int, width: int) -> np.ndarray
     if kind == "equal":
         return np.zeros((rows, width))
     if kind == "met":
-        # One token of each row meets a bound, and no sum can round past it.
+        # One token of each row lies exactly on a bound, and no sum can round past it.
         result = np.zeros((rows, width))
         result[:, 0] = draw(st.lists(st.sampled_from(MET), min_size=rows, max_size=rows))
         return result
@@ -64,11 +64,11 @@ def _masks(draw: st.DrawFn, rows: int, width: int) -> np.ndarray:
 def batches(
     draw: st.DrawFn, kinds: tuple[str, ...] = KINDS, max_rows: int = 5, max_width: int = 6
 ) -> Padded:
-    """1 to 5 rows of 1 to 6 places; at least one token in all."""
+    """Draw batches of 1 to 5 rows and 1 to 6 positions, with at least one token."""
     rows, width = draw(st.integers(1, max_rows)), draw(st.integers(1, max_width))
     kind = draw(st.sampled_from(kinds))
     ratio, mask = draw(_log_ratios(kind, rows, width)), draw(_masks(rows, width))
-    # Both are log-probs, so none is above 0; 0 leaves the log-ratios as they are.
+    # Log-probs are at most 0; a target of 0 leaves the log-ratios unchanged.
     base = 0.0 if kind == "met" else draw(st.sampled_from((0.0, -0.5, -3.0)))
     old, rollout = base + np.minimum(ratio, 0.0), base - np.maximum(ratio, 0.0)
     if draw(st.booleans()):
@@ -83,7 +83,7 @@ def batches(
 def seeded(
     seed: int, rows: int = 16, width: int = 12, sd: float = 0.3, bias: float = 0.0
 ) -> Padded:
-    """A larger batch from a seed: Gaussian log-ratios, some rows without a token."""
+    """Make a larger batch from a seed: Gaussian log-ratios, some rows without a token."""
     random = np.random.default_rng(seed)
     mask = np.arange(width) < random.integers(0, width + 1, size=(rows, 1))
     mask[0] = True

@@ -1,4 +1,4 @@
-"""verl 0.7.0 and 0.9 in loops over tokens: what is kept, and with which weight."""
+"""Reference implementation of verl 0.7.0 and 0.9 in loops over tokens: mask and weights."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Corrected:
 
     ratios: Row
     kept: list[bool]
-    weights: Row  # of all tokens, those that are not kept too
+    weights: Row  # of all tokens, rejected ones included
     reward: float
     group: int
 
 
 def rows_of(batch: Padded) -> list[tuple[int, Row]]:
-    """Number and log-ratios of every row that has a token."""
+    """Yield number and log-ratios of every row that has a token."""
     result = []
     for row in range(len(batch)):
         values = [
@@ -47,7 +47,7 @@ def k_of(which: str, value: float) -> float:
 
 
 def statistic(option: str, row: Row) -> Row:
-    """Of every token; that of a sequence at each of its tokens."""
+    """Return the statistic of every token; a sequence's value is repeated at its tokens."""
     if option in ("token", "sequence", "geometric"):
         levels = {"token": row, "sequence": [sum(row)], "geometric": [fmean(row)]}
         values = [exp(clamp(value)) for value in levels[option]]
@@ -61,7 +61,7 @@ def statistic(option: str, row: Row) -> Row:
 
 
 def criteria(config: Config) -> list[tuple[str, float, float]]:
-    """Statistic, lower and upper bound of each option."""
+    """Yield statistic, lower and upper bound of each option."""
     names, bounds = config["rollout_rs"], config["rollout_rs_threshold"]
     if names is None:
         return []
@@ -96,7 +96,7 @@ def kept_tokens(config: Config, row: Row) -> list[bool]:
 
 
 def weights_of(config: Config, row: Row) -> Row:
-    """Before batch normalisation; 1 without weights."""
+    """Return the weights before batch normalisation; 1 without weights."""
     level, threshold = config["rollout_is"], config["rollout_is_threshold"]
     if level is None or threshold is None:
         return [1.0] * len(row)

@@ -19,7 +19,7 @@ from tests.builders import summed
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """Log-probs and mask [rows, longest]; what stands at masked places is not looked at."""
+    """Log-probs and mask [rows, longest]; values at masked positions are ignored."""
 
     old: np.ndarray
     rollout: np.ndarray
@@ -43,7 +43,7 @@ class Padded:
         return Padded(**taken)
 
     def with_masked(self, old: float, rollout: float) -> Padded:
-        """The same batch with other values at masked places."""
+        """Return the same batch with other values at masked positions."""
         return replace(
             self,
             old=np.where(self.mask, self.old, old),
@@ -52,7 +52,7 @@ class Padded:
 
 
 def padded(log_ratios: Sequence[Sequence[float]], **columns: Any) -> Padded:
-    """Rows of log-ratios, ragged, exactly; one of the policies is sure of each token."""
+    """Make a batch from ragged log-ratios; one policy's log-prob is 0, so they are exact."""
     width = max(1, *map(len, log_ratios))
     ratio = np.zeros((len(log_ratios), width))
     mask = np.zeros(ratio.shape, np.bool_)
@@ -63,7 +63,7 @@ def padded(log_ratios: Sequence[Sequence[float]], **columns: Any) -> Padded:
 
 
 def trajectories_of(batch: Padded) -> Trajectories:
-    """Rows of a padded batch; masked tokens keep their places."""
+    """Convert a padded batch to trajectories; masked tokens keep their positions."""
     rows, width = batch.old.shape
     return Trajectories(
         first_row=0,
@@ -76,18 +76,18 @@ def trajectories_of(batch: Padded) -> Trajectories:
 
 
 def plan_of(trainer: str, config: dict[str, Any], **options: Any) -> Plan:
-    """A single correction by the trainer's own settings, under the name `it`."""
+    """Make a plan with one correction, named `it`, from the trainer's own settings."""
     return plan_corrections(find_trainer(trainer), {"it": config}, **options)
 
 
 def presets_of(trainer: str) -> Plan:
-    """All presets of a trainer with their defaults."""
+    """Make a plan with all presets of a trainer."""
     result = find_trainer(trainer)
     return plan_corrections(result, result.presets)
 
 
 def correction_rows(plan: Plan, batch: Padded, cuts: int = 1) -> CorrectionRows:
-    """What corrections need of a batch: the sum over so many shards of its rows."""
+    """Compute the row sums that corrections need, merged over this number of shards."""
     expected = asked_by(plan)
     pairs = [
         pair_of(trajectories_of(batch.rows(part)), "rollout", "old")
@@ -97,17 +97,17 @@ def correction_rows(plan: Plan, batch: Padded, cuts: int = 1) -> CorrectionRows:
 
 
 def results_of(plan: Plan, batch: Padded, cuts: int = 1) -> dict[str, CorrectionResult]:
-    """Every correction of a plan on one batch."""
+    """Apply every correction of a plan to one batch."""
     return correction_results(plan, correction_rows(plan, batch, cuts).whole)
 
 
 def result_of(
     trainer: str, config: dict[str, Any], batch: Padded, **options: Any
 ) -> CorrectionResult:
-    """One correction on one batch."""
+    """Apply one correction to one batch."""
     return results_of(plan_of(trainer, config, **options), batch)["it"]
 
 
 def without_prefix(metrics: dict[str, float]) -> dict[str, float]:
-    """Metrics by their names after the slash."""
+    """Return metrics by their names without the prefix before the slash."""
     return {name.rpartition("/")[2]: value for name, value in metrics.items()}

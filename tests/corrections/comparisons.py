@@ -1,4 +1,4 @@
-"""Are two results the same, but for rounding?"""
+"""Comparison of two results up to rounding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROUNDING = 1e-12
 
 
 def _std_scale(metrics: dict[str, float], name: str) -> float:
-    """A standard deviation is sqrt(E[x^2] - E[x]^2): its square has rounding errors of x^2."""
+    """Return the scale of rounding errors: sqrt(E[x^2] - E[x]^2) cancels at the size of x^2."""
     return abs(metrics.get(name.removesuffix("std") + "max", 1.0)) ** 2
 
 
@@ -25,7 +25,7 @@ def _same(expected: Any, result: Any, scale: float = 1.0) -> bool:
 
 
 def changed_metrics(expected: dict[str, float], result: dict[str, float]) -> list[str]:
-    """Names of metrics that differ, or that only one has."""
+    """Return the names of metrics that differ, or that only one result has."""
     names = sorted(set(expected) ^ set(result))
     for name in set(expected) & set(result):
         one, other, scale = expected[name], result[name], 1.0
@@ -36,7 +36,7 @@ def changed_metrics(expected: dict[str, float], result: dict[str, float]) -> lis
 
 
 def changed_outcome(expected: CorrectionResult, result: CorrectionResult) -> list[str]:
-    """What differs of kept tokens, weights and honest numbers."""
+    """Return the names of kept counts, weights and rcdiag's own metrics that differ."""
     names = [
         name
         for name in ("kept_tokens", "kept_sequences", "weight_sum")
@@ -55,7 +55,7 @@ def changed(expected: CorrectionResult, result: CorrectionResult) -> list[str]:
 def changed_in_any(
     expected: dict[str, CorrectionResult], result: dict[str, CorrectionResult]
 ) -> dict[str, list[str]]:
-    """Presets whose results differ, and in what."""
+    """Return the presets whose results differ, with the names of the differences."""
     assert set(expected) == set(result)
     of_presets = {name: changed(expected[name], result[name]) for name in expected}
     return {name: names for name, names in of_presets.items() if names}

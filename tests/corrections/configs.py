@@ -1,4 +1,4 @@
-"""Drawn settings of every trainer, such as it takes."""
+"""Random valid settings of every trainer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.corrections.configs_of_new import OF_NEW
 
 Config = dict[str, Any]
 OfVeto = st.sampled_from((None, 1e-4, 0.5, 1.5))
-# Met exactly by some drawn log-ratios: 0.5, 1, 2. Some are on one side of 1.
+# Some drawn log-ratios lie exactly on these bounds: 0.5, 1, 2. Some are on one side of 1.
 UPPER = st.sampled_from((2.0, 1.0, 1.2, 1.001, 0.7, 5.0, 1e9))
 LOWER = st.sampled_from((None, 0.5, 0.0, 0.9, 1.1))
 OF_K1 = st.sampled_from(("0.5_2.0", "0.6_1.6", "0.999_1.001", "1.0_1.0", "1.1_3.0", "2.0"))
@@ -22,7 +22,7 @@ ICEPOP = st.sampled_from(("0.5_2.0", "0.5_5.0", "0.7_1.4", "1.0_1.0", "1.1_3.0",
 
 
 def weights_alone() -> SearchStrategy[Config]:
-    """verl 0.6.0 and verl-20251027."""
+    """Settings of verl 0.6.0 and verl-20251027."""
     return st.fixed_dictionaries(
         {
             "rollout_is": st.booleans(),
@@ -36,7 +36,7 @@ def weights_alone() -> SearchStrategy[Config]:
 
 
 def by_ratios() -> SearchStrategy[Config]:
-    """verl 0.6.1, verl-20251203 and verl 0.7.0."""
+    """Settings of verl 0.6.1, verl-20251203 and verl 0.7.0."""
     return st.fixed_dictionaries(
         {
             "rollout_is": st.sampled_from((None, "token", "sequence")),
@@ -52,7 +52,7 @@ def by_ratios() -> SearchStrategy[Config]:
 
 @st.composite
 def by_k(draw: st.DrawFn, icepop: bool = True, max_options: int = 3) -> Config:
-    """verl 0.7.1 and later."""
+    """Settings of verl 0.7.1 and later."""
     names = draw(st.lists(st.sampled_from(OPTIONS), unique=True, max_size=max_options))
     threshold: str | None = None
     if names and draw(st.booleans()):

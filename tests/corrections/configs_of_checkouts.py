@@ -1,4 +1,4 @@
-"""Settings of prime-rl, ROLL, open-instruct and miles, drawn."""
+"""Random settings of prime-rl, ROLL, open-instruct and miles."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def roll() -> SearchStrategy[Config]:
 
 
 def open_instruct() -> SearchStrategy[Config]:
-    """Clamps and masks by token or row; the mask by total variation is written by nobody."""
+    """Clamps and masks by token or row, without the total-variation mask, which has no writer."""
     lower, upper = st.sampled_from((0.0, 0.5, 0.9)), st.sampled_from((0.0, 1.2, 2.0))
     return st.fixed_dictionaries(
         {

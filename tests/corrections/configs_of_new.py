@@ -1,4 +1,4 @@
-"""Drawn settings of rLLM, RLinf, XTuner, PipelineRL, Tunix and tinker-cookbook."""
+"""Random settings of rLLM, RLinf, XTuner, PipelineRL, Tunix and tinker-cookbook."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEVEL = st.sampled_from((None, "token", "sequence"))
 
 
 def rllm() -> SearchStrategy[Config]:
-    """Either backend; with tis_mode bypass mode is refused on verl."""
+    """Settings of either backend; verl refuses bypass mode with tis_mode."""
     bypass = st.just({"bypass_mode": True})
     return bypass | st.fixed_dictionaries({"tis_mode": LEVEL, "tis_cap": CAP})
 
@@ -28,7 +28,7 @@ def rlinf() -> SearchStrategy[Config]:
 
 
 def xtuner() -> SearchStrategy[Config]:
-    """Bounds stand as (upper, lower)."""
+    """Settings with bounds in XTuner's order, (upper, lower)."""
     bounds = st.sampled_from(([2.0, 0.5], [5.0, 0.0], [1.2, 0.9]))
     veto = st.sampled_from((None, [20.0, 0.0], [2.0, 0.25]))
     return st.fixed_dictionaries(

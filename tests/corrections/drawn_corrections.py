@@ -1,4 +1,4 @@
-"""Drawn corrections in canonical form, such as a trainer can express."""
+"""Random corrections in canonical form that a trainer can express."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ OF_VERL = st.sampled_from(
 
 @st.composite
 def masked(draw: st.DrawFn) -> Correction:
-    """MIS: the ratio as it is, with a rejection at its level."""
+    """MIS: the untruncated ratio, with a rejection at the same level."""
     level = draw(st.sampled_from(("token", "sequence")))
     upper, lower = draw(ratios(1.001, 10.0)), draw(ratios(0.1, 0.999))
     weighting = Weighting(level, upper, lower, "mask")
@@ -91,7 +91,7 @@ def of_slime(draw: st.DrawFn) -> Correction:
 
 
 def corrections_of(trainer: str) -> SearchStrategy[Correction]:
-    """Such as the trainer can express."""
+    """Draw corrections that the trainer can express."""
     if trainer == "slime":
         return of_slime() | masked()
     if trainer in ("verl-0.9", "verl-0.8.0", "verl-0.7.1"):

@@ -1,4 +1,4 @@
-"""Corrections written as a trainer's settings, and read back through the file that they are in."""
+"""Corrections written as a trainer's settings are read back unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.corrections.drawn_corrections import by_k, corrections_of
 from tests.examples import dear
 
 every_writer = pytest.mark.parametrize("trainer", writers())
-# What a trainer can express is drawn for these; others write back the settings that they read.
+# Corrections are drawn for these trainers; others write back the settings that they read.
 FIRST_TWO = pytest.mark.parametrize(
     "trainer", [name for name in writers() if TRAINERS[name].family in ("verl", "slime")]
 )
@@ -55,7 +55,7 @@ def plan_of_file(text: str, trainer: str | None) -> Plan:
 
 def numbers(plan: Plan, batch: Padded, within: float = 1e-12) -> tuple:
     result = results_of(plan, batch)["it"]
-    # Bounds are written to 14 digits, and a NaN equals itself here.
+    # Bounds are written with 14 digits; NaN compares equal here.
     weights = (
         None if result.weight_sum is None else pytest.approx(result.weight_sum, within, 0, True)
     )
@@ -65,7 +65,7 @@ def numbers(plan: Plan, batch: Padded, within: float = 1e-12) -> tuple:
 def assert_reads_back(
     correction: Correction, trainer: str, batch: Padded, within: float = 1e-12
 ) -> None:
-    """The same numbers as the correction itself gives, whether the trainer is named or guessed."""
+    """Check that the file gives the correction's numbers, with the trainer named and detected."""
     expected = numbers(Plan(ANY, {"it": {}}, {"it": correction}), batch, within)
     text = emit(correction, trainer).text
     for name in (trainer, None):
@@ -75,7 +75,7 @@ def assert_reads_back(
 @FIRST_TWO
 @given(data=st.data(), seed=st.integers(0, 2**16), sd=st.sampled_from((0.02, 0.3, 1.0)))
 @dear(60)
-def test_what_is_written_keeps_the_same_and_weighs_the_same(trainer, data, seed, sd):
+def test_a_written_correction_has_the_same_mask_and_weights(trainer, data, seed, sd):
     assert_reads_back(data.draw(corrections_of(trainer)), trainer, seeded(seed, sd=sd, bias=-0.01))
 
 
@@ -89,7 +89,7 @@ def test_settings_that_a_trainer_reads_can_be_written_for_it(trainer, data):
 
 
 @pytest.mark.parametrize("source", TRAINERS)
-def test_presets_move_to_every_trainer_that_can_have_them(source):
+def test_presets_are_carried_to_every_trainer_that_can_express_them(source):
     moved = 0
     for name, correction in presets_of(source).corrections.items():
         for trainer in writers():
@@ -98,14 +98,14 @@ def test_presets_move_to_every_trainer_that_can_have_them(source):
                 moved += 1
             else:
                 assert trainer != source, name
-    # The veto of 0.6.0 acts on weights; no other generation has that.
+    # The veto of 0.6.0 zeroes weights, which no other generation does.
     assert moved >= {"verl-0.6.0": 0, "verl-20251027": 7}.get(source, 2)
     assert source != "verl-0.6.0" or moved == 0
 
 
 @cache
 def assert_moves(correction: Correction, trainer: str) -> None:
-    """Presets of many trainers are the same correction, which moves alike whoever has it."""
+    """Presets of several trainers that are the same correction are carried alike."""
     # Some trainers add 1e-8 to counts that they divide by.
     assert_reads_back(correction, trainer, seeded(7, sd=0.05), within=1e-7)
 
@@ -176,7 +176,7 @@ def correction_of(name: str, **changes) -> Correction:
         ),
     ],
 )
-def test_what_a_trainer_lacks_and_who_has_it(correction, trainer, lacks, who):
+def test_a_missing_feature_names_trainers_that_have_it(correction, trainer, lacks, who):
     with pytest.raises(RcdiagError) as error:
         emit(correction, trainer)
     assert lacks in error.value.message
@@ -184,14 +184,14 @@ def test_what_a_trainer_lacks_and_who_has_it(correction, trainer, lacks, who):
     assert find_trainer(trainer).name not in error.value.hint
 
 
-def test_a_bound_that_is_none_is_refused():
+def test_an_invalid_bound_is_refused():
     with pytest.raises(RcdiagError, match="a bound on ratios is -1"):
         emit(Correction(Weighting("token", -1.0)), "verl")
     with pytest.raises(RcdiagError, match=r"does not write settings of verl-0\.6\.0"):
         emit(Correction(TOKEN), "verl-0.6.0")
 
 
-def test_windows_of_k1_are_mirrored_and_said():
+def test_k1_windows_are_mirrored_with_a_note():
     result = emit(correction_of("geo"), "verl")
     assert result.trainer == "verl-0.9"
     assert result.settings["rollout_rs"] == "seq_mean_k1"
@@ -205,7 +205,7 @@ def test_windows_of_k1_are_mirrored_and_said():
     assert as_it_is["rollout_rs_threshold_lower"] == 0.997
 
 
-def test_texts_keep_their_quotes_and_numbers_are_numbers():
+def test_strings_are_quoted_and_numbers_are_not():
     pops = Correction(Weighting("token", 5.0, 0.5, "zero"))
     for read in (yaml.safe_load, lambda text: yaml.load(text, Loader=yaml.BaseLoader)):
         document = read(emit(pops, "verl").text)
@@ -219,7 +219,7 @@ def test_texts_keep_their_quotes_and_numbers_are_numbers():
 
 
 @FIRST_TWO
-def test_the_file_holds_the_settings_and_nothing_is_wrong_with_it(trainer):
+def test_the_written_file_has_the_settings_and_no_findings(trainer):
     result = emit(correction_of("geo"), trainer)
     read = as_file(result.text, trainer)
     assert read.settings == result.settings
@@ -228,7 +228,7 @@ def test_the_file_holds_the_settings_and_nothing_is_wrong_with_it(trainer):
 
 
 @given(value=st.floats(1e-12, 1e12))
-def test_digits_are_enough(value):
+def test_bounds_have_enough_digits(value):
     assert float(digits(value)) == pytest.approx(value, rel=1e-14, abs=0.0)
     assert digits(1.0 / (1.0 / 0.3)) == "0.3"
     assert digits(1e-6) == "1.0e-06"
@@ -242,7 +242,7 @@ def test_digits_are_enough(value):
         ({"rejections": (GEO,)}, ("seq_mean_k1", -np.log(0.997), -np.log(1.001))),
     ],
 )
-def test_ratio_windows_and_k1_windows_are_one_thing(a, b):
+def test_ratio_windows_and_k1_windows_are_equivalent(a, b):
     one = Correction(TOKEN, **a)
     assert equivalent(one, Correction(TOKEN, (Rejection(*b),)))
     name, upper, lower = b

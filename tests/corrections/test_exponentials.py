@@ -16,8 +16,8 @@ LOG_PROBS = (-(10.0 ** DRAW.uniform(-6, 1.2, 100_000))).astype(np.float32)
     ("ours", "theirs", "true", "values"),
     [(exp, torch.exp, np.exp, LOG_PROBS), (log, torch.log, np.log, np.exp(LOG_PROBS))],
 )
-def test_float32_is_torchs_or_the_neighbour_that_is_nearer_to_the_truth(ours, theirs, true, values):
-    """How often torch misses the nearest number depends on the processor."""
+def test_float32_equals_torch_or_the_closer_neighbour(ours, theirs, true, values):
+    """torch does not always round to nearest; how often depends on the processor."""
     result, expected = ours(values), theirs(torch.from_numpy(values)).numpy()
     assert result.dtype == np.float32
     np.testing.assert_array_max_ulp(result, expected, maxulp=1)

@@ -1,4 +1,4 @@
-"""Where float32 puts a sequence on the other side of a bound, a finding gives its numbers."""
+"""If float32 changes the side of a bound for a sequence, a finding gives both numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def scored(log_ratio: float, arithmetic: str = "float64") -> rcdiag.ScoreResult:
 
 
 def test_a_sequence_just_beside_the_bound():
-    """k1 = -log_ratio holds the ratio above 1 / 1.1 and below 1 / 0.999 = 1.001001."""
+    """The k1 bounds keep ratios between 1 / 1.1 and 1 / 0.999 = 1.001001."""
     ends = -math.log(0.999), -math.log(np.float32(0.999))
     assert ends[0] != ends[1]
     between = sum(ends) / 2
@@ -47,7 +47,7 @@ def test_a_sequence_just_beside_the_bound():
 
 
 @pytest.mark.parametrize("log_ratio", [0.0, 0.0005, -0.2, 0.3])
-def test_away_from_the_bounds_nothing_is_said(log_ratio):
+def test_no_finding_away_from_the_bounds(log_ratio):
     result = scored(log_ratio)
     (correction,) = result.corrections.values()
     assert correction.in_float32 is None

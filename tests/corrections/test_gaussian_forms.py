@@ -17,7 +17,7 @@ AT_LEVEL = {"rollout_is": "sequence"}
 
 
 def gaussian(random: np.random.Generator, spread: float, length: int) -> Padded:
-    """The target of a policy whose samples have mean ratio 1: mean -spread^2 / 2 in all."""
+    """Make Gaussian log-ratios with mean -spread^2 / 2 per sequence, so that E[ratio] = 1."""
     scale = spread / np.sqrt(length)
     ratio = random.normal(-(scale**2) / 2.0, scale, (SEQUENCES, length))
     return Padded(ratio, np.zeros_like(ratio), np.ones(ratio.shape, np.bool_))
@@ -31,14 +31,14 @@ def agrees(
     length: int = 1,
     trainer: str = "verl-0.9",
 ) -> bool:
-    """Mean over many batches within 4.5 of its standard errors."""
+    """Check that the mean over many batches is within 4.5 standard errors of the closed form."""
     random = np.random.default_rng(int(100 * spread) + length)
     result = np.array(
         [value(result_of(trainer, config, gaussian(random, spread, length))) for _ in range(BLOCKS)]
     )
     error = result.std(ddof=1) / np.sqrt(BLOCKS)
-    assert error < 0.05 * max(expected, 0.2)  # or else the test says nothing
-    # Ratios of means are off by some 1 / SEQUENCES of themselves.
+    assert error < 0.05 * max(expected, 0.2)  # otherwise the test has no power
+    # Ratios of means have a relative bias of about 1 / SEQUENCES.
     return bool(abs(result.mean() - expected) < 4.5 * error + expected / SEQUENCES)
 
 
@@ -47,7 +47,7 @@ def logged(name: str) -> Callable[[CorrectionResult], float]:
 
 
 def below(bound: float, spread: float, shift: float = 0.0) -> float:
-    """P(ratio < bound); `shift` counts how often the ratio itself weighs the samples."""
+    """P(ratio < bound) under samples weighted by ratio^shift."""
     return float(norm.cdf((np.log(bound) + spread**2 / 2.0 - shift * spread**2) / spread))
 
 
@@ -66,7 +66,7 @@ def test_share_of_large_ratios(spread, length, bound):
 
 @pytest.mark.parametrize("spread", SPREADS)
 @pytest.mark.parametrize("bound", [1.2, 2.0])
-def test_mean_of_truncated_weights_and_what_truncation_takes(spread, bound):
+def test_mean_of_truncated_weights_and_truncation_loss(spread, bound):
     expected = below(bound, spread, 1.0) + bound * above(bound, spread)
     config = {**AT_LEVEL, "rollout_is_threshold": bound}
     assert agrees(logged("rollout_is_mean"), expected, config, spread)
@@ -86,7 +86,7 @@ def test_sample_size_of_truncated_weights(spread):
 
 
 @pytest.mark.parametrize("spread", [0.1, 0.3, 0.5])
-def test_sample_size_of_weights_as_they_are(spread):
+def test_sample_size_of_untruncated_weights(spread):
     config = {**AT_LEVEL, "rollout_is_threshold": 1e9}
     expected = float(np.exp(-(spread**2)))
     assert agrees(lambda found: found.actual["ess_seq_applied"], expected, config, spread, 4)
@@ -99,7 +99,7 @@ def kept_share(result: CorrectionResult) -> float:
 @pytest.mark.parametrize("spread", SPREADS)
 @pytest.mark.parametrize("length", [1, 8])
 def test_acceptance_of_sequences(spread, length):
-    """By the code, of 1 / ratio: [0.5, 2.0] is the same on both sides."""
+    """verl bounds 1 / ratio; [0.5, 2.0] is symmetric, so it makes no difference."""
     expected = below(2.0, spread) - below(0.5, spread)
     by_k = {"rollout_is": None, "rollout_rs": "seq_sum_k1", "rollout_rs_threshold": "0.5_2.0"}
     assert agrees(kept_share, expected, by_k, spread, length)
@@ -110,7 +110,7 @@ def test_acceptance_of_sequences(spread, length):
 @pytest.mark.parametrize("spread", [0.5, 1.0])
 @pytest.mark.parametrize(("lower", "upper"), [(0.5, 2.0), (0.6, 3.0)])
 def test_lost_target_mass(spread, lower, upper):
-    """What the target policy itself would have had rejected."""
+    """The lost mass is the share of the target's own samples that would be rejected."""
     config = {
         "rollout_is": None,
         "rollout_rs": "sequence",
@@ -126,10 +126,10 @@ def test_lost_target_mass(spread, lower, upper):
 @pytest.mark.parametrize("per_token", [5e-4, 2e-3])
 @pytest.mark.parametrize("reach", [1e-3, 1e-2])
 def test_acceptance_by_the_geometric_mean(length, per_token, reach):
-    """Geometric rejection is a switch on the KL per token."""
+    """Geometric rejection depends on the KL per token only."""
     ends = np.log([1.0 - reach, 1.0 + reach])
     z = (ends + per_token) * np.sqrt(length / (2.0 * per_token))
-    # The code holds the bounds against 1 / ratio.
+    # The code applies the bounds to 1 / ratio.
     mirrored = (-ends[::-1] + per_token) * np.sqrt(length / (2.0 * per_token))
     bounds = f"{1.0 - reach}_{1.0 + reach}"
     by_k = {"rollout_is": None, "rollout_rs": "seq_mean_k1", "rollout_rs_threshold": bounds}

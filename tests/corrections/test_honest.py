@@ -1,4 +1,4 @@
-"""The numbers beside those of the trainer, against loops over tokens."""
+"""rcdiag's own metrics of a correction, against loops over tokens."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def correlation(pairs: list[tuple[float, float]]) -> float | None:
 
 @TRAINERS
 @given(data=st.data(), batch=BATCHES)
-def test_who_is_kept(trainer, data, batch):
+def test_correlation_of_rejection_with_length_and_reward(trainer, data, batch):
     config = data.draw(configs_of(trainer))
     rows, actual = corrected(config, batch), result_of(trainer, config, batch).actual
     shares = [sum(row.kept) / len(row.kept) for row in rows]
@@ -130,7 +130,7 @@ def test_who_is_kept(trainer, data, batch):
 
 @pytest.mark.parametrize("trainer", ["verl-0.7.1", "verl-0.8.0", "verl-0.9"])
 @given(data=st.data(), batch=batches(kinds=("near", "wide", "cancelling")))
-def test_a_combination_keeps_what_all_of_its_options_keep(trainer, data, batch):
+def test_combined_options_keep_their_intersection(trainer, data, batch):
     config = data.draw(configs_of(trainer))
     rows, result = corrected(config, batch), result_of(trainer, config, batch)
     assert result.kept_tokens == sum(sum(row.kept) for row in rows)
@@ -157,6 +157,14 @@ def test_sequence_mass_is_right_where_the_products_overflow():
 def test_rejection_can_leave_a_group_without_a_baseline():
     config = {"rollout_is": None, "rollout_rs": "seq_sum_k1", "rollout_rs_threshold": "0.5_2.0"}
     rows = [[0.0], [3.0], [0.1], [0.2], [3.0], [3.0], [0.0]]
-    groups = [1, 1, 2, 2, 3, 3, 4]  # one left, two left, none left, one from the start
+    groups = [
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+        4,
+    ]  # groups with one left, two left, none left, and one from the start
     batch = padded(rows, group=np.array(groups))
     assert result_of("verl-0.9", config, batch).actual["groups_below_two"] == 2

@@ -34,7 +34,7 @@ def test_identical_policies_need_no_correction(trainer, batch):
         ends = ("_kl", "/kl", "ppl_diff", "_fraction", "k3_kl", "fraction_high", "oob_ratio")
         gaps = {key: value for key, value in result.metrics.items() if key.endswith(ends)}
         logs_many = trainer.startswith(("verl", "slime")) and not name.endswith("_by_flag")
-        logs_many &= trainer != "verl-20250826"  # which logs nothing of its weights
+        logs_many &= trainer != "verl-20250826"  # which logs no weight metrics
         assert len(gaps) >= 3 or not logs_many, name
         assert set(gaps.values()) <= {0.0}, name
         assert result.actual["ess_token_applied"] == pytest.approx(1.0, abs=1e-12), name
@@ -50,7 +50,7 @@ def test_identical_policies_need_no_correction(trainer, batch):
 @every_trainer
 @given(batch=batches(), data=st.data())
 @dear(40)
-def test_honest_numbers_keep_within_their_ranges(trainer, batch, data):
+def test_own_metrics_are_within_their_ranges(trainer, batch, data):
     result = result_of(trainer, data.draw(configs_of(trainer)), batch)
     actual = result.actual
     for name in ("ess_token_applied", "ess_seq_applied"):
@@ -146,7 +146,7 @@ def test_wider_bounds_of_ratios_keep_more(trainer, batch, level, bounds):
     bounds=st.lists(st.sampled_from(POWERS), min_size=2, max_size=2).map(sorted),
 )
 @dear(40)
-def test_the_documents_of_k1_are_the_code_with_its_bounds_swapped(trainer, batch, option, bounds):
+def test_k1_as_documented_equals_the_code_with_mirrored_bounds(trainer, batch, option, bounds):
     lower, upper = bounds
     ours = result_of(trainer, k_config(option, lower, upper), batch)
     swapped = result_of(trainer, k_config(option, 1.0 / upper, 1.0 / lower), batch)

@@ -1,4 +1,4 @@
-"""What must not matter: order, shards, masked places, rows without a token."""
+"""Invariances of the results: order, shards, masked positions, rows without a token."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.corrections.configs import configs_of
 from tests.examples import dear
 
 every_trainer = pytest.mark.parametrize("trainer", TRAINERS)
-# Without log-ratios of a thousand, next to which nothing else is left.
+# Without log-ratios of a thousand, beside which all others would be lost.
 MODERATE = batches(kinds=("near", "wide", "met", "equal"))
 
 
@@ -58,8 +58,8 @@ def test_as_many_shards_as_rows():
 
 
 @pytest.mark.parametrize("cuts", [1, 3, 30])
-def test_too_many_ratios_become_counts_whatever_the_cut(monkeypatch, cuts):
-    """Percentiles alone are read off single ratios: from counts they are within a thousandth."""
+def test_large_samples_become_counts_for_any_sharding(monkeypatch, cuts):
+    """Only percentiles need single ratios; from counts they are accurate to a thousandth."""
     plan = plan_of("verl-0.6.0", {"rollout_is": True, "rollout_is_threshold": 2.0})
     batch = seeded(0, rows=150)
     exact = results_of(plan, batch)["it"].metrics
@@ -111,15 +111,15 @@ def test_masked_places(trainer, batch, data):
 
 
 def with_empty_rows(batch: Padded, count: int) -> Padded:
-    """More rows at the end that have no token."""
+    """Append rows without a token."""
     old, rollout = (np.pad(item, ((0, count), (0, 0))) for item in (batch.old, batch.rollout))
     mask = np.pad(batch.mask, ((0, count), (0, 0)))
     return replace(batch, old=old, rollout=rollout, mask=mask, group=None, reward=None)
 
 
-# Means, extremes and shares over rows: those without a token are among verl's rows.
+# Means, extremes and shares over rows: verl counts rows without a token.
 OVER_ROWS = re.compile(r"ppl|chi2_seq|_(is|rs)_seq_|rs_seq_masked_fraction|veto_fraction")
-# At the levels of rows their log-ratio is 0.
+# At row level their log-ratio is 0.
 AT_ROW_LEVEL = re.compile(r"rollout_(is|rs)_(max|min|ratio_fraction_(high|low))$")
 
 

@@ -18,7 +18,7 @@ def read(trainer: str, **config) -> Correction:
     return plan_of(trainer, config).corrections["it"]
 
 
-def test_verl_is_its_newest_generation():
+def test_verl_stands_for_its_newest_generation():
     assert find_trainer("verl") is TRAINERS["verl-0.9"]
     with pytest.raises(RcdiagError, match=r"verl-0\.5\.0: no such trainer") as error:
         find_trainer("verl-0.5.0")
@@ -43,7 +43,7 @@ def test_all_presets_can_be_read(trainer):
         assert set(config) == set(TRAINERS[trainer].settings), name
 
 
-def test_presets_by_name_with_settings_of_ones_own():
+def test_presets_by_name_with_changed_settings():
     trainer = find_trainer("verl-0.9")
     overrides = {"decoupled_seq_is": {"rollout_is_threshold": 3.0}}
     result = preset_configs(trainer, ["decoupled_seq_is", "disabled"], overrides)
@@ -62,7 +62,7 @@ def test_presets_by_name_with_settings_of_ones_own():
         ("slime", "defaults", "default"),
     ],
 )
-def test_an_unknown_preset_offers_the_near_one(trainer, name, near):
+def test_an_unknown_preset_suggests_the_closest_one(trainer, name, near):
     with pytest.raises(RcdiagError) as error:
         preset_configs(find_trainer(trainer), [name], {})
     assert error.value.message == f"{trainer} has no preset `{name}`"
@@ -88,12 +88,12 @@ def test_a_preset_by_a_name_of_unreleased_code(trainer, name, preset, differs):
     assert changed == {name: {**expected, "rollout_is_batch_normalize": True}}
 
 
-def test_a_generation_has_no_former_preset_whose_settings_it_lacks():
+def test_a_former_preset_needs_its_settings_in_the_generation():
     with pytest.raises(RcdiagError, match=r"verl-0\.9 has no preset `geo_mis`"):
         preset_configs(find_trainer("verl-0.9"), ["geo_mis"], {})
 
 
-def test_a_setting_by_a_name_of_a_document_is_refused_with_its_own_name():
+def test_a_documented_name_of_a_setting_is_refused_with_the_real_one():
     configs = {"default": {"mis_level": "sequence"}}
     with pytest.raises(RcdiagError) as error:
         plan_corrections(find_trainer("slime"), configs)
@@ -102,7 +102,7 @@ def test_a_setting_by_a_name_of_a_document_is_refused_with_its_own_name():
     )
 
 
-def test_a_number_truncates_and_a_pair_pops():
+def test_one_number_truncates_and_a_pair_zeroes():
     assert read("verl-0.9", rollout_is="token").weighting == Weighting("token", 2.0)
     same = read("verl-0.9", rollout_is="token", rollout_is_threshold=" 2.0 ")
     assert same.weighting == Weighting("token", 2.0)
@@ -137,7 +137,7 @@ def test_060_zeroes_weights_and_20251027_rejects():
 
 
 @pytest.mark.parametrize("trainer", ["verl-0.6.1", "verl-20251203", "verl-0.7.0"])
-def test_ratio_bounds_are_reciprocal_unless_told(trainer):
+def test_ratio_bounds_are_reciprocal_by_default(trainer):
     result = read(trainer, rollout_rs="geometric", rollout_rs_threshold=1.25)
     assert result.rejections == (Rejection("geometric", 1.25, 0.8),)
     config = {"rollout_rs_threshold": 2.0, "rollout_rs_threshold_lower": 0.0}
@@ -166,7 +166,7 @@ def test_the_next_development_version_has_token_weights_no_more():
     assert geometric.veto == 1e-4
 
 
-def test_slime_falls_back_on_the_bounds_of_the_weights():
+def test_slime_rejection_defaults_to_the_bounds_of_the_weights():
     result = read("slime", tis_lower_bound=None, tis_upper_bound=4.0, rs_lower_bound=0.1)
     assert result.weighting == Weighting("token", 4.0, 0.25)
     assert result.rejections == (Rejection("token", 4.0, 0.1),)
@@ -175,13 +175,13 @@ def test_slime_falls_back_on_the_bounds_of_the_weights():
     assert read("slime", use_rs=False).veto is None
 
 
-def test_slime_says_what_it_ignores():
+def test_ignored_settings_of_slime_are_findings():
     ignored = TRAINERS["slime"].ignored
     settings = TRAINERS["slime"].settings
     assert ignored(settings) == []
     (sentence,) = ignored({**settings, "use_tis": False})
     assert "use_rs has no effect without use_tis" in sentence
-    assert ignored({**settings, "use_rs": False}) == []  # nothing was asked for
+    assert ignored({**settings, "use_rs": False}) == []  # no correction was requested
     (sentence,) = ignored({**settings, "use_rs": False, "tis_lower_bound": 0.2})
     assert "tis_lower_bound has no effect" in sentence
     (sentence,) = ignored({**settings, "use_rs": False, "rs_upper_bound": 3.0})

@@ -1,4 +1,4 @@
-"""Settings at which a trainer would stop are findings, with what is wrong and a way out."""
+"""Settings that a trainer refuses are findings with the problem and a hint."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_refused(trainer, config, words):
 
 
 @pytest.mark.parametrize("trainer", ["verl-0.7.1", "verl-0.8.0"])
-def test_bounds_in_the_wrong_order_were_taken_before_09(trainer):
+def test_bounds_in_the_wrong_order_are_accepted_before_09(trainer):
     (rejection,) = plan_of(trainer, rejecting("token_k1", "2.0_0.5")).corrections["it"].rejections
     assert rejection.lower > rejection.upper
 
@@ -116,7 +116,7 @@ def test_slime_reads_no_bounds_where_it_uses_none():
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_an_unknown_setting_offers_the_near_one(trainer):
+def test_an_unknown_setting_suggests_the_closest_one(trainer):
     known = next(name for name in TRAINERS[trainer].settings if len(name) > 6)
     with pytest.raises(RcdiagError) as error:
         plan_of(trainer, {known + "x": 1})

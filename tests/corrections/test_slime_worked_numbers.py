@@ -53,7 +53,7 @@ def holds(result: CorrectionResult, **wanted: float) -> bool:
     return outcome == pytest.approx(wanted, abs=1e-6)
 
 
-def test_the_file_as_it_is_shipped():
+def test_the_shipped_settings():
     result = run()
     assert holds(result, **OFF_POLICY, **WEIGHTS)
     assert len(result.metrics) == len(OFF_POLICY) + len(WEIGHTS)
@@ -79,7 +79,7 @@ def test_mask_mode_rejects_and_leaves_the_weights():
     assert (result.kept_tokens, result.kept_sequences) == (6, 2)
 
 
-def test_the_veto_takes_out_the_whole_sequence():
+def test_the_veto_rejects_the_whole_sequence():
     result = run(rs_veto_threshold=0.1)
     assert holds(result, rs_catastrophic_token_fraction=0.1, rs_catastrophic_seq_fraction=0.5)
     assert (result.kept_tokens, result.kept_sequences) == (2, 1)
@@ -102,7 +102,7 @@ def test_without_tis_nothing_is_rejected():
     assert (result.kept_tokens, result.weight_sum) == (8, None)
 
 
-def test_rejection_falls_back_on_the_bounds_of_the_weights():
+def test_rejection_defaults_to_the_bounds_of_the_weights():
     result = run(tis_lower_bound=None, tis_upper_bound=1.08)
     # [1 / 1.08, 1.08]: A loses all three tokens, B keeps its first, second and last.
     assert (result.kept_tokens, result.kept_sequences) == (3, 1)
@@ -110,7 +110,7 @@ def test_rejection_falls_back_on_the_bounds_of_the_weights():
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
-def test_weights_are_not_divided_by_next_to_nothing(level):
+def test_weights_are_not_divided_by_a_tiny_mean(level):
     result = result_of("slime", {"tis_level": level}, padded([[-25.0], [-30.0]]))
     assert holds(result, batch_norm_factor=1.0)
     assert result.metrics["mis_is_ratio_mean_final"] == pytest.approx(np.exp(-20.0))

@@ -1,4 +1,4 @@
-"""What a correction does to every single token, beside the sums and beside loops over tokens."""
+"""Weight and mask of every token, against the reported sums and against loops."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tokens_of(batch: Padded) -> Tokens:
 
 
 def effects_of(plan: Plan, rows: Sequences, batch: Padded) -> dict[str, TokenEffects]:
-    """What every correction of a plan does to the tokens; `rows` are those of the batch."""
+    """Compute the weights and masks of all tokens under every correction of a plan."""
     tokens = tokens_of(batch)
     with np.errstate(all="ignore"):
         return {name: token_effects(it, tokens, rows) for name, it in plan.corrections.items()}
@@ -58,8 +58,8 @@ def rows_kept(kept: np.ndarray, batch: Padded) -> int:
     return int((segment_sum(kept.astype(np.int64), lengths_of(batch)) > 0).sum())
 
 
-def test_a_sequence_whose_tokens_are_zeroed_has_no_weight_however_large_it_was():
-    """The ratio is infinite: AReaL's mask writes 0 in its place."""
+def test_a_zeroed_sequence_has_weight_zero_even_if_its_ratio_is_infinite():
+    """AReaL's mask writes 0 in place of the infinite ratio."""
     batch = Padded(
         old=np.zeros((1, 1)),
         rollout=np.full((1, 1), -1000.0),
@@ -75,7 +75,7 @@ def test_a_sequence_whose_tokens_are_zeroed_has_no_weight_however_large_it_was()
 @every_trainer
 @given(batch=batches() | st.integers(0, 99).map(seeded))
 @dear(50)
-def test_tokens_add_up_to_what_every_preset_reports(trainer, batch):
+def test_tokens_add_up_to_the_numbers_of_every_preset(trainer, batch):
     plan = presets_of(trainer)
     rows = correction_rows(plan, batch).whole
     effects = effects_of(plan, rows, batch)
@@ -149,21 +149,21 @@ def test_a_rejected_token_keeps_its_weight(rejection, kept):
     assert result.weights == pytest.approx(np.minimum(raw, 2.0))
 
 
-def test_a_veto_takes_the_whole_sequence_and_leaves_its_weights():
+def test_a_veto_rejects_the_whole_sequence_and_keeps_its_weights():
     config = {"rollout_is": "token", "rollout_token_veto_threshold": 0.1}
     result = of_config("verl-0.7.0", RAGGED, **config)
     assert result.kept.astype(int).tolist() == [1, 1, 1, 0, 0, 0]
     assert result.weights == pytest.approx(np.minimum(np.exp([0.1, -0.2, 2, 0, 0.5, -3]), 2.0))
 
 
-def test_the_veto_of_060_zeroes_weights_and_leaves_the_mask():
+def test_the_veto_of_060_zeroes_weights_and_keeps_the_mask():
     config = {"rollout_is": True, "rollout_is_threshold": 2.0, "rollout_is_veto_threshold": 0.1}
     result = of_config("verl-0.6.0", RAGGED, **config)
     assert result.kept.all()
     assert result.weights == pytest.approx([np.exp(0.1), np.exp(-0.2), 2.0, 0.0, 0.0, 0.0])
 
 
-def test_sequence_weights_stand_at_every_token_of_their_row():
+def test_sequence_weights_are_repeated_at_every_token():
     result = of_config("verl-0.9", RAGGED, rollout_is="sequence", rollout_is_threshold=1.5)
     assert result.weights == pytest.approx([np.exp(-0.1)] * 2 + [1.5] + [np.exp(-2.5)] * 3)
 

@@ -1,4 +1,4 @@
-"""Clamps, bounds and rows without tokens, as verl has them."""
+"""Clamps, bounds and rows without tokens, as in verl."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_k1_sums_clamped_log_ratios_and_weights_do_not(trainer):
 @pytest.mark.parametrize("trainer", BY_K)
 @pytest.mark.parametrize("bounds", ["0.5_2.0", "2.0", 2.0])
 @pytest.mark.parametrize("option", ["token_k1", "seq_sum_k1"])
-def test_bounds_are_kept_and_beyond_them_not(trainer, bounds, option):
+def test_values_on_a_bound_are_kept_and_beyond_it_rejected(trainer, bounds, option):
     config = {"rollout_is": None, "rollout_rs": option, "rollout_rs_threshold": bounds}
     at = float(np.log(2.0))
     assert result_of(trainer, config, padded([[at], [-at]])).kept_tokens == 2
@@ -84,8 +84,8 @@ def test_chi2_is_clamped_and_k3_is_not(trainer):
 
 @pytest.mark.parametrize("trainer", ["verl-0.7.1", "verl-0.9"])
 @pytest.mark.parametrize("tokens", range(2, 40))
-def test_equal_weights_in_float32_have_a_spread_of_nearly_zero_and_never_of_nan(trainer, tokens):
-    """E[x^2] - E[x]^2 falls below 0 by rounding."""
+def test_the_std_of_equal_weights_in_float32_is_near_zero_and_not_nan(trainer, tokens):
+    """E[x^2] - E[x]^2 may be negative by rounding."""
     for ratio in (-0.6, -0.03, 0.15, 0.6):
         config = {"rollout_is": "token", "rollout_is_threshold": 2.0}
         batch = padded([[float(np.float32(ratio))] * tokens])
@@ -101,14 +101,14 @@ def test_a_lower_bound_above_the_upper_one_rejected_all_before_09(trainer):
 
 
 @pytest.mark.parametrize("trainer", ["verl-0.8.0", "verl-0.9"])
-def test_a_second_bar_is_part_of_the_number(trainer):
+def test_a_second_underscore_is_part_of_the_number(trainer):
     config = {"rollout_is": "token", "rollout_is_threshold": "0.5_2_3"}
     result = result_of(trainer, config, padded([[float(np.log(22.0)), float(np.log(24.0)), -1.0]]))
     assert result.weight_sum == pytest.approx(22.0)
 
 
 @pytest.mark.parametrize("trainer", ["verl-0.8.0", "verl-0.9"])
-def test_where_all_icepop_weights_are_zero_the_ess_is_no_number(trainer):
+def test_the_ess_is_nan_if_all_icepop_weights_are_zero(trainer):
     config = {"rollout_is": "token", "rollout_is_threshold": "0.5_2.0"}
     result = result_of(trainer, config, padded([[3.0, -3.0]]))
     assert np.isnan(without_prefix(result.metrics)["rollout_is_eff_sample_size"])
@@ -124,13 +124,13 @@ def test_weights_without_a_threshold_are_off():
         assert not any("rollout_is_mean" in key for key in result.metrics), name
 
 
-def test_060_without_a_threshold_says_nothing_at_all():
+def test_060_without_a_threshold_logs_nothing():
     result = result_of("verl-0.6.0", {"rollout_is": True}, padded([[0.5, 3.0]]))
     assert (result.metrics, result.kept_tokens, result.weight_sum) == ({}, 2, None)
 
 
 @pytest.mark.parametrize("trainer", BY_K)
-def test_a_token_that_is_no_number_is_rejected_and_in_the_metrics(trainer):
+def test_a_nan_token_is_rejected_and_enters_the_metrics(trainer):
     batch = padded([[0.0, 0.1], [0.2]])
     batch.old[0, 1] = np.nan
     config = {**TOKEN, "rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}
@@ -143,7 +143,7 @@ def test_a_token_that_is_no_number_is_rejected_and_in_the_metrics(trainer):
 
 
 @pytest.mark.parametrize("trainer", ["verl-0.6.1", "verl-20251203", "verl-0.7.0"])
-def test_a_token_that_is_no_number_does_not_shield_its_row_from_the_veto(trainer):
+def test_a_nan_token_does_not_protect_its_row_from_the_veto(trainer):
     batch = padded([[-30.0, 0.0], [0.0, 0.0]])
     batch.old[0, 1] = np.nan
     config = {"rollout_is": None, "rollout_token_veto_threshold": 1e-4}

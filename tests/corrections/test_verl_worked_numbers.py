@@ -26,7 +26,7 @@ def run(trainer: str, **config: Any) -> CorrectionResult:
 
 
 def holds(result: CorrectionResult, prefix: str = "", **wanted: float) -> bool:
-    """The numbers were worked in float32 and written down with six decimals."""
+    """Compare with numbers that were computed in float32 and rounded to six decimals."""
     metrics = without_prefix(result.metrics)
     outcome = {name: metrics[prefix + name] for name in wanted}
     return outcome == pytest.approx(wanted, abs=2e-6)
@@ -85,7 +85,7 @@ def test_truncated_token_weights_of_060(trainer):
     assert holds(result, "rollout_is_", seq_fraction_high=0.0, seq_fraction_low=0.25)
 
 
-def test_percentiles_are_of_060_alone():
+def test_only_060_logs_percentiles():
     result = run("verl-0.6.0", rollout_is=True, rollout_is_threshold=2.0)
     expected = {"p25": 0.918616, "p50": 1.0, "p75": 1.227515, "p95": 1.656972, "p99": 1.789089}
     assert holds(result, "rollout_is_", **expected)

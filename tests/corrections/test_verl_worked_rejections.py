@@ -1,4 +1,4 @@
-"""Rejection by every generation on the same batch, as verl's own code has it."""
+"""Rejection by every generation on the same batch, with numbers of verl's own code."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_rejection_by_ratios(trainer):
 
 
 @pytest.mark.parametrize("trainer", RATIOS)
-def test_the_veto_takes_out_whole_rows(trainer):
+def test_the_veto_rejects_whole_rows(trainer):
     result = run(trainer, rollout_is=None, rollout_token_veto_threshold=0.5)
     expected = {"veto_fraction": 0.25, "catastrophic_token_fraction": 0.090909}
     assert holds(result, "rollout_is_", **expected)
@@ -101,7 +101,7 @@ def test_statistics_of_k1(trainer):
     assert holds(result, "rollout_rs_token_k1_", **expected, **rows, **fractions)
 
 
-# What verl's code keeps, and what its documents say that it keeps: rows by number.
+# Row numbers that verl's code keeps, and those that its documents say it keeps.
 MIRRORED = [
     ("seq_mean_k1", "0.6_1.2", (0, 1), (0, 2)),
     ("seq_mean_k1", "0.8_1.6", (0,), (0, 1)),
@@ -111,7 +111,7 @@ MIRRORED = [
 
 @pytest.mark.parametrize("trainer", BY_K)
 @pytest.mark.parametrize(("option", "bounds", "code", "documents"), MIRRORED)
-def test_bounds_of_k1_are_held_against_one_over_the_ratio(trainer, option, bounds, code, documents):
+def test_k1_bounds_apply_to_one_over_the_ratio(trainer, option, bounds, code, documents):
     result = run(trainer, rollout_is=None, rollout_rs=option, rollout_rs_threshold=bounds)
     assert result.kept_tokens == sum(OF_ROWS[row] for row in code)
     assert result.kept_sequences == len(code)
@@ -125,12 +125,12 @@ def test_bounds_of_k1_are_held_against_one_over_the_ratio(trainer, option, bound
 
 @pytest.mark.parametrize("trainer", BY_K)
 @pytest.mark.parametrize(("bounds", "code", "documents"), [("0.6_1.6", 8, 9), ("0.7_2.0", 8, 9)])
-def test_the_same_of_tokens(trainer, bounds, code, documents):
+def test_token_k1_bounds_apply_to_one_over_the_ratio(trainer, bounds, code, documents):
     result = run(trainer, rollout_is=None, rollout_rs="token_k1", rollout_rs_threshold=bounds)
     assert (result.kept_tokens, result.actual["kept_tokens_by_documents"]) == (code, documents)
 
 
-def test_070_held_the_same_bounds_against_the_ratio_itself():
+def test_070_applies_the_same_bounds_to_the_ratio():
     old = run(
         "verl-0.7.0",
         rollout_is=None,

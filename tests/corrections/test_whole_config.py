@@ -1,4 +1,4 @@
-"""What stands outside of the correction block and changes what the block does."""
+"""Settings outside the correction block that change its effect."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_bypass_with_one_mini_batch_under_the_legacy_actor(tmp_path, trainer, mi
         ("verl-0.7.1", True, {}, False),
     ],
 )
-def test_whether_the_denominator_holds_what_was_rejected(
+def test_whether_the_denominator_includes_rejected_tokens(
     tmp_path, trainer, bypass, places, included
 ):
     slugs = found(tmp_path, trainer, {**REJECT, "bypass_mode": bypass}, **places)
@@ -128,7 +128,7 @@ def test_a_sampler_that_records_nothing(tmp_path, trainer, asked, off):
         ("verl-0.6.1", {"top_p": 0.9}, None),
     ],
 )
-def test_a_sampler_that_records_another_law(tmp_path, trainer, sampling, output):
+def test_a_sampler_that_records_another_distribution(tmp_path, trainer, sampling, output):
     places = {f"{ROLLOUT}{name}": value for name, value in sampling.items()}
     slugs = found(tmp_path, trainer, TOKEN, **places)
     assert ("sampler-law-differs" in slugs) == (output is not None)
@@ -136,7 +136,7 @@ def test_a_sampler_that_records_another_law(tmp_path, trainer, sampling, output)
         assert output in slugs["sampler-law-differs"].message
 
 
-def test_a_block_alone_says_nothing_of_the_rest(tmp_path):
+def test_the_block_alone_gives_no_findings_about_other_settings(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump({"rollout_correction": {**REJECT, "bypass_mode": True}}))
     assert read_trainer_config(file, "verl-0.9").findings == ()

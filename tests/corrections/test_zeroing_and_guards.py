@@ -1,4 +1,4 @@
-"""Zeroing, guards, segments and masks that earlier steps reduce, against loops over tokens."""
+"""Zeroing, guards, segments and masks reduced by earlier steps, against loops over tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N = int(LENGTHS.sum())
 ROLLOUT = -RNG.exponential(1.5, N)
 OLD = np.minimum(ROLLOUT + RNG.normal(0, 0.7, N), 0.0)
 ADVANTAGE = RNG.choice([-1.0, 0.0, 2.0], N)
-# Turns begin at position 3 of every sequence that is so long.
+# A second turn begins at position 3 of every sequence that reaches it.
 TURN = np.concatenate([1 + (np.arange(n) >= 3) for n in LENGTHS])
 
 
@@ -39,7 +39,7 @@ def pair(rollout: Any = ROLLOUT, old: Any = OLD) -> PolicyPair:
 
 
 def applied(correction: Correction, of: PolicyPair) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Return weights and mask by token, and the sums that a pass keeps of them."""
+    """Return weights and mask per token, and the sums that a pass stores."""
     with np.errstate(all="ignore"):
         rows = rows_of(of).under(correction.guard)
         effects = token_effects(correction, Tokens.of(of), rows)
@@ -51,7 +51,7 @@ def sequences(values: np.ndarray) -> list[np.ndarray]:
 
 
 def check(correction: Correction, weights: list, kept: list, of: PolicyPair | None = None) -> None:
-    """The correction gives these weights and this mask, by token and in sums by sequence."""
+    """Check weights and mask of a correction, per token and in sums per sequence."""
     got_weights, got_kept, sums = applied(correction, of or pair())
     np.testing.assert_allclose(got_weights, np.concatenate(weights), rtol=1e-12)
     np.testing.assert_array_equal(got_kept, np.concatenate(kept).astype(bool))
@@ -71,7 +71,7 @@ INFINITE = Weighting("token", np.inf, 0.0, "clip")
 
 
 def test_weights_of_sequences_that_a_mean_zeroes():
-    """The mask stays: seq-mask-tis of NeMo-RL and OpenRLHF."""
+    """The mask is unchanged: seq-mask-tis of NeMo-RL and OpenRLHF."""
     correction = Correction(weighting=INFINITE, zeroing=(Rejection("geometric", 1.4, 0.7),))
     weights = [np.exp(d) * (0.7 <= np.exp(d.mean()) <= 1.4) for d in D]
     assert 0 < sum((w > 0).any() for w in weights) < len(weights)
@@ -115,7 +115,7 @@ def test_segments_are_runs_of_one_turn():
     check(correction, [np.minimum(r, 1.2) for r in ratios], kept)
 
 
-def test_later_steps_see_what_earlier_ones_leave():
+def test_later_steps_use_the_mask_of_earlier_ones():
     """SkyRL: outlier, then token mask, then weights, then the sequence mask."""
     outlier = Rejection("seq_max_ratio", 4.0)
     tokens = Rejection("token", 1.5, 0.6)
@@ -166,7 +166,7 @@ def test_a_guard_may_clamp_tokens_before_they_are_summed(first):
 
 
 @pytest.mark.parametrize(("non_finite", "weight"), [("equal", 1.0), ("zero", 0.0)])
-def test_what_is_no_number_is_ratio_one_or_weight_zero(non_finite, weight):
+def test_nan_gives_ratio_one_or_weight_zero(non_finite, weight):
     broken = ROLLOUT.copy()
     broken[[1, 8]] = np.nan
     correction = Correction(weighting=INFINITE, guard=Guard(np.inf, non_finite=non_finite))

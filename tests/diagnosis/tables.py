@@ -1,4 +1,4 @@
-"""Made-up tables whose truth is known: tokens are drawn from a law that is given in closed form.
+"""Made-up tables with known truth: tokens are drawn from a distribution in closed form.
 
 A Markov chain over 200 tokens stands for a language model: each token has the logits of what
 follows it, some peaked and some flat. `sampled` draws the tokens, `recorded` and `trained` give
@@ -28,7 +28,7 @@ VOCABULARY, END = 200, 1
 
 @dataclass(frozen=True)
 class State:
-    """What a law may depend on beside the logits."""
+    """Inputs of a distribution in addition to the logits."""
 
     seen: NDArray[np.bool_]  # [rows, vocabulary] tokens that the response already has
     position: int
@@ -41,18 +41,18 @@ Law = Callable[[Array, State], Array]
 
 
 def normal(logits: Array) -> Array:
-    """Return the log-softmax of logits."""
+    """Return the log-softmax of the logits."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
 
 def plain(logits: Array, state: State) -> Array:
-    """Give the law of the logits."""
+    """Return the distribution of the unchanged logits."""
     return normal(logits)
 
 
 def changed(change: Callable[[Array, State], Array], law: Law = plain) -> Law:
-    """Make a law of changed logits."""
+    """Make a distribution of changed logits."""
     return lambda logits, state: law(change(logits, state), state)
 
 
@@ -61,7 +61,7 @@ def tempered(temperature: float) -> Law:
 
 
 def noisy(size: float, law: Law = plain, degrees: float | None = None) -> Law:
-    """Add noise of an engine to the logits, Gaussian or heavy-tailed (Student's t)."""
+    """Add engine noise to the logits, Gaussian or heavy-tailed (Student's t)."""
 
     def noise(logits: Array, state: State) -> Array:
         if degrees is None:
@@ -72,7 +72,7 @@ def noisy(size: float, law: Law = plain, degrees: float | None = None) -> Law:
 
 
 def rerouted(size: float, share: float, law: Law = plain) -> Law:
-    """Add large noise at a few tokens, as another choice of experts does, and little elsewhere."""
+    """Add large noise at a few tokens, as rerouted experts do, and small noise elsewhere."""
 
     def noise(logits: Array, state: State) -> Array:
         loud = state.rng.random((len(logits), 1)) < share
@@ -83,7 +83,7 @@ def rerouted(size: float, share: float, law: Law = plain) -> Law:
 
 
 def drifted(size: float, seed: int = 5) -> Law:
-    """Move the logits as other weights do: a direction of the vocabulary, and some by context."""
+    """Shift the logits as other weights do: a common direction, and a part by context."""
     rng = np.random.default_rng(seed)
     shared = rng.standard_normal(VOCABULARY)
     own = 0.5 * rng.standard_normal((VOCABULARY, VOCABULARY))
@@ -91,7 +91,7 @@ def drifted(size: float, seed: int = 5) -> Law:
 
 
 def kept(keep: Callable[[Array], NDArray[np.bool_]]) -> Law:
-    """Make the law that is renormalised over a kept set; `keep` takes sorted probabilities."""
+    """Renormalise over a kept set; `keep` gets the sorted probabilities."""
 
     def law(logits: Array, state: State) -> Array:
         order = np.argsort(-logits, axis=1)
@@ -140,7 +140,7 @@ def repetition_penalty(factor: float) -> Law:
 
 
 def without_shard(first: int, last: int) -> Law:
-    """Leave a part of the vocabulary out of the sum of the softmax."""
+    """Leave part of the vocabulary out of the softmax's sum."""
 
     def law(logits: Array, state: State) -> Array:
         part = np.delete(logits, np.arange(first, last), axis=1)
@@ -156,12 +156,12 @@ def capped(cap: float) -> Law:
 
 
 def divided(temperature: float) -> Law:
-    """Divide log-probs by the temperature in place of logits."""
+    """Divide log-probs instead of logits by the temperature."""
     return lambda logits, state: normal(logits) / temperature
 
 
 def first_tokens_differ(size: float, fades: float = 4.0) -> Law:
-    """Move logits most at the begin of responses, as another prompt does."""
+    """Shift logits, most at the beginning of responses, as another prompt does."""
 
     def move(logits: Array, state: State) -> Array:
         noise = state.rng.standard_normal(logits.shape)
@@ -171,15 +171,15 @@ def first_tokens_differ(size: float, fades: float = 4.0) -> Law:
 
 
 def chain(seed: int) -> Array:
-    """Return the logits of what follows each token, [vocabulary, vocabulary]."""
+    """Return the logits of the token after each token, [vocabulary, vocabulary]."""
     rng = np.random.default_rng([seed, 1])
     sharp = rng.uniform(1.5, 4.0, (VOCABULARY, 1))
     logits = sharp * rng.standard_normal((VOCABULARY, VOCABULARY))
-    # Most contexts are sure of what comes next, as those of a language model are.
+    # Most contexts are nearly certain of the next token, as in a language model.
     sure = rng.random(VOCABULARY) < 0.7
     due = rng.integers(2, VOCABULARY, VOCABULARY)
     logits[sure, due[sure]] += rng.uniform(8.0, 18.0, int(sure.sum()))
-    # The logits of a model have a mean of their own.
+    # Logits of a model have an arbitrary mean.
     logits[:, END] = np.where(sure, -9.0, 6.0) + 0.3 * rng.standard_normal(VOCABULARY)
     return logits
 
@@ -221,7 +221,7 @@ def made(
     columns: dict[str, list[Array]] = {name: [] for name in ("id", "s", "t", "hs", "ht")}
     for position in range(length):
         state = State(seen, position, context, rng)
-        # What came before the last token moves the law too: no law comes twice.
+        # Earlier tokens shift the logits too, so that no distribution occurs twice.
         here = logits[context]
         if not prompts:
             here = here + 0.5 * rng.standard_normal((rows, VOCABULARY))
@@ -255,7 +255,7 @@ def made(
 
 
 def _lengths(ids: NDArray[np.int64], ends: bool) -> NDArray[np.int64]:
-    """Return how many tokens each row keeps: up to its first end token."""
+    """Return the number of tokens of each row up to its first end token."""
     rows, length = ids.shape
     if not ends:
         return np.full(rows, length)
@@ -281,14 +281,14 @@ def bfloat16(values: Array) -> Array:
 
 
 def with_tool_turns(case: Case, filler: float, first: int = 20, size: int = 8) -> Case:
-    """Mask a stretch of every row as text of a tool; its log-probs are `filler` on both sides."""
+    """Mask a span of every row as tool text, with log-probs `filler` on both sides."""
     tool = (case.position >= first) & (case.position < first + size)
     columns = {name: np.where(tool, filler, values) for name, values in case.log_probs.items()}
     return replace(case, log_probs=columns, mask=case.mask & ~tool)
 
 
 def shifted(case: Case, policy: str, rows: NDArray[np.bool_], after: int = 0) -> Case:
-    """Move one column of some rows by a token, from a position on."""
+    """Shift one column of some rows by one token, from a position on."""
     values = case.log_probs[policy].copy()
     for row in np.flatnonzero(rows):
         tokens = slice(case.start[row] + after, case.start[row] + case.lengths[row])
@@ -297,7 +297,7 @@ def shifted(case: Case, policy: str, rows: NDArray[np.bool_], after: int = 0) ->
 
 
 def swapped(case: Case, policy: str, pairs: int) -> Case:
-    """Exchange one column of neighbouring rows, which must be equally long."""
+    """Exchange one column of neighbouring rows of equal length."""
     values = case.log_probs[policy].copy()
     for row in range(0, 2 * pairs, 2):
         one = slice(case.start[row], case.start[row] + case.lengths[row])
@@ -313,7 +313,7 @@ def taken_twice(case: Case, copies: int) -> Case:
 
 
 def counted(case: Case) -> Case:
-    """Count the values that are no numbers, as reading a table does."""
+    """Count NaN values, as reading a table does."""
     bad = {}
     for policy, values in case.log_probs.items():
         places = np.flatnonzero(case.mask & ~np.isfinite(values))
@@ -327,7 +327,7 @@ def judged(case: Case) -> Diagnosis:
 
 
 def named(case: Case) -> list[str]:
-    """Return the causes of a case, the one that decides first."""
+    """Return the causes of a case, the deciding one first."""
     return [cause.slug for cause in judged(case).causes]
 
 

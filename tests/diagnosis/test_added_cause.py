@@ -1,4 +1,4 @@
-"""A cause that is added from outside is weighed by every command, shown, and explained."""
+"""A cause registered by a plugin is weighed by every command, shown and explained."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def test_every_command_weighs_it(added, table):
         assert (first.slug, first.side, first.verdict) == (CONSTANT.name, "recorder", "broken")
         assert first.evidence[0]["value"] == -1.5
         assert first.actions[0].text == "Record the log-prob of the first token too."
-        # The table without that fault is judged again: rounding is all that is left.
+        # The repaired table is judged again: only rounding remains.
         assert others == []
         assert first.evidence[1]["name"] == "rms log-ratio without that fault"
 
 
 def test_it_is_explained(added):
-    """That screens, page and `rcdiag explain` have it: tests/test_contributing.py."""
+    """Screens, page and `rcdiag explain` are tested in tests/test_contributing.py."""
     entry = explain("first-token-constant")
     assert entry.kind == "cause"
     assert entry.what.startswith("The first token has no log-prob of its own.")

@@ -1,4 +1,4 @@
-"""A check that is added from outside is asked by every command of its stages, and explained."""
+"""A check registered by a plugin runs in the commands of its stages, and is explained."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def table(tmp_path):
     return dump_with_shift(tmp_path / "t.parquet", 0.0, advantage=[1.0, -1.0, 0.5])
 
 
-def test_every_command_of_its_stages_asks_it(added, table):
+def test_every_command_of_its_stages_runs_it(added, table):
     rows = open_table(table)
     for result in (score(rows), compare(rows), sweep(rows, thresholds=2), replay_of(table)):
         (finding,) = [item for item in result.findings if item.slug == "short-responses"]
@@ -61,7 +61,7 @@ def test_every_command_of_its_stages_asks_it(added, table):
         assert finding.evidence == {"tokens": 6, "sequences": 3}
 
 
-def test_it_is_not_asked_of_other_stages(table):
+def test_other_stages_do_not_run_it(table):
     check = Check(
         slug="short-for-sweeps",
         severity="note",
@@ -77,7 +77,7 @@ def test_it_is_not_asked_of_other_stages(table):
 
 
 def test_it_counts_for_the_exit_code(added, table, rcdiag, monkeypatch):  # noqa: F811
-    """That screens, page and `explain` have it: tests/test_contributing.py."""
+    """Screens, page and `explain` are tested in tests/test_contributing.py."""
     monkeypatch.setenv("COLUMNS", "100")  # a line for the sentence and the advice
     ran = rcdiag("sweep", table, "--thresholds", 2, "--fail-on", "warning")
     assert ran.code == 1
@@ -119,7 +119,7 @@ def test_an_added_family_has_its_finding(table, tmp_path):
         assert explain("table-not-calm").see == ("calm_k3",)
 
 
-def test_a_level_that_is_unknown_is_no_alarm(tmp_path):
+def test_an_unknown_level_gives_no_finding(tmp_path):
     rows = [[-5.0, -4.0, -3.0]] * 6
     path = write_table(
         tmp_path / "one.parquet",

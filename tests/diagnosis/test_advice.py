@@ -1,4 +1,4 @@
-"""What findings advise follows from the cause that the same result names."""
+"""The advice of findings follows from the cause that the same result names."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_advice_follows_from_verdict_and_cause(result, advice):
 @pytest.mark.parametrize(
     ("name", "cause"), [("stale", "stale-weights"), ("temperature", "temperature-raw-recorded")]
 )
-def test_findings_of_a_table_with_a_named_cause_advise_what_mends_it(name, cause):
+def test_findings_advise_the_fix_of_the_named_cause(name, cause):
     findings = score(open_table(SAMPLES / f"{name}.parquet")).findings
     found = [finding for finding in findings if finding.slug in FAMILIES]
     assert found

@@ -1,4 +1,4 @@
-"""Every command that a diagnosis names runs as it stands, once its placeholders are filled."""
+"""Every command that a diagnosis advises runs once its placeholders are filled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.faults.tables import make_table
 from tests.usecases.diagnosed_tables import written
 
 POLICIES = ROOT / "sample_data" / "policy"
-# What stands for a place that the user knows, in commands of a table of the small policy.
+# Values of the placeholders, for tables of the small policy.
 PLACES = {
     "CKPT": str(POLICIES / "step_8"),
     "FOLDER": str(POLICIES),
@@ -45,7 +45,7 @@ def filled(command: str) -> list[str]:
 def check(diagnosis: Any, rcdiag: Any) -> None:  # noqa: F811
     for command in advised(diagnosis):
         words = filled(command)
-        # An experiment of the engine takes vLLM and half a minute: that it would run is enough.
+        # An experiment with the engine needs vLLM and half a minute, so only a dry run is checked.
         dry = ["--dry-run"] if words[0] == "score" else []
         ran = rcdiag(*words, *dry)
         assert ran.code in (0, 1), f"{command}\n{ran.err}"
@@ -64,14 +64,14 @@ def test_commands_of_generated_tables_run(number, tmp_path, rcdiag, monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["drift", "steps"])
-def test_a_table_without_prompts_names_no_checkpoint(name, tmp_path):
+def test_no_checkpoint_is_advised_for_a_table_without_prompts(name, tmp_path):
     diagnosis = diagnose(written(name, tmp_path)).diagnosis
     assert not [command for command in advised(diagnosis) if "--model" in command]
     text = json.dumps([action.text for cause in diagnosis.causes for action in cause.actions])
     assert name != "drift" or "`prompt_ids`" in text
 
 
-def test_placeholders_are_those_of_a_command():
+def test_placeholders_are_filled_in_a_command():
     command = "rcdiag diagnose t.parquet --model CKPT --checkpoint FOLDER"
     assert filled(command)[-3:] == [PLACES["CKPT"], "--checkpoint", PLACES["FOLDER"]]
     assert Path(PLACES["CKPT"]).is_dir()

@@ -1,4 +1,4 @@
-"""Log-ratios whose size goes with blocks of positions are seen, and honest noise never is."""
+"""Log-ratios whose size depends on the position in blocks are detected; noise is not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HONEST = ("plain", "heavy tails", "grows", "first tokens", "by row", "by neighbo
 def effect(
     seed: int, kind: str = "plain", *, block: int = 0, length: int = 400, one_prompt: bool = False
 ) -> BlockEffect | None:
-    """Test noise of 0.03 nats, whose size is of some kind and goes up fourfold within a block."""
+    """Test noise of 0.03 nats whose size depends on the position in a block, up to fourfold."""
     rng = np.random.default_rng(seed)
     per_row = rng.integers(length // 2, length, ROWS)
     owner = np.repeat(np.arange(ROWS), per_row)
@@ -52,13 +52,13 @@ def effect(
 
 @pytest.mark.parametrize("one_prompt", [False, True])
 @pytest.mark.parametrize("kind", HONEST)
-def test_honest_noise_has_no_blocks(kind, one_prompt):
+def test_plain_noise_has_no_blocks(kind, one_prompt):
     assert [effect(seed, kind, one_prompt=one_prompt) for seed in range(5)] == [None] * 5
 
 
 @pytest.mark.weekly
 @pytest.mark.parametrize("kind", HONEST)
-def test_honest_noise_has_no_blocks_in_200_tables(kind):
+def test_plain_noise_has_no_blocks_in_200_tables(kind):
     assert not any(effect(seed, kind) for seed in range(200))
 
 
@@ -70,7 +70,7 @@ def test_blocks_are_found_with_their_size(kind, block, seed):
     assert found is not None
     assert found.size == block
     assert 1.5 < found.factor < 2.5
-    # A saw-tooth over a block has its first wave's crest at three quarters.
+    # The first harmonic of a saw-tooth over a block peaks at three quarters.
     assert found.largest_at == pytest.approx(0.75 * block, abs=0.1 * block)
 
 

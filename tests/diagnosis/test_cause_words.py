@@ -1,4 +1,4 @@
-"""The words of causes: every table is complete, and what they name exists."""
+"""The texts of causes are complete, and the names in them exist."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SLUGS = {slug for _, slug in TABLES}
 every_cause = pytest.mark.parametrize(("family", "slug"), TABLES)
 
 
-def test_every_file_is_a_family_and_no_slug_stands_twice():
+def test_every_file_is_a_family_and_slugs_are_unique():
     assert {path.stem for path in WORDS.glob("*.toml")} == set(FAMILIES)
     assert len(SLUGS) == len(TABLES) >= 80
     assert list(cause_words()) == [
@@ -54,7 +54,7 @@ def test_a_table_has_all_keys_and_no_other(family, slug):
 
 
 @every_cause
-def test_lengths_are_kept(family, slug):
+def test_texts_are_within_their_lengths(family, slug):
     table = TABLES[family, slug]
     assert len(table["title"]) <= 60
     assert not table["title"].endswith(".")
@@ -65,7 +65,7 @@ def test_lengths_are_kept(family, slug):
 
 
 @every_cause
-def test_what_a_table_names_exists(family, slug):
+def test_names_in_texts_exist(family, slug):
     table = TABLES[family, slug]
     assert set(table["umbrella"]) <= UMBRELLAS
     for key in ("umbrella", "look_alikes"):
@@ -77,7 +77,7 @@ def test_what_a_table_names_exists(family, slug):
 
 
 @every_cause
-def test_links_are_whole_and_stand_once(family, slug):
+def test_links_are_complete_and_unique(family, slug):
     links = TABLES[family, slug]["links"]
     for link in links:
         assert link.keys() == {"text", "url"}
@@ -102,7 +102,7 @@ def test_no_two_causes_have_one_title():
     assert len(set(titles)) == len(titles)
 
 
-def test_most_causes_lead_to_a_thread():
+def test_most_causes_link_to_a_thread():
     assert sum(bool(table["links"]) for table in TABLES.values()) >= 35
 
 
@@ -121,11 +121,11 @@ def test_most_causes_lead_to_a_thread():
         ("sentinel", "broken"),
     ],
 )
-def test_verdicts_tell_an_honest_sampler_from_a_broken_record(slug, verdict):
+def test_verdicts_are_broken_only_if_the_record_did_not_sample(slug, verdict):
     assert cause_words()[slug].verdict == verdict
 
 
-def test_words_are_read_without_numbers():
+def test_texts_load_without_numpy():
     code = (
         "import sys; from rcdiag.diagnosis.causes.cause_words import cause_words; cause_words()\n"
         "print([name for name in ('numpy', 'polars', 'pyarrow', 'torch') if name in sys.modules])"

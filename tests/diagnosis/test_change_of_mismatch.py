@@ -1,4 +1,4 @@
-"""A change of k3 over the steps is taken apart into length, peakiness and noise."""
+"""A change of k3 over the steps is decomposed into length, peakiness and noise."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tokens_of(cells: list[tuple[int, int, float, float]], groups: int) -> tuple[
     return tokens, -sampler, np.arange(rows) % 2 == 1, np.arange(rows) // 2
 
 
-def test_a_hand_worked_change():
+def test_a_hand_computed_change():
     """Early tokens have k3 a, late ones b; the later part has two late ones of three, not one of
     two, and the k3 of late tokens is b in both: all of the change is of lengths.
     """
@@ -71,7 +71,7 @@ def test_a_hand_worked_change():
     assert change.noise.value == pytest.approx(0.0, abs=1e-12)
 
 
-def test_two_factors_that_change_at_once_share_what_they_do_together():
+def test_two_factors_that_change_at_once_share_their_interaction():
     """One position. The share of uncertain tokens goes from 1/2 to 3/4 while their k3 goes from b
     to c: (3/4 - 1/2) (mean of b and c - a) is of peakiness, (1/2 + 3/4) / 2 (c - b) of noise.
     """
@@ -125,7 +125,7 @@ def test_half_noise_and_half_peakiness():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_chance_is_no_change(seed):
+def test_no_change_is_found_in_noise(seed):
     case = two_phases((60, 60), (1.0, 1.0), (0.1, 0.1), seed=seed)
     said = diagnose(case).over_steps
     assert said.change is None

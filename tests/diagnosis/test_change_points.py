@@ -1,4 +1,4 @@
-"""Change points by least squares: shapes, intervals, and steps that are less sure than others."""
+"""Change points by least squares: shapes, intervals, and steps with different errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def found(y: np.ndarray, error: float = NOISE, fewest: int = 1) -> list[tuple[in
         max_size=20,
     )
 )
-def test_gain_is_what_two_weighted_means_take_off_the_weighted_squares(steps) -> None:
+def test_gain_is_the_reduction_of_weighted_squares_by_two_means(steps) -> None:
     y, weight = map(np.array, zip(*steps, strict=True))
 
     def left(some: slice) -> float:
@@ -43,14 +43,14 @@ def test_gain_is_what_two_weighted_means_take_off_the_weighted_squares(steps) ->
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_stairs_are_jumps_and_a_slope_is_none(seed: int) -> None:
+def test_stairs_are_jumps_and_a_slope_is_not(seed: int) -> None:
     stairs = np.repeat([0.0, 2.0, 4.0], [6, 5, 9])
     assert found(noisy(stairs, seed)) == [(6, "jump"), (11, "jump")]
     ((_, shape),) = found(noisy(np.linspace(0.0, 4.0, 20), seed))
     assert shape == "creep"
 
 
-def test_levels_are_those_of_the_stretches_beside_a_jump() -> None:
+def test_levels_are_those_of_the_segments_around_a_jump() -> None:
     y = np.repeat([0.0, 2.0, 5.0], [4, 4, 4])
     first, second = change_points(y, np.full(12, NOISE), 0.5, 1)
     assert (first.levels(10.0 * y), second.levels(y)) == ((0.0, 20.0), (2.0, 5.0))
@@ -67,15 +67,15 @@ def test_a_drift_may_begin_with_a_jump() -> None:
     assert drift == pytest.approx((10.0, 11.8), abs=0.4)
 
 
-def test_a_step_that_is_not_sure_moves_nothing() -> None:
+def test_a_step_with_a_large_error_makes_no_change() -> None:
     y = np.array([0.0, 0.0, 0.0, 3.0])
     sure, unsure = np.full(4, NOISE), np.array([NOISE, NOISE, NOISE, 2.0])
     assert [point.at for point in change_points(y, sure, 0.5, 1)] == [3]
     assert change_points(y, unsure, 0.5, 1) == []
-    assert change_points(y, sure, 3.5, 1) == []  # less than what counts
+    assert change_points(y, sure, 3.5, 1) == []  # below the minimal relevant change
 
 
-def test_a_jump_and_a_drift_are_no_noise() -> None:
+def test_a_jump_and_a_drift_do_not_count_as_noise() -> None:
     size = noise_of(noisy(np.zeros(400)))
     assert size == pytest.approx(NOISE, rel=0.15)
     jump, drift = np.repeat([0.0, 5.0], 200), np.linspace(0.0, 5.0, 400)
@@ -84,12 +84,12 @@ def test_a_jump_and_a_drift_are_no_noise() -> None:
 
 
 def test_steps_whose_errors_differ_by_more_than_float64_holds_have_no_change() -> None:
-    """As where a step holds log-ratios of some thousand nats."""
+    """This happens if a step has log-ratios of some thousand nats."""
     assert change_points(np.array([1.0, 8e5]), np.array([1e-6, 8e5]), 0.05, fewest=1) == []
 
 
 @pytest.mark.parametrize("step", [np.inf, -np.inf, 1e200])
-def test_a_step_beyond_sums_of_squares_is_no_error(step: float) -> None:
+def test_a_step_whose_square_overflows_is_no_error(step: float) -> None:
     for place in (0, 5, 11):
         y = np.zeros(12)
         y[place] = step

@@ -1,4 +1,4 @@
-"""Prompts that one side cut, and padding that it saw, are told by the lengths of the prompts."""
+"""Truncated prompts and visible padding are detected by the lengths of the prompts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PADDED = (BATCHES.max(axis=1, keepdims=True) > BATCHES).ravel()
 
 
 def other_context(rows: np.ndarray, lengths: np.ndarray | None = LENGTHS) -> Case:
-    """A table of two sides that saw other contexts in some rows, and rounding in the others."""
+    """Make a table in which the two sides saw different contexts in some rows."""
     rollout = ELSEWHERE.log_probs["rollout"]
     rounding = np.random.default_rng(1).normal(0.0, 0.005, len(rollout))
     honest = np.minimum(rollout + rounding, -1e-6)
@@ -36,7 +36,7 @@ def first_cause(case: Case):
     return diagnose(case).causes[0]
 
 
-def test_a_limit_of_the_prompt_parts_the_rows():
+def test_a_prompt_limit_separates_the_rows():
     cause = first_cause(other_context(LENGTHS > LIMIT))
     assert (cause.slug, cause.verdict) == ("prompt-truncated", "broken")
     assert cause.share_of_rows == pytest.approx(np.mean(LENGTHS > LIMIT), abs=1e-4)
@@ -45,7 +45,7 @@ def test_a_limit_of_the_prompt_parts_the_rows():
     assert f"limit of {below} to {above - 1} tokens" in cause.message
 
 
-def test_thousands_of_prompts_on_either_side_of_the_limit_are_no_overflow():
+def test_thousands_of_prompts_on_both_sides_of_the_limit_do_not_overflow():
     many = made(plain, first_tokens_differ(1.0), rows=4000, length=3, group_of=1)
     rollout, lengths = many.log_probs["rollout"], np.arange(4000) % 80
     old = np.where((lengths > LIMIT)[many.owner], rollout - 1.0, rollout)
@@ -54,21 +54,21 @@ def test_thousands_of_prompts_on_either_side_of_the_limit_are_no_overflow():
     assert "prompt-truncated" in {cause.slug for cause in diagnose(case).causes}
 
 
-def test_one_short_prompt_of_few_is_less_sure():
-    """That one prompt of 16 is apart, and it the shortest, comes by chance in one table of 16."""
+def test_one_short_prompt_among_few_lowers_the_confidence():
+    """By chance the one deviating prompt of 16 is the shortest in one table of 16."""
     rows = np.arange(ROWS) < 64
     lengths = np.where(LENGTHS[:64].min() == LENGTHS, 5, 50 + np.arange(ROWS) // GROUP)
     case = other_context(lengths > 5, lengths).take(rows)
     sure = first_cause(other_context(LENGTHS > LIMIT)).confidence
     assert first_cause(case).slug == "prompt-truncated"
     assert first_cause(case).confidence < sure
-    # Nor do many rows of that prompt make it surer where the table names no groups.
+    # Many rows of that prompt do not raise the confidence if the table has no groups.
     unnamed = replace(case, facts=replace(case.facts, group=None))
     assert first_cause(unnamed).slug == "prompt-truncated"
     assert first_cause(unnamed).confidence < sure
 
 
-def test_padded_rows_differ_and_the_longest_of_each_batch_do_not():
+def test_padded_rows_differ_and_the_longest_of_each_batch_agree():
     cause = first_cause(other_context(PADDED))
     assert (cause.slug, cause.verdict) == ("attention-to-padding", "broken")
     assert "In batches of 16 rows" in cause.message
@@ -86,7 +86,7 @@ def test_rows_that_differ_by_chance_have_no_such_cause(seed):
     assert not named & NARROW
 
 
-def test_rows_of_two_kinds_are_said_to_be_so():
+def test_rows_of_two_kinds_are_reported():
     case = other_context(np.random.default_rng(0).random(ROWS) < 0.5, None)
     quieter = replace(case, log_probs={**case.log_probs, "old": _evenly_off(case)})
     cause = first_cause(quieter)
@@ -96,7 +96,7 @@ def test_rows_of_two_kinds_are_said_to_be_so():
 
 
 def _evenly_off(case: Case) -> np.ndarray:
-    """The loud rows differ all along, not in their first tokens."""
+    """Make the deviating rows differ throughout, not only in their first tokens."""
     rollout, random = case.log_probs["rollout"], np.random.default_rng(2)
     loud = np.abs(case.log_probs["old"] - rollout) > 0.05
     rows = np.bincount(case.owner[loud], minlength=ROWS) > 2
@@ -105,17 +105,17 @@ def _evenly_off(case: Case) -> np.ndarray:
 
 
 @pytest.mark.parametrize("lengths", [None, np.full(ROWS, 20)])
-def test_nothing_is_told_by_lengths_that_are_unknown_or_equal(lengths):
+def test_unknown_or_equal_lengths_give_no_evidence(lengths):
     case = other_context(np.arange(ROWS) % 2 == 0, lengths)
     assert not {cause.slug for cause in diagnose(case).causes} & NARROW
 
 
-def test_all_rows_off_is_no_limit():
+def test_a_mismatch_in_all_rows_is_not_a_limit():
     case = other_context(np.ones(ROWS, np.bool_))
     assert first_cause(case).slug == "context-differs"
 
 
-def test_a_case_holds_lengths_of_prompts_and_prompts_only_if_asked(tmp_path):
+def test_a_case_has_prompts_only_on_request(tmp_path):
     file = write_table(
         tmp_path / "t.parquet",
         prompt_ids=[[1, 2, 3], [4]],

@@ -1,4 +1,4 @@
-"""Every definition is complete: metrics, families, checks and rules say all that is asked."""
+"""Every definition of a metric, family, check and rule is complete."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.builders import metrics
 from tests.glossary.found import slugs
 from tests.two_rows import toy_pair
 
-# Files that whoever reads a source cannot open.
+# Sources that a reader cannot open.
 NOWHERE = re.compile(r"(theory|verl|frameworks|design|causes|engines|dumps)\.md|reference/")
 
 
@@ -65,7 +65,7 @@ def test_the_worked_example_of_every_metric_is_its_value():
         assert text == f"{value:.4g}"
 
 
-def test_the_example_is_of_the_toy():
+def test_the_example_uses_the_toy_batch():
     pair = toy_pair()
     assert pair.log_ratio.tolist() == pytest.approx([0.1, -0.1, 1.5, -1.2, -0.5])
     assert pair.values.behavior.tolist() == [-1.0, -0.5, -2.0, -0.7, -1.5]
@@ -75,7 +75,7 @@ ONE = [[-1.0, -0.5, -2.0], [-0.7, -1.5], [-0.1, -0.2, -3.0]]
 OTHER = [[-0.9, -0.6, -0.5], [-1.7, -2.0], [-0.3, -0.2, -2.0]]
 
 
-def test_what_is_called_symmetric_is_so_and_all_else_is_not():
+def test_exactly_the_metrics_called_symmetric_are_symmetric():
     existing, back = metrics(ONE, OTHER), metrics(OTHER, ONE)
     too_few = {"khat_token", "khat_seq"}  # three sequences have no tail
     for name, metric in METRICS.items():
@@ -111,7 +111,7 @@ def test_every_check_is_complete():
         assert check.fix in entry.what
 
 
-def test_what_trainers_find_in_settings_has_its_words():
+def test_findings_about_settings_have_texts():
     checks = all_checks()
     assert slugs() <= set(checks)
     words = {slug for slug, check in checks.items() if check.find is None}

@@ -1,4 +1,4 @@
-"""Contexts, end tokens and parts of the vocabulary that one side has wrong, at drawn strengths."""
+"""Wrong contexts, end tokens and parts of the vocabulary, at random strengths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_WEIGHTS = {"weights-differ", "stale-weights", "context-differs", "quantised-w
 
 
 def moved(rows: np.ndarray, size: float, seed: int) -> Case:
-    """Make a table whose trainer saw another prompt in some rows."""
+    """Make a table whose trainer saw a different prompt in some rows."""
     other = made(plain, first_tokens_differ(size, fades=15.0), seed=seed)
     return joined(made(seed=seed), other, rows)
 
@@ -37,7 +37,7 @@ def test_a_limit_of_the_prompt_is_found_wherever_it_lies(seed: int) -> None:
     random = drawn(seed)
     lengths = np.repeat(random.integers(30, 120, ROWS // 4), 4)
     limit = int(np.quantile(lengths, random.uniform(0.2, 0.8)))
-    # Every row has tokens that are not sure: others do not show what was cut.
+    # Every row has uncertain tokens, which alone show that the prompt was cut.
     trainer = first_tokens_differ(float(random.uniform(1.0, 2.0)), fades=15.0)
     honest, other = (made(plain, law, seed=seed, sharpness=0.6) for law in (None, trainer))
     case = joined(honest, other, lengths > limit)
@@ -47,7 +47,7 @@ def test_a_limit_of_the_prompt_is_found_wherever_it_lies(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_padding_is_told_by_the_longest_of_each_batch(seed: int) -> None:
+def test_padding_is_detected_by_the_longest_row_of_each_batch(seed: int) -> None:
     random = drawn(seed)
     lengths, size = random.integers(30, 120, ROWS), int(random.choice([4, 8, 16]))
     longest = lengths.reshape(-1, size).max(axis=1)[EVERY // size]
@@ -82,7 +82,7 @@ def test_end_tokens_scored_as_another_id_are_theirs_alone(seed: int) -> None:
 
 
 def zeroed(first: int, last: int) -> Law:
-    """Give a part of the vocabulary logits of 0, as a head whose rows were never filled does."""
+    """Set the logits of part of the vocabulary to 0, as uninitialised head rows do."""
 
     def zero(logits: Array, state: object) -> Array:
         logits = logits.copy()
@@ -103,8 +103,8 @@ def test_a_part_of_the_vocabulary_is_wrong_in_the_trainer(seed: int, how) -> Non
     assert "vocab-shard-wrong" in slugs(diagnosis)
 
 
-def test_ids_of_first_tokens_are_no_part_of_the_vocabulary() -> None:
-    """The first token has few ids, which another prompt makes far less likely."""
+def test_ids_of_first_tokens_are_not_a_broken_part_of_the_vocabulary() -> None:
+    """First tokens have few ids, and another prompt makes these far less likely."""
     case = made(rows=256)
     ids = np.where(case.position == 0, 40 + case.owner % 12, case.token_id)
     ids = np.where((case.position > 0) & (ids >= 40) & (ids < 52), 60, ids).astype(np.int32)
@@ -119,8 +119,8 @@ def test_ids_of_first_tokens_are_no_part_of_the_vocabulary() -> None:
     assert evidence["others"] == pytest.approx(0.0, abs=0.1)
 
 
-def test_logits_of_the_next_token_are_no_divided_log_probs() -> None:
-    """Each token is scored as if it came twice: far less likely, and with one sign."""
+def test_logits_of_the_next_token_are_not_divided_log_probs() -> None:
+    """Each token is scored as its own successor: far less likely, with one sign."""
     case = made()
     random = drawn(0)
     less = random.exponential(2.0, len(case.mask)) + 9.0
@@ -132,8 +132,8 @@ def test_logits_of_the_next_token_are_no_divided_log_probs() -> None:
     assert "log-probs-divided" not in slugs(diagnosis)
 
 
-def test_zeros_of_sure_tokens_are_no_placeholders_where_rows_are_moved() -> None:
-    """In a peaked policy many log-probs are exactly 0; a row that is moved sets them beside others.
+def test_zeros_of_certain_tokens_are_not_placeholders_in_shifted_rows() -> None:
+    """In a peaked policy many log-probs are exactly 0; a shift moves them to other tokens.
 
     Without them the turns are still whole.
     """
@@ -150,8 +150,8 @@ EVERY_OF_256 = np.arange(256)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_bias_is_told_by_its_edge_where_its_tokens_are_mostly_sure(seed: int) -> None:
-    """Ids that are mostly sure have a mean log-ratio of nearly 0, and none beyond the bias."""
+def test_a_bias_on_mostly_certain_tokens_is_detected_by_its_bound(seed: int) -> None:
+    """Mostly certain ids have a mean log-ratio near 0, and none beyond the bias."""
     common = np.argsort(-np.bincount(made(seed=seed).token_id, minlength=VOCABULARY))
     ids = common[common != END][:3]
     shift = np.zeros(VOCABULARY)
@@ -172,8 +172,8 @@ def test_a_floor_of_few_tokens_shows_beside_another_temperature(seed: int) -> No
     assert "floor-clip" not in slugs(judged(case))
 
 
-def test_one_loud_row_does_not_make_an_engine_loud() -> None:
-    """What an engine does is in most of its rows."""
+def test_one_deviating_row_does_not_make_an_engine_deviate() -> None:
+    """A fault of an engine is in most of its rows."""
     late = made(plain, changed(lambda logits, state: 0.85 * logits, noisy(0.01)))
     case = joined(made(noise=0.003), late, (EVERY % 4 == 1) | (EVERY == 2))
     engines = [f"engine {row % 4}" for row in EVERY]
@@ -182,8 +182,8 @@ def test_one_loud_row_does_not_make_an_engine_loud() -> None:
     assert "engine 2" not in loud.message
 
 
-def test_a_mean_ratio_that_is_not_one_leaves_no_other_weights() -> None:
-    """Whatever weights the trainer has, its law sums to 1."""
+def test_a_mean_ratio_other_than_one_rules_out_other_weights() -> None:
+    """With any weights the trainer's distribution sums to 1."""
     case = made()
     noise = drawn(0).standard_normal(len(case.mask))
     case = with_values(case, "old", lambda v: np.minimum(v + 0.15 + 0.2 * noise, -1e-4))
@@ -195,10 +195,10 @@ def test_a_mean_ratio_that_is_not_one_leaves_no_other_weights() -> None:
 
 @pytest.mark.parametrize("sharpness", [1.5, 2.0, 2.5])
 @pytest.mark.parametrize("temperature", [0.4, 0.5, 0.6])
-def test_a_low_temperature_that_rows_declare_is_told_by_sure_tokens(
+def test_a_declared_low_temperature_is_confirmed_by_nearly_certain_tokens(
     temperature: float, sharpness: float
 ) -> None:
-    """A low temperature leaves few rare tokens, and those in contexts with several likely ones."""
+    """A low temperature samples few rare tokens, only in contexts with several likely ones."""
     facts = {"temperature": np.full(ROWS, temperature)}
     case = made(tempered(temperature), noisy(0.01, plain), sharpness=sharpness, rows=ROWS, **facts)
     first = judged(case).causes[0]

@@ -1,4 +1,4 @@
-"""Rules hold at strengths that are drawn: laws of few rows, small kept sets, biases, penalties."""
+"""Causes are found at random strengths: few rows, small kept sets, biases, penalties."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def drawn(seed: int) -> np.random.Generator:
 
 
 def joined(one: Case, other: Case, rows: np.ndarray) -> Case:
-    """Take some rows of another table with responses of the same lengths."""
+    """Replace some rows by those of another table with responses of the same lengths."""
     tokens = rows[one.owner]
     columns = {
         name: np.where(tokens, other.log_probs[name], values)
@@ -59,7 +59,9 @@ def biased(ids: np.ndarray, size: float) -> Law:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("stated", [True, False])
-def test_the_law_of_one_replica_is_no_matter_of_weights(seed: int, stated: bool) -> None:
+def test_another_distribution_of_one_replica_is_not_called_other_weights(
+    seed: int, stated: bool
+) -> None:
     random = drawn(seed)
     temperature = float(random.uniform(0.5, 0.8))
     honest = made(tempered(temperature), noise=0.01, seed=seed)
@@ -73,14 +75,14 @@ def test_the_law_of_one_replica_is_no_matter_of_weights(seed: int, stated: bool)
     diagnosis = judged(case)
     first = diagnosis.causes[0]
     assert diagnosis.verdict == "broken"
-    # E[ratio] tells the two apart, of rows enough.
+    # With enough rows E[ratio] distinguishes the two.
     assert first.slug in ("temperature-raw-recorded", "trainer-without-temperature")
     assert first.share_of_rows == pytest.approx(theirs.mean(), abs=0.02)
     assert ("In rows of late" if stated else "In some rows") in first.message
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_replica_with_other_weights_stays_one(seed: int) -> None:
+def test_a_replica_with_other_weights_is_named(seed: int) -> None:
     late = made(plain, drifted(float(drawn(seed).uniform(0.06, 0.2)), seed), seed=seed)
     case = joined(made(seed=seed), late, EVERY % 4 == 1)
     engines = [f"engine {row % 4}" for row in EVERY]
@@ -89,14 +91,14 @@ def test_a_replica_with_other_weights_stays_one(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_rows_of_two_kinds_of_noise_are_no_fault(seed: int) -> None:
+def test_rows_with_two_noise_levels_are_no_fault(seed: int) -> None:
     loud = made(noise=float(drawn(seed).uniform(0.02, 0.05)), seed=seed)
     case = joined(made(noise=0.003, seed=seed), loud, EVERY % 3 == 0)
     assert judged(case).verdict != "broken"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_small_kept_set_shows_in_noise_of_both_signs(seed: int) -> None:
+def test_a_small_kept_set_is_found_in_noise_of_both_signs(seed: int) -> None:
     random = drawn(seed)
     law = top_p(float(random.uniform(0.95, 0.99)))
     noise = float(random.uniform(0.01, 0.03))
@@ -106,7 +108,7 @@ def test_a_small_kept_set_shows_in_noise_of_both_signs(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_bias_moves_few_ids_one_way_and_all_others_the_other(seed: int) -> None:
+def test_a_bias_shifts_a_few_ids_up_and_all_others_down(seed: int) -> None:
     random = drawn(seed)
     common = np.argsort(-np.bincount(made(seed=seed).token_id, minlength=VOCABULARY))
     ids = random.choice(common[common != END][5:40], 3, replace=False)
@@ -117,7 +119,7 @@ def test_a_bias_moves_few_ids_one_way_and_all_others_the_other(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["repetition", "presence"])
-def test_a_weak_penalty_is_told_from_other_weights(seed: int, kind: str) -> None:
+def test_a_weak_penalty_is_distinguished_from_other_weights(seed: int, kind: str) -> None:
     random = drawn(seed)
     if kind == "repetition":
         law = repetition_penalty(float(random.uniform(1.05, 1.3)))
@@ -128,7 +130,7 @@ def test_a_weak_penalty_is_told_from_other_weights(seed: int, kind: str) -> None
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_other_weights_are_no_penalty_and_no_bias(seed: int) -> None:
+def test_other_weights_are_neither_a_penalty_nor_a_bias(seed: int) -> None:
     size = float(drawn(seed).uniform(0.03, 0.2))
     diagnosis = judged(made(plain, drifted(size, seed), seed=seed))
     assert not {"penalty", "logit-bias", "rows-swapped", "truncated-law"} & slugs(diagnosis)
@@ -136,7 +138,7 @@ def test_other_weights_are_no_penalty_and_no_bias(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_rows_of_zeros_are_no_text_of_tools(seed: int) -> None:
+def test_rows_of_zeros_are_not_tool_text(seed: int) -> None:
     case = made(seed=seed)
     gone = drawn(seed).choice(ROWS, 16, replace=False)
     rows = np.isin(case.owner, gone)
@@ -145,9 +147,9 @@ def test_rows_of_zeros_are_no_text_of_tools(seed: int) -> None:
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "zero-placeholder")
 
 
-def test_later_turns_of_another_context_are_no_matter_of_ids() -> None:
+def test_later_turns_with_another_context_are_not_attributed_to_ids() -> None:
     case = with_tool_turns(made(length=80, rows=256), filler=np.nan)
-    later = case.position >= 28  # tokens 20 to 27 are the tool's
+    later = case.position >= 28  # tokens 20 to 27 are tool text
     marker = np.bincount(case.token_id[later]).argmax()
     values = case.log_probs["old"].copy()
     random = drawn(0)
@@ -160,9 +162,9 @@ def test_later_turns_of_another_context_are_no_matter_of_ids() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_rows_wholly_of_older_weights_count_as_older(seed: int) -> None:
+def test_rows_entirely_of_older_weights_count_as_older(seed: int) -> None:
     honest, stale = made(seed=seed), made(plain, drifted(0.1, seed), seed=seed)
-    change = drawn(seed).integers(10, 90, ROWS)  # rows have 60 tokens: many end before it
+    change = drawn(seed).integers(10, 90, ROWS)  # many rows end before it
     old = honest.position < change[honest.owner]
     columns = {
         name: np.where(old, stale.log_probs[name], values)
@@ -178,8 +180,8 @@ def test_rows_wholly_of_older_weights_count_as_older(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_few_rare_tokens_do_not_hide_a_temperature(seed: int) -> None:
-    """Their factors spread, as under a cap; that all sure tokens moved to one side tells."""
+def test_a_few_rare_tokens_do_not_hide_a_temperature(seed: int) -> None:
+    """Their factors vary, as under a cap; all nearly certain tokens moving one way decides."""
     temperature = drawn(seed).uniform(0.55, 0.7)
     case = made(tempered(temperature), noisy(0.01), seed=seed, rows=64, sharpness=1.6)
     diagnosis = judged(case)
@@ -187,8 +189,8 @@ def test_few_rare_tokens_do_not_hide_a_temperature(seed: int) -> None:
     assert diagnosis.causes[0].slug in ("trainer-without-temperature", "logit-softcap")
 
 
-def test_answers_that_come_twice_by_chance_are_no_rows_written_twice() -> None:
-    """A record of the whole law makes answers of a kept set less likely than they were."""
+def test_answers_that_repeat_by_chance_are_not_duplicate_rows() -> None:
+    """Log-probs over the whole vocabulary understate the probability of kept-set answers."""
 
     def twice(**facts: np.ndarray) -> Case:
         case = taken_twice(made(**facts), 3)
@@ -202,15 +204,15 @@ def test_answers_that_come_twice_by_chance_are_no_rows_written_twice() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_law_that_lacks_little_mass_is_no_noise(seed: int) -> None:
-    """Log-ratios are as small as those of rounding, and as often above 0; E[ratio] is not 1."""
+def test_a_distribution_that_lacks_a_little_mass_is_not_noise(seed: int) -> None:
+    """Log-ratios are as small as rounding and as often positive, but E[ratio] is not 1."""
     kept = drawn(seed).uniform(0.985, 0.992)
     diagnosis = judged(made(top_p(kept), noisy(0.03), seed=seed, sharpness=4.0))
     assert diagnosis.verdict in ("broken", "inconclusive")
 
 
-def test_rare_choices_make_an_answer_unlikely_where_text_of_tools_is_masked() -> None:
-    """Answers of sure tokens and two rare ones do not come twice by chance."""
+def test_answers_with_rare_tokens_do_not_repeat_by_chance_beside_tool_text() -> None:
+    """Answers of certain tokens and two rare ones do not repeat by chance."""
     case = with_tool_turns(taken_twice(made(), 4), filler=np.nan)
     rare = (case.position == 3) | (case.position == 12)
     for policy in ("rollout", "old"):

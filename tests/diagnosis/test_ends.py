@@ -1,4 +1,4 @@
-"""A model tells that responses lack the end token with which it would end them."""
+"""A model shows that responses lack the end token that it would sample."""
 
 from __future__ import annotations
 

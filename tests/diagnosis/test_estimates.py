@@ -1,4 +1,4 @@
-"""Sentences on causes have no digit that the estimate does not have."""
+"""Sentences about causes have no more digits than the estimate supports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAMPLES = Path(__file__).parents[2] / "sample_data"
         (float("inf"), "inf"),
     ],
 )
-def test_estimates_have_two_digits(value, words):
+def test_estimates_have_two_significant_digits(value, words):
     assert rough(value) == words
 
 
@@ -53,11 +53,11 @@ def test_mean_ratios_say_how_far_from_1_they_are(value, words):
     [(1.0, "all rows"), (0.996, "all rows"), (0.994, "99% of the rows"), (0.27, "27% of the rows"),
      (0.004, "under 1% of the rows")],
 )  # fmt: skip
-def test_a_share_is_written_as_what_it_is_of(share, words):
+def test_a_share_is_written_as_a_percentage_of_its_whole(share, words):
     assert share_of(share) == words
 
 
-def test_a_collapse_at_the_last_step_is_told_in_words(tmp_path):
+def test_a_collapse_at_the_last_step_is_stated(tmp_path):
     """Noise of a thousandth for nine steps, then of half a nat."""
     random = np.random.default_rng(0)
     table = pl.read_parquet(SAMPLES / "rollouts.parquet")

@@ -1,4 +1,4 @@
-"""Words of evidence say what a number tells, and not more."""
+"""Evidence does not claim more than its number shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.diagnosis.tables import changed, drifted, made, rerouted, tempered
 
 
 def raw_of_other_weights() -> Case:
-    """Make a table whose record is of other weights, and of no temperature, unlike the sampler."""
+    """Make a table whose record has other weights and temperature 1, unlike the sampler."""
     older = drifted(0.5)
     return made(
         changed(lambda logits, state: logits / 0.85, older),
@@ -25,13 +25,13 @@ def raw_of_other_weights() -> Case:
 
 
 def test_other_weights_whose_record_did_not_sample_are_not_correctable():
-    """Beside other weights the record lacks the temperature: E[ratio] is surely above 1."""
+    """The record also lacks the temperature: E[ratio] is significantly above 1."""
     diagnosis = diagnose(raw_of_other_weights())
     assert diagnosis.verdict == "broken"
     assert Features(raw_of_other_weights()).validity.answer == INVALID
 
 
-def test_one_token_among_the_first_is_no_pattern():
+def test_one_deviating_first_token_is_not_a_pattern():
     case = made(rows=64, seed=4)
     far = case.log_probs["old"].copy()
     far[case.start[7]] -= 6.0
@@ -42,15 +42,15 @@ def test_one_token_among_the_first_is_no_pattern():
 
 
 @pytest.mark.parametrize("size", [0.03, 0.06])
-def test_even_noise_of_two_coarse_engines_is_no_fault(size: float) -> None:
-    """The largest hundredth of a normal law's squares holds a tenth of them, or little more."""
+def test_evenly_spread_noise_of_two_coarse_engines_is_no_fault(size: float) -> None:
+    """The largest 1% of squared normal variates hold about a tenth of the sum."""
     case = made(noise=size, rows=300, seed=8)
     diagnosis = diagnose(case)
     assert diagnosis.causes[0].slug == "engine-noise"
     assert diagnosis.verdict in ("healthy", "correctable")
 
 
-def test_as_large_a_difference_in_few_contexts_is_not_even_noise() -> None:
+def test_an_equally_large_difference_in_few_contexts_is_not_noise() -> None:
     case = made(trained=rerouted(0.4, 0.1), rows=300, seed=8)
     assert Features(case).log_ratios.rms < 0.08
     assert "engine-noise" not in [cause.slug for cause in diagnose(case).causes]

@@ -1,4 +1,4 @@
-"""What the finding on experts says of a table whose numbers are known."""
+"""The finding on experts, on tables whose numbers are known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LISTS = pa.list_(pa.list_(pa.uint16()))
 
 
 def write(path: Path, *, rerouted: float = 0.3, replayed: float = 0.25) -> Path:
-    """Rows that differ by 0.01 at tokens with the same experts, and by 0.2 at the others.
+    """Write rows whose log-ratios are 0.01 at tokens with the same experts, else 0.2.
 
     The replay keeps `replayed` of each log-ratio; a row in ten has no experts at all.
     """
@@ -72,13 +72,13 @@ def test_shares_and_what_a_replay_removes(tmp_path):
     assert finding.evidence["removed"] == {"r3": replay.removed.value}
 
 
-def test_equal_experts_are_said_to_be_equal(tmp_path):
+def test_equal_experts_are_reported_as_equal(tmp_path):
     result = score(open_table(write(tmp_path / "t.parquet", rerouted=0.0)))
     (finding,) = [one for one in result.findings if one.slug == "experts-differ"]
     assert finding.message.startswith("rollout and old took the same experts at all 396 tokens")
 
 
-def test_a_table_without_experts_says_nothing(tmp_path):
+def test_a_table_without_experts_has_no_finding(tmp_path):
     path = write(tmp_path / "t.parquet")
     table = pq.read_table(path).drop_columns(["old_routed_experts", "r3_log_probs"])
     pq.write_table(table, path)

@@ -1,4 +1,4 @@
-"""Rows that fit another place by chance, as sure and like responses do, are not out of place."""
+"""Rows that fit another position by chance, as certain and similar responses do, are no fault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALIGNMENT = {"shift-by-one", "shift-some-rows", "shift-after-tool", "rows-swappe
 
 
 def with_row(case: Case, row: int, **columns: np.ndarray) -> Case:
-    """Write the ids or log-probs of one row anew, from its first token on."""
+    """Replace the ids or log-probs of one row, from its first token on."""
     log_probs = {name: values.copy() for name, values in case.log_probs.items()}
     ids = case.token_id.copy()
     for name, values in columns.items():
@@ -39,13 +39,13 @@ def sure_and_alike(case: Case, rows: range, spike: float) -> Case:
 
 
 @pytest.mark.parametrize("rows", [4, 8])
-def test_one_sure_response_of_a_group_does_not_show_a_shift(rows: int) -> None:
+def test_one_nearly_certain_response_of_a_group_is_not_a_shift(rows: int) -> None:
     case = sure_and_alike(made(trained=drifted(0.3), rows=ROWS, seed=6), range(rows), -0.1)
     assert np.count_nonzero(Features(case).alignment.shift) == rows  # each looks shifted
     assert ALIGNMENT.isdisjoint(named(case))
 
 
-def test_turns_that_differ_less_than_all_others_are_not_shifted() -> None:
+def test_turns_with_the_smallest_mismatch_are_not_shifted() -> None:
     case = made(trained=drifted(0.3), rows=ROWS, seed=6)
     for row in range(8):  # eight responses, of different tokens each
         rollout, old = np.full(LENGTH, -1e-4), np.full(LENGTH, -1e-4)
@@ -63,14 +63,14 @@ def test_a_shift_is_found_beside_other_weights(seed: int) -> None:
     assert named(case)[0] == "shift-some-rows"
 
 
-def test_a_response_that_begins_as_a_shorter_one_is_not_exchanged_with_it() -> None:
+def test_a_response_with_a_shorter_one_as_prefix_is_not_exchanged_with_it() -> None:
     case, short = made(rows=ROWS, seed=6), 20
     cut = np.zeros(len(case.mask), np.bool_)
     for brief, long in ((10, 20), (11, 40), (12, 60)):
         tokens = slice(case.start[brief], case.start[brief] + short)
         begin = {name: values[tokens] for name, values in case.log_probs.items()}
         case = with_row(case, long, ids=case.token_id[tokens], **begin)
-        # The long one goes on as its trainer would not.
+        # The trainer finds the rest of the long one unlikely.
         rest = np.arange(LENGTH) >= short
         own = case.log_probs["old"][case.start[long] : case.start[long] + LENGTH]
         case = with_row(case, long, old=np.where(rest, own - 4.0, own))

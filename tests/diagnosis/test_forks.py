@@ -1,4 +1,4 @@
-"""Two tokens of one context tell a temperature from whatever else makes a law flatter."""
+"""Two tokens of one context distinguish a temperature from other flattening."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_forks_give_the_temperature(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.6, 0.9, 1.1, 1.4])
-def test_a_temperature_that_no_column_states_is_told(temperature: float) -> None:
+def test_a_temperature_that_no_column_states_is_estimated(temperature: float) -> None:
     (first, *_) = named(forked(plain, noisy(0.01, tempered(temperature))))
     assert first in TEMPERATURES
 
 
 @pytest.mark.parametrize("cap", [12.0, 20.0, 30.0])
-def test_a_cap_is_no_temperature(cap: float) -> None:
+def test_a_logit_cap_is_not_a_temperature(cap: float) -> None:
     case = forked(plain, noisy(0.01, capped(cap)))
     prefixes = Features(case).shared_prefixes
     assert prefixes is not None
@@ -60,7 +60,7 @@ def test_a_cap_is_no_temperature(cap: float) -> None:
         (plain, drifted(0.2)),
     ],
 )
-def test_what_a_context_shares_is_no_power(sampled: Law, trained: Law) -> None:
+def test_a_factor_shared_by_a_context_is_not_a_power(sampled: Law, trained: Law) -> None:
     prefixes = Features(forked(sampled, trained)).shared_prefixes
     assert prefixes is not None
     assert not prefixes.is_one_power
@@ -73,7 +73,7 @@ def test_rows_of_other_prompts_or_steps_share_no_context() -> None:
         assert Features(replace(case, facts=replace(case.facts, **facts))).shared_prefixes is None
 
 
-def test_metadata_state_a_temperature_that_is_too_near_to_one_to_be_seen() -> None:
+def test_a_declared_temperature_too_close_to_one_to_be_seen_is_accepted() -> None:
     case = forked(tempered(0.98), recorded=plain)
     stated = {
         "rollout": {"temperature": 1.0, "sampling_temperature": 0.98},
@@ -83,7 +83,7 @@ def test_metadata_state_a_temperature_that_is_too_near_to_one_to_be_seen() -> No
     assert named(replace(case, metadata={"policies": stated}))[0] == "temperature-raw-recorded"
 
 
-def test_metadata_that_the_log_probs_contradict_state_nothing() -> None:
+def test_declared_temperatures_that_the_log_probs_contradict_are_ignored() -> None:
     stated = {
         "rollout": {"temperature": 1.0, "sampling_temperature": 0.6},
         "old": {"temperature": 0.6},
@@ -92,7 +92,7 @@ def test_metadata_that_the_log_probs_contradict_state_nothing() -> None:
     assert "temperature-raw-recorded" not in named(case)
 
 
-def test_a_law_is_not_told_where_a_floor_took_the_rare_tokens() -> None:
+def test_no_temperature_is_estimated_if_a_floor_replaced_the_rare_tokens() -> None:
     case = forked(plain, noisy(0.01, tempered(1.3)))
     values = np.maximum(case.log_probs["rollout"], -0.5)
     causes = named(case.with_log_probs("rollout", values))

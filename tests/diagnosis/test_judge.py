@@ -1,4 +1,4 @@
-"""The judge names what was done to made-up tables, and lets their honest twins pass."""
+"""The judge names the fault of made-up tables, and none in the same tables without it."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_empty_responses_leave_the_verdict_open() -> None:
 
 
 def some(case: Case, share: float, value: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Replace a share of the values by one."""
+    """Replace a share of the values by a constant."""
     chosen = np.random.default_rng(3).random(len(case.mask)) < share
     return lambda values: np.where(chosen, value, values)
 
 
 def by_row(case: Case, change: Callable[[np.ndarray], np.ndarray]):
-    """Change the values of each row by themselves."""
+    """Transform the values of each row separately."""
 
     def whole(values: np.ndarray) -> np.ndarray:
         parts = np.split(values, case.start[1:])
@@ -103,12 +103,12 @@ STORAGE: dict[str, tuple[str, str, Callable[[np.ndarray], np.ndarray]]] = {
 
 @pytest.mark.parametrize("policy", ["rollout", "old"])
 @pytest.mark.parametrize("fault", STORAGE)
-def test_what_was_written_is_not_what_was_computed(fault: str, policy: str) -> None:
+def test_storage_faults_are_named(fault: str, policy: str) -> None:
     slug, verdict, change = STORAGE[fault]
     diagnosis = judged(with_values(ENDING, policy, change))
     first = diagnosis.causes[0]
     assert (first.slug, diagnosis.verdict) == (slug, verdict)
-    # What is mended is judged again: nothing else is wrong with the table.
+    # The repaired table is judged again, and has no second cause.
     assert {cause.slug for cause in diagnosis.causes[1:]} <= {"engine-noise"}
     assert all(cause.verdict == "healthy" for cause in diagnosis.causes[1:])
     if not slug.startswith("stored"):
@@ -121,17 +121,17 @@ def test_one_decimal_is_too_few() -> None:
 
 
 @pytest.mark.parametrize("fault", ["nan", "sentinel -9999", "probabilities", "sign", "bfloat16"])
-def test_storage_is_told_by_one_column(fault: str) -> None:
+def test_storage_faults_are_found_in_one_column(fault: str) -> None:
     slug, _, change = STORAGE[fault]
     case = with_values(ENDING, "rollout", change)
     alone = replace(case, trainer=None, log_probs={"rollout": case.log_probs["rollout"]})
     diagnosis = judged(alone)
     assert [cause.slug for cause in diagnosis.causes] == [slug]
-    # Without prompts no checkpoint can score it.
+    # Without prompts no checkpoint can score the table.
     assert diagnosis.next[0].command == "rcdiag score table.parquet OTHER_DUMP"
 
 
-def test_one_honest_column_cannot_tell() -> None:
+def test_one_valid_column_is_inconclusive() -> None:
     alone = replace(ENDING, trainer=None, log_probs={"rollout": ENDING.log_probs["rollout"]})
     diagnosis = judged(alone)
     assert (diagnosis.verdict, diagnosis.causes) == ("inconclusive", [])
@@ -145,7 +145,7 @@ def entropies_in_place(sign: float, *, stated: bool) -> Case:
 
 
 def likeliest(logits, state):
-    """Give every token the log-prob of the likeliest one."""
+    """Give every token the log-prob of the most likely one."""
     law = normal(logits + 0.01 * state.rng.standard_normal(logits.shape))
     return np.broadcast_to(law.max(axis=1, keepdims=True), law.shape)
 
@@ -170,14 +170,14 @@ RECORDING: dict[str, tuple[str, str, Callable[[], Case]]] = {
 
 
 @pytest.mark.parametrize("fault", RECORDING)
-def test_something_else_was_recorded(fault: str) -> None:
+def test_recording_faults_are_named(fault: str) -> None:
     slug, verdict, case = RECORDING[fault]
     diagnosis = judged(case())
     assert (diagnosis.causes[0].slug, diagnosis.verdict) == (slug, verdict)
 
 
 def tool_text_unmasked() -> Case:
-    """Text of tools counts as sampled: recorded as 0, and rare for the trainer."""
+    """Count tool text as sampled: recorded as 0, and unlikely for the trainer."""
     masked = with_tool_turns(HONEST, 0.0)
     rare = -np.random.default_rng(4).exponential(6.0, len(masked.mask)) - 0.5
     old = np.where(masked.mask, masked.log_probs["old"], rare)
@@ -187,7 +187,7 @@ def tool_text_unmasked() -> Case:
 
 
 def tool_text_scored_by_both() -> Case:
-    """Text of tools counts as sampled and both sides score it: each call has a marker."""
+    """Count tool text as sampled, scored by both sides, with a marker at each call."""
     masked = with_tool_turns(HONEST, 0.0)
     tool, rng = ~masked.mask, np.random.default_rng(4)
     marker = tool & (masked.position == 20)
@@ -201,7 +201,7 @@ def tool_text_scored_by_both() -> Case:
 
 
 def ends_cut(reason: str) -> Case:
-    """Every response lacks its end token."""
+    """Cut the end token of every response."""
     last = np.zeros(len(ENDING.mask), np.bool_)
     last[ENDING.start + ENDING.lengths - 1] = True
     kept = ~last
@@ -249,25 +249,25 @@ ALIGNMENT: dict[str, tuple[str, Callable[[str], Case]]] = {
 
 @pytest.mark.parametrize("policy", ["rollout", "old"])
 @pytest.mark.parametrize("fault", ALIGNMENT)
-def test_columns_do_not_belong_together(fault: str, policy: str) -> None:
+def test_alignment_faults_are_named(fault: str, policy: str) -> None:
     slug, case = ALIGNMENT[fault]
     diagnosis = judged(case(policy))
     assert (diagnosis.causes[0].slug, diagnosis.verdict) == (slug, "broken")
     assert {cause.slug for cause in diagnosis.causes[1:]} <= {"engine-noise"}
 
 
-def test_responses_at_the_limit_have_no_end_to_lose() -> None:
+def test_responses_at_the_length_limit_lack_no_end_token() -> None:
     assert judged(ends_cut("length")).causes[0].slug == "engine-noise"
 
 
-def test_text_of_tools_that_is_masked_is_no_fault() -> None:
+def test_masked_tool_text_is_no_fault() -> None:
     scored = tool_text_scored_by_both()
     masked = replace(scored, mask=with_tool_turns(HONEST, 0.0).mask)
     assert judged(masked).causes[0].slug == "engine-noise"
 
 
-def test_ids_that_a_long_table_samples_now_and_then_are_no_text_of_tools() -> None:
-    """Of 64,000 tokens some sixty have an id whose probability is a thousandth everywhere."""
+def test_rare_ids_of_a_long_table_are_not_tool_text() -> None:
+    """Of 64,000 tokens about sixty have an id with probability 1/1000 everywhere."""
     long = made(rows=16, length=4000)
     rare = np.random.default_rng(5).random(len(long.token_id)) < 0.001
     values = {name: np.where(rare, np.log(0.001), v) for name, v in long.log_probs.items()}
@@ -337,7 +337,7 @@ LAW: dict[str, tuple[str, Callable[[], Case]]] = {
 
 
 @pytest.mark.parametrize("fault", LAW)
-def test_another_law_sampled(fault: str) -> None:
+def test_faults_of_the_sampling_distribution_are_named(fault: str) -> None:
     slug, case = LAW[fault]
     diagnosis = judged(case())
     assert (diagnosis.causes[0].slug, diagnosis.verdict) == (slug, "broken")
@@ -353,7 +353,7 @@ def about(**policies: dict[str, str]) -> dict[str, object]:
 
 
 def mixed(one: Case, other: Case, tokens: np.ndarray) -> Case:
-    """Take some tokens of another table with responses of the same lengths."""
+    """Replace some tokens by those of another table with responses of the same lengths."""
     columns = {
         name: np.where(tokens, other.log_probs[name], values)
         for name, values in one.log_probs.items()
@@ -384,7 +384,7 @@ def updated_in_flight() -> Case:
 
 
 def by_step(tables: list[Case]) -> Case:
-    """Give each step sixteen rows of its table."""
+    """Take sixteen rows of each step from its table."""
     step = EVERY // 16
     case = tables[0]
     for index, table in enumerate(tables):
@@ -423,14 +423,14 @@ DIFFERENCE: dict[str, tuple[set[str], str, Callable[[], Case]]] = {
 
 
 @pytest.mark.parametrize("fault", DIFFERENCE)
-def test_two_forward_passes_differ(fault: str) -> None:
+def test_differences_of_two_forward_passes_are_named(fault: str) -> None:
     slugs, verdict, case = DIFFERENCE[fault]
     diagnosis = judged(case())
     assert diagnosis.causes[0].slug in slugs
     assert diagnosis.verdict == verdict
 
 
-def test_a_command_that_mends_is_that_of_the_table() -> None:
+def test_an_advised_command_names_the_table() -> None:
     bare = replace(made(noise=0.15), source="run/dump.parquet")
     (cause,) = judged(bare).causes
     commands = [action.command for action in cause.actions]
@@ -442,7 +442,7 @@ def test_a_command_that_mends_is_that_of_the_table() -> None:
     assert (cause.actions[0].text[-9:], cause.actions[0].command) == ("precision", command)
 
 
-def test_a_fault_of_the_last_step_has_its_step() -> None:
+def test_a_fault_of_the_last_step_has_from_step() -> None:
     broken = made(tempered(0.6), recorded=plain)
     diagnosis = judged(by_step([*[HONEST] * 7, broken]))
     first = diagnosis.causes[0]
@@ -478,7 +478,7 @@ HEALTHY: dict[str, Callable[[int], Case]] = {
 }
 
 
-# Experts that are chosen anew and loud engines leave large log-ratios, and E[ratio] = 1.
+# Rerouted experts and noisy engines leave large log-ratios, but E[ratio] = 1.
 LOUD: dict[str, Callable[[int], Case]] = {
     "loud": lambda seed: made(seed=seed, noise=0.05),
     "experts .02": lambda seed: made(plain, rerouted(0.2, 0.02), seed=seed),
@@ -491,13 +491,13 @@ LOUD: dict[str, Callable[[int], Case]] = {
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("table", LOUD)
-def test_honest_noise_is_never_a_fault(table: str, seed: int) -> None:
+def test_engine_noise_is_never_a_fault(table: str, seed: int) -> None:
     assert judged(LOUD[table](seed)).verdict != "broken"
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("table", HEALTHY)
-def test_honest_tables_need_no_mending(table: str, seed: int) -> None:
+def test_tables_without_a_fault_are_not_repaired(table: str, seed: int) -> None:
     diagnosis = judged(HEALTHY[table](seed))
     assert diagnosis.verdict in HEALTHY_VERDICTS
 
@@ -509,7 +509,7 @@ def test_length_alone_is_no_fault(rows: int, length: int) -> None:
     assert diagnosis.causes[0].slug == "engine-noise"
 
 
-def test_length_alone_raises_no_error(tmp_path: Path) -> None:
+def test_length_alone_gives_no_error_finding(tmp_path: Path) -> None:
     case = made(rows=24, length=4_000)
     result = rcdiag.score(write(case, tmp_path / "long.parquet"), presets="disabled")
     assert result.diagnosis is not None
@@ -537,7 +537,7 @@ BITWISE = {"backend": "vllm", "dtype": "bfloat16", "engine_options": {"batch_inv
         ({**BITWISE, "engine_options": {}}, BITWISE, "columns-identical"),
     ],
 )
-def test_equal_columns_are_no_copy_where_both_engines_are_batch_invariant(
+def test_equal_columns_of_two_batch_invariant_engines_are_not_a_copy(
     rollout: dict[str, object], old: dict[str, object], first: str
 ) -> None:
     equal = with_values(HONEST, "old", lambda v: HONEST.log_probs["rollout"])
@@ -545,7 +545,7 @@ def test_equal_columns_are_no_copy_where_both_engines_are_batch_invariant(
     assert judged(stated).causes[0].slug == first
 
 
-def test_equal_columns_are_no_copy_where_a_rescore_gives_both() -> None:
+def test_equal_columns_that_a_rescore_reproduces_are_not_a_copy() -> None:
     equal = with_values(HONEST, "old", lambda v: HONEST.log_probs["rollout"])
     again = equal.with_log_probs("vllm_bf16", equal.log_probs["rollout"])
     other = equal.with_log_probs("vllm_bf16", HONEST.log_probs["old"])
@@ -553,7 +553,7 @@ def test_equal_columns_are_no_copy_where_a_rescore_gives_both() -> None:
     assert judged(other).causes[0].slug == "columns-identical"
 
 
-def test_temperatures_that_the_table_states_stand_first() -> None:
+def test_declared_temperatures_are_the_first_evidence() -> None:
     result = rcdiag.diagnose("sample_data/temperature.parquet")
     (cause,) = result.diagnosis.causes
     assert cause.evidence[0] == {
@@ -566,7 +566,7 @@ def test_temperatures_that_the_table_states_stand_first() -> None:
     assert "at temperature 0.7 (estimated 0.70)" in cause.message
 
 
-def test_policies_may_have_the_names_that_evidence_uses() -> None:
+def test_policies_may_be_named_like_fields_of_evidence() -> None:
     case = made(tempered(0.7), recorded=plain, temperature=at(0.7))
     metadata = {"policies": {"name": {"temperature": 1.0}, "reads": {"temperature": 0.7}}}
     renamed = {"rollout": "name", "old": "reads"}
@@ -581,7 +581,7 @@ def test_policies_may_have_the_names_that_evidence_uses() -> None:
     assert cause.evidence[0]["reads"] == "different"
 
 
-def test_a_floor_is_seen_in_a_column_of_another_temperature() -> None:
+def test_a_floor_is_found_beside_another_temperature() -> None:
     raw = made(tempered(0.7), recorded=plain, temperature=at(0.7))
     floor = float(np.quantile(raw.log_probs["old"], 0.02))
     clipped = with_values(raw, "old", lambda v: np.maximum(v, floor))
@@ -589,31 +589,31 @@ def test_a_floor_is_seen_in_a_column_of_another_temperature() -> None:
     assert "floor-clip" not in [cause.slug for cause in judged(raw).causes]
 
 
-def test_rows_are_exchanged_under_a_law_of_its_own() -> None:
+def test_exchanged_rows_are_found_beside_another_distribution() -> None:
     penalty = made(repetition_penalty(1.25), trained=plain)
     assert judged(swapped(penalty, "rollout", 20)).causes[0].slug == "rows-swapped"
     assert "rows-swapped" not in [cause.slug for cause in judged(penalty).causes]
 
 
-def test_few_tokens_cannot_tell() -> None:
+def test_few_tokens_are_inconclusive() -> None:
     diagnosis = judged(made(rows=30, length=5))
     assert (diagnosis.verdict, diagnosis.causes) == ("inconclusive", [])
     assert "150 sampled tokens" in diagnosis.summary
 
 
 @pytest.mark.parametrize(("size", "named"), [(0.06, True), (0.4, False)])
-def test_an_engine_that_gives_its_column_back_is_coarse_itself(size: float, named: bool) -> None:
-    """The trainer's model gives the trainer's column back, and the engine the sampler's."""
+def test_an_engine_that_reproduces_its_column_is_coarse_itself(size: float, named: bool) -> None:
+    """The model reproduces the trainer's column, and the engine the sampler's."""
     case = made(plain, noisy(size))
     rounding = 0.002 * np.random.default_rng(0).standard_normal(len(case.mask))
     case = case.with_log_probs("vllm_bf16", case.log_probs["rollout"] + rounding)
     case = case.with_log_probs("hf_fp32", case.log_probs["old"])
     cause = judged(case).causes[0]
     assert (cause.slug == "quantised-weights") == named
-    assert ("gives `rollout` back" in cause.message) == named
+    assert ("reproduces `rollout`" in cause.message) == named
 
 
-def test_policies_of_a_served_engine_and_of_a_program_are_scored_anew() -> None:
+def test_served_and_program_policies_count_as_rescored() -> None:
     policies = {"again": {"backend": "server"}, "own": {"backend": "command"}}
     case = replace(made(noisy(0.01)), metadata={"policies": policies})
     for name, column in (("again", "rollout"), ("own", "old")):
@@ -621,7 +621,7 @@ def test_policies_of_a_served_engine_and_of_a_program_are_scored_anew() -> None:
     assert rescored_policies(case) == ("again", "own")
 
 
-def test_equal_columns_are_a_copy_where_the_engine_gives_another() -> None:
+def test_equal_columns_are_a_copy_if_the_engine_gives_other_values() -> None:
     case = made(noisy(0.01))
     honest = case.log_probs["old"]
     engine = honest + 0.01 * np.random.default_rng(3).standard_normal(len(honest))
@@ -631,7 +631,7 @@ def test_equal_columns_are_a_copy_where_the_engine_gives_another() -> None:
     assert judged(again).causes[0].slug == "columns-identical"
 
 
-def test_a_low_temperature_and_a_kept_set_are_a_guess_where_no_column_tells() -> None:
+def test_a_low_temperature_and_a_kept_set_have_low_confidence_without_evidence() -> None:
     def named(**facts: np.ndarray) -> tuple[str, float]:
         case = made(top_p(0.9), ENGINE, recorded=plain, entropies=["old"], **facts)
         first = judged(case).causes[0]
@@ -645,7 +645,7 @@ def test_a_low_temperature_and_a_kept_set_are_a_guess_where_no_column_tells() ->
 
 
 @pytest.mark.parametrize("policy", ["rollout", "old"])
-def test_exchanged_rows_are_found_among_rows_too_short_to_have_a_partner(policy):
+def test_exchanged_rows_are_found_beside_rows_too_short_to_match(policy):
     case = swapped(HONEST, policy, 3)
     short = made(length=LEAST_COMPARED - 1, seed=2)
     mixed = joined_cases([short, case, short])
@@ -657,7 +657,7 @@ def test_exchanged_rows_are_found_among_rows_too_short_to_have_a_partner(policy)
     assert Alignment(short).best_row.tolist() == np.arange(len(short.lengths)).tolist()
 
 
-def test_a_first_token_without_a_value_is_a_placeholder_and_no_other_prompt() -> None:
+def test_a_first_token_without_a_value_is_a_placeholder_not_another_prompt() -> None:
     case = made(rows=64, seed=2)
     values = np.where(case.position == 0, 0.0, case.log_probs["rollout"])
     diagnosis = judged(case.with_log_probs("rollout", values))
@@ -666,8 +666,8 @@ def test_a_first_token_without_a_value_is_a_placeholder_and_no_other_prompt() ->
     assert [cause.slug for cause in diagnosis.causes][1:] in ([], ["engine-noise"])
 
 
-def test_placeholders_are_seen_beside_tokens_that_rounding_makes_certain() -> None:
-    """At a low temperature most log-probs of float32 are exactly 0."""
+def test_placeholders_are_found_beside_tokens_that_round_to_certain() -> None:
+    """At a low temperature most float32 log-probs are exactly 0."""
     sharp = made(plain, noisy(0.0), sharpness=4.0, rows=200, seed=2)
     certain = {
         name: np.where(values > -0.02, 0.0, values) for name, values in sharp.log_probs.items()
@@ -679,8 +679,8 @@ def test_placeholders_are_seen_beside_tokens_that_rounding_makes_certain() -> No
     assert "zero-placeholder" not in [cause.slug for cause in judged(case).causes]
 
 
-def test_certain_tokens_of_shifted_rows_are_no_placeholders() -> None:
-    """Their zeros stand beside other tokens, of which the other side is not certain."""
+def test_zeros_of_shifted_rows_are_not_placeholders() -> None:
+    """Their zeros are at other tokens, of which the other side is not certain."""
     law = tempered(0.6)
     case = made(law, law, plain, sharpness=3.0, rows=200, seed=2)
     case = with_values(case, "old", lambda values: np.where(values > -0.02, 0.0, values))
@@ -689,23 +689,23 @@ def test_certain_tokens_of_shifted_rows_are_no_placeholders() -> None:
     assert slugs == ["shift-some-rows", "temperature-raw-recorded"]
 
 
-def test_an_end_that_was_banned_in_few_rows_is_told_by_where_it_stops() -> None:
+def test_an_end_token_banned_in_few_rows_is_detected_by_the_end_of_the_ban() -> None:
     case = made(rows=52, length=80, seed=5)
     due = (case.owner % 4 == 0) & np.isin(case.position, (26, 40))
     kept_from = with_values(case, "old", lambda values: np.where(due, values - 10.0, values))
     ratio = np.exp(kept_from.log_probs["old"] - kept_from.log_probs["rollout"])
     lacking = np.bincount(case.owner, 1.0 - ratio)
-    assert lacking.sum() < 4.0 * np.sqrt(np.sum(lacking**2))  # the mean alone does not tell
+    assert lacking.sum() < 4.0 * np.sqrt(np.sum(lacking**2))  # the mean alone does not decide
     cause = judged(kept_from).causes[0]
     assert (cause.slug, cause.verdict) == ("min-tokens", "broken")
     assert "positions up to 40" in cause.message
 
 
 @pytest.mark.parametrize(("nearly_sure", "placeholders"), [(False, False), (True, True)])
-def test_certain_tokens_of_kept_sets_are_no_placeholders_where_contexts_differ(
+def test_zeros_of_kept_sets_are_not_placeholders_beside_other_contexts(
     nearly_sure: bool, placeholders: bool
 ) -> None:
-    """A whole law has nearly certain tokens beside its exact zeros; sets of one token do not."""
+    """A full distribution has nearly certain tokens beside exact zeros; one-token sets do not."""
     case = made(top_p(0.5), ENGINE, rows=200, seed=3)
     chance = np.random.default_rng(1).random(len(case.mask))
     old = np.where(chance < 0.05, -8.0, case.log_probs["old"])

@@ -1,4 +1,4 @@
-"""Weights that lag, columns computed too late, rows that stand twice, and what is no policy's."""
+"""Outdated weights, late columns, duplicate rows, and values of no policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVERY = np.arange(ROWS)
 
 
 def by_lag(lag: np.ndarray, size: float = 0.2) -> Case:
-    """Rows whose weights are `lag` updates old, each of which moves the weights by `size`."""
+    """Make rows sampled `lag` updates ago, each of which moves the weights by `size`."""
     case = made(plain, drifted(0.002), rows=ROWS)
     old = case.log_probs["old"].copy()
     for behind in np.unique(lag[lag > 0]):
@@ -34,7 +34,7 @@ def with_versions(case: Case, lag: np.ndarray, step: np.ndarray, origin: int = 0
 
 @pytest.mark.parametrize("origin", [0, 1, -40])
 def test_a_mismatch_that_grows_with_the_lag_is_stale_weights(origin: int) -> None:
-    """Trainers count versions from other numbers than steps: only differences count."""
+    """Trainers count versions and steps from different origins: only differences count."""
     lag = EVERY % 3
     step = np.full(ROWS, 50)
     diagnosis = diagnose(with_versions(by_lag(lag), lag, step, origin))
@@ -42,7 +42,7 @@ def test_a_mismatch_that_grows_with_the_lag_is_stale_weights(origin: int) -> Non
     assert "grow with the age of the weights" in diagnosis.summary
 
 
-def test_one_step_off_from_the_second_step_on_is_stale_weights() -> None:
+def test_a_lag_of_one_from_the_second_step_on_is_stale_weights() -> None:
     step = EVERY // 16
     lag = np.where(step == 0, 0, 1)
     diagnosis = diagnose(with_versions(by_lag(lag), lag, step))
@@ -56,7 +56,7 @@ def test_a_lag_without_a_mismatch_is_no_cause() -> None:
 
 
 def updated(strength: float) -> Case:
-    """`old` computed after an update that raised rows by their advantage."""
+    """Compute `old` after an update that raised rows by their advantage."""
     case = made(plain, noisy(0.05), rows=ROWS)
     advantage = np.random.default_rng(1).standard_normal(ROWS)
     old = case.log_probs["old"] + strength * advantage[case.owner]
@@ -70,12 +70,12 @@ def test_rows_that_rose_with_their_advantage_were_scored_after_the_update() -> N
     assert diagnosis.causes[0].side == "trainer"
 
 
-def test_an_advantage_that_nothing_follows_is_no_update() -> None:
+def test_an_advantage_without_correlation_is_no_update() -> None:
     assert "old-after-update" not in {cause.slug for cause in diagnose(updated(0.0)).causes}
 
 
-def test_one_group_whose_rewards_vary_is_no_update_of_the_table() -> None:
-    """Eight rows that rise with their advantage, among 120 whose advantage is 0, are eight rows."""
+def test_one_group_with_varying_rewards_does_not_show_an_update() -> None:
+    """Of 128 rows only eight have an advantage other than 0."""
     case = updated(0.05)
     group = (EVERY // 8).astype(np.uint64)
     advantage = np.where(group == 3, np.where(EVERY % 2 == 0, 0.94, -0.94), 0.0)
@@ -85,7 +85,7 @@ def test_one_group_whose_rewards_vary_is_no_update_of_the_table() -> None:
     assert "old-after-update" not in {cause.slug for cause in diagnose(one).causes}
 
 
-def test_a_dump_that_was_merged_twice_stands_twice_whatever_its_groups_are_called() -> None:
+def test_a_dump_that_was_merged_twice_has_duplicate_rows_under_any_group_names() -> None:
     twice = taken_twice(made(rows=64), 64)
     group = np.arange(len(twice.lengths)).astype(np.uint64)
     diagnosis = diagnose(replace(twice, facts=replace(twice.facts, group=group)))
@@ -93,7 +93,7 @@ def test_a_dump_that_was_merged_twice_stands_twice_whatever_its_groups_are_calle
     assert diagnosis.causes[0].share_of_rows == pytest.approx(0.5)
 
 
-def test_padding_that_the_mask_counts_is_named() -> None:
+def test_padding_counted_as_sampled_is_named() -> None:
     case = made(rows=64, length=60)
     padded = case.position >= 20 + case.owner % 40
     ids = np.where(padded, 3, np.where(case.token_id == 3, 4, case.token_id)).astype(np.int32)
@@ -105,7 +105,7 @@ def test_padding_that_the_mask_counts_is_named() -> None:
     assert "padding" in diagnosis.causes[0].message
 
 
-def test_a_column_that_is_worse_than_a_uniform_guess_is_of_other_tokens() -> None:
+def test_a_column_worse_than_uniform_belongs_to_other_tokens() -> None:
     case = made(rows=64)
     far = np.random.default_rng(2).exponential(9.0, len(case.mask))
     diagnosis = diagnose(with_values(case, "old", lambda values: values - 2.0 - far))
@@ -113,7 +113,7 @@ def test_a_column_that_is_worse_than_a_uniform_guess_is_of_other_tokens() -> Non
     assert "worse than a uniform guess" in diagnosis.summary
 
 
-def test_rows_that_a_uniform_guess_scores_better_are_broken_though_the_record_sampled() -> None:
+def test_rows_worse_than_uniform_are_broken_even_if_the_record_sampled() -> None:
     case = made(plain, noisy(0.3), rows=ROWS)
     assert diagnose(case).verdict == "correctable"
     far = np.random.default_rng(2).exponential(9.0, len(case.mask)) * (case.owner % 8 == 0)
@@ -124,7 +124,7 @@ def test_rows_that_a_uniform_guess_scores_better_are_broken_though_the_record_sa
 
 
 @pytest.mark.parametrize("size", [0.3, 1.0, 1.5])
-def test_a_difference_is_correctable_whatever_its_size_where_the_record_sampled(
+def test_any_difference_is_correctable_if_the_record_sampled(
     size: float,
 ) -> None:
     diagnosis = diagnose(made(plain, noisy(size), rows=ROWS))
@@ -132,8 +132,8 @@ def test_a_difference_is_correctable_whatever_its_size_where_the_record_sampled(
     assert "of 128 sequences" in diagnosis.summary
 
 
-def test_a_slope_that_explains_little_is_no_temperature() -> None:
-    """Honest noise over two dozen tokens: a significant slope, and a tiny share of the squares."""
+def test_a_slope_that_explains_little_is_not_a_temperature() -> None:
+    """Noise over two dozen tokens: a significant slope that explains few of the squares."""
     case = made(plain, noisy(0.05), rows=400)
     tilted = with_values(case, "old", lambda values: 0.99 * values)
     assert 0.0 < Features(tilted).log_ratios.by_log_prob < 0.4
@@ -141,7 +141,7 @@ def test_a_slope_that_explains_little_is_no_temperature() -> None:
     assert not any("temperature" in slug for slug in named)
 
 
-def test_one_policy_is_inconclusive_whatever_its_values_look_like() -> None:
+def test_one_policy_is_inconclusive_with_any_valid_values() -> None:
     case = replace(made(rows=64), trainer=None)
     rounded = with_values(case, "rollout", lambda values: np.round(values, 3))
     for table in (case, rounded):

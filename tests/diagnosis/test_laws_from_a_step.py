@@ -1,4 +1,4 @@
-"""A law of sampling that is wrong from some step on: the rows from there on tell which it is."""
+"""A wrong sampling distribution from some step on is identified from the rows since then."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS, STEPS = 128, 8
 
 
 def from_step(first: int, law: Law, before: Law = plain) -> Law:
-    """Make the law that holds from a step on."""
+    """Make a distribution that changes at a step."""
     later = steps() >= first
 
     def mixed(logits: Array, state: State) -> Array:
@@ -69,7 +69,7 @@ def first_cause(case: Case) -> NamedCause:
 
 @pytest.mark.parametrize("stated", [None, "by the rows"])
 @pytest.mark.parametrize("temperature", [0.5, 0.7, 1.3])
-def test_a_raw_record_of_one_step_is_told_by_what_the_tokens_are_likelier_under(
+def test_a_raw_record_of_one_step_is_identified_by_likelihood(
     temperature: float, stated: str | None
 ) -> None:
     at = tempered(temperature)
@@ -79,7 +79,7 @@ def test_a_raw_record_of_one_step_is_told_by_what_the_tokens_are_likelier_under(
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.2])
-def test_a_trainer_that_stops_dividing_is_told_by_the_temperature_of_its_rows(
+def test_a_trainer_that_stops_dividing_is_identified_by_the_temperature_of_rows(
     temperature: float,
 ) -> None:
     at = tempered(temperature)
@@ -88,14 +88,14 @@ def test_a_trainer_that_stops_dividing_is_told_by_the_temperature_of_its_rows(
     assert told.confidence >= 0.95
 
 
-def test_where_either_law_may_have_sampled_both_are_named() -> None:
+def test_both_causes_are_named_if_either_distribution_may_have_sampled() -> None:
     told = first_cause(table(7, tempered(0.9), plain, tempered(0.9), seed=1))
     assert "temperature-raw-recorded" in {told.slug, *told.also_possible}
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("law", [top_k(5), top_p(0.9)], ids=["top-k", "top-p"])
-def test_a_kept_set_of_one_step_is_no_drift_of_weights(law: Law, seed: int) -> None:
+def test_a_kept_set_of_one_step_is_not_weight_drift(law: Law, seed: int) -> None:
     told = first_cause(table(7, law, law, plain, seed=seed))
     assert (told.slug, told.from_step) == ("truncated-law", 7)
 
@@ -106,7 +106,7 @@ def test_a_penalty_of_one_step_is_named() -> None:
     assert (told.slug, told.from_step) == ("penalty", 7)
 
 
-def test_one_sided_log_ratios_are_never_weights_that_stay_behind() -> None:
+def test_one_sided_log_ratios_are_never_stale_weights() -> None:
     law = top_k(5)
     features = Features(table(7, law, law, plain, seed=1))
     onset = features.location.onset
@@ -117,7 +117,7 @@ def test_one_sided_log_ratios_are_never_weights_that_stay_behind() -> None:
     )
 
 
-def test_few_rows_count_by_students_t() -> None:
+def test_few_rows_use_students_t() -> None:
     tokens = made(rows=16, length=40).tokens
     assert 3.0 < tokens.as_far(4.0) < 3.4
     assert 3.9 < made(rows=400, length=4).tokens.as_far(4.0) <= 4.0

@@ -1,4 +1,4 @@
-"""Levels: what is judged, against which bounds, and where nobody can tell."""
+"""Levels: which metrics are judged, against which bounds, and when they are unknown."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def test_levels_follow_the_guide_values(name, value, expected):
         (DOWNWARD, 0.3, 0.2, 0.6, "warning"),
         (AROUND, 1.0, 0.2, 1.1, "unknown"),
         (AROUND, 1.5, 0.9, 1.6, "warning"),
-        # Both ends are errors, and what lies between them is not.
+        # Both ends are errors, but values between them are not.
         (AROUND, 1.8, 0.1, 1.9, "unknown"),
     ],
 )
-def test_an_interval_from_ok_to_error_tells_nothing(guide, value, low, high, expected):
+def test_an_interval_from_ok_to_error_is_unknown(guide, value, low, high, expected):
     assert level(guide, value, low, high) == expected
 
 
@@ -83,7 +83,7 @@ def test_the_worst_of_levels():
     assert worst([]) == "ok"
 
 
-def test_kappa_is_judged_by_the_nearest_value_that_its_interval_allows():
+def test_kappa_is_judged_by_the_value_in_its_interval_nearest_to_1():
     guide = METRICS["kappa"].guide
     assert guide is not None
     assert level(guide, 0.1, -0.2, 0.4) == "warning"
@@ -92,7 +92,7 @@ def test_kappa_is_judged_by_the_nearest_value_that_its_interval_allows():
     assert level(guide, 0.1) == "error"
 
 
-def test_an_interval_that_is_wider_than_the_scale_tells_nothing():
+def test_an_interval_wider_than_the_scale_is_unknown():
     guide = METRICS["kappa"].guide
     assert guide is not None
     assert level(guide, 3.4, -2.1, 26.9) == "unknown"
@@ -106,7 +106,7 @@ def test_an_interval_that_is_wider_than_the_scale_tells_nothing():
 
 
 @pytest.mark.parametrize(("tokens", "error"), [(100, 0.5), (320, 0.60), (1000, 2 / 3), (2200, 0.7)])
-def test_k_hat_is_judged_by_how_many_ratios_there_are(tokens, error):
+def test_the_bound_of_k_hat_depends_on_the_number_of_ratios(tokens, error):
     # One giant ratio: the effective sample size is low, and the tail matters.
     state = make_state([[-1.0] * tokens], [[4.0] + [-1.5] * (tokens - 1)])
     guide = guide_of("khat_token", Suite(state))
@@ -114,7 +114,7 @@ def test_k_hat_is_judged_by_how_many_ratios_there_are(tokens, error):
 
 
 @pytest.mark.parametrize("clusters", [3, 10, 100])
-def test_few_clusters_need_a_larger_z_of_the_same_rarity(clusters):
+def test_few_clusters_need_a_larger_z_for_the_same_probability(clusters):
     guide = guide_of("ratio_mean_z", Suite(make_state([[-1.0]] * clusters, [[-1.5]] * clusters)))
     expected = [t.isf(norm.sf(errors), clusters - 1) for errors in (2.0, 4.0)]
     assert (guide.warning, guide.error) == pytest.approx(expected, rel=1e-6)
@@ -129,14 +129,14 @@ def test_kappa_of_few_clusters_is_not_judged():
 
 
 @pytest.mark.parametrize(("sd", "judged"), [(0.01, False), (1.0, True)])
-def test_tails_of_a_mismatch_that_does_no_harm_are_not_judged(sd, judged):
+def test_tails_of_a_harmless_mismatch_are_not_judged(sd, judged):
     values = mismatch(make_state(*seeded_batch(0, sequences=200, sd=sd)))
     for name in ("khat_token", "khat_seq", "top_share"):
         assert values[name].value is not None, name
         assert (values[name].level is not None) == judged, name
 
 
-def test_with_one_cluster_no_number_with_an_interval_over_clusters_has_a_known_level():
+def test_with_one_cluster_levels_of_clustered_intervals_are_unknown():
     behavior, target = seeded_batch(0, sequences=60)
     values = mismatch(make_state(behavior, target, [0] * 60))
     for name, metric in METRICS.items():
@@ -176,7 +176,7 @@ def test_an_interval_without_an_upper_end_reaches_up_to_error(value, low, expect
 
 
 def test_a_number_with_one_end_and_no_guide_is_unknown():
-    """A few sequences whose log-ratios vary by 2 nats do not show E[ratio^2]."""
+    """A few sequences with log-ratios of 2 nats rms cannot estimate E[ratio^2]."""
     random = np.random.default_rng(0)
     behavior = [[-3.0] * 4] * 40
     target = [(-3.0 + random.normal(size=4)).tolist() for _ in range(40)]
@@ -190,7 +190,7 @@ def test_a_number_with_one_end_and_no_guide_is_unknown():
     assert values["ess_seq"].level == "unknown"
 
 
-def test_every_guide_begins_to_warn_before_it_says_error():
+def test_every_guide_warns_before_it_gives_an_error():
     suite = Suite(make_state(*seeded_batch(0, sequences=200)))
     guides = {name: item for name, metric in METRICS.items() if (item := metric.guide_on(suite))}
     assert len(guides) >= 12
@@ -208,12 +208,12 @@ def test_every_family_has_a_guide_and_a_headline():
         assert any(metric.headline for metric in family.metrics.values()), name
 
 
-# Two sequences whose ratios have a mean below 1, as where the rare large one was not met.
+# Two sequences with a mean ratio below 1, as if the rare large ratio was not sampled.
 LOW_RATIOS = ([[-1.0, -1.0], [-1.0]] * 15, [[-1.1, -1.2], [-1.3]] * 15)
 
 
 @pytest.mark.parametrize("name", ["chi2_token", "chi2_seq"])
-def test_a_divergence_is_unknown_where_its_estimate_is_below_zero(name):
+def test_a_divergence_with_a_negative_estimate_is_unknown(name):
     metric = METRICS[name]
     suite = Suite(make_state(*LOW_RATIOS))
     value = judged_metric(metric, suite)
@@ -240,6 +240,6 @@ def test_k2_is_judged_by_the_bound_of_m2po_on_the_squared_log_ratio():
     guide = METRICS["k2_kl"].guide
     assert guide is not None
     assert "M2PO" in guide.source
-    size = 0.04**0.5  # of every log-ratio: E[log_ratio^2] is M2PO's bound
+    size = 0.04**0.5  # every log-ratio has this size, so E[log_ratio^2] is M2PO's bound
     k2 = metrics([[-1.0] * 4], [[-1.0 + size, -1.0 - size] * 2])["k2_kl"]
     assert k2 == pytest.approx(guide.error)

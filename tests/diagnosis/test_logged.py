@@ -1,4 +1,4 @@
-"""A training log in place of a table: quantities by key, change points, relations, causes."""
+"""Diagnosis of a training log: quantities by key, change points, relations, causes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_mismatch_that_falls_back_has_two_changes() -> None:
     assert changes[1].low > 20
 
 
-def test_steps_at_equal_distances_that_stand_out_have_a_period() -> None:
+def test_outlier_steps_at_equal_distances_have_a_period() -> None:
     y = noise(2) - 7.0
     y[[9, 19, 29, 39, 49, 59]] += 4.0
     assert periodic_steps(series(np.exp(y))).tolist() == [9, 19, 29, 39, 49, 59]
@@ -86,7 +86,7 @@ def test_steps_at_equal_distances_that_stand_out_have_a_period() -> None:
     assert periodic_steps(series(np.exp(y))).tolist() == []
 
 
-def test_a_number_that_is_none_at_equal_distances_stands_out() -> None:
+def test_nan_at_equal_distances_is_an_outlier() -> None:
     values = np.exp(noise(5) - 7.0)
     values[4::5] = np.nan
     assert periodic_steps(series(values)).tolist() == list(range(4, STEPS, 5))
@@ -108,14 +108,14 @@ def test_heavy_tails_have_no_period(seed: int) -> None:
 
 @pytest.mark.parametrize("length", [6, 12, 30])
 def test_a_short_plateau_has_two_changes(length: int) -> None:
-    """The first of them leaves the median of the steps after it where it was."""
+    """The first change does not move the median of the steps after it."""
     y = noise(4) - 7.0
     y[12 : 12 + length] += 6.0
     assert [change.step for change in changes_of(series(np.exp(y)))] == [12, 12 + length]
 
 
 @given(st.lists(st.floats(-5, 5), min_size=6, max_size=30))
-def test_gain_of_a_jump_is_what_two_means_take_off_the_squares(values: list[float]) -> None:
+def test_gain_of_a_jump_is_the_reduction_of_squares_by_two_means(values: list[float]) -> None:
     y = np.array(values)
     whole = np.square(y - y.mean()).sum()
     gains = jump_gains(y, np.ones(len(y)), fewest=2)
@@ -133,7 +133,7 @@ def log_of(rows: list[dict[str, float]], folder: Path, name: str = "log.jsonl") 
 
 
 def gaussian(sigma: float, seed: int, *, entropy: float = 0.5) -> dict[str, float]:
-    """What verl logs of a step whose log-ratios are N(-sigma^2 / 2, sigma^2): E[ratio] = 1."""
+    """Return verl's metrics for log-ratios N(-sigma^2 / 2, sigma^2), for which E[ratio] = 1."""
     wobble = float(np.exp(np.random.default_rng(seed).normal(0.0, 0.05)))
     k1 = sigma**2 / 2.0 * wobble
     return {
@@ -165,7 +165,7 @@ def test_rounding_alone_is_healthy(tmp_path: Path) -> None:
     assert result.logs[0].trainer_of_log == "verl"
 
 
-def test_an_honest_mismatch_that_begins_is_correctable_from_its_step_on(tmp_path: Path) -> None:
+def test_a_mismatch_with_valid_weights_is_correctable_from_its_step_on(tmp_path: Path) -> None:
     diagnosis = diagnosed(run_of(0.01, 0.2), tmp_path).diagnosis
     assert diagnosis is not None
     assert diagnosis.verdict == "correctable"
@@ -176,7 +176,7 @@ def test_an_honest_mismatch_that_begins_is_correctable_from_its_step_on(tmp_path
 
 
 def test_a_run_whose_forward_pass_broke(tmp_path: Path) -> None:
-    """The shape of a verl run with lossy communication: healthy `ppo_kl`, reward that rises."""
+    """As in a verl run with lossy communication: healthy `ppo_kl`, rising reward."""
     rows = run_of(0.01, 0.01)
     for i, row in enumerate(rows[BEGINS:]):
         row |= {
@@ -213,8 +213,8 @@ def test_a_vocabulary_that_is_given_lowers_the_bound(tmp_path: Path) -> None:
     assert "uniform" in verdicts[1]
 
 
-def test_tokens_that_the_trainer_finds_likelier_were_not_sampled_so(tmp_path: Path) -> None:
-    """Raw log-probs beside a temperature: k1 is below 0 by as much as it would be above."""
+def test_tokens_that_the_trainer_finds_likelier_show_a_raw_record(tmp_path: Path) -> None:
+    """Raw log-probs at a temperature: k1 is as far below 0 as it would be above."""
     rows = run_of(0.01, 0.2)
     for row in rows[BEGINS:]:
         for key in ("rollout_corr/kl", "rollout_corr/log_ppl_diff"):
@@ -224,8 +224,8 @@ def test_tokens_that_the_trainer_finds_likelier_were_not_sampled_so(tmp_path: Pa
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "temperature-raw-recorded")
 
 
-def test_a_draft_is_no_sharper_copy_of_what_sampled(tmp_path: Path) -> None:
-    """Tokens that the recorded model finds 20 times less likely leave k3 above -k1."""
+def test_a_draft_is_not_a_sharper_copy_of_the_sampling_distribution(tmp_path: Path) -> None:
+    """Tokens that are 20 times less likely for the recorded model keep k3 above -k1."""
     rows = run_of(0.01, 0.01)
     for i, row in enumerate(rows):
         rare = 0.03 + 0.001 * (i % 5)  # share of such tokens; the others are as likely in both
@@ -278,7 +278,7 @@ def test_equal_surprisals_at_other_tokens_are_not_aligned(tmp_path: Path) -> Non
         ("rollout_corr/kl", float("nan"), "nan-log-probs"),
     ],
 )
-def test_numbers_that_no_log_probs_have(tmp_path: Path, key: str, value: float, slug: str) -> None:
+def test_impossible_numbers_are_broken(tmp_path: Path, key: str, value: float, slug: str) -> None:
     rows = run_of(0.01, 0.01)
     for row in rows:
         row[key] = value
@@ -288,7 +288,7 @@ def test_numbers_that_no_log_probs_have(tmp_path: Path, key: str, value: float, 
     assert key in diagnosis.causes[0].message
 
 
-def test_a_mismatch_of_exactly_0_is_left_open(tmp_path: Path) -> None:
+def test_a_mismatch_of_exactly_0_is_inconclusive(tmp_path: Path) -> None:
     rows = [{"rollout_corr/kl": 0.0, "rollout_corr/k3_kl": 0.0} for _ in range(STEPS)]
     diagnosis = diagnosed(rows, tmp_path).diagnosis
     assert diagnosis is not None
@@ -311,10 +311,10 @@ def test_surprisals_of_another_base(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("factor", "slug"), [(1.5, "trainer-without-temperature"), (1.0, "forwards-differ")]
 )
-def test_an_entropy_that_leaves_the_surprisal_is_of_another_temperature(
+def test_an_entropy_that_departs_from_the_surprisal_is_another_temperature(
     tmp_path: Path, factor: float, slug: str
 ) -> None:
-    """Means over tokens and over responses have a factor of their own, 1.3 here, which stays."""
+    """Means over tokens and over responses differ by a constant factor, here 1.3."""
     rows = run_of(0.01, 0.2)
     for i, row in enumerate(rows):
         surprisal = row["rollout_corr/rollout_log_ppl"]
@@ -324,7 +324,7 @@ def test_an_entropy_that_leaves_the_surprisal_is_of_another_temperature(
     assert diagnosis.causes[0].slug == slug
 
 
-def test_a_mismatch_that_follows_the_staleness_is_of_stale_weights(tmp_path: Path) -> None:
+def test_a_mismatch_that_follows_the_staleness_is_stale_weights(tmp_path: Path) -> None:
     rows = []
     for i in range(STEPS):
         lag = i % 4
@@ -334,7 +334,7 @@ def test_a_mismatch_that_follows_the_staleness_is_of_stale_weights(tmp_path: Pat
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "stale-weights")
 
 
-def test_a_mismatch_that_grows_is_of_weights_that_stay_behind(tmp_path: Path) -> None:
+def test_a_growing_mismatch_is_weights_never_synced(tmp_path: Path) -> None:
     rows = [gaussian(0.03 + 0.006 * max(i - 20, 0), i) for i in range(STEPS)]
     diagnosis = diagnosed(rows, tmp_path).diagnosis
     assert diagnosis is not None
@@ -343,7 +343,7 @@ def test_a_mismatch_that_grows_is_of_weights_that_stay_behind(tmp_path: Path) ->
     assert abs(diagnosis.causes[0].from_step - 21) <= 4
 
 
-def test_what_grows_at_a_learning_rate_of_0_is_not_of_updates(tmp_path: Path) -> None:
+def test_growth_at_a_learning_rate_of_0_is_not_from_updates(tmp_path: Path) -> None:
     rows = [{**gaussian(0.03 + 0.006 * max(i - 20, 0), i), "actor/lr": 0.0} for i in range(STEPS)]
     diagnosis = diagnosed(rows, tmp_path).diagnosis
     assert diagnosis is not None
@@ -352,18 +352,18 @@ def test_what_grows_at_a_learning_rate_of_0_is_not_of_updates(tmp_path: Path) ->
     assert "grows at a learning rate of 0 (`actor/lr`)" in diagnosis.over_steps.says
 
 
-def test_a_mismatch_of_every_tenth_step_is_judged_by_these_steps(tmp_path: Path) -> None:
+def test_a_mismatch_at_every_tenth_step_is_judged_on_these_steps(tmp_path: Path) -> None:
     rows = [gaussian(0.2 if i % 10 == 9 else 0.01, i) for i in range(STEPS)]
     diagnosis = diagnosed(rows, tmp_path).diagnosis
     assert diagnosis is not None
     assert diagnosis.over_steps is not None
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "forwards-differ")
     assert diagnosis.causes[0].from_step == 10
-    assert "`rollout_corr/k3_kl` is large every 10 steps" in diagnosis.over_steps.says
+    assert "`rollout_corr/k3_kl` is large only every 10 steps" in diagnosis.over_steps.says
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_a_mismatch_that_is_back_after_a_restart(tmp_path: Path, resumed: bool) -> None:
+def test_a_mismatch_that_returns_after_a_restart(tmp_path: Path, resumed: bool) -> None:
     """A run that was resumed logs the steps since its checkpoint again."""
     rows = [gaussian(0.2 if 20 <= i < 40 else 0.01, i) for i in range(STEPS)]
     path = log_of(rows, tmp_path)
@@ -375,8 +375,8 @@ def test_a_mismatch_that_is_back_after_a_restart(tmp_path: Path, resumed: bool) 
     assert diagnosis is not None
     assert diagnosis.over_steps is not None
     assert (diagnosis.verdict, diagnosis.causes[0].from_step) == ("correctable", 21)
-    where = "after the restart: resumed at step 41" if resumed else "at step 41, as after a"
-    assert f"is back where it was {where}" in diagnosis.over_steps.says
+    where = "after the restart at step 41" if resumed else "at step 41, as after a"
+    assert f"is back at its former level {where}" in diagnosis.over_steps.says
 
 
 def test_dumps_are_those_of_known_trainers() -> None:
@@ -403,7 +403,7 @@ def test_the_next_step_is_a_dump_by_the_trainers_own_option(
     assert [action.command for action in diagnosis.next] == [command]
 
 
-def test_a_log_without_a_number_of_the_mismatch_compares_nothing(tmp_path: Path) -> None:
+def test_a_log_without_mismatch_keys_is_inconclusive(tmp_path: Path) -> None:
     rows = [{"critic/score/mean": 0.5, "actor/ppo_kl": 1e-4} for _ in range(STEPS)]
     diagnosis = diagnosed(rows, tmp_path).diagnosis
     assert diagnosis is not None
@@ -454,7 +454,7 @@ def test_keys_of_an_unknown_trainer_are_named(tmp_path: Path) -> None:
         diagnosed(rows, tmp_path, keys={"k7": "my/k1"})
 
 
-def test_of_several_runs_the_worst_speaks_and_each_has_its_summary(tmp_path: Path) -> None:
+def test_several_runs_get_the_worst_verdict_and_a_summary_each(tmp_path: Path) -> None:
     healthy = log_of(run_of(0.01, 0.01), tmp_path, "healthy.jsonl")
     failed = log_of(run_of(0.01, 0.2), tmp_path, "failed.jsonl")
     result = rcdiag.diagnose([healthy, failed])
@@ -462,10 +462,10 @@ def test_of_several_runs_the_worst_speaks_and_each_has_its_summary(tmp_path: Pat
     assert result.diagnosis.verdict == "correctable"
     assert [log.log_verdict for log in result.logs] == ["healthy", "correctable"]
     assert result.diagnosis.over_steps is not None
-    assert f"Leaves healthy.jsonl at step {BEGINS + 1}" in result.diagnosis.over_steps.says
+    assert f"Deviates from healthy.jsonl at step {BEGINS + 1}" in result.diagnosis.over_steps.says
 
 
-def test_what_is_neither_a_dump_nor_a_log_keeps_its_refusal(tmp_path: Path) -> None:
+def test_a_file_that_is_neither_dump_nor_log_is_refused_as_before(tmp_path: Path) -> None:
     path = tmp_path / "text.jsonl"
     path.write_text('{"prompt": "a", "completion": "b"}\n')
     with pytest.raises(RcdiagError) as refused:
@@ -495,7 +495,7 @@ def test_each_relation_is_explained() -> None:
         assert rcdiag.explain(name)
 
 
-def test_a_counter_that_is_no_step_is_left_out(tmp_path: Path) -> None:
+def test_a_counter_that_is_not_a_step_is_left_out(tmp_path: Path) -> None:
     rows = run_of(0.01, 0.01)
     path = log_of(rows, tmp_path)
     last = {"step": 10**30, **rows[-1]}
@@ -516,14 +516,14 @@ def test_a_panel_of_a_key_has_its_unit_and_its_first_change() -> None:
     assert (chi2.y.label, kl.y.label) == ("", "nats")
 
 
-def test_no_key_is_that_of_two_quantities() -> None:
+def test_no_key_belongs_to_two_quantities() -> None:
     keys = [key for quantity in QUANTITIES.values() for key in quantity.keys]
     assert len(keys) == len(set(keys))
 
 
 @pytest.mark.parametrize("name", [name for name in families() if name != "trl-async"])
 def test_each_trainer_logs_a_quantity_of_the_mismatch(name: str) -> None:
-    """But TRL's asynchronous GRPO, whose only ratio is that of the update."""
+    """Except TRL's asynchronous GRPO, which logs only the ratio of the update."""
     words = read_keys(families()[name].package).values()
     logged = {key for one in words for key in one.names.values()}
     known = {key for one in QUANTITIES.values() if one.mismatch for key in one.keys}
@@ -532,8 +532,8 @@ def test_each_trainer_logs_a_quantity_of_the_mismatch(name: str) -> None:
 
 
 @pytest.mark.weekly
-def test_made_logs_meet_the_aims() -> None:
-    """Faults that a log shows: right in 85%, first step within two in 90%, no false alarm."""
+def test_generated_logs_meet_the_targets() -> None:
+    """85% correct causes, 90% first steps within two, no false alarm."""
     from tests.faults.logs import KINDS, judged, right
 
     results = [judged(index, seed=77) for index in range(len(KINDS))]
@@ -559,7 +559,7 @@ def log_with(tmp_path: Path, *keys: str) -> Path:
         (("rollout_corr/kl", "rollout_corr/k3_kl"), "verl-0.6.1 to verl-0.9"),
     ],
 )
-def test_keys_tell_the_generation_of_a_run(
+def test_keys_identify_the_generation_of_a_run(
     tmp_path: Path, keys: tuple[str, ...], generations: str
 ) -> None:
     (log,) = rcdiag.diagnose(log_with(tmp_path, *keys)).logs
@@ -568,7 +568,7 @@ def test_keys_tell_the_generation_of_a_run(
     assert "taken over the mask before rejection" in log.quantities[0].key_note
 
 
-def test_numbers_of_weights_and_rejection_tell_the_correction(tmp_path: Path) -> None:
+def test_weight_and_rejection_metrics_identify_the_correction(tmp_path: Path) -> None:
     path = log_with(tmp_path, "rollout_corr/k3_kl", "rollout_corr/rollout_is_mean")
     (log,) = rcdiag.diagnose(path).logs
     assert log.correction_of_log == (
@@ -576,8 +576,8 @@ def test_numbers_of_weights_and_rejection_tell_the_correction(tmp_path: Path) ->
     )
 
 
-def test_keys_of_the_update_are_those_of_bypass_mode(tmp_path: Path) -> None:
-    """There `ppo_kl` is a number of the sampler, and others are means over micro-batches."""
+def test_keys_of_the_update_identify_bypass_mode(tmp_path: Path) -> None:
+    """In bypass mode `ppo_kl` involves the sampler, and other keys are micro-batch means."""
     rows = [
         {key.replace("rollout_corr/", "actor/rollout_corr/"): value for key, value in row.items()}
         for row in run_of(0.01, 0.2)
@@ -593,7 +593,7 @@ def test_keys_of_the_update_are_those_of_bypass_mode(tmp_path: Path) -> None:
     assert "not with the sampler's" not in result.diagnosis.over_steps.says
 
 
-def test_a_configuration_tells_the_correction_of_a_run(tmp_path: Path) -> None:
+def test_a_configuration_determines_the_correction_of_a_run(tmp_path: Path) -> None:
     config = tmp_path / "run.yaml"
     config.write_text(
         "algorithm:\n  rollout_correction:\n    rollout_is: token\n"
@@ -630,7 +630,7 @@ def relation(name: str, window: Window) -> tuple[float | None, str | None]:
 def test_relations_hold_for_any_ratios_and_for_means_of_micro_batches(
     log_ratios: list[list[float]], upper: float
 ) -> None:
-    """Each list is a micro-batch; the log has the means of what each of them gives."""
+    """Each list is a micro-batch; the log has the means of the micro-batches' metrics."""
     lower = 1.0 / upper
     rows: dict[str, list[float]] = {}
     for one in log_ratios:
@@ -654,7 +654,7 @@ def test_relations_hold_for_any_ratios_and_for_means_of_micro_batches(
         assert level in (None, "ok")
 
 
-def test_relations_that_do_not_hold_are_seen() -> None:
+def test_violated_relations_are_detected() -> None:
     known = Known(lower=0.5, upper=2.0, of_tokens=True, veto=1e-3, least_ess=0.64)
     numbers = {"k1": [0.01], "k3": [0.01], "chi2_token": [0.02], "ess": [0.62]}
     beyond = {"share_above": [0.1], "share_below": [0.0], "veto": [0.0], "least_ratio": [1e-5]}
@@ -670,7 +670,7 @@ def test_relations_that_do_not_hold_are_seen() -> None:
 
 
 @pytest.mark.parametrize(("trainer", "least"), [("verl-0.7.1", 0.64), ("verl-0.9", None)])
-def test_the_least_ess_is_that_of_the_generation(
+def test_the_smallest_possible_ess_depends_on_the_generation(
     tmp_path: Path, trainer: str, least: float | None
 ) -> None:
     """Weights clipped to [1/2, 2] have an ESS of 4 (1/2) 2 / (1/2 + 2)^2 at least."""
@@ -691,15 +691,15 @@ def test_the_least_ess_is_that_of_the_generation(
 
 
 def test_a_configuration_with_a_table_is_refused() -> None:
-    with pytest.raises(RcdiagError, match="goes with a training log"):
+    with pytest.raises(RcdiagError, match="is for a training log"):
         rcdiag.diagnose("sample_data/stale.parquet", trainer_config="run.yaml")
 
 
 @pytest.mark.parametrize(("weight", "healthy"), [(0.8, False), (0.95, True)])
-def test_weights_that_leave_1_at_once_are_no_rounding(
+def test_weights_that_suddenly_leave_1_are_not_rounding(
     tmp_path: Path, weight: float, healthy: bool
 ) -> None:
-    """|log_ratio| is .0016 and then .013 on the mean, both of a size that rounding has."""
+    """The mean |log_ratio| is .0016 and then .013, both of a size typical of rounding."""
     rows = [
         {
             "sampling/sampling_logp_difference/mean": (0.013 if late else 0.0016) + 1e-5 * (n % 3),

@@ -1,4 +1,4 @@
-"""Look-alikes that tables of strangers held: what tells them apart."""
+"""Similar causes found in external tables are distinguished."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pushed(ids: Sequence[int], size: float) -> Law:
 
 
 def padded(rows: float, logit: float) -> Law:
-    """Take rows of padding into the softmax, whose logits are one constant."""
+    """Include padding rows with constant logits in the softmax."""
     added = np.log(rows) + logit
 
     def law(logits: Any, state: Any) -> Any:
@@ -48,7 +48,7 @@ def padded(rows: float, logit: float) -> Law:
 
 
 def rerouted(size: float, share: float) -> Law:
-    """Add large noise at a few tokens, as other experts do, and rounding elsewhere."""
+    """Add large noise at a few tokens, as rerouted experts do, and rounding elsewhere."""
 
     def noise(logits: Any, state: Any) -> Any:
         loud = state.rng.random((len(logits), 1)) < share
@@ -57,7 +57,7 @@ def rerouted(size: float, share: float) -> Law:
     return changed(noise)
 
 
-def test_few_tokens_that_are_far_off_anywhere_are_those_of_other_experts() -> None:
+def test_a_few_large_log_ratios_anywhere_are_rerouted_experts() -> None:
     case = made(trained=rerouted(6.0, 0.003), rows=400, seed=4)
     diagnosis = judged(case)
     assert diagnosis.causes[0].slug == "moe-routing"
@@ -72,11 +72,11 @@ def test_few_tokens_that_are_far_off_anywhere_are_those_of_other_experts() -> No
     assert "moe-routing" not in named(quiet)
 
 
-def test_weights_that_differ_are_no_routing_of_experts() -> None:
+def test_other_weights_are_not_moe_routing() -> None:
     assert "moe-routing" not in named(made(trained=drifted(0.3), seed=4))
 
 
-def test_sets_of_one_token_are_certain_on_both_sides_or_on_one() -> None:
+def test_one_token_sets_are_certain_on_one_or_both_sides() -> None:
     def table(trained: Law) -> Case:
         return made(top_p(0.9), trained, top_p=np.full(ROWS, 0.9), seed=3)
 
@@ -92,14 +92,14 @@ def test_sets_of_one_token_are_certain_on_both_sides_or_on_one() -> None:
 
 
 @pytest.mark.parametrize("size", [2.0, 3.0, 4.0])
-def test_a_bias_is_told_by_one_push(size: float) -> None:
+def test_a_bias_is_detected_by_its_common_shift(size: float) -> None:
     case = made(pushed([17, 60], size), noisy(0.005), rows=300)
     diagnosis = judged(case)
     assert diagnosis.causes[0].slug in ("logit-bias", "penalty")
     assert diagnosis.verdict == "broken"
 
 
-def test_a_floor_of_few_values_is_a_floor_where_no_value_comes_twice() -> None:
+def test_a_floor_with_few_values_is_found_if_no_other_value_repeats() -> None:
     case = made(rows=60, seed=2)
     floor = float(np.sort(case.log_probs["old"])[6])
     clipped = with_values(case, "old", lambda values: np.maximum(values, floor))
@@ -108,39 +108,39 @@ def test_a_floor_of_few_values_is_a_floor_where_no_value_comes_twice() -> None:
     assert named(rounded)[0] != "floor-clip"
 
 
-def test_log_probs_that_were_divided_are_a_multiple_but_for_noise() -> None:
+def test_divided_log_probs_are_proportional_up_to_noise() -> None:
     case = made(noise=0.03, rows=200)
     divided = with_values(case, "old", lambda values: values / 0.85)
     assert named(divided)[0] == "log-probs-divided"
     assert named(made(trained=tempered(0.85), rows=200))[0] != "log-probs-divided"
 
 
-def test_rows_of_padding_in_the_softmax_are_no_divided_log_probs() -> None:
+def test_padding_rows_in_the_softmax_are_not_divided_log_probs() -> None:
     case = made(trained=padded(128.0, 3.0), rows=300)
     assert "log-probs-divided" not in named(case)
     assert judged(case).verdict == "broken"
 
 
-def test_another_base_is_seen_once_the_columns_stand_side_by_side() -> None:
+def test_another_base_is_found_by_comparing_the_columns() -> None:
     case = made(rows=ROWS)
     moved = shifted(case, "old", np.ones(ROWS, np.bool_))
     both = with_values(moved, "rollout", lambda values: values / np.log(10.0))
     assert {"shift-by-one", "log-base"} <= set(named(both))
 
 
-def test_the_number_of_the_weights_and_the_step_tell_old_weights() -> None:
+def test_policy_version_and_step_show_stale_weights() -> None:
     def first(version: int) -> tuple[str, str]:
         facts = {"step": np.full(ROWS, 8), "policy_version": np.full(ROWS, version)}
         diagnosis = judged(made(trained=noisy(0.3), **facts))
         return diagnosis.causes[0].slug, diagnosis.verdict
 
     assert first(4) == ("stale-weights", "correctable")
-    # One behind may be a matter of counting: then it is named less surely, and so is its rival.
+    # A lag of one may be a different origin of counting: both causes get less confidence.
     assert first(7) == ("stale-weights", "correctable")
     assert first(8)[0] == "forwards-differ"
 
 
-def test_a_trainer_with_older_weights_than_the_sampler_is_a_reference() -> None:
+def test_a_trainer_column_with_older_weights_is_the_reference_policy() -> None:
     case = made(trained=drifted(0.3))
 
     def first(sampler: str, trainer: str) -> tuple[str, str]:
@@ -156,8 +156,8 @@ def test_a_trainer_with_older_weights_than_the_sampler_is_a_reference() -> None:
     assert first("ckpt/actor", "ckpt/base") == ("stale-weights", "correctable")
 
 
-def test_a_cut_prompt_moves_a_response_from_its_begin() -> None:
-    """A window of attention leaves rows of long prompts alone until it begins to cut."""
+def test_a_truncated_prompt_changes_a_response_from_its_beginning() -> None:
+    """An attention window changes nothing until it begins to cut."""
     case = made(trained=noisy(0.001), rows=ROWS, seed=6)
     length = np.where(np.arange(ROWS) % 2 == 0, 20, 60)
     rng = np.random.default_rng(1)
@@ -172,7 +172,7 @@ def test_a_cut_prompt_moves_a_response_from_its_begin() -> None:
     assert "prompt-truncated" not in named(table(context > 85))
 
 
-def test_responses_whose_ends_are_as_varied_as_their_words_tell_nothing_of_end_tokens() -> None:
+def test_responses_with_varied_last_tokens_give_no_evidence_on_end_tokens() -> None:
     case = made(rows=ROWS)
     reasons = ["stop"] * ROWS
     case = replace(case, facts=replace(case.facts, finish_reason=reasons))
@@ -184,8 +184,8 @@ def test_responses_whose_ends_are_as_varied_as_their_words_tell_nothing_of_end_t
     assert "mask-drops-last" in named(replace(case, token_id=words))
 
 
-def test_the_likeliest_token_is_told_where_rare_tokens_are_many() -> None:
-    """A high temperature samples more tokens that are rarer than 1 in 400."""
+def test_argmax_log_probs_are_found_with_many_rare_tokens() -> None:
+    """A high temperature samples more tokens with a probability below 1/400."""
 
     def likeliest(logits: Any, state: Any) -> Any:
         return np.broadcast_to(normal(logits / 1.7).max(axis=1, keepdims=True), logits.shape)

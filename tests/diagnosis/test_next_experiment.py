@@ -1,4 +1,4 @@
-"""The next experiment is one that has not been run, and none where nothing is open."""
+"""`next` advises an experiment that has not been run, and none if no question is open."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def after(verdict, *causes, checkpoints=(), not_run=()):
     ]
 
 
-def test_the_table_alone_asks_for_the_checkpoint():
+def test_a_table_without_experiments_advises_the_checkpoint():
     named = [cause("forwards-differ", 0.85, "stale-weights", "int4-weights")]
     (action,) = next_experiment(CASE, "inconclusive", named)
     assert action.command == f"rcdiag diagnose {CASE.source} --model CKPT"
     assert action.text.startswith("separate forwards-differ from stale-weights and int4-weights")
 
 
-def test_without_prompts_no_checkpoint_can_be_asked():
+def test_without_prompts_no_checkpoint_is_advised():
     named = [cause("forwards-differ", 0.85, "stale-weights")]
     (action,) = next_experiment(made(rows=16, length=30), "inconclusive", named)
     assert action.command is None
@@ -58,12 +58,12 @@ def test_without_prompts_no_checkpoint_can_be_asked():
         ("correctable", cause("fp8-weights", 0.9)),
     ],
 )
-def test_nothing_is_next_where_nothing_is_open(verdict, named):
+def test_nothing_is_advised_if_no_question_is_open(verdict, named):
     assert next_experiment(CASE, verdict, [named]) == []
     assert after(verdict, named) == []
 
 
-def test_what_no_time_was_left_for_is_next_with_the_same_checkpoints():
+def test_experiments_that_ran_out_of_time_are_advised_with_the_same_checkpoints():
     ((text, command),) = after(
         "correctable",
         cause("fp8-weights", 0.99),
@@ -76,7 +76,7 @@ def test_what_no_time_was_left_for_is_next_with_the_same_checkpoints():
     )
 
 
-def test_older_weights_are_next_where_none_were_tried():
+def test_older_weights_are_advised_if_none_were_tried():
     named = cause("weights-differ", 0.7, "partial-sync")
     ((_, command),) = after("inconclusive", named)
     assert command.endswith("--checkpoint OLDER")
@@ -84,7 +84,7 @@ def test_older_weights_are_next_where_none_were_tried():
     assert command == f"rcdiag compare {CASE.source} --model 'ckpt/step 8' --ladder engine"
 
 
-def test_the_engine_is_next_where_no_weights_are_suspected():
+def test_the_engine_is_advised_if_no_weights_are_suspected():
     ((text, command),) = after("inconclusive", cause("moe-routing", 0.6, "engine-noise"))
     assert text.startswith("re-score the same tokens with the sampler's engine")
     assert command.endswith("--ladder engine")

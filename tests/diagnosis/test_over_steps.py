@@ -1,4 +1,4 @@
-"""What a run did over its steps: from which step on, and which number moved first."""
+"""Changes over the steps of a run: from which step on, and which metric moved first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = 160
 
 
 def run(sizes: Sequence[float], steps: Sequence[int] | None = None, seed: int = 0) -> Case:
-    """Make a table of a run whose trainer's column is off by so much in each step."""
+    """Make a table of a run with the given mismatch in each step."""
     case = made(plain, noisy(0.01), rows=ROWS, length=40, seed=seed)
     index = np.arange(ROWS) * len(sizes) // ROWS
     rng = np.random.default_rng(5)
@@ -45,7 +45,7 @@ def first(said: OverSteps) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("begins", [1, 5, 19])
-def test_a_collapse_is_said_with_its_step_and_its_numbers(begins):
+def test_a_collapse_is_reported_with_step_and_numbers(begins):
     said = told(run([0.0] * begins + [0.3] * (20 - begins)))
     assert (said.large_from, said.large_to) == (begins, None)
     assert {one.moved_at for one in said.moved} == {begins}
@@ -56,7 +56,7 @@ def test_a_collapse_is_said_with_its_step_and_its_numbers(begins):
 
 
 @pytest.mark.parametrize(("verb", "order"), [("grows", 1), ("falls", -1)])
-def test_a_slow_trend_is_not_alike(verb, order):
+def test_a_slow_trend_is_reported_as_growth(verb, order):
     sizes = list(np.linspace(0.0, 0.04, 20))[::order]
     said = told(run(sizes))
     assert said.says.startswith(f"k3_kl {verb} steadily, from ")
@@ -90,7 +90,7 @@ def test_steps_are_named_by_their_values():
     assert told(mixed) == told(case)
 
 
-def test_what_moved_before_the_mismatch_is_said_first():
+def test_a_metric_that_moved_before_the_mismatch_comes_first():
     case = run([0.0] * 10 + [0.3] * 6)
     rng = np.random.default_rng(2)
     reward = np.where(case.facts.step < 7, 1.0, 0.0) + rng.normal(0.0, 0.2, ROWS)
@@ -101,16 +101,16 @@ def test_what_moved_before_the_mismatch_is_said_first():
     assert said.large_from == 10
     quiet = run([0.0] * 16)
     alone = told(replace(quiet, facts=replace(quiet.facts, reward=reward)))
-    assert alone.moved == []  # a reward that falls by itself is no mismatch
+    assert alone.moved == []  # a falling reward alone is not a mismatch
 
 
-def test_two_changes_are_both_said():
+def test_two_changes_are_both_reported():
     said = told(run([0.0] * 4 + [0.1] * 4 + [0.5] * 8))
     assert [one.moved_at for one in said.moved if one.name == "k3_kl"] == [4, 8]
     assert (said.large_from, first(said)[1]) == (4, 4)
 
 
-def test_what_falls_back_is_judged_by_its_own_steps():
+def test_a_mismatch_that_falls_back_is_judged_on_its_own_steps():
     diagnosis = diagnose(counted(run([0.0] * 5 + [0.3] * 3 + [0.0] * 8)))
     said = diagnosis.over_steps
     assert (said.large_from, said.large_to) == (5, 7)
@@ -128,20 +128,20 @@ def test_what_falls_back_is_judged_by_its_own_steps():
         ([0.0, 0.3] * 8, "spikes in 8 of 16 steps: 1, 3, 5, 7, ..."),
     ],
 )
-def test_what_does_not_begin_in_the_run_has_its_sentence(sizes, says):
+def test_no_first_step_if_the_mismatch_does_not_begin_in_the_run(sizes, says):
     said = told(run(sizes))
     assert says in said.says
     assert said.large_from is None
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_chance_moves_nothing(seed):
+def test_noise_gives_no_change(seed):
     for sizes in ([0.0] * 20, [0.0] * 2, [0.05] * 10, [0.0] * 160):
         said = told(run(sizes, seed=seed))
         assert (said.moved, said.large_from) == ([], None)
 
 
-def test_one_row_is_no_collapse():
+def test_one_row_is_not_a_collapse():
     said = told(run([0.0] * 159 + [0.5]))
     assert (said.moved, said.large_from) == ([], None)
     assert "spikes at step 159 only (of 160 steps)" in said.says
@@ -151,7 +151,7 @@ def test_one_step_has_nothing_over_steps():
     assert diagnose(counted(run([0.0]))).over_steps is None
 
 
-def test_screen_page_and_document_say_it(tmp_path, rcdiag):  # noqa: F811
+def test_screen_page_and_document_report_it(tmp_path, rcdiag):  # noqa: F811
     path = write(run([0.0] * 7 + [0.3]), tmp_path / "t.parquet")
     html, result = tmp_path / "r.html", tmp_path / "r.json"
     screen = rcdiag("score", path, "--html", html, "--result", result).out
@@ -167,8 +167,8 @@ def test_screen_page_and_document_say_it(tmp_path, rcdiag):  # noqa: F811
 
 
 @pytest.mark.parametrize("where", ["one step", "every tenth group"])
-def test_noise_in_a_part_of_the_rows_is_no_fault_of_the_trainers_layout(where, tmp_path):
-    """Noise of a nat, cut off at 0, makes E[1 / ratio] less than 1, as a lost shard does."""
+def test_noise_in_some_rows_is_not_a_lost_shard(where, tmp_path):
+    """Noise of one nat, clipped at log-prob 0, makes E[1 / ratio] < 1, as a lost shard does."""
     table = pl.read_parquet("sample_data/rollouts.parquet")
     groups = table["group_id"].rank("dense").to_numpy()
     hit = table["step"].to_numpy() == 5 if where == "one step" else groups % 10 == 0
@@ -188,25 +188,25 @@ SAW = [0.02 + 0.03 * (step % 7) for step in range(20)]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_mismatch_that_grows_until_restarts_is_said_with_them(seed):
+def test_growth_until_restarts_is_reported_with_the_restarts(seed):
     diagnosis = diagnose(counted(run(SAW, seed=seed)))
     assert diagnosis.over_steps.resets == [7, 14]
     assert "k3_kl grows from step 0 to 6" in diagnosis.over_steps.says
     assert "falls back at steps 7, 14: a restart" in diagnosis.over_steps.says
-    # Weights that never come do not fall back.
+    # With weights that are never synced the mismatch does not fall back.
     assert "weights-never-synced" not in [cause.slug for cause in diagnosis.causes]
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_neither_chance_nor_a_trend_has_resets(seed):
+def test_neither_noise_nor_a_trend_has_resets(seed):
     for sizes in ([0.0] * 40, [0.05] * 40, list(np.linspace(0.0, 0.3, 20))):
         assert told(run(sizes, seed=seed)).resets == []
 
 
-def test_growth_at_a_learning_rate_of_zero_is_of_no_update():
+def test_growth_at_a_learning_rate_of_zero_is_not_from_updates():
     case = run(list(np.linspace(0.0, 0.3, 20)))
     unknown = diagnose(counted(case))
-    assert "learning rate of 0" in unknown.next[-1].text
+    assert "learning rate 0" in unknown.next[-1].text
     still = diagnose(counted(replace(case, metadata={"given": {"learning_rate": 0.0}})))
     assert still.over_steps.says.startswith("by no update (learning rate 0): ")
     assert not {"weights-never-synced", "stale-weights"} & {one.slug for one in still.causes}
@@ -225,7 +225,7 @@ def test_a_learning_rate_is_given_on_the_command_line(tmp_path, rcdiag):  # noqa
         api.diagnose(path, given={"learning_rate": -1})
 
 
-def test_a_mismatch_that_grows_from_a_step_on_is_said_with_it():
+def test_growth_from_a_step_on_is_reported_with_the_step():
     said = told(run([0.0] * 8 + list(np.linspace(0.02, 0.3, 12))))
     assert said.says.startswith("k3_kl grows from step ")
     assert 7 <= first(said)[1] <= 9

@@ -1,4 +1,4 @@
-"""A table that was made from text is diagnosed by what its conversion measured."""
+"""A table that was re-encoded from text is diagnosed by the counts of its conversion."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_share_of_rows_with_other_tokens_is_the_evidence(policies):
     assert "at least 15% of the responses have other tokens" in first.message
 
 
-def test_responses_that_were_counted_otherwise_are_evidence_alone():
+def test_a_different_token_count_alone_is_evidence():
     facts = {**FACTS, "rows_decoding_to_their_text": 200, "rows_with_the_same_token_count": 40}
     first = diagnose(counted(case_of(facts))).causes[0]
     assert (first.slug, first.share_of_rows) == ("retokenised", pytest.approx(0.6))
@@ -56,7 +56,7 @@ def test_responses_that_were_counted_otherwise_are_evidence_alone():
         None,
     ],
 )
-def test_what_shows_no_other_tokens_is_no_cause(facts):
+def test_no_cause_without_rows_with_other_tokens(facts):
     slugs = [cause.slug for cause in diagnose(counted(case_of(facts))).causes]
     assert "retokenised" not in slugs
 

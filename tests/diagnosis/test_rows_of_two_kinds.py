@@ -1,4 +1,4 @@
-"""Rows of a second kind stand apart, however many others agree to the last bit."""
+"""Rows with a second level of mismatch are found, however many rows agree to the last bit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LENGTH = 50
 
 
 def differing(rms: list[float]) -> Case:
-    """Make a case whose rows differ by so many nats rms."""
+    """Make a case whose rows have the given rms log-ratios, in nats."""
     rng = np.random.default_rng(0)
     rows, tokens = len(rms), len(rms) * LENGTH
     old = -rng.exponential(2.0, tokens) - 1.0
@@ -31,7 +31,7 @@ def differing(rms: list[float]) -> Case:
 
 
 @pytest.mark.parametrize("equal", [0.0, 1e-7])
-def test_rows_that_agree_to_the_last_bit_are_no_kind_of_their_own(equal):
+def test_bitwise_equal_rows_are_not_a_second_kind(equal):
     rms = [equal] * 7 + [0.003] * 40 + [0.012] * 30 + [0.08] * 16
     part = Features(differing(rms)).location.outlier_rows
     assert part is not None

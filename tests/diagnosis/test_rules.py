@@ -1,4 +1,4 @@
-"""Rules: which number each looks at, from where on it is worse, and what follows of them."""
+"""Rules: the number that each reads, its bounds, and the resulting verdict."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WITH_NUMBERS = [name for name in OF_UPDATES if name not in ("loss_defined", "dou
 
 
 @pytest.mark.parametrize("name", WITH_NUMBERS)
-def test_a_rule_looks_at_its_number_and_turns_at_its_bounds(name):
+def test_a_rule_reads_its_number_and_changes_level_at_its_bounds(name):
     rule = OF_UPDATES[name]
     upward = rule.guide.warning < rule.guide.error
     for bound, before, at in (
@@ -39,20 +39,20 @@ def test_a_rule_looks_at_its_number_and_turns_at_its_bounds(name):
         assert f"{at} {side} {bound:g}" in (explain(f"health.{name}").healthy or "")
 
 
-def test_a_concentrated_batch_is_no_fault_of_the_update():
-    """Three of few answers carry 40%: no finding where lengths and advantages alone give that."""
+def test_concentration_by_lengths_and_advantages_gives_no_finding():
+    """Three of a few answers carry 40%, which lengths and advantages alone explain."""
     rule = OF_UPDATES["top_sequences"]
     for plain, top, expected in ((0.4, 0.4, "ok"), (0.4, 0.51, "ok"), (0.4, 0.53, "warning")):
         given = evidence(Given())
         shares = replace(given.shares, top_sequences=top, top_sequences_uncorrected=plain)
         assert rule.level(replace(given, shares=shares)) == expected
-    # One sequence has everything anyway, or a document is older: nothing can be said.
+    # With one sequence, or in an older document, the share is unknown.
     for plain in (1.0, None):
         shares = replace(given.shares, top_sequences=1.0, top_sequences_uncorrected=plain)
         assert rule.level(replace(given, shares=shares)) == "ok"
 
 
-def test_finite_bounds_belong_to_the_worse_side():
+def test_values_on_a_bound_have_the_worse_level():
     for rule in RULES.values():
         guide = replace(rule.guide, by_interval=False)
         center = guide.around or 0.0
@@ -81,7 +81,7 @@ def test_a_loss_that_is_undefined_is_an_error_without_a_number():
     assert result.not_judged == []
 
 
-def test_the_mismatch_is_no_error_of_a_preset_that_corrects_it():
+def test_the_mismatch_is_not_an_error_of_a_preset_that_corrects_it():
     large = Given("mismatch_k3", 1.0)
     rule = OF_UPDATES["mismatch_k3"]
     assert rule.level(evidence(large)) == "error"
@@ -89,7 +89,7 @@ def test_the_mismatch_is_no_error_of_a_preset_that_corrects_it():
 
 
 @pytest.mark.parametrize("value", [None, nan])
-def test_without_a_number_that_decides_there_is_no_good_verdict(value):
+def test_the_verdict_is_unknown_without_a_deciding_number(value):
     given = evidence(Given(), ess_seq=value, double_counted=False)
     result = health(given)
     assert result.verdict == "cannot judge"
@@ -115,7 +115,7 @@ def test_an_added_rule_of_health_is_judged_and_explained():
 def _refusals(
     sequences: int = 1000, above_clamp: int = 0, reward_shift: MetricValue | None = None, **numbers
 ) -> list[str]:
-    """What refuses a candidate all of whose numbers are harmless, but for these."""
+    """Return the constraints that refuse a candidate with harmless numbers except these."""
     plain = {"keep_length_correlation": 0.0, "clamped_share": 0.0}
     harmless = {"kept_sequence_share": 1.0, "lost_mass": 0.0, "ess_seq_applied": 1.0}
     values = {name: MetricValue(value=numbers.get(name, value)) for name, value in harmless.items()}
@@ -156,7 +156,7 @@ def test_a_candidate_without_fault_is_not_refused():
         ({"above_clamp": 0, "clamped_share": 0.01}, False),
     ],
 )
-def test_what_refuses_a_candidate(numbers, refused):
+def test_constraints_that_refuse_a_candidate(numbers, refused):
     assert bool(_refusals(**numbers)) == refused
 
 

@@ -1,4 +1,4 @@
-"""Steps that many causes and experiments share, by hand."""
+"""Functions that many causes and experiments share, with hand-computed values."""
 
 from types import SimpleNamespace
 
@@ -62,7 +62,7 @@ def test_the_smallest_loss_is_the_best_and_the_first_of_equal_ones():
     assert smallest([None]) is None
 
 
-def test_the_search_ends_where_a_test_is_enough():
+def test_the_search_ends_when_a_test_is_sufficient():
     ran = []
 
     def tests():

@@ -1,4 +1,4 @@
-"""Faults of a law's sum, of its temperature and of its logarithm, which leave like traces."""
+"""Faults of the softmax's sum, the temperature and the logarithm, which look similar."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.diagnosis.tables import (
 
 
 def padded(rows: int) -> Law:
-    """Take tokens that nobody samples, of logit 0, into the sum of the softmax."""
+    """Include tokens of logit 0 that are never sampled in the softmax."""
 
     def law(logits, state):
         sure = np.exp(normal(logits).max(axis=1, keepdims=True)) > 0.98
@@ -33,7 +33,7 @@ def padded(rows: int) -> Law:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_padding_in_the_sum_is_no_rounding(seed):
+def test_padding_in_the_softmax_is_not_rounding(seed):
     case = made(plain, padded(12), rows=128, length=60, seed=seed)
     law = Features(case).log_ratios
     assert 1.0 - law.ratio_mean[0] < 0.003
@@ -54,7 +54,7 @@ def test_divided_log_probs_are_neither_the_likeliest_tokens_nor_of_another_base(
 
 
 @pytest.mark.parametrize("base", [2.0, 10.0])
-def test_another_base_is_told_beside_noise(base):
+def test_another_base_is_found_beside_noise(base):
     case = with_values(made(rows=64, length=40), "old", lambda values: values / np.log(base))
     diagnosis = diagnose(case)
     assert diagnosis.causes[0].slug == "log-base"
@@ -62,7 +62,9 @@ def test_another_base_is_told_beside_noise(base):
 
 
 @pytest.mark.parametrize(("confidence", "first"), [(0.75, "penalty"), (0.85, "prompt-truncated")])
-def test_a_narrow_cause_by_chance_gives_way_to_a_law(confidence, first, monkeypatch):
+def test_a_narrow_cause_that_fits_by_chance_yields_to_a_distribution(
+    confidence, first, monkeypatch
+):
     def weighing(slug: str, certainty: float) -> Cause:
         told = Suspicion(confidence=certainty, message=slug)
         return Cause(words=CAUSES[slug].words, stage="law", weigh=lambda features: told)

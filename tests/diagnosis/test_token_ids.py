@@ -1,4 +1,4 @@
-"""Token ids tell other weights where their means agree better than by chance."""
+"""Mean log-ratios per token id show other weights if two halves agree beyond chance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rcdiag.diagnosis.features.log_ratios import cross_fitted
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_few_token_ids_do_not_tell_other_weights(seed: int) -> None:
+def test_a_few_token_ids_do_not_show_other_weights(seed: int) -> None:
     """Three ids that occur often enough correlate well between halves by chance alone."""
     rng = np.random.default_rng(seed)
     ids = np.concatenate([np.repeat([1, 2, 3], 12), np.arange(4, 300)])
@@ -30,7 +30,7 @@ def test_ids_with_means_of_their_own_agree_beyond_chance() -> None:
     assert seen.labels == pytest.approx(20, rel=0.1)
 
 
-def test_halves_that_disagree_are_no_agreement() -> None:
+def test_halves_that_disagree_give_no_evidence() -> None:
     rng = np.random.default_rng(2)
     ids, half = rng.integers(0, 20, 4000), np.arange(4000) % 2 == 0
     values = rng.normal(0, 0.02, 20)[ids] * np.where(half, 1.0, -1.0)

@@ -1,4 +1,4 @@
-"""The trainer's own columns: noise of micro-batches on policy, updates from then on."""
+"""The trainer's columns old and current: micro-batch noise, or updates in between."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.diagnosis.tables import drifted, made, noisy, plain, write
 
 
 def own_pair(case: Case) -> Case:
-    """Take the two columns of a case for the trainer's `old` and `current`."""
+    """Use the two columns of a case as the trainer's `old` and `current`."""
     names = {"rollout": "old", "old": "current"}
     return replace(
         case,
@@ -25,7 +25,7 @@ def own_pair(case: Case) -> Case:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("size", [0.003, 0.02, 0.06])
-def test_noise_between_old_and_current_is_of_batches(size, seed):
+def test_noise_between_old_and_current_is_from_batches(size, seed):
     said = diagnose(own_pair(made(plain, noisy(size), rows=200, seed=seed)))
     assert said.verdict in ("healthy", "correctable")
     assert [cause.slug for cause in said.causes] == ["batch-noise"]
@@ -35,14 +35,14 @@ def test_noise_between_old_and_current_is_of_batches(size, seed):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("size", [0.02, 0.1, 0.3])
-def test_a_direction_between_old_and_current_is_of_updates(size, seed):
+def test_a_direction_between_old_and_current_is_from_updates(size, seed):
     said = diagnose(own_pair(made(plain, drifted(size, seed=seed), rows=300, seed=seed)))
     assert said.causes[0].slug == "updates-in-between"
     assert said.verdict in ("healthy", "correctable")
     assert "weights-differ" not in [cause.slug for cause in said.causes]
 
 
-def test_an_update_on_these_rows_goes_with_the_advantage():
+def test_an_update_on_these_rows_correlates_with_the_advantage():
     case = made(plain, plain, noise=0.0, rows=200)
     rng = np.random.default_rng(1)
     advantage = rng.standard_normal(200)
@@ -65,7 +65,7 @@ def test_one_precision_is_healthy():
     assert diagnose(own_pair(case)).causes[0].slug == "healthy"
 
 
-def test_commands_say_so(tmp_path):
+def test_commands_name_the_cause_of_the_pair(tmp_path):
     path = write(own_pair(made(plain, noisy(0.02), rows=200)), tmp_path / "t.parquet")
     scored = api.score(path, behavior="old", target="current")
     asked = api.diagnose(path, behavior="old", target="current")

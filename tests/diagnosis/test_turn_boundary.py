@@ -1,4 +1,4 @@
-"""A token that is lost or added where a sampled turn ends, read off the ids of a table."""
+"""A token missing or added at the end of a sampled turn is detected from the ids."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.diagnosis.tables import made, with_tool_turns, write
 # Ids of a template such as Qwen's: <|im_end|>, newline, <|im_start|>, and the roles.
 END, NEWLINE, START, USER, ASSISTANT = 300, 301, 302, 303, 304
 FIRST, SIZE = 20, 8
-# What an agent loop puts between two sampled turns: the tool's message, rendered alone, and the
+# What an agent loop appends between two sampled turns: the tool's message, rendered alone, and the
 # beginning of the next turn. END before it was sampled.
 MESSAGE = (START, USER, 9, 9, END, NEWLINE, START, ASSISTANT)
 WHOLE = (NEWLINE, START, USER, 9, END, NEWLINE, START, ASSISTANT)
 
 
 def table(*between: tuple[int, ...], rows: int = 128) -> Case:
-    """Return an honest table; row i has the tokens `between[i % len(between)]` after its turn."""
+    """Return a table of noise; row i has the tokens `between[i % len(between)]` after its turn."""
     case = with_tool_turns(made(rows=rows, seed=3), 0.0, FIRST, SIZE)
     ids = case.token_id.copy()
     for row, start in enumerate(case.start):
@@ -59,13 +59,13 @@ def test_a_separator_that_is_lost_at_every_boundary():
     )
 
 
-def test_a_table_of_one_policy_tells_it_too():
+def test_a_table_of_one_policy_shows_it_too():
     case = table(MESSAGE)
     case = replace(case, trainer=None, log_probs={"rollout": case.log_probs["rollout"]})
     assert named(case)[0] == "turn-boundary"
 
 
-def test_the_templates_own_boundaries_are_no_cause():
+def test_boundaries_of_the_template_are_no_cause():
     diagnosis = diagnose(table(WHOLE))
     assert diagnosis.verdict == "healthy"
     assert "turn-boundary" not in [cause.slug for cause in diagnosis.causes]
@@ -75,7 +75,7 @@ def test_the_templates_own_boundaries_are_no_cause():
 
 
 def test_a_separator_that_some_rows_lost():
-    """Without a message rendered beside another one, other rows tell what stands there."""
+    """Without two adjacent rendered messages, other rows show the expected separator."""
     kept = (NEWLINE, START, USER, 9, 9, 9, 9, 9)
     lost = (START, USER, 9, 9, 9, 9, 9, 9)
     (first, *_) = diagnose(table(kept, kept, kept, lost)).causes
@@ -91,11 +91,11 @@ def test_a_separator_that_some_rows_lost():
         (END, NEWLINE, START, USER, END, NEWLINE, START, ASSISTANT),  # the loop adds the end again
     ],
 )
-def test_a_token_that_stands_twice(between):
+def test_a_duplicated_token(between):
     (first, *_) = diagnose(table(between)).causes
     assert first.slug == "turn-boundary"
     assert first.evidence[0]["added"] == 128
-    assert "a token stands twice" in first.message
+    assert "a token occurs twice" in first.message
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_other_templates_are_no_cause(between):
     assert "turn-boundary" not in named(table(*between))
 
 
-def test_too_few_boundaries_tell_nothing():
-    """As in a table of single turns, but for the rows of three."""
+def test_too_few_boundaries_give_no_evidence():
+    """A table of single turns, with three exceptions."""
     case = table(MESSAGE)
     single = replace(case, mask=case.mask | (case.owner[:] > 2))
     assert boundaries_of(single) is None
@@ -141,7 +141,7 @@ def test_commands_name_it(tmp_path):
 FACTS = {"boundaries": 40, "lost": 36, "added": 0, "rows": 20, "rows_off": 18, "token": 198}
 
 
-def test_what_a_conversion_found_with_the_tokenizer():
+def test_evidence_of_a_conversion_with_the_tokenizer():
     case = replace(made(seed=3), metadata={"chat_template": FACTS})
     (first, *_) = diagnose(case).causes
     assert first.slug == "turn-boundary"
@@ -160,5 +160,5 @@ def test_what_a_conversion_found_with_the_tokenizer():
         "text",
     ],
 )
-def test_what_a_conversion_did_not_find(facts):
+def test_a_conversion_without_evidence(facts):
     assert "turn-boundary" not in named(replace(made(seed=3), metadata={"chat_template": facts}))

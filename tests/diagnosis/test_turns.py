@@ -1,4 +1,4 @@
-"""The mismatch by turn: which turn of multi-turn responses stands out."""
+"""The mismatch by turn: a turn of multi-turn responses with a larger mismatch is found."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import diagnose
 from tests.diagnosis.tables import changed, made, noisy, with_tool_turns
 
-TOOLS = list(range(12, 130, 17))[:7]  # begins of the text of seven tools, of 5 tokens each
+TOOLS = list(range(12, 130, 17))[:7]  # starts of seven tool texts of 5 tokens each
 
 
 def eight_turns(loud: int | None, size: float = 0.4, *, seed: int = 0, one_row: bool = False):
-    """Make responses of eight turns; in one the trainer's logits are off by `size` nats."""
+    """Make responses of eight turns; in one the trainer's logits differ by `size` nats."""
     starts = [0, *(first + 5 for first in TOOLS), 200]
 
     def off(logits, state):
@@ -30,7 +30,7 @@ def eight_turns(loud: int | None, size: float = 0.4, *, seed: int = 0, one_row: 
 
 
 @pytest.mark.parametrize("loud", [1, 5, 8])
-def test_the_turn_that_is_off_is_found(loud):
+def test_the_turn_with_the_larger_mismatch_is_found(loud):
     found = Features(eight_turns(loud)).by_turn
     assert found.number.tolist() == list(range(1, 9))
     assert found.outliers.tolist() == [loud]
@@ -46,7 +46,7 @@ def test_the_rms_is_that_of_the_median_row():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_neither_chance_nor_one_row_makes_a_turn_stand_out(seed):
+def test_neither_noise_nor_one_row_makes_an_outlier_turn(seed):
     assert Features(eight_turns(None, seed=seed)).by_turn.outliers.tolist() == []
     one = eight_turns(4, size=8.0, seed=seed, one_row=True)
     assert Features(one).by_turn.outliers.tolist() == []

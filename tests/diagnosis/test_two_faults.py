@@ -1,4 +1,4 @@
-"""Two faults in one table: what the first does must not hide the second, nor look like a third."""
+"""Two faults in one table: the first must neither hide the second nor look like a third."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def in_base(case: Case, policy: str, base: float) -> Case:
 
 
 def tools_counted(case: Case, first: int = 20, size: int = 8) -> Case:
-    """Count a stretch of every row that a tool wrote, for which the sampler has zeros."""
+    """Count a span of tool text in every row as sampled, with zeros as the sampler's log-probs."""
     tool = (case.position >= first) & (case.position < first + size)
     rare = single(np.random.default_rng(4).uniform(-12, -4, len(tool)))
     columns = {
@@ -59,7 +59,7 @@ def tools_counted(case: Case, first: int = 20, size: int = 8) -> Case:
 
 
 def raw(temperature: float) -> Case:
-    """Make a table sampled at a temperature, which the record does not have."""
+    """Make a table sampled at a temperature that the record ignores."""
     return made(tempered(temperature), recorded=plain, temperature=np.full(ROWS, temperature))
 
 
@@ -115,7 +115,7 @@ def test_both_are_named_and_no_third(pair: str) -> None:
 
 @pytest.mark.parametrize("policy", ["rollout", "old"])
 @pytest.mark.parametrize("rows", [EVERY, SOME], ids=["all rows", "some rows"])
-def test_the_column_that_is_out_of_place_is_named(policy: str, rows: np.ndarray) -> None:
+def test_the_shifted_column_is_named(policy: str, rows: np.ndarray) -> None:
     first = judged(shifted(made(), policy, rows)).causes[0]
     assert first.slug in ("shift-by-one", "shift-some-rows")
     assert first.side == ("recorder" if policy == "rollout" else "trainer")
@@ -130,17 +130,17 @@ def test_the_column_whose_rows_are_exchanged_is_named(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["rollout", "old"])
-def test_rounding_that_is_all_is_the_only_cause(policy: str) -> None:
+def test_rounding_alone_is_the_only_cause(policy: str) -> None:
     assert named(with_values(made(), policy, lambda v: np.round(v, 1))) == ["stored-rounded"]
 
 
-def test_what_a_floor_leaves_is_no_law_of_its_own() -> None:
+def test_a_floor_is_not_taken_for_another_distribution() -> None:
     case = clipped(made(plain, drifted(0.5), rows=200), "old", -1.5)
     assert named(case)[0] == "floor-clip"
     assert "top-one-recorded" not in named(case)
 
 
-def test_a_value_far_below_all_others_is_no_floor() -> None:
+def test_a_value_far_below_all_others_is_not_a_floor() -> None:
     case = made()
     rarest = np.argsort(case.log_probs["old"])[:40]
     values = case.log_probs["old"].copy()
@@ -149,13 +149,13 @@ def test_a_value_far_below_all_others_is_no_floor() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.6, 0.65, 0.7, 0.75])
-def test_a_temperature_is_no_base_of_a_logarithm(temperature: float) -> None:
+def test_a_temperature_is_not_taken_for_another_base(temperature: float) -> None:
     assert "log-base" not in named(made(tempered(temperature), noisy(0.05), rows=200))
     assert "log-base" not in named(made(noisy(0.05), tempered(temperature), rows=200))
 
 
 @pytest.mark.parametrize("law", ["top-p", "temperature"])
-def test_other_weights_are_named_beside_a_law(law: str) -> None:
+def test_other_weights_are_named_beside_another_distribution(law: str) -> None:
     if law == "top-p":
         share = np.full(ROWS, 0.9)
         honest = made(top_p(0.9), plain, top_p=share, prompts=True)
@@ -170,7 +170,7 @@ def test_other_weights_are_named_beside_a_law(law: str) -> None:
     assert named(both) == [slug, "forwards-differ"]
 
 
-def test_log_probs_of_another_base_are_no_likeliest_tokens() -> None:
+def test_log_probs_of_another_base_are_not_argmax_log_probs() -> None:
     case = in_base(made(plain, drifted(0.8), rows=200), "rollout", 10.0)
     assert "top-one-recorded" not in named(case)
 
@@ -188,25 +188,25 @@ def presence(size: float):
 
 
 @pytest.mark.parametrize("pair", BESIDE)
-def test_what_a_law_cannot_make_is_named_beside_it(pair: str) -> None:
+def test_a_fault_that_a_distribution_cannot_explain_is_named_too(pair: str) -> None:
     expected, table = BESIDE[pair]
     assert set(named(table())) == expected
 
 
 @pytest.mark.parametrize("size", [0.005, 0.01])
 @pytest.mark.parametrize("temperature", [0.6, 0.9, 1.3])
-def test_noise_beside_a_temperature_is_no_second_cause(temperature: float, size: float) -> None:
+def test_noise_beside_a_temperature_is_not_a_second_cause(temperature: float, size: float) -> None:
     at = np.full(ROWS, temperature)
     case = made(tempered(temperature), noisy(size), temperature=at, prompts=True)
     assert named(case) == ["trainer-without-temperature"]
 
 
 @pytest.mark.parametrize("share", [0.8, 0.95])
-def test_noise_beside_a_kept_set_is_no_second_cause(share: float) -> None:
+def test_noise_beside_a_kept_set_is_not_a_second_cause(share: float) -> None:
     assert named(made(top_p(share), noisy(0.01))) == ["truncated-law"]
 
 
-def test_rows_that_were_not_put_back_are_no_difference_of_their_own() -> None:
+def test_rows_that_could_not_be_repaired_are_not_a_second_cause() -> None:
     case = swapped(made(), "old", 30)
     noise = np.random.default_rng(3).normal(0.0, 1.5, int(case.lengths[:2].sum()))
     values = case.log_probs["old"].copy()
@@ -215,10 +215,10 @@ def test_rows_that_were_not_put_back_are_no_difference_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(("temperature", "seed"), [(0.4, 1), (0.5, 0), (0.5, 1), (0.6, 2)])
-def test_rare_tokens_that_a_low_temperature_never_takes_are_no_kept_set(
+def test_rare_tokens_missing_at_a_low_temperature_are_not_a_kept_set(
     temperature: float, seed: int
 ) -> None:
-    """E[1 / ratio] lacks what the record gives to tokens too rare to come once."""
+    """E[1 / ratio] lacks the recorded probability of tokens too rare to be sampled once."""
     law = tempered(temperature)
     table = made(
         law, noisy(0.002, law), plain, rows=96, length=40, group_of=8, prompts=True, seed=seed
@@ -226,7 +226,7 @@ def test_rare_tokens_that_a_low_temperature_never_takes_are_no_kept_set(
     assert named(table) == ["temperature-raw-recorded"]
 
 
-def test_answers_that_come_twice_at_a_low_temperature_are_no_copies() -> None:
+def test_answers_that_repeat_at_a_low_temperature_are_not_duplicates() -> None:
     law = tempered(0.5)
     table = made(
         law, noisy(0.002, law), plain, rows=96, length=40, group_of=8, prompts=True, seed=0

@@ -1,4 +1,4 @@
-"""Whether importance weights are valid, against distributions whose sampler is known."""
+"""Validity of importance weights, on tables whose sampling distribution is known."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def moved(size: float, seed: int = 1) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", [0.1, 0.5, 2.0, 4.0])
-def test_weights_are_valid_however_large_the_difference_where_the_record_sampled(size):
+def test_weights_are_valid_for_any_difference_if_the_record_sampled(size):
     found = validity_of(case_of(logits(), logits(), moved(size)))
     assert found.answer == VALID
     assert found.sentence.endswith(": the recorded distribution sampled.")
@@ -85,7 +85,7 @@ def test_a_kept_set_lacks_support():
     assert found.ratio_mean.high < 1.0
 
 
-def test_few_tokens_with_little_mismatch_cannot_tell_and_say_how_many_would():
+def test_few_tokens_with_little_mismatch_are_unknown_with_the_number_needed():
     few = case_of(logits(rows=10), logits(rows=10), moved(0.05)[: 10 * LENGTH])
     found = validity_of(few)
     assert found.answer == UNKNOWN
@@ -93,14 +93,14 @@ def test_few_tokens_with_little_mismatch_cannot_tell_and_say_how_many_would():
     assert f"about {found.rows_needed:,} rows" in found.sentence
 
 
-def test_fewer_rows_than_an_interval_needs_cannot_tell():
+def test_fewer_rows_than_an_interval_needs_are_unknown():
     few = FEWEST_ROWS - 1
     case = case_of(logits(rows=few), logits(rows=few), moved(2.0)[: few * LENGTH])
     assert validity_of(case).answer == UNKNOWN
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_interval_holds_the_mean_ratio_of_an_honest_sampler(seed):
+def test_the_interval_contains_1_if_the_record_sampled(seed):
     found = validity_of(case_of(logits(), logits(), moved(0.5), seed=seed))
     assert found.ratio_mean.low <= 1.0 <= found.ratio_mean.high
     assert found.excess.low <= 0.0 <= found.excess.high

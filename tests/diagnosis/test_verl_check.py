@@ -1,4 +1,4 @@
-"""verl's own check of its weights, as its document of 2025-10-27 writes it."""
+"""verl's own check of its weights, as described in its document of 2025-10-27."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEALTHY = {
     "mismatch/rollout_is_veto_fraction": 0.0,
     "mismatch/rollout_is_std": 0.2,
     "mismatch/mismatch_kl": 0.001,
-    "mismatch/mismatch_k3_kl": 9.0,  # it does not look at k3
+    "mismatch/mismatch_k3_kl": 9.0,  # the check does not read k3
 }
 
 
@@ -47,7 +47,7 @@ def test_each_warning(key, value, says):
         ("mismatch/mismatch_kl", (0.1, -0.1, math.nan)),
     ],
 )
-def test_a_number_at_a_bound_passes_and_so_does_nan(key, bounds):
+def test_a_number_on_a_bound_and_nan_give_no_warning(key, bounds):
     for value in bounds:
         assert verl_check({**HEALTHY, key: value}) == ([], 5)
 

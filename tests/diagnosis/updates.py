@@ -1,4 +1,4 @@
-"""Evidence on an update of which one number is given and all others are harmless."""
+"""Evidence on an update in which one number is given and all others are harmless."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _K3 = {"mismatch_k3": "mismatch", "staleness_k3": "staleness"}
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The number that one rule looks at."""
+    """The number that one rule reads."""
 
     rule: str = ""
     value: float = 0.0
@@ -25,7 +25,7 @@ class Given:
 
 
 def evidence(given: Given, **more: Any) -> Evidence:
-    """The update without correction, and double counting besides: every rule applies."""
+    """Make evidence on the uncorrected update with double counting, so that every rule applies."""
     fields = {
         "mode": "naive",
         "metrics": {"actor/pg_clipfrac": given.of("clip_fraction", 0.0)},
@@ -54,5 +54,5 @@ def _factor(given: Given, name: str) -> Factor:
 
 
 def _only(part: Any, **given: Any) -> Any:
-    """An object of which some fields are given, None in all others."""
+    """Make an object with some fields given and None in all others."""
     return part(**dict.fromkeys(inspect.signature(part).parameters) | given)

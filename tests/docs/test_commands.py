@@ -1,4 +1,4 @@
-"""The commands of docs/ and of the README run, and print what is quoted."""
+"""The commands in docs/ and README run, and print the quoted output."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tools.docs.commands import (
     without_engine,
 )
 
-# The page whose tables are made for it is run by tests/questions, a question at a time.
+# tests/questions runs the page with generated tables, one question at a time.
 COMMANDS = {
     page.relative_to(ROOT).as_posix(): commands
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     if (commands := shown(page.read_text())) and not TABLES.search(page.read_text())
 }
-# Pages that show how a command fails: the exit codes that its commands may have.
+# Pages that show failing commands, with the exit codes that may occur.
 CODES = {"docs/tutorials/explain.md": {0, 2}, "docs/tutorials/report.md": {0, 1}}
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """An empty folder with sample_data, where the commands run."""
+    """An empty folder with a link to sample_data, in which the commands run."""
     (tmp_path / "sample_data").symlink_to(ROOT / "sample_data")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -53,13 +53,13 @@ def check(page: str, item: Shown, *, exact: bool) -> None:
 
 
 @pytest.mark.parametrize("page", COMMANDS)
-def test_commands_print_what_is_quoted(page, folder):
+def test_commands_print_the_quoted_output(page, folder):
     for item in without_engine(COMMANDS[page]):
         check(page, item, exact=True)
 
 
 @pytest.mark.engine
-@pytest.mark.slow  # half a minute a page
+@pytest.mark.slow  # half a minute per page
 # An engine's process is over before Python has closed its pipes.
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
@@ -68,7 +68,7 @@ def test_commands_print_what_is_quoted(page, folder):
     "page",
     [page for page, all_of in COMMANDS.items() if without_engine(all_of) != all_of],
 )
-def test_commands_with_a_model_print_what_is_quoted(page, folder):
+def test_commands_with_a_model_print_the_quoted_output(page, folder):
     quick = without_engine(COMMANDS[page])
     for item in COMMANDS[page]:
         if item not in quick:
@@ -81,7 +81,7 @@ def test_every_tutorial_shows_its_command():
         assert any(item.command.startswith(f"rcdiag {page.stem} ") for item in commands), page
 
 
-def test_a_quote_may_leave_lines_out():
+def test_a_quote_may_omit_lines():
     output = ["a", "b", "c", "d"]
     assert agrees(["a", LEFT_OUT, "d"], output)
     assert agrees([LEFT_OUT, "c", LEFT_OUT], output)

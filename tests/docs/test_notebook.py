@@ -19,7 +19,7 @@ def test_the_notebook_runs_and_draws_two_plots(monkeypatch):
     assert [[item["output_type"] for item in cell] for cell in stored] == [
         [item["output_type"] for item in cell] for cell in shown
     ], "python -m tools.docs.notebook examples/*.ipynb"
-    # All that is stored is what is shown today: text says what the numbers above it say.
+    # Stored outputs equal today's: the text refers to their numbers.
     texts = [[item["data"].get("text/plain") for item in cell] for cell in shown]
     assert texts == [[item["data"].get("text/plain") for item in cell] for cell in stored]
     words = "".join("".join(cell["source"]) for cell in notebook["cells"])

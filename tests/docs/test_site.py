@@ -1,4 +1,4 @@
-"""The built site: every link leads somewhere, and nothing comes from the network."""
+"""The built site: every link has a target, and nothing is loaded from the network."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tools.docs.causes import INDEX, cause_pages, page_of, with_causes
 from tools.docs.commands import ROOT
 from tools.docs.reference import CAUSE, anchor, place_of_names, reference_pages
 
-# What a page loads by itself; a link that a reader follows may go anywhere.
+# Elements that a page loads by itself; links may lead to the network.
 LOADS = {"script": "src", "img": "src", "iframe": "src", "link": "href", "source": "src"}
-# Ten seconds to build.
+# The build takes ten seconds.
 BUILT = pytest.mark.slow
 EXTERNAL = re.compile(r"https?://[\w.-]+\.[a-z]{2,}(/[^\s<>]*)?")
 
@@ -119,7 +119,7 @@ def test_every_page_is_in_the_navigation():
     assert existing | reference_pages().keys() == set(entries(config["nav"]))
 
 
-def test_the_reference_has_every_name_that_explain_answers():
+def test_the_reference_has_every_name_that_explain_knows():
     pages = reference_pages()
     for kind, names in rcdiag.explain().items():
         for name in names:

@@ -1,4 +1,4 @@
-"""The training loop of examples/ runs and records a table that every command reads."""
+"""The training loop in examples/ runs and records a table that every command reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tiny model and its table, and the command line in this process, which starts no engine."""
+"""A tiny model and its table; the command line in this process, without engine processes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def expected(qwen3: Path, table: Path) -> dict[str, list]:
 
 @pytest.fixture(scope="session")
 def adapter(qwen3: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A LoRA folder that changes the attention and MLP of the tiny model noticeably.
+    """A LoRA adapter that clearly changes the attention and MLP of the tiny model.
 
-    Its rank is above 16, which is all that vLLM takes unless it is told.
+    Its rank is above 16, vLLM's default maximum.
     """
     import torch
     from peft import LoraConfig, get_peft_model

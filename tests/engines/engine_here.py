@@ -1,4 +1,4 @@
-"""Scoring of a small table by the toy engine, in this process: no engine is started."""
+"""Scoring of a small table by the toy engine in this process."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rcdiag.engines.schedule import OnTokens, ScoredPart, TablePart
 from tests.builders import write_table
 from tests.engines.toy_engine import TOY, make_checkpoint
 
-scored_parts: list[str] = []  # their names, in the order of their scoring
+scored_parts: list[str] = []  # names in the order of scoring
 
 
 class EngineHere:
-    """An engine in this process, to which rows and scores come by way of bytes as to any other."""
+    """An engine in this process that exchanges rows and scores as bytes like any engine."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -52,7 +52,7 @@ class EngineHere:
 
 @contextmanager
 def toy_scoring(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield what `rcdiag.score` takes: six short responses, and the toy engine as policy `old`."""
+    """Yield arguments of `rcdiag.score`: six short responses, and the toy engine as `old`."""
     table = write_table(
         folder / "table.parquet",
         prompt_ids=[[1]] * 6,

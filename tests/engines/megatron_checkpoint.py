@@ -1,4 +1,4 @@
-"""Write a tiny Llama checkpoint of transformers as a Megatron-core one: LLAMA FOLDER."""
+"""Convert a tiny Llama checkpoint of transformers to Megatron-core: LLAMA FOLDER."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def example() -> ModuleType:
 
 
 def weights_of(llama: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Megatron keeps queries, keys and values of a group together, and gate and up."""
+    """Convert weights: Megatron fuses queries, keys and values by group, and gate and up."""
     theirs, config = llama.state_dict(), llama.config
     by_group = (config.num_key_value_heads, -1, config.head_dim, config.hidden_size)
     weights = {

@@ -1,4 +1,4 @@
-"""A server on loopback that speaks as vLLM's or SGLang's does, of a model with a closed form.
+"""A loopback server with the API of vLLM or SGLang, for a model in closed form.
 
 The log-prob of a token given the one before it is a row of a small table. Faults change an answer
 on its way out.
@@ -20,13 +20,13 @@ import numpy as np
 
 VOCABULARY, CONTEXT = 12, 64
 LOGITS = 3.0 * np.random.default_rng(5).standard_normal((VOCABULARY, VOCABULARY))
-# By enumeration of the next tokens, and in the precision that engines return.
+# By enumeration of the next tokens, in the precision that engines return.
 LOG_PROBS = (LOGITS - np.log(np.exp(LOGITS).sum(1, keepdims=True))).astype(np.float32)
 
 Answer = tuple[int, dict[str, str], bytes]  # status, headers, body
-# Changes the answer on a row, of which it gets the request.
+# Changes the answer for a row, given its request.
 Fault = Callable[["Model", dict[str, Any], Answer], Answer]
-GREETING = [0, 1, 0, 1]  # what a server of vLLM scores before any row
+GREETING = [0, 1, 0, 1]  # the request that rcdiag sends to vLLM before any row
 
 
 def expected(prompt: list[int], response: list[int]) -> np.ndarray:
@@ -35,11 +35,11 @@ def expected(prompt: list[int], response: list[int]) -> np.ndarray:
 
 
 class Model:
-    """What a server holds: how it answers, and what it was asked."""
+    """State of a server: its settings, and the requests that it received."""
 
     def __init__(self, api: str, fault: Fault | None = None, table: np.ndarray = LOG_PROBS) -> None:
         self.api, self.fault, self.table = api, fault, table
-        self.rows: list[dict[str, Any]] = []  # what it was asked to score
+        self.rows: list[dict[str, Any]] = []  # rows that it was asked to score
         self.headers: list[dict[str, str]] = []
         self.version = "0.32.0" if api == "vllm" else "0.5.23"
         self.fingerprint = "vllm-0.32.0-6490b793"
@@ -47,7 +47,7 @@ class Model:
         self.adapters: list[str] = []
         self.weight_version = "default"
         self.metrics = 'vllm:cache_config_info{enable_prefix_caching="True",block_size="16"} 1.0\n'
-        self.loading = 0  # requests that are still answered by 503
+        self.loading = 0  # number of requests that are still answered by 503
         self.running = self.most_running = 0
         self.lock = threading.Lock()
 
@@ -132,7 +132,7 @@ def _json(value: Any, status: int = 200) -> Answer:
 
 
 class DropError(Exception):
-    """A fault that ends the connection without an answer."""
+    """A fault that closes the connection without an answer."""
 
 
 @contextmanager
@@ -157,7 +157,7 @@ def serve(model: Model, certificate: Path | None = None, port: int = 0) -> Itera
                 status, headers, content = model.answer(path, body)
             except DropError:
                 return
-            finally:  # before the client can know it, and ask again
+            finally:  # before the client can see the answer and send the next request
                 with model.lock:
                     model.running -= 1
             try:

@@ -1,4 +1,4 @@
-"""Engines elsewhere give the numbers of the one in rcdiag's own environment, through kills.
+"""External engines give the numbers of rcdiag's own engine, even if they are killed.
 
 500 rows of the sample data by the command line: a real `vllm serve`, a program, and the Python of
 another environment, each killed by signal 9 in the middle. How far they are from the engine here is
@@ -33,8 +33,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
-LIMIT = 1800.0  # seconds until a run has come as far as a test needs it
-# The command line with parts of some eighty rows, so that there is a middle to be killed in.
+LIMIT = 1800.0  # seconds until a run has reached the state that a test needs
+# The command line with parts of about eighty rows, so that a kill hits unfinished work.
 IN_PARTS = (
     "import cli.main, rcdiag.engines.scoring as run; "
     "run.TOKENS_PER_PART = run.MOST_TOKENS_PER_PART = 16384; cli.main.main()"
@@ -68,7 +68,7 @@ while True:
 
 
 def start(table: Path, out: Path, policies: dict[str, str], last: str) -> subprocess.Popen[str]:
-    """Score policies of the sample's checkpoint, of which `last` is the pair's target."""
+    """Score policies with the sample's checkpoint; `last` is the target."""
     first = next(iter(policies))
     named = [part for name, what in policies.items() for part in ("--policy", f"{name}={what}")]
     pair = ["--behavior", "rollout" if last == first else first, "--target", last]
@@ -100,7 +100,7 @@ def until_the_middle(run: subprocess.Popen[str], out: Path, parts: int = 2) -> N
 
 
 def kill_engine(run: subprocess.Popen[str], words: str) -> None:
-    """Kill what a run has started whose command line holds some words."""
+    """Kill the processes of a run whose command line contains some words."""
     killed = 0
     for process in descendants(run.pid):
         with contextlib.suppress(OSError):
@@ -111,7 +111,7 @@ def kill_engine(run: subprocess.Popen[str], words: str) -> None:
 
 
 def check(table: Path, out: Path, here: str, again: str) -> None:
-    """Hold `there` of a scored table against the engine here, and that one against itself."""
+    """Compare the external engine with the own one, and the own one with other batches."""
     own = out.with_name("own.parquet")
     ends_well(start(table, own, {"here": here, "again": again}, "again"))
     there, first, second = (

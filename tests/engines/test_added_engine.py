@@ -1,4 +1,4 @@
-"""An engine of somebody else: one definition, found by everything that scores and compares."""
+"""An engine of a plugin is one definition, used by every command that scores and compares."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.backend import Backend, LadderRung, Option, OtherBatches
-from rcdiag.engines.ladders import again, to_repeat
+from rcdiag.engines.ladders import policy_to_repeat, second_run
 from rcdiag.engines.notation import default_policies, parse_policy
 from rcdiag.errors import RcdiagError
 from rcdiag.glossary import explain
@@ -88,13 +88,13 @@ def test_an_installed_engine_scores_in_its_own_process_and_is_compared(dump, tmp
     assert result["ladder"]["policies"] == ["rollout", "low", "toy"]
     assert result["noise_floor"]["policy"] == "low"
 
-    # Without the package its policies are still called by the name of what scored them.
+    # Without the package its policies are still described by the name of the engine.
     policies = rcdiag("compare", out, "--target", "toy", "--json").document["policies"]
     assert (policies["toy"]["role"], policies["low"]["role"]) == ("toy", "toy")
 
 
 def test_help_errors_and_explain_name_an_added_engine(dump, rcdiag, monkeypatch):
-    """Those of an installed one: tests/test_contributing.py."""
+    """tests/test_contributing.py tests an installed engine."""
     monkeypatch.setenv("COLUMNS", "300")
     with BACKENDS.with_added(toy()):
         assert "toy" in rcdiag("score", "--help").out
@@ -135,7 +135,7 @@ def test_an_added_backend_is_parsed_described_ordered_and_explained():
     assert "toy" not in BACKENDS
 
 
-def test_a_backend_may_have_a_place_of_its_own_and_a_default_policy():
+def test_a_backend_may_have_its_own_order_and_default_policy():
     def first(_: Mapping[str, Any]) -> LadderRung:
         return LadderRung.ENGINE_DECODE
 
@@ -170,17 +170,17 @@ def test_options_are_checked_against_the_definition(text, words):
 def test_the_noise_floor_asks_the_backend_how_to_change_its_batches():
     batches = OtherBatches(option="tilt", size=3, smaller=2)
     with BACKENDS.with_added(toy(other_batches=batches)):
-        once = again(parse_policy("x=toy", "m"))
+        once = second_run(parse_policy("x=toy", "m"))
         assert once.options == {"tilt": 3, "repeat_of": "x"}
-        assert again(parse_policy("x=toy,tilt=3", "m")).options["tilt"] == 2
+        assert second_run(parse_policy("x=toy,tilt=3", "m")).options["tilt"] == 2
 
 
-def test_a_backend_that_cannot_change_its_batches_is_refused_or_passed_over():
+def test_a_backend_that_cannot_change_its_batches_is_refused_or_skipped():
     with BACKENDS.with_added(toy()):
         low, full = parse_policy("x=toy", "m"), parse_policy("y=hf", "m")
-        assert to_repeat([low, full]) is full
+        assert policy_to_repeat([low, full]) is full
         with pytest.raises(RcdiagError, match=r"\(--noise-floor\): `x`") as caught:
-            again(to_repeat([low]))
+            second_run(policy_to_repeat([low]))
         assert caught.value.hint
 
 

@@ -1,4 +1,4 @@
-"""The attention that `hf:float32` takes on CUDA is transformers' own sdpa, keys repeated."""
+"""The attention of `hf:float32` on CUDA equals transformers' sdpa with repeated keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def load(model: Path, attention: str):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> dict[str, Path]:
-    """Qwen3 has two queries for each key; Gemma a window of 64 and so a mask of its own."""
+    """Models: Qwen3 has two queries per key, Gemma a window of 64 and so its own mask."""
     folder = tmp_path_factory.mktemp("models")
     return {kind: make_model(folder / kind, kind) for kind in CONFIGS}
 
@@ -34,7 +34,7 @@ def models(tmp_path_factory) -> dict[str, Path]:
 @pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("padding", ["none", "left", "right"])
 def test_it_equals_sdpa_on_a_batch(kind, padding, models):
-    """Causal, grouped keys, with and without a mask for padding."""
+    """Causal attention with grouped keys, with and without a padding mask."""
     ids = torch.randint(2, 320, (3, 150), generator=torch.Generator().manual_seed(0))
     mask = torch.ones_like(ids)
     if padding != "none":
@@ -53,7 +53,7 @@ def test_it_equals_sdpa_on_a_batch(kind, padding, models):
 
 
 def test_no_grouped_keys_reach_sdpa_and_no_mask_is_made(models, monkeypatch):
-    """Either would keep the memory-efficient kernel of CUDA away."""
+    """Either would prevent CUDA's memory-efficient kernel."""
     seen = []
     sdpa = torch.nn.functional.scaled_dot_product_attention
 

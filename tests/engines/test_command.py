@@ -1,4 +1,4 @@
-"""Programs as scorers: right ones, and wrong ones, of which none yields a number."""
+"""Programs as scorers: correct answers are taken, wrong ones never give numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.usecases.compare.tables import about
 RESPONSES = [[1, 2, 3], [], [4], [5, 6], [7, 8, 9, 1], [2], [3, 3], [4]]
 TEMPERATURES = [1.0, 0.5, 0.5, None, 2.0, 1.0, 1.0, 0.7]
 
-# The log-prob of token i is -ln(17 + i) / temperature. What stands in place of WRONG changes it.
+# The log-prob of token i is -ln(17 + i) / temperature; code in place of WRONG changes it.
 PROGRAM = """
 import math, os, pathlib, signal, sys, time
 import pyarrow as pa, pyarrow.parquet as pq
@@ -67,7 +67,7 @@ while True:
 
 
 def program(folder: Path, wrong: str = "", way: str = ENDS) -> str:
-    """The command of a program in a folder, as `run=` has it."""
+    """Return the command of a program in a folder, as given to `run=`."""
     path = folder / "scorer.py"
     path.write_text(PROGRAM.replace("WRONG", f"    {wrong}") + way)
     return f"{sys.executable} {path}"
@@ -97,7 +97,7 @@ def rows(table: Path) -> Trajectories:
 
 @pytest.fixture
 def score(tmp_path: Path, rows: Trajectories) -> Iterator[Callable[..., np.ndarray]]:
-    """Score all rows by a program; what it leaves running ends with the test."""
+    """Score all rows by a program; processes that it leaves are ended with the test."""
     engines = []
 
     def run(command: str, **options: Any) -> np.ndarray:
@@ -124,12 +124,12 @@ def expected(responses: list[list[int]] = RESPONSES) -> np.ndarray:
 
 
 def running(folder: Path) -> list[str]:
-    """Command lines of processes that have a folder's name in them."""
+    """Return the command lines of processes that contain a folder's name."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = entry.read_bytes().replace(b"\0", b" ").decode()
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended meanwhile
             continue
         if str(folder) in line:
             found.append(line)
@@ -137,7 +137,7 @@ def running(folder: Path) -> list[str]:
 
 
 def answer(rows: Trajectories, change: str) -> Path:
-    """Write what PROGRAM writes, changed."""
+    """Write the output of PROGRAM with a change."""
     scores = np.split(expected(), rows.response_ids.offsets[1:-1])
     columns = {"row": rows.row.tolist(), "log_probs": [one.tolist() for one in scores]}
     exec(change, {"columns": columns, "math": math, "pa": pa, **columns})
@@ -154,7 +154,7 @@ def answer(rows: Trajectories, change: str) -> Path:
         'columns["log_probs"] = pa.array(log_probs, pa.large_list(pa.float32()))',
     ],
 )
-def test_a_right_answer_is_taken_in_any_order_and_type(rows, tmp_path, monkeypatch, change):
+def test_a_correct_answer_is_accepted_in_any_order_and_type(rows, tmp_path, monkeypatch, change):
     monkeypatch.chdir(tmp_path)
     scores = read_answer(answer(rows, change), rows, "it", wants_entropy=False)
     np.testing.assert_allclose(scores.log_probs, expected(), rtol=1e-6)
@@ -162,7 +162,7 @@ def test_a_right_answer_is_taken_in_any_order_and_type(rows, tmp_path, monkeypat
     assert scores.entropy is None
 
 
-def test_what_rounding_lifts_above_0_is_0(rows, tmp_path, monkeypatch):
+def test_log_probs_rounded_above_0_become_0(rows, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     change = 'log_probs[0][1] = 2e-7; columns["entropy"] = [[2.5] * len(r) for r in log_probs]'
     scores = read_answer(answer(rows, change), rows, "it", wants_entropy=True)
@@ -180,8 +180,16 @@ def test_what_rounding_lifts_above_0_is_0(rows, tmp_path, monkeypatch):
         ("row[3] = 4", "wrote row 4 several times", "once"),
         ("row[3] = 99", "left out row 3", "once"),
         ("row.append(99); log_probs.append([])", "does not have, 99", "8 rows, the output 9"),
-        ('del columns["row"]', "no column `row`; there are log_probs", "`row`, as the input"),
-        ('columns["row"] = [str(one) for one in row]', "no whole number", "write back"),
+        (
+            'del columns["row"]',
+            "no column `row`; there are log_probs",
+            "`row`, copied from the input",
+        ),
+        (
+            'columns["row"] = [str(one) for one in row]',
+            "not write a whole number",
+            "copy the numbers",
+        ),
         ('columns["logprobs"] = columns.pop("log_probs")', "no column `log_probs`", "a list"),
         ('columns["log_probs"] = [-1.0] * len(row)', "as double", "a list of floats"),
         ('columns["log_probs"] = [[-1] * len(r) for r in log_probs]', "as list<", "of floats"),
@@ -195,7 +203,9 @@ def test_what_rounding_lifts_above_0_is_0(rows, tmp_path, monkeypatch):
         ("", "no column `entropy`, which entropy=true asks for", "leave entropy=true out"),
     ],
 )
-def test_a_wrong_answer_is_refused_with_its_place(rows, tmp_path, monkeypatch, wrong, words, hint):
+def test_a_wrong_answer_is_refused_with_row_and_token(
+    rows, tmp_path, monkeypatch, wrong, words, hint
+):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RcdiagError, match=words) as caught:
         read_answer(answer(rows, wrong), rows, "it", wants_entropy=not wrong)
@@ -206,7 +216,7 @@ def test_a_program_scores_by_its_own_formula(score, tmp_path):
     np.testing.assert_allclose(score(program(tmp_path)), expected(), rtol=1e-6)
 
 
-# What ends a program before it has an answer; `sh` starts faster than Python.
+# Programs that end without an answer; `sh` starts faster than Python.
 @pytest.mark.parametrize(
     ("run", "words", "hint"),
     [
@@ -226,12 +236,12 @@ def test_a_program_that_gives_no_answer_is_refused(score, run, words, hint):
     assert hint in caught.value.hint
 
 
-def test_output_of_a_program_that_fails_at_its_end_does_not_count(score, tmp_path):
+def test_output_of_a_program_that_fails_afterwards_is_ignored(score, tmp_path):
     with pytest.raises(RcdiagError, match="exit code 4"):
         score(program(tmp_path, way=ENDS + "sys.exit(4)\n"))
 
 
-def test_the_error_quotes_the_end_of_what_this_start_printed(score, tmp_path):
+def test_the_error_quotes_the_last_output_of_this_start(score, tmp_path):
     (tmp_path / "engine.log").write_text("of an earlier start\n")
     with pytest.raises(RcdiagError) as caught:
         score("sh -c 'seq 2000; exit 1'")
@@ -252,15 +262,15 @@ def test_a_program_that_stays_is_started_once(tmp_path, rows):
     assert not running(tmp_path / "scorer.py")
 
 
-def test_a_program_that_stays_and_ends_is_told_apart(score, tmp_path):
-    with pytest.raises(RcdiagError, match="it has ended, without an output") as caught:
+def test_a_program_that_should_stay_but_ends_is_an_error(score, tmp_path):
+    with pytest.raises(RcdiagError, match="it has ended without an output") as caught:
         score("true", stays=True)
     assert "leave stays=true out" in caught.value.hint
     with pytest.raises(RcdiagError, match="exit code 1"):
         score("false", stays=True)
 
 
-# The whole way, from the command line
+# End to end, from the command line
 
 
 # Parts of about three rows.
@@ -279,7 +289,7 @@ def command_line(table: Path, run: str, out: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_a_kill_of_rcdiag_ends_the_program_and_costs_one_part(table, tmp_path):
-    """The program hangs in its third part, with a process of its own in another session."""
+    """The program hangs in its third part, with a child process in another session."""
     hang = "if (here / 'hang').exists() and rows[0] == 5:"
     hang += " import subprocess, signal;"
     hang += " signal.signal(signal.SIGTERM, signal.SIG_IGN);"
@@ -293,7 +303,9 @@ def test_a_kill_of_rcdiag_ends_the_program_and_costs_one_part(table, tmp_path):
     until(lambda: (tmp_path / "hanging").exists() or process.poll() is not None)
     assert process.poll() is None, "the run ended before it could be killed"
     assert (tmp_path / "scored").read_text().split() == ["0", "3"]  # first rows of two parts
-    assert len(running(tmp_path / "scorer.py")) == 4  # rcdiag, supervisor, program, its process
+    assert (
+        len(running(tmp_path / "scorer.py")) == 4
+    )  # rcdiag, supervisor, program, its child process
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     until(lambda: not running(tmp_path / "scorer.py"))
@@ -316,8 +328,8 @@ def until(ready: Callable[[], bool], limit: float = 120.0) -> None:
         time.sleep(0.05)
 
 
-def test_the_metadata_say_what_scored_and_no_more_than_is_known(table, tmp_path, monkeypatch):
-    """Weights are known where the command names them; an edited script is another run."""
+def test_the_metadata_name_the_scorer_and_weights_only_if_known(table, tmp_path, monkeypatch):
+    """Weights are known if the command names them; an edited script starts a new run."""
     model, out = make_checkpoint(tmp_path / "model"), tmp_path / "out.parquet"
     run = program(tmp_path)
     rcdiag.score(table, policies={"old": f"command,run={run}"}, model=model, output=out)
@@ -344,9 +356,9 @@ def test_the_metadata_say_what_scored_and_no_more_than_is_known(table, tmp_path,
     ("options", "words", "hint"),
     [
         ({"run": ""}, "needs the program", "run="),
-        ({"run": "no-such-program --x"}, "`no-such-program` is no program here", "PATH"),
-        ({"run": "./scorer.py"}, "`./scorer.py` is no program here", "interpreter"),
-        ({"run": "python 'score.py"}, "mark without its partner", "pairs"),
+        ({"run": "no-such-program --x"}, "`no-such-program` is not a program here", "PATH"),
+        ({"run": "./scorer.py"}, "`./scorer.py` is not a program here", "interpreter"),
+        ({"run": "python 'score.py"}, "mark is not closed", "pairs"),
         ({"run": "python x.py {model}"}, "no model is given", "model=PATH"),
     ],
 )
@@ -377,11 +389,11 @@ def test_how_a_command_is_quoted():
     assert "single quotes" in caught.value.hint
     with pytest.raises(RcdiagError, match="not JSON"):
         parse_policy('a=command,run="python" score.py')
-    with pytest.raises(RcdiagError, match="lm_head: a program has options"):
+    with pytest.raises(RcdiagError, match="lm_head: give the program's own option"):
         parse_policy("a=command,run=python score.py,lm_head=float32")
 
 
-def test_the_default_model_is_that_of_a_program_that_names_it(tmp_path):
+def test_the_default_model_fills_the_placeholder_of_a_program(tmp_path):
     model = make_checkpoint(tmp_path / "model")
     named = parse_policy("old=command,run=python score.py {model}", str(model))
     assert words_of(named)[-1] == str(model)
@@ -390,7 +402,7 @@ def test_the_default_model_is_that_of_a_program_that_names_it(tmp_path):
     assert BACKENDS["command"].facts(unnamed, SILENT.say).limits.vocab_size is None
 
 
-def test_a_table_names_no_program_to_run(tmp_path):
+def test_a_program_named_by_a_table_is_not_run(tmp_path):
     noted = about("x", "command", model=str(tmp_path), run="python")
     assert spec_of(noted, None) is None
     assert spec_of(noted, str(tmp_path)) is None

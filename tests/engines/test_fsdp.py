@@ -1,4 +1,4 @@
-"""What trainers' mixed precision computes, by torch's own FSDP2 on one process of a CPU."""
+"""Trainers' mixed precision, computed by torch's FSDP2 in one process on a CPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def one_process() -> Iterator[None]:
 
 
 def logits(model, *, autocast: bool = False) -> torch.Tensor:
-    """Logits as verl's actor makes them: no cache, under torch.no_grad."""
+    """Compute logits as verl's actor does: no cache, under torch.no_grad."""
     context = torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext()
     with torch.no_grad(), context:
         return model(input_ids=IDS, use_cache=False).logits.float()
@@ -32,7 +32,7 @@ def logits(model, *, autocast: bool = False) -> torch.Tensor:
 
 @pytest.mark.parametrize("autocast", [False, True], ids=["alone", "under verl's autocast"])
 def test_fsdp2_with_bfloat16_is_hf_bfloat16_and_not_autocast(autocast, qwen3, one_process):
-    """Weights in float32 that FSDP2 casts for the forward are weights in bfloat16."""
+    """float32 weights that FSDP2 casts for the forward act as bfloat16 weights."""
     sharded = AutoModelForCausalLM.from_pretrained(qwen3, dtype=torch.float32)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in sharded.model.layers:

@@ -1,6 +1,6 @@
 """The same scores on a CUDA GPU; run by `make test-gpu` where there is one.
 
-Tests record what they saw (`seen`), which `tools/gpu.py` writes into its report.
+Tests record measurements (`seen`), which `tools/gpu.py` writes into its report.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ LOW = ["bf16", "autocast", "prefill", "prefill_eager", "decode", "decode_eager",
 
 @pytest.fixture
 def seen(record_property) -> Callable[[str, object], None]:
-    """Note something for the report."""
+    """Record a measurement for the report."""
     return lambda name, value: record_property(name, str(value))
 
 
 @pytest.fixture(scope="module")
 def base(qwen3, table, tmp_path_factory) -> Path:
-    """The table with two policies of transformers, beside which others are scored."""
+    """The table with two transformers policies, to which other policies are compared."""
     out = tmp_path_factory.mktemp("gpu") / "base.parquet"
     return with_policies(table, qwen3, out, {name: POLICIES[name] for name in ("bf16", "fp32")})
 
 
 def with_policies(table: Path, model: Path, out: Path, policies: dict[str, str]) -> Path:
-    """Write the table with these policies in it too; the last is compared with `bf16`."""
+    """Add policies to the table; the last is compared with `bf16`."""
     options = [word for name, what in policies.items() for word in ("--policy", f"{name}={what}")]
     pair = ("--behavior", "bf16", "--target", [*policies][-1])
     ran = rcdiag_alone("score", table, "--model", model, *options, *pair, "-o", out, "--json")
@@ -75,9 +75,9 @@ def with_policies(table: Path, model: Path, out: Path, policies: dict[str, str])
 
 
 class Scored:
-    """Policies, each scored by a command of its own when it is first asked for.
+    """Policies, each scored by its own command on first use.
 
-    One that cannot be scored fails the tests that ask for it, and no others.
+    A policy that cannot be scored fails only the tests that use it.
     """
 
     def __init__(self, base: Path, model: Path) -> None:
@@ -104,7 +104,7 @@ class Scored:
         return about(self.path(name))[name]
 
     def gap(self, one: str, other: str) -> np.ndarray:
-        """The distance of two policies at every token, nats."""
+        """Return the difference of two policies at every token, nats."""
         return np.abs(self.log_probs(one) - self.log_probs(other))
 
 
@@ -119,7 +119,7 @@ def about(path: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("policy", ["fp32", "prefill32", "decode32"])
 def test_float32_on_the_gpu_equals_the_plain_forward_on_the_cpu(policy, run, expected, seen):
-    """TF32 keeps 10 bits of a factor: it would be off by a hundredth of a nat here and there."""
+    """With TF32, which keeps 10 bits, some log-probs would differ by a hundredth of a nat."""
     ours, theirs = run.log_probs(policy), np.concatenate(expected["log_probs"])
     seen(f"{policy}: largest distance from a CPU, nats", f"{np.abs(ours - theirs).max():.1e}")
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
@@ -185,7 +185,7 @@ def test_an_adapter_scores_like_that_of_transformers(run, adapter, seen):
     assert np.abs(ours - run.log_probs("fp32")).max() > 0.1
 
 
-def test_float8_weights_are_made_wide(checkpoints, table, seen):
+def test_float8_weights_are_dequantised(checkpoints, table, seen):
     fp8, wide = checkpoints
     engine = HfEngine(parse_policy("p=hf:float32", str(fp8)))
     found = engine.score(rows_of(table, 0, 40), lambda tokens: None).log_probs
@@ -246,7 +246,7 @@ def long_row(tmp_path_factory):
 
 
 def test_a_long_row_in_float32_makes_no_score_matrix(long_model, long_row, seen):
-    """One matrix of 28 heads is 28 GiB here; torch's math kernel holds two and a half."""
+    """A score matrix of 28 heads is 28 GiB here; torch's math kernel would hold 2.5 of them."""
     engine = HfEngine(parse_policy("p=hf:float32", str(long_model)))
     torch.cuda.reset_peak_memory_stats()
     scores = engine.score(long_row, lambda tokens: None).log_probs
@@ -259,7 +259,7 @@ def test_a_long_row_in_float32_makes_no_score_matrix(long_model, long_row, seen)
 
 @pytest.fixture
 def little_memory():
-    """Call it to leave so many MiB of the GPU's memory free."""
+    """Returns a function that leaves the given MiB of GPU memory free."""
     fillers = []
 
     def leave(free: int) -> None:

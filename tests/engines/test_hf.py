@@ -53,7 +53,7 @@ def test_a_row_does_not_depend_on_its_neighbours(qwen3, table):
     np.testing.assert_allclose(np.concatenate(alone), together, atol=1e-5)
 
 
-def test_tokens_done_add_up_to_all_rows_with_a_response(qwen3, table):
+def test_progress_counts_all_tokens_of_rows_with_a_response(qwen3, table):
     run: list[int] = []
     rows = rows_of(table)
     HfEngine(parse_policy("p=hf:float32,batch_tokens=300", str(qwen3))).score(rows, run.append)
@@ -113,7 +113,7 @@ def test_eager_attention_agrees_with_sdpa(qwen3, table, expected):
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2"])
-def test_other_heads_are_honoured(kind, table, tmp_path):
+def test_heads_of_other_architectures_are_supported(kind, table, tmp_path):
     """Gemma caps its logits; Llama does not share head and embedding."""
     model = make_model(tmp_path / kind, kind)
     result = score("p=hf:float32", model, rows_of(table)).log_probs
@@ -121,7 +121,7 @@ def test_other_heads_are_honoured(kind, table, tmp_path):
     np.testing.assert_allclose(result, expected, atol=2e-5)
 
 
-def test_a_model_of_images_scores_rows_of_text(table, tmp_path):
+def test_a_vision_language_model_scores_rows_of_text(table, tmp_path):
     """Qwen3-VL has no causal class in transformers."""
     torch.manual_seed(0)
     sections = {"mrope_section": [4, 6, 6], "mrope_interleaved": True}
@@ -184,8 +184,8 @@ def test_padding_stays_under_a_tenth_on_the_shipped_lengths():
     assert len(set(shapes)) < 60
 
 
-def test_gpus_that_torch_cannot_use_are_not_passed_over(qwen3, tmp_path, monkeypatch):
-    """A driver too old for this torch, or its CPU build: nvidia-smi lists a GPU, torch has none."""
+def test_gpus_that_torch_cannot_use_are_refused(qwen3, tmp_path, monkeypatch):
+    """The driver is too old for this torch, or torch is a CPU build."""
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 0\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -208,7 +208,7 @@ def test_gpus_that_torch_cannot_use_are_not_passed_over(qwen3, tmp_path, monkeyp
         ("p=hf:float32,device=tpu", "tpu"),
     ],
 )
-def test_what_the_device_cannot_do_is_said(policy, words, qwen3):
+def test_unsupported_options_of_the_device_are_refused(policy, words, qwen3):
     with pytest.raises(RcdiagError, match=words) as caught:
         HfEngine(parse_policy(policy, str(qwen3)))
     assert caught.value.hint

@@ -27,7 +27,7 @@ SAMPLING = {"top_p": 0.8, "top_k": 40, "min_p": 0.02}
 
 
 def kept_by_enumeration(p: np.ndarray, top_p: float, top_k: int, min_p: float) -> np.ndarray:
-    """The ids that vLLM's order of filters keeps of one distribution, the likeliest first."""
+    """Return the ids that vLLM's filters keep, in their order, most likely first."""
     order = np.argsort(-p)
     order = order[p[order] >= min_p * p.max()][:top_k]
     left = p[order] / p[order].sum()
@@ -37,7 +37,7 @@ def kept_by_enumeration(p: np.ndarray, top_p: float, top_k: int, min_p: float) -
 
 @pytest.fixture(scope="module")
 def sampled(qwen3: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list, list]:
-    """Sample from kept sets token by token; the table, distributions and sets of all tokens."""
+    """Sample from kept sets token by token; returns table, distributions and sets."""
     random = np.random.default_rng(5)
     model = AutoModelForCausalLM.from_pretrained(qwen3, dtype=torch.float32).eval()
     rows, distributions, sets = [], [], []
@@ -95,7 +95,7 @@ def test_log_probs_over_kept_sets_are_those_of_the_enumerated_distribution(suppo
 
 
 def test_the_mean_ratio_is_the_kept_mass_before_and_1_after_the_replay(qwen3, sampled):
-    """E[ratio] under the sampler, summed over every token of its kept set."""
+    """E[ratio] under the sampler, as an exact sum over its kept sets."""
     _, distributions, sets = sampled
     for p, own in list(zip(distributions, sets, strict=True))[::8]:
         logits = torch.from_numpy(np.log(p)).float().repeat(len(own), 1)
@@ -126,8 +126,8 @@ def test_chunks_and_buckets_do_not_mix_kept_sets(qwen3, sampled, monkeypatch):
     np.testing.assert_allclose(cut.log_probs, whole.log_probs, atol=1e-6)
 
 
-def test_a_token_outside_of_the_trainers_own_set_has_probability_0(qwen3, sampled, tmp_path):
-    """top-p of the trainer differs from the sampler's where its distribution does."""
+def test_a_token_outside_the_trainers_own_set_has_probability_0(qwen3, sampled, tmp_path):
+    """The trainer's top-p set differs from the sampler's if their distributions differ."""
     table = pq.read_table(sampled[0])
     narrow = table.drop_columns("top_k").append_column("top_k", pa.array([1, 1, 1], pa.int64()))
     pq.write_table(narrow, tmp_path / "narrow.parquet")
@@ -172,7 +172,7 @@ def changed(table: Path, folder: Path, change) -> Path:
     return folder / "changed.parquet"
 
 
-def test_a_sampled_token_outside_of_its_set_is_refused_before_an_engine_starts(
+def test_a_sampled_token_outside_its_set_is_refused_before_an_engine_starts(
     qwen3, sampled, tmp_path
 ):
     def shift(rows):
@@ -222,11 +222,11 @@ def test_own_sets_need_every_sampling_parameter(qwen3, sampled, tmp_path):
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        ("kept=vllm:bfloat16,support=rollout", "vLLM scores the whole distribution alone"),
+        ("kept=vllm:bfloat16,support=rollout", "vLLM scores the whole distribution only"),
         ("kept=hf:float32,support=rollout,top_k=3", "a kept set may have fewer tokens"),
     ],
 )
-def test_what_cannot_be_scored_over_kept_sets_is_refused(policy, words, qwen3, sampled):
+def test_unsupported_options_with_kept_sets_are_refused(policy, words, qwen3, sampled):
     with pytest.raises(RcdiagError, match=words):
         plan(sampled[0], qwen3, policy)
 

@@ -1,4 +1,4 @@
-"""Ready sets of policies, and the same policy once more."""
+"""Ladders of policies, and the noise floor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from cli.parameters import function_of
 from rcdiag.engines import BACKENDS
-from rcdiag.engines.ladders import LADDERS, again, spec_of, to_repeat
+from rcdiag.engines.ladders import LADDERS, policy_to_repeat, second_run, spec_of
 from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
@@ -22,7 +22,7 @@ TEXTS = sorted({text for ladder in LADDERS.values() for text in ladder})
 
 
 def passed_on(spec: PolicySpec) -> dict[str, Any]:
-    """What the engine gets of the policy's options."""
+    """Return the options that are passed to the engine."""
     return BACKENDS[spec.backend].split(spec.options)[1]
 
 
@@ -33,14 +33,14 @@ def names_of(specs: list[PolicySpec]) -> list[str]:
 def wanted(
     texts=(), ladders=(), model: str | None = "m", there=(), scored=(), twice: bool = False
 ) -> list[PolicySpec]:
-    """Of a table with policies `there`, of which `scored` are known."""
+    """Return the policies to score for a table with policies `there`; `scored` have metadata."""
     noted = {"policies": {item["name"]: item for item in scored}} if scored else {}
     table = cast(Table, SimpleNamespace(policies=list(there), metadata=noted))
     return wanted_policies(table, policies=texts, model=model, ladder=ladders, noise_floor=twice)
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_every_text_of_a_ladder_is_a_policy(text):
+def test_every_entry_of_a_ladder_is_a_valid_policy(text):
     spec = parse_policy(text, "m")
     options = {"vllm_fp8": {"quantization": "fp8"}, "vllm_bf16_eager": {"enforce_eager": True}}
     assert (spec.model, passed_on(spec)) == ("m", options.get(spec.name, {}))
@@ -75,9 +75,9 @@ def test_the_api_names_every_ladder(command):
 @pytest.mark.parametrize(
     "text", [*TEXTS, "x=hf:bfloat16,batch_tokens=1021", "x=vllm:bfloat16,max_num_seqs=5"]
 )
-def test_again_is_the_same_policy_in_other_batches(text):
+def test_the_noise_floor_is_the_same_policy_in_other_batches(text):
     spec = parse_policy(text, "m")
-    other = again(spec)
+    other = second_run(spec)
     same = ("backend", "dtype", "model")
     assert [getattr(other, item) for item in same] == [getattr(spec, item) for item in same]
     assert other.name == f"{spec.name}_again"
@@ -88,23 +88,23 @@ def test_again_is_the_same_policy_in_other_batches(text):
     assert changed == {"repeat_of", {"hf": "batch_tokens", "vllm": "max_num_seqs"}[spec.backend]}
 
 
-def test_the_engine_is_not_told_what_a_policy_repeats():
-    assert "repeat_of" not in passed_on(again(parse_policy("x=vllm", "m")))
+def test_the_engine_does_not_get_the_name_of_the_repeated_policy():
+    assert "repeat_of" not in passed_on(second_run(parse_policy("x=vllm", "m")))
 
 
-def test_of_several_the_first_in_low_precision_is_repeated():
+def test_the_first_low_precision_policy_is_repeated():
     specs = [parse_policy(f"{n}={what}", "m") for n, what in (("a", "hf"), ("b", "vllm"))]
-    assert to_repeat(specs).name == "b"
-    assert to_repeat(specs[:1]).name == "a"
+    assert policy_to_repeat(specs).name == "b"
+    assert policy_to_repeat(specs[:1]).name == "a"
 
 
 def test_nothing_to_repeat_is_refused_with_a_hint():
     with pytest.raises(RcdiagError, match="--noise-floor") as caught:
-        to_repeat([])
+        policy_to_repeat([])
     assert caught.value.hint
 
 
-def test_a_policy_of_the_table_is_scored_again_as_it_was(tmp_path):
+def test_a_policy_of_the_table_is_rescored_with_its_metadata(tmp_path):
     own = str(tmp_path)
     noted = about("x", "vllm", "bfloat16", model=own, path="decode", repeat_of="y")
     result = spec_of(noted, None)
@@ -113,7 +113,7 @@ def test_a_policy_of_the_table_is_scored_again_as_it_was(tmp_path):
     )
 
 
-def test_a_table_does_not_say_what_is_fetched():
+def test_a_table_does_not_choose_a_model_to_download():
     noted = about("x", "hf", "float32", model="somebody/else")
     assert spec_of(noted, None) is None
     assert spec_of(noted, "mine").model == "mine"
@@ -130,18 +130,18 @@ def test_a_table_does_not_say_what_is_fetched():
         {"attention": "somebody/kernels"},
     ],
 )
-def test_a_table_does_not_say_what_runs(tmp_path, option):
+def test_a_table_does_not_choose_code_to_run(tmp_path, option):
     noted = about("x", "vllm", "bfloat16", model=str(tmp_path), **option)
     with pytest.raises(RcdiagError, match="not taken from a file"):
         spec_of(noted, None)
 
 
 @pytest.mark.parametrize("noted", [{}, {"backend": "sglang", "options": {}, "model": "m"}])
-def test_a_policy_of_unknown_making_cannot_be_scored_again(noted: dict[str, Any]):
+def test_a_policy_without_metadata_cannot_be_rescored(noted: dict[str, Any]):
     assert spec_of(noted, "m") is None
 
 
-def test_what_the_table_has_of_a_ladder_is_left_out(monkeypatch):
+def test_policies_already_in_the_table_are_left_out_of_a_ladder(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     everything = [text.partition("=")[0] for text in LADDERS["engine"]]
     assert names_of(wanted(ladders=["engine"])) == everything
@@ -158,14 +158,14 @@ def test_what_the_table_has_of_a_ladder_is_left_out(monkeypatch):
         ("engine", "vllm_bf16_eager=vllm:bfloat16,enforce_eager=true"),
     ],
 )
-def test_what_is_for_a_gpu_is_left_out_without_one(monkeypatch, ladder, text):
+def test_gpu_policies_are_left_out_without_a_gpu(monkeypatch, ladder, text):
     everything = [one.partition("=")[0] for one in LADDERS[ladder]]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert names_of(wanted(ladders=[ladder])) == everything
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     name = text.partition("=")[0]
     assert [one for one in everything if one not in names_of(wanted(ladders=[ladder]))] == [name]
-    # Asked for by itself it is scored anyway, or refused by the engine.
+    # Requested explicitly it is scored, or refused by the engine.
     assert name in names_of(wanted(texts=[text], ladders=[ladder]))
 
 
@@ -180,7 +180,7 @@ def test_a_ladder_without_a_model_is_refused():
         wanted(ladders=["engine"], model=None)
 
 
-def test_a_noise_floor_adds_one_run_of_what_is_scored_or_was(tmp_path):
+def test_a_noise_floor_adds_one_repetition_of_a_scored_policy(tmp_path):
     assert names_of(wanted(["a=hf", "b=vllm"], twice=True)) == ["a", "b", "b_again"]
     noted = [about("x", "hf", "bfloat16", model=str(tmp_path))]
     (spec,) = wanted(model=None, there=["x"], scored=noted, twice=True)

@@ -1,4 +1,4 @@
-"""One model over several GPUs: the plan, and the forward of a model that is spread."""
+"""One model over several GPUs: the plan, and the forward pass of the split model."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_every_layer_is_on_one_gpu_and_all_weights_are_counted(gpus, dtype, each
     assert [layer for share in held for layer in share.layers] == list(range(LAYERS))
     weights = load_file(deep / "model.safetensors").values()
     assert sum(share.weights for share in held) == each * sum(value.numel() for value in weights)
-    # No share is farther from an equal one than a layer.
+    # No share differs from an equal one by more than a layer.
     layer = weight_sizes(policy(deep, gpus, dtype)).layers[0]
     equal = sum(share.weights for share in held) / gpus
     assert max(abs(share.weights - equal) for share in held) <= layer
 
 
-def test_the_plan_is_that_of_the_sizes_by_hand(deep):
+def test_the_plan_equals_one_computed_by_hand(deep):
     """Embedding and head: 320 x 64 values each; the last norm 64."""
     sizes = weight_sizes(policy(deep, 2, "bfloat16"))
     attention = 2 * 64 * 128 + 2 * 64 * 64 + 2 * 32  # q and o; k and v; norms of q and k
@@ -76,8 +76,8 @@ def test_a_tied_head_is_where_the_embedding_is(tmp_path):
     assert placed["model.norm"] == "last"
 
 
-def test_layers_of_images_and_of_more_tokens_are_no_decoder_layers(tmp_path, deep):
-    """A vision tower has a list of its own; layers beyond the count predict further tokens."""
+def test_vision_and_multi_token_layers_are_not_decoder_layers(tmp_path, deep):
+    """A vision tower has its own layers; layers beyond the count predict further tokens."""
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text((deep / "config.json").read_text())
@@ -134,7 +134,7 @@ def test_a_dry_run_shows_the_plan(deep, table, rcdiag):
 
 @pytest.mark.parametrize("options", ["float32", "bfloat16,lm_head=float32", "float32,top_k=2"])
 def test_a_spread_model_scores_like_a_whole_one(options, deep, table, monkeypatch):
-    """Both devices are this CPU, so the hooks that move tensors are put on by hand."""
+    """Both devices are this CPU, so accelerate's hooks are attached by hand."""
     rows = rows_of(table)
     whole = HfEngine(parse_policy(f"p=hf:{options},device=cpu", str(deep)))
     monkeypatch.setattr(model_module, "gpu_devices", lambda spec, count: [whole.device] * count)
@@ -148,7 +148,7 @@ def test_a_spread_model_scores_like_a_whole_one(options, deep, table, monkeypatc
 
 @pytest.mark.slow
 def test_every_product_finds_its_tensors_on_one_device():
-    """On two devices that torch fakes: the forward, and the head on either of them."""
+    """On two fake torch devices: the forward pass, and the head on either device."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.engines.two_devices"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-2000:]

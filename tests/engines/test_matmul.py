@@ -1,4 +1,4 @@
-"""bfloat16 products made in float32 and rounded, against the CPU's own."""
+"""bfloat16 products computed in float32 and rounded, against the CPU's own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ulps_apart(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (ordered[0] - ordered[1]).abs()
 
 
-def test_a_rounded_product_has_nearly_always_the_bits_of_the_native_one() -> None:
+def test_a_rounded_product_nearly_always_equals_the_native_one_bitwise() -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(512, 384).bfloat16(), torch.randn(512, 384).bfloat16()
     native = torch.nn.functional.linear(x, weight)
@@ -80,7 +80,7 @@ def test_a_boolean_attention_mask_stays_boolean() -> None:
 
 
 @pytest.mark.parametrize("held_to", ["AVX2", "AVX512_CORE", "avx2_vnni", "AVX512_CORE_VNNI"])
-def test_a_library_held_to_older_instructions_has_no_bfloat16(held_to: str) -> None:
+def test_a_library_restricted_to_older_instructions_has_no_bfloat16(held_to: str) -> None:
     assert bfloat16_instructions({"ONEDNN_MAX_CPU_ISA": held_to}) is None
 
 
@@ -97,7 +97,7 @@ def test_only_bfloat16_on_a_cpu_is_ever_rounded() -> None:
 def test_rounded_and_native_models_are_equally_far_from_float32(
     options: str, qwen3: Path, table: Path
 ) -> None:
-    """The native and the rounded way are two engines of one precision.
+    """The native and the rounded product act like two engines of one precision.
 
     Their roundings are as large, so each is about as far from float32 as the other; were they
     independent the two would be 1.41 times as far from each other.

@@ -1,4 +1,4 @@
-"""Where a batch does not fit into memory, smaller ones are tried."""
+"""If a batch does not fit in memory, smaller ones are tried."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.engine
 
 
 class SmallMemory:
-    """A model's body that has room for so many tokens, padding included."""
+    """A model body that fits a number of tokens, padding included."""
 
     def __init__(self, body, tokens: int, error: Exception) -> None:
         self.body, self.tokens, self.error = body, tokens, error
@@ -50,7 +50,7 @@ def test_smaller_batches_score_what_large_ones_do(room, error, qwen3, table, exp
     np.testing.assert_allclose(scores, np.concatenate(expected["log_probs"]), atol=1e-5)
     lengths = rows.prompt_ids.lengths + rows.response_ids.lengths
     assert sum(done) == lengths[rows.response_ids.lengths > 0].sum()
-    # What did not fit is not tried again: each attempt is at most half of the one before.
+    # A size that did not fit is not tried again: each attempt is at most half of the last.
     failed = [tokens for tokens in body.tried if tokens > room]
     assert failed
     assert all(2 * after <= before for before, after in pairwise(failed))
@@ -87,14 +87,14 @@ def test_a_row_that_does_not_fit_alone_is_refused(qwen3, table):
     assert "gpus=2" in caught.value.hint
 
 
-def test_other_errors_stay_what_they_are(qwen3, table):
+def test_other_errors_are_raised_unchanged(qwen3, table):
     engine = HfEngine(parse_policy("p=hf:float32", str(qwen3)))
     engine.body = SmallMemory(engine.body, 0, RuntimeError("a size mismatch"))
     with pytest.raises(RuntimeError, match="a size mismatch"):
         engine.score(rows_of(table), lambda tokens: None)
 
 
-def test_the_allocator_itself_is_believed(qwen3, table):
+def test_an_error_of_the_real_allocator_is_recognised(qwen3, table):
     """No machine has 2^60 bytes."""
     engine = HfEngine(parse_policy("p=hf:float32,batch_tokens=600", str(qwen3)))
     engine.to_logits = lambda hidden: torch.empty(1 << 60, dtype=torch.int8)

@@ -1,4 +1,4 @@
-"""What may stand in a policy's options."""
+"""Syntax of a policy's options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_value_that_is_json_keeps_its_commas():
 
 
 @pytest.mark.parametrize("value", ['{"mode":0', "{mode:0,level:1}", "[1,2", '"a,b'])
-def test_half_a_value_of_json_is_refused(value):
+def test_an_incomplete_json_value_is_refused(value):
     with pytest.raises(RcdiagError, match="not JSON") as caught:
         options(f"x={value},max_num_seqs=5")
     assert "single quotes" in caught.value.hint

@@ -1,4 +1,4 @@
-"""Engines in another environment, which holds the engine and numpy and nothing else of rcdiag's."""
+"""Engines in another environment, which has only the engine and numpy."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ EVIL = "import pathlib; pathlib.Path({mark!r}).touch()\n"
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> Path:
-    """A virtual environment with the numpy of this one, an engine, and no other package."""
+    """A virtual environment with this numpy, an engine, and no other package."""
     folder = tmp_path_factory.mktemp("other") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
@@ -88,10 +88,8 @@ def tiny(environment, monkeypatch) -> Iterator[Backend]:
         yield backend
 
 
-def test_an_engine_runs_where_there_is_numpy_and_nothing_else_of_rcdiag(
-    tiny, environment, tmp_path, monkeypatch
-):
-    """Nothing of this environment is on its path, nor of the folder where the command runs."""
+def test_an_engine_runs_in_an_environment_with_numpy_only(tiny, environment, tmp_path, monkeypatch):
+    """Neither this environment nor the current folder is on its import path."""
     mark, here = tmp_path / "mark", tmp_path / "downloaded"
     here.mkdir()
     for name in ("rcdiag", "json", "numpy", "tiny_engine", "sitecustomize"):
@@ -130,7 +128,7 @@ def refusal(python: Path | str, packages: dict[str, str]) -> RcdiagError:
 
 
 def says(folder: Path, text: str) -> Path:
-    """Write a program that says something."""
+    """Write a program that prints a text."""
     path = folder / "program"
     path.write_text(f"#!/bin/sh\necho '{text}'\n")
     path.chmod(0o755)
@@ -155,7 +153,7 @@ def test_an_environment_that_lacks_something_is_refused_by_name(tmp_path, answer
     assert hint in error.hint
 
 
-def test_no_file_and_a_folder_are_refused_with_the_python_in_it(tmp_path):
+def test_a_missing_file_and_a_folder_are_refused_naming_the_python_inside(tmp_path):
     assert "No such file" in refusal(tmp_path / "nowhere", {"numpy": "1.26"}).message
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").touch()
@@ -176,7 +174,7 @@ def test_the_engines_that_ship_run_elsewhere(backend):
     assert BACKENDS[backend].split(spec.options) == (spec.options, {})
 
 
-def test_what_an_environment_must_hold_is_what_rcdiag_itself_asks_for():
+def test_required_packages_of_an_environment_match_those_of_rcdiag():
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     for backend in ("hf", "vllm"):
         for name, least in BACKENDS[backend].packages.items():
@@ -193,7 +191,7 @@ def test_an_engine_that_another_process_cannot_import_is_refused():
     assert engine_address(TOY) == "tests.engines.toy_engine:ToyEngine"
 
 
-def test_rows_and_scores_survive_their_way_as_bytes():
+def test_rows_and_scores_survive_serialisation():
     lists = Ragged(np.array([4, 5, 6], np.int32), np.array([0, 2, 2, 3]))
     rows = make_trajectories([[-1.0, -1.0], [-1.0]], [[-1.0, -1.0], [-1.0]], mask=[[1, 0], [1]])
     rows = replace(
@@ -229,7 +227,7 @@ def test_rows_and_scores_survive_their_way_as_bytes():
 
 
 def test_objects_do_not_come_back_from_an_engine():
-    """They would be a pickle, which runs whatever it says."""
+    """They would need pickle, which can run arbitrary code."""
     objects: Any = np.array([print], dtype=object)
     with pytest.raises(ValueError, match="allow_pickle"):
         scores_from_bytes(scores_to_bytes(Scores(log_probs=objects)))

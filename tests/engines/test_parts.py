@@ -1,4 +1,4 @@
-"""Parts beside an output: only rcdiag's own are taken, and only its own are removed."""
+"""Parts next to an output: only rcdiag's own parts are used or removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.engines.engine_here import scored_parts, toy_scoring
 
 @pytest.fixture
 def scoring(tmp_path, rcdiag, monkeypatch) -> Iterator[Callable[..., Ran]]:
-    """`scoring(...)` runs the same command each time, with an engine that runs in this process."""
+    """`scoring(...)` runs the same command each time, with an engine in this process."""
     monkeypatch.setattr("rcdiag.engines.scoring.TOKENS_PER_PART", 4)
     with toy_scoring(tmp_path) as given:
         arguments = ["score", given["source"], "--policy", "old=toy", "--model", given["model"]]
@@ -30,7 +30,7 @@ def parts_of(tmp_path: Path) -> Path:
 
 
 def interrupted(tmp_path: Path, scoring: Callable[..., Ran], monkeypatch) -> Path:
-    """Run until the parts are there and the output is not; returns their folder."""
+    """Run until the parts exist but not the output; returns their folder."""
     with monkeypatch.context() as patch:
         patch.setattr("rcdiag.engines.scoring._join", stop)
         assert scoring().code == 130
@@ -42,7 +42,7 @@ def stop(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_file_of_the_users_stays(tmp_path, scoring):
+def test_a_file_of_the_user_is_kept(tmp_path, scoring):
     parts_of(tmp_path).mkdir()
     own = parts_of(tmp_path) / "thesis.txt"
     own.write_text("mine")
@@ -69,7 +69,7 @@ def test_a_link_in_place_of_the_parts_is_refused(tmp_path, scoring):
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1 nothing PAR1"])
-def test_a_damaged_part_is_made_again(tmp_path, scoring, monkeypatch, content):
+def test_a_damaged_part_is_rescored(tmp_path, scoring, monkeypatch, content):
     folder = interrupted(tmp_path, scoring, monkeypatch)
     parts = sorted(file.name for file in folder.glob("0*.parquet"))
     (folder / "000001.parquet").write_bytes(content)
@@ -81,8 +81,8 @@ def test_a_damaged_part_is_made_again(tmp_path, scoring, monkeypatch, content):
     assert [len(row) for row in rows.to_pylist()] == [2, 1, 2, 1, 2, 1]
 
 
-def test_an_output_whose_numbers_were_not_seen_is_not_refused(tmp_path, scoring):
-    """A run that was killed while it measured left the whole table and no parts."""
+def test_a_complete_output_of_a_killed_run_is_accepted(tmp_path, scoring):
+    """A run killed while computing metrics leaves the complete table and no parts."""
     assert scoring().code == 0
     content = (tmp_path / "out.parquet").read_bytes()
     scored_parts.clear()
@@ -102,7 +102,7 @@ def test_an_output_of_other_rows_is_refused(tmp_path, scoring):
     assert "already there" in ran.err
 
 
-def test_a_second_run_on_one_output_is_told_of_the_first(tmp_path, scoring, monkeypatch):
+def test_a_second_run_on_the_same_output_is_refused(tmp_path, scoring, monkeypatch):
     errors: list[str] = []
 
     def meanwhile(*_: object) -> None:
@@ -123,7 +123,7 @@ EVIL = "import pathlib; pathlib.Path({mark!r}).touch()\n"
 def test_workers_import_nothing_from_the_current_directory(tmp_path, monkeypatch):
     """A downloaded checkpoint's folder may hold files of any name.
 
-    An empty place of PYTHONPATH is the current directory, and so is a dot.
+    An empty entry of PYTHONPATH is the current directory, and so is a dot.
     """
     mark = tmp_path / "mark"
     here = tmp_path / "downloaded"

@@ -1,4 +1,4 @@
-"""Quantised checkpoints: their weights are made wide at loading, and the metadata say so."""
+"""Quantised checkpoints are dequantised at loading, and the metadata say so."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGEST = torch.finfo(torch.float8_e4m3fn).max
 
 
 def fold(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Quantise in blocks of 32 x 32: float8 values, scales of blocks, and values x scales."""
+    """Quantise in blocks of 32 x 32; returns float8 values, scales, and values x scales."""
     rows, columns = weight.shape
     blocks = weight.reshape(rows // BLOCK, BLOCK, columns // BLOCK, BLOCK)
     scale = blocks.abs().amax(dim=(1, 3)) / LARGEST
@@ -37,7 +37,7 @@ def fold(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
 
 @pytest.fixture(scope="module")
 def checkpoints(qwen3, tmp_path_factory) -> tuple[Path, Path]:
-    """The tiny model in float8, as DeepSeek and Qwen ship theirs, and what its values are."""
+    """The tiny model in float8, in the format of DeepSeek and Qwen, and its dequantised values."""
     root = tmp_path_factory.mktemp("float8")
     weights = load_file(qwen3 / "model.safetensors")
     quantised, wide = dict(weights), dict(weights)
@@ -78,8 +78,8 @@ def test_the_metadata_say_that_weights_were_quantised(dtype, checkpoints):
     assert "quantization" not in HfEngine(parse_policy("p=hf:float32", str(wide))).provenance()
 
 
-def test_float8_products_do_not_run_under_another_name(checkpoints, monkeypatch):
-    """On a GPU that has them transformers keeps float8 weights unless it is told."""
+def test_float8_products_are_not_run_as_another_dtype(checkpoints, monkeypatch):
+    """On a GPU with float8 products transformers keeps float8 weights by default."""
     fp8, _ = checkpoints
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: (9, 0))

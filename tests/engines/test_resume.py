@@ -1,4 +1,4 @@
-"""A kill at any moment costs one part: the same command goes on and ends the same."""
+"""A kill at any moment costs at most one part: the same command resumes with equal results."""
 
 import json
 import signal
@@ -25,7 +25,7 @@ def model(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory) -> Path:
-    """Enough tokens for a dozen parts, and a recorded policy."""
+    """A table with enough tokens for a dozen parts, and a recorded policy."""
     path = make_table(tmp_path_factory.mktemp("tables") / "table.parquet", rows=1300)
     rows = pq.read_table(path)
     recorded = pa.array([[-0.5] * len(row) for row in rows["response_ids"].to_pylist()])
@@ -39,7 +39,7 @@ def table(tmp_path_factory) -> Path:
     ids=["one", "two"],
 )
 def arguments(request, table, model) -> Callable[[Path], list[str]]:
-    """The command line that scores one policy, by night two, and writes a path."""
+    """Make the command line that scores one policy (two in nightly runs) to a path."""
     policies = [word for policy in request.param for word in ("--policy", policy)]
     pair = ["--behavior", "a", "--target", "old"]
 
@@ -49,7 +49,7 @@ def arguments(request, table, model) -> Callable[[Path], list[str]]:
     return command
 
 
-# The command line with parts so small that a short table has many.
+# The command line with small parts, so that a short table has many.
 RCDIAG = [
     *(sys.executable, "-c"),
     "import cli.main, rcdiag.engines.scoring as run; run.TOKENS_PER_PART = 8192; cli.main.main()",
@@ -61,7 +61,7 @@ def rcdiag(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def kill_when(command: list[str], ready, limit: float = 240.0) -> None:
-    """Run until `ready()`, then kill -9, as a scheduler or the kernel would."""
+    """Run until `ready()`, then kill -9."""
     process = subprocess.Popen(
         [*RCDIAG, *command],
         stdout=subprocess.DEVNULL,
@@ -81,7 +81,7 @@ def parts(out: Path, policy: str) -> int:
 
 @pytest.fixture(scope="module")
 def undisturbed(arguments, tmp_path_factory) -> tuple[Path, str]:
-    """What a run writes that nobody kills, and its result document."""
+    """Output and result document of an undisturbed run."""
     out = tmp_path_factory.mktemp("undisturbed") / "out.parquet"
     run = rcdiag(*arguments(out), "--json")
     assert run.returncode == 0, run.stderr
@@ -90,7 +90,7 @@ def undisturbed(arguments, tmp_path_factory) -> tuple[Path, str]:
 
 @SLOW
 def test_a_run_killed_twice_ends_like_an_undisturbed_one(undisturbed, arguments, tmp_path):
-    """It is killed among the parts of its first policy, then among those of its last."""
+    """It is killed while scoring its first policy, then while scoring its last."""
     calm, document = undisturbed
     killed = tmp_path / "killed.parquet"
     command = [*arguments(killed), "--json"]
@@ -114,7 +114,7 @@ def test_a_run_killed_twice_ends_like_an_undisturbed_one(undisturbed, arguments,
 
 @SLOW
 def test_a_run_killed_after_its_last_rename_is_recognised(undisturbed, arguments):
-    """The output is there and so are its parts: nothing is scored again, nothing is refused."""
+    """Output and parts both exist: nothing is rescored, nothing is refused."""
     out, _ = undisturbed
     written = out.stat().st_mtime_ns
     out.with_name(out.name + ".parts").mkdir()
@@ -125,7 +125,7 @@ def test_a_run_killed_after_its_last_rename_is_recognised(undisturbed, arguments
 
 
 def test_another_command_is_not_taken_for_the_interrupted_one(table, arguments, tmp_path):
-    """Parts are keyed by all that decides the scores; an output of another run stays as it is."""
+    """Parts are keyed by everything that affects the scores; other outputs are unchanged."""
     out = tmp_path / "out.parquet"
     out.write_bytes(table.read_bytes())
     out.with_name(out.name + ".parts").mkdir()

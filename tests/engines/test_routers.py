@@ -1,4 +1,4 @@
-"""Recorded experts put into a mixture of experts, against a loop over tokens and experts."""
+"""Replay of recorded experts, against a loop over tokens and experts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SIZES = {
     "tie_word_embeddings": False,
 }
 QWEN = {**SIZES, "head_dim": 16, "moe_intermediate_size": 24, "num_experts": EXPERTS}
-# Layers of linear attention (gated delta rule) beside one of softmax attention.
+# Layers of linear attention (gated delta rule) and one of softmax attention.
 LINEAR = {
     "layer_types": ["linear_attention", "linear_attention", "full_attention"],
     "shared_expert_intermediate_size": 24,
@@ -109,7 +109,7 @@ def draw_experts(random: np.random.Generator, layers: int) -> list[int]:
 
 
 def make_table(path: Path, layers: int = LAYERS, change=lambda experts: experts) -> Trajectories:
-    """Rows with drawn experts; some tokens, and each last one, have none."""
+    """Make rows with random experts; some tokens, and each last one, have none."""
     random = np.random.default_rng(3)
     responses = [random.integers(0, VOCABULARY, n) for n in random.integers(2, 20, ROWS)]
     experts = [
@@ -137,7 +137,7 @@ def score(model: Path, rows: Trajectories, options: str = "") -> Scores:
 
 
 class LoopedExperts(torch.nn.Module):
-    """A layer of experts that goes through tokens and their experts one by one."""
+    """A layer of experts that processes tokens and their experts one by one."""
 
     def __init__(self, layer: torch.nn.Module, norm: bool) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class LoopedExperts(torch.nn.Module):
 
 @torch.no_grad()
 def looped(folder: Path, rows: Trajectories) -> np.ndarray:
-    """Log-probs of the response tokens with the experts of the column, row by row."""
+    """Compute log-probs of response tokens with the column's experts, row by row."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     norm = getattr(model.config, "norm_topk_prob", True)
     loops = []
@@ -200,7 +200,7 @@ def test_given_experts_equal_a_loop_over_tokens_and_experts(kind, models, tmp_pa
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))
-def test_own_experts_given_back_change_no_bit(kind, models, tmp_path):
+def test_replaying_the_models_own_experts_changes_no_bit(kind, models, tmp_path):
     path = tmp_path / "table.parquet"
     plain = score(models[kind], make_table(path))
     recorded = score(models[kind], rows_of(path), ",record_experts=true")
@@ -217,9 +217,9 @@ def test_own_experts_given_back_change_no_bit(kind, models, tmp_path):
 
 
 def test_gates_of_gpt_oss_are_the_softmax_of_the_chosen_logits(tmp_path):
-    """It normalises over the chosen experts alone, which is softmax over all divided by their sum.
+    """Normalising over the chosen experts equals the softmax over all, divided by their sum.
 
-    Sinks of its attention need eager attention.
+    Its attention sinks need eager attention.
     """
     sizes = {**SIZES, "head_dim": 16, "num_local_experts": EXPERTS}
     torch.manual_seed(0)
@@ -235,7 +235,7 @@ def test_gates_of_gpt_oss_are_the_softmax_of_the_chosen_logits(tmp_path):
     assert np.abs(forced.log_probs - plain.log_probs).max() > 0.05
 
 
-def test_recorded_experts_are_those_given(models, tmp_path):
+def test_recorded_experts_equal_the_given_ones(models, tmp_path):
     rows = make_table(tmp_path / "table.parquet")
     taken = score(models["mixtral"], rows, ",experts=rollout,record_experts=true").routed_experts
     lists = rows.token_lists["rollout_routed_experts"]
@@ -244,7 +244,7 @@ def test_recorded_experts_are_those_given(models, tmp_path):
 
 
 def test_a_column_may_leave_out_dense_layers(models, tmp_path):
-    """verl and vLLM have a place for every layer, others one for each layer with a router."""
+    """verl and vLLM store every layer, others only layers with a router."""
     rows = make_table(tmp_path / "all.parquet")
     short = make_table(
         tmp_path / "short.parquet",
@@ -274,7 +274,7 @@ def with_token(value):
         ([0, 1, 3, 3, 0, 1], r"the experts \[3, 3\] in layer 1"),
     ],
 )
-def test_other_experts_than_a_router_chooses_are_refused(value, says, models, tmp_path):
+def test_experts_that_a_router_cannot_choose_are_refused(value, says, models, tmp_path):
     rows = make_table(tmp_path / "table.parquet", change=with_token(value))
     with pytest.raises(RcdiagError, match=f"row 2, response token 1: .*{says}"):
         score(models["qwen3_moe"], rows, ",experts=rollout")
@@ -288,12 +288,12 @@ def test_a_model_without_routers_is_refused(qwen3, tmp_path):
 @pytest.mark.parametrize(
     ("policy", "says", "way_out"),
     [
-        ("r3=vllm:float32,experts=rollout", "vLLM's routers choose", "score with hf"),
+        ("r3=vllm:float32,experts=rollout", "cannot be given to vLLM's routers", "score with hf"),
         ("r3=vllm,record_experts=true", "vLLM's routers choose", "score with hf"),
         ("r3=hf,experts=rollout,compile=true", "compiles routers too", "leave compile=true out"),
     ],
 )
-def test_engines_that_cannot_say_so_before_they_start(policy, says, way_out):
+def test_engines_without_routing_replay_refuse_before_they_start(policy, says, way_out):
     def checked() -> None:
         spec = parse_policy(policy, "model")
         BACKENDS[spec.backend].check(spec)
@@ -304,7 +304,7 @@ def test_engines_that_cannot_say_so_before_they_start(policy, says, way_out):
 
 
 def test_gates_of_another_kind_are_refused(models, monkeypatch):
-    """A router that weights experts otherwise must not be replayed with other gates."""
+    """A router with other gates must not be replayed with rcdiag's."""
     from rcdiag.engines.hf import routers
 
     monkeypatch.setattr(routers, "gates_of", lambda router, logits, experts: logits[:, :TOP_K])

@@ -1,4 +1,4 @@
-"""How sequences are put into rectangles for an engine."""
+"""Batching of sequences into padded rectangles for an engine."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,11 +34,11 @@ def test_there_are_sixteen_widths_an_octave():
     assert len({padded_width(longest) for longest in range(32, 64)}) == 17
 
 
-def test_padding_is_on_the_right_and_keeps_to_the_context():
+def test_padding_is_on_the_right_and_within_the_context():
     rows = [np.arange(1, 98), np.arange(1, 3)]
     assert padded(rows, None).shape == (2, 100)
     assert padded(rows, 98).shape == (2, 98)
-    # A row that is longer than the model is refused elsewhere, not cut here.
+    # A row longer than the context is refused elsewhere, not truncated here.
     assert padded(rows, 50).shape == (2, 97)
     assert padded(rows, None)[1].tolist() == [1, 2] + [0] * 98
     assert padded(rows, None)[0, :97].tolist() == list(range(1, 98))
@@ -67,8 +67,8 @@ def four_rows(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize(("values", "width"), [(4, 1), (2, 1), (3, 2)])
-def test_a_row_with_another_number_of_values_is_refused_by_its_number(values, width, four_rows):
-    """One value too many would shift the scores of all later rows, and end in a total error."""
+def test_a_row_with_a_wrong_number_of_values_is_refused_by_number(values, width, four_rows):
+    """One extra value would otherwise shift the scores of all later rows."""
     right = [np.zeros((n, 1), np.float32) for n in (2, 3)]
     rows = rows_of(four_rows, 1, 4)
     assert len(gather_scores(rows, [*right, None], entropy=False, top_k=0).log_probs) == 5
@@ -78,7 +78,7 @@ def test_a_row_with_another_number_of_values_is_refused_by_its_number(values, wi
 
 
 @pytest.mark.parametrize("column", ["log_probs", "entropy"])
-def test_any_backends_columns_are_counted(column, tmp_path):
+def test_the_number_of_values_of_every_column_is_checked(column, tmp_path):
     class OneTooMany(ToyEngine):
         def score(self, trajectories, progress):
             right = super().score(trajectories, progress)
@@ -93,8 +93,8 @@ def test_any_backends_columns_are_counted(column, tmp_path):
     assert not (tmp_path / "out.parquet").exists()
 
 
-def test_a_part_of_decode_holds_as_many_rows_as_decode_side_by_side(tmp_path):
-    """4,000 rows of 1,000 tokens: 131 of them are a part, and 1,024 where they are decoded."""
+def test_a_part_for_decode_holds_a_full_decode_batch(tmp_path):
+    """Of 4,000 rows of 1,000 tokens a part holds 131, and with decode 1,024."""
     ids = [[1] * 900] * 4000
     table = open_table(
         write_table(tmp_path / "t.parquet", prompt_ids=[[1] * 100] * 4000, response_ids=ids)

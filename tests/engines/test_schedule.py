@@ -1,4 +1,4 @@
-"""Every part is scored once by some engine; what a dead one had is done again, not forever."""
+"""Every part is scored once; the part of a dead engine is repeated, with a limit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.builders import make_trajectories
 TOKENS = 7  # of every part
 ROWS = make_trajectories([[-1.0]], [[-1.0]])
 SCORED = ScoredPart(scores=Scores(np.zeros(1, np.float32)), about={})
-LIMIT = 300.0  # seconds until another thread has done what takes it a moment
+LIMIT = 300.0  # seconds: time limit for short work of another thread
 
 
 def ignore(*_: object) -> None:
@@ -39,7 +39,7 @@ def parts(count: int) -> Iterator[TablePart]:
 
 
 class Engines:
-    """Engines that die when they get certain parts, so many times."""
+    """Engines that die on certain parts, a given number of times."""
 
     def __init__(self, deaths: dict[str, int] | None = None) -> None:
         self.deaths = Counter(deaths or {})
@@ -86,7 +86,7 @@ class Engine:
 def run(
     engines: Engines, count: int, side_by_side: int, say: Callable[[str], None] = lambda text: None
 ) -> int:
-    """Score so many parts; return the tokens that were told."""
+    """Score a number of parts; returns the reported tokens."""
     told = 0
 
     def tell(tokens: int) -> None:
@@ -113,14 +113,14 @@ def test_all_parts_are_scored_once_whatever_engines_die(
     assert not engines.alive
 
 
-def test_parts_are_begun_in_their_order_by_one_engine() -> None:
+def test_one_engine_takes_the_parts_in_order() -> None:
     engines = Engines()
     run(engines, 6, 1)
     assert engines.kept == list("012345")
     assert engines.started == {0: 1}
 
 
-def test_a_death_is_said_and_the_part_is_done_by_another_engine() -> None:
+def test_a_dead_engine_is_reported_and_another_repeats_its_part() -> None:
     engines, said = Engines({"2": 1}), []
     run(engines, 4, 1, said.append)
     assert engines.started == {0: 2}
@@ -128,7 +128,7 @@ def test_a_death_is_said_and_the_part_is_done_by_another_engine() -> None:
     assert line.startswith("the engine failed: killed by signal 9; another is started")
 
 
-def test_a_part_that_ends_every_engine_is_given_up() -> None:
+def test_a_part_that_kills_every_engine_is_given_up() -> None:
     engines = Engines({"2": 100})
     with pytest.raises(RcdiagError, match="killed by signal 9"):
         run(engines, 4, 2)
@@ -173,7 +173,7 @@ def test_a_damaged_table_ends_all_engines() -> None:
 
 
 def test_an_engine_without_a_part_waits_for_one_that_comes_back() -> None:
-    """The last part comes back from a dead engine while the other one has nothing to do."""
+    """A dead engine returns the last part while the other engine is idle."""
     engines = Engines({"1": 1})
     slow = Engine.score
 
@@ -193,8 +193,8 @@ def test_an_engine_without_a_part_waits_for_one_that_comes_back() -> None:
     assert sorted(engines.kept) == ["0", "1"]
 
 
-def test_an_engine_that_never_starts_is_done_without() -> None:
-    """The cluster has room for one engine only; the other's thread gives up and ends nothing."""
+def test_the_run_continues_without_an_engine_that_never_starts() -> None:
+    """The cluster has room for one engine; the other's thread gives up without an error."""
     engines = Engines()
     tried = threading.Event()
     attempts = 0
@@ -240,7 +240,7 @@ def test_an_engine_that_is_still_starting_at_the_end_is_closed() -> None:
     assert sorted(engines.kept) == list("012")
 
 
-def test_where_no_engine_starts_the_run_fails() -> None:
+def test_the_run_fails_if_no_engine_starts() -> None:
     class Never(Engine):
         def load(self) -> None:
             raise EngineLostError(RcdiagError("no room"))

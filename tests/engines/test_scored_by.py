@@ -1,11 +1,11 @@
-"""What engines say of themselves, part by part, becomes what the table says of the policy."""
+"""Facts that engines report for each part are merged into the policy's metadata."""
 
 from __future__ import annotations
 
 import pytest
 
 from rcdiag.engines.process import Job
-from rcdiag.engines.scored_by import NOTE, facts_of, notes_of, rate_of, unlike
+from rcdiag.engines.scored_by import NOTE, engine_differences, facts_of, notes_of, rate_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from tests.engines.toy_engine import ToyEngine, make_checkpoint
@@ -23,23 +23,23 @@ def part(host: str = "a", device: str = "H200", torch: str = "2.8", tokens: int 
     }
 
 
-def test_one_kind_of_engine_is_the_policy_s_facts_alone():
+def test_equal_engines_give_one_set_of_facts():
     facts = facts_of([part(), part(), part(tokens=3)])
     assert facts == {
         "backend": "hf",
         "device": "H200",
         "versions": {"torch": "2.8", "transformers": "5"},
     }
-    assert unlike(facts) == ""
+    assert engine_differences(facts) == ""
 
 
-def test_notes_are_said_once_and_are_no_facts():
+def test_notes_are_reported_once_and_are_not_facts():
     parts = [part(), part(**{NOTE: "less"}), part(**{NOTE: "less"}), part(**{NOTE: "least"})]
     assert notes_of(parts) == ["least", "less"]
     assert facts_of(parts) == facts_of([part()])
 
 
-def test_unlike_engines_are_all_listed_with_what_differs():
+def test_unlike_engines_are_listed_with_their_differences():
     facts = facts_of([part(), part("b", "A100", "2.7", tokens=25), part()])
     assert facts["device"] == "A100", "of the engine that scored most"
     assert facts["differs"] == ["device", "host", "versions.torch"]
@@ -47,24 +47,24 @@ def test_unlike_engines_are_all_listed_with_what_differs():
         {"host": "a", "device": "H200", "versions.torch": "2.8", "parts": 2, "tokens": 20},
         {"host": "b", "device": "A100", "versions.torch": "2.7", "parts": 1, "tokens": 25},
     ]
-    assert "a: H200, 2.8; b: A100, 2.7" in unlike(facts)
+    assert "a: H200, 2.8; b: A100, 2.7" in engine_differences(facts)
 
 
 def test_like_engines_on_two_hosts_are_listed_and_are_not_unlike():
     facts = facts_of([part("a"), part("b")])
     assert [engine["host"] for engine in facts["engines"]] == ["a", "b"]
-    assert unlike(facts) == ""
+    assert engine_differences(facts) == ""
 
 
-def test_what_one_engine_does_not_say_differs():
+def test_a_fact_missing_for_one_engine_is_a_difference():
     facts = facts_of([part(), part(matmul="rounded")])
     assert facts["differs"] == ["matmul"]
     assert [engine["matmul"] for engine in facts["engines"]] == [None, "rounded"]
 
 
 @pytest.mark.parametrize("broken", [{"differs": 3}, {"differs": ["device"], "engines": "x"}])
-def test_facts_of_a_strange_file_are_no_engines(broken):
-    assert unlike(broken) == ""
+def test_malformed_facts_in_a_file_are_ignored(broken):
+    assert engine_differences(broken) == ""
 
 
 def test_the_rate_is_that_of_one_engine():

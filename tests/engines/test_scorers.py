@@ -1,4 +1,4 @@
-"""The programs of examples/ score as transformers does: FSDP2 and Megatron-core, two processes."""
+"""The programs in examples/ (FSDP2, Megatron-core; two processes) score as transformers does."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TORCHRUN = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Trajectories:
-    """Rows of all lengths and temperatures, one without a response; an odd number of them."""
+    """An odd number of rows of various lengths and temperatures, one without a response."""
     return decode(first_batch(make_table(tmp_path_factory.mktemp("t") / "t.parquet", rows=13)))
 
 
 def scored_by(run: str, rows: Trajectories, folder: Path, parts: int = 1) -> np.ndarray:
-    """What a program that stays answers to the last of some parts."""
+    """Return the answer of a program that stays to the last of several parts."""
     options = {"run": run, "stays": True}
     spec = PolicySpec(name="x", backend="command", dtype="unstated", model="", options=options)
     (folder / "engine.log").touch()

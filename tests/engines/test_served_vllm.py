@@ -1,4 +1,4 @@
-"""A real `vllm serve` on loopback scores what vLLM scores in this process, killed or not."""
+"""A real `vllm serve` on loopback gives the scores of vLLM in this process, killed or not."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ ROWS, CONTEXT = 500, 256
 
 
 class VllmServer:
-    """vLLM's OpenAI server of the sample policy, in float32, on one port however often it starts.
+    """vLLM's OpenAI server of the sample policy in float32, with the same port at each start.
 
-    It runs in a process group of its own: its engine is a process that it starts.
+    It runs in its own process group, because its engine is a child process.
     """
 
     def __init__(self, log: Path) -> None:
@@ -64,7 +64,7 @@ class VllmServer:
             )
 
     def wait(self) -> None:
-        """Wait until it answers."""
+        """Wait until the server answers."""
         while True:
             assert self.process.poll() is None, self.log.read_text()[-3000:]
             try:
@@ -92,7 +92,7 @@ def server(tmp_path_factory) -> Iterator[VllmServer]:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory) -> Path:
-    """The first rows of the sample that fit, with the least of columns."""
+    """The first rows of the sample that fit, with the required columns only."""
     rows = pq.read_table(
         SAMPLE / "rollouts.parquet", columns=["prompt_ids", "response_ids", "rollout_log_probs"]
     ).to_pylist()
@@ -120,7 +120,7 @@ def test_served_and_in_this_process_vllm_score_alike(server, table, tmp_path):
     assert result.mismatch["k3_kl"].value < 1e-10
 
 
-def test_a_server_that_is_killed_and_started_again_ends_the_run_right(server, table):
+def test_a_run_survives_a_restart_of_the_server(server, table):
     dump = open_table(table)
     rows = decode(whole(next(read_chunks(dump, [(0, ROWS)]))))
     spec = parse_policy(f"x=server,url={server.address},concurrency=8")

@@ -1,4 +1,4 @@
-"""A policy scored by a served engine: right numbers, or a refusal that names the row."""
+"""A policy scored by a served engine: correct scores, or an error that names the row."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Case:
 
 
 def case(rows: int, seed: int = 0) -> Case:
-    """Rows of all sizes: prompts of one token, empty responses, as long as the context takes."""
+    """Make rows of all sizes: one-token prompts, empty responses, the full context."""
     random = np.random.default_rng(seed)
 
     def ids(least: int, most: int) -> list[int]:
@@ -112,7 +112,7 @@ def faulty(api: str, fault: Fault) -> Iterator[tuple[Model, str]]:
         yield model, address
 
 
-# Right numbers
+# Correct scores
 
 
 @APIS
@@ -126,7 +126,7 @@ def test_scores_are_those_of_the_served_distribution(api, tmp_path):
 @APIS
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_any_row_has_its_own_scores_in_its_own_place(api, data, tmp_path_factory):
+def test_every_row_gets_its_own_scores(api, data, tmp_path_factory):
     ids = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12)
     prompts = data.draw(st.lists(ids, min_size=1, max_size=8))
     some = Case(prompts, [data.draw(ids) for _ in prompts])
@@ -137,7 +137,7 @@ def test_any_row_has_its_own_scores_in_its_own_place(api, data, tmp_path_factory
 
 @APIS
 def test_score_fills_the_column_and_says_what_was_served(api, rcdiag, tmp_path, monkeypatch):
-    """Through `score`, in the worker's own steps; the server's key stays out of the table."""
+    """Through `score`; the server's key is not stored in the table."""
     monkeypatch.setattr("rcdiag.engines.process.EngineProcess", EngineHere)
     monkeypatch.setenv("SERVER_KEY", "open-sesame")
     some, out = case(12), tmp_path / "scored.parquet"
@@ -162,7 +162,7 @@ def test_score_fills_the_column_and_says_what_was_served(api, rcdiag, tmp_path, 
         assert b"sesame" not in text
 
 
-def test_vllm_gets_ids_a_salt_of_its_own_for_each_row_and_no_special_tokens(tmp_path):
+def test_vllm_gets_ids_without_special_tokens_and_a_salt_per_row(tmp_path):
     some = case(6)
     with serve(model := Model("vllm")) as address:
         scores(address, some.write(tmp_path))
@@ -175,7 +175,7 @@ def test_vllm_gets_ids_a_salt_of_its_own_for_each_row_and_no_special_tokens(tmp_
 
 
 @APIS
-def test_a_name_of_several_and_an_adapter_are_chosen_by_model(api, tmp_path):
+def test_one_of_several_models_and_an_adapter_are_chosen_by_model(api, tmp_path):
     model = Model(api)
     model.adapters = ["lora"]
     some = case(3).write(tmp_path)
@@ -190,7 +190,7 @@ def test_a_name_of_several_and_an_adapter_are_chosen_by_model(api, tmp_path):
     assert names[-1] == "lora"
 
 
-def test_requests_double_while_all_goes_well_and_keep_to_the_most(tmp_path):
+def test_parallel_requests_double_up_to_the_limit(tmp_path):
     def slow(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
         time.sleep(0.01)
         return answer
@@ -202,11 +202,11 @@ def test_requests_double_while_all_goes_well_and_keep_to_the_most(tmp_path):
     assert 8 <= model.most_running <= 16
 
 
-# A server in trouble: asked again, never a wrong number
+# Failing servers: the request is repeated, and never gives a wrong score
 
 
 def every(number: int, made: Callable[[Answer], Answer]) -> Fault:
-    """A fault of every so-many-th request for log-probs."""
+    """Make every nth request for log-probs fail."""
     count = 0
 
     def fault(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
@@ -244,14 +244,14 @@ TROUBLE = {
 
 @APIS
 @pytest.mark.parametrize("trouble", TROUBLE)
-def test_a_server_in_trouble_is_asked_again(api, trouble, tmp_path):
+def test_requests_to_a_failing_server_are_repeated(api, trouble, tmp_path):
     some = case(30)
     with faulty(api, every(4, TROUBLE[trouble])) as (_, address):
         found = scores(address, some.write(tmp_path))
     assert np.array_equal(found, some.log_probs)
 
 
-def test_a_slow_answer_is_given_up_and_asked_for_again(tmp_path):
+def test_a_slow_request_is_cancelled_and_repeated(tmp_path):
     some = case(6)
     with faulty("vllm", every(5, slower)) as (_, address):
         found = scores(address, some.write(tmp_path), ",timeout=1")
@@ -259,7 +259,7 @@ def test_a_slow_answer_is_given_up_and_asked_for_again(tmp_path):
 
 
 @APIS
-def test_after_its_patience_the_error_names_row_and_address(api, tmp_path):
+def test_the_error_after_patience_names_row_and_address(api, tmp_path):
     with (
         faulty(api, every(1, TROUBLE["503"])) as (_, address),
         pytest.raises(
@@ -313,7 +313,7 @@ def test_other_settings_in_the_middle_are_refused_by_vllms_own_fingerprint(tmp_p
 
 
 def changed(change: Callable[[Any], Any]) -> Fault:
-    """A fault in the JSON of every answer with log-probs."""
+    """Make a fault in the JSON of every answer with log-probs."""
 
     def fault(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
         document = json.loads(answer[2])
@@ -332,7 +332,7 @@ def sglang_entries(document: Any) -> list[Any]:
 
 
 def value_of_last(value: Any) -> dict[str, Fault]:
-    """The last log-prob of each answer is this value."""
+    """Make a fault that sets the last log-prob of each answer."""
 
     def vllm(document: Any) -> None:
         next(iter(vllm_entries(document)[-1].values()))["logprob"] = value
@@ -344,7 +344,7 @@ def value_of_last(value: Any) -> dict[str, Fault]:
 
 
 def sends(change: Callable[[list[int]], list[int]]) -> dict[str, Fault]:
-    """The server computes with other tokens than it was sent."""
+    """Make a fault in which the server scores other tokens than it was sent."""
 
     def fault(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
         key = "prompt" if model.api == "vllm" else "input_ids"
@@ -356,7 +356,7 @@ def sends(change: Callable[[list[int]], list[int]]) -> dict[str, Fault]:
 
 
 def keys_only(fault: Fault) -> Fault:
-    """As vLLM before `return_token_ids`: what it computed with shows in the entries alone."""
+    """As vLLM without `return_token_ids`: only the entries show the scored tokens."""
 
     def without(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
         status, headers, content = fault(model, body, answer)
@@ -402,7 +402,7 @@ REFUSED: dict[str, tuple[dict[str, Fault], str]] = {
         "the answer has no",
     ),
     "nothing": (dict.fromkeys(("vllm", "sglang"), changed(lambda d: {})), "the answer has no"),
-    "a list": (dict.fromkeys(("vllm", "sglang"), changed(lambda d: [d])), "no JSON object"),
+    "a list": (dict.fromkeys(("vllm", "sglang"), changed(lambda d: [d])), "not a JSON object"),
 }
 
 
@@ -411,7 +411,7 @@ def answers(answer: Answer) -> dict[str, Fault]:
 
 
 REFUSED |= {
-    "HTML": (answers((200, {"Content-Type": "text/html"}, b"<html>")), "text/html, no JSON"),
+    "HTML": (answers((200, {"Content-Type": "text/html"}, b"<html>")), "text/html, not a JSON"),
     "a redirect": (answers((307, {"Location": "http://localhost:1/x"}, b"")), "not followed"),
     "no right": (answers((401, {}, b'{"error": "Unauthorized"}')), "HTTP 401 .*Unauthorized"),
     "a refusal": (answers((400, {}, b'{"message": "too long"}')), "HTTP 400 .*too long"),
@@ -421,7 +421,7 @@ REFUSED |= {
 
 @APIS
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_answer_that_is_not_what_was_asked_for_is_refused_with_its_row(api, name, tmp_path):
+def test_a_wrong_answer_is_refused_with_its_row(api, name, tmp_path):
     faults, words = REFUSED[name]
     table = Case([[3, 1, 4]], [[1, 5, 9, 2]]).write(tmp_path)
     with (
@@ -434,7 +434,7 @@ def test_an_answer_that_is_not_what_was_asked_for_is_refused_with_its_row(api, n
 
 
 @pytest.mark.parametrize("name", ["a BOS before", "cut off", "cut off in front", "another token"])
-def test_other_tokens_are_seen_without_prompt_token_ids_too(name, tmp_path):
+def test_other_tokens_are_detected_without_prompt_token_ids(name, tmp_path):
     table = Case([[3, 1, 4]], [[1, 5, 9, 2]]).write(tmp_path)
     with (
         faulty("vllm", keys_only(REFUSED[name][0]["vllm"])) as (_, address),
@@ -453,11 +453,11 @@ def test_minus_infinity_in_vllms_own_spelling_is_refused(tmp_path):
 
 @pytest.mark.parametrize("shift", [-40.0, 0.5])
 def test_logits_in_place_of_log_probs_are_refused(shift, tmp_path):
-    """`--logprobs-mode raw_logits`: some are negative, and would pass for log-probs."""
+    """With `--logprobs-mode raw_logits` some logits are negative and look like log-probs."""
     logits = (LOG_PROBS + shift).astype(np.float32)
     with (
         serve(Model("vllm", table=logits)) as address,
-        pytest.raises(RcdiagError, match="these are no log-probs"),
+        pytest.raises(RcdiagError, match="these are not log-probs"),
     ):
         scores(address, Case([[3]], [[1, 5]]).write(tmp_path))
 
@@ -482,7 +482,7 @@ def refused(rcdiag: Any, table: Path, policy: str) -> str:
 
 
 @APIS
-def test_rows_of_another_temperature_are_refused_before_the_first_request(api, rcdiag, tmp_path):
+def test_temperatures_other_than_1_are_refused_before_the_first_request(api, rcdiag, tmp_path):
     table = case(5).write(tmp_path, temperature=[1.0, None, 1.0, 0.7, 1.0])
     with serve(model := Model(api)) as address:
         said = refused(rcdiag, table, f"server,url={address}")
@@ -506,14 +506,14 @@ def test_a_row_longer_than_the_served_context_is_refused(api, rcdiag, tmp_path):
     ("policy", "words"),
     [
         ("server", "no url"),
-        ("server,url=ftp://host", "no address of a server"),
-        ("server,url=localhost:8000", "no address of a server"),
-        ("server,url=http://", "no address of a server"),
+        ("server,url=ftp://host", "not the address of a server"),
+        ("server,url=localhost:8000", "not the address of a server"),
+        ("server,url=http://", "not the address of a server"),
         ("server,url=http://host:99999", "url"),
         ("server,url=http://user:hidden@host", "user or a password"),
         ("server,url=http://host/?api_key=hidden", "query or a fragment"),
         ("server,url=http://host,key_env=NOT_SET_ANYWHERE", "is not set"),
-        ("server,url=http://host,entropy=true", "returns no entropy"),
+        ("server,url=http://host,entropy=true", "servers return no entropy"),
         ("server,url=http://host,top_k=5", "top_k: "),
         ("server,url=http://host,adapter=lora", "model=NAME"),
         ("server,url=http://host,concurrency=0", "1 or more"),
@@ -522,7 +522,7 @@ def test_a_row_longer_than_the_served_context_is_refused(api, rcdiag, tmp_path):
         ("server:float8,url=http://host", "no dtype `float8`"),
     ],
 )
-def test_what_cannot_be_asked_for_is_said_before_anything_is_sent(rcdiag, policy, words, tmp_path):
+def test_unsupported_options_are_refused_before_the_first_request(rcdiag, policy, words, tmp_path):
     said = refused(rcdiag, case(2).write(tmp_path), policy)
     assert words in " ".join(said.split())
     assert "hidden" not in said
@@ -530,12 +530,12 @@ def test_what_cannot_be_asked_for_is_said_before_anything_is_sent(rcdiag, policy
 
 def test_a_key_that_http_cannot_carry_is_refused_without_being_shown(monkeypatch):
     monkeypatch.setenv("SERVER_KEY", "open\r\nsesame")
-    with pytest.raises(RcdiagError, match="no key that HTTP can carry") as caught:
+    with pytest.raises(RcdiagError, match="key that HTTP cannot carry") as caught:
         connect(parse_policy("x=server,url=http://127.0.0.1:1,key_env=SERVER_KEY"))
     assert "sesame" not in caught.value.message + caught.value.hint
 
 
-def test_a_key_that_the_server_repeats_is_not_shown(monkeypatch, tmp_path):
+def test_a_key_echoed_by_the_server_is_not_shown(monkeypatch, tmp_path):
     monkeypatch.setenv("SERVER_KEY", "opensesame")
     said = answers((403, {}, b"wrong key: Bearer opensesame"))["vllm"]
     with faulty("vllm", said) as (_, address), pytest.raises(RcdiagError) as caught:
@@ -543,12 +543,12 @@ def test_a_key_that_the_server_repeats_is_not_shown(monkeypatch, tmp_path):
     assert "HTTP 403 wrong key: Bearer ***" in caught.value.message
 
 
-def test_no_server_and_another_server_are_said():
+def test_a_missing_server_and_another_kind_of_server_are_errors():
     with pytest.raises(RcdiagError, match="in 0 s: connection refused") as caught:
         connect(parse_policy("x=server,url=http://127.0.0.1:9,patience=0"))
     assert "patience=SECONDS" in caught.value.hint
     with serve(Model("sglang")) as address:
-        with pytest.raises(RcdiagError, match="is no server of vllm"):
+        with pytest.raises(RcdiagError, match="is not a server of vllm"):
             connect(parse_policy(f"x=server,url={address},api=vllm"))
         assert connect(parse_policy(f"x=server,url={address}"))[1].api == "sglang"
 
@@ -561,8 +561,8 @@ def test_the_environments_proxies_are_not_used(monkeypatch):
 
 
 @APIS
-def test_a_server_that_still_loads_is_waited_for_with_words(api):
-    """Its port is closed at first, then a proxy before it answers 503, then it is up."""
+def test_waiting_for_a_loading_server_is_reported(api):
+    """First its port is closed, then a proxy answers 503, then it is up."""
     said: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -581,8 +581,8 @@ def test_a_server_that_still_loads_is_waited_for_with_words(api):
     assert f"{address} is up after" in said[1]
 
 
-def test_how_a_server_is_asked_is_not_what_it_is_asked(rcdiag, tmp_path, monkeypatch):
-    """Parts stay where patience, timeout, requests or the key's variable change, and go else."""
+def test_request_settings_do_not_change_the_key_of_parts(rcdiag, tmp_path, monkeypatch):
+    """Parts are reused if patience, timeout, concurrency or key_env change, not otherwise."""
     monkeypatch.setattr("rcdiag.engines.process.EngineProcess", EngineHere)
     monkeypatch.setattr("rcdiag.engines.scoring.TOKENS_PER_PART", 64)
     monkeypatch.setenv("SERVER_KEY", "open-sesame")
@@ -655,7 +655,7 @@ def test_several_models_need_a_name_and_two_names_of_one_do_not():
 
 
 @APIS
-def test_the_fingerprint_tells_versions_and_models_apart(api):
+def test_the_fingerprint_distinguishes_versions_and_models(api):
     model = Model(api)
     with serve(model) as address:
         spec = parse_policy(f"x=server,url={address}")
@@ -665,7 +665,7 @@ def test_the_fingerprint_tells_versions_and_models_apart(api):
         assert connect(spec)[1].fingerprint != first
 
 
-def test_addresses_are_those_of_the_server_itself():
+def test_accepted_and_refused_addresses():
     def address(url: str) -> str:
         return check_address(parse_policy(f"x=server,url={url}"))
 
@@ -679,8 +679,8 @@ def test_the_default_checkpoint_is_not_the_name_of_a_served_model():
     assert parse_policy("x=server,url=http://host,model=name", "ckpt/step_8").model == "name"
 
 
-def test_a_table_does_not_choose_a_server_to_speak_to(tmp_path):
-    """`--noise-floor` repeats a recorded policy; a file's word is not enough for an address."""
+def test_a_table_does_not_choose_a_server(tmp_path):
+    """`--noise-floor` rescores a recorded policy, but never takes a URL from a file."""
     from rcdiag.engines.ladders import spec_of
 
     about = {
@@ -707,8 +707,8 @@ def test_explain_and_the_api_know_the_backend(tmp_path):
         )
 
 
-def test_a_run_that_failed_goes_on_from_its_finished_parts(rcdiag, tmp_path, monkeypatch):
-    """And it begins again where the server tells that it serves something else now."""
+def test_a_failed_run_resumes_from_its_finished_parts(rcdiag, tmp_path, monkeypatch):
+    """It starts again if the server reports another model."""
     monkeypatch.setattr("rcdiag.engines.process.EngineProcess", EngineHere)
     monkeypatch.setattr("rcdiag.engines.scoring.TOKENS_PER_PART", 64)
     some, out = case(60), tmp_path / "scored.parquet"
@@ -741,7 +741,7 @@ def test_a_run_that_failed_goes_on_from_its_finished_parts(rcdiag, tmp_path, mon
 
 
 @given(st.integers(1, 100), st.lists(st.booleans(), max_size=200))
-def test_the_pace_keeps_to_its_bounds(most, outcomes):
+def test_the_number_of_parallel_requests_stays_within_bounds(most, outcomes):
     steps = pace.Pace(most)
     for well in outcomes:
         before = steps.requests

@@ -1,4 +1,4 @@
-"""What the engine `server` asks of vLLM and reads, beside the source of the installed vLLM."""
+"""Requests and answers of the engine `server`, against the source of the installed vLLM."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SERVED = Served(address="http://host", api="vllm", model="m", longest=64, versio
 
 
 def source(path: str) -> str:
-    """The text of a file of vLLM, which is not imported: that takes longer than all of this."""
+    """Return the source of a vLLM file without the slow import of vLLM."""
     assert FOUND is not None
     assert FOUND.submodule_search_locations
     return (Path(FOUND.submodule_search_locations[0]) / path).read_text()
@@ -34,11 +34,11 @@ def fields(owner: str) -> set[str]:
     }
 
 
-def test_every_key_of_a_request_is_one_of_vllms():
+def test_every_key_of_a_request_exists_in_vllm():
     assert set(VllmApi().request(SERVED, [1, 2], 1)) <= fields("CompletionRequest")
 
 
-def test_every_key_that_is_read_is_one_of_vllms():
+def test_every_key_that_is_read_exists_in_vllm():
     assert {"prompt_logprobs", "prompt_token_ids"} <= fields("CompletionResponseChoice")
     assert {"choices", "system_fingerprint"} <= fields("CompletionResponse")
 
@@ -54,7 +54,7 @@ def test_a_request_with_prompt_log_probs_does_not_read_the_prefix_cache():
     assert "self.prompt_logprobs is not None" in found
 
 
-def test_minus_infinity_speculation_and_the_cache_are_spelled_as_vllm_does():
+def test_names_of_minus_infinity_speculation_and_the_cache_are_those_of_vllm():
     assert f"logprob = {CLAMPED}" in source("entrypoints/generate/base/serving.py")
     assert '"vllm:spec_decode_num_drafts"' in source("v1/spec_decode/metrics.py")
     assert '"vllm:cache_config_info"' in source("v1/metrics/loggers.py")

@@ -1,4 +1,4 @@
-"""Shards of trainers are refused with the command that merges them."""
+"""Sharded checkpoints are refused with the command that merges them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DCP = (".metadata", "__0_0.distcp", "__1_0.distcp")
     ("names", "words", "command"),
     [
         (VERL, "verl's FSDP", "merge --backend fsdp --local_dir {0} --target_dir {0}_hf"),
-        (("config.json", *VERL), "verl's FSDP", "--backend fsdp"),  # older ones have it there
+        (("config.json", *VERL), "verl's FSDP", "--backend fsdp"),  # location in older versions
         (
             ("huggingface/config.json", *(f"dist_ckpt/{name}" for name in ("common.pt", *DCP))),
             "verl's Megatron",
@@ -54,8 +54,8 @@ def test_shards_are_refused_with_the_command_that_merges_them(names, words, comm
     assert f"then give {folder}_hf" in caught.value.hint
 
 
-def test_the_folder_above_is_enough(tmp_path):
-    """verl's global_step_N holds actor/ and critic/, a checkpoint of HF's Trainer its shards."""
+def test_the_parent_folder_is_recognised(tmp_path):
+    """verl's global_step_N has actor/ and critic/; an HF Trainer checkpoint has its shards."""
     files(tmp_path / "checkpoint-5", "training_args.bin", "config.json")
     files(tmp_path / "checkpoint-5" / "pytorch_model_fsdp_0", *DCP)
     with pytest.raises(RcdiagError, match="torch \\(FSDP\\)"):
@@ -67,7 +67,7 @@ def test_the_folder_above_is_enough(tmp_path):
 
 
 def test_merged_weights_beside_shards_are_taken(tmp_path):
-    """HF's Trainer leaves DeepSpeed's states beside the model that it saved."""
+    """HF's Trainer keeps DeepSpeed's states next to the saved model."""
     names = ("zero_to_fp32.py", "global_step5/a_model_states.pt", "config.json")
     folder = files(tmp_path / "checkpoint-5", *names, "model.safetensors")
     assert check_checkpoint(str(folder)) == folder

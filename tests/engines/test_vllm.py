@@ -1,6 +1,6 @@
-"""Real vLLM, in the processes that users get it in: one table, scored once, for all tests here.
+"""Real vLLM in its usual processes; all tests share one table that is scored once.
 
-By night the same table is scored on every other path of the engine too.
+Nightly runs score the same table on every other path of the engine too.
 """
 
 import json
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.engine
 SLOW = pytest.mark.slow
 CHUNKED = "max_num_batched_tokens=64,max_num_seqs=16"
 
-# They change nothing: what would is vLLM's float32 head of pooling models, if they took it back.
+# They must change nothing; they would if they restored vLLM's float32 head of pooling models.
 OVERRIDES = '{"initializer_range":0.2,"max_position_embeddings":256}'
 
 PLAIN = """
@@ -50,7 +50,7 @@ json.dump(found, open(out, "w"))
 def with_policies(
     table: Path, model: Path, out: Path, policies: dict[str, str], *more: str
 ) -> Path:
-    """Write the table with these policies in it too; return its path."""
+    """Add policies to the table; returns the path of the new table."""
     options = [part for name, what in policies.items() for part in ("--policy", f"{name}={what}")]
     pair = ("--behavior", "prefill", "--target", "hf", *more)
     outcome = rcdiag_alone("score", table, "--model", model, *options, *pair, "-o", out, "--json")
@@ -61,7 +61,7 @@ def with_policies(
 
 @pytest.fixture(scope="module")
 def run(qwen3, table, tmp_path_factory) -> Path:
-    """One table, scored by vLLM all tokens at once and by transformers."""
+    """The table scored by vLLM's prefill and by transformers."""
     out = tmp_path_factory.mktemp("vllm") / "scored.parquet"
     policies = {"prefill": "vllm:float32,entropy=true,top_k=3", "hf": "hf:float32"}
     return with_policies(table, qwen3, out, policies)
@@ -69,7 +69,7 @@ def run(qwen3, table, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def every_path(run, qwen3, adapter) -> Path:
-    """The table scored by every other engine path too, and `bf16` twice for the noise floor."""
+    """The table scored on every other engine path, and `bf16` twice for the noise floor."""
     policies = {
         "decode": f"vllm:float32,path=decode,entropy=true,top_k=3,{CHUNKED}",
         "bf16": "vllm:bfloat16",
@@ -93,19 +93,19 @@ PATHS = pytest.mark.parametrize(
 
 @pytest.fixture
 def rows_of(request) -> Callable[[str], Path]:
-    """The table that a fixture writes, by its name."""
+    """Return the rows of a fixture's table."""
     return request.getfixturevalue
 
 
 @PATHS
 def test_float32_equals_the_plain_forward_of_transformers(policy, rows, rows_of, expected):
-    """At each row's temperature, on one-token prompts and responses, and the longest row."""
+    """At each row's temperature, with one-token prompts and responses, and the longest row."""
     result = scored(rows_of(rows), f"{policy}_log_probs")
     np.testing.assert_allclose(result, np.concatenate(expected["log_probs"]), atol=3e-5)
 
 
 @PATHS
-def test_entropy_and_top_k_are_those_of_the_whole_law(policy, rows, rows_of, expected):
+def test_entropy_and_top_k_are_those_of_the_whole_distribution(policy, rows, rows_of, expected):
     run = rows_of(rows)
     np.testing.assert_allclose(
         scored(run, f"{policy}_entropy"), np.concatenate(expected["entropy"]), atol=5e-5
@@ -147,7 +147,7 @@ def test_overrides_of_the_users_leave_the_models_own_head(every_path):
 
 
 @SLOW
-def test_an_adapter_scores_like_that_of_transformers_though_sequences_come_in_chunks(every_path):
+def test_an_adapter_scores_as_in_transformers_with_chunked_sequences(every_path):
     ours, theirs = (scored(every_path, f"lora_{engine}_log_probs") for engine in ("vllm", "hf"))
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
     assert np.abs(ours - scored(every_path, "prefill_log_probs")).max() > 0.1
@@ -163,7 +163,7 @@ def test_how_each_policy_was_scored_is_in_the_metadata(policy, rows, rows_of):
     assert about["versions"]
     assert about["attention"] == "CPU_ATTN"
     assert about["tf32"] is False
-    # Names that vLLM makes up for a process would make every two engines differ.
+    # Names that vLLM generates per process would make any two engines differ.
     assert set(about["environment"]) == {
         "TRITON_F32_DEFAULT",
         "VLLM_FLOAT32_MATMUL_PRECISION",
@@ -186,7 +186,7 @@ def test_how_each_policy_was_scored_is_in_the_metadata(policy, rows, rows_of):
         ("quantization=fp8", "needs a GPU"),
     ],
 )
-def test_what_the_engine_cannot_do_is_said(rcdiag, options, words, qwen3, table, tmp_path):
+def test_unsupported_options_are_refused(rcdiag, options, words, qwen3, table, tmp_path):
     out = tmp_path / "out.parquet"
     outcome = rcdiag(
         *("score", table, "--model", qwen3, "-o", out, "--behavior", "a", "--target", "b"),
@@ -198,7 +198,7 @@ def test_what_the_engine_cannot_do_is_said(rcdiag, options, words, qwen3, table,
     assert not out.exists()
 
 
-# What `compare` makes of them.
+# `compare` on these policies
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What vLLM is started with; nothing is started here."""
+"""Options with which vLLM is started; no engine is started here."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_auto_is_refused_where_prefill_would_get_another_dtype_than_a_sampler(st
 
 
 @pytest.mark.parametrize("stated", [{"dtype": "bfloat16"}, {"text_config": {"dtype": "bfloat16"}}])
-def test_auto_is_taken_where_the_checkpoint_decides(stated, qwen3):
+def test_auto_is_accepted_for_16_bit_checkpoints(stated, qwen3):
     _check_dtype(parse_policy("a=vllm:auto", str(qwen3)), stated)
     _check_dtype(parse_policy("a=vllm:float32", str(qwen3)), {"dtype": "float32"})
 
 
-def test_vllm_decides_for_a_checkpoint_in_float32_alone():
-    """Its own function, asked for both kinds of model: what the refusal rests on."""
+def test_vllm_changes_the_dtype_only_of_float32_checkpoints():
+    """vLLM's own function for both kinds of model, which justifies the refusal of auto."""
     import torch
     from vllm.config.model import _resolve_auto_dtype
 
@@ -111,10 +111,10 @@ def test_an_environment_that_contradicts_the_policy_is_refused(path, dtype, name
         with pytest.raises(RcdiagError, match=f"{name}={value} is set") as caught:
             set_environment(qwen3, 100, path, dtype)
         assert "unset it" in caught.value.hint
-        set_environment(qwen3, 100, "prefill", "bfloat16")  # says nothing against it
+        set_environment(qwen3, 100, "prefill", "bfloat16")  # does not contradict the policy
 
 
-def test_what_decides_the_numbers_is_kept_and_secrets_are_not(qwen3):
+def test_variables_that_affect_numbers_are_recorded_and_secrets_are_not(qwen3):
     given = {"VLLM_KV_CACHE_LAYOUT": "HND", "VLLM_API_KEY": "secret", "VLLM_HOST_IP": "10.0.0.1"}
     with patch.dict(os.environ, {**given, "NVIDIA_TF32_OVERRIDE": "0"}, clear=True):
         found = set_environment(qwen3, 100, "prefill", "float32")
@@ -127,7 +127,7 @@ def test_what_decides_the_numbers_is_kept_and_secrets_are_not(qwen3):
 
 
 class LogitsProcessor:
-    """Like that of vLLM 0.20 to 0.25, which knows no dtype but the model's."""
+    """As in vLLM 0.20 to 0.25, which has no dtype setting."""
 
     def __init__(self, vocab_size: int, scale: float = 1.0) -> None:
         self.vocab_size, self.scale = vocab_size, scale
@@ -136,6 +136,6 @@ class LogitsProcessor:
 def test_a_head_of_its_own_dtype_is_refused_where_vllm_would_ignore_it(qwen3, monkeypatch):
     module = "vllm.model_executor.layers.logits_processor.LogitsProcessor"
     monkeypatch.setattr(module, LogitsProcessor)
-    with pytest.raises(RcdiagError, match=r"lm_head=float32: vllm .* has no dtype of its own"):
+    with pytest.raises(RcdiagError, match=r"lm_head=float32: vllm .* cannot give the head a"):
         options_of("bfloat16,lm_head=float32", qwen3)
     assert options_of("float32,lm_head=float32", qwen3)["hf_overrides"] == {"head_dtype": "float32"}

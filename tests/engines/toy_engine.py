@@ -1,4 +1,4 @@
-"""A whole engine of somebody else: it reads the probability of every token off the checkpoint."""
+"""A complete external engine, which reads the probability of every token from the checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROBABILITIES = np.arange(1, 17) / 136
 
 
 def make_checkpoint(folder: Path) -> Path:
-    """A folder with no tokenizer in it: scoring reads token ids only."""
+    """Write a checkpoint without a tokenizer: scoring reads token ids only."""
     folder.mkdir()
     config = {"vocab_size": len(PROBABILITIES), "probabilities": PROBABILITIES.tolist()}
     (folder / "config.json").write_text(json.dumps(config))

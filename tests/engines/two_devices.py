@@ -1,6 +1,6 @@
-"""A model over two devices that no machine has: `python -m tests.engines.two_devices`.
+"""A model on two fake devices: `python -m tests.engines.two_devices`.
 
-Torch's fake tensors have a device and a shape and no values. Every operation is refused whose
+Torch's fake tensors have a device and a shape but no values. An operation is refused if its
 tensors lie on two devices, as on GPUs. A process of its own: the backend is registered for good.
 """
 
@@ -24,7 +24,7 @@ FIRST, LAST = (torch.device("privateuseone", index) for index in range(2))
 
 
 class Backend(_DummyBackendModule):
-    """What torch asks of a kind of device; autocast asks for one thing more."""
+    """The interface that torch needs of a device type, with one method for autocast."""
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.float32]
@@ -39,12 +39,12 @@ def spread_model(*, tied: bool, hooks: bool = True) -> torch.nn.Module:
     for name, device in devices.items():
         for module in model.get_submodule(name).modules():
             for key, weight in module._parameters.items():
-                if weight is not None:  # a tied one is moved once
+                if weight is not None:  # a tied weight is moved once
                     new = torch.nn.Parameter(weight.detach().to(device), requires_grad=False)
                     module._parameters[key] = moved.setdefault(id(weight), (weight, new))[1]
             for key, buffer in module._buffers.items():
                 module._buffers[key] = buffer.to(device)
-    # accelerate makes parameters anew where it moves them, which fake ones cannot be.
+    # accelerate recreates parameters when it moves them, which fake tensors do not support.
     accelerate.hooks.set_module_tensor_to_device = lambda *args, **options: None
     if hooks:
         accelerate.dispatch_model(model, devices)

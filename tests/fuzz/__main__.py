@@ -30,11 +30,11 @@ from tests.fuzz.drawn import drawn_tables
 from tests.fuzz.mutate import mutated, mutated_json
 from tests.fuzz.worker import BAD
 
-HANG = 60.0  # seconds on a busy machine
+HANG = 60.0  # time limit in seconds, for a busy machine
 
 
 class Workers(threading.local):
-    """The process of each thread, started anew after an abort or a hang."""
+    """One worker process per thread, restarted after an abort or a hang."""
 
     process: subprocess.Popen[str] | None = None
 
@@ -77,7 +77,7 @@ def damaged(kind: str, good: Good, draw: random.Random) -> bytes:
 
 
 def inputs(seed: int, count: int) -> list[tuple[str, int, int]]:
-    """Return kind, number of the good input and seed of the damage of each input."""
+    """Return kind, index of the undamaged input, and seed of the damage for each input."""
     kinds = {"parquet": 40, "drawn": 15, "json": 15, "dumps": 16, "yaml": 6, "toml": 3, "logs": 5}
     draw = random.Random(seed)
     names = draw.choices(list(kinds), list(kinds.values()), k=count)

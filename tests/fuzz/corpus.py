@@ -1,4 +1,4 @@
-"""Good inputs that the fuzz damages: tables, dumps, results, configurations, logs."""
+"""Valid inputs that the fuzzer damages: tables, dumps, results, configurations, logs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ RESULTS = Path(__file__).parents[1] / "results" / "format_2"
 
 @dataclass(frozen=True, slots=True)
 class Good:
-    """An input as its file's bytes, and the command that reads it, `{}` for the file."""
+    """A valid input: the bytes of its file, and the command that reads it (`{}` is the file)."""
 
     name: str  # of the file
     content: bytes
     command: tuple[str, ...]
-    compared: bool = False  # whether numpy computes the result from the file again
+    compared: bool = False  # whether numpy recomputes the result from the file
 
 
 def rows_of(seed: int = 0, rows: int = 32) -> pa.Table:
-    """A table of enough tokens for numbers, with every kind of column."""
+    """Make a table with every kind of column, large enough for all metrics."""
     draw = np.random.default_rng(seed)
     lengths = draw.integers(4, 24, rows)
     rollout = [-draw.exponential(1.0, length).astype(np.float32) for length in lengths]
@@ -65,7 +65,7 @@ def _parquet(table: pa.Table, **options: object) -> bytes:
 
 @cache
 def corpus() -> dict[str, list[Good]]:
-    """Return the good inputs by the kind of the file that is damaged."""
+    """Return the valid inputs by the kind of the file that is damaged."""
     return {
         "parquet": _tables(),
         "json": _results(),
@@ -111,7 +111,7 @@ def _results() -> list[Good]:
     ]
 
 
-TABLE = "{table}"  # stands for a good table
+TABLE = "{table}"  # placeholder for a valid table
 
 VERL = """actor_rollout_ref: {actor: {clip_ratio: 0.2, loss_agg_mode: token-mean}}
 algorithm:
@@ -153,7 +153,7 @@ def _logs() -> list[Good]:
 
 
 def _dumps() -> list[Good]:
-    """A dump of each format of `READERS` whose files are written without its trainer."""
+    """Make a dump of each format of `READERS` that can be written without its trainer."""
     import torch
 
     from tests.table.readers.rollouts import rollouts

@@ -1,4 +1,4 @@
-"""Tables that hypothesis draws: values, nulls and types that real dumps seldom have."""
+"""Tables drawn by hypothesis, with values, nulls and types that are rare in real dumps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TYPES = [pa.float16(), pa.float32(), pa.float64()]
 
 @st.composite
 def tables(draw: st.DrawFn) -> bytes:
-    """Draw a good table with some cells and columns changed, as the bytes of a parquet file."""
+    """Draw a valid table with some cells and columns changed, as bytes of a parquet file."""
     table = rows_of(draw(st.integers(0, 50)), draw(st.sampled_from([1, 2, 5, 24])))
     for name in draw(st.lists(st.sampled_from(table.column_names), max_size=2, unique=True)):
         if name not in ("response_ids", "rollout_log_probs", "old_log_probs"):
@@ -67,7 +67,7 @@ def tables(draw: st.DrawFn) -> bytes:
 
 
 def drawn_tables(seed: int, count: int) -> list[bytes]:
-    """Return tables, the same for the same seed."""
+    """Return tables, equal for equal seeds."""
     drawn: list[bytes] = []
 
     @seeded(seed)

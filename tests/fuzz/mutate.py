@@ -1,4 +1,4 @@
-"""Damage of files: bytes that flip, go, repeat; values of JSON that become others."""
+"""Damage of files: flipped, deleted and repeated bytes; changed JSON values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
     data = bytearray(content)
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
         size = max(len(data), 1)
-        # Footers of parquet, and directories of zip files, stand at the end.
+        # Footers of parquet and directories of zip files are at the end.
         near_end = draw.random() < 0.4
         at = draw.randrange(max(size - 1500, 0), size) if near_end else draw.randrange(size)
         kind = draw.randrange(8)
@@ -40,7 +40,7 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
 
 
 def mutated_json(content: bytes, draw: random.Random) -> bytes:
-    """Return a JSON document, or lines of them, with another value in one to three places."""
+    """Return a JSON document, or JSON lines, with one to three changed values."""
     lines = content.splitlines() if content.count(b"}\n{") else [content]
     at = draw.randrange(len(lines))
     record = json.loads(lines[at])
@@ -59,7 +59,7 @@ def mutated_json(content: bytes, draw: random.Random) -> bytes:
         if draw.random() < 0.2:
             del holder[key]
         else:
-            # A copy: a later place may lie within it, and the odd values stay as they are.
+            # A copy: later changes may be inside it, and must not change the list of odd values.
             holder[key] = copy.deepcopy(draw.choice(ODD))
     lines[at] = json.dumps(record).encode()
     return b"\n".join(lines) + b"\n"

@@ -1,4 +1,4 @@
-"""Numbers of a table computed again, by pyarrow and numpy alone, as the definitions have them."""
+"""Metrics of a table recomputed from their definitions with only pyarrow and numpy."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow.parquet as pq
 
 COLUMNS = ("rollout_log_probs", "old_log_probs")
-# Beyond these no float64 computation agrees with another one to nine digits.
+# Beyond these bounds two float64 computations may differ in nine digits.
 LARGEST = 50.0
-# Rounding lifts log-probs a little above 0; rcdiag takes no others that are positive.
+# Rounding may lift log-probs slightly above 0; rcdiag accepts no larger ones.
 POSITIVE, FARTHEST = 1e-3, -1e12
 
 
 def difference(path: Path, document: dict[str, Any]) -> str | None:
-    """Say where a score document differs from the table's own numbers; None where it does not."""
+    """Describe the first difference of a score document from the table's metrics, or None."""
     if not document["target"]:
         return None  # one policy alone: no row has log-probs of the other
     names = pq.read_schema(path).names

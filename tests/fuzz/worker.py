@@ -1,4 +1,4 @@
-"""A process that runs commands of rcdiag, one job for each line of its stdin.
+"""A process that runs commands of rcdiag, one job per line of its stdin.
 
 A job is {"path", "command", "compared"}; the answer is {"outcome", "what"}.
 """
@@ -14,13 +14,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-# A size in a damaged file must not take the machine's memory.
+# A wrong size in a damaged file must not exhaust the machine's memory.
 MEMORY = 6 << 30
 CLEAN, REFUSED, BAD = "clean result", "clean refusal", "bad"
 
 
 def run(command: list[str]) -> tuple[int, str, str]:
-    """Run a command in this process: its exit code, stdout and stderr."""
+    """Run a command in this process; returns exit code, stdout and stderr."""
     from cli.main import main
 
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
@@ -36,7 +36,7 @@ def run(command: list[str]) -> tuple[int, str, str]:
 
 
 def judged(code: int, out: str, err: str, job: dict[str, Any]) -> tuple[str, str]:
-    """Tell what came of a job, and what is wrong where it is bad."""
+    """Classify the outcome of a job, and describe the problem if it is bad."""
     if "Traceback" in err or "traceback" in err.lower().split("\n")[0]:
         return BAD, "traceback: " + err.strip().splitlines()[-1]
     controls = {chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))} - set("\t\n")
@@ -44,7 +44,7 @@ def judged(code: int, out: str, err: str, job: dict[str, Any]) -> tuple[str, str
         return BAD, "control characters on the screen"
     if code == 2:
         lines = [line for line in err.splitlines() if line.strip()]
-        # Typer's own refusals of options, which a --config file sets, stand in a box.
+        # Typer's own errors about options, which a --config file may cause, are in a box.
         if "Usage:" in err:
             return REFUSED, ""
         if not any(line.startswith("error: ") for line in lines) or "hint: " not in err:

@@ -1,4 +1,4 @@
-"""Names as they stand in results: of all presets, and of settings that no preset has."""
+"""Names in results of all presets, and of settings that no preset has."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ LEVELS = ("token", "sequence", "geometric")
 
 
 def _more_settings(trainer: str) -> Iterator[dict[str, Any]]:
-    """All ways of weighting and rejecting, by the settings that a trainer has."""
+    """Return settings for every weighting and rejection of a trainer."""
     settings = TRAINERS[trainer].settings
     if TRAINERS[trainer].family == "xtuner":
-        return  # it has names of verl's, and presets for what it logs
+        return  # it uses verl's names, and has presets for what it logs
     if "rollout_is_mode" in settings:
         for level, mode in product(LEVELS, ("truncate", "mask")):
             options = {"rollout_is_level": level, "rollout_is_mode": mode}
@@ -45,7 +45,7 @@ def _more_settings(trainer: str) -> Iterator[dict[str, Any]]:
 
 @cache
 def corrections(trainer: str) -> tuple[CorrectionResult, ...]:
-    """Everything that a trainer can log, on a small batch."""
+    """Compute everything that a trainer can log, on a small batch."""
     batch = seeded(3)
     result = [*results_of(presets_of(trainer), batch).values()]
     for config in _more_settings(trainer):
@@ -58,8 +58,9 @@ def logged(trainer: str) -> set[str]:
 
 
 def slugs() -> set[str]:
-    """The slug of every finding in the library: of a `Finding(slug="...")`, or of a row with a
-    condition in a trainer's findings.toml.
+    """Return the slugs of all findings in the library.
+
+    They are in `Finding(slug="...")`, or in rows with a condition of a trainer's findings.toml.
     """
     rows = {
         slug

@@ -18,7 +18,7 @@ NAMES = list(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_of_a_document_is_explained(name: str) -> None:
+def test_a_documented_name_is_explained(name: str) -> None:
     assert explain(name).what
 
 
@@ -34,11 +34,11 @@ def test_a_name_of_a_document_is_explained(name: str) -> None:
         ("K1-RS", "geo_rs", "rollout_corr_math.md"),
     ],
 )
-def test_a_name_that_only_a_document_has_says_whose_it_is(name: str, own: str, where: str) -> None:
+def test_a_name_used_only_in_documents_names_the_document(name: str, own: str, where: str) -> None:
     entry = explain(name)
     assert entry.name == own
     assert f"is the name of `{own}` in " in entry.what
     assert where in entry.what
-    # Asked by its own name, it lists the other one and says nothing of it first.
+    # Asked by its own name, the answer lists the documented name, but not at the top.
     assert any(where in place for place in explain(own).also_called.values())
     assert "is the name of" not in explain(own).what

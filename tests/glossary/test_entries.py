@@ -1,4 +1,4 @@
-"""What entries say: nothing is missing, and what they say is so."""
+"""Entries are complete and correct."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ def test_every_metric_has_all_that_a_reader_needs():
         ("log_ppl_diff_max", 0.85),
     ],
 )
-def test_worked_numbers_of_metrics(name, value):
+def test_examples_of_metrics_are_correct(name, value):
     assert explain(name).example == f"{TOY}: {value:.4g}"
 
 
-def test_worked_numbers_of_keys_tell_generations_apart():
+def test_examples_of_keys_differ_by_generation():
     raw = sum(math.exp(d) for d in TOKENS) / 5
     applied = sum(min(math.exp(d), 2.0) for d in TOKENS) / 5
     output = explain("rollout_is_mean").example
     assert f"{raw:.4g} in verl-0.6.0 to verl-0.7.1" in output
     assert f"{applied:.4g} in verl-0.8.0, verl-0.9" in output
-    # A row of mean ratio 2.16; one of the three rows has no token.
+    # One row has mean ratio 2.16; one of the three rows has no token.
     output = explain("rollout_is_seq_fraction_high").example
     assert "0.3333 in verl-0.6.0 to verl-0.7.1, verl-0.9; 0 in verl-0.8.0" in output
 
 
-def test_worked_numbers_of_options():
-    """1.5 / 0.6 ... by hand: -log_ratio within [ln 0.6, ln 1.6] keeps 0.1, -0.1 alone."""
+def test_examples_of_options_are_correct():
+    """By hand: -log_ratio within [ln 0.6, ln 1.6] keeps only 0.1 and -0.1."""
     assert explain("kept_tokens").example.endswith(": 2")
     assert explain("kept_tokens_by_documents").example.endswith(": 3")
     assert "code [0.625, 1.667], documents [0.6, 1.6]" in explain("accepted_ratios").example
@@ -85,14 +85,14 @@ def test_a_metric_comes_before_a_key_of_the_same_name():
     assert "rollout_corr/k3_kl" in explain("k3_kl").see
 
 
-def test_a_preset_says_what_each_generation_makes_of_it():
+def test_a_preset_is_described_for_each_generation():
     result = explain("ppo_is_bypass").generations
     assert result["verl-0.6.1"].startswith("token weights truncated at 2")
     assert result["verl-20251203"].startswith("no weights")
     assert "drops a sequence" in explain("decoupled_geo_rs").generations["verl-0.6.1 to verl-0.7.0"]
 
 
-def test_every_cause_says_how_it_shows_and_what_mends_it():
+def test_every_cause_has_symptoms_and_fixes():
     for slug, words in cause_words().items():
         result = explain(slug)
         assert result.kind == "cause"
@@ -113,13 +113,13 @@ def test_case_dashes_and_spaces_make_no_difference(name):
     ("wrong", "near"),
     [("k3kl", "k3_kl"), ("decoupled_token_si", "decoupled_token_is"), ("kapa", "kappa")],
 )
-def test_an_unknown_name_offers_the_nearest(wrong, near):
+def test_an_unknown_name_suggests_the_closest(wrong, near):
     with pytest.raises(RcdiagError, match=wrong) as refused:
         explain(wrong)
     assert near in refused.value.hint
 
 
-def test_groups_of_trainers_are_written_short():
+def test_ranges_of_generations_are_abbreviated():
     assert label(TRAINERS).startswith("verl-20250826 to verl-0.9, slime, trl-1.16")
     assert label(["slime", "verl-0.6.1", "verl-0.6.0"]) == "verl-0.6.0, verl-0.6.1, slime"
     assert grouped({"verl-0.6.0": "a", "slime": "b", "verl-0.7.0": "a"}) == {
@@ -128,7 +128,7 @@ def test_groups_of_trainers_are_written_short():
     }
 
 
-def test_no_two_names_of_a_kind_are_alike():
+def test_names_of_a_kind_are_unique():
     for kind, lines in names().items():
         assert len({name.lower().replace("-", "_") for name in lines}) == len(lines), kind
 
@@ -136,5 +136,5 @@ def test_no_two_names_of_a_kind_are_alike():
 @pytest.mark.parametrize(
     ("words", "name"), [("effective sequences", "ESS"), ("not observable", "low")]
 )
-def test_words_of_the_screen_that_are_no_headings_are_explained(words, name):
+def test_screen_terms_other_than_headings_are_explained(words, name):
     assert explain(words) == explain(name)

@@ -1,4 +1,4 @@
-"""Every field of a result is explained by the words that stand on it."""
+"""Every field of a result is explained by its own annotation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.results.stored import stored
 from tests.results.test_docs import ALL
 
 
-def test_every_field_answers_to_its_name_with_and_without_its_part():
+def test_every_field_is_found_with_and_without_its_prefix():
     for owner in ALL:
         for field in documented_fields(owner):
             dotted = f"{part_of(owner)}.{field.name}"
@@ -21,7 +21,7 @@ def test_every_field_answers_to_its_name_with_and_without_its_part():
             assert explain(dotted).example or explain(dotted).see
 
 
-def test_a_name_with_several_meanings_tells_all_of_them():
+def test_a_name_with_several_meanings_lists_all_of_them():
     assert {"level", "rows", "policies", "message"} <= {
         name for name, fields in meanings().items() if len(fields) > 1
     }
@@ -36,7 +36,7 @@ def test_a_name_with_several_meanings_tells_all_of_them():
         assert explain(other).name == other
 
 
-def test_formula_unit_direction_and_trainers_come_from_the_words():
+def test_formula_unit_direction_and_trainers_come_from_the_annotation():
     result = explain("squared_bias")
     assert result.kind == TITLE
     assert result.formula.startswith("max(<G - R, G - R>, 0) / <R, R>")
@@ -44,7 +44,7 @@ def test_formula_unit_direction_and_trainers_come_from_the_words():
     assert explain("loss").generations == {"verl": "actor/pg_loss", "slime": "pg_loss"}
 
 
-def test_a_field_without_a_worked_number_shows_where_it_stands():
+def test_a_field_without_an_example_shows_its_location():
     assert explain("choice").example == (
         "rcdiag sweep rollouts.parquet --json | jq '.recommendation.choice'"
     )
@@ -54,14 +54,14 @@ def test_a_field_without_a_worked_number_shows_where_it_stands():
     assert explain("log_bounds").example.endswith("[-0.47, 0.5108]")
 
 
-def test_a_judged_field_says_where_its_levels_begin():
+def test_a_judged_field_states_its_thresholds():
     assert set(guides()) <= set(meanings())
     for name in guides():
         assert re.search("warning (from|at or below) ", explain(name).healthy)
     assert "ideal 0; warning from 0.05" in explain("truncation_loss").healthy
 
 
-def test_one_name_for_each_field_is_listed():
+def test_each_field_is_listed_under_one_name():
     listed = names()[TITLE]
     assert "kept_tokens" in listed
     assert "sweep_row.kept_tokens" not in listed

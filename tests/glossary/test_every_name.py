@@ -1,4 +1,4 @@
-"""No name in a result is without an explanation, and none is explained that is not there."""
+"""Every name in a result is explained, and every explained name exists."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_logged_key_with_and_without_its_prefix():
         keys = read_keys(TRAINERS[trainer].package).values()
         for key in logged(trainer):
             result = explain(key)
-            if result.kind != KEY:  # a word of the glossary is spelt so too, such as TIS
+            if result.kind != KEY:  # a term of the glossary has the same spelling, such as TIS
                 result = explain(f"train/{key}")
             assert result.kind == KEY, key
             output = [text.partition(": ")[0] for text in result.generations.values()]
@@ -59,7 +59,7 @@ def test_every_trainer_preset_and_setting():
 
 
 def _written_out(generations: dict[str, str]) -> set[str]:
-    """Trainers that labels stand for."""
+    """Return the trainers that abbreviated labels stand for."""
     order = list(TRAINERS)
     result: set[str] = set()
     for part in ", ".join(generations).split(", "):
@@ -69,7 +69,7 @@ def _written_out(generations: dict[str, str]) -> set[str]:
     return result
 
 
-def test_registries_by_hand_name_nothing_that_is_gone():
+def test_handwritten_lists_name_only_existing_trainers():
     assert set(LEVEL.names()) == {"ok", "unknown", *SEVERITIES}
 
 
@@ -78,7 +78,7 @@ def test_every_option_and_level_of_rejection():
         assert explain(name).kind == "option of rejection"
 
 
-def test_findings_are_as_grave_as_they_are_said_to_be():
+def test_severities_of_findings_are_as_explained():
     for slug, check in all_checks().items():
         assert f"Severity: {check.severity}." in explain(slug).what
 
@@ -107,7 +107,7 @@ def test_every_listed_name_leads_to_an_entry():
                 assert explain(other), (name, other)
 
 
-def test_every_definition_answers_for_itself():
+def test_every_definition_has_an_entry():
     for kind in kinds():
         if kind.title not in ("option of rejection", FIELD):  # statistics by place, and fields
             assert all(hasattr(one, "entry") for one in kind.definitions().values()), kind.title

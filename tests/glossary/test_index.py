@@ -1,4 +1,4 @@
-"""The shipped index of names is that of the definitions, and a name imports its own kind alone."""
+"""The shipped index of names matches the definitions, and a name imports only its own kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def run(code: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_the_shipped_index_is_that_of_the_definitions(tmp_path):
+def test_the_shipped_index_matches_the_definitions(tmp_path):
     run(
         "from pathlib import Path; from rcdiag.glossary.index import write_index\n"
         f"write_index(Path({str(tmp_path / 'index.json')!r}))"
@@ -30,7 +30,7 @@ def test_a_metric_is_explained_without_trainers_and_pages():
     assert run(code) == "[]\n"
 
 
-def test_a_definition_of_somebody_else_is_found_and_never_written_into_the_index():
+def test_a_definition_of_a_plugin_is_found_and_not_written_into_the_index():
     code = """
 from msgspec.structs import replace
 from rcdiag import explain

@@ -1,4 +1,4 @@
-"""What entries of replay say is so."""
+"""Entries of replay are correct."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_worked_losses():
         assert explain(name).example == f"{UPDATE}: {given}loss {values(loss)}"
 
 
-def test_generations_that_have_a_loss():
+def test_a_loss_lists_its_generations():
     for name in LOSSES:
         assert _written_out(explain(name).generations) == set(having(LOSSES[name]))
 
@@ -75,7 +75,7 @@ def test_worked_aggregations(name):
     assert explain(name).example == f"token losses [1, 1, 1], [2, 2]: {result.pop()}"
 
 
-def test_the_worked_aggregation_that_changed():
+def test_an_aggregation_that_changed_has_an_example_per_generation():
     name = "seq-mean-token-sum-norm"
     result = {
         trainer: aggregated(item.aggregations[name])
@@ -87,7 +87,7 @@ def test_the_worked_aggregation_that_changed():
 
 
 @pytest.mark.parametrize("name", RULES["verl-0.9"].aggregations)
-def test_generations_that_have_an_aggregation(name):
+def test_an_aggregation_lists_its_generations(name):
     has = {trainer for trainer, item in RULES.items() if name in item.aggregations}
     assert _written_out(explain(name).generations) == has
 
@@ -139,7 +139,7 @@ def test_worked_numbers(name, value):
         ("share_of_squares", f"{0.3**2 / (0.3**2 + 0.4**2):.3g}"),
     ],
 )
-def test_worked_numbers_that_are_written_down(name, value):
+def test_handwritten_examples_are_correct(name, value):
     assert explain(name).example.endswith(value)
 
 
@@ -148,7 +148,7 @@ def test_advantages_of_three_samples_of_a_prompt():
     assert explain("rloo").example.endswith("1, -0.5, -0.5")
 
 
-def test_a_setting_of_a_loss_says_its_default_and_what_trainers_call_it():
+def test_a_setting_of_a_loss_has_default_and_trainers_names():
     verl = "verl-20250826 to verl-0.9"
     assert explain("clip_low").generations[verl] == "clip_ratio_low, default 0.2"
     assert explain("clip_c").generations == {

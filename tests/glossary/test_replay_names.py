@@ -1,4 +1,4 @@
-"""No name in a result of replay is without an explanation: registries, and a stored result."""
+"""Every name in a result of replay is explained: registries, and a stored result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMED = {
 
 
 def walked(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every key of a document with what it holds."""
+    """Yield every key of a document with its value."""
     if isinstance(value, list):
         for item in value:
             yield from walked(item)
@@ -47,7 +47,7 @@ def test_every_name_that_is_a_value_in_a_stored_result():
         assert explain(name).what, name
 
 
-def test_every_loss_is_explained_and_none_that_is_gone():
+def test_exactly_the_existing_losses_are_explained():
     losses = {loss for trainer in TRAINERS.values() for loss in trainer.update.losses}
     assert {loss.name for loss in policy_losses().values()} == losses
     for loss in losses:
@@ -106,7 +106,7 @@ def test_every_setting_of_a_loss():
         assert explain(name).generations
 
 
-def test_a_name_with_a_dot_is_one_more_meaning_of_the_bare_name():
+def test_a_dotted_name_is_a_further_meaning_of_the_bare_name():
     listed = {name for lines in names().values() for name in lines}
     answered = {*listed, *(alias for kind in kinds() for alias in kind.aliases)}
     with_dots = [name for name in listed if name.partition(".")[2] in answered]

@@ -1,4 +1,4 @@
-"""What entries of sweep and compare say is so."""
+"""Entries of sweep and compare are correct."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_worked_numbers_of_the_ladder(name, values):
     assert explain("whole").example.endswith(": 0.08")
 
 
-def test_settings_of_every_candidate_are_read_back_as_what_it_does():
+def test_settings_of_every_candidate_are_read_back_as_its_correction():
     for name in CANDIDATES:
         written = explain(name).generations
         assert written
@@ -102,12 +102,12 @@ def test_settings_of_every_candidate_are_read_back_as_what_it_does():
             assert equivalent(CANDIDATES[name].correction, read), (trainers, text)
 
 
-def test_the_order_of_candidates_is_told():
+def test_the_order_of_candidates_is_explained():
     assert "complexity is 0, from 0 (no correction) to 6." in explain("none").what
     assert "complexity is 3, from 0 (no correction) to 6." in explain("geo_rs_0.99_1.01").what
 
 
-def test_a_name_with_two_senses_tells_both():
+def test_a_name_with_two_meanings_lists_both():
     result = explain("ess_seq")
     assert result.kind == "metric"
     assert (

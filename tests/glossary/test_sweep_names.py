@@ -1,4 +1,4 @@
-"""No name in a result of sweep or compare is without an explanation."""
+"""Every name in a result of sweep or compare is explained."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 @dataclass(frozen=True)
 class Work:
-    """A command that writes below a folder, and how what it wrote is read."""
+    """A command that writes below a folder, and a function that reads its output."""
 
     name: str
     command: Callable[[Path], list[str]]
@@ -47,7 +47,7 @@ class Work:
 
 
 def table_of(path: Path) -> Any:
-    """Return the rows of a table and its metadata, but for times and the rates made of them."""
+    """Return the rows and metadata of a table without times and rates."""
     table = pq.read_table(path, page_checksum_verification=True)
     metadata = json.loads((table.schema.metadata or {}).get(b"rcdiag", b"{}"))
     for facts in metadata.get("policies", {}).values():
@@ -57,7 +57,7 @@ def table_of(path: Path) -> Any:
 
 
 def result_of(path: Path) -> Any:
-    """Return a result document, but for the command line and times."""
+    """Return a result document without command line and times."""
     document = json.loads(path.read_text())
     del document["provenance"]
     for facts in document.get("scoring", {}).values():
@@ -127,7 +127,7 @@ def ended(command: list[str], number: signal.Signals, after: float) -> tuple[int
 
 
 def tried(work: Work, folder: Path, calm: Any, seconds: float, draw: random.Random) -> list[str]:
-    """Kill a command one to three times, let it end, and return what is wrong; the kills first."""
+    """Kill a command one to three times, then let it end; returns the kills and the problems."""
     out = folder / "out"
     out.mkdir()
     kills, wrong = 0, []
@@ -142,7 +142,7 @@ def tried(work: Work, folder: Path, calm: Any, seconds: float, draw: random.Rand
         own = work.name != "Recorder"
         if "Traceback" in err and own:
             wrong.append(f"{number.name}: {err.strip().splitlines()[-1]}")
-        # An interrupt that Python itself ends by, SIGINT, is 130 to a shell, too.
+        # A shell sees 130 also if Python itself ends by SIGINT.
         expected = (
             {0, -number}
             if number is signal.SIGKILL or not own
@@ -151,7 +151,7 @@ def tried(work: Work, folder: Path, calm: Any, seconds: float, draw: random.Rand
         if code not in expected and not (code == 1 and not own):
             wrong.append(f"{number.name}: exit code {code}: {err.strip()[-200:]}")
     ran = subprocess.run(work.command(out), capture_output=True, text=True, check=False)
-    # What a run wrote that had ended before its signal came is not overwritten.
+    # The output of a run that had ended before its signal is not overwritten.
     if ran.returncode and "already there" not in ran.stderr:
         wrong.append(f"the same command ends with {ran.returncode}: {ran.stderr.strip()[-300:]}")
     elif not equal(work.written(out), calm):
@@ -170,7 +170,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def full_disks(all_work: list[Work], folder: Path) -> list[str]:
-    """Run every command on a disk that is full; a refusal is clean, and nothing is half there."""
+    """Run every command on a full disk: errors are clean, and no output is half-written."""
     disk = folder / "disk"
     disk.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
@@ -188,7 +188,7 @@ def full_disks(all_work: list[Work], folder: Path) -> list[str]:
                 with contextlib.suppress(OSError), filler.open("ab", buffering=0) as stream:
                     while room == 0 and stream.write(bytes(512)):
                         pass
-                # A list of fonts that another process of this user left is none of this test's.
+                # The font cache may come from another process of this user.
                 fonts = {"MPLCONFIGDIR": str(folder / "matplotlib")}
                 environment = {**os.environ, "TMPDIR": str(disk), **fonts}
                 ran = subprocess.run(
@@ -208,7 +208,7 @@ def full_disks(all_work: list[Work], folder: Path) -> list[str]:
 
 
 def at_once(all_work: list[Work], folder: Path, calm: dict[str, Any]) -> list[str]:
-    """Let two runs write to one output: it is right, whoever wins."""
+    """Let two runs write to one output: the result is correct whichever wins."""
     wrong = []
     for work in all_work:
         if work.name == "Recorder":
@@ -253,7 +253,7 @@ def main() -> int:
             shutil.rmtree(out)
         assert calm["Recorder"] == sorted(list(range(STEPS)) * ROWS)
         while counts.total() < options.kills and time.monotonic() < end:
-            # The one with parts is the one with most to lose.
+            # The command with parts has the most to lose.
             work = draw.choice([*all_work, all_work[1]])
             kills, *bad = tried(work, folder, calm[work.name], seconds[work.name], draw)
             counts[work.name] += int(kills)

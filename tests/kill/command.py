@@ -1,4 +1,4 @@
-"""The command line with parts so small that a short table has many."""
+"""The command line with small parts, so that a short table has many."""
 
 from __future__ import annotations
 

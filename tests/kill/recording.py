@@ -1,7 +1,7 @@
 """A training loop that records, in a process of its own: `python -m tests.kill.recording FOLDER`.
 
-It goes on behind the last step that the folder holds, as a resumed run does, and says the steps
-whose rows are on disk on stdout.
+It continues after the last step in the folder, as a resumed run does, and prints on
+stdout the steps whose rows are on disk.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Makes a model of any of the architectures, or of a configuration given here."""
+    """Return a function that makes a model of an architecture or a configuration."""
 
     def make(kind: str, config: object = None) -> Path:
         known = {**engines.CONFIGS, **MORE_CONFIGS}
@@ -41,13 +41,13 @@ def parts(table: Path) -> list[Trajectories]:
 
 @pytest.fixture(scope="session")
 def shared(qwen3: Path) -> Trainee:
-    """For tests that take no step."""
+    """A shared model for tests that take no optimizer step."""
     return trainee(qwen3)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Layers this small are quicker without a second thread, much quicker on a busy machine."""
+    """Use one thread: layers this small are faster without a second one."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

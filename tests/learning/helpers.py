@@ -43,7 +43,7 @@ def trainee(model: Path, policy: str = "hf:float32", **settings) -> Trainee:
 
 
 def parts_of(table: Path, *cuts: int) -> list[Trajectories]:
-    """The rows of a table in a few parts, as a stream hands them out."""
+    """Return the rows of a table in a few parts, as from a stream."""
     ends = [0, *(cuts or (5, ROWS))]
     chunks = read_chunks(open_table(table), list(itertools.pairwise(ends)))
     return [decode(whole(batches)) for batches in chunks]
@@ -60,7 +60,7 @@ def random_coefficients(parts: Sequence[Trajectories], count: int, seed: int = 0
 def gradients_of_rows(
     one: Trainee, parts: Sequence[Trajectories], coefficients: np.ndarray
 ) -> list[list[Gradient]]:
-    """The exact gradients of each row: those of coefficients that are 0 in all others."""
+    """Return the exact gradient of each row, with coefficients 0 in all other rows."""
     tokens = [len(row.places) for row in rows_of(parts, one.policy.vocab_size)]
     owner = np.repeat(np.arange(len(tokens)), tokens)
     return [
@@ -70,7 +70,7 @@ def gradients_of_rows(
 
 
 def objective(model, parts: Sequence[Trajectories], coefficients: np.ndarray) -> Tensor:
-    """sum_t c_t log pi(y_t), row by row by the model's own forward; nothing shared."""
+    """Compute sum_t c_t log pi(y_t), row by row, by the model's own forward pass."""
     total, run = torch.zeros((), dtype=torch.float64), 0
     for part in parts:
         for index in range(len(part)):
@@ -98,19 +98,19 @@ def plain_model(folder: Path, dtype: torch.dtype):
 def reference_gradient(
     folder: Path, parts: Sequence[Trajectories], coefficients: np.ndarray
 ) -> dict[str, Tensor]:
-    """In float64, by autograd through the plain forward."""
+    """Return the gradient in float64, by autograd through the model's own forward pass."""
     model = plain_model(folder, torch.float64)
     objective(model, parts, coefficients).backward()
     return {name: p.grad for name, p in model.named_parameters()}
 
 
 def gap(result: Gradient, expected: Gradient) -> float:
-    """|found - expected| / |expected|."""
+    """Return |found - expected| / |expected|."""
     return combined([result, expected], [1.0, -1.0]).norm() / expected.norm()
 
 
 def take(one: Trainee, parts, seeds: tuple[int, int], settings=ADAMW) -> StepReport:
-    """A step for each of the seeds, from the first up to the second; the last one's report."""
+    """Take one step per seed in a range; returns the report of the last."""
     for seed in range(*seeds):
         gradient = one.gradients(parts, random_coefficients(parts, 1, seed)).whole[0]
         report = one.apply(gradient, settings)

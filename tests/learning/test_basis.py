@@ -10,14 +10,14 @@ def rebuilt(vectors: np.ndarray) -> np.ndarray:
     return basis.combine @ vectors[basis.rows]
 
 
-def test_independent_vectors_stand_for_themselves():
+def test_independent_vectors_form_the_basis():
     vectors = np.random.default_rng(0).normal(size=(4, 50))
     basis = basis_of(vectors)
     assert sorted(basis.rows) == [0, 1, 2, 3]
     np.testing.assert_allclose(rebuilt(vectors), vectors, atol=1e-12)
 
 
-def test_multiples_sums_and_zeros_cost_nothing():
+def test_multiples_sums_and_zeros_add_no_direction():
     a, b = np.random.default_rng(0).normal(size=(2, 50))
     vectors = np.stack([a, a, 1e-6 * b, 3 * a - 1e-7 * b, np.zeros(50), -a])
     assert len(basis_of(vectors).rows) == 2

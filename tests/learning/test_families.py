@@ -1,6 +1,6 @@
 import numpy as np
 
-from rcdiag.learning.families import alone, families_of
+from rcdiag.learning.families import families_of, separate_families
 
 LENGTHS = [3, 1, 4, 2]
 
@@ -9,7 +9,7 @@ def by_row(values, vector):
     return np.repeat(np.array(values, np.float64), LENGTHS) * vector
 
 
-def test_vectors_that_differ_by_factors_of_rows_are_one_family():
+def test_vectors_that_differ_by_one_factor_per_row_are_one_family():
     first, other = np.random.default_rng(0).normal(size=(2, 10))
     factors = np.array([[2.0, -1.0, 0.5, 1e6], [0.0, 1.0, 0.0, 3.0]])
     vectors = np.stack([by_row(factors[1], first), first, other, by_row(factors[0], first)])
@@ -23,7 +23,7 @@ def test_vectors_that_differ_by_factors_of_rows_are_one_family():
     assert (two.own, two.members) == (2, ())
 
 
-def test_a_leader_takes_rows_that_it_lacks_from_others():
+def test_a_leader_takes_missing_rows_from_other_vectors():
     vector = np.random.default_rng(0).normal(size=10)
     vectors = np.stack([by_row([1, 2, 0, 0], vector), by_row([0, 3, 4, 0], vector)])
     (family,) = families_of(vectors, LENGTHS)
@@ -41,7 +41,7 @@ def test_a_small_difference_within_a_row_makes_two_families():
     assert len(families_of(np.stack([vector, other]), LENGTHS)) == 1
 
 
-def test_without_rows_each_vector_is_by_itself():
+def test_without_rows_each_vector_is_its_own_family():
     vectors = np.ones((2, 10))
-    assert [family.own for family in alone(vectors)] == [0, 1]
-    assert [family.members for family in alone(vectors)] == [(), ()]
+    assert [family.own for family in separate_families(vectors)] == [0, 1]
+    assert [family.members for family in separate_families(vectors)] == [(), ()]

@@ -7,7 +7,7 @@ from transformers import Qwen3Config
 
 from rcdiag.engines.hf.head import LOGITS_AT_ONCE
 from rcdiag.learning.backward import accumulate
-from rcdiag.learning.families import alone
+from rcdiag.learning.families import separate_families
 from rcdiag.learning.gradient import Gradient, combined
 from rcdiag.learning.micro_batches import micro_batches, rows_of
 from rcdiag.learning.training_settings import LoraSettings
@@ -36,7 +36,7 @@ def test_gradients_equal_those_of_the_plain_model_in_float64(kind, parts, made):
         assert gap(gradient, Gradient(expected, gradient.groups)) < 1e-5
 
 
-def test_gradients_are_the_slopes_of_the_log_probs(qwen3, parts):
+def test_gradients_equal_finite_differences_of_log_probs(qwen3, parts):
     one = trainee(qwen3)
     coefficients = random_coefficients(parts, 1) * tokens_in(parts) ** 0.5
     gradient = one.gradients(parts, coefficients).whole[0]
@@ -61,7 +61,7 @@ def test_micro_batches_give_the_gradient_of_one_batch(batch_tokens, qwen3, parts
 
 
 def test_a_row_does_not_depend_on_its_neighbours_and_their_padding(shared, parts):
-    """All rows in one batch, one with coefficients: the same as that row by itself."""
+    """All rows in one batch with coefficients in one row equal that row alone."""
     rows = rows_of(parts, shared.policy.vocab_size)
     for index in (0, 3, 7):
         own = slice(rows[index].first, rows[index].first + len(rows[index].places))
@@ -69,7 +69,7 @@ def test_a_row_does_not_depend_on_its_neighbours_and_their_padding(shared, parts
         coefficients[0, own] = random_coefficients(parts, 1)[0, own]
         everyone = np.ones(len(rows), np.bool_)
         batches = micro_batches(rows, everyone, 1_000_000, shared.policy.device, None)
-        families = alone(coefficients)
+        families = separate_families(coefficients)
         summed = accumulate(shared.policy, batches, coefficients, families, len(rows), None)
         crowd, by_itself = summed.gradients[0], shared.gradients(parts, coefficients).whole[0]
         assert gap(Gradient(crowd, by_itself.groups), by_itself) < 5e-6
@@ -77,7 +77,7 @@ def test_a_row_does_not_depend_on_its_neighbours_and_their_padding(shared, parts
 
 def test_dependent_vectors_share_backwards_and_keep_their_gradients(shared, parts):
     a, b, c = random_coefficients(parts, 3)
-    near = a + 0.1 * b + 0.1 * c  # stands second, is chosen last
+    near = a + 0.1 * b + 0.1 * c  # is second, but chosen last
     vectors = np.stack([a, near, b, -2 * a, 3 * a - b, np.zeros_like(a)])
     result = shared.gradients(parts, vectors)
     assert result.backwards == 3
@@ -98,7 +98,7 @@ def test_rows_without_a_coefficient_are_not_run(shared, parts):
     assert sum(seen) == 4
 
 
-def test_nothing_but_zeros_has_a_gradient_of_zero(shared, parts):
+def test_zero_coefficients_give_a_gradient_of_zero(shared, parts):
     result = shared.gradients(parts, np.zeros((2, tokens_in(parts))))
     assert result.backwards == 0
     assert [gradient.norm() for gradient in result.whole] == [0.0, 0.0]
@@ -152,7 +152,7 @@ def test_lower_precisions_are_near_float32_but_not_it(policy, qwen3, parts, shar
     assert 1e-4 < gap(result, exact) < 0.2
 
 
-def test_layers_are_told_apart(shared, parts, made):
+def test_gradient_norms_are_given_by_layer(shared, parts, made):
     coefficients = random_coefficients(parts, 1)
     tied = shared.gradients(parts, coefficients).whole[0]
     by_layer = tied.norm_by_layer()
@@ -164,8 +164,8 @@ def test_layers_are_told_apart(shared, parts, made):
         assert ("head" in by_layer) == (kind != "gpt2")
 
 
-def test_logits_of_all_tokens_are_never_there_at_once(made, parts):
-    """The largest tensor of all that forward and backward make, at a vocabulary of 60,000."""
+def test_logits_of_all_tokens_are_never_in_memory_at_once(made, parts):
+    """Bounds the largest tensor of forward and backward, with a vocabulary of 60,000."""
     sizes = {**engines.SIZES, "vocab_size": 60_000, "hidden_size": 16}
     one = trainee(made("wide", Qwen3Config(**sizes)), batch_tokens=1_000_000)
     largest = UpperTail()
@@ -177,7 +177,7 @@ def test_logits_of_all_tokens_are_never_there_at_once(made, parts):
 
 
 class UpperTail(TorchDispatchMode):
-    """Remembers the most numbers that any tensor held."""
+    """Records the largest number of elements of any tensor."""
 
     numbers = 0
 

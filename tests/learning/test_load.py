@@ -39,10 +39,10 @@ def test_rows_without_a_prompt_are_refused(shared, parts):
         shared.log_probs([replace(parts[0], prompt_ids=none)])
 
 
-def test_a_head_that_is_not_understood_is_refused(made):
-    """A configuration with a cap on logits that the model's own forward does not apply."""
+def test_an_unsupported_head_is_refused(made):
+    """The configuration has a logit cap that the model's own forward does not apply."""
     model = made("capped", Qwen3Config(**engines.SIZES, final_logit_softcapping=0.5))
-    with pytest.raises(RcdiagError, match="`qwen3` makes its logits"):
+    with pytest.raises(RcdiagError, match="`qwen3` computes its logits"):
         trainee(model)
 
 
@@ -55,7 +55,7 @@ def test_a_head_that_is_not_understood_is_refused(made):
         ("hf:bfloat16,lm_head=float32", "for scoring only"),
     ],
 )
-def test_what_cannot_be_trained_is_said(policy, words, qwen3):
+def test_models_that_cannot_be_trained_are_refused(policy, words, qwen3):
     with pytest.raises(RcdiagError, match=words) as caught:
         trainee(qwen3, policy)
     assert caught.value.hint

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.engine
 
 @pytest.mark.parametrize("options", ["", ",attention=eager", ",autocast=bfloat16"])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_the_estimate_is_near_what_a_forward_keeps(options, checkpointing, parts):
-    """On the shipped policy: numbers that autograd saves, weights left out."""
+def test_the_estimate_is_near_the_memory_that_a_forward_keeps(options, checkpointing, parts):
+    """On the shipped policy: elements that autograd saves, without weights."""
     folder = "sample_data/policy/step_8"
     one = trainee(folder, f"hf:float32{options}", checkpointing=checkpointing, batch_tokens=1024)
     plan = TrainingPlan(
@@ -24,7 +24,7 @@ def test_the_estimate_is_near_what_a_forward_keeps(options, checkpointing, parts
     saved = kept_bytes(one, batch) / batch.ids.numel() * 1024
     logits = 5 * 4 * memory_module.scoring_head.LOGITS_AT_ONCE["cpu"]
     estimate = memory_needed(plan, parts).activations - logits
-    # With checkpointing one layer is made again in the backward, which a forward does not show.
+    # With checkpointing the backward recomputes one layer, which the forward does not show.
     low, high = (2.0, 8.0) if checkpointing else (0.8, 2.0)
     assert low * saved < estimate < high * saved
 
@@ -59,7 +59,9 @@ def test_memory_of_weights_gradients_and_optimizer_is_counted(qwen3, parts, shar
     assert memory_needed(small, parts).gradients == 4 * trained * 4
 
 
-def test_too_little_memory_is_said_before_loading_with_what_would_fit(shared, parts, monkeypatch):
+def test_too_little_memory_is_an_error_before_loading_that_says_what_fits(
+    shared, parts, monkeypatch
+):
     plan = TrainingPlan(spec=shared.policy.spec, presets=50)
     monkeypatch.setattr(memory_module, "free_memory", lambda device: 10**11)
     check_memory(plan, parts)
@@ -75,8 +77,8 @@ def test_too_little_memory_is_said_before_loading_with_what_would_fit(shared, pa
     assert caught.value.hint == "take a larger machine"
 
 
-def test_copies_wait_on_the_cpu_and_have_to_fit_there(shared, parts, monkeypatch):
-    """Weights and two moments each, in float32; the gradients of all presets are gone by then."""
+def test_copies_are_kept_on_the_cpu_and_must_fit_there(shared, parts, monkeypatch):
+    """Each copy has weights and two moments in float32; gradients are freed by then."""
     numbers = sum(p.numel() for p in shared.policy.parameters.values())
     plan = TrainingPlan(spec=shared.policy.spec, presets=3, copies=100)
     need = memory_needed(plan, parts)

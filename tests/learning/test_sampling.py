@@ -21,15 +21,15 @@ def ids_of(generated) -> list[list[int]]:
 
 @pytest.fixture(params=["qwen3", "gpt2"])
 def ending(made, request):
-    """A trainee whose responses end at some tokens; positions relative, and absolute."""
+    """A model whose responses end at some tokens; with relative and absolute positions."""
     one = trainee(made(request.param), checkpointing=True)
     one.policy.model.generation_config.eos_token_id = list(range(2, 40))
     return one
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_recorded_log_probs_are_those_of_scoring(temperature, ending):
-    """Prompts of different lengths share a batch: padding and positions at the left are right."""
+def test_recorded_log_probs_equal_those_of_scoring(temperature, ending):
+    """Prompts of different lengths share a batch with correct left padding and positions."""
     result = ending.generate(PROMPTS, settings(temperature=temperature, samples=4))
     rows = as_trajectories(PROMPTS, result, temperature)
     np.testing.assert_allclose(
@@ -41,7 +41,7 @@ def test_samples_come_in_the_order_of_their_prompts(shared):
     assert [one.prompt for one in shared.generate(PROMPTS, settings())] == [0, 0, 1, 1, 2, 2]
 
 
-def test_the_seed_decides(shared):
+def test_samples_depend_on_the_seed_only(shared):
     first, again, other = (shared.generate(PROMPTS, settings(seed=s)) for s in (3, 3, 4))
     assert ids_of(first) == ids_of(again)
     assert ids_of(first) != ids_of(other)
@@ -61,8 +61,8 @@ def test_without_an_end_token_all_have_full_length(shared):
     assert {len(one.ids) for one in shared.generate(PROMPTS, settings())} == {12}
 
 
-def test_tokens_follow_the_whole_law_at_the_temperature(shared, monkeypatch):
-    """4,000 first tokens against the plain forward's law; the checkpoint asks for top-k 1."""
+def test_tokens_follow_the_whole_distribution_at_the_temperature(shared, monkeypatch):
+    """4,000 first tokens against the model's distribution; the checkpoint's top-k 1 is ignored."""
     one, count = PROMPTS[1], 4_000
     monkeypatch.setattr(shared.policy.model.generation_config, "top_k", 1)
     result = shared.generate([one], settings(samples=count, max_new_tokens=1, temperature=2.0))
@@ -76,6 +76,6 @@ def test_tokens_follow_the_whole_law_at_the_temperature(shared, monkeypatch):
     assert abs(chi2 - likely.sum()) < 5 * (2 * likely.sum()) ** 0.5
 
 
-def test_no_temperature_of_zero():
+def test_temperature_zero_is_refused():
     with pytest.raises(ValueError, match="above 0"):
         settings(temperature=0.0)

@@ -12,16 +12,16 @@ from tests.learning.helpers import gap, gradients_of_rows, random_coefficients, 
 
 pytestmark = pytest.mark.engine
 
-SMALL = SketchSettings(probes=4, dims=50)  # parameters share numbers
+SMALL = SketchSettings(probes=4, dims=50)  # parameters share storage
 ROOMY = SketchSettings(probes=8, dims=400)  # none do
 
 
-# A head of its own, and a padding token, which the embedding gives no gradient.
+# An untied head, and a padding token, for which the embedding has no gradient.
 BIASED = LlamaConfig(**engines.SIZES, attention_bias=True, mlp_bias=True, pad_token_id=7)
 
 
 def check_rows(one, parts, settings, tolerance=1e-4):
-    """Each row's sketch is the sketch of that row's exact gradient; the sum is the whole's.
+    """Check that each row's sketch is that of its exact gradient, and the sum that of the whole.
 
     The whole gradient is the one of a backward pass of its own: of the vectors the third is minus
     the first, and the fourth and fifth are the first but for a factor of each row.
@@ -58,7 +58,7 @@ def test_rows_have_the_sketch_of_their_exact_gradient(settings, shared, parts):
 
 
 @pytest.mark.parametrize(("kind", "config"), [("biased", BIASED), ("phi", None)])
-def test_so_with_biases_and_a_padding_token(kind, config, made, parts):
+def test_sketches_with_biases_and_a_padding_token(kind, config, made, parts):
     one = trainee(made(kind, config))
     assert any((part.response_ids.values == 7).any() for part in parts)
     for parameter in one.policy.parameters.values():
@@ -67,11 +67,11 @@ def test_so_with_biases_and_a_padding_token(kind, config, made, parts):
     check_rows(one, parts, ROOMY)
 
 
-def test_so_with_checkpointing(qwen3, parts):
+def test_sketches_with_checkpointing(qwen3, parts):
     check_rows(trainee(qwen3, checkpointing=True), parts, SMALL)
 
 
-def test_so_with_adapters(qwen3, parts):
+def test_sketches_with_adapters(qwen3, parts):
     one = trainee(qwen3, lora=LoraSettings(rank=4))
     for name, parameter in one.policy.parameters.items():
         if "lora_B" in name:
@@ -79,7 +79,7 @@ def test_so_with_adapters(qwen3, parts):
     check_rows(one, parts, ROOMY)
 
 
-def test_so_within_rounding_under_autocast(qwen3, parts):
+def test_sketches_under_autocast_agree_to_rounding(qwen3, parts):
     check_rows(trainee(qwen3, "hf:float32,autocast=bfloat16"), parts, ROOMY, tolerance=2e-2)
 
 
@@ -112,7 +112,7 @@ def test_inner_products_are_unbiased_with_the_stated_spread(probes, dims, shared
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "gpt2", "mixtral"])
-def test_so_without_taps(kind, made, parts):
+def test_sketches_of_layers_without_hooks(kind, made, parts):
     """Gemma's embedding multiplies what it looks up, GPT-2's products are turned round, and
     Mixtral's experts are one parameter of three axes."""
     one = trainee(made(kind))
@@ -120,8 +120,8 @@ def test_so_without_taps(kind, made, parts):
     check_rows(one, parts, SMALL)
 
 
-def test_so_where_a_layer_mixes_the_rows(qwen3, parts, monkeypatch):
-    """It shows in the backward only, and then rows go one by one."""
+def test_sketches_if_a_layer_mixes_the_rows(qwen3, parts, monkeypatch):
+    """This is detected in the backward pass; rows are then processed one by one."""
     monkeypatch.setattr(Taps, "_add", mixed)
     check_rows(trainee(qwen3), parts, ROOMY)
 
@@ -130,7 +130,7 @@ def mixed(*_: object) -> None:
     raise RowsMixed("rows are mixed")
 
 
-def test_parameters_of_one_shape_and_seeds_have_signs_of_their_own(shared):
+def test_parameters_of_equal_shape_have_different_signs(shared):
     first, second = (
         shared.policy.parameters[f"model.layers.{n}.mlp.up_proj.weight"] for n in (0, 1)
     )

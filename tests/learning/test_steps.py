@@ -33,7 +33,7 @@ def same(left, right) -> bool:
 
 
 @pytest.mark.parametrize("settings", [SGD, ADAMW], ids=["sgd", "adamw"])
-def test_steps_equal_a_hand_made_loop(settings, qwen3, parts):
+def test_steps_equal_a_plain_torch_loop(settings, qwen3, parts):
     one, plain = trainee(qwen3), plain_model(qwen3, torch.float32)
     optimizer = torch_optimizer(plain, settings)
     start = weights_of(plain)
@@ -54,7 +54,7 @@ def test_steps_equal_a_hand_made_loop(settings, qwen3, parts):
     assert distance(result, expected) < 1e-3 * distance(start, expected)
 
 
-def test_a_step_goes_down_the_loss(qwen3, parts):
+def test_a_step_lowers_the_loss(qwen3, parts):
     one = trainee(qwen3)
     coefficients = random_coefficients(parts, 1)
     before = coefficients[0] @ one.log_probs(parts).log_probs
@@ -63,7 +63,7 @@ def test_a_step_goes_down_the_loss(qwen3, parts):
 
 
 @pytest.mark.parametrize("policy", ["hf:float32", "hf:bfloat16"])
-def test_restore_is_exact_and_forgets_the_optimizer(policy, qwen3, parts):
+def test_restore_is_exact_and_resets_the_optimizer(policy, qwen3, parts):
     one = trainee(qwen3, policy)
     loaded = weights(one)
     first = take(one, parts, (0, 2))
@@ -80,7 +80,7 @@ def test_restore_is_exact_and_forgets_the_optimizer(policy, qwen3, parts):
     [("hf:float32", SGD), ("hf:float32", ADAMW), ("hf:bfloat16", ADAMW)],
     ids=["sgd", "adamw", "bfloat16"],
 )
-def test_a_snapshot_goes_on_as_if_nothing_had_been_between(policy, settings, qwen3, parts):
+def test_training_continues_exactly_from_a_snapshot(policy, settings, qwen3, parts):
     one = trainee(qwen3, policy)
     take(one, parts, (0, 2), settings)
     kept = one.snapshot()
@@ -114,7 +114,7 @@ def test_a_gradient_that_is_not_finite_takes_no_step(qwen3, parts):
     assert same(loaded, weights(one))
 
 
-def test_only_the_learning_rate_may_change_in_mid_course(qwen3, parts):
+def test_only_the_learning_rate_may_change_between_steps(qwen3, parts):
     one = trainee(qwen3)
     take(one, parts, (0, 1), OptimizerSettings(name="sgd", learning_rate=0.1))
     report = take(one, parts, (1, 2), OptimizerSettings(name="sgd", learning_rate=0.2))
@@ -123,7 +123,7 @@ def test_only_the_learning_rate_may_change_in_mid_course(qwen3, parts):
         take(one, parts, (2, 3), ADAMW)
 
 
-def test_the_seed_decides_a_new_adapter(qwen3):
+def test_a_new_adapter_depends_on_the_seed_only(qwen3):
     first, again, other = (
         weights(trainee(qwen3, lora=LoraSettings(rank=4, seed=seed))) for seed in (0, 0, 1)
     )
@@ -131,7 +131,7 @@ def test_the_seed_decides_a_new_adapter(qwen3):
     assert not same(first, other)
 
 
-def test_a_new_adapter_changes_nothing_and_alone_is_trained(qwen3, parts, shared):
+def test_a_new_adapter_changes_no_output_and_only_it_is_trained(qwen3, parts, shared):
     one = trainee(qwen3, lora=LoraSettings(rank=4))
     np.testing.assert_allclose(
         one.log_probs(parts).log_probs, shared.log_probs(parts).log_probs, atol=1e-6

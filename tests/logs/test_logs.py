@@ -1,4 +1,4 @@
-"""Logs of trainers are read whoever wrote them; the format is told from the content."""
+"""Logs of all trainers are read; the format is detected from the content."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def test_json_lines(writer, tmp_path):
     assert not any("step" in key for key in log.keys)
 
 
-def test_the_trainers_own_counter_comes_before_that_of_wandb(tmp_path):
+def test_the_trainers_own_step_takes_precedence_over_that_of_wandb(tmp_path):
     log = text(tmp_path / "a.jsonl", '{"_step": 90, "training/global_step": 3, "a/kl": 0.5}\n')
     assert values(log, "a/kl") == {3: 0.5}
 
 
-def test_rows_of_one_step_are_one_row_and_may_lack_keys(tmp_path):
+def test_rows_of_one_step_are_merged(tmp_path):
     lines = '{"step": 1, "a": 0.5}\n{"step": 1, "b": 2.5}\n{"step": 2, "b": 3.5}\n{"run": 1.5}\n'
     log = text(tmp_path / "a.jsonl", lines)
     assert {s: dict(row) for s, row in log.rows.items()} == {
@@ -64,7 +64,7 @@ def test_rows_of_one_step_are_one_row_and_may_lack_keys(tmp_path):
     assert log.keys == {"a": 1, "b": 2}
 
 
-def test_a_last_line_that_was_cut_is_left_out_and_one_before_it_refused(tmp_path):
+def test_a_truncated_last_line_is_ignored_and_an_earlier_one_refused(tmp_path):
     assert values(text(tmp_path / "a.jsonl", LINES["verl"] + '{"step": 5, "da')) == {
         3: 0.25,
         4: 0.5,
@@ -159,10 +159,10 @@ def test_rows_without_any_step_are_counted(tmp_path):
     [
         ([0.1234, 0.5, 0.0012], 5e-5),  # four decimals
         ([0.12345678901234567, 0.5], 0.0),  # all digits: 0.5 is exact
-        ([0.5], 0.0),  # one decimal tells no rounding
+        ([0.5], 0.0),  # one decimal is too few to infer rounding
     ],
 )
-def test_rounding_is_read_off_the_digits_of_the_whole_log(tmp_path, numbers, rounding):
+def test_rounding_is_inferred_from_the_digits_of_the_whole_log(tmp_path, numbers, rounding):
     line = json.dumps({"step": 1, **{f"k{n}": number for n, number in enumerate(numbers)}})
     log = text(tmp_path / "a.jsonl", line + "\n")
     found = log.rounding("k0", log.rows[1]["k0"])
@@ -196,7 +196,7 @@ def test_four_significant_digits(tmp_path):
         (b"[1, 2", "not JSON"),
     ],
 )
-def test_what_is_no_log_is_refused(tmp_path, content, message):
+def test_a_file_that_is_not_a_log_is_refused(tmp_path, content, message):
     path = tmp_path / "log"
     path.write_bytes(content)
     if message is None:
@@ -208,12 +208,12 @@ def test_what_is_no_log_is_refused(tmp_path, content, message):
     assert refused.value.hint
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file(tmp_path):
     with pytest.raises(RcdiagError, match="cannot be read"):
         read_log(tmp_path / "nothing.jsonl")
 
 
-def test_a_format_of_somebody_else(tmp_path):
+def test_a_format_of_a_plugin(tmp_path):
     path = tmp_path / "log"
     path.write_text("MYLOG 3 0.25\n")
     reader = LogReader(
@@ -269,6 +269,6 @@ def test_dicts_that_hf_trainers_print_are_counted(tmp_path: Path) -> None:
     assert (log.format, log.counted, values(log, "loss")) == ("console", True, {0: 0.25, 1: 0.5})
 
 
-def test_a_log_without_a_printed_step_is_none(tmp_path: Path) -> None:
+def test_output_without_a_printed_step_is_not_a_log(tmp_path: Path) -> None:
     with pytest.raises(RcdiagError, match="not a log that rcdiag knows"):
         text(tmp_path / "train.log", "step 3 of 7 began\nstep:4\nall is done\n")

@@ -26,7 +26,7 @@ PREFIX = "rollout_corr/"
 
 
 def rows_of_table(path: Path = ROLLOUTS, steps: Sequence[int] = (0, 1)) -> dict[int, list[Row]]:
-    """The sampled tokens of every row, by training step."""
+    """Return the sampled tokens of every row, by training step."""
     names = ["step", "rollout_log_probs", "old_log_probs", "response_mask"]
     have = pq.read_schema(path).names
     table = pq.read_table(path, columns=[name for name in names if name in have])
@@ -47,7 +47,7 @@ def differences(row: Row) -> list[float]:
 
 
 def policies(rows: Sequence[Row]) -> Numbers:
-    """What verl logs of the two policies (0.9.1, compute_offpolicy_metrics), in float64."""
+    """Compute verl's off-policy metrics (0.9.1, compute_offpolicy_metrics) in float64."""
     every = [value for row in rows for value in differences(row)]
     means = [fmean(differences(row)) for row in rows]
     return {
@@ -64,7 +64,7 @@ def policies(rows: Sequence[Row]) -> Numbers:
 
 
 def weights(rows: Sequence[Row], config: Mapping[str, Any], *, raw: bool = False) -> Numbers:
-    """Some of what verl 0.9 logs of weights; `raw` weights are those of generations to 0.7.1."""
+    """Compute some weight metrics of verl 0.9; `raw` weights are those of versions up to 0.7.1."""
     bounds = {**config, "rollout_is_threshold": 1e9} if raw else dict(config)
     by_row = [weights_of(bounds, differences(row)) for row in rows]
     every = [value for row in by_row for value in row]
@@ -89,22 +89,22 @@ def rejected(rows: Sequence[Row], config: Mapping[str, Any]) -> Numbers:
 
 
 def token_is(rows: Sequence[Row]) -> Numbers:
-    """The log of `decoupled_token_is`."""
+    """Return the log of `decoupled_token_is`."""
     return {**weights(rows, TOKEN_IS), **policies(rows)}
 
 
 def seq_is_rs(rows: Sequence[Row]) -> Numbers:
-    """The log of `decoupled_seq_is_rs`."""
+    """Return the log of `decoupled_seq_is_rs`."""
     return {**weights(rows, SEQ_IS_RS), **rejected(rows, SEQ_IS_RS), **policies(rows)}
 
 
 def after_rejection(rows: Sequence[Row]) -> list[Row]:
-    """The rows that `decoupled_seq_is_rs` keeps; it rejects whole sequences alone."""
+    """Return the rows that `decoupled_seq_is_rs` keeps; it rejects whole sequences only."""
     return [row for row in rows if all(kept_tokens(SEQ_IS_RS, differences(row)))]
 
 
 def micro_batches(numbers: Callable[[Sequence[Row]], Numbers], size: int) -> Callable[..., Numbers]:
-    """The means over micro-batches of `size` rows, in their order."""
+    """Return means over micro-batches of `size` consecutive rows."""
 
     def means(rows: Sequence[Row]) -> Numbers:
         parts = [numbers(rows[at : at + size]) for at in range(0, len(rows), size)]
@@ -114,7 +114,7 @@ def micro_batches(numbers: Callable[[Sequence[Row]], Numbers], size: int) -> Cal
 
 
 def in_float32(rows: Sequence[Row]) -> Numbers:
-    """What verl logs of the two policies in the arithmetic of its tensors."""
+    """Compute verl's off-policy metrics in float32, as its tensors do."""
     flat = np.concatenate([np.subtract(old, rollout, dtype=np.float32) for rollout, old in rows])
     ratios = np.exp(flat)
     return {
@@ -125,7 +125,7 @@ def in_float32(rows: Sequence[Row]) -> Numbers:
 
 
 def write_log(path: Path, steps: Mapping[int, Numbers], prefix: str = PREFIX) -> Path:
-    """A file of verl's file logger: a line for each step, and a key that is no number of ours."""
+    """Write a file of verl's file logger: one line per step, with a key unknown to rcdiag."""
     lines = [
         {"step": step, "data": {**{prefix + key: v for key, v in row.items()}, "actor/lr": 1e-6}}
         for step, row in steps.items()

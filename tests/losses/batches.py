@@ -1,4 +1,4 @@
-"""Padded batches as trainers hold them, the same tokens as rcdiag holds them, and drawn ones."""
+"""Padded batches as in trainers, the same tokens as in rcdiag, and random batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.losses.rules import RULES, evaluate, loss_settings
 
 @dataclass(frozen=True, slots=True)
 class PaddedLoss:
-    """All [rows, width]; what stands where `mask` is False is not looked at."""
+    """All arrays are [rows, width]; values where `mask` is False are ignored."""
 
     current: np.ndarray
     old: np.ndarray
@@ -26,7 +26,7 @@ class PaddedLoss:
     weights: np.ndarray | None = None
 
     def flat(self, rows: slice | None = None) -> LossBatch:
-        """Unmasked tokens of the rows, rejected ones among them."""
+        """Return the unmasked tokens of the rows, rejected ones included."""
         rows = rows or slice(None)
         mask = self.mask[rows]
         columns = {
@@ -62,7 +62,7 @@ def one_row(current: Any, old: Any, advantages: Any, **others: Any) -> LossBatch
 
 
 def losses_of(*trainers: str) -> list[tuple[str, str]]:
-    """Every loss of these trainers that can be computed; of all, without."""
+    """Return every loss of these trainers, or of all, that can be computed."""
     return [(trainer, loss) for trainer in trainers or RULES for loss in RULES[trainer].losses]
 
 
@@ -79,13 +79,13 @@ def _grid(draw: st.DrawFn, values: st.SearchStrategy[Any], rows: int, width: int
 
 @st.composite
 def padded_losses(draw: st.DrawFn, max_rows: int = 5, max_width: int = 6) -> PaddedLoss:
-    """Masks with holes, rejected tokens and rows, rows without a token; garbage where masked."""
+    """Draw masks with holes, rejected tokens and rows, empty rows, garbage where masked."""
     rows, width = draw(st.integers(1, max_rows)), draw(st.integers(1, max_width))
     mask = _grid(draw, st.sampled_from((True, True, True, False)), rows, width)
     kept = mask & _grid(draw, st.sampled_from((True, True, True, False)), rows, width)
     kept[_grid(draw, st.sampled_from((False, False, False, True)), rows, 1)[:, 0]] = False
     old = _grid(draw, LOG_PROBS, rows, width)
-    # Off the hundredths: no ratio lies on a bound, where a subgradient is a matter of taste.
+    # Not at hundredths: no ratio lies on a bound, where the subgradient is ambiguous.
     current = np.minimum(old + _grid(draw, SMALL, rows, width) + 0.00123, -0.001)
     advantages = _grid(draw, ADVANTAGES, rows, width)
     weights = _grid(draw, WEIGHTS, rows, width) if draw(st.booleans()) else None

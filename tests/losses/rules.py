@@ -1,4 +1,4 @@
-"""Losses by the name of a trainer, as tests ask for them."""
+"""Losses of a trainer, by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RULES = {name: trainer.update for name, trainer in TRAINERS.items()}
 
 
 def loss_settings(**values: Any) -> LossSettings:
-    """Settings of the reduction and of the loss itself."""
+    """Make settings of the reduction and of the loss."""
     return LossSettings().changed(**values)
 
 
@@ -35,5 +35,5 @@ DECLARED = {
 
 
 def value(settings: LossSettings, name: str) -> Any:
-    """A setting of the loss itself, by its name."""
+    """Return a setting of the loss by its name."""
     return settings.value(DECLARED[name])

@@ -1,6 +1,6 @@
-"""A loss that is one registration is replayed under every trainer.
+"""A registered loss is replayed with every trainer.
 
-That it is explained and on screen and page: tests/test_contributing.py.
+tests/test_contributing.py tests its explanation, screen and page.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Denominators: who is counted, what a split batch adds up to, and where there is no loss."""
+"""Denominators: which tokens and rows count, split batches, and undefined losses."""
 
 from __future__ import annotations
 
@@ -76,19 +76,19 @@ COUNTED = [
     ("vanilla", "token-mean", ("kept", "tokens", 3, 3, 6)),
     ("vanilla", "seq-mean-token-sum", ("kept", "sequences", 2, 2, 4)),
     ("vanilla", "token-sum", ("kept", "nothing", 1, 1, 1)),
-    # One loss a row, and verl's mean is over all rows, whatever the aggregation.
+    # One loss per row; verl's mean is over all rows, whatever the aggregation.
     ("geo_mean", "token-mean", ("all", "sequences", 4, 2, 4)),
     ("sapo", "token-mean", ("kept", "sequences", 2, 2, 4)),
 ]
 
 
 @pytest.mark.parametrize(("loss", "aggregation", "output"), COUNTED)
-def test_what_is_counted_is_said(loss, aggregation, output):
+def test_the_denominator_is_described(loss, aggregation, output):
     result = evaluate(BATCH, loss, loss_settings(aggregation=aggregation), "verl-0.9").divided
     assert (result.which, result.unit, result.used, result.kept, result.all) == output
 
 
-def test_what_generations_count_by_themselves():
+def test_default_denominators_of_generations():
     later = ("verl-20251027", "verl-0.6.1", "verl-20251203", "verl-0.7.0", "verl-0.7.1", "verl-0.9")
     for trainer in later:
         assert loss_of(trainer, "token-mean") == pytest.approx(1.0)
@@ -111,12 +111,12 @@ def test_scale_factor():
         loss_of("verl-0.9", mode, scale_factor=0)
 
 
-# Both of these pick tokens in each batch anew (verl #7829), real compares the rows of a prompt.
+# The first two select tokens per batch (verl #7829), real compares the rows of a prompt.
 NOT_SPLIT = ("kl_cov", "clip_cov", "real")
 
 
 def counted(trainer: str) -> list[str]:
-    """Aggregations of a trainer that a constant can divide; tinker-cookbook has sums alone."""
+    """Return aggregations of a trainer that accept a constant; tinker-cookbook has sums only."""
     aggregations = RULES[trainer].aggregations.items()
     return [name for name, how in aggregations if how.count.unit not in ("nothing", "prompts")]
 
@@ -153,7 +153,7 @@ def test_two_halves_with_the_same_constants_add_up(trainer, loss, data, batch, d
 @pytest.mark.parametrize(("trainer", "loss"), losses_of("verl-0.9"))
 @given(batch=padded_losses())
 @dear(20)
-def test_rejected_tokens_may_hold_anything(trainer, loss, batch):
+def test_values_of_rejected_tokens_have_no_effect(trainer, loss, batch):
     chosen = default_settings(trainer).changed(dro_beta=0.1)
     expected = evaluate(batch.flat(), loss, chosen, trainer)
     thrown = batch.mask & ~batch.kept
@@ -180,7 +180,7 @@ def test_everything_rejected(aggregation):
     chosen = loss_settings(aggregation=aggregation)
     for trainer in ("verl-20251027", "verl-0.6.1", *LATE):
         result = evaluate(NOTHING, "vanilla", chosen, trainer)
-        assert result.undefined == "nothing is kept, so the mean has nothing in it"
+        assert result.undefined == "no token is kept, so there is nothing to average"
         # With an epsilon in the denominator the trainer logs 0.
         assert np.isnan(result.loss) if trainer in LATE else result.loss == 0.0
         assert result.coefficients.tolist() == [0.0] * 6
@@ -223,7 +223,7 @@ REFUSED = [
         "verl-0.9",
         "vanilla",
         {"denominator": "constant", "constant": 2.0, "aggregation": "token-sum"},
-        "counts nothing",
+        "a sum without a denominator",
     ),
     ("verl-0.9", "vanilla", {"clip_c": 0.5}, "not above 1"),
     ("verl-0.9", "dppo_tv", {"clip_c": None}, "needs a number"),

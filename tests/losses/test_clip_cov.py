@@ -1,4 +1,4 @@
-"""clip_cov leaves tokens out by lot: its mean over all lots, each of them worked out by itself."""
+"""clip_cov drops tokens at random: the expectation against a mean over all draws."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LOW, HIGH = 0.5, 4.0
 def every_lot(
     scale: np.ndarray, share: float, low: float, high: float
 ) -> tuple[float, np.ndarray, float, int]:
-    """Mean over lots of the sum of scale x loss, its gradient, the share left out, and candidates.
+    """Return means over all draws: sum of scale x loss, gradient, dropped share, candidates.
 
-    `scale` is what each token's advantage is multiplied by before covariances are taken.
+    `scale` multiplies each token's advantage before covariances are computed.
     """
     current, old, advantages = CURRENT[MASK], OLD[MASK], ADVANTAGES[MASK]
     scaled, ratio = advantages * scale, np.exp(current - old)
@@ -43,7 +43,7 @@ def every_lot(
 
 
 @pytest.mark.parametrize("share", [2e-4, 0.3, 0.5, 1.0])
-def test_the_mean_over_all_lots(share):
+def test_the_mean_over_all_draws(share):
     loss, slopes, left_out, candidates = every_lot(np.ones(7), share, LOW, HIGH)
     assert candidates == 5
     chosen = loss_settings(

@@ -1,4 +1,4 @@
-"""The coefficients are d loss / d current: against differences of the loss, and in closed form."""
+"""Coefficients are d loss / d current, against finite differences and closed forms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.losses.batches import (
 from tests.losses.rules import RULES, default_settings, evaluate, loss_settings
 
 STEP = 1e-5
-# Their losses hold parts constant, so that the loss and its gradient are not of one function.
+# These losses stop gradients, so finite differences do not apply.
 WITH_CONSTANT_PARTS = ("gspo", "cispo", "dppo_tv", "dppo_kl")
 
 
@@ -35,14 +35,14 @@ def smooth(trainer: str, loss: str) -> bool:
 
 
 def far_from_bounds(batch: LossBatch, drawn: dict[str, Any]) -> bool:
-    """No token is about to become a candidate of clip_cov's lot, or to cease to be one."""
+    """Check that no token is close to the bounds of clip_cov's candidates."""
     result = covariances(batch.only_kept())
     bounds = (drawn["clip_cov_lb"], drawn["clip_cov_ub"])
     return all(bool(((result - bound).abs() > 1e-3).all()) for bound in bounds)
 
 
 def differences(batch, loss, chosen, trainer):
-    """(loss(current + h) - loss(current - h)) / 2h, token by token."""
+    """Compute (loss(current + h) - loss(current - h)) / 2h, token by token."""
     result = []
     for at in range(len(batch.current)):
         shift = batch.current.new_zeros(batch.current.shape)
@@ -78,7 +78,7 @@ def test_finite_differences(trainer, loss, data, batch, drawn):
 
 
 def ppo_slope(d: float, advantage: float, c: float = 3.0) -> float:
-    """Of PPO with dual clip at epsilon 0.2: -A ratio, 0 where it is clipped."""
+    """Return the derivative of PPO with dual clip at epsilon 0.2: -A ratio, 0 if clipped."""
     ratio = np.exp(d)
     if advantage >= 0:
         return -advantage * ratio if ratio < 1.2 else 0.0
@@ -118,8 +118,8 @@ def test_gspo_moves_each_token_by_its_rows_ratio(batch):
         assert result.coefficients[row] == pytest.approx(np.array(expected) * weights)
 
 
-def test_binary_kl_lets_the_safe_way_pass():
-    """p 0.5 -> 0.9: KL 0.51; A > 0 is stopped, A < 0 goes back and passes."""
+def test_binary_kl_keeps_gradients_back_to_the_old_policy():
+    """p 0.5 -> 0.9: KL 0.51; A > 0 is stopped, A < 0 moves back and is kept."""
     batch = one_row(np.log([0.9, 0.9]), np.log([0.5, 0.5]), [1.0, -1.0])
     result = evaluate(batch, "dppo_kl", loss_settings(aggregation="token-sum"), "verl-0.9")
     assert result.coefficients == pytest.approx([0.0, 1.8])
@@ -135,7 +135,7 @@ def test_binary_kl_lets_the_safe_way_pass():
 @given(batch=padded_losses())
 @dear(20)
 def test_ratio_one_is_the_plain_policy_gradient(trainer, loss, batch):
-    """-A / tokens, in one row, where means over tokens and over rows are the same."""
+    """In one row, where token and row means coincide, it is -A / tokens."""
     tokens = batch.flat().only_kept()
     assume(len(tokens.current))
     advantages = tokens.advantages.numpy()
@@ -170,7 +170,7 @@ def test_dual_clip_of_two_tokens():
 
 
 def test_dual_clip_leaves_positive_advantages_alone():
-    """A = 1, ratio 5: clipped at 1.2. A = -1, ratio 0.5: clipped at 0.8. c has no part in it."""
+    """A = 1, ratio 5: clipped at 1.2. A = -1, ratio 0.5: clipped at 0.8. c has no effect."""
     batch = one_row(np.log([5.0, 0.5]), np.zeros(2), [1.0, -1.0])
     result = evaluate(batch, "vanilla", loss_settings(), "verl-0.9")
     assert result.loss == pytest.approx((-1.2 + 0.8) / 2)
@@ -194,7 +194,7 @@ def test_reinforce_with_weights():
     assert result.metrics == pytest.approx({"actor/ppo_kl": 0.25})
 
 
-def test_far_tokens_are_flat_beyond_20_nats():
+def test_the_loss_is_constant_beyond_20_nats():
     batch = one_row([-1.0, -1.0], [-26.0, -2.0], [1.0, 1.0])
     result = evaluate(batch, "vanilla", loss_settings(clip_high=1e12), "verl-0.9")
     assert result.loss == pytest.approx(-(np.exp(20.0) + np.e) / 2)
@@ -211,7 +211,7 @@ def test_padded_batches_and_flat_ones_hold_the_same_tokens():
     assert flat.padded_width == 3
 
 
-def test_gspo_is_flat_beyond_10_nats():
+def test_gspo_is_constant_beyond_10_nats():
     batch = one_row([-1.0], [-12.0], [-1.0])
     result = evaluate(batch, "gspo", loss_settings(), "verl-0.9")
     assert result.loss == pytest.approx(np.exp(10.0))
@@ -226,8 +226,8 @@ def test_total_variation_has_two_bounds():
     assert result.coefficients == pytest.approx([-1.6, 0.0])
 
 
-def test_kl_cov_takes_the_whole_number_below_its_share():
-    """0.49 of 4 tokens is one: that with the largest (A - mean) (current - mean)."""
+def test_kl_cov_rounds_its_number_of_tokens_down():
+    """0.49 of 4 tokens is one token: the one with the largest (A - mean) (current - mean)."""
     batch = one_row([-1.0, -2.0, -3.0, -2.0], [-1.5, -2.5, -3.5, -2.5], [5.0, 0.0, 0.0, 0.0])
     chosen = loss_settings(kl_cov_ratio=0.49, ppo_kl_coef=10.0, aggregation="token-sum")
     result = evaluate(batch, "kl_cov", chosen, "verl-0.9")

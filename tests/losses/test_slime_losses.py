@@ -1,4 +1,4 @@
-"""slime's policy loss, in loops over samples, after its own code at commit 624b824a8."""
+"""slime's policy loss against loops over samples, following its code at commit 624b824a8."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def samples_of(batch: LossBatch) -> list[dict[str, list[float]]]:
 
 
 def by_loops(batch: LossBatch, loss: str, c: float | None, per_token: bool) -> dict[str, float]:
-    """Sums of samples' means over all their tokens, over all samples; rejected tokens give 0."""
+    """Compute the mean over samples of token means, or over tokens; rejected tokens count as 0."""
     sums = {"pg_loss": 0.0, "ppo_kl": 0.0, "ois": 0.0, "pg_clipfrac": 0.0}
     for sample in samples_of(batch):
         d = [a - b for a, b in zip(sample["current"], sample["old"], strict=True)]
@@ -84,14 +84,14 @@ def test_against_loops(loss, batch, c, per_token):
     assert result.loss == result.metrics["pg_loss"]
 
 
-def test_cispo_has_the_gradient_of_its_log_prob_alone():
+def test_cispo_has_a_gradient_through_log_probs_only():
     batch = one_row([-1.0, -1.0], [-2.0, -1.1], [1.0, 2.0])
     result = evaluate(batch, "cispo", SETTINGS, "slime")
     assert result.coefficients == pytest.approx([-1.2 / 2, -2.0 * exp(0.1) / 2])
 
 
-def test_gspo_pushes_rejected_tokens_too():
-    """The row's mean holds the rejected token, so the kept one's loss depends on it."""
+def test_gspo_has_a_gradient_at_rejected_tokens_too():
+    """The row's mean includes the rejected token, so the kept token's loss depends on it."""
     batch = one_row([-1.0, -1.1], [-1.0, -1.0], [1.0, 1.0], kept=[True, False])
     result = evaluate(batch, "gspo", SETTINGS, "slime")
     slope = -exp(-0.05) / 2 / 2  # of one kept token in two, by the mean of two
@@ -113,8 +113,8 @@ def by_sample(values) -> float:
     return float((np.mean(values[:3]) + np.mean(values[3:])) / 2)
 
 
-def test_rejection_shrinks_what_is_logged():
-    """The reducer of the loss serves these metrics as well: their denominators stay."""
+def test_rejection_lowers_the_logged_metrics():
+    """The reducer of the loss also reduces these metrics: denominators are unchanged."""
     kept = np.array([True, False, False, True, False])
     batch = replace(TOY, kept=Tensor(kept))
     result = evaluate(batch, "vanilla", SETTINGS, "slime").metrics
@@ -130,8 +130,8 @@ def test_bypass_compares_the_current_policy_with_the_rollout():
     assert result["train_rollout_logprob_abs_diff"] == pytest.approx(by_sample(expected))
 
 
-def test_opsm_drops_negative_tokens_of_rows_that_moved():
-    """Row 0 moved down by 0.1 nats in the mean, row 1 up; only A < 0 of row 0 leaves."""
+def test_opsm_drops_rows_with_negative_advantage_that_moved():
+    """Row 0 moved down by 0.1 nats on average, row 1 up; only A < 0 in row 0 is dropped."""
     batch = loss_batch(
         [-1.2, -1.0, -0.5], [-1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [2, 1], weights=np.ones(3)
     )
@@ -158,7 +158,7 @@ def test_everything_rejected_is_a_loss_of_zero():
 
 
 @pytest.mark.parametrize(("current", "old"), [(-1.0, -np.inf), (np.nan, -1.0)])
-def test_rejection_does_not_shield_from_what_is_no_number(current, old):
+def test_rejected_nan_tokens_still_spoil_the_loss(current, old):
     """slime multiplies by the modified mask: inf x 0 and NaN x 0 are NaN."""
     batch = one_row([current, -1.0], [old, -1.0], [-1.0, 1.0], kept=[False, True])
     result = evaluate(batch, "vanilla", SETTINGS, "slime")
@@ -167,7 +167,7 @@ def test_rejection_does_not_shield_from_what_is_no_number(current, old):
     assert result.undefined is None
 
 
-def test_other_denominators_change_the_loss_and_not_what_is_logged():
+def test_other_denominators_change_the_loss_but_not_the_metrics():
     batch = one_row([-1.0, -1.0], [-1.1, -1.1], [1.0, 1.0], kept=[True, False])
     result = evaluate(batch, "vanilla", SETTINGS.changed(denominator="kept"), "slime")
     assert result.loss == pytest.approx(-exp(0.1))
@@ -175,7 +175,7 @@ def test_other_denominators_change_the_loss_and_not_what_is_logged():
 
 
 def test_a_mean_over_three_tokens_is_exact():
-    """1 / 3 of an integer count would be a float32."""
+    """Dividing by an integer count would give a float32."""
     result = evaluate(one_row([-1.0] * 3, [-1.0] * 3, [1.0] * 3), "vanilla", SETTINGS, "slime")
     assert result.loss == pytest.approx(-1.0, rel=1e-12)
     np.testing.assert_allclose(result.coefficients, -1 / 3, rtol=1e-12)

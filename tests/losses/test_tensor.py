@@ -1,4 +1,4 @@
-"""Tensors of numpy, against torch: the numbers of every loss and their derivatives."""
+"""rcdiag's numpy tensors against torch: values and derivatives of every loss."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FUNCTIONS: dict[str, Any] = {
 
 
 def both(values: np.ndarray) -> tuple[Tensor, torch.Tensor]:
-    """The same numbers as a leaf here and in torch."""
+    """Return the same numbers as a leaf tensor here and in torch."""
     return Tensor(values).leaf(), torch.tensor(values, requires_grad=True)
 
 
@@ -72,7 +72,7 @@ def test_a_function_and_its_derivatives_are_those_of_torch(name, values):
         same(total.derivative(of), np.zeros(12) if gradient is None else gradient.numpy())
 
 
-def test_places_are_taken_and_added_as_torch_does():
+def test_indexing_and_scatter_are_those_of_torch():
     (x, torch_x), (y, torch_y) = both(VALUES), both(OTHERS[:5])
     counts = np.array([3, 0, 2, 1, 0, 0, 1, 0, 0, 0, 0, 5])
     ours = y.index_add(0, Tensor(PLACES), x)[Tensor(PLACES)] * x.repeat_interleave(Tensor(counts))
@@ -92,11 +92,11 @@ def test_places_are_taken_and_added_as_torch_does():
     same(x.topk(3).indices.numpy(), torch_x.topk(3).indices.numpy())
 
 
-def test_followed_numbers_are_neither_read_nor_written_in_passing():
+def test_tracked_tensors_cannot_be_read_or_written_silently():
     leaf = Tensor(VALUES).leaf()
     with pytest.raises(ValueError, match="detach"):
         (leaf * 2.0).numpy()
-    with pytest.raises(ValueError, match="not written to"):
+    with pytest.raises(ValueError, match="cannot be assigned to"):
         leaf[0] = 1.0
 
 
@@ -154,7 +154,7 @@ def test_every_loss_is_the_same_function_in_torch(trainer, loss):
     assert np.any(derivative)
 
 
-def test_functions_of_torch_take_them():
+def test_functions_of_torch_accept_these_tensors():
     (x, torch_x), (y, torch_y) = both(VALUES), both(OTHERS)
 
     def loss(x: Any, y: Any) -> Any:
@@ -168,6 +168,6 @@ def test_functions_of_torch_take_them():
         same(ours.derivative(of), gradient.numpy())
 
 
-def test_a_function_of_torch_that_is_lacking_is_named():
-    with pytest.raises(TypeError, match=r"torch\.erfinv: losses are computed by numpy"):
+def test_an_unsupported_function_of_torch_is_named():
+    with pytest.raises(TypeError, match=r"torch\.erfinv: losses use numpy tensors"):
         torch.erfinv(both(VALUES)[0])  # type: ignore[arg-type]

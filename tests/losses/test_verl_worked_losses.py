@@ -56,7 +56,7 @@ WORKED: list[tuple[str, float, float, dict[str, float], dict[str, Any]]] = [
 
 
 def near(value: float) -> Any:
-    """Worked in float32 and written down with six decimals."""
+    """Compare with numbers computed in float32 and rounded to six decimals."""
     return pytest.approx(value, abs=1.5e-6)
 
 
@@ -75,7 +75,7 @@ def test_gspo_was_by_sequence_whatever_was_configured():
 
 
 def in_bypass(trainer: str, loss: str, config: dict[str, Any], **given: Any) -> LossResult:
-    """Weights and mask from current against rollout; `reinforce` alone applies the weights."""
+    """Compute weights and mask from current against rollout; only `reinforce` applies weights."""
     pair = Padded(CURRENT, F1.rollout, F1.mask)
     settings = {"rollout_is": None, "rollout_is_threshold": 2.0, "rollout_rs": None}
     settings |= {"rollout_rs_threshold": None, **config}

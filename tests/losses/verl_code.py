@@ -1,4 +1,4 @@
-"""verl's own losses of any generation, taken out of its published wheel, on CPU in float64."""
+"""verl's own losses of any generation, from its published wheel, on CPU in float64."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.oracle.verl import PACKAGES, _execute, _masked_functions, _wheel, hel
 
 @dataclass
 class PolicyLossConfig:
-    """Stands for verl's; `get` is how its code reads a few of the settings."""
+    """Replaces verl's class; its code reads some settings by `get`."""
 
     kl_cov_ratio: float
     ppo_kl_coef: float
@@ -52,7 +52,7 @@ class ActorConfig:
 
 @dataclass(frozen=True)
 class Answer:
-    """What verl's loss gives; the gradient is by log-prob, [rows, width]."""
+    """Result of verl's loss; the gradient is with respect to log-probs, [rows, width]."""
 
     loss: float
     metrics: dict[str, float]
@@ -69,7 +69,7 @@ def _is_wanted(node: ast.stmt) -> bool:
 
 
 class _WithoutImports(ast.NodeTransformer):
-    """Bypass losses import the helper where they need it; here its functions are at hand."""
+    """Bypass losses import the helper inside functions; here its functions are in scope."""
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.Pass:
         assert node.module == "verl.trainer.ppo.rollout_corr_helper"
@@ -78,7 +78,7 @@ class _WithoutImports(ast.NodeTransformer):
 
 @cache
 def core_algos(trainer: str) -> types.SimpleNamespace:
-    """The losses of a generation and what they call."""
+    """Load the losses of a generation and the functions that they call."""
     import torch
 
     wheel = _wheel(PACKAGES[trainer])
@@ -128,15 +128,15 @@ def ask(
     counts: dict[str, float] | None = None,
     correction: dict[str, Any] | None = None,
 ) -> Answer:
-    """With `correction` the bypass loss, which makes weights and mask itself.
+    """Run verl's loss; with `correction` the bypass loss, which computes weights and mask.
 
-    `counts` are verl's `global_batch_info`: whole-batch numbers in place of those of the mask.
+    `counts` are verl's `global_batch_info`: counts of the whole batch instead of the mask's.
     """
     import torch
 
     current = torch.tensor(batch.current, requires_grad=True)
     mask = batch.mask if correction is not None else batch.kept
-    # verl's masks are whole numbers; in float64 that would give its metrics in float32.
+    # verl's masks are integers, which would give float32 metrics in a float64 batch.
     tensors: list[Any] = [torch.tensor(batch.old), current, torch.tensor(batch.advantages)]
     tensors.append(torch.tensor(mask, dtype=torch.float64))
     weights = None if batch.weights is None else torch.tensor(batch.weights)
@@ -152,7 +152,7 @@ def ask(
 
 
 def ask_every_lot(*asked: Any) -> Answer:
-    """The mean of clip_cov over its lots: each rotation of the candidates is one of them."""
+    """Average clip_cov over its draws: each rotation of the candidates is one draw."""
     import torch
 
     lots = 1  # also where there is nothing to draw from
@@ -179,7 +179,7 @@ def ask_every_lot(*asked: Any) -> Answer:
 
 
 def _by_key(metrics: list[Any]) -> dict[str, float]:
-    """0.6.0 returns three numbers, which its dp_actor logs under these keys."""
+    """Name the metrics: 0.6.0 returns three numbers, which its dp_actor logs under these keys."""
     if len(metrics) == 1:
         return metrics[0]
     keys = ("actor/pg_clipfrac", "actor/ppo_kl", "actor/pg_clipfrac_lower")

@@ -1,4 +1,4 @@
-"""Pages in a real browser, and what they do there."""
+"""Pages in a real browser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-# Nothing of its own accord: the machine may have no network, and no report needs one.
+# No background requests: the machine may have no network, and no report needs one.
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -22,8 +22,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-# Charts are drawn when their place gets a size, and texts are unpacked when they are first shown:
-# a tab is ready when nothing in it has changed for 150 ms, however slow the machine is.
+# Charts are drawn when their container gets a size, texts are unpacked when first shown:
+# a tab is ready when it has not changed for 150 ms, on any machine.
 GO = """place => new Promise(done => {
     let shown = [], since = 0
     const settle = now => {
@@ -54,7 +54,7 @@ RULES = ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"]
 
 
 def chromium() -> str | None:
-    """The browser that CHROMIUM names, or the first on PATH."""
+    """Return the browser that CHROMIUM names, or the first on PATH."""
     given = os.environ.get("CHROMIUM")
     return given or next(filter(None, map(shutil.which, NAMES)), None)
 
@@ -67,7 +67,7 @@ def launched(playwright: Playwright) -> Browser:
 
 @dataclass
 class Visit:
-    """An open page, and all that it asked for or complained about."""
+    """An open page with its network requests and console messages."""
 
     page: Page
     address: str
@@ -76,7 +76,7 @@ class Visit:
     complaints: list[str] = field(default_factory=list)
 
     def close(self) -> None:
-        """Leave the window, empty, to the next visit; one that looked as on paper is closed."""
+        """Clear the window for the next visit; a window in print layout is closed."""
         if self.page.evaluate("matchMedia('print').matches"):
             self.page.context.close()
             return
@@ -86,36 +86,36 @@ class Visit:
 
     @property
     def overflow(self) -> int:
-        """Pixels that the page is wider than its window."""
+        """Return by how many pixels the page is wider than its window."""
         width = self.page.evaluate("document.documentElement.scrollWidth")
         return width - self.page.viewport_size["width"]
 
     def tabs(self) -> list[str]:
-        """The names of all tabs."""
+        """Return the names of all tabs."""
         return self.page.evaluate("[...document.querySelectorAll('.tab')].map(tab => tab.id)")
 
     def go(self, place: str) -> None:
-        """Follows a link within the page, and waits until what it leads to is drawn."""
+        """Follow a link within the page, and wait until its target is drawn."""
         self.page.evaluate(GO, place)
 
     def unfold(self) -> None:
-        """Opens everything that can be folded."""
+        """Open everything that can be folded."""
         self.page.evaluate(
             "document.querySelectorAll('details').forEach(each => { each.open = true })"
         )
 
     def show_all(self) -> None:
-        """Show all tabs below each other, as on paper."""
+        """Show all tabs below each other, as in print."""
         self.page.evaluate(
             "document.querySelectorAll('.tab').forEach(tab => tab.classList.add('on'))"
         )
 
     def leave_rows_alike_out(self) -> None:
-        """Keep two rows of a table that differ in text alone; those are looked at alike."""
+        """Keep two of the table rows that differ only in text, since axe treats them alike."""
         self.page.evaluate(LEAVE_ROWS_ALIKE_OUT)
 
     def inaccessible(self) -> list[str]:
-        """What axe finds: rule, how often, and the first place."""
+        """Return axe's violations: rule, count and first location."""
         options = {"runOnly": {"type": "tag", "values": RULES}, "resultTypes": ["violations"]}
         result = Axe().run(self.page, options=options).response
         assert result["passes"], "axe looked at nothing"
@@ -127,9 +127,9 @@ class Visit:
 
 
 class Window:
-    """A page of the browser, in which files are opened one after the other: to start one is slow.
+    """A browser page in which files are opened one after the other, since starting one is slow.
 
-    What it asks for and complains of is noted by the visit that it has.
+    Its requests and console messages are recorded by the current visit.
     """
 
     free: ClassVar[dict[tuple[int, str], list[Window]]] = {}
@@ -145,7 +145,7 @@ class Window:
         self.page.on("dialog", lambda dialog: self.note("error", dialog.message))
 
     def answer(self, route: Any) -> None:
-        """Give the file that is opened, and note whatever else is asked for."""
+        """Serve the opened file, and record all other requests."""
         address = route.request.url
         if self.visit is None or address == self.visit.address or address.startswith("data:"):
             route.continue_()
@@ -159,9 +159,9 @@ class Window:
 
 
 def visit(browser: Browser, file: Path, **settings: Any) -> Visit:
-    """Opens a file; whatever it asks for beyond itself is noted and not given.
+    """Open a file; all other requests are recorded and blocked.
 
-    `close` leaves the window to the next visit with the same settings.
+    `close` keeps the window for the next visit with the same settings.
     """
     others = Window.free.setdefault((id(browser), repr(sorted(settings.items()))), [])
     window = others.pop() if others else Window(browser, settings)

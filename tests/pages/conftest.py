@@ -25,7 +25,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def rendered(tmp_path_factory) -> Callable[[str], Path]:
-    """The file of a page, by its name in MAKERS; processes of one run share it."""
+    """Return the file of a page in MAKERS; the processes of a test run share it."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "pages"
     folder.mkdir(exist_ok=True)

@@ -22,7 +22,7 @@ SCRIPT = "</script><script>window.hacked=1</script>"
 STYLE = "\"'--></style></svg><style>main{display:none}</style>"
 LONG = "unbroken" * 25
 EVIL = IMAGE + SCRIPT + STYLE
-# Real policy names hold letters, digits, _ and - only; a result file may hold anything.
+# Policy names have only letters, digits, _ and -; a result file may hold anything.
 NAMES = {"badone": EVIL, "badtwo": LONG, "badthree": f"{SCRIPT}{LONG}{IMAGE}"}
 NAN, INFINITE = float("nan"), float("inf")
 FIRST = [[-0.1, -1.0, -INFINITE], [-0.5], [-3.0, -0.5], [-0.2, -1e30]]
@@ -67,7 +67,7 @@ def hostile_compare() -> Result:
 
 
 def odd(mismatch: dict[str, MetricValue]) -> dict[str, MetricValue]:
-    """Every number is one of those that are none."""
+    """Replace every number by NaN or an infinity."""
     values = (NAN, INFINITE, -INFINITE, None, 1e300)
     return {
         name: structs.replace(item, value=values[i % 5], low=-INFINITE, high=NAN)
@@ -76,7 +76,7 @@ def odd(mismatch: dict[str, MetricValue]) -> dict[str, MetricValue]:
 
 
 def renamed(result: Result) -> Result:
-    """With hostile policy names everywhere, and a finding that is all hostile."""
+    """Insert hostile policy names everywhere, and a hostile finding."""
     evil = Finding(slug=LONG, severity="warning", message=EVIL, fix=LONG, evidence={EVIL: NAN})
     text = to_json(structs.replace(result, findings=[*result.findings, evil]))
     for name, other in NAMES.items():

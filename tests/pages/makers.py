@@ -1,4 +1,4 @@
-"""The pages under test, each with the function that makes its result: to add one, one line.
+"""The pages under test, each with the function that makes its result.
 
 A result is made once for all tests of a process; none of them changes it.
 """
@@ -65,7 +65,7 @@ FEW_FAMILIES = (
 
 @cache
 def swept() -> SweepResult:
-    """Few families and rows: axe looks at every cell, which takes its time."""
+    """A sweep with few families and rows, since axe checks every cell, which is slow."""
     result = swept_all("rollouts.parquet", 12)
     few = {name: family for name, family in result.families.items() if name in FEW_FAMILIES}
     assert len(few) == len(FEW_FAMILIES)
@@ -82,13 +82,13 @@ def replayed(name: str = "stale.parquet") -> Result:
 
 @cache
 def replayed_with_model() -> Result:
-    """All presets on `stale.parquet`, as stored: making it anew would take a minute."""
+    """The stored result of all presets on `stale.parquet`; computing it takes a minute."""
     return from_json(stored("replay"), "replay")
 
 
 @cache
 def replayed_over_steps() -> Result:
-    """Some short responses of two steps, and one of them split in two."""
+    """A replay of short responses over two steps, with one batch split in two."""
     table = pl.read_parquet(SAMPLES / "rollouts.parquet").filter(
         pl.col("step").is_in([6, 7]), pl.col("response_ids").list.len() < 80
     )
@@ -103,14 +103,14 @@ def replayed_over_steps() -> Result:
 
 @cache
 def whole() -> list[Result]:
-    """All that is known of one dump, as `rcdiag report` puts it on one page."""
+    """All results of one dump, as `rcdiag report` combines them on one page."""
     name = "stale.parquet"
     return [scored(name), swept_all(name, 12), compared(name), replayed()]
 
 
 @cache
 def diagnosed() -> Result:
-    """All experiments on `stale.parquet`, as stored."""
+    """The stored result of all experiments on `stale.parquet`."""
     return from_json(stored("diagnose"), "diagnose")
 
 
@@ -129,8 +129,8 @@ MAKERS: dict[str, Callable[[], Result | list[Result]]] = {
     "hostile-compare": cache(hostile_compare),
 }
 
-# All pages as parameters of a test. `make test` opens the first of them, which has a part of each
-# command; `make nightly` those that have what the first one has not, `make weekly` each.
+# All pages as test parameters. `make test` opens the first of them, which has a part of each
+# command; `make nightly` those with parts that the first lacks, `make weekly` all of them.
 FIRST, *OTHERS = MAKERS
 NIGHTLY = ("score-turns", "replay-model", "diagnose", "hostile-score")
 PAGES = [

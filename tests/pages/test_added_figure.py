@@ -1,4 +1,4 @@
-"""A figure that somebody else registers: drawn, saved, explained and listed like any other."""
+"""A figure of a plugin is drawn, saved, explained and listed like any other."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def result() -> ScoreResult:
     return read
 
 
-def test_it_stands_in_the_tab_of_its_kind(added, result):
+def test_it_is_in_the_tab_of_its_kind(added, result):
     text = page(result)
     assert f'id="{added.name}-title">Size of the table</h4>' in text
     assert "count of the added figure</text>" in text

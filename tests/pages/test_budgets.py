@@ -1,6 +1,6 @@
-"""Pages are small enough to send around.
+"""Pages are small enough to be sent by mail.
 
-`benchmarks/pages.py` measures how soon they are painted: a limit of time is not a test.
+`benchmarks/pages.py` measures the time to first paint; no test asserts times.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tests.pages.makers import MAKERS, SAMPLES, compared, every_preset, scored, 
 POLICIES = 10
 
 
-def test_all_that_is_known_of_one_pair_is_below_700_kilobytes():
-    """All settings of the sweep, texts of the rows, the updates of a model, experiments."""
+def test_a_page_with_all_results_of_one_pair_is_below_700_kilobytes():
+    """With all settings of a sweep, texts of rows, updates of a model, and experiments."""
     name = "stale.parquet"
     told = scored(name, text=True), swept_all(name), compared(name)
     with_model = MAKERS["replay-model"](), MAKERS["diagnose"]()
@@ -46,7 +46,7 @@ def test_30_sequences_with_text_and_the_examples_are_below_150_kilobytes():
 
 
 def test_long_rows_of_random_words_with_tools_and_prompts_are_below_150_kilobytes(tmp_path):
-    """Words are as frequent as in a text: one in proportion to one over its rank."""
+    """Word frequencies follow Zipf's law, as in natural text."""
     random = np.random.default_rng(0)
 
     def drawn(count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Every number of a caption or sentence of the page stands in the result that it is made from."""
+"""Every number in a caption or sentence of the page is in the result that it is made from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rcdiag.pages.page import _parts, _tabs
 from rcdiag.results import MetricValue, to_json
 from tests.pages.makers import FIRST, MAKERS, OTHERS, PAGES
 
-# Numbers that are no measurement: the level of intervals, a factor in a name, an ideal of 0 and 1.
+# Constants: the level of intervals, a factor in a name, ideals of 0 and 1.
 SAID = {"95", "0", "1", "2", "5", "100", "400", "0.01"}
 NUMBER = re.compile(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?:e-?\d+)?%?")
 
@@ -47,7 +47,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 def measurements(value: Any) -> Iterator[str]:
-    """All numbers with intervals of a document, as they are written."""
+    """Return all numbers with intervals of a document, as written on the page."""
     if isinstance(value, dict):
         if {"value", "low", "high"} <= value.keys() and isinstance(value["value"], float):
             ends = {name: value[name] for name in ("value", "low", "high")}
@@ -62,7 +62,7 @@ def measurements(value: Any) -> Iterator[str]:
 
 
 def counts(value: Any) -> Counter[tuple[str, str]]:
-    """How often every word stands under every name: `health.verdict` is `warning` in 15 presets."""
+    """Count every word under every name: `health.verdict` is `warning` in 15 presets."""
     found: Counter[tuple[str, str]] = Counter()
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for name, item in items:
@@ -74,7 +74,7 @@ def counts(value: Any) -> Counter[tuple[str, str]]:
 
 
 def sizes(value: Any) -> Iterator[int]:
-    """The number of entries of all lists and objects."""
+    """Return the sizes of all lists and objects."""
     if isinstance(value, (dict, list)):
         yield len(value)
         for item in value.values() if isinstance(value, dict) else value:
@@ -82,7 +82,7 @@ def sizes(value: Any) -> Iterator[int]:
 
 
 def sentences(part: Any) -> list[str]:
-    """What a part of a page says in sentences."""
+    """Return the sentences of a part of a page."""
     if isinstance(part, Paragraph):
         return [part.text]
     if isinstance(part, Tab):
@@ -113,7 +113,7 @@ TRUE = [
 
 
 @pytest.mark.parametrize("name", TRUE)
-def test_numbers_of_sentences_stand_in_the_documents_or_count_what_does(name):
+def test_numbers_in_sentences_are_in_the_documents_or_are_counts(name):
     dump, documents = of_page(name)
     numbers = [leaf for document in documents for leaf in leaves(document)]
     written = forms_of(numbers, (number, percentage, fraction))
@@ -134,7 +134,7 @@ def test_numbers_of_sentences_stand_in_the_documents_or_count_what_does(name):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_numbers_of_captions_stand_in_the_documents(name):
+def test_numbers_in_captions_are_in_the_documents(name):
     dump, documents = of_page(name)
     numbers = [leaf for document in documents for leaf in leaves(document)]
     written = forms_of(numbers, (number, percentage))
@@ -157,7 +157,7 @@ def test_a_gauge_shows_its_number_interval_and_level():
     assert gauges["k3_kl"].value == value
     assert f"95% interval {interval}" in gauges["k3_kl"].about
     assert gauges["k3_kl"].level == k3.level
-    del gauges["kappa"]  # which is judged by the value of its interval that is nearest to 1
+    del gauges["kappa"]  # which is judged by the value in its interval nearest to 1
     for gauge in gauges.values():
         levels = [level for start, end, level in gauge.bands if start <= gauge.at <= end]
         assert gauge.level in (*levels, "unknown")

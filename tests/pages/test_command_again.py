@@ -1,4 +1,4 @@
-"""The command that puts one more row on a page is the one that made it, with one more option."""
+"""The command that adds a row to a page is the original command with one more option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every page, light and dark, wide and narrow: quiet, within its window, accessible."""
+"""Every page, light and dark, wide and narrow: no requests, no overflow, accessible."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.pages.makers import FIRST, MAKERS, compared, scored, swept_all
 
 pytestmark = pytest.mark.browser
 
-# Texts of charts that stand out of the drawing that they are part of.
+# Chart texts that extend beyond their drawing.
 CUT = """() => [...document.querySelectorAll('.drawing svg text')].filter(text => {
     const inner = text.getBoundingClientRect()
     const outer = text.closest('figure, .sliders, .pair').getBoundingClientRect()
     return inner.width && (inner.left < outer.left - 2 || inner.right > outer.right + 2)
 }).map(text => text.textContent)"""
-# Everything that is shown in letters smaller than 11 pixels.
+# Text smaller than 11 pixels.
 SMALL = """() => [...document.querySelectorAll('body *')].filter(each =>
     each.checkVisibility() && [...each.childNodes].some(node => node.nodeType === 3
         && node.textContent.trim()) && parseFloat(getComputedStyle(each).fontSize) < 11
@@ -27,7 +27,7 @@ TALL = """() => [...document.querySelectorAll('tbody tr:not(.detail) > *')].filt
     cell.checkVisibility()
     && cell.clientHeight > 6.4 * parseFloat(getComputedStyle(cell).lineHeight)
 ).map(cell => cell.textContent.slice(0, 60))"""
-# Parts whose content is higher than they are.
+# Elements whose content is taller than themselves.
 RUNS_OVER = """() => [...document.querySelectorAll('main section, main .values, main .wide')]
     .filter(each => each.clientHeight && each.scrollHeight > each.clientHeight + 8)
     .map(each => each.outerHTML.slice(0, 90))"""
@@ -35,7 +35,7 @@ DRAWN = """() => [...document.querySelectorAll('.tab.on figure:not([hidden]) .dr
     .every(place => place.querySelector('svg'))"""
 
 
-def test_it_asks_for_nothing_and_complains_of_nothing(seen):
+def test_it_makes_no_requests_and_logs_no_errors(seen):
     for tab in seen.tabs():
         seen.go(tab)
     assert seen.requests == []
@@ -74,15 +74,15 @@ def test_no_cell_is_taller_than_six_lines(seen):
         assert seen.page.evaluate(TALL) == [], tab
 
 
-def test_the_scheme_is_taken(seen, scheme):
+def test_the_colour_scheme_is_applied(seen, scheme):
     paper = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"}[scheme]
 
 
 def _inaccessible(seen: Visit) -> list[str]:
-    """What axe finds in all tabs.
+    """Return axe's violations in all tabs.
 
-    It looks at every cell, which takes its time: at all of them by night, on the other pages.
+    Checking every cell is slow, so all rows are checked only in nightly runs.
     """
     if Path(seen.address).stem == FIRST:
         seen.leave_rows_alike_out()
@@ -105,7 +105,7 @@ def test_axe_finds_nothing_in_the_dark_on_a_phone(browser, file):
     assert _inaccessible(visit(browser, file, color_scheme="dark", viewport=window)) == []
 
 
-def test_without_scripts_all_tabs_stand_below_each_other(browser, file):
+def test_without_scripts_all_tabs_are_shown_below_each_other(browser, file):
     seen = visit(browser, file, java_script_enabled=False)
     for tab in seen.page.locator(".tab").all():
         assert tab.is_visible()
@@ -134,7 +134,7 @@ def printed(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("opened", [(), ("ladder", "update", "diagnosis")])
 def test_it_prints_on_eight_pages_or_fewer(browser, printed, tmp_path, opened):
-    """All that is known of one pair, the updates of a model too, whatever was looked at before."""
+    """With all results of one pair and updates of a model, whatever was open before."""
     seen = visit(browser, printed, color_scheme="dark")
     for tab in opened:
         seen.go(tab)
@@ -171,8 +171,8 @@ def test_heads_of_tables_hold_no_button_on_paper(browser, rendered):
     seen.close()
 
 
-def test_nothing_lies_over_anything_else_on_paper(browser, rendered):
-    """Parts that scroll on the screen do not run over what stands below them."""
+def test_nothing_overlaps_on_paper(browser, rendered):
+    """Parts that scroll on the screen do not overlap the parts below them."""
     seen = visit(browser, rendered("whole"), viewport={"width": 718, "height": 1046})
     for tab in seen.tabs():
         seen.go(tab)

@@ -1,4 +1,4 @@
-"""A click on a bin of a figure lists tokens of it, and leads on to the reader."""
+"""A click on a bin of a figure lists its tokens, with links to the reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures are drawn under matplotlib's own defaults, whatever settings lie where they are drawn."""
+"""Figures are drawn with fixed settings, whatever settings the current folder holds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIGURES = {
 
 
 def drawn(kind: str, folder: Path, settings: bytes) -> subprocess.CompletedProcess[str]:
-    """Draw figures in a folder with a matplotlibrc, and a `latex` on PATH that leaves a mark."""
+    """Draw figures in a folder with a matplotlibrc, and a `latex` on PATH that creates a file."""
     folder.mkdir()
     file = folder.parent / f"{kind}.json"
     file.write_text(stored(kind))

@@ -1,4 +1,4 @@
-"""What head, gauges and both sides of a page say of tables of one step, one policy, few rows."""
+"""Head, gauges and both sides of a page, for tables of one step, one policy or few rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rcdiag.pages.gauges import gauges
 from rcdiag.pages.merge import merged
 from rcdiag.pages.page import _head, _parts, _tabs, page
 from rcdiag.pages.tabs import change
-from rcdiag.pages.tabs.diagnosis import _told_apart
+from rcdiag.pages.tabs.diagnosis import _shortened_distinctly
 from rcdiag.results import MetricValue, from_json
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
@@ -42,7 +42,7 @@ def test_a_table_of_one_policy_says_once_that_a_mismatch_needs_two(tmp_path):
     words = [part.text for part in _parts(tab) if isinstance(part, Paragraph)]
     assert not any("needs two" in text for text in words)  # the verdict says it
     titles = [section.title for section in tab.sections]
-    assert "What would tell" in titles
+    assert "What would decide it" in titles
     assert "What else it could be" not in titles
 
 
@@ -61,7 +61,7 @@ def test_the_table_of_sequences_has_no_column_without_a_cell(tmp_path):
     assert all(len(row.cells) == len(heads) for row in tables["sequences"].rows)
 
 
-def test_a_bound_of_fewer_than_one_sequence_is_not_written():
+def test_a_bound_below_one_sequence_is_not_written():
     value = MetricValue(value=0.5, low=None, high=0.9, level="unknown", expected=0.01)
     mismatch = {**MAKERS["score-temperature"]().mismatch, "ess_seq": value}
     few, many = (
@@ -84,7 +84,7 @@ def test_both_sides_of_the_same_data_say_so(stale):
     assert not any(isinstance(part, Paragraph) and "same data" in part.text for part in parts)
 
 
-def test_the_caption_of_a_ladder_speaks_of_a_noise_floor_where_one_was_measured():
+def test_the_caption_of_a_ladder_mentions_only_a_measured_noise_floor():
     compared = from_json(stored("compare"), "compare")
     caption = FIGURES["mismatch-by-rung"].caption
     assert compared.noise_floor is not None
@@ -94,16 +94,16 @@ def test_the_caption_of_a_ladder_speaks_of_a_noise_floor_where_one_was_measured(
 
 def test_long_facts_are_cut_where_they_do_not_differ():
     start, end = "/models/" + "a" * 200, "b" * 200
-    one, two = _told_apart([f"{start}/step_0/{end}", f"{start}/step_8/{end}"])
+    one, two = _shortened_distinctly([f"{start}/step_0/{end}", f"{start}/step_8/{end}"])
     assert one != two
     assert "step_0" in one
     assert "step_8" in two
     assert max(len(one), len(two)) <= 44
-    assert _told_apart(["short", None]) == ["short", None]
+    assert _shortened_distinctly(["short", None]) == ["short", None]
 
 
-def test_regions_of_a_page_of_two_dumps_have_names_of_their_own(stale):
-    """Readers of screens tell regions apart by their names."""
+def test_regions_of_a_page_of_two_dumps_have_distinct_names(stale):
+    """Screen readers distinguish regions by their names."""
     text = page(stale, against=stale)
     names = re.findall(r'role="region" aria-label="([^"]+)"', text)
     assert len(names) > 4

@@ -48,7 +48,7 @@ def test_names_are_shown_whole(seen):
     assert EVIL in seen.page.locator(".finding", has_text=LONG).last.inner_text()
 
 
-def test_a_script_that_did_get_in_would_not_run(browser, rendered, tmp_path):
+def test_an_injected_script_would_not_run(browser, rendered, tmp_path):
     path = tmp_path / "page.html"
     page = rendered("hostile-score").read_text()
     path.write_text(page.replace("</main>", "<script>window.hacked=1</script></main>"))
@@ -62,8 +62,8 @@ TURNING = "\u202egnp.exe\u202c \u2067x\u2069"
 FLOOD = "y" * 10_000
 
 
-def test_text_that_turns_or_floods_stays_in_its_place(browser, tmp_path):
-    """A token of 10,000 letters, and letters that turn all that follows, in every text."""
+def test_long_and_right_to_left_text_stays_in_its_element(browser, tmp_path):
+    """Every text has a token of 10,000 letters and a right-to-left override."""
     path = tmp_path / f"{TURNING}.parquet"
     write_table(
         path,

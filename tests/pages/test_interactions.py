@@ -1,4 +1,4 @@
-"""What a reader does with the mouse on a page: sort, search, pick, open, copy, save, follow."""
+"""Mouse interactions of a page: sort, search, pick, open, copy, save, follow links."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def column(seen, table: str, place: int) -> list[str]:
 
 
 def test_drawings_of_a_pair_and_of_bounds_fit_a_window_that_was_made_narrower(seen):
-    """A phone is turned: what was drawn for the width of before would scroll the page."""
+    """As when a phone is turned: drawings for the former width would make the page scroll."""
     for tab, place in (("ladder", ".pair .drawing svg"), ("corrections", ".curves svg")):
         seen.page.set_viewport_size({"width": 1280, "height": 900})
         seen.go(tab)
@@ -160,7 +160,7 @@ def test_a_row_under_the_mouse_has_a_ring_in_the_scatter(seen):
     assert ringed.get_attribute("data-row") == "decoupled_seq_is"
 
 
-def test_the_pair_of_sampler_and_trainer_stands_open_beside_the_triangle(seen):
+def test_the_pair_of_sampler_and_trainer_is_open_beside_the_triangle(seen):
     seen.go("ladder")
     pair = seen.page.locator(".pair")
     pair.locator("table").wait_for()
@@ -168,11 +168,11 @@ def test_the_pair_of_sampler_and_trainer_stands_open_beside_the_triangle(seen):
     triangle = seen.page.locator("[data-figure=pair-distances]").bounding_box()
     assert pair.bounding_box()["x"] > triangle["x"] + triangle["width"]
     focused = seen.page.evaluate("document.activeElement.closest('.pair')")
-    assert focused is None  # what nobody asked for takes no focus, and no address
+    assert focused is None  # what was not requested takes neither focus nor address
     assert seen.page.evaluate("location.hash") == "#ladder"
 
 
-def test_a_legend_names_what_is_drawn_by_its_look(seen):
+def test_a_legend_shows_every_mark_that_is_drawn(seen):
     seen.go("tokens")
     key = seen.page.locator("[data-figure=concentration] .key span")
     assert [each.inner_text().strip() for each in key.all()] == ["here", "all tokens alike"]
@@ -194,7 +194,7 @@ def test_numbers_beyond_a_guide_are_a_list_with_limits(seen):
     seen.page.keyboard.press("Escape")
 
 
-def test_every_level_stands_beside_its_limits(seen):
+def test_every_level_is_shown_with_its_thresholds(seen):
     seen.go("diagnosis/numbers")
     rows = "[data-table=numbers] tr[data-key={}]"
     cells = seen.page.locator(rows.format("k1_kl")).locator("td").all_inner_texts()
@@ -202,7 +202,9 @@ def test_every_level_stands_beside_its_limits(seen):
     assert cells[1] == "ok"
     assert cells[3].startswith("warning 0.05, error 0.1 or more away from 0")
     relative = seen.page.locator(rows.format("ess_seq")).locator("td").last.inner_text()
-    assert "warning" not in relative.split("\n")[0]  # which rounding at these lengths moves
+    assert (
+        "warning" not in relative.split("\n")[0]
+    )  # whose thresholds depend on rounding at these lengths
 
 
 def test_a_cell_of_the_triangle_opens_its_pair(seen):

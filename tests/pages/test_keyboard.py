@@ -1,4 +1,4 @@
-"""By keys alone one reaches everything that can be opened, read or scrolled."""
+"""Everything that can be opened, read or scrolled is reachable by keyboard."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.pages.browser import visit
 
 pytestmark = pytest.mark.browser
 
-# The elements that the reader may want to open or scroll, each with a number to know it by.
+# Elements that can be opened or scrolled, each with a number as its id.
 NUMBERED = """() => [...document.querySelectorAll('summary, a[href], input, button, .drawing svg,'
         + ' pre, .wide, .term[role]')]
     .filter(each => each.checkVisibility())
@@ -41,7 +41,7 @@ def test_tab_reaches_everything_of_every_tab(browser, file):
     seen.close()
 
 
-def test_arrows_go_through_a_figure_and_say_its_numbers(seen):
+def test_arrow_keys_move_through_a_figure_and_announce_its_numbers(seen):
     seen.go("tokens")
     figure = seen.page.locator("[data-figure=tokens-beyond-ratio] .drawing svg")
     figure.focus()

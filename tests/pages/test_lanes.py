@@ -1,4 +1,4 @@
-"""The figure of whose weights made which row: drawn, pointed at, read as a table and copied."""
+"""The figure of which weights sampled each row: drawn, pointed at, read as a table, copied."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def seen(request, browser, rendered):
     opened.close()
 
 
-def test_every_candidate_has_a_lane_and_a_row_its_place(seen):
+def test_every_checkpoint_has_a_lane_and_every_row_a_position(seen):
     svg = seen.page.locator(f"{FIGURE} svg")
     texts = svg.locator("text").evaluate_all("all => all.map(each => each.textContent)")
     named = [text for text in texts if not text.isdigit()]

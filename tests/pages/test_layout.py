@@ -1,4 +1,4 @@
-"""Pages at three widths: no word is cut, nothing that fits the window scrolls, names open."""
+"""Pages at three widths: no cut words, no needless scrolling, names open their meaning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.pages.browser import visit
 from tests.pages.makers import replayed_with_model, scored
 from tests.results.stored import stored
 
-# Words of two letters or more of which a part stands on another line.
+# Words of two letters or more that are split over two lines.
 CUT_WORDS = r"""() => {
   const cut = [];
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -61,7 +61,7 @@ def test_no_table_scrolls_sideways_in_a_wide_window(browser, rendered, tmp_path)
         seen.close()
 
 
-# What ratios near 1 give: the longest percentages that a column of corrections may hold.
+# Ratios near 1 give the longest percentages in a column of corrections.
 LONG = """() => {
   const table = document.querySelector('[data-opens=correction] table')
   const heads = [...table.tHead.rows[0].cells].map(each => each.textContent)
@@ -108,7 +108,7 @@ def test_a_number_of_a_slider_opens_its_meaning(browser, rendered):
 
 
 @pytest.mark.browser
-def test_headings_of_groups_go_when_numbers_are_sorted_or_searched(browser, rendered):
+def test_headings_of_groups_are_hidden_when_rows_are_sorted_or_searched(browser, rendered):
     seen = visit(browser, rendered("score-temperature"), viewport={"width": 1280, "height": 900})
     groups = seen.page.locator("[data-table=numbers] tr.group")
     assert groups.count() > 2
@@ -123,7 +123,7 @@ def test_headings_of_groups_go_when_numbers_are_sorted_or_searched(browser, rend
     seen.close()
 
 
-def test_one_thing_to_do_is_written_once_for_findings_in_a_row():
+def test_advice_shared_by_adjacent_findings_is_written_once():
     result = scored("temperature.parquet")
     fixes = [finding.fix for finding in result.findings]
     assert fixes[0] == fixes[1]
@@ -132,7 +132,7 @@ def test_one_thing_to_do_is_written_once_for_findings_in_a_row():
     assert written.count("<b>Do:</b> as above.") == repeats
 
 
-def test_long_names_may_break_at_their_seams_and_numbers_may_not():
+def test_long_names_may_break_at_separators_and_numbers_may_not():
     text = re.sub(r"<script.*", "", page(from_json(stored("score"), "score")), flags=re.DOTALL)
     assert "decoupled_<wbr>token_<wbr>is" in text
     assert not re.search(r"\d\.<wbr>\d", text)
@@ -142,7 +142,7 @@ def test_long_names_may_break_at_their_seams_and_numbers_may_not():
     ("value", "written"),
     [(1.0, "100%"), (0.9999, "99.99%"), (0.99999, "99.999%"), (0.5, "50%"), (0.0, "0%")],
 )
-def test_only_all_of_it_reads_100_percent(value, written):
+def test_only_a_full_share_reads_100_percent(value, written):
     assert percentage(value) == written
 
 
@@ -154,7 +154,7 @@ def test_a_page_of_experiments_counts_them_once():
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 800, 1280])
-def test_the_question_mark_of_a_head_stands_beside_its_words(browser, rendered, width):
+def test_the_question_mark_of_a_heading_is_on_its_line(browser, rendered, width):
     seen = visit(browser, rendered("whole"), viewport={"width": width, "height": 900})
     looked = 0
     for tab in ("corrections", "ladder", "update"):
@@ -176,7 +176,7 @@ def test_the_question_mark_of_a_head_stands_beside_its_words(browser, rendered, 
 
 
 def test_rows_are_whole_pixels_high(browser, rendered):
-    """The column that sticks is drawn on whole pixels: between them it hides the lines of rows."""
+    """The sticky column is drawn on whole pixels: between them it would hide the row lines."""
     seen = visit(browser, rendered("whole"), viewport={"width": 390, "height": 900})
     for tab in seen.tabs():
         seen.go(tab)

@@ -1,4 +1,4 @@
-"""A sequence of thousands of tokens is read as a short one is, and costs the browser little."""
+"""A sequence of thousands of tokens is shown like a short one, without slowing the browser."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.pages.browser import visit
 
 pytestmark = pytest.mark.browser
 LENGTH = 6000
-# Calls that move the reader must not draw the text or its map anew.
+# Moving in the reader must not redraw the text or its map.
 COUNT = """() => {
     window.changed = 0
     const watch = new MutationObserver(all => { window.changed += all.length })
@@ -46,7 +46,7 @@ def seen(browser, made):
     opened.close()
 
 
-def test_all_tokens_are_there_in_parts_that_are_laid_out_when_in_view(seen, made):
+def test_all_tokens_are_in_parts_that_are_laid_out_when_visible(seen, made):
     whole = next(one for one in made[0].readable_sequences if one.row == 2)
     assert len(whole.token_ids) == LENGTH
     shown = seen.page.locator(".reading .tokens").text_content().split()
@@ -56,7 +56,7 @@ def test_all_tokens_are_there_in_parts_that_are_laid_out_when_in_view(seen, made
     assert parts.first.evaluate("part => getComputedStyle(part).contentVisibility") == "auto"
 
 
-def test_the_map_is_drawn_in_a_few_shapes_and_moving_draws_nothing_anew(seen):
+def test_the_map_has_a_few_shapes_and_moving_redraws_nothing(seen):
     assert seen.page.locator(".minimap > *").count() <= 5
     seen.page.evaluate(COUNT)
     before = float(seen.page.locator(".map-at").get_attribute("x"))

@@ -1,4 +1,4 @@
-"""Results of one dump make one page; those of different dumps are refused, or set side by side."""
+"""Results of one dump make one page; those of different dumps are refused or compared."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_two_results_of_one_command_are_refused(score):
         merged([score, score])
 
 
-def test_two_dumps_side_by_side_say_which_cause_is_gone_and_which_numbers_moved(score):
+def test_comparing_two_dumps_names_gone_causes_and_changed_numbers(score):
     large = {"k3_kl": MetricValue(value=0.1, low=0.09, high=0.12, level="error")}
     before = replace(
         score,
@@ -97,7 +97,7 @@ def test_two_dumps_side_by_side_say_which_cause_is_gone_and_which_numbers_moved(
         ((0.1, 0.08, 0.12), (None, None, None), "not known"),
     ],
 )
-def test_a_number_moved_where_the_intervals_do_not_meet(before, after, word):
+def test_a_number_changed_if_the_intervals_do_not_overlap(before, after, word):
     values = [MetricValue(value=v, low=low, high=high) for v, low, high in (before, after)]
     assert change("k3_kl", *values) == word
 

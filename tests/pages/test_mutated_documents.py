@@ -55,8 +55,8 @@ def test_it_is_refused_with_its_file_and_the_field(tmp_path, kind, place, value,
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", 1e308, -1e308, 10**30, None])
-def test_numbers_that_are_none_are_drawn(tmp_path, value):
-    """As the value of one metric, and as an end of the intervals of three others."""
+def test_nan_and_infinities_are_drawn(tmp_path, value):
+    """As the value of one metric, and as interval ends of three others."""
     file = tmp_path / "changed.json"
     document = changed("score", "mismatch/k3_kl/value", value)
     for name, place in (("ess_seq", "low"), ("k1_kl", "high"), ("ratio_mean", "low")):
@@ -67,8 +67,8 @@ def test_numbers_that_are_none_are_drawn(tmp_path, value):
 
 
 @pytest.mark.parametrize("expected", [0.0, 5e-324, 1e-310, 1e-3])
-def test_a_row_of_millions_of_tokens_has_a_bar(tmp_path, expected):
-    """Rounding alone leaves next to none of its sequences effective: the guide's bounds are 0."""
+def test_a_gauge_with_thresholds_of_zero_is_drawn(tmp_path, expected):
+    """For rows of millions of tokens the expected ESS is near 0, so the thresholds are 0."""
     file = tmp_path / "changed.json"
     file.write_text(json.dumps(changed("score", "mismatch/ess_seq/expected", expected)))
     rcdiag.report(file, tmp_path / "page.html")
@@ -76,7 +76,7 @@ def test_a_row_of_millions_of_tokens_has_a_bar(tmp_path, expected):
 
 
 @pytest.mark.parametrize("name", ["/../../stolen", "/../stolen", "x/../../../stolen"])
-def test_no_name_of_a_family_leads_a_figure_out_of_its_folder(tmp_path, name):
+def test_no_family_name_writes_a_figure_outside_its_folder(tmp_path, name):
     document = json.loads(stored("sweep"))
     (family,) = list(document["families"].values())[:1]
     document["families"] = {name: family}

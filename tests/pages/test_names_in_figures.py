@@ -1,4 +1,4 @@
-"""Names of engines are any text: figures of them stay whole, and tables of them no formulas."""
+"""Engine names may be any text: figures draw them literally, CSV cells hold no formulas."""
 
 from __future__ import annotations
 

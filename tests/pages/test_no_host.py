@@ -1,4 +1,4 @@
-"""A page for those outside names no machine, in what is shown and in the documents within it."""
+"""A page with --no-host names no machine, neither in its text nor in its documents."""
 
 from __future__ import annotations
 

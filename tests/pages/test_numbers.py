@@ -1,4 +1,4 @@
-"""Numbers in the page's script read as those that Python writes."""
+"""The page's script formats numbers as Python does."""
 
 from __future__ import annotations
 

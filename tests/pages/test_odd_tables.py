@@ -1,4 +1,4 @@
-"""Pages of tables in which something is missing: no panel is empty without a sentence."""
+"""Pages of incomplete tables: an empty panel has a sentence that says why."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def parts(result: ScoreResult, kind: type) -> list:
 
 
 def numbers(figure: Figure) -> list[float]:
-    """The numbers of the axes that a chart draws."""
+    """Return the numbers on the axes of a chart."""
     columns = {
         mark[side]
         for panel in figure.chart["panels"]
@@ -53,12 +53,12 @@ def numbers(figure: Figure) -> list[float]:
     return [value for value in values if isinstance(value, (int, float))]
 
 
-def test_a_table_of_nan_has_no_figure_and_no_table_of_nothing(tmp_path):
+def test_a_table_of_nan_has_neither_figures_nor_empty_tables(tmp_path):
     result = scored(tmp_path, [[float("nan")] * len(row) for row in ROWS])
     tabs = [tab.name for tab in _tabs(merged([result]))]
     assert tabs == ["diagnosis", "corrections", "about"]
     assert parts(result, Figure) == []
-    assert any(words.text.startswith("None of 6") for words in parts(result, Paragraph))
+    assert any(words.text.startswith("None of the 6") for words in parts(result, Paragraph))
 
 
 def test_rows_that_are_left_out_are_counted_where_the_others_are_shown(tmp_path):
@@ -67,15 +67,15 @@ def test_rows_that_are_left_out_are_counted_where_the_others_are_shown(tmp_path)
     result = scored(tmp_path, old)
     assert result.rows_left_out == 8
     said = [words.text for words in parts(result, Paragraph)]
-    assert any(text.startswith("This tab is of the 4 of 12 responses") for text in said)
+    assert any(text.startswith("This tab covers the 4 of 12 responses") for text in said)
 
 
-def test_two_columns_that_agree_are_said_to(tmp_path):
+def test_equal_columns_are_reported_as_equal(tmp_path):
     result = scored(tmp_path, ROWS)
     names = [figure.name for figure in parts(result, Figure)]
     assert not any_beyond(result)
     assert "tokens-beyond-ratio" not in names
-    assert "No token is off by more than 0.001 nats." in [w.text for w in parts(result, Paragraph)]
+    assert "No log-ratio is larger than 0.001 nats." in [w.text for w in parts(result, Paragraph)]
 
 
 @pytest.mark.parametrize("values", [lambda row: [-1.0] * len(row), lambda row: row])
@@ -88,7 +88,7 @@ def test_every_figure_of_an_odd_table_has_a_number_to_draw(tmp_path, values):
 
 
 def with_gap(result: ScoreResult) -> ScoreResult:
-    """The interval of k3 is missing at the second of its steps, and alone at the fourth."""
+    """Remove k3's interval at the second, third and fifth step, so that the fourth is isolated."""
     steps = {}
     for place, (name, step) in enumerate(result.steps.items()):
         bare = place in (1, 2, 4)

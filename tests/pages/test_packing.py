@@ -1,4 +1,4 @@
-"""Documents in a page are packed by column, and joined again to the letter."""
+"""Documents in a page are packed by column, and restored exactly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.pages.unpacked import unpacked
 
 
 def joined(letters: str) -> str:
-    """Join the pieces of a packed document as the page's script does."""
+    """Restore a packed document as the page's script does."""
     stored = json.loads(unpacked(letters))
 
     def rows(table) -> str:
@@ -49,12 +49,12 @@ ROWS = [{"value": 1.0, "low": None, "of": [place, 1e-05]} for place in range(FEW
     ],
     ids=str,
 )
-def test_a_document_comes_back_to_the_letter(document):
+def test_a_document_is_restored_exactly(document):
     text = json.dumps(document, indent=1)
     assert joined(packed_document(json.loads(text))) == compact(text)
 
 
-def test_a_result_comes_back_to_the_letter_and_is_smaller():
+def test_a_result_is_restored_exactly_and_is_smaller_when_packed():
     result = replayed()
     text = to_json(result)
     letters = packed_document(to_plain(result))
@@ -63,8 +63,8 @@ def test_a_result_comes_back_to_the_letter_and_is_smaller():
 
 
 @pytest.mark.parametrize("size", range(40, 48))
-def test_letters_of_a_text_of_any_length_mean_nothing_in_html(size):
-    """Hexadecimal digits at random, of which gzip leaves bytes of all kinds."""
+def test_packed_text_has_no_characters_special_in_html(size):
+    """Random hexadecimal digits, which gzip compresses to arbitrary bytes."""
     text = "".join(random.Random(size).choices("0123456789abcdef", k=100 * size))
     letters = packed(text)
     assert unpacked(letters) == text
@@ -79,7 +79,7 @@ def test_equal_columns_are_stored_once():
 
 
 @pytest.mark.browser
-def test_the_script_joins_a_document_to_the_letter(browser, tmp_path):
+def test_the_script_restores_a_document_exactly(browser, tmp_path):
     result = replayed()
     file = tmp_path / "page.html"
     file.write_text(page(result))

@@ -55,7 +55,7 @@ def result(tmp_path_factory) -> ScoreResult:
     log = path.with_name("metrics.jsonl")
     steps = [{"step": n, "rollout_corr/kl": 0.1, "actor/grad_norm": 0.3} for n in (1, 2)]
     log.write_text("".join(f"{json.dumps(step)}\n" for step in steps))
-    # Of a table without experts nobody can tell where they differ.
+    # A table without experts has no figure of differing experts.
     return structs.replace(rcdiag.score(path, logged=log), routing=ROUTING)
 
 
@@ -98,7 +98,7 @@ class _Ids(HTMLParser):
                 self.references.append(value.removeprefix("#"))
 
 
-def test_ids_are_unique_and_references_find_theirs(text):
+def test_ids_are_unique_and_references_resolve(text):
     parser = _Ids()
     parser.feed(text)
     assert len(parser.ids) == len(set(parser.ids))
@@ -114,7 +114,7 @@ def test_text_of_the_table_is_escaped(result):
     assert text.count("<script>") == 1
 
 
-def test_the_title_and_the_icon_say_verdict_dump_and_cause(result):
+def test_title_and_icon_show_verdict_dump_and_cause(result):
     assert result.diagnosis is not None
     cause = NamedCause(
         slug="temperature-raw-recorded",
@@ -132,7 +132,7 @@ def test_the_title_and_the_icon_say_verdict_dump_and_cause(result):
     assert ">b</text>" in icon
 
 
-def test_a_tab_without_data_is_not_there(result, text):
+def test_a_tab_without_data_is_left_out(result, text):
     names = re.findall(r'<section class="tab" id="(\w+)"', text)
     assert names == ["diagnosis", "tokens", "corrections", "about"]
     bare = page(structs.replace(result, corrections={}))
@@ -168,7 +168,7 @@ def test_one_figure_is_saved_at_the_width_of_a_column_with_its_numbers(result, t
     assert [row.split(",")[1] for row in rows] == [str(bin_.tokens) for bin_ in bins]
 
 
-def test_a_figure_that_is_not_there_is_refused_with_a_name_near_it(result, tmp_path):
+def test_an_unknown_figure_is_refused_with_the_closest_name(result, tmp_path):
     with pytest.raises(RcdiagError, match="has no figure `mismatch-by-positon`") as error:
         save_figures(result, tmp_path, only=["mismatch-by-positon"])
     assert "mismatch-by-position" in str(error.value.hint)
@@ -193,10 +193,10 @@ def test_a_figure_that_is_not_there_is_refused_with_a_name_near_it(result, tmp_p
         (None, "n/a"),
     ],
 )
-def test_numbers_show_what_matters(value, words):
+def test_numbers_are_formatted_for_readers(value, words):
     assert number(value) == words
 
 
-def test_a_share_that_is_rounded_to_nothing_has_no_sign():
+def test_a_share_that_rounds_to_zero_has_no_sign():
     assert percent(MetricValue(value=-0.0001)) == "0.0%"
     assert percent(MetricValue(value=-0.02)) == "-2.0%"

@@ -56,8 +56,8 @@ def test_every_figure_has_its_name_and_its_width(result):
 
 
 @pytest.mark.parametrize("width", [3.3, 6.9])
-def test_steps_of_a_ladder_that_are_decades_apart_are_all_told_from_0_on_paper(tmp_path, width):
-    """Dots on a scale that is logarithmic on both sides of 0, the noise floor as a band."""
+def test_ladder_steps_decades_apart_are_distinguishable_from_0_on_paper(tmp_path, width):
+    """Dots on a symmetric logarithmic scale, with the noise floor as a band."""
     base = base_log_probs(40)
     near, far = shifted(base, 1e-4, 1), shifted(base, 0.3, 2)
     policies = {"rollout": base, "near": near, "again": shifted(near, 1e-4, 3), "old": far}
@@ -96,8 +96,8 @@ def test_steps_of_a_ladder_that_are_decades_apart_are_all_told_from_0_on_paper(t
     assert outside.x1 <= figure.bbox.x1
 
 
-def test_one_tiny_step_does_not_take_the_room_of_the_others(tmp_path):
-    """A step of rounding alone is next to 0 on a scale that tells the others apart."""
+def test_one_tiny_step_does_not_compress_the_scale_of_the_others(tmp_path):
+    """A step of rounding is near 0 on a scale that separates the others."""
     base = base_log_probs(40)
     policies = {"rollout": base, "same": shifted(base, 1e-8, 1), "old": shifted(base, 0.3, 2)}
     compared = compare(open_table(write_policies(tmp_path / "a.parquet", policies)))
@@ -154,7 +154,7 @@ def test_every_cell_of_ten_policies_has_its_number_on_a_page(
     seen.close()
 
 
-# The cells of the triangle with the lines of text in them, and whether those are inside.
+# The cells of the triangle with their text lines, and whether these are inside the cell.
 CELLS = """() => [...document.querySelectorAll("[data-figure] rect.cell")].map(cell => {
     const box = cell.getBoundingClientRect()
     const texts = [...cell.parentElement.querySelectorAll("text:not(.strong)")]
@@ -238,7 +238,7 @@ def test_panels_stand_two_in_a_row_in_a_column_of_a_paper():
 
 
 def overlapping(figure: Figure) -> list[str]:
-    """Labels of one axis that overlap, powers beside an axis, and labels cut at the edge."""
+    """Return overlapping labels of an axis, offset texts beside an axis, and cut labels."""
     FigureCanvasAgg(figure).draw()
     edge = figure.bbox.padded(1.0)
     said = []
@@ -275,7 +275,7 @@ def test_labels_on_paper_neither_overlap_nor_are_cut(kind, name, width):
     assert overlapping(MAKERS[kind]().plot(name, width=width)) == []
 
 
-def test_a_factor_in_which_all_tokens_agree_is_no_line():
+def test_a_factor_without_any_difference_draws_no_line():
     figure = MAKERS["replay"]().plot("ratio-factors")
     (axes,) = figure.axes
     curves = [line for line in axes.lines if len(line.get_xdata()) > 2]
@@ -322,7 +322,7 @@ def test_lines_of_presets_and_of_families_are_named_outside_their_panels(width):
     assert not any(frame.overlaps(axes.get_window_extent()) for axes in figure.axes)
 
 
-def test_steps_that_are_decades_apart_are_drawn_on_a_logarithm(result):
+def test_steps_decades_apart_have_a_logarithmic_axis(result):
     step, *others = result.steps
     far = {
         step: replace(
@@ -347,7 +347,7 @@ def turned(figure: Figure) -> list[float]:
     return [label.get_rotation() for label in figure.axes[-1].get_xticklabels()]
 
 
-def test_names_below_an_axis_are_turned_only_where_they_do_not_fit(result):
+def test_names_below_an_axis_are_rotated_only_if_they_do_not_fit(result):
     assert set(turned(result.plot("mismatch-by-training-step", width=6.9))) == {0.0}
     assert set(turned(result.plot("mismatch-by-reward", width=3.3))) == {0.0}
     assert set(turned(result.plot("mismatch-by-probability", width=3.3))) == {40.0}

@@ -55,7 +55,7 @@ def test_they_start_at_the_recommended_setting_or_the_common_bound(seen):
 
 
 @pytest.mark.parametrize("family", ["token_tis", "geo_rs", "k3_rs_seq_tis"])
-def test_a_configuration_is_that_of_the_setting_that_is_shown(seen, result, family):
+def test_the_configuration_matches_the_shown_setting(seen, result, family):
     seen.page.locator("select.family").select_option(family)
     slider = seen.page.locator(".sliders").get_by_role("slider").first
     slider.focus()
@@ -78,13 +78,13 @@ def test_the_keys_of_a_slider_move_numbers_and_configuration(seen, key):
     assert after["bounds"][0] == slider.get_attribute("aria-valuetext")
 
 
-def test_another_trainer_another_configuration(seen):
+def test_the_configuration_follows_the_chosen_trainer(seen):
     before = shown(seen)["configuration"]
     seen.page.locator("select.trainer").select_option(index=1)
     assert shown(seen)["configuration"] not in ("", before)
 
 
-def test_a_result_stored_before_configurations_says_that_it_has_none(browser, result, tmp_path):
+def test_an_old_result_without_configurations_says_so(browser, result, tmp_path):
     document = json.loads(result.to_json())
     del document["recommendation"]["choice_yaml"]
     for family in document["families"].values():

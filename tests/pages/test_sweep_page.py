@@ -1,4 +1,4 @@
-"""The tab Corrections: what is ranked, what is grouped, what is drawn, and where it starts."""
+"""The tab Corrections: ranking, grouping, drawings, and initial sliders."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def text(result, presets) -> str:
 
 
 @pytest.mark.parametrize(("holds", "word"), [(True, "holds"), (None, "not tested")])
-def test_a_forecast_that_did_not_fail_is_drawn_with_what_its_test_says(result, holds, word):
+def test_a_forecast_that_did_not_fail_is_drawn_with_its_test(result, holds, word):
     html = page(replace(result, forecast=replace(result.forecast, holds=holds)))
     assert 'data-figure="length-forecast"' in html
     assert f"Forecast: {word}; " in html
@@ -59,8 +59,8 @@ def test_a_page_ranks_nothing_where_the_recorded_policy_did_not_sample():
         assert absent not in shown
 
 
-def test_only_what_has_no_larger_error_than_the_recommended_is_called_as_good(result):
-    """Others within one standard error of the best are not told apart, whatever their error."""
+def test_as_good_is_said_only_of_candidates_without_a_larger_error(result):
+    """Other candidates within one standard error are called indistinguishable."""
     advice = result.recommendation
     best = advice.candidates[0]
     errors = {"token_tis_5": 1.02, "seq_tis_2": 0.8, "seq_tis_5": 5.0, best.name: 1.0}
@@ -108,7 +108,7 @@ def test_a_preset_that_was_swept_has_bias_and_variance(result, presets):
     assert together.error == together.candidate.gradient_bias + together.candidate.gradient_noise
 
 
-def test_the_table_is_sorted_by_expected_error_what_is_refused_below(result, presets):
+def test_the_table_is_sorted_by_expected_error_with_refused_candidates_last(result, presets):
     treatments = treatments_of(merged([presets, result]))
     good = [e.error for e in treatments if e.candidate and not e.candidate.refused]
     assert good == sorted(good)
@@ -127,8 +127,8 @@ def test_sliders_start_at_the_recommendation(result):
     assert result.families["seq_tis"].rows[start["row"]].bounds == chosen.bounds
 
 
-def test_without_a_choice_nothing_is_called_recommended(result, text):
-    """256 rows of a stale sampler: the reference is too noisy to tell."""
+def test_without_a_choice_no_candidate_is_called_recommended(result, text):
+    """With 256 rows of a stale sampler the reference is too noisy."""
     advice = result.recommendation
     assert (advice.answer, advice.choice, advice.choice_yaml) == ("cannot-distinguish", None, {})
     assert "this table cannot rank them" in text
@@ -140,7 +140,7 @@ def test_without_a_choice_nothing_is_called_recommended(result, text):
     assert set(tags.values()) == {"", "same within error"}
 
 
-def test_the_configuration_of_the_choice_is_what_emit_gives(result, presets):
+def test_the_configuration_of_the_choice_equals_that_of_emit(result, presets):
     choice = "token_tis_2"
     advice = replace(
         result.recommendation,

@@ -1,4 +1,4 @@
-"""A page under a finger, and addresses that lead to what is not there."""
+"""Touch input, and addresses of missing parts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_touch_opens_an_explanation_within_the_window_and_closes_it(phone):
     assert not popover.is_visible()
 
 
-def test_an_address_that_was_damaged_still_shows_a_page(desk):
+def test_a_malformed_address_still_shows_a_page(desk):
     for place in ("corrections/%zz", "%", "tokens/%E0%A4%A/1"):
         desk.page.goto("about:blank")
         desk.page.goto(f"{desk.address}#{place}")
@@ -58,7 +58,7 @@ def test_an_address_that_was_damaged_still_shows_a_page(desk):
     assert desk.complaints == []
 
 
-def test_a_row_or_a_token_that_the_page_does_not_hold_is_said_to_be_missing(desk):
+def test_a_row_or_token_that_is_not_on_the_page_is_reported_as_missing(desk):
     missing = desk.page.locator("#tokens .banner[role=status]")
     desk.go("tokens/99999/1")
     missing.wait_for()

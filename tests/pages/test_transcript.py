@@ -47,7 +47,7 @@ def test_it_opens_the_first_sequence_at_its_worst_token(seen, result):
     assert sampled == first.texts
 
 
-def test_prompt_and_tool_tokens_stand_grey_where_they_belong(seen, result):
+def test_prompt_and_tool_tokens_are_grey_at_their_positions(seen, result):
     first = result.worst_sequences[0]
     whole = seen.page.locator(".reading .tokens").text_content()
     prompt, _, response = whole.partition("\n")
@@ -148,7 +148,7 @@ def test_a_click_on_a_token_shows_it(seen, result):
     assert fact(seen, "position") == str(result.worst_sequences[0].positions[1])
 
 
-def test_those_drawn_at_random_stand_first_where_that_is_asked_for(seen, result):
+def test_random_sequences_can_be_listed_first(seen, result):
     seen.page.locator("select.order").select_option("random")
     listed = seen.page.locator(".sequences button").evaluate_all(
         "buttons => buttons.map(button => Number(button.dataset.row))"
@@ -159,7 +159,7 @@ def test_those_drawn_at_random_stand_first_where_that_is_asked_for(seen, result)
     assert "drawn at random" in seen.page.locator(".sequences button").first.inner_text()
 
 
-def test_a_link_to_a_row_that_is_not_here_says_how_to_get_it(seen, result):
+def test_a_link_to_a_missing_row_names_the_command_that_adds_it(seen, result):
     missing = seen.page.locator("#tokens .banner[role=status]")
     stored = {sequence.row for sequence in result.readable_sequences}
     row = min({*range(result.num_sequences)} - stored)

@@ -1,4 +1,4 @@
-"""The tab Update against the result: differences to the reference, and which way round they are."""
+"""The tab Update against the result: differences to the reference preset, with their sign."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from rcdiag.pages.merge import merged
 from rcdiag.pages.replay.model_step import after_step, gradients
-from rcdiag.pages.replay.words import HEALTH, alike
+from rcdiag.pages.replay.words import HEALTH, equal_updates
 from rcdiag.pages.tabs import update
 from tests.pages.makers import replayed, replayed_with_model
 
@@ -33,7 +33,7 @@ def test_every_group_but_the_reference_has_its_difference_with_an_interval(resul
     table = tab.sections[0].blocks[1]
     column = [item.head for item in table.columns].index("Loss")
     reference = result.presets[against].loss
-    groups = {group.names: group for group in alike(result)}
+    groups = {group.names: group for group in equal_updates(result)}
     assert {row.names for row in table.rows} == set(groups)
     for row in table.rows:
         group, cell = groups[row.names], row.cells[column]
@@ -44,12 +44,12 @@ def test_every_group_but_the_reference_has_its_difference_with_an_interval(resul
         difference, interval = cell.note.split("\n")
         written = float(difference.removeprefix("Δ "))
         low, high = (float(end) for end in interval.split(" to "))
-        # A number has the digits that its interval bears.
+        # A number has the digits that its interval supports.
         assert written == pytest.approx(group.preset.loss - reference, abs=0.05 * (high - low))
         assert low <= written <= high
 
 
-def test_the_reference_stands_first_and_then_the_safest():
+def test_the_reference_is_first_then_the_safest_presets():
     dump = merged([replayed_with_model()])
     rows = update.tab(dump).sections[0].blocks[1].rows
     assert update.reference(dump) in rows[0].names
@@ -70,7 +70,7 @@ def test_without_paired_differences_of_an_earlier_version_the_cells_say_no_diffe
         assert len(row.cells) == len(heads)
 
 
-def test_a_column_in_which_nothing_stands_is_left_out():
+def test_an_empty_column_is_left_out():
     heads = [
         column.head for column in update.tab(merged([replayed()])).sections[0].blocks[1].columns
     ]
@@ -89,7 +89,7 @@ def test_presets_with_equal_steps_share_a_row_of_the_figures():
 
 
 @pytest.mark.parametrize("chart", [gradients, after_step])
-def test_rows_of_figures_stand_by_their_health(chart):
+def test_rows_of_figures_are_sorted_by_health(chart):
     result = replayed_with_model()
     verdicts = [result.presets[row[0]].health.verdict for row in chart(result).rows]
     assert len(set(verdicts)) > 1

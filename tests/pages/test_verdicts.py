@@ -1,4 +1,4 @@
-"""The command's own answer beside the verdict: how many presets of a replay are healthy."""
+"""The answer of `replay` beside the verdict: how many presets are healthy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def replayed(tmp_path):
 
 
 def judged(result, **verdicts):
-    """Give the presets these verdicts; each keeps another number of tokens."""
+    """Set the verdicts of the presets; each keeps a different number of tokens."""
     rule = Rule(name="r", value=1.0, level="error", message="it is bad", source="a test")
     presets = {
         name: replace(
@@ -47,7 +47,7 @@ def test_a_replay_counts_its_presets_by_health(replayed, presets, naive, sentenc
 
 
 def test_unsafe_updates_are_counted_as_the_table_shows_them(replayed):
-    """The trainer's own presets count, as in the answer; evidence names no correction too."""
+    """Only the trainer's presets count, although the evidence also includes no correction."""
     result = judged(replayed, one="error", two="ok", naive="error")
     (finding,) = CHECKS["unsafe-update"].findings(CheckInput(result=result))
     assert finding.message.startswith(
@@ -58,7 +58,7 @@ def test_unsafe_updates_are_counted_as_the_table_shows_them(replayed):
     assert (shown.count("error"), len(shown)) == (2, 3)
 
 
-def test_the_update_without_correction_alone_raises_no_alarm(replayed):
+def test_only_the_uncorrected_update_being_unsafe_gives_no_finding(replayed):
     result = judged(replayed, one="ok", two="warning", naive="error")
     assert CHECKS["unsafe-update"].findings(CheckInput(result=result)) == []
 
@@ -79,7 +79,7 @@ def test_the_headline_has_the_verdict_of_the_table(replayed):
 
 
 def of_one(result, verdict: str, slug: str, of_cause: str, confidence: float):
-    """Return the headline of a result whose only cause is named as surely as this."""
+    """Return the headline of a result with one cause of this confidence."""
     cause = NamedCause(
         slug=slug,
         verdict=of_cause,
@@ -105,10 +105,10 @@ def of_one(result, verdict: str, slug: str, of_cause: str, confidence: float):
         ("bos-differs", "broken", 0.55, "55% sure: too little to act on", "is a guess"),
     ],
 )
-def test_a_cause_beside_no_verdict_says_what_is_open(
+def test_a_cause_with_an_inconclusive_verdict_says_what_is_open(
     replayed, slug, of_cause, confidence, line, known
 ):
-    """That two forwards differ may be sure where nobody can tell whether weights mend it."""
+    """It may be certain that two forward passes differ, but not whether weights are valid."""
     shown = of_one(replayed, "inconclusive", slug, of_cause, confidence)
     assert shown.cause.startswith(f"{slug}, {line}")
     assert known in shown.means

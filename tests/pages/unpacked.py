@@ -1,4 +1,4 @@
-"""What a page holds packed, unpacked in Python."""
+"""Unpacking of a page's packed texts in Python."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ BASE_85 = str.maketrans(",:.", "<>&")
 
 
 def unpacked(letters: str) -> str:
-    """Return the text that `packed` made the letters of."""
+    """Return the text from the output of `packed`."""
     return gzip.decompress(base64.b85decode(letters.translate(BASE_85))).decode()

@@ -1,4 +1,4 @@
-"""A trainer's forward that fuses two kernels, one of them wrongly: it scores a table's tokens.
+"""A trainer's forward pass with two fused kernels, one of them wrong, that scores tokens.
 
 The model is made up: a token's logits are those of the token before it, a rotary term of its
 position, and a bias. The fused rotary kernel turns by another angle. Called as the program of a

@@ -1,4 +1,4 @@
-"""Small tables that show what users asked in public, one for each question of docs/questions.md.
+"""Small tables for the public questions in docs/questions.md, one per question.
 
 `python -m tests.questions.tables OUT` writes them. Tokens are drawn from the chain of
 `tests.diagnosis.tables`, whose distributions are known, so that what is wrong in each table is
@@ -44,7 +44,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {}
 
 
 def table(thread: str) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
-    """Register the table of a thread; it is written as `<thread>.parquet`."""
+    """Register the table of a thread, which is written to `<thread>.parquet`."""
 
     def register(make: Callable[[], Case]) -> Callable[[], Case]:
         MAKERS[thread] = lambda folder: _written(make(), folder / f"{thread}.parquet")
@@ -54,7 +54,7 @@ def table(thread: str) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
 
 
 def files(thread: str) -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
-    """Register what writes the files of a thread that needs more than one table."""
+    """Register the writer of a thread that needs several files."""
 
     def register(make: Callable[[Path], None]) -> Callable[[Path], None]:
         MAKERS[thread] = make
@@ -68,7 +68,7 @@ def _written(case: Case, path: Path) -> None:
     if case.facts.reward is not None:
         more["reward"] = case.facts.reward
     if case.facts.prompt is not None:
-        # The tokens of a prompt are its number, in digits of base 100.
+        # A prompt's tokens are the digits of its number in base 100.
         number = case.facts.prompt.astype(int)
         more["prompt_ids"] = [[1, 2 + n // 100, 2 + n % 100] for n in number]
     if case.facts.prompt_length is not None:
@@ -77,14 +77,14 @@ def _written(case: Case, path: Path) -> None:
 
 
 def by_row(size: Array) -> Law:
-    """Noise on the logits whose size [rows] differs between rows, nats."""
+    """Add noise to the logits, with a size per row, [rows] nats."""
     return changed(
         lambda logits, state: logits + size[:, None] * state.rng.standard_normal(logits.shape)
     )
 
 
 def drifting(size: Array, seed: int = 5) -> Law:
-    """Other weights, which are further off in some rows: `size` [rows] nats."""
+    """Shift the logits as other weights do, with a size per row, [rows] nats."""
     far = drifted(1.0, seed)
     own = noisy(ROUNDING)
 
@@ -96,7 +96,7 @@ def drifting(size: Array, seed: int = 5) -> Law:
 
 
 def run(steps: int, of_step: int, length: int, sizes: Sequence[float], **facts: Any) -> Case:
-    """A run of several steps whose trainer has other weights by `sizes` [steps], nats."""
+    """Make a run whose trainer has other weights, with a mismatch of `sizes` [steps] nats."""
     step = np.repeat(np.arange(steps), of_step)
     off = np.asarray(sizes, float)[step]
     return made(
@@ -105,7 +105,7 @@ def run(steps: int, of_step: int, length: int, sizes: Sequence[float], **facts: 
 
 
 def with_reward(case: Case, by_step: Sequence[float]) -> Case:
-    """Give every row a reward of 0 or 1, with the mean of its step."""
+    """Add rewards of 0 or 1 with a given mean per step."""
     assert case.facts.step is not None
     mean = np.asarray(by_step, float)[case.facts.step]
     reward = (np.random.default_rng(3).random(len(mean)) < mean).astype(float)
@@ -114,7 +114,7 @@ def with_reward(case: Case, by_step: Sequence[float]) -> Case:
 
 @table("verl-6780")
 def fully_async() -> Case:
-    """A fully asynchronous run that says staleness 0, while its weights stay behind from step 5."""
+    """A fully asynchronous run that reports staleness 0, but whose weights lag from step 5 on."""
     sizes = [0.0] * 5 + [0.1, 0.3, 0.5, 0.7, 0.9]
     case = run(10, 32, 60, sizes, policy_version=np.repeat(np.arange(10), 32))
     return with_reward(case, [0.6] * 7 + [0.4, 0.2, 0.1])
@@ -122,7 +122,7 @@ def fully_async() -> Case:
 
 @table("verl-6280")
 def micro_batches() -> Case:
-    """Log-probs before the update and at its first mini-batch, with other micro-batch sizes."""
+    """Log-probs before the update and at its first mini-batch, with different micro-batches."""
     case = made(noisy(ROUNDING), noisy(0.03), rows=256)
     noise = 0.01 * np.random.default_rng(8).standard_normal(len(case.mask))
     unsure = 1.0 - np.exp(case.log_probs["old"])
@@ -132,13 +132,13 @@ def micro_batches() -> Case:
 
 @table("verl-6240")
 def raw_or_processed() -> Case:
-    """Sampled at temperature 0.7, recorded before it was applied."""
+    """Tokens sampled at temperature 0.7, with log-probs recorded before it was applied."""
     return made(tempered(0.7), noisy(ROUNDING, tempered(0.7)), plain, temperature=np.full(128, 0.7))
 
 
 @table("verl-5392")
 def experts() -> Case:
-    """A mixture of experts whose engines choose other experts for one token in 300."""
+    """A mixture of experts whose engines choose different experts for one token in 300."""
 
     def flips(logits: Array, state: Any) -> Array:
         loud = state.rng.random((len(logits), 1)) < 1 / 300
@@ -148,7 +148,7 @@ def experts() -> Case:
 
 
 def _turns(case: Case, tool: Sequence[int], size: int = 5) -> Case:
-    """Mask the text of a tool, `size` tokens from each position of `tool` on."""
+    """Mask tool text: `size` tokens from each position in `tool` on."""
     for first in tool:
         case = with_tool_turns(case, 0.0, first=first, size=size)
     return case
@@ -156,7 +156,7 @@ def _turns(case: Case, tool: Sequence[int], size: int = 5) -> Case:
 
 @table("verl-5229")
 def eight_turns() -> Case:
-    """An agent of eight turns, whose fifth turn the two sides score differently."""
+    """An agent of eight turns whose fifth turn has a much larger mismatch."""
     tool = list(range(12, 130, 17))[:7]
 
     def loud(logits: Array, state: Any) -> Array:
@@ -168,7 +168,7 @@ def eight_turns() -> Case:
 
 @table("verl-6501")
 def separators() -> Case:
-    """The trainer's context lacks a separator after every tool: each turn is further off."""
+    """The trainer's context lacks a separator after every tool, so the mismatch grows by turn."""
     tool = [20, 45, 70]
 
     def off(logits: Array, state: Any) -> Array:
@@ -180,20 +180,20 @@ def separators() -> Case:
 
 @files("verl-7196")
 def bypass(folder: Path) -> None:
-    """A dump of bypass mode: the sampler's log-probs alone, of the sample run's last step."""
+    """A dump of bypass mode: only the sampler's log-probs, from the sample run's last step."""
     rows = pl.read_parquet(ROOT / "sample_data/stale.parquet")
     rows.drop("old_log_probs").write_parquet(folder / "verl-7196.parquet")
 
 
 @table("verl-3984")
 def geometric() -> Case:
-    """An honest mismatch, of which bounds of 0.1% on the geometric mean let no sequence by."""
+    """A genuine mismatch for which bounds of 0.1% on the geometric mean reject every sequence."""
     return made(noisy(ROUNDING), noisy(1.0), rows=48)
 
 
 @table("verl-omni-254")
 def pipeline() -> Case:
-    """The trainer's log-probs belong to the token before: correlation of probabilities near 0."""
+    """The trainer's log-probs are shifted by one token: correlation of probabilities near 0."""
     case = made(noisy(ROUNDING), noisy(ROUNDING))
     return shifted(case, "old", np.ones(len(case.lengths), np.bool_))
 
@@ -206,14 +206,14 @@ def resumed() -> Case:
 
 @table("openclaw-69")
 def abs_diff() -> Case:
-    """Absolute differences of log-probs of 0.2 to 0.4: the trainer does not divide by T."""
+    """The trainer does not divide by T: mean absolute log-prob differences of 0.2 to 0.4."""
     at = tempered(0.6)
     return made(noisy(ROUNDING, at), noisy(ROUNDING), temperature=np.full(128, 0.6))
 
 
 @table("vime-64")
 def two_engines() -> Case:
-    """Replicas of SGLang drift from 0.011 to 0.036, those of vLLM stay."""
+    """The mismatch of an SGLang replica grows from 0.011 to 0.036, that of vLLM is constant."""
     steps, of_step = 12, 32
     step = np.repeat(np.arange(steps), of_step)
     engine = np.where(np.arange(steps * of_step) % 2 == 0, "sglang-0", "vllm-0")
@@ -230,7 +230,7 @@ def two_engines() -> Case:
 
 @files("nemo-rl-1801")
 def fused(folder: Path) -> None:
-    """A trainer whose fused rotary kernel turns by another angle; beside it the program it runs."""
+    """A trainer whose fused rotary kernel uses a wrong angle, and its forward program."""
     rng = np.random.default_rng(4)
     prompts, responses = [], []
     for group in range(128):
@@ -256,9 +256,9 @@ def fused(folder: Path) -> None:
 def prompts_over_steps(
     steps: int, prompts: int, of_prompt: int, outliers: float, seed: int = 0, again: bool = True
 ) -> Case:
-    """Every step samples the same prompts; a share of them is off by 0.5 nats at every step.
+    """Sample the same prompts at every step; a share of them has a mismatch of 0.5 nats.
 
-    Without `again` as many rows are off, drawn anew at each step.
+    Without `again` as many rows have it, drawn independently at each step.
     """
     rng = np.random.default_rng([seed, 9])
     rows = steps * prompts * of_prompt
@@ -280,7 +280,7 @@ def prompts_over_steps(
 
 @table("nemo-rl-4243")
 def same_prompts() -> Case:
-    """The same third of the prompts is far off at every step, the others agree to rounding."""
+    """The same third of the prompts has a large mismatch at every step, the others rounding."""
     return prompts_over_steps(4, 24, 4, 0.35)
 
 
@@ -299,14 +299,14 @@ def sawtooth(sizes: Sequence[float], of_step: int = 32, **facts: Any) -> Case:
 
 @table("nemo-rl-4018")
 def until_a_restart() -> Case:
-    """Stale keys of a prefix cache pile up, and are gone after restarts at steps 7 and 14."""
+    """Stale keys of a prefix cache accumulate until restarts at steps 7 and 14."""
     sizes = [0.02 + 0.03 * (step % 7) for step in range(20)]
     return sawtooth(sizes, policy_version=np.repeat(np.arange(20), 32))
 
 
 @table("skyrl-2201")
 def bit_for_bit() -> Case:
-    """Two engines that agree bit for bit but at every tenth token of every second row."""
+    """Two engines that agree bit for bit, except at every tenth token of every second row."""
     case = made(noisy(ROUNDING), noisy(ROUNDING))
     same = case.log_probs["rollout"].copy()
     off = (case.position % 10 == 9) & (case.owner % 2 == 0)
@@ -327,7 +327,7 @@ def not_numbers() -> Case:
 
 @table("trl-4772")
 def long_completions() -> Case:
-    """An honest mismatch of 0.3 nats a token, on completions of 5 to 300 tokens."""
+    """A genuine mismatch of 0.3 nats per token, on completions of 5 to 300 tokens."""
     case = made(noisy(ROUNDING), noisy(0.4), length=300, rows=128)
     rng = np.random.default_rng(4)
     lengths = np.exp(rng.uniform(np.log(5), np.log(300), len(case.lengths))).astype(int)
@@ -349,13 +349,13 @@ def _cut(case: Case, lengths: Array) -> Case:
 
 @table("trl-6789")
 def nucleus() -> Case:
-    """Sampled and recorded within top-p 0.9; the trainer has the whole distribution."""
+    """Tokens sampled and recorded with top-p 0.9; the trainer uses the whole distribution."""
     return made(top_p(0.9), noisy(ROUNDING), top_p(0.9), top_p=np.full(128, 0.9))
 
 
 @files("trl-5231")
 def only_after_the_mask(folder: Path) -> None:
-    """A table and the trainer's log of it, which has what is left after truncation alone."""
+    """A table, and a trainer's log with metrics after truncation only."""
     import rcdiag
 
     path = folder / "trl-5231.parquet"
@@ -368,7 +368,7 @@ def only_after_the_mask(folder: Path) -> None:
 
 @table("open-instruct-1473")
 def at_rate_zero() -> Case:
-    """The mismatch grows while nothing is trained."""
+    """The mismatch grows although the learning rate is 0."""
     return run(10, 32, 60, [0.05 * step for step in range(10)])
 
 
@@ -389,7 +389,7 @@ def two_phases(
 ) -> Case:
     """A run whose second half has other lengths, logits and noise than its first half.
 
-    `late` makes noise grow with the position, by so many times over 100 tokens.
+    `late` is the factor by which noise grows over 100 positions.
     """
     rows = steps * of_step
     phase = np.arange(rows) * 2 // rows
@@ -416,7 +416,7 @@ def two_phases(
 
 @table("vllm-42259")
 def chunks() -> Case:
-    """A hybrid model whose prefill works in chunks of 64 positions and whose decode does not."""
+    """A hybrid model that computes prefill in chunks of 64 positions, but not decode."""
     return blocks(64)
 
 

@@ -1,4 +1,4 @@
-"""Every command of docs/questions.md runs on its table, and prints what the page quotes."""
+"""Every command in docs/questions.md runs on its table, and prints the quoted output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = ROOT / "docs" / "questions.md"
 INTRODUCTION, *SECTIONS = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
 QUESTIONS = {section.split("\n", 1)[0]: section for section in SECTIONS}
 IN_PART = "In part: "
-# A third of them every day; with those that make a table in a moment.
+# A third of the questions in every run, those whose tables are made quickly.
 QUICK = (
     "verl #6280",
     "verl #6240",
@@ -49,9 +49,9 @@ def check(item: Shown, *, exact: bool) -> None:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """A folder with sample_data, where the commands run."""
+    """A folder with sample_data, in which the commands run."""
     (tmp_path / "sample_data").symlink_to(ROOT / "sample_data")
-    # `python` of a command is the one that runs the tests.
+    # `python` in a command is the Python of the tests.
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -61,7 +61,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.weekly) for name in QUESTIONS],
 )
-def test_a_question_is_answered_as_the_page_says(name, folder):
+def test_commands_print_the_quoted_output(name, folder):
     commands = [item for item in shown(QUESTIONS[name]) if not item.needs_engine]
     threads = {one for item in commands for one in thread(item.command)}
     if threads:
@@ -90,7 +90,7 @@ def test_every_question_has_a_command():
     assert set(QUICK) <= set(QUESTIONS)
 
 
-def test_every_table_is_asked():
+def test_every_table_has_a_question():
     asked = {one for item in shown(PAGE.read_text()) for one in thread(item.command)}
     assert asked == set(MAKERS)
 

@@ -1,4 +1,4 @@
-"""The functions that docs/recording.md shows, taken out of the page as they stand there."""
+"""The functions in docs/recording.md, read from the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def functions_of(page: str | Path, names: dict[str, Any]) -> dict[str, Any]:
-    """All functions and plain constants of a page's Python; `names` are what they use besides."""
+    """Execute the functions and constants in a page's Python; `names` are their globals."""
     space = dict(names)
     for block in re.findall(r"```python\n(.*?)```", Path(page).read_text(), re.DOTALL):
         body = [node for node in ast.parse(block).body if _is_kept(node)]

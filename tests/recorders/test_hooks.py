@@ -51,7 +51,7 @@ ARGS = SimpleNamespace(rollout_temperature=0.5, reward_key=None)
 
 
 def sampled(kind: Any) -> list[Any]:
-    """Two samples of one prompt and one that was aborted before its first token."""
+    """Make two samples of one prompt, and one that was aborted before its first token."""
     status = kind.Status
     return [
         kind(

@@ -82,7 +82,7 @@ def test_completions_and_chats_are_rows_of_a_table(tmp_path):
     }
 
 
-def test_what_a_response_lacks_is_absent():
+def test_missing_fields_of_a_response_are_absent_columns():
     columns = columns_of([completion("a", [choice([1], None)])])
     assert set(columns) == {"prompt_ids", "response_ids", "finish_reason", "group_id"}
 
@@ -111,6 +111,6 @@ def test_a_response_that_does_not_fit_is_named(responses, message):
     assert caught.value.hint
 
 
-def test_as_many_requests_as_responses():
+def test_the_numbers_of_requests_and_responses_must_agree():
     with pytest.raises(RcdiagError, match="2 requests for 1 responses"):
         columns_of([CHAT], [{}, {}])

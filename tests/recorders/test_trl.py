@@ -1,4 +1,4 @@
-"""A real run of TRL's GRPOTrainer on the sample policy, recorded and held against the model."""
+"""A real run of TRL's GRPOTrainer on the sample policy, recorded and compared with the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.recorders.trl_run import reward
 from tools.docs.commands import ROOT
 
 POLICY = ROOT / "sample_data" / "policy" / "step_8"
-# What TRL imports, by the names of packages; those that are installed are not downloaded.
+# Packages that TRL imports; installed ones are not downloaded.
 PACKAGES = {
     "trl": "trl==1.16.0",
     "datasets": "datasets>=5,<6",
@@ -38,7 +38,7 @@ Rows = list[dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with TRL and what it needs and the environment lacks."""
+    """A folder with TRL and its dependencies that the environment lacks."""
     folder = tmp_path_factory.mktemp("trl")
     lacking = [
         expected for name, expected in PACKAGES.items() if not importlib.util.find_spec(name)
@@ -50,7 +50,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def run(packages, tmp_path_factory) -> Callable[[str], rcdiag.Table]:
-    """What a recorded run of TRL leaves, by the name of a case."""
+    """Return a function that gives the records of a TRL run, by the name of a case."""
     folder = tmp_path_factory.mktemp("runs")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(packages)])}
     environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(folder / "cache")}
@@ -81,7 +81,7 @@ def rows_of(table: rcdiag.Table) -> Rows:
 
 @pytest.fixture(scope="session")
 def model_says() -> Callable[[dict[str, Any]], tuple[np.ndarray, np.ndarray]]:
-    """Log-probs and entropies of a response under the policy at the temperature of the run."""
+    """Return a function: log-probs and entropies of a response at the run's temperature."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -116,7 +116,7 @@ def test_both_log_probs_of_a_run_without_old_ones(run, model_says):
     later = [row for row in rows if row["step"] == 2]
     for row in later:
         np.testing.assert_allclose(row["rollout_log_probs"], row["old_log_probs"], atol=2e-4)
-    # The policy has moved by then, so that this is no comparison of the checkpoint with itself.
+    # The policy has moved by then, so this does not compare the checkpoint with itself.
     moved = [np.abs(model_says(row)[0] - row["old_log_probs"]).max() for row in later]
     assert max(moved) > 0.01
     result = rcdiag.score(table)

@@ -1,4 +1,4 @@
-"""What vLLM returns is recorded as it is: on its own classes, and by a real engine."""
+"""Outputs of vLLM are recorded unchanged: of its own classes, and of a real engine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ json.dump({"kept": kept, "plain": sorted(columns)}, open(out, "w"))
 """
 
 
-@pytest.mark.slow  # it loads vLLM once more
+@pytest.mark.slow  # loads vLLM a second time
 @pytest.mark.engine
 def test_a_real_engine_is_recorded(tmp_path):
     out = tmp_path / "out.json"
@@ -87,13 +87,13 @@ def test_log_probs_of_other_tokens_are_refused():
         columns_of([output(completion([5, 6], 1))])
 
 
-def test_as_many_parameters_as_requests():
+def test_the_numbers_of_parameters_and_requests_must_agree():
     with pytest.raises(RcdiagError, match="2 sampling parameters for 1 requests"):
         columns_of([output(completion([5], 1))], [None, None])
 
 
 def test_sampling_masks_are_recorded_as_kept_ids():
-    """As an engine with `return_sampling_mask` returns them, `vllm.outputs.SamplingMask`."""
+    """An engine with `return_sampling_mask` returns `vllm.outputs.SamplingMask`."""
     given = completion([5, 6], 2)
     given.sampling_mask = SimpleNamespace(token_ids=[[5, 9], [6]])
     assert columns_of([output(given)])["rollout_kept_ids"] == [[[5, 9], [6]]]

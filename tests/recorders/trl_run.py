@@ -7,9 +7,9 @@ import warnings
 from typing import Any
 
 CASES: dict[str, dict[str, Any]] = {
-    # Generation and update fall on one step: TRL computes no old log-probs by itself.
+    # Generation and update share one step: TRL computes no old log-probs.
     "one step": {"gradient_accumulation_steps": 2},
-    # One generation for two updates: TRL computes them before the first.
+    # One generation for two updates: TRL computes old log-probs before the first.
     "two updates": {"gradient_accumulation_steps": 1, "steps_per_generation": 2},
     # A reference model, and responses that were cut off taken out of the loss.
     "truncated": {"beta": 0.1, "mask_truncated_completions": True, "max_completion_length": 6},
@@ -56,7 +56,7 @@ def main(policy: str, dump: str, case: str) -> None:
     before = set(vars(trainer)), set(vars(trainer.model))
     with rcdiag.Recorder(dump) as recorder, recording(trainer, recorder):
         trainer.train()
-    # Nothing of rcdiag's stays on the trainer or on its model.
+    # rcdiag leaves no hook on the trainer or its model.
     watched = {"_compute_loss", "_calculate_rewards", "generate"}
     assert not watched & (set(vars(trainer)) | set(vars(trainer.model))), before
 

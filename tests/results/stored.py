@@ -1,4 +1,4 @@
-"""Results that tests read: one of each kind, as `make reports` writes them, compressed."""
+"""Stored results for tests: one of each kind, written by `make reports`, compressed."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ FOLDER = Path(__file__).parent
 
 
 def stored(kind: str, version: int = 2) -> str:
-    """The JSON of the document of a kind that the rcdiag of a format version wrote."""
+    """Return the JSON document of a kind, written by the rcdiag of a format version."""
     return lzma.open(FOLDER / f"format_{version}" / f"{kind}.json.xz", "rt").read()

@@ -1,4 +1,4 @@
-"""Every field of every result has its words."""
+"""Every field of every result is documented."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODULES = (base, diagnosis, score, compare, sweep, replay)
 
 
 def defined_in(module: ModuleType) -> list[type]:
-    """The structs of a module."""
+    """Return the structs of a module."""
     return [
         item
         for item in vars(module).values()
@@ -25,7 +25,7 @@ def defined_in(module: ModuleType) -> list[type]:
 
 
 def reached(*kinds: type) -> set[type]:
-    """All structs and TypedDicts that stand in results of some kinds."""
+    """Return all structs and TypedDicts that occur in results of some kinds."""
     result: set[type] = set()
     waiting = list(kinds)
     while waiting:
@@ -41,7 +41,7 @@ def reached(*kinds: type) -> set[type]:
 ALL = sorted(reached(*KINDS.values()), key=lambda owner: owner.__name__)
 
 
-def test_every_struct_stands_in_a_result():
+def test_every_struct_occurs_in_a_result():
     defined = {item for module in MODULES for item in defined_in(module)}
     assert len(defined) > 30
     assert defined <= set(ALL)
@@ -58,7 +58,7 @@ def test_every_field_of_every_result_has_a_doc_with_a_sentence():
             assert not says.startswith("The same"), field.name
 
 
-# One meaning, said of different parts: a bin and a factor, a table and a step.
+# The same meaning in different parts: a bin and a factor, a table and a step.
 OF_PARTS = {
     *("about", "figures", "label", "message", "name", "steps", "title", "value"),
     *("cells", "edges", "log_ratio", "log_ratio_histogram", "log_ratio_mean", "log_ratio_abs_max"),
@@ -82,7 +82,7 @@ def test_fields_do_not_share_a_name_with_another_meaning():
     assert {name for name, words in says.items() if len(words) > 1} == OF_PARTS
 
 
-def test_a_field_without_words_is_refused():
+def test_a_field_without_documentation_is_refused():
     class Wordless(Struct):
         value: float
 

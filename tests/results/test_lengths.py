@@ -1,4 +1,4 @@
-"""Lists of a result that belong together are refused where one is cut."""
+"""Parallel lists of a result are refused if their lengths differ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.results.stored import stored
 
 
 def inner(document: Any, place: str) -> tuple[Any, Any]:
-    """What holds the value at a place, and the last name of the place."""
+    """Return the container of the value at a path, and the last name of the path."""
     *path, last = [int(part) if part.isdigit() else part for part in place.split("/")]
     for part in path:
         document = document[part]
@@ -45,7 +45,7 @@ def dotted(place: str) -> str:
         ("replay", "presets/naive/shares/histogram/counts"),
     ],
 )
-def test_a_list_that_was_cut_or_grew_is_refused_by_its_name(kind, place, change):
+def test_a_list_of_wrong_length_is_refused_by_its_name(kind, place, change):
     document = json.loads(stored(kind))
     holder, last = inner(document, place)
     holder[last] = change(holder[last])
@@ -53,12 +53,12 @@ def test_a_list_that_was_cut_or_grew_is_refused_by_its_name(kind, place, change)
         from_json(json.dumps(document), "changed.json")
     many = len(holder[last])
     entries = f"{many:,} {'entry' if many == 1 else 'entries'}"
-    assert f"changed.json: not a whole result: `{dotted(place)}` has {entries}, not" in str(
+    assert f"changed.json: not a complete result: `{dotted(place)}` has {entries}, not" in str(
         raised.value
     )
 
 
-def test_a_family_of_no_setting_is_refused_by_its_name():
+def test_a_family_without_settings_is_refused_by_its_name():
     document = json.loads(stored("sweep"))
     document["families"]["seq_tis"]["rows"] = []
     with pytest.raises(
@@ -76,7 +76,7 @@ def test_a_family_of_no_setting_is_refused_by_its_name():
         "examples/before",
     ],
 )
-def test_tokens_and_what_is_said_of_them_are_as_many(place):
+def test_lists_of_tokens_have_equal_lengths(place):
     table = Path(__file__).parents[2] / "sample_data" / "multi_turn.parquet"
     document = json.loads(to_json(score(open_table(table))))
     from_json(json.dumps(document), "whole.json")
@@ -88,7 +88,7 @@ def test_tokens_and_what_is_said_of_them_are_as_many(place):
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("kind", ["score", "compare", "sweep", "replay"])
-def test_documents_as_they_were_written_are_read(kind, version):
+def test_unchanged_documents_are_read(kind, version):
     assert from_json(stored(kind, version), kind).kind == kind
 
 
@@ -108,14 +108,14 @@ def test_a_document_of_no_known_kind_or_version_names_the_field(change, words):
 
 
 @pytest.mark.parametrize("name", ["kind", "format_version"])
-def test_a_document_without_its_kind_or_version_says_so(name):
+def test_a_document_without_kind_or_version_is_refused(name):
     document = json.loads(stored("score"))
     del document[name]
     with pytest.raises(RcdiagError, match=f"not a result of rcdiag: `{name}` is missing"):
         from_json(json.dumps(document), "changed.json")
 
 
-def test_a_whole_number_of_any_size_is_a_number():
+def test_an_integer_of_any_size_is_read():
     document = json.loads(stored("score"))
     document["mismatch"]["k3_kl"]["high"] = 10**30
     assert isinstance(from_json(json.dumps(document), "r.json").mismatch["k3_kl"].high, float)

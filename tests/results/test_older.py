@@ -1,4 +1,4 @@
-"""Documents of earlier formats: one of each kind, as the rcdiag of that format wrote it."""
+"""Documents of earlier formats: one of each kind, written by the rcdiag of that format."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def older(kind: str) -> str:
     return stored(kind, version=1)
 
 
-# With their defaults in documents of format 1.
+# These fields have defaults in documents of format 1.
 ADDED_SINCE = {
     *("rows_left_out", "pair_reason", "diagnosis", "logged", "token_means", "sequence_means"),
     *("matched_by", "gradient_bias", "gradient_bias_high"),
@@ -39,7 +39,7 @@ ADDED_SINCE = {
 
 
 def leaves(part: Any) -> Iterator[Any]:
-    """The values of a document, without their names; not of what was added since."""
+    """Return the values of a document without names, except those added since."""
     if isinstance(part, dict):
         for name, item in part.items():
             if name not in ADDED_SINCE:
@@ -66,7 +66,7 @@ def test_a_document_of_format_1_is_read_with_every_value(kind):
     assert from_json(result.to_json(), "newer.json") == result
 
 
-def test_values_of_a_score_have_the_names_of_today():
+def test_values_of_a_score_have_the_current_names():
     old, new = json.loads(older("score")), from_json(older("score"), "older.json")
     assert new.scoring == old["policies"]
     step = next(iter(old["steps"]))
@@ -78,7 +78,7 @@ def test_values_of_a_score_have_the_names_of_today():
     assert new.worst_sequences[0].num_tokens == old["worst_sequences"][0]["length"]
 
 
-def test_values_of_a_comparison_have_the_names_of_today():
+def test_values_of_a_comparison_have_the_current_names():
     old, new = json.loads(older("compare")), from_json(older("compare"), "older.json")
     assert new.nearest_policies == old["nearest"]
     for name, item in old["policies"].items():
@@ -93,7 +93,7 @@ def test_values_of_a_comparison_have_the_names_of_today():
     assert (joined.missing_rows, joined.left_out) == (before["missing"], before["named"])
 
 
-def test_values_of_a_sweep_have_the_names_of_today():
+def test_values_of_a_sweep_have_the_current_names():
     old, new = json.loads(older("sweep")), from_json(older("sweep"), "older.json")
     assert new.num_groups_with_two == old["num_groups"]
     for name, family in old["families"].items():
@@ -113,7 +113,7 @@ def test_values_of_a_sweep_have_the_names_of_today():
     assert told == (before["sequences"], before["length"])
 
 
-def test_values_of_a_replay_have_the_names_of_today():
+def test_values_of_a_replay_have_the_current_names():
     old, new = json.loads(older("replay")), from_json(older("replay"), "older.json")
     assert new.policy_loss == old["loss"]
     now = [new.presets, *(step.presets for step in new.steps)]
@@ -149,7 +149,7 @@ def test_a_document_of_format_1_has_its_page(kind, tmp_path):
 
 
 @pytest.mark.parametrize("version", [0, -1, FORMAT_VERSION + 1, 1.5, "1", None, [1]])
-def test_a_document_of_an_unknown_format_is_refused_with_what_can_be_read(version):
+def test_an_unknown_format_is_refused_with_the_supported_ones(version):
     document = {**json.loads(older("compare")), "format_version": version}
     with pytest.raises(RcdiagError, match=r"r\.json: cannot read `kind` 'compare'") as caught:
         from_json(json.dumps(document), "r.json")
@@ -161,11 +161,11 @@ def test_a_document_of_an_unknown_format_is_refused_with_what_can_be_read(versio
 def test_a_document_of_format_1_that_was_edited_is_refused(kind, part):
     document = json.loads(older(kind))
     document[PARTS[kind]] = {"it": part}
-    with pytest.raises(RcdiagError, match=r"r\.json: not a whole result"):
+    with pytest.raises(RcdiagError, match=r"r\.json: not a complete result"):
         from_json(json.dumps(document), "r.json")
 
 
-def test_verdicts_of_former_formats_get_their_present_words():
+def test_verdicts_of_former_formats_are_renamed():
     document = json.loads(older("score"))
     document["format_version"] = 2
     cause = {"slug": "stale-weights", "verdict": "correct"}
@@ -181,8 +181,8 @@ def test_verdicts_of_former_formats_get_their_present_words():
 
 
 @pytest.mark.parametrize(("version", "kept"), [(1, False), (2, False), (FORMAT_VERSION, True)])
-def test_what_older_formats_expected_of_a_mismatch_is_left_out(version, kept):
-    """It was computed from the mismatch itself."""
+def test_expected_values_of_older_formats_are_dropped(version, kept):
+    """They were computed from the mismatch itself."""
     number = {"value": 0.3, "low": 0.2, "high": 0.4, "level": "warning", "expected": 0.01}
     document = {
         "format_version": version,

@@ -53,7 +53,7 @@ def strict(text: str) -> dict:
     return json.loads(text, parse_constant=refuse)
 
 
-def test_a_result_comes_back_as_it_was():
+def test_a_result_survives_a_round_trip():
     values = {"k3_kl": MetricValue(value=0.25), "ess_seq": MetricValue(value=1.0, level="ok")}
     step = StepResult(num_sequences=1, num_tokens=2, mismatch=values, corrections={})
     figures = {"log_ratio_histogram": {"edges": [-1.0, 1.0], "counts": [3]}}
@@ -69,7 +69,7 @@ def test_a_result_comes_back_as_it_was():
 @pytest.mark.parametrize(
     ("value", "word"), [(math.inf, "Infinity"), (-math.inf, "-Infinity"), (math.nan, "NaN")]
 )
-def test_what_is_no_number_is_a_word_in_json_and_a_float_again_after_it(value, word):
+def test_nan_and_infinities_are_strings_in_json_and_floats_when_read(value, word):
     metric = {"k3_kl": MetricValue(value=value)}
     step = StepResult(num_sequences=1, num_tokens=2, mismatch=metric, corrections={})
     worst = [worst_token(value)]
@@ -87,14 +87,14 @@ def test_what_is_no_number_is_a_word_in_json_and_a_float_again_after_it(value, w
     assert to_json(back) == text
 
 
-def test_words_in_text_stay_words():
+def test_such_strings_in_text_fields_stay_strings():
     result = make(findings=[Finding(slug="NaN", severity="note", message="NaN", fix="Infinity")])
     back = from_json(to_json(result), "r.json")
     assert (back.findings[0].message, back.findings[0].fix) == ("NaN", "Infinity")
 
 
-def test_a_name_that_is_not_unicode_comes_back():
-    """Python holds a byte of a file's name that is not UTF-8 as half of a surrogate pair."""
+def test_a_file_name_that_is_not_utf8_survives_a_round_trip():
+    """Python represents a non-UTF-8 byte of a file name as a lone surrogate."""
     name = "dump_\udcff.parquet"
     result = make(pair_reason=name)
     assert from_json(to_json(result), "r.json").pair_reason == name
@@ -172,7 +172,7 @@ def test_documents_with_a_part_missing_are_refused(left_out):
         (("mismatch", "k3_kl", "value"), 10**400, "int too large to convert to float"),
     ],
 )
-def test_a_field_that_is_not_as_described_is_named(place, value, fault):
+def test_a_field_of_wrong_type_is_named(place, value, fault):
     document = strict(to_json(make(findings=[finding("note")], worst_tokens=[worst_token(0.1)])))
     holder: Any = document
     for name in place[:-1]:
@@ -180,10 +180,10 @@ def test_a_field_that_is_not_as_described_is_named(place, value, fault):
     holder[place[-1]] = value
     with pytest.raises(RcdiagError) as caught:
         from_json(json.dumps(document), "r.json")
-    assert f"r.json: not a whole result: {fault}" in caught.value.message
+    assert f"r.json: not a complete result: {fault}" in caught.value.message
 
 
-def test_a_field_that_every_document_has_is_missed_though_it_has_a_default():
+def test_a_required_field_with_a_default_is_still_required():
     document = strict(to_json(make()))
     del document["mismatch"]["k3_kl"]["level"]
     with pytest.raises(RcdiagError, match=r"whole result: `mismatch\.k3_kl\.level` is missing"):
@@ -191,7 +191,7 @@ def test_a_field_that_every_document_has_is_missed_though_it_has_a_default():
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '"score"', "null"])
-def test_what_is_no_document_is_refused(text):
+def test_a_file_that_is_not_a_document_is_refused(text):
     with pytest.raises(RcdiagError, match=r"r\.json"):
         from_json(text, "r.json")
 

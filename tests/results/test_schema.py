@@ -1,4 +1,4 @@
-"""The shipped JSON Schemas are those of the code, and result documents obey them."""
+"""The shipped JSON Schemas match the code, and result documents are valid."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def valid(document: dict) -> None:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> Path:
-    """The folder of the schemas of the code."""
+    """A folder with schemas generated from the code."""
     folder = tmp_path_factory.mktemp("schemas")
     write_schemas(folder)
     return folder
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_shipped_schema_is_that_of_the_code(kind, written):
+def test_the_shipped_schema_matches_the_code(kind, written):
     name = f"{kind}.schema.json"
     assert (FOLDER / name).read_text() == (written / name).read_text(), "run `make schema`"
     Draft202012Validator.check_schema(json_schema(kind))
@@ -64,7 +64,7 @@ def document():
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", None, 3, 0.5])
-def test_a_number_may_be_a_word_for_what_json_lacks(document, value):
+def test_a_number_may_be_a_string_for_nan_and_infinities(document, value):
     changed = deepcopy(document)
     changed["mismatch"]["k3_kl"]["value"] = value
     valid(changed)
@@ -92,7 +92,7 @@ def test_other_documents_are_refused(document, where, value):
         valid(changed)
 
 
-def test_a_description_says_formula_unit_and_direction():
+def test_a_description_has_formula_unit_and_direction():
     output = json_schema("score")["$defs"]["SequenceTokens"]["properties"]["log_ratio_sum"]
     assert "Summed log-ratio of a sequence" in output["description"]
     assert "Formula: sum log_ratio" in output["description"]

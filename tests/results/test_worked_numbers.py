@@ -1,4 +1,4 @@
-"""Worked numbers in the words of result fields are what the code computes."""
+"""Examples in the documentation of result fields equal what the code computes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rcdiag.results.score import CorrectionNumbers, CorrectionResult
 from rcdiag.results.sweep import SweepRow
 from tests.results import worked
 
-# How the example of a field begins -> numbers of that update, correction or row.
+# Beginning of a field's example -> numbers of that update, correction or row.
 WORKED = {
     "sequence weights truncated at 2, token_k1 0.6_1.6 (verl-0.9), log-ratios": worked.correction,
     "log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5] under token_k1 0.6_1.6": worked.correction,
@@ -43,7 +43,7 @@ def found() -> list[tuple[type, str, Doc, str]]:
 
 
 def written(value: Any) -> str:
-    """A number, a list or a dictionary as the examples write it."""
+    """Parse a number, list or dictionary as written in the examples."""
     if isinstance(value, MetricValue):
         return written(value.value)
     if isinstance(value, dict):
@@ -61,12 +61,12 @@ def _within(value: Any) -> str:
     ("owner", "name", "doc", "start"),
     [pytest.param(*each, id=f"{each[0].__name__}.{each[1]}") for each in found()],
 )
-def test_a_worked_number_is_what_the_code_computes(owner, name, doc, start):
+def test_an_example_equals_what_the_code_computes(owner, name, doc, start):
     value = WORKED[start]()[name]
     assert doc.example.endswith(f": {written(value)}")
 
 
-def test_there_are_worked_numbers_of_every_part():
+def test_every_part_has_examples():
     assert {owner for owner, *_ in found()} == set(OWNERS)
     assert {start for *_, start in found()} == set(WORKED)
     assert len(found()) > 50

@@ -1,4 +1,4 @@
-"""Worked numbers in the words of result fields, computed again from two short sequences."""
+"""Examples of result fields, recomputed from two short sequences."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def named(part: Any) -> dict[str, Any]:
 
 @cache
 def correction() -> dict[str, Any]:
-    """Sequence weights truncated at 2, token_k1 0.6_1.6."""
+    """Compute the correction: sequence weights truncated at 2, token_k1 0.6_1.6."""
     settings = {"rollout_is": "sequence", "rollout_is_threshold": 2.0, "rollout_rs": "token_k1"}
     settings |= {"rollout_rs_threshold": "0.6_1.6"}
     plan = plan_corrections(TRAINERS["verl-0.9"], {"it": settings})
@@ -50,7 +50,7 @@ def correction() -> dict[str, Any]:
 
 @cache
 def sweep_row() -> Any:
-    """The first sequence is kept, the second one rejected."""
+    """Compute a row of a sweep that keeps the first sequence and rejects the second."""
     pair = toy_pair()
     baseline = Baseline.of(None, pair.tokens.rewards)
     state = SweepState(SweepPlan({FAMILY: [BOUNDS]}, baseline=baseline))
@@ -59,7 +59,7 @@ def sweep_row() -> Any:
 
 
 def batch(old: Array, rollout: Array) -> ReplayBatch:
-    """Both sequences, each a prompt group of its own."""
+    """Make a batch of both sequences, each its own prompt group."""
     trajectories = Trajectories(
         first_row=0,
         response_ids=Ragged(np.arange(5, dtype=np.int32), np.array([0, 3, 5])),
@@ -88,7 +88,7 @@ def after() -> dict[str, Any]:
 
 @cache
 def gradient() -> dict[str, Any]:
-    """Gradients of three prompt groups, and their references."""
+    """Compute gradients of three prompt groups, and their reference."""
     gradients = np.array([[2.0, 0.0], [1.0, 1.0], [2.0, -1.0]])
     references = np.array([[0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
     products = Products.of(gradients, references)

@@ -1,4 +1,4 @@
-"""A real Ray cluster on this machine, and waiting for what a run does there."""
+"""A real Ray cluster on this machine, and functions that wait for its processes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 
 from rcdiag.engines.command.supervisor import descendants
 
-LIMIT = 240.0  # seconds for a whole run, or until it has come as far as a test needs it
+LIMIT = 240.0  # seconds for a whole run, or until it has reached the state that a test needs
 Value = TypeVar("Value")
 
 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
-    """Two nodes with a core each; nothing runs on them yet."""
+    """A cluster of two idle nodes with one core each."""
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
@@ -28,7 +28,7 @@ def cluster() -> Iterator[Any]:
 
 
 def wait_for(run: subprocess.Popen[str], ready: Callable[[], Value]) -> Value:
-    """Wait until `ready` returns something true, and return it; the run must not end before."""
+    """Wait until `ready` returns a true value, and return it; fail if the run ends before."""
     end = time.monotonic() + LIMIT
     while not (value := ready()):
         assert run.poll() is None, run.communicate()[1]
@@ -38,9 +38,9 @@ def wait_for(run: subprocess.Popen[str], ready: Callable[[], Value]) -> Value:
 
 
 def processes(pattern: str) -> list[int]:
-    """Return the ids of the processes that stem from this one, whose command line has a pattern.
+    """Return the ids of descendant processes whose command line matches a pattern.
 
-    Tests kill what they find, and other runs on this machine have processes of the same names.
+    Only descendants, since tests kill them and other runs have processes of the same names.
     """
     command = ["pgrep", "-f", pattern]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)

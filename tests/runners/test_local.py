@@ -1,4 +1,4 @@
-"""Engines side by side on one machine: what `--devices` may say, and that the scores are equal."""
+"""Several engines on one machine: values of `--devices`, and equal scores."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def test_without_devices_idle_gpus_are_mentioned(eight_gpus):
 
 
 @pytest.mark.parametrize("devices", ["0,1", 2])
-def test_numbers_are_places_where_a_scheduler_gives_uuids(devices, monkeypatch):
+def test_numbers_are_positions_if_a_scheduler_gives_uuids(devices, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8a1e,GPU-77c0,MIG-03b2")
     assert runner_on("local", devices).gpus == ("GPU-8a1e", "GPU-77c0")
     with pytest.raises(RcdiagError, match="no GPU 3"):
         runner_on("local", "2,3")
 
 
-def test_numbers_are_names_where_the_list_holds_numbers(monkeypatch):
+def test_numbers_are_gpu_numbers_if_the_list_holds_numbers(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,3,-1,2")  # CUDA stops at -1
     assert runner_on("local", "3,").gpus == ("3",)
     with pytest.raises(RcdiagError, match="no GPU 0"):
@@ -87,14 +87,14 @@ def test_numbers_are_names_where_the_list_holds_numbers(monkeypatch):
         runner_on("local", 3)
 
 
-def test_gpus_are_cut_into_sets_of_what_one_engine_takes(eight_gpus, monkeypatch):
+def test_gpus_are_divided_into_sets_per_engine(eight_gpus, monkeypatch):
     started = []
     monkeypatch.setattr(
         "rcdiag.engines.process.EngineProcess", lambda job, environment: started.append(environment)
     )
     runner = runner_on("local", "0,2,4,6,7")
     wide = spec("rollout=vllm:bfloat16,tensor_parallel_size=2")
-    assert runner.engines(wide) == 2  # the fifth is left
+    assert runner.engines(wide) == 2  # the fifth stays idle
     job = rcdiag.engines.process.Job(spec=wide, max_length=1, folder=Path())
     for number in range(2):
         runner.start(job, number)
@@ -110,7 +110,7 @@ def test_more_gpus_than_there_are_is_an_error(eight_gpus):
         runner_on("local", "7,8")
 
 
-def test_a_model_that_takes_more_than_is_allowed_is_an_error(eight_gpus):
+def test_a_model_that_needs_more_gpus_than_allowed_is_an_error(eight_gpus):
     wide = spec("rollout=vllm:bfloat16,tensor_parallel_size=4")
     with pytest.raises(RcdiagError, match="takes 4 GPUs"):
         runner_on("local", 2).engines(wide)
@@ -141,7 +141,7 @@ two_cores = pytest.mark.skipif(
 
 @pytest.fixture
 def side_by_side(tmp_path, monkeypatch):
-    """Score a table with a number of engines, one thread each; return its rows and their number."""
+    """Score a table with a number of engines, one thread each; returns rows and engine count."""
     monkeypatch.setattr("rcdiag.engines.scoring.TOKENS_PER_PART", 2048)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     model = make_model(tmp_path / "model", "qwen3")
@@ -165,7 +165,7 @@ def side_by_side(tmp_path, monkeypatch):
 @two_cores
 @pytest.mark.slow
 @pytest.mark.engine
-def test_two_engines_score_what_a_plain_forward_gives(side_by_side):
+def test_two_engines_score_like_a_plain_forward(side_by_side):
     rows, engines = side_by_side.score(2)
     assert engines == 2
     expected = np.concatenate(reference(side_by_side.model, side_by_side.table)["log_probs"])
@@ -176,13 +176,13 @@ def test_two_engines_score_what_a_plain_forward_gives(side_by_side):
 @two_cores
 @pytest.mark.slow
 @pytest.mark.engine
-def test_two_engines_score_what_one_with_as_many_threads_scores(side_by_side):
+def test_two_engines_score_like_one_with_as_many_threads(side_by_side):
     (one, engine), (two, engines) = side_by_side.score(None), side_by_side.score(2)
     assert one.equals(two)
     assert (engine, engines) == (1, 2)
 
 
-def test_what_runs_outside_is_spoken_to_by_one_process_whatever_devices_are_allowed(no_gpu):
+def test_external_engines_get_one_process_for_any_devices(no_gpu):
     served = spec("rollout=server,url=http://127.0.0.1:8000")
     for devices in (None, 2):
         runner = runner_on("local", devices)

@@ -1,4 +1,4 @@
-"""A real Ray cluster of two nodes on this machine: equal scores, whatever dies in the middle."""
+"""A real Ray cluster of two nodes on this machine: equal scores, even after failures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.runners.conftest import LIMIT, processes, wait_for
 
 pytestmark = pytest.mark.cluster
 
-# The command line with parts so small that a short table has many.
+# The command line with small parts, so that a short table has many.
 RCDIAG = [
     *(sys.executable, "-c"),
     "import cli.main, rcdiag.engines.scoring as run; run.TOKENS_PER_PART = 8192; cli.main.main()",
@@ -48,7 +48,7 @@ def arguments(table, model) -> Callable[[Path], list[str]]:
 
 @pytest.fixture(scope="module")
 def local(arguments, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
-    """What one engine on this machine scores, with as many threads as a node has."""
+    """Scores of one engine on this machine, with as many threads as a node has."""
     out = tmp_path_factory.mktemp("local") / "out.parquet"
     run = start([*arguments(out), "--json"])
     document, err = run.communicate(timeout=LIMIT)
@@ -71,12 +71,12 @@ def parts(out: Path) -> int:
 
 
 def workers() -> list[int]:
-    """The processes in which engines run on all nodes."""
+    """Return the processes of engines on all nodes."""
     return processes("rcdiag.engines.worker$")
 
 
 def check_equal(run: subprocess.Popen[str], out: Path, local: tuple[Path, dict[str, Any]]) -> str:
-    """The run ends well, with the local table and numbers; return what it said."""
+    """Check that the run succeeds with the local table and numbers; returns its messages."""
     document, err = run.communicate(timeout=LIMIT)
     assert run.returncode == 0, err
     assert pq.read_table(out).equals(pq.read_table(local[0]))
@@ -92,7 +92,7 @@ def test_a_cluster_scores_what_one_machine_scores(cluster, arguments, local, tmp
     assert "2 times" in check_equal(run, out, local)
 
 
-def test_a_dead_engine_s_part_is_done_again(cluster, arguments, local, tmp_path):
+def test_the_part_of_a_dead_engine_is_repeated(cluster, arguments, local, tmp_path):
     out = tmp_path / "out.parquet"
     run = start([*arguments(out), "--json", "--on", f"ray:{cluster.address}"])
     wait_for(run, lambda: parts(out) >= 2)
@@ -100,7 +100,7 @@ def test_a_dead_engine_s_part_is_done_again(cluster, arguments, local, tmp_path)
     assert "another is started" in check_equal(run, out, local)
 
 
-def test_a_lost_node_s_part_is_done_by_the_other(cluster, arguments, local, tmp_path):
+def test_the_part_of_a_lost_node_is_done_by_the_other(cluster, arguments, local, tmp_path):
     out = tmp_path / "out.parquet"
     run = start([*arguments(out), "--json", "--on", f"ray:{cluster.address}"])
     wait_for(run, lambda: parts(out) >= 1 and len(workers()) == 2)
@@ -109,7 +109,7 @@ def test_a_lost_node_s_part_is_done_by_the_other(cluster, arguments, local, tmp_
     check_equal(run, out, local)
 
 
-def test_a_killed_run_goes_on_from_its_parts(cluster, arguments, local, tmp_path):
+def test_a_killed_run_resumes_from_its_parts(cluster, arguments, local, tmp_path):
     out = tmp_path / "out.parquet"
     command = [*arguments(out), "--json", "--on", f"ray:{cluster.address}"]
     run = start(command)
@@ -125,7 +125,7 @@ def test_a_killed_run_goes_on_from_its_parts(cluster, arguments, local, tmp_path
     check_equal(again, out, local)
 
 
-def test_a_dry_run_says_what_the_cluster_holds(cluster, arguments, tmp_path):
+def test_a_dry_run_lists_the_resources_of_the_cluster(cluster, arguments, tmp_path):
     run = start([*arguments(tmp_path / "out.parquet"), "--dry-run", f"--on=ray:{cluster.address}"])
     said, err = run.communicate(timeout=LIMIT)
     assert run.returncode == 0, err

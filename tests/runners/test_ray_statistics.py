@@ -1,4 +1,4 @@
-"""Recorded columns on a real Ray cluster of two nodes: equal numbers, whatever dies."""
+"""Recorded columns on a real Ray cluster of two nodes: equal numbers, even after failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.statistics.comparisons import assert_near
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
-# The command line with parts so small that a short table has many.
+# The command line with small parts, so that a short table has many.
 RCDIAG = [
     *(sys.executable, "-c"),
     "import cli.main, rcdiag.usecases.passes as passes, rcdiag.usecases.sweep.run as sweep; "
@@ -43,7 +43,7 @@ def start(arguments: list[str]) -> subprocess.Popen[str]:
 
 
 def document(run: subprocess.Popen[str]) -> dict[str, Any]:
-    """The run ends well; return its result but for where and when it was made."""
+    """Check that the run succeeds; returns its result without machine and time."""
     out, err = run.communicate(timeout=LIMIT)
     assert run.returncode == 0, err
     content = json.loads(out)
@@ -52,7 +52,7 @@ def document(run: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def tasks() -> list[int]:
-    """The processes that walk a part of the table now."""
+    """Return the processes that are computing a part of the table."""
     return processes("^ray::_call$")
 
 
@@ -68,7 +68,7 @@ def test_a_cluster_gives_the_numbers_of_one_machine(cluster, table, command):
     assert_near(document(run), local, command)
 
 
-def test_the_part_of_a_killed_process_is_done_again(cluster, table, swept):
+def test_the_part_of_a_killed_process_is_repeated(cluster, table, swept):
     run = start(["sweep", str(table), "--json", "--on", f"ray:{cluster.address}"])
     for _ in range(2):
         os.kill(wait_for(run, tasks)[0], signal.SIGKILL)
@@ -83,7 +83,7 @@ def test_the_parts_of_a_lost_node_are_done_by_the_other(cluster, table, swept):
     assert_near(document(run), swept, "sweep")
 
 
-def test_an_error_in_a_part_is_said_as_on_one_machine(cluster, tmp_path):
+def test_an_error_in_a_part_is_reported_as_on_one_machine(cluster, tmp_path):
     rows = pq.read_table(ROOT / "sample_data" / "stale.parquet")
     lists = rows["old_log_probs"].to_pylist()
     lists[131] = lists[131][:-1]

@@ -1,4 +1,4 @@
-"""A dump on S3, as a real server on this machine speaks it: read in place, also by a cluster."""
+"""A dump on S3 (a real server on this machine) is read in place, also by a cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.engine_models import make_model, make_table
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
-# The command line with batches so small that a short table has many parts.
+# The command line with small batches, so that a short table has many parts.
 RCDIAG = [
     *(sys.executable, "-c"),
     "import cli.main, rcdiag.table.readers.parquet as parquet; parquet.TOKENS_PER_BATCH = 2000; "
@@ -30,7 +30,7 @@ SECRET = "a-secret-that-nothing-shows"
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[Any]:
-    """A server of S3 on a free port, and the file system that speaks to it."""
+    """An S3 server on a free port, and a file system connected to it."""
     import fsspec
     from moto.server import ThreadedMotoServer
 
@@ -48,7 +48,7 @@ def s3() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def dump(s3, tmp_path_factory) -> Path:
-    """Two files of a dump, on this machine; the same ones are in s3://dumps/run/."""
+    """Two files of a dump on this machine, with copies in s3://dumps/run/."""
     folder = tmp_path_factory.mktemp("dump")
     rows = pq.read_table(ROOT / "sample_data" / "stale.parquet")
     s3.mkdir("dumps")
@@ -73,7 +73,7 @@ def document(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def numbers(content: dict[str, Any]) -> dict[str, Any]:
-    """Leave out where the table is, which commands in the diagnosis name too."""
+    """Remove the location of the table, also from commands in the diagnosis."""
     return {key: content[key] for key in content if key not in ("provenance", "diagnosis")}
 
 
@@ -113,7 +113,7 @@ def test_scores_go_to_s3(s3, tmp_path):
 
 
 @pytest.mark.parametrize("url", ["s3://no-such-bucket/a.parquet", "s3://dumps/nothing"])
-def test_what_is_not_there_is_said_without_a_secret(s3, dump, url):
+def test_a_missing_object_is_an_error_without_secrets(s3, dump, url):
     ran = run("score", url)
     assert ran.returncode == 2
     assert ran.stderr.startswith(f"error: {url}: ")

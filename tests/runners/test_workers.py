@@ -1,4 +1,4 @@
-"""Worker processes that share a pass: equal numbers, errors as of one process, no orphans."""
+"""Worker processes share a pass: equal numbers, the errors of one process, no orphans."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.statistics.comparisons import assert_near
 
 ROOT = Path(__file__).parents[2]
 STALE = ROOT / "sample_data" / "stale.parquet"
-# What makes a short table one that workers share, in many parts.
+# Limits with which workers share a short table in many parts.
 SMALL = {
     "rcdiag.runners.local.WORTH_WORKERS": 0,
     "rcdiag.usecases.passes.TOKENS_OF_PART": 700,
@@ -48,7 +48,7 @@ def small_parts(monkeypatch):
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory) -> rcdiag.Table:
-    """Two files with row groups of odd sizes, and a column of another storage in each group."""
+    """Two files with irregular row groups, and a column whose encoding varies by group."""
     folder = tmp_path_factory.mktemp("dump")
     rows = pq.read_table(STALE)
     rows = rows.set_column(
@@ -105,7 +105,7 @@ def test_a_small_table_stays_in_this_process(table):
     assert runner_on("local", None, 1).workers(1_000_000_000) == 0
 
 
-def test_what_a_script_adds_keeps_the_pass_in_its_process():
+def test_definitions_of_a_script_keep_the_pass_in_its_process():
     runner = runner_on("local", None, 4)
     own = METRICS["k3_kl"].__class__(**{**fields(METRICS["k3_kl"]), "name": "own_k3"})
     with METRICS.with_added(own):
@@ -118,7 +118,7 @@ def fields(struct: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5])
-def test_other_numbers_of_workers_are_refused(workers):
+def test_invalid_numbers_of_workers_are_refused(workers):
     with pytest.raises(RcdiagError, match="workers"):
         runner_on("local", None, workers)
 
@@ -134,14 +134,14 @@ def test_all_cores_are_used_within_the_quota_of_a_container(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("workers", [0, 2, 5])
 @pytest.mark.parametrize("tokens", [1, 700, 10**9])
-def test_parts_are_all_rows_in_order_and_end_where_row_groups_do(table, workers, tokens):
+def test_parts_cover_all_rows_in_order_and_end_at_row_groups(table, workers, tokens):
     parts = passes.parts_of(table, tokens, workers)
     assert (parts[0][0], parts[-1][1]) == (0, table.num_rows)
     assert [end for _, end in parts[:-1]] == [first for first, _ in parts[1:]]
     ends = {group.end for group in table.row_groups()}
     if workers == 0:
         assert {end for _, end in parts} <= ends
-    if tokens == 1 and workers < 3:  # row groups are many more than workers
+    if tokens == 1 and workers < 3:  # there are many more row groups than workers
         assert len(parts) >= 8
 
 
@@ -154,7 +154,7 @@ def test_one_large_row_group_is_cut_for_the_workers(tmp_path):
 
 
 @pytest.mark.parametrize("first", [0, 1, 5])
-def test_a_part_is_read_alone(table, first):
+def test_a_part_reads_only_its_own_rows(table, first):
     part = (first, first + 90)
     alone = pa.concat_tables([one.table for one in table.batches(None, part)])
     whole = pa.concat_tables([one.table for one in table.batches()])
@@ -173,11 +173,11 @@ def test_another_file_under_the_same_path_is_refused(tmp_path):
         passes._walk_part(table, marks, walk, None, False, (0, 10))
     assert "every node reads the table" in refused.value.hint
     path.unlink()
-    with pytest.raises(RcdiagError, match="is not there"):
+    with pytest.raises(RcdiagError, match="is missing"):
         passes._walk_part(table, marks, walk, None, False, (0, 10))
 
 
-def test_rows_that_cannot_be_read_are_named_alike(tmp_path, small_parts):
+def test_unreadable_rows_give_the_same_error_with_workers(tmp_path, small_parts):
     rows = pq.read_table(STALE).slice(0, 40)
     lists = rows["old_log_probs"].to_pylist()
     lists[31] = lists[31][:-1]
@@ -209,13 +209,13 @@ def wait_long(number: int) -> int:
     return os.getpid()
 
 
-def test_a_worker_that_the_system_kills_is_an_error_with_a_way_out():
+def test_a_worker_killed_by_the_system_is_an_error_with_a_hint():
     with pytest.raises(RcdiagError, match="worker process was killed") as refused:
         list(map_in_processes(kill_at, range(8), 2))
     assert "workers=1" in refused.value.hint or "--workers 1" in refused.value.hint
 
 
-def test_workers_multiply_matrices_on_one_core():
+def test_workers_use_one_blas_thread():
     assert list(map_in_processes(threads_of_blas, range(2), 2)) == ["1", "1"]
 
 
@@ -228,7 +228,7 @@ def test_workers_end_with_the_iterator():
 
 
 def command_of_many_parts(path: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start a command that takes some while, whose processes are a group of their own."""
+    """Start a long command in its own process group."""
     rows = pq.read_table(STALE)
     pq.write_table(pa.concat_tables([rows] * 20), path, row_group_size=300)
     patch = "; ".join(
@@ -247,7 +247,7 @@ def command_of_many_parts(path: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def group_of(run: subprocess.Popen[str]) -> list[int]:
-    """The workers of a command that have started; other processes of loky are not counted."""
+    """Return the started workers of a command, without loky's other processes."""
     listed = subprocess.run(
         ["pgrep", "-g", str(run.pid), "-f", "loky.backend.popen_loky"],
         capture_output=True,
@@ -276,7 +276,7 @@ def test_a_command_that_is_interrupted_or_killed_leaves_no_worker(tmp_path, inte
         time.sleep(0.05)
 
 
-def test_a_script_without_a_guard_is_not_run_by_the_workers(tmp_path):
+def test_a_script_without_a_main_guard_is_not_run_by_the_workers(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import rcdiag, rcdiag.runners.local as local, rcdiag.usecases.passes as passes\n"

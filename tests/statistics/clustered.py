@@ -1,4 +1,4 @@
-"""Tables whose tokens depend on each other as those of rollouts do, with the truth about them.
+"""Tables with dependent tokens, as in rollouts, and their true expectations.
 
 An earlier simulation, of which only the results are known, says how often intervals of the mean k3
 held the truth (in parentheses below). Normal 95% intervals that do so in a share C are
@@ -62,7 +62,7 @@ def clustered_pair(seed: int, prompts: int = PROMPTS, prompt_effects: bool = Tru
 def pair_of_arrays(
     behavior: np.ndarray, target: np.ndarray, lengths: np.ndarray, group: np.ndarray
 ) -> PolicyPair:
-    """As `make_pair`, without lists: a test draws many millions of tokens."""
+    """Make a pair from arrays: lists would be too slow for many millions of tokens."""
     rows = Trajectories(
         first_row=0,
         response_ids=Ragged(
@@ -77,7 +77,7 @@ def pair_of_arrays(
 
 @dataclass(frozen=True)
 class Truth:
-    """Expectations over tokens, by Gauss's quadrature over a, b and the offset."""
+    """Exact expectations over tokens, by Gaussian quadrature over a, b and the offset."""
 
     spread: np.ndarray
     offset: np.ndarray
@@ -97,7 +97,7 @@ class Truth:
         return float(values @ self.weight)
 
     def share_within(self, size: float) -> float:
-        """Of the tokens with |log_ratio| up to a size."""
+        """Return the share of tokens with |log_ratio| up to a size."""
         m = self.offset - self.spread**2 / 2
         return self.mean(norm.cdf((size - m) / self.spread) - norm.cdf((-size - m) / self.spread))
 
@@ -110,7 +110,7 @@ class Truth:
         short = norm.cdf(-m / s) - np.exp(o) * norm.cdf(-m / s - s)
         absolute = s * np.sqrt(2 / np.pi) * np.exp(-((m / s) ** 2) / 2)
         absolute = absolute + m * (1 - 2 * norm.cdf(-m / s))
-        # Behavior probabilities are e^-1 times a uniform number, whatever the log-ratio.
+        # Behavior probabilities are e^-1 times a uniform number, independent of the log-ratio.
         probability = np.exp(-1) / 2
         return {
             "k1_kl": -self.mean(m),

@@ -1,4 +1,4 @@
-"""The same to the last digits that another order of sums leaves."""
+"""Equality up to the rounding of sums in another order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from rcdiag.statistics.suite import SuiteState
 from tests.builders import values_of
 
-# Differences of sums that nearly cancel; 1e-12 of the sums is more of them.
+# Differences of nearly equal sums have a larger relative error than 1e-12.
 CANCELLING = ("kappa", "ratio_mean_z", "ratio_mean_seq_z", "kappa_se", "chi2_", "_std", "k1_kl")
 
 
@@ -25,7 +25,7 @@ def assert_same_values(result: SuiteState, expected: SuiteState, rel: float = 1e
 
 
 def assert_near(result: Any, expected: Any, where: str) -> None:
-    """Equal, numbers to 1e-9: sums in another order differ in their last digits."""
+    """Check equality, with numbers to 1e-9: sums in another order differ in the last digits."""
     if isinstance(expected, float):
         assert result == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True), where
     elif isinstance(expected, dict):

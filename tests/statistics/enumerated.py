@@ -11,7 +11,7 @@ import numpy as np
 
 VOCABULARY = 3
 LENGTH = 4
-# Behavior probabilities are whole sixths, so that each sequence comes a whole number of times.
+# Behavior probabilities are multiples of 1/6, so that each sequence has an integer frequency.
 PARTS = 6
 
 Prefix = tuple[int, ...]
@@ -24,7 +24,7 @@ PREFIXES: list[Prefix] = [
 
 
 def rational_policy(seed: int, *, zeros: bool = False) -> Policy:
-    """Every distribution in sixths; with `zeros` one token of each distribution is cut off."""
+    """Make a policy with probabilities in sixths; `zeros` removes one token per distribution."""
     random = np.random.default_rng(seed)
     distributions = [
         distribution
@@ -43,7 +43,7 @@ def rational_policy(seed: int, *, zeros: bool = False) -> Policy:
 
 
 def near(policy: Policy, spread: float, seed: int) -> Policy:
-    """A policy with noise of a spread on its log-probs; tokens of probability 0 get a little."""
+    """Add noise to a policy's log-probs; tokens of probability 0 get a small one."""
     random = np.random.default_rng(seed)
     result = {}
     for prefix, distribution in policy.items():
@@ -58,7 +58,7 @@ def token_probs(policy: Policy, sequence: Prefix) -> list[float]:
 
 @dataclass(frozen=True)
 class Exact:
-    """Two policies, and what theory says of them; no sampling anywhere."""
+    """Two policies and their exact divergences, without sampling."""
 
     behavior: Policy
     target: Policy
@@ -73,7 +73,7 @@ class Exact:
 
     @cached_property
     def contexts(self) -> list[tuple[float, np.ndarray, np.ndarray]]:
-        """Of every prefix: its share among the behavior policy's tokens, and both distributions."""
+        """Yield every prefix's share of the behavior policy's tokens, and both distributions."""
         return [
             (
                 prod(token_probs(self.behavior, prefix)) / LENGTH,
@@ -87,7 +87,7 @@ class Exact:
         return divergences(*self.sequence_distributions)
 
     def of_tokens(self) -> dict[str, float]:
-        """Mean over contexts, as often as the behavior policy meets them."""
+        """Return the mean over contexts, weighted as the behavior policy visits them."""
         result: dict[str, float] = {}
         for share, p, q in self.contexts:
             for name, value in divergences(p, q).items():
@@ -95,7 +95,7 @@ class Exact:
         return result
 
     def batch(self, tokens: int = LENGTH) -> tuple[list[list[float]], list[list[float]]]:
-        """Each sequence, or its first tokens, as often as in PARTS^LENGTH draws of the behavior."""
+        """Make a batch with each sequence, or prefix, as often as in PARTS^LENGTH exact draws."""
         behavior, target = [], []
         for sequence in SEQUENCES:
             probs = token_probs(self.behavior, sequence)
@@ -109,7 +109,7 @@ class Exact:
 
 
 def divergences(p: np.ndarray, q: np.ndarray) -> dict[str, float]:
-    """Of two distributions, p that of the sampler, q absolutely continuous or not."""
+    """Return the divergences of p, the sampler's, and q, with or without equal support."""
     with np.errstate(divide="ignore", invalid="ignore"):
         kl = np.where(p > 0, p * np.log(p / q), 0.0).sum()
         reverse = np.where(q > 0, q * np.log(q / p), 0.0).sum()

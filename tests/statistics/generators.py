@@ -1,4 +1,4 @@
-"""Seven distributions of tables and their truth: do intervals hold it as often as they say?
+"""Seven distributions of tables with known true metrics, to measure the coverage of intervals.
 
 Sequences have 32 to 96 tokens, groups 8 sequences (but for `unequal`). With s the spread of a
 token's log-ratio x, nats:
@@ -43,7 +43,7 @@ Array = np.ndarray
 
 
 def _tokens(distribution: str, spread: float, cut: float) -> tuple[Array, Array]:
-    """Return quantiles of x in the middle of equal shares, and their weights."""
+    """Return quantiles of x at the midpoints of equal probabilities, and their weights."""
     shares = (np.arange(1_000_000) + 0.5) / 1_000_000
     if distribution == "student":
         x = np.clip(t.ppf(shares, 3) * spread / np.sqrt(3.0), -cut, cut)
@@ -54,7 +54,7 @@ def _tokens(distribution: str, spread: float, cut: float) -> tuple[Array, Array]
 
 @dataclass(frozen=True)
 class Generator:
-    """A distribution of tables, and how far log-ratios spread."""
+    """A distribution of tables with a spread of log-ratios."""
 
     distribution: str
     spread: float
@@ -95,7 +95,7 @@ class Generator:
 
     @cached_property
     def truth(self) -> dict[str, float]:
-        """Return the expectation of metrics by name."""
+        """Return the true values of metrics by name."""
         return _of_effects(self.spread) if self.distribution in WITH_EFFECTS else self._of_tokens()
 
     def _of_tokens(self) -> dict[str, float]:
@@ -128,7 +128,7 @@ class Generator:
         }
 
 
-# Behavior probabilities are e^-1 times a uniform number, whatever the log-ratio.
+# Behavior probabilities are e^-1 times a uniform number, independent of the log-ratio.
 _PROBABILITY = np.exp(-1.0) / 2.0
 
 
@@ -142,7 +142,7 @@ def _of_ratios(level: str, mean: float, square: float) -> dict[str, float]:
 
 
 def _autoregressive(noise: Array, lengths: Array) -> Array:
-    """Make stationary AR(1) series of variance 1 out of independent normal numbers."""
+    """Make stationary AR(1) series of variance 1 from independent normal numbers."""
     inside = np.arange(LONGEST) < lengths[:, None]
     table = np.zeros(inside.shape)
     table[inside] = noise * np.sqrt(1.0 - COEFFICIENT**2)
@@ -151,7 +151,7 @@ def _autoregressive(noise: Array, lengths: Array) -> Array:
 
 
 def _of_effects(spread: float, nodes: int = 60) -> dict[str, float]:
-    """Return the truth of `effects`, by Gauss's quadrature over a, b and the offset."""
+    """Return true values of `effects`, by Gaussian quadrature over a, b and the offset."""
     x, share = np.polynomial.legendre.leggauss(nodes)
     x, share = REACH * x, share * norm.pdf(REACH * x)
     a, b, o = (axis.ravel() for axis in np.meshgrid(x, x, x))
@@ -195,18 +195,18 @@ GENERATORS = {
     "both": Generator("both", 0.03),
     "giants": Generator("giants", 0.03),
 }
-# Policies further apart, whose sequences have next to no overlap: the sample cannot show it.
+# A larger mismatch, with almost no overlap of sequences, which a sample cannot show.
 FAR_APART = {
     "gaussian, far apart": Generator("gaussian", 0.1),
     "correlated, far apart": Generator("correlated", 0.1),
     "effects, far apart": Generator("effects", 0.1),
 }
-# Tokens that are rarer than one in the table hold a fifth of E[(ratio - 1)^2].
+# Tokens expected less than once per table hold a fifth of E[(ratio - 1)^2].
 RARE = {"student, cut at 3 nats": Generator("student", 0.04, cut=3.0)}
 
 
 def coverage(distribution: Generator, groups: int, runs: int) -> dict[str, dict[str, float]]:
-    """Return by metric what share of intervals hold the truth, lie above it, below it, lack an end.
+    """Return by metric the shares of intervals that cover the true value, miss it, lack an end.
 
     An end that is not given holds whatever is true. A number of which neither is given has the
     level unknown; `given` is the share of the others, and all that is said of intervals is of them.
@@ -218,7 +218,7 @@ def coverage(distribution: Generator, groups: int, runs: int) -> dict[str, dict[
             value = judged_metric(METRICS[name], suite)
             low, high = value.low, value.high
             if low is None and high is None:
-                # A share that no token has is no number to judge.
+                # A share of 0 is not judged.
                 assert value.level == "unknown" or value.value == 0.0, (name, value)
                 continue
             counts[name].update(

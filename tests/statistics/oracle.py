@@ -1,4 +1,4 @@
-"""Every metric by its definition, of another make: padded matrices, masks, scipy, arviz-stats."""
+"""Independent computation of every metric: padded matrices, masks, scipy, arviz-stats."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from scipy.stats import entropy, pearsonr, spearmanr
 from tests.statistics.strategies import Batch
 
 Value = float | None
-# Sides that are constant but for rounding have no correlation worth comparing.
+# Sides that are constant up to rounding have no meaningful correlation.
 LEAST_SPREAD = 1e-4
 
 
 def padded(rows: list[list[float]]) -> tuple[np.ndarray, np.ndarray]:
-    """[batch, longest] values, NaN where there is no token, and the mask."""
+    """Return values [batch, longest], NaN where there is no token, and the mask."""
     width = max(len(row) for row in rows)
     values = np.full((len(rows), width), np.nan)
     for index, row in enumerate(rows):
@@ -27,7 +27,7 @@ def padded(rows: list[list[float]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def by_definition(batch: Batch, cluster: Sequence[int] | None = None) -> dict[str, Value]:
-    """None where a metric is not defined; a metric that rounding rules is left out."""
+    """Compute all metrics: None if undefined; metrics dominated by rounding are left out."""
     (mu, mask), (pi, _) = padded(batch[0]), padded(batch[1])
     some = mask.any(axis=1)
     groups = (np.arange(len(mu)) if cluster is None else np.array(cluster))[some]
@@ -170,7 +170,7 @@ def _variance_ratio(delta: np.ndarray) -> Value:
 
 
 def jackknife(formula: Callable[[np.ndarray], float], groups: np.ndarray, least: float) -> Value:
-    """Standard error by leaving out each group of rows in turn; NaN below `least`, relative."""
+    """Return the jackknife standard error over groups of rows; NaN below `least`, relative."""
     names = np.unique(groups)
     if len(names) < 2:
         return None
@@ -180,7 +180,7 @@ def jackknife(formula: Callable[[np.ndarray], float], groups: np.ndarray, least:
 
 
 def pareto_k_hat(log_ratio: np.ndarray) -> Value:
-    """arviz-stats' k-hat, whose psislw takes negated log weights; NaN where the tail is tied."""
+    """Return arviz-stats' k-hat (psislw takes negated log weights); NaN if the tail is tied."""
     size = int(min(len(log_ratio) / 5, 3 * np.sqrt(len(log_ratio))))
     if size < 5:
         return None

@@ -1,4 +1,4 @@
-"""What profiles should say, by plain loops over tokens."""
+"""Reference profiles by plain loops over tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Token:
-    """An unmasked token, and where it is along every axis."""
+    """An unmasked token with its value on every axis."""
 
     cluster: int
     log_ratio: float
@@ -60,7 +60,7 @@ def columns_of(rows: int, seed: int = 0) -> dict[str, list]:
 
 
 def tokens_of(columns: dict[str, list]) -> Iterator[Token]:
-    """One by one, with plain Python."""
+    """Yield tokens one by one, in plain Python."""
     for row, mask in enumerate(columns["mask"]):
         turn = 0
         for position, sampled in enumerate(mask):
@@ -83,7 +83,7 @@ def tokens_of(columns: dict[str, list]) -> Iterator[Token]:
 
 
 def label(axis: str, value: float) -> str | None:
-    """The bin of a value, None for none."""
+    """Return the bin of a value, or None."""
     if np.isnan(value):
         return None
     labels = LABELS.get(axis) or LABELS["behavior_probability"]
@@ -100,16 +100,16 @@ def label(axis: str, value: float) -> str | None:
 
 
 def interval_of(values: dict[int, list[float]]) -> tuple[float, float] | tuple[None, None]:
-    """Return the interval of a mean from values by cluster."""
+    """Return the interval of a mean, from values per cluster."""
     return interval_of_quotient([(sum(own), float(len(own))) for own in values.values()])
 
 
 def interval_of_quotient(
     clusters: list[tuple[float, float]],
 ) -> tuple[float, float] | tuple[None, None]:
-    """Return the jackknife's interval of a sum over a sum of clusters, by its definition.
+    """Return the jackknife interval of a quotient of sums over clusters, by definition.
 
-    No ends of clusters that are less than one and a half by their sizes.
+    There is no interval below 1.5 effective clusters by size.
     """
     count = len(clusters)
     if sum(b**2 for _, b in clusters) ** 2 < 1.5 * sum(b**4 for _, b in clusters):

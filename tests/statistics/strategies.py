@@ -15,7 +15,7 @@ def log_probs(lowest: float = -12.0) -> SearchStrategy[float]:
 
 @st.composite
 def batches(draw: st.DrawFn, max_log_ratio: float = 12.0) -> Batch:
-    """1 to 6 sequences of 0 to 8 tokens, at least one token in all."""
+    """Draw 1 to 6 sequences of 0 to 8 tokens, with at least one token."""
     lengths = draw(st.lists(st.integers(0, 8), min_size=1, max_size=6).filter(any))
     behavior, target = [], []
     for length in lengths:
@@ -28,7 +28,7 @@ def batches(draw: st.DrawFn, max_log_ratio: float = 12.0) -> Batch:
 
 
 def seeded_batch(seed: int, sequences: int = 20, sd: float = 0.3) -> Batch:
-    """A larger batch, from a seed: ragged, some sequences empty, log-ratios of spread `sd`."""
+    """Make a larger ragged batch from a seed, with some empty sequences; log-ratio std `sd`."""
     random = np.random.default_rng(seed)
     behavior, target = [], []
     for length in random.integers(0, 30, size=sequences):
@@ -39,13 +39,13 @@ def seeded_batch(seed: int, sequences: int = 20, sd: float = 0.3) -> Batch:
 
 
 def shifted(batch: Batch, constant: float) -> Batch:
-    """The same with all target log-probs, and so all log-ratios, moved by a constant."""
+    """Shift all target log-probs, and so all log-ratios, by a constant."""
     behavior, target = batch
     return behavior, [[value + constant for value in row] for row in target]
 
 
 def scaled(batch: Batch, factor: float) -> Batch:
-    """The same with all log-ratios multiplied."""
+    """Multiply all log-ratios by a factor."""
     behavior, target = batch
     return behavior, [
         [a + factor * (b - a) for a, b in zip(*rows, strict=True)]
@@ -54,7 +54,7 @@ def scaled(batch: Batch, factor: float) -> Batch:
 
 
 def log_ratios(batch: Batch) -> np.ndarray:
-    """Of all tokens, flat."""
+    """Return the log-ratios of all tokens, flat."""
     behavior, target = batch
     return np.array(
         [b - a for rows in zip(behavior, target, strict=True) for a, b in zip(*rows, strict=True)]

@@ -1,4 +1,4 @@
-"""All that one pass leaves behind is the same whatever the cut of the rows."""
+"""The state of a pass does not depend on how rows are cut into parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.statistics.strategies import seeded_batch
 
 
 def columns_of(rows: int, *, holes_from: int = 0) -> dict[str, list]:
-    """A table with everything; rows before `holes_from` have no masked token."""
+    """Make a table with every column; rows before `holes_from` have no masked token."""
     random = np.random.default_rng(5)
     behavior, target = seeded_batch(5, rows)
     mask = [(random.random(len(row)) < 0.8).astype(int).tolist() for row in behavior]
@@ -34,7 +34,7 @@ def columns_of(rows: int, *, holes_from: int = 0) -> dict[str, list]:
 
 
 def states_of(columns: dict[str, list], *cuts: int) -> list[PairState]:
-    """The states of the rows between the cuts."""
+    """Return the states of the rows between the cuts."""
     result = []
     rows = len(columns["behavior"])
     for start, end in zip([0, *cuts], [*cuts, rows], strict=True):
@@ -50,7 +50,7 @@ def state_of(columns: dict[str, list], *cuts: int) -> PairState:
 
 
 def plain(state: PairState) -> dict[str, Any]:
-    """What comes out, but for the metrics."""
+    """Return the results of a state except the metrics."""
     return {
         "profiles": finished(state.profiles),
         "ids": worst_ids(state.vocabulary),
@@ -68,7 +68,7 @@ def assert_same_state(result: PairState, expected: PairState) -> None:
         assert_same_values(state, states[step])
 
 
-def test_a_state_is_the_same_whatever_the_cut():
+def test_a_state_does_not_depend_on_the_cuts():
     columns = columns_of(80)
     expected = state_of(columns)
     assert set(plain(expected)["profiles"]) >= {"position", "turn", "entropy", "reward"}
@@ -77,7 +77,7 @@ def test_a_state_is_the_same_whatever_the_cut():
     assert_same_state(state_of(columns, *range(5, 80, 5)), expected)
 
 
-def test_a_state_is_the_same_however_its_shards_are_added():
+def test_a_state_does_not_depend_on_the_order_of_merging():
     columns = columns_of(80)
     expected = state_of(columns)
     first, second, third = states_of(columns, 10, 33)
@@ -88,8 +88,8 @@ def test_a_state_is_the_same_however_its_shards_are_added():
     assert_same_state(total, expected)
 
 
-def test_turns_are_counted_in_shards_without_a_hole_too():
-    """Rows of one turn lie in the first turn, whether a neighbour in their batch has two or not."""
+def test_turns_are_counted_in_shards_without_masked_tokens_too():
+    """Single-turn rows count for the first turn, also if another row of the batch has two."""
     columns = columns_of(40, holes_from=20)
     whole, cut = state_of(columns), state_of(columns, 20)
     assert_near(plain(cut)["profiles"]["turn"], plain(whole)["profiles"]["turn"], "turn")

@@ -1,4 +1,4 @@
-"""A metric that is added from outside is everywhere, and no other file is touched for it."""
+"""A metric of a plugin appears everywhere without changes to other files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.builders import make_state, mismatch
 from tests.cli.conftest import BEHAVIOR, dump_with_shift
 from tests.pages.unpacked import unpacked
 
-# It has a sum over tokens that no other metric has, and one over sequences that is made of it.
+# It adds a sum over tokens, and a sum over sequences derived from it.
 RARE_SHIFT = Metric(
     name="rare_shift",
     family=MAGNITUDE,
@@ -55,7 +55,7 @@ def added():
 
 @pytest.fixture
 def table(tmp_path):
-    """Log-ratios of +-0.5; five of the six tokens have a behavior log-prob below -4."""
+    """Write log-ratios of +-0.5; five of six tokens have a behavior log-prob below -4."""
     return dump_with_shift(tmp_path / "t.parquet", 0.5)
 
 
@@ -72,7 +72,7 @@ def test_it_is_in_the_results_with_value_interval_and_level(added, table):
     assert pairs["rollout->old"].mismatch["rare_shift"] == value
 
 
-def test_its_sums_are_added_up_by_sequence_and_by_cluster(added):
+def test_its_sums_are_computed_by_sequence_and_by_cluster(added):
     behavior, target = [[-5.0, -1.0], [-6.0]], [[-5.5, -1.5], [-6.25]]
     state = make_state(behavior, target)
     assert state.table.sums["rare_size"].tolist() == [0.5, 0.25]
@@ -90,7 +90,7 @@ def test_its_sums_are_added_up_by_sequence_and_by_cluster(added):
 
 
 def test_it_is_explained_and_described(added, table):
-    """That screen, page and `rcdiag explain` have it: tests/test_contributing.py."""
+    """tests/test_contributing.py tests screen, page and `rcdiag explain`."""
     entry = explain("rare_shift")
     assert entry.kind == "metric"
     assert entry.formula == RARE_SHIFT.formula
@@ -105,7 +105,7 @@ def test_it_is_explained_and_described(added, table):
     assert RARE_SHIFT.says in unpacked(terms)
 
 
-def test_it_leaves_no_trace(table):
+def test_it_is_gone_after_removal(table):
     before = list(METRICS), list(TOKEN_SUMS), list(SEQUENCE_SUMS)
     with METRICS.with_added(RARE_SHIFT):
         assert "rare_size" in TOKEN_SUMS

@@ -1,4 +1,4 @@
-"""What must not change a number: masked garbage, and the precision in which inputs are stored."""
+"""Masked garbage and the stored precision of inputs change no metric."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Dirty = tuple[list, list, list]  # behavior, target, mask
 
 
 def with_garbage(batch: Batch, data: st.DataObject) -> Dirty:
-    """The batch with masked tokens of any kind strewn in."""
+    """Insert masked tokens with arbitrary values into a batch."""
     dirty: Dirty = ([], [], [])
     for one, other in zip(*batch, strict=True):
         rows: Dirty = ([], [], [])
@@ -38,7 +38,7 @@ def with_garbage(batch: Batch, data: st.DataObject) -> Dirty:
 
 
 @given(batches(), st.data())
-def test_masked_garbage_does_not_pass_the_door(batch: Batch, data):
+def test_masked_garbage_is_not_in_a_token_batch(batch: Batch, data):
     pair = pair_of(make_trajectories(*with_garbage(batch, data)), "rollout", "old")
     clean = make_pair(*batch)
     assert np.array_equal(pair.lengths, clean.lengths)
@@ -48,12 +48,12 @@ def test_masked_garbage_does_not_pass_the_door(batch: Batch, data):
 
 
 @given(batches(), st.data())
-def test_masked_garbage_leaves_every_metric_as_it_is_to_the_bit(batch: Batch, data):
+def test_masked_garbage_leaves_every_metric_unchanged_to_the_bit(batch: Batch, data):
     pair = pair_of(make_trajectories(*with_garbage(batch, data)), "rollout", "old")
     assert values_of(SuiteState.of(pair)) == values_of(make_state(*batch))
 
 
-def test_masked_tokens_are_in_no_profile_but_count_as_places():
+def test_masked_tokens_are_in_no_profile_but_count_as_positions():
     rows = make_trajectories([[-1.0, -1.0, -1.0]], [[np.nan, -1.5, -2.0]], [[0, 1, 1]])
     bins = finished(Profiles.of(pair_of(rows, "rollout", "old")))["position"].bins
     assert [(item.label, item.tokens) for item in bins] == [("1", 1), ("2-3", 1)]

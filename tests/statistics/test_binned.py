@@ -19,14 +19,14 @@ COUNTS = {"wide": 30, "narrow": 3, "other": 5}
     clusters=st.integers(1, 6),
     seed=st.integers(0, 9),
 )
-def test_tokens_are_added_up_by_cluster_and_bin_of_every_axis(lengths, clusters, seed):
+def test_sums_by_cluster_and_bin_of_every_axis(lengths, clusters, seed):
     random = np.random.default_rng(seed)
     target = [(-1.0 - random.integers(0, 8, length) / 8).tolist() for length in lengths]
     pair = make_pair([[-1.0] * length for length in lengths], target)
     cluster = random.integers(0, clusters, len(lengths)) * 2
     by_bin = SortedBlock.of(pair)
     tokens = sum(lengths)
-    for name, count in COUNTS.items():  # the bin `count` is none
+    for name, count in COUNTS.items():  # the bin number `count` stands for no bin
         numbers = random.integers(0, count + 1, tokens).astype(np.uint8)
         by_bin.tokens[name] = BinNumbers(numbers, count)
     found = block_bins(pair, cluster, by_bin, added=tuple(COUNTS))
@@ -46,7 +46,7 @@ def test_tokens_are_added_up_by_cluster_and_bin_of_every_axis(lengths, clusters,
     groups=st.sampled_from([4, 8, 256]),
     seed=st.integers(0, 99),
 )
-def test_the_largest_of_a_bin_are_those_of_a_sort(lengths, spread, groups, seed):
+def test_the_largest_of_a_bin_equal_those_of_a_sort(lengths, spread, groups, seed):
     random = np.random.default_rng(seed)
     count, tokens = 3, sum(lengths)
     size = random.integers(0, 12, tokens) / 4.0  # with ties

@@ -1,4 +1,4 @@
-"""What is added up block by block is what plain formulas say of the whole batch."""
+"""Sums over blocks equal plain formulas on the whole batch."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.statistics.comparisons import assert_near, assert_same_values
 
 inf, nan = np.inf, np.nan
 
-# Log-probs as dumps hold them, impossible ones among them.
+# Log-probs as in dumps, impossible values included.
 ORDINARY = st.floats(-30.0, 0.0)
 ANY = st.one_of(ORDINARY, st.sampled_from([nan, inf, -inf, 0.5, -1e300, -1e-300, -0.0]))
 
 
 @st.composite
 def rows(draw: st.DrawFn, values: Any = ORDINARY) -> dict[str, list]:
-    """1 to 12 rows of 0 to 9 tokens with masks, of a few clusters, steps and ids."""
+    """Draw 1 to 12 rows of 0 to 9 tokens with masks, few clusters, steps and ids."""
     lengths = draw(st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any))
 
     def of_tokens(kind: Any) -> list[list]:
@@ -53,7 +53,7 @@ def rows(draw: st.DrawFn, values: Any = ORDINARY) -> dict[str, list]:
 
 
 def with_blocks_of(tokens: int, columns: dict[str, list], *, steps: bool = True) -> PairState:
-    """The state of a batch that is cut into blocks of about so many tokens."""
+    """Compute the state of a batch in blocks of about this many tokens."""
     pair = make_pair(**columns if steps else {**columns, "step": None})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pair_module, "BLOCK", tokens)
@@ -91,7 +91,7 @@ def test_blocks_hold_whole_sequences_once_and_in_order(columns, size):
     batch = make_pair(**columns).tokens
     blocks = batch.blocks(size)
     assert all(len(block.lengths) for block in blocks)
-    # No block could be split: without its last sequence it has less than asked for.
+    # Blocks are minimal: without its last sequence a block is too short.
     assert all(block.lengths[:-1].sum() < size for block in blocks)
     assert merge([block.empty for block in blocks]) == batch.empty
     for name in ("lengths", "cluster", "row", "token_id", "position", "step"):
@@ -104,7 +104,7 @@ def test_blocks_hold_whole_sequences_once_and_in_order(columns, size):
 
 
 @given(columns=rows(ANY))
-def test_neighbours_that_are_taken_are_those_of_any_choice(columns):
+def test_sequences_selected_as_a_slice_equal_an_index_selection(columns):
     batch = make_pair(**columns).tokens
     for first in range(len(batch.lengths)):
         keep = np.zeros(len(batch.lengths), np.bool_)
@@ -141,7 +141,7 @@ NEAR_EDGES = st.sampled_from(LOG_RATIO_EDGES.tolist()).flatmap(
         max_size=60,
     )
 )
-def test_a_log_ratio_is_counted_where_a_search_of_the_edges_puts_it(values):
+def test_bins_of_log_ratios_equal_a_search_of_the_edges(values):
     counts = np.zeros(len(LOG_RATIO_EDGES) - 1, np.int64)
     for value in values:
         if not np.isnan(value):
@@ -151,7 +151,7 @@ def test_a_log_ratio_is_counted_where_a_search_of_the_edges_puts_it(values):
 
 
 @given(st.lists(st.floats(min_value=0.0), min_size=1, max_size=30))
-def test_coarse_counts_are_fine_ones_added_up(values):
+def test_coarse_counts_are_sums_of_fine_counts(values):
     sizes = np.array(values)
     fine = Sketch((sizes,)).collapsed().counts
     assert fine is not None
@@ -215,7 +215,7 @@ def test_rows_are_added_where_their_index_says(columns):
     assert np.array_equal(added_by_index(np.array([0, 2, 0]), rows, 4), expected)
 
 
-def test_what_is_computed_of_a_block_goes_with_it():
+def test_cached_values_of_a_block_are_freed_with_it():
     pair = make_pair([[-1.0] * 4] * 3, [[-1.5] * 4] * 3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pair_module, "BLOCK", 4)

@@ -1,4 +1,4 @@
-"""Large tables: clusters share rows, values give way to counts and samples; numbers stay."""
+"""Large tables: clusters share rows and values become counts; metrics are unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.corrections.builders import presets_of
 from tests.statistics.comparisons import assert_same_values
 from tests.statistics.strategies import seeded_batch
 
-# Clusters in them come out of the numbers' own standard errors.
+# Clusters enter these through their own standard errors.
 OF_CLUSTERS = ("ratio_mean_z", "ratio_mean_seq_z", "kappa_se")
 
 
@@ -30,7 +30,7 @@ def halves(seed: int, rows: int = 300) -> list[SuiteState]:
     return [first, make_state(behavior[middle:], target[middle:], first_row=middle)]
 
 
-def test_folded_clusters_leave_every_value_but_standard_errors(monkeypatch):
+def test_folded_clusters_change_only_standard_errors(monkeypatch):
     expected = values_of(summed(halves(0)))
     monkeypatch.setattr("rcdiag.statistics.clusters.MAX_CLUSTERS", 64)
     state = summed(halves(0))
@@ -111,7 +111,7 @@ def test_zeros_are_counted_as_zeros():
     assert result.quantile(1.0) == pytest.approx(0.5, rel=1e-3)
 
 
-def test_too_many_values_become_counts_and_a_sample(monkeypatch):
+def test_many_values_become_counts_and_a_sample(monkeypatch):
     expected = values_of(summed(halves(2)))
     monkeypatch.setattr("rcdiag.statistics.quantiles.VALUES_HELD", 1000)
     monkeypatch.setattr("rcdiag.statistics.suite.RANKS_HELD", 1000)
@@ -135,10 +135,8 @@ def test_the_sample_of_ranks_is_the_same_whatever_the_cut():
 
 
 @pytest.mark.parametrize("rows_per_batch", [7, 60, 90, 300])
-def test_what_is_kept_of_each_step_does_not_depend_on_how_the_table_is_cut(
-    monkeypatch, rows_per_batch
-):
-    """Values give way to counts in all steps or in none: the last step is small by itself."""
+def test_the_state_of_each_step_does_not_depend_on_the_cuts(monkeypatch, rows_per_batch):
+    """All steps or none keep values: the last step alone would be small enough."""
     behavior, target = seeded_batch(5, 300)
     step = [1] * 140 + [2] * 140 + [3] * 20
     whole = make_pair(behavior, target, step=step)
@@ -158,8 +156,8 @@ def test_what_is_kept_of_each_step_does_not_depend_on_how_the_table_is_cut(
 
 
 @pytest.mark.parametrize("rows_per_batch", [20, 80])
-def test_a_long_stream_keeps_a_sample_of_ranks_to_speak_of(monkeypatch, rows_per_batch):
-    """However many batches there are, and however many tokens in each."""
+def test_a_long_stream_keeps_a_large_enough_sample_of_ranks(monkeypatch, rows_per_batch):
+    """For any number of batches and any number of tokens in each."""
     held = 250
     monkeypatch.setattr("rcdiag.statistics.suite.RANKS_HELD", held)
     behavior, target = seeded_batch(4, 1600)
@@ -179,8 +177,8 @@ def test_a_long_stream_keeps_a_sample_of_ranks_to_speak_of(monkeypatch, rows_per
     assert values_of(state)["prob_spearman"] == pytest.approx(expected, abs=0.1)
 
 
-def test_a_part_of_a_large_table_hands_over_counts_where_they_are_smaller():
-    """Values of 100,000 tokens are more than the counts of all bins, those of 1,000 are fewer."""
+def test_a_part_of_a_large_table_sends_counts_if_they_are_smaller():
+    """Values of 100,000 tokens outnumber the counts of all bins, those of 1,000 do not."""
     random = np.random.default_rng(0)
     behavior = -random.exponential(size=(101, 1_000))
     target = np.minimum(behavior + random.normal(0.0, 0.1, behavior.shape), 0.0)

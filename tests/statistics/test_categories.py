@@ -1,4 +1,4 @@
-"""Profiles by step, engine and version against sums over the rows of each name."""
+"""Profiles by step, engine and version against sums over the rows of each category."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pair_of_rows(start: int, stop: int):
     )
 
 
-def test_a_name_has_the_numbers_of_its_rows():
+def test_a_category_has_the_numbers_of_its_rows():
     profiles = categories_of(pair_of_rows(0, 40)).finished()
     bins = {one.label: one for one in profiles["engine"].bins}
     assert list(bins) == ["replica-0", "replica-1", "replica-2"]
@@ -48,7 +48,7 @@ def test_a_name_has_the_numbers_of_its_rows():
         assert one.share_of_squares == pytest.approx(squares[name] / sum(squares.values()))
 
 
-def test_names_are_in_order_and_an_unknown_version_says_so():
+def test_categories_are_sorted_and_an_unknown_version_is_labelled():
     profiles = categories_of(pair_of_rows(0, 40)).finished()
     assert [one.label for one in profiles["step"].bins] == ["0", "1", "2", "3"]
     assert [one.label for one in profiles["policy_version"].bins] == ["0", "unknown"]
@@ -66,12 +66,12 @@ def test_two_shards_add_up(cut):
                 assert ends[0] == pytest.approx(ends[1])
 
 
-def test_too_many_names_are_no_profile():
+def test_too_many_categories_give_no_profile():
     rows = MOST + 1
     lists = [[-1.0, -2.0] for _ in range(rows)]
     pair = make_pair(lists, lists, step=np.arange(rows))
     assert categories_of(pair).finished() == {}
 
 
-def test_one_name_is_no_profile():
+def test_one_category_gives_no_profile():
     assert categories_of(make_pair([[-1.0]], [[-2.0]], step=np.array([4]))).finished() == {}

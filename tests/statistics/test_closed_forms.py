@@ -1,4 +1,4 @@
-"""Metrics of batches whose values are known in closed form or worked out by hand."""
+"""Metrics of batches with values in closed form or computed by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_one_token_has_the_published_k1_and_k3(ratio, k1, k3):
     assert result["chi2_token"] == pytest.approx(ratio**2 - 1)
 
 
-def test_two_sequences_worked_by_hand():
+def test_two_sequences_by_hand():
     # Probabilities: the first sequence 0.5, 0.25 -> 0.25, 0.5; the second 0.5 -> 1.
     result = metrics([[log(0.5), log(0.25)], [log(0.5)]], [[log(0.25), log(0.5)], [0.0]])
     assert result["k1_kl"] == pytest.approx(-log(2) / 3)
@@ -57,7 +57,7 @@ def test_two_sequences_worked_by_hand():
     assert result["prob_pearson"] == pytest.approx(pearson)
 
 
-# A small batch and what verl's own code printed for it. Its fourth row is padding, which verl
+# A small batch with the output of verl's own code. Its fourth row is padding, which verl
 # counts in the means over rows and rcdiag leaves out.
 F1_BEHAVIOR = [[-1, -0.5, -2, -0.1, -3], [-2, -1.5, -1], [-0.7, -0.2, -4]]
 F1_LOG_RATIO = [[0.10, -0.05, 0, 0.02, -0.07], [0.60, 0.40, 0.30], [-0.50, -0.10, -0.90]]
@@ -83,7 +83,9 @@ def test_token_metrics_are_those_that_verl_logs(name, logged):
         ("chi2_seq", 2.878381, 0.0),
     ],
 )
-def test_sequence_metrics_are_those_that_verl_logs_less_its_padding_row(name, logged, of_padding):
+def test_sequence_metrics_are_those_that_verl_logs_without_its_padding_row(
+    name, logged, of_padding
+):
     without_padding = (4 * logged - of_padding) / 3
     assert metrics(F1_BEHAVIOR, F1_TARGET)[name] == pytest.approx(without_padding, abs=3e-6)
     with_empty_row = metrics([*F1_BEHAVIOR, []], [*F1_TARGET, []])
@@ -91,7 +93,7 @@ def test_sequence_metrics_are_those_that_verl_logs_less_its_padding_row(name, lo
 
 
 def test_an_enumerated_policy_gives_its_exact_divergences():
-    """Every sequence of three tokens as often as the behavior policy samples it in 4^3 draws."""
+    """Every sequence of three tokens with its exact frequency in 4^3 draws of the behavior."""
     behavior = [Fraction(1, 4), Fraction(1, 4), Fraction(1, 2)]
     target = [Fraction(1, 8), Fraction(1, 2), Fraction(3, 8)]
     rows = []

@@ -21,11 +21,11 @@ def exact(spread: float, zeros: bool = False) -> Exact:
 
 @cache
 def enumerated(spread: float, zeros: bool = False, tokens: int = LENGTH) -> dict[str, float]:
-    """Metrics of a batch in which every sequence is as frequent as it is probable."""
+    """Compute metrics of a batch in which every sequence has its exact frequency."""
     return metrics(*exact(spread, zeros).batch(tokens))
 
 
-# Where the target is within the behavior's support; k2 is biased and has no divergence.
+# If the target is within the behavior's support; k2 is biased and estimates no divergence.
 NAMES = {
     "k1_kl": "kl",
     "k3_kl": "kl",
@@ -86,14 +86,14 @@ def test_mean_ratio_is_one_at_every_prefix(tokens):
 
 
 @pytest.mark.parametrize("spread", SPREADS)
-def test_total_variation_is_exact_where_the_behavior_cuts_tokens_off(spread):
+def test_total_variation_is_exact_if_the_behavior_excludes_tokens(spread):
     truncated, result = exact(spread, zeros=True), enumerated(spread, zeros=True)
     missing = 1 - result["ratio_mean"]
     assert missing > 0.01
     of_tokens = truncated.of_tokens()["tv"]
     assert result["tv_token"] == pytest.approx(of_tokens)
     assert result["tv_seq"] == pytest.approx(truncated.of_sequences()["tv"])
-    # The other formula misses half of what the sampler cuts off.
+    # The other formula misses half of the mass outside the sampler's support.
     assert result["ratio_deviation_mean"] / 2 == pytest.approx(of_tokens - missing / 2)
     assert result["hellinger2_seq"] == pytest.approx(truncated.of_sequences()["hellinger2"])
     assert result["ratio_mean_seq_z"] < -4.0
@@ -101,7 +101,7 @@ def test_total_variation_is_exact_where_the_behavior_cuts_tokens_off(spread):
 
 
 def drawn(policies: Exact, sampler: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Log-probs of both policies on sequences drawn from one of them."""
+    """Return log-probs of both policies on sequences drawn from one of them."""
     distribution = policies.sequence_distributions[0 if sampler == "behavior" else 1]
     chosen = np.random.default_rng(seed).choice(len(SEQUENCES), p=distribution, size=20_000)
     tables = [
@@ -111,7 +111,7 @@ def drawn(policies: Exact, sampler: str, seed: int) -> tuple[np.ndarray, np.ndar
     return tables[0][chosen], tables[1][chosen]
 
 
-def test_kappa_tells_who_sampled():
+def test_kappa_shows_who_sampled():
     policies = exact(0.1)
     by_behavior = metrics(*drawn(policies, "behavior", 0))
     by_target = metrics(*drawn(policies, "target", 0))
@@ -131,7 +131,7 @@ def test_sampled_divergences_are_near_the_exact_ones():
     assert abs(result["ratio_mean_z"]) < 4.0
 
 
-def test_the_variance_ratio_is_one_where_tokens_come_from_the_behavior_and_not_with_an_offset():
+def test_the_variance_ratio_is_one_without_a_sequence_offset_only():
     behavior, target = drawn(exact(0.1), "behavior", 2)
     assert metrics(behavior, target)["variance_ratio"] == pytest.approx(1.0, abs=0.1)
     offset = np.random.default_rng(0).normal(0.0, 0.2, size=(len(behavior), 1))

@@ -16,7 +16,7 @@ from rcdiag.statistics.profiles import PROFILES
 from tests.builders import make_pair, summed
 from tests.statistics.profile_loops import columns_of, label, tokens_of
 
-# Every row is a cluster of its own, so that the cluster of a token tells its row.
+# Every row is its own cluster, so that a token's cluster identifies its row.
 COLUMNS = {**columns_of(60), "cluster": list(range(60))}
 LISTS = {name: values for name, values in COLUMNS.items() if name != "entropy"}
 
@@ -32,7 +32,7 @@ def examples_of(pair: PolicyPair) -> Examples:
 
 
 def named(state: Examples) -> dict[str, dict[str, list[tuple[int, int]]]]:
-    """Row and position of every example, by axis and bin."""
+    """Return row and position of every example, by axis and bin."""
     return {
         axis: {name: [(one.row, one.position) for one in some] for name, some in bins.items()}
         for axis, bins in state.bins.items()
@@ -40,7 +40,7 @@ def named(state: Examples) -> dict[str, dict[str, list[tuple[int, int]]]]:
 
 
 @pytest.mark.parametrize("axis", ["position", "entropy", "length", "reward"])
-def test_a_bin_has_the_largest_tokens_one_of_a_row(axis):
+def test_a_bin_has_the_largest_tokens_at_most_one_per_row(axis):
     result = named(examples_of(pair_of_rows(0, 60)))[axis]
     sizes: dict[str, dict[int, float]] = defaultdict(dict)
     for token in tokens_of(COLUMNS):
@@ -64,14 +64,14 @@ def test_the_examples_of_two_shards_are_those_of_both(cut):
     ("module", "limit", "sizes"),
     [(binned, "GROUPS", (1, 7, 30)), (pair_module, "BLOCK", (1, 40, 300))],
 )
-def test_how_the_search_is_cut_changes_no_example(monkeypatch, module, limit, sizes):
+def test_examples_do_not_depend_on_the_cuts(monkeypatch, module, limit, sizes):
     whole = named(examples_of(pair_of_rows(0, 60)))
     for size in sizes:
         monkeypatch.setattr(module, limit, size)
         assert named(examples_of(pair_of_rows(0, 60))) == whole
 
 
-def test_sizes_are_told_apart_by_sign():
+def test_sizes_are_separated_by_sign():
     pair = make_pair([[-1.0, -1.0, -1.0]], [[-0.5, -1.5, -1.0]])
     bins = named(examples_of(pair))
     assert bins["likelier_target"] == {"0.3-1": [(0, 0)]}
@@ -90,14 +90,14 @@ def test_neighbours_are_those_of_the_row():
     assert one.after == tuple(ids[9 : 9 + AFTER])
 
 
-def test_nan_is_no_example():
+def test_nan_is_never_an_example():
     pair = make_pair([[-1.0, -1.0]], [[float("nan"), -2.0]])
     result = examples_of(pair).finished(PROFILES)
     assert result.position == [1]
     assert np.isfinite(result.log_ratio).all()
 
 
-def test_a_result_holds_every_token_once_and_known_profiles_alone():
+def test_a_result_has_every_token_once_and_only_known_profiles():
     result = examples_of(pair_of_rows(0, 60)).finished(["position"])
     assert set(result.by_bin) <= {"position", "likelier_target", "likelier_behavior"}
     places = list(zip(result.row, result.position, strict=True))

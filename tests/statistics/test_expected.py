@@ -1,4 +1,4 @@
-"""What honest rounding makes of sequence ratios: closed forms, and drawn ones."""
+"""Sequence ratios under rounding noise alone: closed forms, and simulated ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.statistics.strategies import batches
 
 
 def suite(kl: float, lengths: list[int] | np.ndarray):
-    """A table on which rounding makes a KL per token of `kl`."""
+    """Make a table on which rounding gives a KL per token of `kl`."""
     noise, misses = 0.1, 2.0 * kl / 0.1**2
     point = SimpleNamespace(per_token={"behavior_miss_squared": np.array([misses])}.__getitem__)
     table = SimpleNamespace(lengths=np.asarray(lengths))
@@ -41,15 +41,15 @@ def test_the_ess_of_equal_lengths_is_its_closed_form():
     assert expected_ess_seq(suite(5e-4, [100] * 64)) == pytest.approx(np.exp(-0.1))
 
 
-def test_long_sequences_rule_the_second_moment():
+def test_long_sequences_dominate_the_second_moment():
     lengths = [10, 1000]
     expected = 2.0 / (np.exp(0.01) + np.exp(1.0))
     assert expected_ess_seq(suite(5e-4, lengths)) == pytest.approx(expected)
 
 
 @given(batches(), st.floats(-3.0, 0.0))
-def test_what_the_policies_differ_by_has_no_part_in_what_is_expected(batch, less):
-    """The observed mismatch is what the expected value is compared with."""
+def test_expected_values_do_not_depend_on_the_mismatch(batch, less):
+    """They would otherwise excuse the mismatch that they are compared with."""
     behavior, target = batch
     other = [[min(value + less, 0.0) for value in row] for row in target]
     suites = [Suite(make_state(behavior, column)) for column in (target, other)]
@@ -59,8 +59,8 @@ def test_what_the_policies_differ_by_has_no_part_in_what_is_expected(batch, less
         assert np.array_equal(one, two, equal_nan=True)
 
 
-def test_rounding_moves_a_token_by_the_noise_of_the_logits_times_its_miss():
-    """A softmax of noisy logits, where all but the token's own probability is one other token's."""
+def test_rounding_noise_of_a_token_is_logit_noise_times_one_minus_p():
+    """A softmax of noisy logits over the token and one other token with the rest."""
     random = np.random.default_rng(0)
     probability = random.uniform(0.01, 0.99, 200_000)
     logits = np.log(np.stack([probability, 1.0 - probability]))
@@ -83,7 +83,7 @@ def test_rounding_moves_a_token_by_the_noise_of_the_logits_times_its_miss():
         ({"dtype": "bfloat16", "quantization": "fp8"}, {}, None, "fp8 against float32"),
     ],
 )
-def test_precisions_are_those_that_the_metadata_declares(one, other, noise, precisions):
+def test_precisions_are_read_from_the_metadata(one, other, noise, precisions):
     rounding = rounding_of({"a": one, "b": other}, "a", "b")
     assert rounding.noise == (None if noise is None else pytest.approx(noise, rel=1e-2))
     assert rounding.precisions.startswith(precisions)
@@ -94,7 +94,7 @@ def test_precisions_are_those_that_the_metadata_declares(one, other, noise, prec
 
 
 @pytest.mark.parametrize("length", [200, 1000, 4000])
-def test_k_hat_of_drawn_rounding_is_near_what_is_expected(length):
+def test_k_hat_of_simulated_rounding_is_near_the_expected_value(length):
     kl, rng = 2e-4, np.random.default_rng(length)
     drawn = rng.normal(-kl * length, np.sqrt(2.0 * kl * length), (40, 512))
     fitted = [k_hat(UpperTail.of(row))[0] for row in drawn]
@@ -103,7 +103,7 @@ def test_k_hat_of_drawn_rounding_is_near_what_is_expected(length):
 
 @pytest.mark.parametrize("length", [60, 1000, 4000, 30_000])
 def test_length_alone_is_never_an_error(length):
-    """A run whose rounding makes the warning bound of k3 is at no length in error by these two."""
+    """With rounding at the warning threshold of k3, neither metric is an error at any length."""
     kl, rng = 1e-3, np.random.default_rng(length)
     data = suite(kl, [length] * 512)
     for row in rng.normal(-kl * length, np.sqrt(2.0 * kl * length), (20, 512)):
@@ -113,7 +113,7 @@ def test_length_alone_is_never_an_error(length):
         assert level(k_hat_guide(K_HAT_GUIDE, data), k_hat(UpperTail.of(row))[0]) != "error"
 
 
-def test_short_sequences_keep_the_guides_bounds():
+def test_short_sequences_keep_the_thresholds_of_the_guide():
     data = suite(1e-4, [100] * 512)
     assert ess_guide(ESS_SEQ_GUIDE, data) == ESS_SEQ_GUIDE
     assert k_hat_guide(K_HAT_GUIDE, data) == K_HAT_GUIDE

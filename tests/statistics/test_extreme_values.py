@@ -1,4 +1,4 @@
-"""Huge, infinite and missing log-ratios: each metric is right, or says that it is no number."""
+"""Huge, infinite and missing log-ratios: each metric is correct or NaN."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.builders import make_state, metrics, mismatch, values_of
 
 
 def with_log_ratio(log_ratio: float) -> dict[str, float]:
-    """Two sequences of two tokens; one token has the log-ratio, the others 0."""
+    """Make two sequences of two tokens; one token has the log-ratio, the others 0."""
     behavior = -1e-3 if log_ratio < 0 else -1e-3 - log_ratio
     return metrics([[behavior, -1.0], [-1.0, -1.0]], [[behavior + log_ratio, -1.0], [-1.0, -1.0]])
 
 
-def test_log_ratios_of_fifty_keep_their_digits():
+def test_log_ratios_of_fifty_are_accurate():
     result = with_log_ratio(50.0)
     assert result["k1_kl"] == pytest.approx(-12.5)
     assert result["k3_kl"] == pytest.approx((exp(50) - 51) / 4)
@@ -80,7 +80,7 @@ def test_a_token_impossible_under_the_behavior_leaves_no_finite_divergence():
     assert result["target_ppl"] == pytest.approx(exp(1))
 
 
-def test_a_token_impossible_under_both_is_no_number_and_warns_of_nothing():
+def test_a_token_impossible_under_both_gives_nan_without_a_warning():
     result = metrics([[-inf, -1.0], [-1.0]], [[-inf, -1.0], [-1.0]])
     assert np.isnan(result["k1_kl"])
     assert result["prob_diff_max"] == 0.0
@@ -93,7 +93,7 @@ def test_perplexity_ess_of_huge_log_ratios_is_that_of_their_differences():
 
 
 @pytest.mark.parametrize("side", ["behavior", "target"])
-def test_a_nan_shows_in_every_metric_that_it_touches_and_in_no_other(side):
+def test_a_nan_affects_exactly_the_metrics_that_use_it(side):
     clean, dirty = [[-1.0, -2.0], [-3.0]], [[-1.0, nan], [-3.0]]
     batch = (dirty, clean) if side == "behavior" else (clean, dirty)
     untouched = "target_ppl" if side == "behavior" else "behavior_ppl"
@@ -102,7 +102,7 @@ def test_a_nan_shows_in_every_metric_that_it_touches_and_in_no_other(side):
         assert np.isnan(value) == (name != untouched), name
 
 
-def test_values_that_are_no_numbers_have_no_interval_and_no_false_level():
+def test_nan_values_have_neither_interval_nor_level():
     table = make_state([[-1.0, nan], [-3.0], [-2.0]], [[-1.0, -2.0], [-3.0], [-2.5]])
     result = mismatch(table)
     assert (result["k3_kl"].low, result["k3_kl"].high) == (None, None)
@@ -127,7 +127,7 @@ UNDEFINED_OF_ONE_TOKEN = {
     "kappa_se",
     "variance_ratio",
 }
-# And where both policies are the same, none for what is a part of nothing.
+# And for equal policies, metrics that are a share of zero.
 UNDEFINED_OF_EQUAL_POLICIES = {
     "khat_token",
     "khat_seq",
@@ -145,16 +145,16 @@ def undefined(*batch: list[list[float]]) -> set[str]:
 
 
 @pytest.mark.parametrize("log_ratio", [-0.5, 0.1, 0.7, 1e-9])
-def test_one_token_alone_has_all_metrics_but_those_of_a_spread(log_ratio):
+def test_one_token_has_all_metrics_except_spreads(log_ratio):
     assert undefined([[-1.0]], [[-1.0 + log_ratio]]) == UNDEFINED_OF_ONE_TOKEN
 
 
-def test_equal_policies_have_all_metrics_but_parts_of_nothing():
+def test_equal_policies_have_all_metrics_except_shares_of_zero():
     behavior = [[-1.0, -2.0, -0.5], [-3.0], [-0.2, -0.1]]
     assert undefined(behavior, behavior) == UNDEFINED_OF_EQUAL_POLICIES
 
 
-def test_equal_policies_are_told_without_a_warning_and_without_a_false_level():
+def test_equal_policies_give_no_warning_and_no_false_level():
     behavior = [[-1.0, -2.0, -0.5], [-3.0], [-0.2, -0.1]]
     for name, value in mismatch(make_state(behavior, behavior)).items():
         assert value.level in (None, "ok"), name
@@ -170,7 +170,7 @@ def test_the_same_log_ratio_everywhere_has_no_variance_to_compare(constant):
 @pytest.mark.parametrize("size", [1e15, 1e16, 1e38, 1e154, 1e300, 1e307])
 @pytest.mark.parametrize("giants", [1, 2, 5])
 def test_effective_sample_sizes_of_placeholders_are_counts(size, giants):
-    """Giant ratios that are equal share all the weight, some of them in one sequence."""
+    """Equal huge ratios share all the weight, some of them in one sequence."""
     behavior = np.full((8, 5), -1.0)
     behavior.flat[np.array([0, 1, 7, 20, 33])[:giants]] = -size
     target = np.full(behavior.shape, -1.0)

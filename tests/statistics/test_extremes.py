@@ -33,7 +33,7 @@ def places(result: list[dict]) -> list[tuple[int, int]]:
     return [(item["row"], item["position"]) for item in result]
 
 
-def test_worst_tokens_are_the_largest_log_ratios_with_their_places():
+def test_worst_tokens_are_the_largest_log_ratios_with_their_positions():
     result = worst_of(([[-1.0, -2.0], [-3.0]], [[-1.1, -0.5], [-7.0]]))
     assert places(result) == [(1, 0), (0, 1), (0, 0)]
     assert result[0]["log_ratio"] == pytest.approx(-4.0)
@@ -116,7 +116,7 @@ def test_worst_sequences_are_those_with_the_largest_sums_whatever_the_cut():
 
 
 @pytest.mark.parametrize("cuts", [[20], [1, 2, 39], list(range(5, 40, 5))])
-def test_rows_without_a_sum_take_no_place_of_a_worst_one_however_rows_are_cut(cuts):
+def test_rows_without_a_sum_displace_no_worst_sequence_for_any_cuts(cuts):
     behavior, target = seeded_batch(4, sequences=80)
     for row in range(0, 80, 2):
         target[row] = [nan] * len(target[row])
@@ -126,7 +126,7 @@ def test_rows_without_a_sum_take_no_place_of_a_worst_one_however_rows_are_cut(cu
     assert worst_sequences_of(behavior, target, cuts).sequences == whole.sequences
 
 
-def test_a_worst_sequence_says_where_its_tokens_are_and_what_it_was_worth():
+def test_a_worst_sequence_has_its_positions_and_reward():
     pair = make_pair(
         [[-1.0, -1.0, -1.0], [-1.0]],
         [[-9.0, -1.5, -1.25], [-1.0]],
@@ -142,21 +142,21 @@ def test_a_worst_sequence_says_where_its_tokens_are_and_what_it_was_worth():
     assert second.reward is None
 
 
-def test_of_a_long_sequence_the_first_tokens_are_kept_and_the_sum_is_of_all():
+def test_a_long_sequence_keeps_its_first_tokens_and_its_full_sum():
     tokens = TOKENS_KEPT + 100
     (only,) = WorstSequences.of(make_pair([[-1.0] * tokens], [[-1.5] * tokens])).sequences
     assert (only.num_tokens, len(only.log_ratio), len(only.positions)) == (tokens, TOKENS_KEPT, 400)
     assert only.log_ratio_sum == pytest.approx(-0.5 * tokens)
 
 
-def test_a_sequence_without_a_sum_is_no_worst_one():
+def test_a_sequence_without_a_sum_is_never_among_the_worst():
     pair = make_pair([[-1.0], [-1.0], [-1.0]], [[nan], [-inf], [-2.0]])
     assert [item.row for item in WorstSequences.of(pair).sequences] == [1, 2]
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_a_nan_in_any_part_is_in_the_range_of_all(place):
-    """A column of one number and NaN is not constant, wherever the NaN stands."""
+def test_a_nan_in_any_part_makes_the_range_nan(place):
+    """A column of one number and NaN is not constant, wherever the NaN is."""
     behavior = [[-1.0, -1.0]] * 30
     counts = []
     for part in range(3):

@@ -1,4 +1,4 @@
-"""Forecasts by length, against closed forms, simulations, and data that break the distribution."""
+"""Forecasts by length against closed forms, simulations, and data that violate the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def kl_of_sequences(random: np.random.Generator, count: int, kl: float, spread: 
 
 
 def sums_of(random: np.random.Generator, kl: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Sums of Gaussian log-ratios of tokens that the behavior policy drew."""
+    """Draw sums of Gaussian log-ratios with E[ratio] = 1."""
     return random.standard_normal(len(lengths)) * np.sqrt(2 * kl * lengths) - kl * lengths
 
 
@@ -36,7 +36,7 @@ def table(
     offset: float = 0.0,
     lengths: tuple[int, int] = (100, 1600),
 ) -> Table:
-    """Lengths evenly over their logs; `offset` per token is one number for a whole sequence."""
+    """Make sums at log-uniform lengths; `offset` per token is constant within a sequence."""
     random = np.random.default_rng(seed)
     drawn = np.round(np.exp(random.uniform(*np.log(lengths), count)))
     sums = sums_of(random, kl_of_sequences(random, count, kl, spread), drawn)
@@ -69,7 +69,7 @@ BY_LENGTH = [
 @pytest.mark.parametrize(("kl", "length", "ess", "seq", "narrow", "wide"), BY_LENGTH)
 def test_closed_forms_of_one_kl(kl, length, ess, seq, narrow, wide):
     distribution = TokenDistribution(kl, kl, 0.0, -1.0)
-    # One or two digits of the ESS are given there, three of the shares.
+    # The table gives one or two digits of the ESS and three of the shares.
     assert expected_ess(distribution, np.array([length]))[0] == pytest.approx(
         ess, rel=0.12, abs=1e-8
     )
@@ -83,7 +83,7 @@ BY_KL = [(0.045, 0.914, 0.978), (0.125, 0.779, 0.821), (0.5, 0.368, 0.460), (2.0
 
 
 @pytest.mark.parametrize(("kl_seq", "ess", "seq"), BY_KL)
-def test_closed_forms_hang_on_the_kl_of_sequences_alone(kl_seq, ess, seq):
+def test_closed_forms_depend_only_on_the_kl_of_sequences(kl_seq, ess, seq):
     for length in (10.0, 5000.0):
         distribution = TokenDistribution(0.0, kl_seq / length, 0.0, -1.0)
         assert expected_ess(distribution, np.array([length]))[0] == pytest.approx(ess, abs=6e-4)
@@ -91,9 +91,9 @@ def test_closed_forms_hang_on_the_kl_of_sequences_alone(kl_seq, ess, seq):
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.0])
-def test_averages_over_lognormal_kl_are_those_of_draws(spread):
+def test_averages_over_lognormal_kl_equal_simulations(spread):
     distribution = TokenDistribution(1e-3, 1e-3, spread, -1.0)
-    # k in the middle of equal shares, and the closed forms of each.
+    # k at midpoints of equal probabilities, with the closed forms at each.
     normal = ndtri((np.arange(2000) + 0.5) / 2000)
     kl = 1e-3 * np.exp(spread * normal - 0.5 * spread**2)
     for length in (500.0, 16000.0):
@@ -127,7 +127,7 @@ def test_one_kl_is_found_within_its_error(kl):
         )
 
 
-def test_unequal_kl_is_found_and_tells_of_eight_times_the_length():
+def test_unequal_kl_is_fitted_and_predicts_eight_times_the_length():
     for seed, spread in ((1, 0.5), (2, 1.0)):
         data = table(seed, count=20_000, spread=spread, lengths=(100, 1000))
         result = forecast(*data)
@@ -149,13 +149,13 @@ def test_unequal_kl_is_found_and_tells_of_eight_times_the_length():
 
 
 @pytest.mark.parametrize("spread", [pytest.param(0.0, marks=pytest.mark.slow), 0.8])
-def test_data_of_the_distribution_hold(spread):
+def test_data_of_the_model_pass_the_test(spread):
     verdicts = [forecast(*table(seed, 1200, spread=spread)).holds for seed in range(10)]
-    # At 5% for all bins together, 3 of 10 are passed by chance once in 90 times.
+    # At a joint level of 5%, 3 of 10 fail by chance once in 90 times.
     assert verdicts.count(True) >= 8
 
 
-def test_offsets_of_whole_sequences_do_not_hold():
+def test_offsets_of_whole_sequences_fail_the_test():
     verdicts = [forecast(*table(seed, 1200, 1e-4, offset=2e-3)) for seed in range(5)]
     assert [item.holds for item in verdicts] == [False] * 5
     for result in verdicts:
@@ -163,7 +163,7 @@ def test_offsets_of_whole_sequences_do_not_hold():
         assert longest.seen_std.low > longest.expected_std
 
 
-def test_held_out_bins_are_the_longer_half_with_what_was_seen_there():
+def test_held_out_bins_are_the_longer_half_with_observed_values():
     lengths, sums, cluster = table(5, 2000, spread=0.5)
     result = forecast(lengths, sums, cluster)
     assert len(result.held_out) == 4
@@ -222,7 +222,7 @@ def test_one_length_and_few_sequences_are_not_checked():
     assert (one.points, one.holds) == ([], None)
 
 
-def test_sums_that_are_not_finite_are_left_out_and_said():
+def test_sums_that_are_not_finite_are_left_out_and_reported():
     lengths, sums, cluster = table(2, 600)
     broken = sums.copy()
     broken[[3, 50, 300]] = np.nan, np.inf, -np.inf
@@ -234,8 +234,8 @@ def test_sums_that_are_not_finite_are_left_out_and_said():
     assert "left out" not in without.about
 
 
-def test_a_drift_that_the_variance_does_not_explain_is_taken_as_observed():
-    """Re-scored by a policy as wrong as the target: spread without drift, kappa 0."""
+def test_a_drift_unexplained_by_the_variance_is_taken_as_observed():
+    """With a rescored policy as wrong as the target there is spread without drift, kappa 0."""
     lengths, sums, cluster = table(4, 4000)
     centred = sums + 1e-3 * lengths
     result = forecast(lengths, centred, cluster)
@@ -248,7 +248,7 @@ def test_a_drift_that_the_variance_does_not_explain_is_taken_as_observed():
     assert result.holds is True
 
 
-def test_a_mean_that_the_variance_does_not_explain_is_what_counts():
+def test_a_mean_unexplained_by_the_variance_is_used():
     lengths, sums, cluster = table(4, 4000)
     result = forecast(lengths, sums - 1e-3 * lengths, cluster)
     assert result.kl_token == result.kl_token_by_mean == pytest.approx(2e-3, rel=0.1)
@@ -257,7 +257,7 @@ def test_a_mean_that_the_variance_does_not_explain_is_what_counts():
     assert result.holds is False
 
 
-def test_a_kl_that_grows_with_the_length_does_not_hold():
+def test_a_kl_that_grows_with_the_length_fails_the_test():
     lengths, _, cluster = table(6, 2000)
     sums = sums_of(np.random.default_rng(6), 5e-7 * lengths, lengths)
     assert forecast(lengths, sums, cluster).holds is False

@@ -1,4 +1,4 @@
-"""Log-ratios N(-s^2 / 2, s^2), as of a small mismatch: every metric has a closed form."""
+"""Log-ratios N(-s^2 / 2, s^2), as for a small mismatch: every metric has a closed form."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCHES = 25
 
 @cache
 def sampled(s: float) -> dict[str, np.ndarray]:
-    """Every metric on many independent batches."""
+    """Compute every metric on many independent batches."""
     random = np.random.default_rng(7)
     result = []
     for _ in range(BATCHES):
@@ -32,14 +32,14 @@ def sampled(s: float) -> dict[str, np.ndarray]:
 
 
 def assert_near(values: np.ndarray, expected: float, name: str, bias: float = 0.0) -> None:
-    """The mean over batches is within 5 standard errors, and an estimate's own bias."""
+    """Check that the mean over batches is within 5 standard errors, plus the estimator's bias."""
     error = values.std(ddof=1) / sqrt(len(values))
     assert abs(values.mean() - expected) < 5 * error + bias * abs(expected), name
     assert error < 0.25 * abs(expected) + 1e-3, name
 
 
 def of_ratios(s: float) -> dict[str, float]:
-    """Closed forms at either level, s that of the level."""
+    """Return closed forms at token or sequence level, with s of that level."""
     second_order = (s**2 + s**4 / 4) / 2
     return {
         "k1_kl": s**2 / 2,

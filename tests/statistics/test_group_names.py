@@ -1,4 +1,4 @@
-"""What groups are called changes no number, to the last bit: names say who belongs together."""
+"""Names of groups change no number, to the last bit; only the grouping matters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAW = Generator("both", 0.05)
 
 
 def renamed(keys: np.ndarray, seed: int) -> np.ndarray:
-    """Give every key another one, and none two; `mixed` is a bijection."""
+    """Rename every key without collisions; `mixed` is a bijection."""
     return mixed(keys + np.uint64(seed)) if seed else keys
 
 
@@ -46,7 +46,7 @@ def test_names_of_groups_change_no_number(groups, seed):
     assert numbers(groups, seed) == numbers(groups, 0)
 
 
-def test_who_belongs_together_changes_intervals():
+def test_another_grouping_changes_intervals():
     pair = LAW.pair(3, 45)
     apart = LAW.pair(3, 45)
     apart.tokens.cluster[...] = np.arange(len(apart.tokens.cluster))

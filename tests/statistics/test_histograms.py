@@ -22,7 +22,7 @@ from tests.statistics.strategies import log_ratios, seeded_batch
 
 
 def figures_of(behavior: Lists, target: Lists, *cuts: int) -> FigureData:
-    """The figures of the rows, cut at some places."""
+    """Compute the figures of the rows, merged over some cuts."""
     return summed(
         PairState.of(make_pair(behavior[start:end], target[start:end], first_row=start)).figures
         for start, end in zip([0, *cuts], [*cuts, len(behavior)], strict=True)
@@ -79,7 +79,7 @@ def test_a_path_is_the_running_sum_of_a_sequence_at_a_few_places():
 
 
 @pytest.mark.parametrize("cuts", [(60,), (1, 2, 119), tuple(range(10, 120, 10))])
-def test_rows_without_a_sum_take_no_place_of_a_path_however_rows_are_cut(cuts):
+def test_rows_without_a_sum_displace_no_path_for_any_cuts(cuts):
     behavior, target = seeded_batch(6, sequences=120)
     for row in range(0, 120, 2):
         target[row] = [nan] * len(target[row])

@@ -1,4 +1,4 @@
-"""Between which bounds the metrics lie, and which of them order each other."""
+"""Bounds of the metrics, and inequalities between them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_effective_sizes_are_in_order_and_never_below_one_sample(batch):
 
 
 def weights_of(batch: Batch) -> dict[str, np.ndarray]:
-    """Normalised ratios of tokens and of sequences."""
+    """Return normalised ratios of tokens and of sequences."""
     deltas = {
         "token": log_ratios(batch),
         "seq": np.array([sum(b) - sum(a) for a, b in zip(*batch, strict=True) if a]),
@@ -103,7 +103,7 @@ def test_total_variation_is_half_the_deviation_and_half_the_missing_ratio(batch)
 
 @given(batches())
 def test_divergences_of_ratios_with_mean_one_order_each_other(batch):
-    """Then sample and reweighted sample are distributions, and all theorems hold."""
+    """With mean 1, sample and reweighted sample are distributions, so all theorems hold."""
     result = metrics(*shifted(batch, -float(np.log(np.mean(np.exp(log_ratios(batch)))))))
     forward, backward = result["k1_kl"], result["k1_kl_reverse"]
     tv, hellinger2, chi2 = (result[name] for name in ("tv_token", "hellinger2_token", "chi2_token"))

@@ -26,7 +26,7 @@ from tests.builders import make_state
 
 
 @pytest.mark.parametrize("clusters", [4, 12, 60])
-def test_reaches_are_those_of_halls_transformation(clusters):
+def test_interval_lengths_are_those_of_halls_transformation(clusters):
     """The transformed ends are the quantile and its opposite."""
     sample = np.random.default_rng(2).lognormal(0.0, 1.0, size=clusters)
     away = sample - sample.mean()
@@ -47,11 +47,11 @@ def test_reaches_are_those_of_halls_transformation(clusters):
     assert up > down > 0.0  # the sample is skewed to the right
 
 
-def test_influences_without_skewness_reach_as_far_on_either_side():
+def test_influences_without_skewness_give_symmetric_intervals():
     away = np.array([[-1.0], [1.0]] * 10)
     _, down, up = errors_and_reaches(away, 20)
     assert down[0] == pytest.approx(up[0])
-    # Their kurtosis is 1, as low as it can be; degrees of freedom are Student's all the same.
+    # Their kurtosis is 1, the minimum; degrees of freedom are still Student's.
     assert down[0] == pytest.approx(t.ppf(0.975, 19) + more_of(kurtosis=1.0) / 20)
 
 
@@ -60,8 +60,8 @@ def more_of(kurtosis: float) -> float:
     return -z * (kurtosis - 3) * (z**2 - 3) / 12
 
 
-def test_degrees_of_freedom_are_those_of_the_clusters_that_hold_the_data():
-    """Four clusters hold nearly everything, and their means vary as much as those of the small."""
+def test_degrees_of_freedom_count_the_clusters_that_hold_the_data():
+    """Four clusters hold nearly all data, and their means vary as much as those of small ones."""
     sizes = np.array([1000.0] * 4 + [1.0] * 396)[:, None]
     signs = np.where(np.arange(400) % 2, -1.0, 1.0)[:, None]
     _, down, up = errors_and_reaches(sizes * signs, 400, sizes)
@@ -71,10 +71,10 @@ def test_degrees_of_freedom_are_those_of_the_clusters_that_hold_the_data():
     assert equal[0] == pytest.approx(t.ppf(0.975, 399), rel=0.01)
 
 
-def test_clusters_count_as_many_as_would_vary_as_much_if_they_were_equal():
+def test_effective_clusters_match_a_simulated_variance():
     assert effective_clusters(np.full((7, 1), 3.0)) == pytest.approx(7.0)
     assert effective_clusters(np.array([1000.0] * 4 + [1.0] * 396)) == pytest.approx(4.0, rel=1e-3)
-    # What the variance of a mean of 15 clusters is estimated with, if they differ, as a chi-squared
+    # The estimated variance of a mean of 15 unequal clusters, as a chi-squared
     # number: its degrees of freedom are 2 mean^2 / variance.
     sizes = np.array([40.0, 40.0] + [2.0] * 13)
     squares = np.square(sizes * np.random.default_rng(0).standard_normal((400_000, 15))).sum(axis=1)
@@ -95,8 +95,8 @@ def test_one_cluster_with_nearly_all_data_has_no_interval(sizes, few):
     assert np.isnan(low[0]) == few
 
 
-def test_the_interval_of_a_share_holds_it_where_clusters_have_rates_of_their_own():
-    """15 clusters with exponential rates: a Poisson count of effective events has 90%."""
+def test_the_interval_of_a_share_covers_it_for_clusters_with_different_rates():
+    """15 clusters with exponential rates; a Poisson count of effective events covers only 90%."""
     random = np.random.default_rng(0)
     sizes, rate, hits = np.full(15, 1000.0), 0.01, 0
     for _ in range(1000):
@@ -132,14 +132,14 @@ def test_more_rare_events_never_lower_the_upper_end():
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10])
-def test_rows_that_stand_twice_have_the_same_interval_of_a_share(count):
+def test_duplicated_rows_have_the_same_interval_of_a_share(count):
     events, sizes = np.zeros(80), np.full(80, 800.0)
     events[:count] = 1.0
     once, twice = share_interval(events, sizes), share_interval(2.0 * events, 2.0 * sizes)
     assert twice == pytest.approx(once, rel=0.05)
 
 
-def test_noise_within_clusters_leaves_more_degrees_of_freedom_than_differences_between_them():
+def test_noise_within_clusters_gives_more_degrees_of_freedom_than_differences():
     random = np.random.default_rng(0)
     sizes = np.exp(random.normal(0.0, 1.0, (400, 1)))
     noise = random.normal(size=(400, 1))
@@ -147,7 +147,7 @@ def test_noise_within_clusters_leaves_more_degrees_of_freedom_than_differences_b
     assert within[0] < between[0]
 
 
-def test_the_interval_of_a_number_with_a_bound_stays_on_its_side():
+def test_the_interval_of_a_bounded_metric_stays_within_the_bound():
     random = np.random.default_rng(4)
     sample = random.lognormal(0.0, 1.5, size=8)
     left_out = (sample.sum() - sample) / 7
@@ -159,15 +159,15 @@ def test_the_interval_of_a_number_with_a_bound_stays_on_its_side():
     assert mirrored == pytest.approx((1.0 - high, 1.0 - low))
 
 
-def test_a_distance_that_one_cluster_holds_has_an_interval_all_the_same():
+def test_a_distance_from_one_cluster_still_has_an_interval():
     left_out = np.array([0.0, 0.11, 0.11, 0.11, 0.11])
     low, high = jackknife_interval(0.1, left_out, 0.0)
     assert 0.0 <= low < 0.1 < high
 
 
 @pytest.mark.parametrize("digits", [1, 12])
-def test_spearmans_interval_is_that_of_left_out_clusters(digits):
-    """To first order: ranks move where a cluster is left out. With one digit most are tied."""
+def test_spearmans_interval_is_that_of_a_jackknife(digits):
+    """Equal to first order, since ranks change without a cluster. With one digit most tie."""
     random = np.random.default_rng(3)
     behavior = random.uniform(0.06, 0.94, size=(60, 20)).round(digits)
     target = np.clip(behavior + random.normal(0, 0.1, behavior.shape), 0.06, 0.94).round(digits)
@@ -186,7 +186,7 @@ def test_spearmans_interval_is_that_of_left_out_clusters(digits):
 
 
 @given(st.floats(1e-200, 1e200))
-def test_intervals_go_with_the_scale(scale):
+def test_intervals_scale_with_the_values(scale):
     sample = np.random.default_rng(0).lognormal(0.0, 1.0, size=30)
     left_out = (sample.sum() - sample) / 29
     for bound in (None, 0.0):
@@ -208,8 +208,8 @@ def test_a_ratio_error_of_equal_clusters_is_that_of_a_mean():
     assert clusters[0] == 25
 
 
-def test_a_ratio_error_is_the_jackknifes():
-    """A bin has nothing of the last cluster, which does not count there."""
+def test_a_ratio_error_is_that_of_the_jackknife():
+    """The last cluster has no token in a bin, and does not count there."""
     random = np.random.default_rng(0)
     sizes = random.integers(1, 9, (25, 1)).astype(float)
     sums = sizes * random.normal(size=(25, 1))
@@ -223,7 +223,7 @@ def test_a_ratio_error_is_the_jackknifes():
         assert clusters[0] == 25
 
 
-def test_few_clusters_reach_as_far_as_student_says():
+def test_few_clusters_use_students_quantile():
     assert t_quantile(5) == pytest.approx(t.ppf(0.975, 4))
     assert t_quantile(5) > 1.4 * t_quantile(10_000)
 

@@ -28,7 +28,7 @@ OF_TOKENS_ALONE = ("khat_token", "khat_seq")
 
 
 def grouped_batch(seed: int, groups: int = 30, size: int = 6) -> tuple[Batch, list[int]]:
-    """Sequences of one prompt share an offset of their log-ratio: strongly dependent."""
+    """Make strongly dependent sequences: those of one prompt share an offset."""
     random = np.random.default_rng(seed)
     behavior, target, cluster = [], [], []
     for group in range(groups):
@@ -72,18 +72,18 @@ def test_no_interval_is_upside_down_or_not_a_number(batch):
         given_ends = [end for end in (result.low, result.high) if end is not None]
         assert all(map(isfinite, given_ends)), name
         assert given_ends == sorted(given_ends), name
-        # One end alone is missing where giants that were never drawn would move it.
+        # One end is missing if ratios too rare for the sample could move it.
         if len(given_ends) == 1:
             assert (result.low is None) == (metric.giants_move == "low"), name
             assert metric.giants is not None, name
 
 
-def test_every_metric_has_an_interval_but_extremes_and_errors():
+def test_every_metric_except_extremes_and_errors_has_an_interval():
     result = mismatch(make_state(*seeded_batch(0, sequences=100)))
     never_seen = {name for name, item in result.items() if "outside" in name and item.value == 0.0}
     assert never_seen == {"ratio_outside_5", "ratio_outside_10"}
     without = {name for name, value in result.items() if ends(value) == (None, None)}
-    # A divergence whose estimate is below 0 has none: the sample lacks the ratios that carry it.
+    # A divergence with a negative estimate has none: the sample lacks the large ratios.
     below_zero = {
         name for name in ("hellinger2_seq", "chi2_seq") if (result[name].value or 0.0) < 0
     }
@@ -104,10 +104,10 @@ def test_equal_policies_have_intervals_of_no_width():
     assert ends(result["ess_seq"]) == pytest.approx((1.0, 1.0))
 
 
-def test_each_cluster_doubled_within_itself_leaves_the_interval():
+def test_doubling_each_cluster_within_itself_keeps_the_interval():
     state = grouped_state(0)
     once, twice = mismatch(state), mismatch(summed([state, state]))
-    # Whether the table can show giants depends on how many ratios it has.
+    # Whether the sample can show large ratios depends on its size.
     ruled_by_giants = [name for name, metric in METRICS.items() if metric.giants is not None]
     depends_on_the_count = ("prob_diff_std", "prob_spearman", *EXTREMES, *OF_TOKENS_ALONE)
     depends_on_the_count = (*depends_on_the_count, *ruled_by_giants)
@@ -120,7 +120,7 @@ def test_each_cluster_doubled_within_itself_leaves_the_interval():
         assert ends(twice[name]) == pytest.approx(ends(once[name]), rel=rel), name
 
 
-def test_doubled_data_taken_for_independent_narrows_the_interval():
+def test_doubled_data_as_new_clusters_narrow_the_interval():
     behavior, target = seeded_batch(0, sequences=200)
     once = mismatch(make_state(behavior, target))
     twice = mismatch(make_state(behavior * 2, target * 2))
@@ -130,7 +130,7 @@ def test_doubled_data_taken_for_independent_narrows_the_interval():
 
 
 def test_group_names_do_not_matter():
-    """But for ranks, whose jackknife takes clusters together by their name."""
+    """Except for ranks, whose jackknife merges clusters by name."""
     batch, cluster = grouped_batch(0)
     renamed = mismatch(make_state(*batch, [name * 1_000_003 + 17 for name in cluster]))
     result = mismatch(make_state(*batch, cluster))
@@ -139,8 +139,8 @@ def test_group_names_do_not_matter():
         assert renamed[name] == result[name], name
 
 
-def test_a_quantile_that_no_cluster_exceeds_is_not_taken_for_certain():
-    """Above 1 - 1 / n the sample says nothing; an interval of no width would say all."""
+def test_a_quantile_that_no_cluster_exceeds_has_no_zero_width_interval():
+    """Above 1 - 1 / n the sample has no information, so a width of zero would be wrong."""
     result = mismatch(make_state(*seeded_batch(0, sequences=20)))["log_ratio_abs_p99.9"]
     assert result.low is None or result.low < result.high
 
@@ -150,8 +150,8 @@ def covers_zero(state: SuiteState) -> bool:
     return value.low <= 0.0 <= value.high
 
 
-def test_prompt_groups_cover_the_truth_where_sequences_alone_do_not():
-    """The mean offset is 0, so E[k1] is 0: 95% intervals should hold it about 95 times in 100."""
+def test_intervals_over_prompt_groups_cover_unlike_those_over_sequences():
+    """The mean offset is 0, so E[k1] is 0, which 95% intervals should cover 95 times in 100."""
     grouped = alone = 0
     runs = 100
     for seed in range(runs):

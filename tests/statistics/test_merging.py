@@ -1,4 +1,4 @@
-"""States of parts merge into the state of their union, whatever the cut and the order."""
+"""States of parts merge into the state of their union, for any cuts and order."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def part(batch: Batch, cluster: list[int], start: int, end: int) -> SuiteState:
     return make_state(behavior[start:end], target[start:end], cluster[start:end], first_row=start)
 
 
-def test_a_part_without_a_row_adds_nothing():
-    """Other cuts and orders: test_accumulator.py."""
+def test_an_empty_part_adds_nothing():
+    """test_accumulator.py tests other cuts and orders."""
     batch, cluster = grouped(0)
     ends = zip([0, 0, 1, 2, 59], [0, 1, 2, 59, 60], strict=True)
     result = summed([part(batch, cluster, start, end) for start, end in ends])
@@ -67,9 +67,7 @@ def test_intervals_are_the_same_whatever_the_cut():
 
 
 @pytest.mark.parametrize("impossible_first", [True, False])
-def test_a_ratio_of_zero_counts_for_the_tail_the_same_whenever_it_comes(
-    impossible_first, monkeypatch
-):
+def test_a_ratio_of_zero_counts_for_the_tail_in_any_part(impossible_first, monkeypatch):
     monkeypatch.setattr("rcdiag.statistics.pareto.KEPT", 100)
     log_ratio = np.random.default_rng(0).normal(size=1000)
     parts = [np.array([-np.inf]), log_ratio]
@@ -79,7 +77,7 @@ def test_a_ratio_of_zero_counts_for_the_tail_the_same_whenever_it_comes(
 
 
 def parts_of(pair: PolicyPair) -> dict[str, Any]:
-    """Every kind of state, of one batch."""
+    """Return every kind of state of one batch."""
     steps = pair.by_step()
     plan = presets_of("verl-0.9")
     return {
@@ -92,7 +90,7 @@ def parts_of(pair: PolicyPair) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("most", [4, 4096])
-def test_a_sum_leaves_its_parts_as_they_were(most, monkeypatch):
+def test_merging_does_not_change_the_parts(most, monkeypatch):
     monkeypatch.setattr("rcdiag.statistics.clusters.MAX_CLUSTERS", most)
     (behavior, target), cluster = grouped(3)
     rows = [slice(0, 25), slice(25, 40), slice(40, 60)]
@@ -112,7 +110,7 @@ def test_a_sum_leaves_its_parts_as_they_were(most, monkeypatch):
         assert pickle.dumps(both) == of_both, name
 
 
-def test_shards_without_a_number_add_up_without_a_warning():
+def test_shards_of_nan_and_infinities_merge_without_a_warning():
     """Infinite log-ratios of either sign, and NaN, in shards of the same cluster and token id."""
     behavior = [[-1.0, -1.0]] * 4
     target = [[np.inf, -1.1], [-np.inf, -1.2], [np.nan, -1.0], [-1.3, -1.4]]
@@ -126,7 +124,7 @@ def test_shards_without_a_number_add_up_without_a_warning():
     assert np.isnan(values_of(state)["k1_kl"])
 
 
-def test_what_a_state_holds_merges_by_what_it_is():
+def test_fields_of_a_state_merge_by_their_type():
     one = {"counts": np.array([1, 2]), "tokens": 2, "names": ("a", "b"), "rows": None}
     two = {"counts": np.array([3, 4]), "tokens": 3, "names": ("a", "b"), "later": 1.5}
     both = merge([one, two])
@@ -143,7 +141,7 @@ def test_what_a_state_holds_merges_by_what_it_is():
 
 @dataclass(frozen=True)
 class Rows:
-    """Numbers of rows in order, and how often the one that was merged most often was copied."""
+    """Row numbers in order, and the largest number of copies of one of them."""
 
     numbers: tuple[int, ...]
     copies: int = 0

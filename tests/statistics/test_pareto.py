@@ -1,4 +1,4 @@
-"""Pareto k-hat: arviz-stats' numbers, published tables, and what a stream keeps of a tail."""
+"""Pareto k-hat against arviz-stats and published tables, and tails kept by a stream."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fitted(log_ratio: np.ndarray) -> float:
 
 
 def pareto(k: float, size: int, seed: int) -> np.ndarray:
-    """Log of u^-k, whose tail index is k."""
+    """Draw log ratios log(u^-k), whose tail index is k."""
     return -k * np.log(np.random.default_rng(seed).uniform(size=size))
 
 
@@ -44,7 +44,7 @@ def test_k_hat_is_that_of_arviz_stats_for_log_ratios_of_any_spread(seed, size, s
 
 
 @given(st.floats(-500.0, 500.0))
-def test_k_hat_does_not_see_the_scale_of_the_ratios(constant):
+def test_k_hat_does_not_depend_on_the_scale_of_the_ratios(constant):
     log_ratio = pareto(0.6, 500, seed=0)
     assert fitted(log_ratio + constant) == pytest.approx(fitted(log_ratio), rel=1e-6)
 
@@ -79,7 +79,7 @@ def test_the_error_of_k_hat_is_its_spread_over_samples():
 @pytest.mark.parametrize(
     ("ratios", "published"), [(100, 0.5), (320, 0.60), (1000, 0.667), (2200, 0.70), (10**6, 0.7)]
 )
-def test_what_is_reliable_is_as_published(ratios, published):
+def test_the_reliability_threshold_is_as_published(ratios, published):
     assert reliable_below(ratios) == pytest.approx(published, abs=2e-3)
 
 
@@ -98,7 +98,7 @@ def test_a_stream_keeps_the_largest_of_all_its_parts(monkeypatch):
         assert k_hat(result)[0] == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_tail_longer_than_what_is_kept_is_cut_short(monkeypatch):
+def test_a_tail_longer_than_the_kept_ratios_is_shortened(monkeypatch):
     monkeypatch.setattr("rcdiag.statistics.pareto.KEPT", 100)
     shape, count = k_hat(UpperTail.of(pareto(0.7, 20_000, seed=1)))
     assert count == 99
@@ -115,7 +115,7 @@ def test_equal_ratios_have_no_tail():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_ratio_that_is_no_number_leaves_no_k_hat(bad):
+def test_a_nan_ratio_gives_no_k_hat(bad):
     log_ratio = pareto(0.7, 1000, seed=0)
     log_ratio[500] = bad
     assert np.isnan(fitted(log_ratio))
@@ -142,8 +142,8 @@ def test_blocks_in_any_order_keep_the_largest(monkeypatch, order):
 
 
 @pytest.mark.parametrize("shape", [0.0, 0.2, 0.3])
-def test_what_a_pareto_tail_may_have_beyond_the_sample_is_its_second_moment(shape):
-    """Ratios of 1, and a tail of quantiles; k-hat's interval holds the shape: the end is more."""
+def test_the_second_moment_of_a_pareto_tail_beyond_the_sample(shape):
+    """Ratios of 1 and a tail of exact quantiles: the bound exceeds the tail's second moment."""
     count, tail = 40_000, 600
     above = genpareto(shape, scale=0.1).ppf((np.arange(tail) + 0.5) / tail)
     log_ratio = np.concatenate([np.zeros(count - tail), np.log1p(above)])
@@ -157,7 +157,7 @@ def test_what_a_pareto_tail_may_have_beyond_the_sample_is_its_second_moment(shap
     assert beyond > (genpareto(shape, scale=0.1).moment(2) - np.square(above).mean()) * tail / count
 
 
-def test_the_shape_of_a_tail_is_bounded_where_there_is_a_second_moment():
+def test_the_shape_is_bounded_so_that_a_second_moment_exists():
     beyond = []
     for shape in (0.45, 0.6, 0.8):
         above = genpareto(shape, scale=0.1).ppf((np.arange(600) + 0.5) / 600)
@@ -169,5 +169,5 @@ def test_the_shape_of_a_tail_is_bounded_where_there_is_a_second_moment():
 
 
 def test_the_error_of_a_bounded_tail_is_above_zero():
-    """Below -1 the formula (1 + k) / sqrt(M) alone would turn the interval round."""
+    """Below -1 the formula (1 + k) / sqrt(M) would be negative."""
     assert k_hat_error(-1.5, 100) == k_hat_error(-0.5, 100) == pytest.approx(0.05)

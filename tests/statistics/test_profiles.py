@@ -20,14 +20,14 @@ def profiles_of(columns: dict[str, list]) -> dict[str, Profile]:
     return finished(Profiles.of(make_pair(**{**columns, "entropy": {"old": columns["entropy"]}})))
 
 
-def test_there_is_a_brute_force_for_every_axis():
+def test_every_axis_has_a_brute_force_reference():
     assert set(PROFILES) == {*LABELS, "target_probability", "mean_probability"}
     for name, labels in LABELS.items():
         assert len(labels) == len(PROFILES[name].edges) + 1, name
 
 
 @pytest.mark.parametrize("axis", PROFILES)
-def test_every_bin_is_what_its_tokens_say(axis):
+def test_every_bin_equals_the_brute_force(axis):
     columns = columns_of(60)
     bins: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for token in tokens_of(columns):
@@ -80,13 +80,13 @@ def test_turns_are_runs_of_unmasked_tokens_of_one_row():
     assert turns.tolist() == [1, 1, 2, 3, 1, 1, 1, 1]
 
 
-def test_entropy_is_that_of_the_policy_that_is_listed_last():
+def test_entropy_is_that_of_the_last_listed_policy():
     pair = make_pair([[-1.0]], [[-1.5]], entropy={"rollout": [[0.02]], "old": [[3.0]]})
     (only,) = finished(Profiles.of(pair))["entropy"].bins
     assert only.label == "2-4"
 
 
-def test_a_nan_shows_in_its_bin_and_in_no_other():
+def test_a_nan_affects_only_its_bin():
     bins = finished(Profiles.of(make_pair([[-1.0, -1.0]], [[nan, -1.5]])))["position"].bins
     assert np.isnan(bins[0].log_ratio_mean.value)
     assert bins[1].log_ratio_mean.value == pytest.approx(-0.5)

@@ -1,4 +1,4 @@
-"""Laws that hold for every batch; inequalities have a file of their own."""
+"""Identities that hold for every batch; inequalities are in test_inequalities.py."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rcdiag.statistics.metrics import METRICS
 from tests.builders import make_pair, make_state, metrics, values_of
 from tests.statistics.strategies import Batch, batches, log_probs, log_ratios, scaled, shifted
 
-# Correlation of nearly constant probabilities is rounding noise; it has tests of its own. So has
-# what is made of a difference of nearly equal numbers.
+# Correlation of nearly constant probabilities is rounding noise, tested elsewhere; so is
+# everything computed from a difference of nearly equal numbers.
 ILL_CONDITIONED = {
     "prob_pearson",
     "variance_ratio",
@@ -54,7 +54,7 @@ def test_a_batch_taken_several_times_has_the_same_metrics(batch, times):
 
 
 @given(batches(), st.integers(2, 4))
-def test_clusters_taken_several_times_leave_errors_and_tests(batch, times):
+def test_repeating_whole_clusters_keeps_errors_and_tests(batch, times):
     behavior, target = batch
     rows = list(range(len(behavior)))
     once = values_of(make_state(behavior, target, rows))
@@ -73,7 +73,7 @@ def test_empty_sequences_change_nothing(batch):
 
 
 @given(batches())
-def test_swapped_roles_negate_what_has_a_direction_and_keep_what_has_none(batch):
+def test_swapped_roles_negate_directed_metrics_and_keep_symmetric_ones(batch):
     behavior, target = batch
     one, other = metrics(behavior, target), metrics(target, behavior)
     for name in ("k1_kl", "k1_kl_seq", "log_ppl_diff_mean", "kappa"):
@@ -113,7 +113,7 @@ def test_a_constant_on_both_sides_scales_perplexities_and_leaves_ratios(batch, c
 
 
 @given(batches(max_log_ratio=3.0), st.floats(-5.0, 5.0))
-def test_what_normalises_the_weights_does_not_see_their_scale(batch, constant):
+def test_normalised_metrics_do_not_depend_on_the_scale_of_weights(batch, constant):
     one, other = metrics(*batch), metrics(*shifted(batch, constant))
     for name in ("ess_token", "perplexity_ess_token", "chi2_token_self_normalised"):
         assert other[name] == pytest.approx(one[name], rel=1e-6, abs=1e-9), name
@@ -149,7 +149,7 @@ def test_two_sequences_put_end_to_end_add_up(batch: Batch):
 
 
 @given(st.lists(st.tuples(log_probs(), log_probs()), min_size=1, max_size=8))
-def test_of_sequences_of_one_token_both_levels_are_the_same(tokens):
+def test_both_levels_agree_for_sequences_of_one_token(tokens):
     result = metrics([[a] for a, _ in tokens], [[b] for _, b in tokens])
     pairs = {name: name.replace("_token", "_seq") for name in METRICS if "_token" in name}
     pairs |= {name: f"{name}_seq" for name in METRICS if f"{name}_seq" in METRICS}
@@ -163,7 +163,7 @@ def test_of_sequences_of_one_token_both_levels_are_the_same(tokens):
 @given(st.floats(-3.0, 3.0))
 def test_k3_is_k2_up_to_third_order_and_above_it_where_the_ratio_is_above_one(log_ratio):
     result = metrics([[-4.0]], [[-4.0 + log_ratio]])
-    given_exactly = (-4.0 + log_ratio) + 4.0  # what float64 keeps of it
+    given_exactly = (-4.0 + log_ratio) + 4.0  # to the accuracy of float64
     difference = result["k3_kl"] - result["k2_kl"]
     bound = np.exp(abs(given_exactly)) * abs(given_exactly) ** 3 / 6
     assert abs(difference) <= bound + 1e-15

@@ -1,4 +1,4 @@
-"""Changed experts and what they hold, on rows that are worked out by hand."""
+"""Rerouted tokens and their share of the mismatch, computed by hand."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def draw(tokens: int, layers: int, experts: int, top_k: int, dense: int = 0) -> 
     ("layers", "experts", "top_k", "dense"),
     [(4, 8, 2, 0), (6, 128, 8, 0), (5, 16, 1, 0), (3, 64, 6, 1), (1, 8, 4, 0)],
 )
-def test_the_number_of_experts_of_a_layer_is_read_off_the_lists(layers, experts, top_k, dense):
+def test_the_number_of_experts_of_a_layer_is_inferred_from_the_lists(layers, experts, top_k, dense):
     assert experts_per_layer(draw(300, layers, experts, top_k, dense)) == top_k
 
 
-def test_few_lists_tell_nothing():
+def test_a_few_lists_are_not_enough_to_infer_it():
     assert experts_per_layer(draw(10, 4, 8, 2)) is None
     assert experts_per_layer(ragged([[], []])) is None
 
@@ -50,7 +50,7 @@ def test_the_order_of_experts_within_a_layer_does_not_matter():
 
 
 def rows() -> Trajectories:
-    """Two rows of a prompt, 4 and 3 tokens; the last of the first row is not sampled."""
+    """Make two rows of a prompt, 4 and 3 tokens; the last of the first row is masked."""
     same, moved = [0, 1, 2, 3], [0, 1, 2, 5]
     both = [0, 4, 2, 5]
     return Trajectories(
@@ -70,7 +70,7 @@ def rows() -> Trajectories:
     )
 
 
-def test_a_token_is_rerouted_where_the_token_before_it_was_read():
+def test_a_token_counts_as_rerouted_by_the_experts_of_its_predecessor():
     """Known at tokens 1, 2 of the first row and 1 of the second; rerouted are 2 and 1."""
     sums = routing_sums(rows(), "rollout", "old", 2, [])
     assert sums.routed.sums.shape == (1, 6)
@@ -83,7 +83,7 @@ def test_a_replay_is_compared_on_the_tokens_that_it_has():
     assert sums.routed is None
     own = 0.1**2 + 0.2**2 + 0.3**2 + 0.4**2 + 0.5**2
     replayed = 0.1**2 + 0.0 + 0.1**2 + 0.4**2 + 0.1**2
-    # The last tokens of both rows have no experts, as nothing reads them.
+    # The last tokens of both rows have no experts, since no forward pass reads them.
     np.testing.assert_allclose(sums.replayed["r3"].sums, [[5, own, replayed, 0]])
 
 

@@ -1,15 +1,17 @@
-"""Effective sample sizes hang on ratios that a table need not hold: what is said of them then."""
+"""Effective sample sizes that depend on ratios too rare for the sample."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.second_moment import (
     ess,
     is_observable,
     largest_entropy,
     largest_growth,
+    largest_mean_square,
     variance,
 )
 from rcdiag.statistics.suite import Suite
@@ -40,10 +42,34 @@ def test_variances_are_those_of_tokens_and_of_sums():
 def test_the_distribution_is_that_of_lognormal_ratios():
     """Of equal lengths E[ratio^2] is e^{v T} and E[ratio log ratio] v T / 2."""
     suite = gaussian_suite(0.1, 5000)
-    assert 0.0 < np.log(largest_growth(suite, "seq")) - 0.16 < 0.012
-    assert 0.0 < np.log(largest_growth(suite, "token")) - 0.01 < 2e-4
-    assert largest_entropy(suite, "seq") == pytest.approx(np.log(largest_growth(suite, "seq")) / 2)
-    assert 1.0 / largest_growth(suite, "seq") < ess(suite.point, "seq")[0]
+    growth = largest_growth(suite, "seq", 1.0)
+    assert 0.0 < np.log(growth) - 0.16 < 0.012
+    assert 0.0 < np.log(largest_growth(suite, "token", 1.0)) - 0.01 < 2e-4
+    assert largest_entropy(suite, "seq", 0.0) == pytest.approx(np.log(growth) / 2)
+    assert 1.0 / growth < ess(suite.point, "seq")[0]
+
+
+def test_an_end_of_the_sample_that_is_further_out_grows_by_what_the_tail_may_have_beyond():
+    random = np.random.default_rng(2)
+    noise = 0.03 * random.standard_t(3, (200, 16))
+    suite = Suite(make_state([[-3.0] * 16] * 200, (-3.0 + noise).tolist()))
+    beyond = suite.squares_beyond
+    assert beyond > suite.likely_squares_beyond > 0.0
+    assert largest_growth(suite, "seq", 5.0) == pytest.approx(5.0 * np.exp(16.0 * beyond))
+    assert largest_entropy(suite, "token", 5.0) == pytest.approx(5.0 + beyond / 2.0)
+
+
+def test_a_mean_square_is_as_large_as_its_tail_makes_likely():
+    random = np.random.default_rng(2)
+    noise = 0.03 * random.standard_t(3, (200, 16))
+    suite = Suite(make_state([[-3.0] * 16] * 200, (-3.0 + noise).tolist()))
+    seen = float(np.square(noise).mean())
+    likely = seen + suite.likely_squares_beyond
+    assert largest_mean_square(suite, "k2", 0.0) == pytest.approx(likely)
+    assert largest_mean_square(suite, "k2", 2.0 * likely) == pytest.approx(2.0 * likely)
+    assert METRICS["k2_kl"].value(suite).high >= likely / 2.0
+    spread = METRICS["log_ratio_std"].value(suite).high
+    assert spread**2 >= likely - noise.mean() ** 2 - 1e-12
 
 
 @pytest.mark.parametrize(

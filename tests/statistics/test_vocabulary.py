@@ -21,7 +21,7 @@ NOTHING: dict[str, list] = {"behavior": [[]], "target": [[]], "token_ids": [[]]}
 
 
 def columns_of(rows: int, ids: int, seed: int = 0) -> dict[str, list]:
-    """Ids of all frequencies, from those of every row to those met once."""
+    """Make ids of all frequencies, from every row to a single token."""
     random = np.random.default_rng(seed)
     behavior, target = seeded_batch(seed, rows)
     chance = 1.0 / np.arange(1, ids + 1)
@@ -43,7 +43,7 @@ def vocabulary_of(columns: dict[str, list], *cuts: int) -> Vocabulary:
 
 
 def by_id(columns: dict[str, list]) -> dict[int, np.ndarray]:
-    """Log-ratios of each id."""
+    """Return the log-ratios of each id."""
     result: dict[int, list[float]] = {}
     names = ("behavior", "target", "token_ids")
     for behavior, target, ids in zip(*(columns[name] for name in names), strict=True):
@@ -54,9 +54,7 @@ def by_id(columns: dict[str, list]) -> dict[int, np.ndarray]:
 
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
 @pytest.mark.parametrize("dense", [1 << 18, 50])
-def test_sums_are_those_of_single_tokens_however_many_are_added_at_once(
-    at_once, dense, monkeypatch
-):
+def test_sums_equal_those_of_single_tokens_for_any_batching(at_once, dense, monkeypatch):
     monkeypatch.setattr(vocabulary_module, "AT_ONCE", at_once)
     monkeypatch.setattr(vocabulary_module, "DENSE", dense)
     columns = columns_of(40, ids=120)
@@ -93,7 +91,7 @@ def test_rare_ids_are_left_out_however_large():
     assert (only.token_id, only.tokens) == (4, FEWEST)
 
 
-def test_vocabularies_of_shards_add_up_whatever_ids_they_hold():
+def test_vocabularies_of_shards_merge_for_any_ids():
     columns = columns_of(100, ids=500)
     expected = worst_ids(vocabulary_of(columns))
     parts = []
@@ -114,7 +112,7 @@ def test_vocabularies_of_shards_add_up_whatever_ids_they_hold():
             assert item.log_ratio_mean.value == pytest.approx(other.log_ratio_mean.value)
 
 
-def test_no_mismatch_and_no_number_have_no_worst_ids():
+def test_equal_policies_and_nan_have_no_worst_ids():
     rows = [[-1.0]] * 30
     assert worst_ids(vocabulary_of(NOTHING)) == []
     assert worst_ids(vocabulary_of({"behavior": rows, "target": rows})) == []
@@ -122,8 +120,8 @@ def test_no_mismatch_and_no_number_have_no_worst_ids():
     assert worst_ids(vocabulary_of({"behavior": rows, "target": dirty})) == []
 
 
-def test_a_large_vocabulary_of_which_few_ids_occur_takes_room_for_these_alone():
-    """Batches of a language have a fifth of the ids: sums of all would be a hundred MB each."""
+def test_memory_depends_on_the_ids_that_occur():
+    """Batches in one language use a fifth of the ids; sums over all would take 100 MB each."""
     columns = columns_of(40, ids=500)
     ids = [[300 * token for token in row] for row in columns["token_ids"]]
     near, spread = vocabulary_of(columns), vocabulary_of({**columns, "token_ids": ids})

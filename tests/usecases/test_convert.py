@@ -193,7 +193,7 @@ def test_the_result_is_a_document_that_is_read_back(tmp_path):
 
 def test_a_table_that_is_open_takes_no_format_or_given_values(tmp_path):
     table = rcdiag.open_table(write_toy(tmp_path / "a.toyjsonl", part(run_rows(), SAMPLER)))
-    with pytest.raises(RcdiagError, match="open already cannot be mapped or given"):
+    with pytest.raises(RcdiagError, match="open table cannot be mapped or given"):
         rcdiag.score(table, given={"step": 1})
 
 

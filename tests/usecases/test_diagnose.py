@@ -254,7 +254,7 @@ def test_checkpoints_beside_a_checkpoint_are_those_of_other_steps():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"checkpoints": POLICY / "step_0"}, "held against the trainer's"),
+        ({"checkpoints": POLICY / "step_0"}, "compared with the trainer's"),
         ({"budget": 0.0}, "out of range"),
         ({"rows": 0}, "out of range"),
         ({"model": "/nowhere/at/all"}, "no such folder"),

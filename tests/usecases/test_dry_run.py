@@ -37,7 +37,7 @@ def test_without_a_rate_the_time_is_unknown(setting, tmp_path):
 
 def test_a_given_rate_makes_hours(setting):
     text = rcdiag.score.dry_run(**setting, rate=15 / 7200)
-    assert "about 2.0 hours at 0 tokens a second and engine (as " in text
+    assert "about 2.0 hours at 0 tokens per second and engine (as " in text
     assert "about 15 s at 1 tokens" in rcdiag.score.dry_run(**setting, rate=1)
 
 
@@ -50,7 +50,7 @@ def test_the_last_round_of_parts_counts_whole(setting, monkeypatch):
 
 @pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf")])
 def test_a_rate_that_no_engine_has_is_refused(setting, rate):
-    with pytest.raises(RcdiagError, match="no number of tokens in a second"):
+    with pytest.raises(RcdiagError, match="not a number of tokens per second"):
         rcdiag.score.dry_run(**setting, rate=rate)
 
 

@@ -133,7 +133,7 @@ def test_another_preset(rows, tmp_path):
     log = write_log(tmp_path / "log.jsonl", {s: verl_run.seq_is_rs(rows[s]) for s in STEPS})
     found = by_key(scored(log))
     assert found["rollout_is_mean"].explained_by == "decoupled_seq_is"
-    assert "ours is that of decoupled_token_is" in (found["rollout_is_mean"].reason or "")
+    assert "ours is of decoupled_token_is" in (found["rollout_is_mean"].reason or "")
     assert found["kl"].agrees
 
 
@@ -214,7 +214,7 @@ def test_a_table_without_steps_takes_the_step_that_is_given_or_else_the_nearest(
     assert given is not None
     assert (given.log_steps, given.step_reason) == ([10], None)
     assert not all(one.agrees for one in given.keys)
-    with pytest.raises(RcdiagError, match="no step 7 in it"):
+    with pytest.raises(RcdiagError, match="has no step 7"):
         scored(log, table, given={"step": 7})
 
 
@@ -226,7 +226,7 @@ def test_steps_that_are_counted_from_one(rows, tmp_path):
     found = scored(log, table).logged
     assert found is not None
     assert found.log_steps == [1, 2]
-    assert "step 0 of the table stands beside step 1" in (found.step_reason or "")
+    assert "step 0 of the table is compared with 1" in (found.step_reason or "")
     assert all(one.agrees for one in found.keys)
 
 
@@ -249,7 +249,7 @@ def test_a_log_of_another_run_or_trainer_is_refused(rows, tmp_path):
         scored(other)
     assert "--trainer slime" in refused.value.hint
     of_weights = write_log(tmp_path / "weights.jsonl", {0: {"rollout_is_mean": 1.0}})
-    with pytest.raises(RcdiagError, match="preset disabled has none of its keys"):
+    with pytest.raises(RcdiagError, match="has no key of preset disabled"):
         scored(of_weights, presets=["disabled"])
     with pytest.raises(RcdiagError, match="all rows"):
         scored(log, rows=10)

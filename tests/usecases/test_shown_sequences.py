@@ -129,7 +129,7 @@ def test_of_drawn_rows_only_those_drawn_can_be_asked_for_by_their_own_numbers(ta
         try:
             rcdiag.score(table, rows=50, sequences=[row])
         except RcdiagError as error:
-            refused += "rows that are drawn" in str(error)
+            refused += "rows that were drawn" in str(error)
     assert refused
 
 

@@ -29,13 +29,13 @@ from rcdiag.diagnosis.thresholds import (
 from rcdiag.table.trajectories import REENCODED
 
 SHIFT_SLUGS = ("shift-by-one", "shift-some-rows", "shift-after-tool")
-# Share of the rows without a fit that swapped rows make up, where they are a part of the table: too
-# many to fit each other by chance.
+# Share of the misfitting rows that must fit another row's column, where misfits are a large part of
+# the table: so many do not fit each other by chance.
 EXPLAINED_BY_MANY = 0.3
 
 
 def _shift(features: Features) -> tuple[str, Suspicion] | None:
-    """Return which shift there is, of all rows, of some, or after the first turn."""
+    """Return the shift that is present: of all rows, of some rows, or after the first turn."""
     alignment = features.alignment
     shifted = alignment.shift != 0
     distinct = alignment.distinct_texts(shifted)
@@ -93,8 +93,8 @@ def _shifted_back(features: Features, lag: int, moved: str) -> Case:
     """Return the case with a policy's shifted turns moved back; the tokens at their ends are
     masked.
 
-    Turns that cannot be classified are masked too: those that are too short, and those that fit
-    slightly better at the lag.
+    Turns that are not surely shifted or unshifted are masked too: those that are too short, and
+    those that fit only slightly better at the lag.
     """
     alignment, case = features.alignment, features.case
     tokens = case.tokens
@@ -179,7 +179,7 @@ def _put_back(features: Features, exchanged: Flags, moved: str) -> Case:
 
 
 def _retokenised(features: Features) -> Suspicion | None:
-    """Read what a conversion measured of a dump of text, whose tokens are the tokenizer's."""
+    """Read the checks that a conversion made of tokens which it had to encode from text."""
     facts = features.case.metadata.get(REENCODED)
     if not isinstance(facts, Mapping):
         return None
@@ -192,15 +192,15 @@ def _retokenised(features: Features) -> Suspicion | None:
         fact(f"share of responses {words}", "other tokens than these were sampled", share=value)
         for words, value in (
             ("whose tokens decode to another text", to_text),
-            ("that the record counts other tokens of", to_count),
+            ("whose number of tokens is not the recorded one", to_count),
         )
         if value is not None
     ]
     return Suspicion(
         confidence=EXACT,
-        message="The tokens of this table were made from text: at least "
-        f"{share:.0%} of the responses have other tokens than were sampled, and no policy's "
-        "log-probs here are of what it gave.",
+        message="The tokens of this table were encoded from text: at least "
+        f"{share:.0%} of the responses have other tokens than were sampled, so that recorded "
+        "log-probs do not belong to these tokens.",
         evidence=evidence,
         side="recorder",
         share_of_rows=share,
@@ -209,7 +209,7 @@ def _retokenised(features: Features) -> Suspicion | None:
 
 
 def _share_off(facts: Mapping[str, Any], good: str, rows: str) -> float | None:
-    """Return the share of rows that a count leaves out; None where the facts do not tell it."""
+    """Return 1 - facts[good] / facts[rows], the share of rows that fail; None where unknown."""
     count, whole = facts.get(good), facts.get(rows)
     if not isinstance(count, int) or not isinstance(whole, int) or not 0 <= count <= whole:
         return None

@@ -1,4 +1,4 @@
-"""The size of the log-ratios goes with the place within blocks of positions."""
+"""The size of the log-ratios depends on the place within blocks of positions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BINS = 40  # of the log-prob
 
 
 class BlockEffect(Struct, frozen=True):
-    """How the size of log-ratios goes with the place in blocks of `size` positions."""
+    """How the size of log-ratios depends on the place within blocks of `size` positions."""
 
     size: int
     factor: float  # of |log_ratio| at the largest place over that at the smallest
@@ -34,13 +34,13 @@ class BlockEffect(Struct, frozen=True):
 def block_effect(
     tokens: PairTokens, place: Counts, cluster: NDArray[np.integer]
 ) -> BlockEffect | None:
-    """Return the block size that |log_ratio| goes with most; None where none surely is.
+    """Return the block size on which |log_ratio| depends most; None if no size is significant.
 
     `place` [tokens] is the position in prompt and response, `cluster` [rows] numbers prompt groups.
-    What the log-prob and the position in the response explain of log |log_ratio| is taken off, so
-    that prompts of one length, whose blocks are at the same positions, show nothing. What is left
-    is projected on one wave per block. Without blocks the sums of prompt groups have mean 0, and
-    Hotelling's T² of them gives the p-value, here times the number of sizes.
+    First the means of log |log_ratio| by log-prob and by position in the response are subtracted,
+    so that prompts of one length, whose blocks are at the same positions, show no effect. The
+    residual is projected on one sine wave per block. Without an effect of blocks the sums of prompt
+    groups have mean 0; Hotelling's T² of them gives the p-value, here times the number of sizes.
     """
     size = np.log(np.maximum(np.abs(tokens.log_ratio), EQUAL))
     edges = np.quantile(tokens.sampler, np.linspace(0, 1, BINS + 1)[1:-1])
@@ -51,7 +51,7 @@ def block_effect(
         for block in SIZES
         if (found := _of_size(tokens, size, place, cluster, block)) is not None
     ]
-    # Halves and quarters of the true size show as well, and less.
+    # Halves and quarters of the true size are significant as well, with a smaller factor.
     surely = [effect for effect in effects if effect.p_value <= BY_CHANCE]
     return max(surely, key=lambda effect: effect.factor, default=None)
 
@@ -84,8 +84,8 @@ def _of_size(
 def _moving_mean(values: Array, per_row: Counts, width: int) -> Array:
     """Return the mean of the `width` tokens around each token of its row, [tokens].
 
-    At the ends of a row it is that of the nearest full window: a trend over the row leaves nothing
-    that a wave of that width could take up.
+    At the ends of a row it is that of the nearest full window. Subtracting it removes a trend over
+    the row, which a wave of that width would otherwise pick up.
     """
     sums = np.concatenate([[0.0], np.cumsum(values)])
     end = np.cumsum(per_row)
@@ -99,7 +99,7 @@ def _moving_mean(values: Array, per_row: Counts, width: int) -> Array:
 
 
 def _block_boundaries(features: Features) -> Suspicion | None:
-    """Look for log-ratios whose size goes with the place in blocks of prompt and response."""
+    """Look for log-ratios whose size depends on the place in blocks of prompt and response."""
     case, log_ratios = features.case, features.log_ratios
     prompt = case.facts.prompt_length
     if prompt is None or log_ratios.rms < ENGINE_NOISE or features.validity.answer == INVALID:
@@ -110,14 +110,14 @@ def _block_boundaries(features: Features) -> Suspicion | None:
         return None
     return Suspicion(
         confidence=CLEAR,
-        message=f"|log-ratios| go with the place in blocks of {effect.size} positions of prompt "
-        f"and response: {effect.factor:.2g} times larger at place {effect.largest_at} than half a "
-        "block away. One side computes in blocks, as a chunked prefill of recurrent layers or a "
-        "paged cache does, and the other does not.",
+        message=f"|log-ratios| depend on the place in blocks of {effect.size} positions of prompt "
+        f"and response: they are {effect.factor:.2g} times larger at place {effect.largest_at} "
+        "than half a block away. One side computes in blocks, as a chunked prefill of recurrent "
+        "layers or a paged cache does, and the other does not.",
         evidence=[
             fact(
                 "|log-ratio| by the place in a block",
-                "goes with blocks",
+                "depends on blocks",
                 block=effect.size,
                 factor=effect.factor,
                 by_chance=max(effect.p_value, TINY),

@@ -26,10 +26,10 @@ __all__ = ["CAUSES"]
 LOGIT_BIAS = shipped(
     "logit-bias", "law", lambda features: one_of("logit-bias", banned)(features) or pushed(features)
 )
-# Of causes with the same score the first is named: a wrong block of ids is no bias on them.
+# Of causes with the same score the first is named: a wrong block of ids goes before a logit bias.
 SAMPLING = (*TEMPERATURES, *KEPT_SETS, *VOCABULARY, LOGIT_BIAS, *PENALTIES, *UNLOGGED_SAMPLING)
-# Storage: the values of a column are not what was computed. Zeros in the text of tools are a matter
-# of the mask, which is asked first.
+# Storage: the stored values are not the computed ones. Zeros in the text of tools are a fault of
+# the mask, which is weighed before placeholders.
 STORAGE = (
     NAN_LOG_PROBS,
     *TRANSFORMED_VALUES,

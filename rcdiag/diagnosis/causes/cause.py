@@ -1,7 +1,7 @@
-"""A cause is a hypothesis on what went wrong, with the evidence that speaks for it and its words.
+"""A cause is a hypothesis about what went wrong, with a function that weighs the evidence for it.
 
 `CAUSES.add(Cause(...))` adds one: the judge weighs it in every command, and screens, pages, docs
-and `rcdiag explain` read the definition.
+and `rcdiag explain` read its words.
 """
 
 from __future__ import annotations
@@ -18,32 +18,35 @@ from rcdiag.diagnosis.experiment_fit import ExperimentFit
 from rcdiag.diagnosis.features import Features, LogRatios
 from rcdiag.registry import Registry
 
-# The order of weighing: later stages judge the table that earlier ones have repaired. In the last
-# two only the cause with the highest confidence is named. `law` is the sampling distribution.
+# The order in which causes are weighed: later stages judge the table that earlier ones have
+# repaired. In the last two stages only the cause with the highest confidence is named. `law` stands
+# for the sampling distribution.
 STAGES = ("storage", "recording", "alignment", "law", "difference")
 
-# Scores of evidence, by its kind: values that nothing else makes, or a statement of the metadata;
-# a pattern that the cause predicts and its look-alikes do not; one that a look-alike makes too, but
-# rarely; what remains where nothing else fits better; one of two that the table cannot tell apart.
+# Scores, by kind of evidence. EXACT: values that no other cause makes, or a statement of the
+# metadata. CLEAR: a pattern that the cause predicts and its look-alikes do not. LIKELY: a pattern
+# that a look-alike makes too, but rarely. WEAK: what remains where nothing else fits better.
+# GUESS: one of two causes that the table cannot tell apart.
 EXACT, CLEAR, LIKELY, WEAK, GUESS = 0.97, 0.9, 0.85, 0.7, 0.6
 
 
 class Suspicion(Struct, frozen=True, kw_only=True):
     """The evidence for a cause in one table, and its confidence."""
 
-    # Score from 0 to 1 on a scale of the cause's own: `diagnosis.confidence` turns it into the
+    # Score from 0 to 1 on the cause's own scale; `diagnosis.confidence` turns it into the
     # probability that is shown.
     confidence: float
-    rival: float = 0.0  # that of the next cause of the same stage
+    rival: float = 0.0  # score of the next best cause of the same stage
     message: str  # what the cause did to this table, in a sentence with numbers
     evidence: Sequence[Mapping[str, Any]] = ()
-    side: str | None = None  # None: that of the cause's words
+    side: str | None = None  # who is at fault, of SIDES; None: as the cause's words say
     share_of_rows: float = 1.0
     also_possible: Sequence[str] | None = None  # None: the look-alikes of the cause's words
     from_step: int | None = None
-    verdict: str | None = None  # None: that of the cause's words
-    policy: str | None = None  # whose column it spoilt, where it may have spoilt the other's too
-    mended: Case | None = None  # the table without the fault, for what comes after; None: as it is
+    verdict: str | None = None  # None: as the cause's words say
+    # The policy whose column is affected, of a cause that may affect the other column as well.
+    policy: str | None = None
+    mended: Case | None = None  # the repaired table, for later stages; None: it is not repaired
     fit: ExperimentFit | None = None  # of an experiment with a checkpoint; None: of the table alone
 
 
@@ -67,14 +70,17 @@ CAUSES: Registry[Cause] = Registry("cause")
 def shipped(
     slug: str, stage: str, weigh: Callable[[Features], Suspicion | None], *, needs_two: bool = True
 ) -> Cause:
-    """Make a cause whose words stand in one of the files in `words/`."""
+    """Make a cause with the words that a file in `words/` has for its slug."""
     return Cause(words=cause_words()[slug], stage=stage, weigh=weigh, needs_two=needs_two)
 
 
 def one_of(
     slug: str, found: Callable[[Features], tuple[str, Suspicion] | None]
 ) -> Callable[[Features], Suspicion | None]:
-    """Weigh one of several causes of which a table has at most one: `found` says which it is."""
+    """Make the function that weighs one of several exclusive causes.
+
+    `found` returns the slug of the cause that a table has, with its suspicion.
+    """
 
     def weigh(features: Features) -> Suspicion | None:
         answer = found(features)
@@ -86,14 +92,14 @@ def one_of(
 def shipped_family(
     slugs: Sequence[str], stage: str, found: Callable[[Features], tuple[str, Suspicion] | None]
 ) -> tuple[Cause, ...]:
-    """Make causes of which a table has at most one: `found` says which it is."""
+    """Make several causes of which a table has at most one; `found` returns its slug."""
     return tuple(shipped(slug, stage, one_of(slug, found)) for slug in slugs)
 
 
 def fact(name: str, reads: str, /, **values: Any) -> dict[str, Any]:
-    """Make an entry of evidence: a number or fact, the policies' own under their names.
+    """Make an entry of evidence: `values` are numbers or facts, those of a policy under its name.
 
-    Numbers of numpy become those of Python, which documents hold.
+    `reads` says what they mean. Numpy scalars become Python numbers, so that they can be encoded.
     """
     plain = {
         key: value.item() if isinstance(value, np.generic) else value

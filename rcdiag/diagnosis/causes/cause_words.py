@@ -7,9 +7,9 @@ A file has one table for each slug:
   `told_apart`: what separates the cause from its look-alikes, and what needs a checkpoint.
 - `side`: who is at fault most often; `verdict`: `broken`, `correctable`, or `guides` where the size
   of the numbers decides between healthy and correctable.
-- `mend`: up to three lines in the imperative, the most useful first; `mend_in`: a sub-table with
-  the options that mend it in an engine or a trainer, by the names of `PLACES`.
-- `umbrella`: umbrella causes that are right where nothing narrower can be known; `look_alikes`:
+- `mend`: up to three repairs in the imperative, the most useful first; `mend_in`: a sub-table with
+  the options that repair it in an engine or a trainer, by the names of `PLACES`.
+- `umbrella`: umbrella causes that are named where no narrower one can be known; `look_alikes`:
   causes that leave nearly the same trace.
 - `links`: pages and threads that describe the cause, each with `text` and `url`.
 """
@@ -56,7 +56,7 @@ VERDICTS: Mapping[str, str] = {
     "guides": "healthy or correctable, by the size of the numbers",
 }
 
-# Where something is repaired: key of `mend_in` -> how it writes its own name.
+# Engines and trainers with options that repair a cause: key of `mend_in` -> its official spelling.
 PLACES: Mapping[str, str] = {
     "vllm": "vLLM",
     "sglang": "SGLang",
@@ -101,7 +101,7 @@ class CauseWords(Struct, frozen=True, kw_only=True):
     links: tuple[Link, ...] = ()
 
     def entry(self) -> Entry:
-        """Say what happens, how it shows, what it is taken for, and what repairs it."""
+        """Return what happens, how it shows, what it is mistaken for, and what repairs it."""
         repair = self.mend
         if len(repair) > 1:
             repair = tuple(f"{number} {line}" for number, line in enumerate(repair, start=1))

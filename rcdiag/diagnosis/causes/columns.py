@@ -1,4 +1,4 @@
-"""What the causes of one column share: the columns of a pair, and repairs of their values."""
+"""Helpers for causes that affect one column: the columns of a pair, and repairs of their values."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def columns_of_pair(features: Features) -> Iterator[tuple[str, StoredColumn]]:
 def by_column(
     weigh: Callable[[Features, str, StoredColumn], Suspicion | None],
 ) -> Callable[[Features], Suspicion | None]:
-    """Weigh a cause that spoils one column on each column of the pair; the first one counts.
+    """Weigh a cause of one column on each column of the pair, and return the first suspicion.
 
-    Where the suspicion does not say who is at fault, it is the side that the column is of.
+    Where the suspicion names no side at fault, it is the side of that column.
     """
 
     def weigh_pair(features: Features) -> Suspicion | None:
@@ -49,16 +49,16 @@ def side_of(features: Features, policy: str) -> str:
 
 
 def repaired(case: Case, policy: str, change: Callable[[Array], Array]) -> Case:
-    """Return the case with one policy's values changed back."""
+    """Return the case with one policy's log-probs replaced by change(log-probs)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return case.with_log_probs(policy, change(case.log_probs[policy]))
 
 
 def without_values(case: Case, tokens: Flags) -> Case:
-    """Return the case without the values of some of its sampled tokens; [sampled tokens]."""
+    """Return the case with some sampled tokens' values taken as missing; [sampled tokens]."""
     return case.without_values(case.of_sampled(tokens))
 
 
 def share_of_rows(column: StoredColumn, tokens: Flags) -> float:
-    """Return the share of rows that hold one of some tokens."""
+    """Return the share of rows with at least one of the flagged tokens."""
     return len(np.unique(column.row_of[tokens])) / max(len(column.row_starts), 1)

@@ -24,7 +24,7 @@ from rcdiag.diagnosis.thresholds import (
 
 # Sizes of the batches that rows may have been padded in.
 BATCHES = (2, 4, 8, 16, 32, 64, 128)
-LEAST_PADDED = 0.6  # share of the padded rows that must be off
+LEAST_PADDED = 0.6  # share of the padded rows that must have a large mismatch
 
 
 def _context(features: Features) -> Suspicion | None:
@@ -34,7 +34,7 @@ def _context(features: Features) -> Suspicion | None:
     return Suspicion(
         confidence=LIKELY,
         message=f"Log-ratios of the first three tokens are {log_ratios.first_tokens:.0f} times "
-        "those of the others: the two sides saw other prompts, or at other positions.",
+        "those of the others: the two sides saw different prompts, or the same at other positions.",
         evidence=[
             fact(
                 "rms log-ratio, first tokens / others",
@@ -56,7 +56,7 @@ MOST_TURNS = 12  # that evidence lists
 
 
 def _context_stripped(features: Features) -> Suspicion | None:
-    """Look for rows that agree in their first turn and not in later ones."""
+    """Look for rows that agree in their first turn but not in later ones."""
     agree = features.first_turns_agree
     if agree is None or features.log_ratios.rms < LARGE_MISMATCH:
         return None
@@ -69,7 +69,7 @@ def _context_stripped(features: Features) -> Suspicion | None:
             fact("rms log-ratio by turn", "later turns differ", first=before, later=after),
             fact(
                 "rms log-ratio of the median row, turn after turn",
-                "which turn is furthest off",
+                "which turn differs most",
                 value=[float(f"{value:.2g}") for value in features.by_turn.rms[:MOST_TURNS]],
             ),
         ],
@@ -78,9 +78,9 @@ def _context_stripped(features: Features) -> Suspicion | None:
 
 
 def _prompts(case: Case, rows: Flags) -> int:
-    """Count the prompts of some rows: those of a group have one.
+    """Count the distinct prompts of some rows: one per prompt group.
 
-    Where the table names no groups, prompts of one length may be one.
+    Where the table names no groups, prompts of equal length are counted as one.
     """
     known = case.facts.group if case.facts.group is not None else case.facts.prompt_length
     return int(rows.sum()) if known is None else len(np.unique(known[rows]))
@@ -89,7 +89,7 @@ def _prompts(case: Case, rows: Flags) -> int:
 def _chance(case: Case, agreeing: Flags, others: Flags) -> float:
     """Return the p-value of exactly these prompts agreeing, if length played no role."""
     few, many = _prompts(case, agreeing), _prompts(case, others)
-    # 1 over the number of ways to choose the few of all.
+    # 1 / binomial(few + many, few)
     return exp(lgamma(few + 1) + lgamma(many + 1) - lgamma(few + many + 1))
 
 
@@ -107,7 +107,7 @@ class _Rows(Struct, frozen=True):
 
 
 def _rows(features: Features) -> _Rows | None:
-    """Return the rows where lengths of prompts are known and something differs, else None."""
+    """Return each row's mismatch and prompt length; None if lengths are unknown or rows agree."""
     lengths = features.case.facts.prompt_length
     if lengths is None or features.log_ratios.rms < LARGE_MISMATCH:
         return None
@@ -131,7 +131,7 @@ def _best_limit(rows: _Rows) -> tuple[int, float] | None:
 
 
 def _share_agreeing_at_first(log_ratios: LogRatios, rows: Flags) -> float:
-    """Return the share of some rows whose first third agrees to rounding, although they differ."""
+    """Return the share of `rows` [rows] whose first third of the tokens agrees to rounding."""
     tokens = log_ratios.tokens
     first = np.searchsorted(tokens.owner, np.arange(tokens.rows))
     index = np.arange(len(tokens)) - first[tokens.owner]
@@ -142,7 +142,7 @@ def _share_agreeing_at_first(log_ratios: LogRatios, rows: Flags) -> float:
 
 
 def _prompt_truncated(features: Features) -> Suspicion | None:
-    """Look for a length of the prompt up to which rows agree, and beyond which they do not."""
+    """Look for a prompt length up to which rows agree and beyond which they do not."""
     case, rows = features.case, _rows(features)
     best = None if rows is None else _best_limit(rows)
     if rows is None or best is None:
@@ -158,7 +158,7 @@ def _prompt_truncated(features: Features) -> Suspicion | None:
         return None
     by_chance = _chance(case, short, long) >= BY_CHANCE
     if np.median(rms[long]) < COARSE:
-        return None  # other weights have this size too, mostly at long, hard prompts
+        return None  # other weights make a mismatch of this size too, mostly at long, hard prompts
     next_ = int(rows.lengths[long].min())
     between = f"{first}" if next_ == first + 1 else f"{first} to {next_ - 1}"
     return Suspicion(
@@ -192,10 +192,12 @@ def _longest_of_batch(case: Case, lengths: Counts, size: int) -> tuple[Flags, Fl
 
 
 def _padding_counts(features: Features) -> Suspicion | None:
-    """Look for a size of batches by which padded rows differ and those without padding do not."""
+    """Look for a batch size for which padded rows differ and rows without padding agree."""
     case, rows = features.case, _rows(features)
     if rows is None or features.log_ratios.one_sided > ONE_SIDED:
-        return None  # padding moves log-probs both ways; what bans tokens early on moves them one
+        return (
+            None  # padding moves log-probs both ways; a ban on tokens (min-tokens) moves them one
+        )
     rms, known, large = rows.rms, rows.known, rows.large
     tried: list[tuple[float, int, Flags, Flags]] = []
     for size in BATCHES:

@@ -1,6 +1,6 @@
-"""Real differences between two forward passes; one of these causes is always named.
+"""Genuine differences between two forward passes; one of these causes is always named.
 
-If nothing narrower fits it is `forwards-differ`: two passes that differ without structure.
+If no narrower cause fits, it is `forwards-differ`: two passes that differ without structure.
 """
 
 from __future__ import annotations
@@ -55,16 +55,18 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         where = f" most in turn {', '.join(map(str, turns))} of the responses: {_turns(features)}"
         possible = ["context-differs", "context-stripped", "retokenised", "prefix-cache-stale"]
     elif resets:
-        where = f", more at every step until a reset ({len(resets)} of them), as what piles up "
+        where = (
+            f", more at every step until a reset ({len(resets)} in all), as errors that accumulate "
+        )
         lag = lags(features.case)
         if lag is not None and np.ptp(lag) == 0.0:
             where += (
-                "in a cache: `step` less `policy_version` is the same in every row, so that no "
+                "in a cache do: `step` minus `policy_version` is the same in every row, so that no "
                 "weight sync is late"
             )
             possible = ["prefix-cache-stale"]
         else:
-            where += "in a cache or behind a weight sync"
+            where += "in a cache, or between weight syncs, do"
             possible = ["prefix-cache-stale", "stale-weights", "weights-differ"]
     else:
         times = log_ratios.rms / ENGINE_NOISE
@@ -76,8 +78,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         possible = ["weights-differ", "context-differs", "quantised-weights"]
     return Suspicion(
         confidence=CLEAR if log_ratios.rms > LARGE_MISMATCH else WEAK,
-        message=f"The two forward passes differ ({log_ratios.rms:.2g} nats rms){where}. "
-        f"{validity.sentence}",
+        message=f"The two forward passes differ ({log_ratios.rms:.2g} nats rms){where}.",
         evidence=[
             fact("rms log-ratio", "more than rounding", rms=log_ratios.rms),
             validity.evidence,
@@ -88,7 +89,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
 
 
 def _turns(features: Features) -> str:
-    """Compare the turns that stand out with the others."""
+    """Say how the mismatch of the outlier turns compares with that of the others."""
     numbers, rms = features.by_turn.number, features.by_turn.rms
     apart = np.isin(numbers, features.by_turn.outliers)
     return f"{rms[apart].max():.2g} nats rms in the median row, other turns {rms[~apart].max():.2g}"
@@ -103,9 +104,9 @@ def _not_of_these_tokens(features: Features) -> Suspicion | None:
     mean, uniform = float(tokens.trainer.mean()), _uniform(features)
     return Suspicion(
         confidence=WEAK,
-        message=f"`{trainer}_log_probs` are {mean:.1f} on the mean, below "
-        f"-ln(vocabulary), which is at most {uniform:.1f}: worse than a uniform guess. They are "
-        "not of these tokens, as where logits are not shifted by one.",
+        message=f"`{trainer}_log_probs` have a mean of {mean:.1f}, below -ln(vocabulary), which is "
+        f"at most {uniform:.1f}: worse than a uniform guess. They are not of these tokens, as "
+        "where logits are not shifted by one.",
         evidence=[
             fact(
                 "mean log-prob", "below that of a uniform guess", **{trainer: mean}, uniform=uniform
@@ -124,18 +125,18 @@ def _uniform(features: Features) -> float:
 
 
 def _deficits(features: Features) -> Array:
-    """Return by how many nats a uniform guess scores each row's tokens better than the trainer."""
+    """Return the log-likelihood of a uniform guess minus the trainer's, nats, [rows]."""
     tokens = features.case.tokens
     return tokens.per_row * _uniform(features) - tokens.row_sums(tokens.trainer)
 
 
 def _below_a_uniform_guess(features: Features) -> Flags:
-    """Detect rows [rows] whose tokens the trainer surely scores worse than a uniform guess would.
+    """Flag rows [rows] that the trainer scores significantly worse than a uniform guess would.
 
-    Over whatever distribution p samples, E[uniform / p] <= 1, so that by Markov's inequality the
-    log-likelihood of a row under p falls c nats below the uniform one with probability at most
-    exp(-c). Rows are counted where that has a chance of .01 in the whole table. Weights that lag or
-    are quantised never come near this; other tokens or another context do.
+    If p sampled the row, E[uniform / p] <= 1, so that by Markov's inequality the log-likelihood
+    under p is c nats below that of a uniform guess with probability at most exp(-c). A row is
+    flagged where this bound, times the number of rows, is below .01. Stale or quantised weights
+    never come near this; other tokens or another context do.
     """
     deficits = _deficits(features)
     return np.asarray(deficits > np.log(len(deficits) / BY_CHANCE), np.bool_)
@@ -144,23 +145,24 @@ def _below_a_uniform_guess(features: Features) -> Flags:
 def _not_sampled(features: Features) -> tuple[str, list[str]]:
     """Describe the difference where the recorded distribution did not sample (INVALID).
 
-    Whatever weights, precision, context and function the trainer has, its distribution sums to 1,
-    so that E[ratio] is 1 under the recorded one.
+    A trainer's distribution sums to 1 whatever its weights, precision, context and function, so
+    that E[ratio] would be 1 if the recorded distribution had sampled.
     """
     if features.validity.lacks_support:
         return (
-            ": the sampler could not take all that the trainer expects, or the trainer's "
-            "probabilities do not sum to 1",
+            ": the sampler could not take all tokens of the trainer's distribution, or the "
+            "trainer's probabilities do not sum to 1",
             ["truncated-law", "penalty", "vocabulary-padding"],
         )
     return (
-        ": the record is of another distribution, or the trainer's probabilities do not sum to 1",
+        ": the recorded log-probs are of another distribution, or the trainer's probabilities do "
+        "not sum to 1",
         ["temperature-raw-recorded", "draft-recorded", "vocab-shard-wrong"],
     )
 
 
 def _share_of_rows_at_rounding(features: Features) -> float | None:
-    """Return the share of rows at rounding where rows are of two kinds; None where of one."""
+    """Return the share of rows that agree to rounding where all others differ a lot, else None."""
     rms = features.location.rms_of_rows
     rms = rms[np.isfinite(rms)]
     at_rounding = float(np.mean(rms < ENGINE_NOISE))
@@ -170,7 +172,7 @@ def _share_of_rows_at_rounding(features: Features) -> float | None:
 
 
 def _by_rescore(features: Features) -> tuple[str, Suspicion] | None:
-    """Use re-scores of both sides to find the one at fault."""
+    """Find the side at fault by re-scores of both sides."""
     engine, model = features.rescored
     if engine is None or model is None or features.log_ratios.rms < ENGINE_NOISE:
         return None
@@ -201,8 +203,8 @@ def _by_rescore(features: Features) -> tuple[str, Suspicion] | None:
     elif max(trainer.rms, sampler.rms) < PART * noise and LARGE_MISMATCH < noise < COARSE:
         named = "quantised-weights"
         text = (
-            f"`{engine}` gives `{case.sampler}` back and `{model}` `{case.trainer}`: with the "
-            "same weights the engine itself is not the trainer's model"
+            f"`{engine}` reproduces `{case.sampler}`, and `{model}` reproduces `{case.trainer}`: "
+            "with the same weights, the engine does not compute what the trainer's model does"
         )
     else:
         return None
@@ -217,7 +219,7 @@ def _by_rescore(features: Features) -> tuple[str, Suspicion] | None:
 
 
 def _fault(log_ratios: LogRatios, of_weights: str, otherwise: str) -> str:
-    """Name the fault of a column that differs from its re-score, by where it differs."""
+    """Name the fault of a column that differs from its re-score, by the tokens that differ."""
     if log_ratios.first_tokens > FIRST_APART:
         return "context-differs"
     return of_weights if looks_like_other_weights(log_ratios) else otherwise
@@ -274,8 +276,8 @@ def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicio
     return "forwards-differ", Suspicion(
         confidence=WEAK,
         message=f"In addition the two forward passes differ: two tokens of one context are "
-        f"{prefixes.residual:.2g} nats further apart on one side, as under other weights, "
-        "precision or model function.",
+        f"{prefixes.residual:.2g} nats further apart on one side, as with other weights, another "
+        "precision or another model function.",
         evidence=[
             fact(
                 "log-prob differences in a context",

@@ -35,15 +35,15 @@ from rcdiag.diagnosis.thresholds import (
 )
 from rcdiag.formats import mean_ratio
 
-# Log-ratios of the other sign are at most those that engines in bfloat16 leave (nats, where their
-# rms is 0.03), or this share of the largest.
+# Log-ratios are one-sided if those of the other sign are at most NOISE nats, which is the noise of
+# bfloat16 engines with an rms of 0.03, or at most OTHER_SIGN of the largest.
 NOISE, OTHER_SIGN = 0.12, 0.35
 
 KEPT_SET_SLUGS = ("top-p-renormalised", "top-k-renormalised", "min-p-renormalised")
 
 
 def sets_of_one(features: Features, policy: str | None) -> bool:
-    """Detect kept sets of one token in a column: many exact zeros, and hardly a value near 0.
+    """Detect kept sets of one token in a column: many exact zeros and hardly any value near 0.
 
     Without a kept set there are more values near 0 than zeros.
     """
@@ -56,7 +56,7 @@ def sets_of_one(features: Features, policy: str | None) -> bool:
 
 
 def declared_kept_set(features: Features) -> str | None:
-    """Return which kept set the table's columns declare; None where none."""
+    """Return which kind of kept set the table's columns declare, or None."""
     facts = features.case.facts
     for slug, values in zip(KEPT_SET_SLUGS, (facts.top_p, facts.top_k, facts.min_p), strict=True):
         if values is not None and np.isfinite(values).any():
@@ -83,7 +83,8 @@ def _kept_set(features: Features) -> Suspicion | None:
         return _from_certain_tokens(features)
     log_ratios = features.log_ratios
     mean, z = log_ratios.ratio_mean
-    # The record lacks a part of the trainer's support: log-ratios have one sign up to noise.
+    # If the recorded column lacks a part of the trainer's support, all log-ratios are negative, up
+    # to noise.
     low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
     if not features.validity.lacks_support or high > max(NOISE, OTHER_SIGN * abs(low)):
         return None
@@ -92,9 +93,9 @@ def _kept_set(features: Features) -> Suspicion | None:
     words, evidence = _replayed(kept)
     return Suspicion(
         confidence=CLEAR,
-        message="Recorded log-probs lack a part of what the trainer expects, as over a kept set: "
-        f"E[ratio] is {mean_ratio(mean)}{words} ({z:+.0f} standard errors from 1), log-ratios are "
-        f"at most noise above 0 and at least {low:.2f}.",
+        message="Recorded log-probs lack a part of the trainer's distribution, as over a kept set: "
+        f"E[ratio] is {mean_ratio(mean)}{words} ({z:+.0f} standard errors from 1), and log-ratios "
+        f"lie between {low:.2f} and 0, up to noise.",
         evidence=[
             mean_ratio_fact(log_ratios, "the mean mass that the kept set holds"),
             fact("log-ratios", "one sign and bounded", low=low, high=high),
@@ -110,12 +111,13 @@ def _kept_set(features: Features) -> Suspicion | None:
 
 
 def _from_kept_ids(features: Features, kept: RecordedKeptSets) -> Suspicion:
-    """Say what the kept ids prove: a set of one token is certain for the sampler's record alone."""
+    """Report the proof by kept ids: tokens alone in their set are certain in the record only."""
     mean = mean_ratio(features.log_ratios.ratio_mean[0])
     words, evidence = _replayed(kept)
     proof = (
-        f", {kept.mean_size:.3g} on the mean: {kept.of_one:,} tokens that were the only ones left "
-        f"are recorded as certain, and the trainer gives them {kept.trainer_of_one:.3f} nats"
+        f" ({kept.mean_size:.3g} on average): {kept.of_one:,} tokens that were the only ones left "
+        f"are recorded as certain, and the trainer gives them a mean of {kept.trainer_of_one:.3f} "
+        "nats"
     )
     return Suspicion(
         confidence=EXACT,
@@ -131,17 +133,17 @@ def _from_kept_ids(features: Features, kept: RecordedKeptSets) -> Suspicion:
 
 
 def _replayed(kept: RecordedKeptSets | None) -> tuple[str, list[dict[str, Any]]]:
-    """Say what log-probs over the same kept ids change: behind E[ratio], and as evidence.
+    """Say what scoring the trainer over the same kept ids changes, as text and as evidence.
 
-    Both are empty where no policy was scored over them.
+    The text follows E[ratio] in a sentence. Both are empty where no policy was scored over the ids.
     """
     replay = None if kept is None else kept.replay
     if replay is None:
         return "", []
     words = (
         f" over the whole vocabulary (kept mass {mean_ratio(replay.kept_mass)}) and "
-        f"{mean_ratio(replay.ratio_mean)} over the kept ids (`{replay.policy}`); outside of 0.9 to "
-        f"1.1 are {replay.outside_before:.1%} and {replay.outside:.1%} of the ratios"
+        f"{mean_ratio(replay.ratio_mean)} over the kept ids (`{replay.policy}`); "
+        f"{replay.outside_before:.1%} and {replay.outside:.1%} of the ratios are outside 0.9 to 1.1"
     )
     evidence = fact(
         "E[ratio] over the kept ids",
@@ -156,7 +158,7 @@ def _replayed(kept: RecordedKeptSets | None) -> tuple[str, list[dict[str, Any]]]
 
 
 def _from_certain_tokens(features: Features) -> Suspicion | None:
-    """Detect a kept set from exact zeros: tokens certain for the record, uncertain for the trainer.
+    """Detect a kept set from exact zeros at tokens that are uncertain for the trainer.
 
     This works whatever else changes the trainer's distribution.
     """
@@ -169,8 +171,8 @@ def _from_certain_tokens(features: Features) -> Suspicion | None:
     return Suspicion(
         confidence=CLEAR,
         message=f"Recorded log-probs are renormalised over a kept set: {int(zero.sum()):,} tokens "
-        f"are recorded as certain and none nearly so, of which the trainer gives "
-        f"{int(unsure.sum()):,} less (E[ratio] {mean_ratio(mean)}).",
+        f"are recorded as certain and hardly any as nearly certain, and {int(unsure.sum()):,} of "
+        f"the certain ones are uncertain for the trainer (E[ratio] {mean_ratio(mean)}).",
         evidence=[
             fact(
                 "log-probs of exactly 0",
@@ -208,23 +210,23 @@ def banned(features: Features) -> tuple[str, Suspicion] | None:
     share = float(strong.mean())
     if share > PART:
         return None
-    # The end token is banned up to a length: nothing happens after it.
+    # If the end token is banned up to a length (min-tokens), no log-ratio beyond it is affected.
     last_place = float(tokens.position[strong].max())
     beyond = float(np.mean(tokens.position > last_place)) > FEW
     ends = beyond and _stops_at_a_position(tokens, strong)
-    # Hardly a response ends before a position up to which its end is banned.
+    # Hardly any response ends before the position up to which the end token is banned.
     row_ends = np.zeros(tokens.rows, np.int64)
     np.maximum.at(row_ends, tokens.owner, tokens.position)
     ends &= bool(np.mean(row_ends[tokens.per_row > 0] < NEARLY_ALL * last_place) <= FEW)
     if not ends and z > -SURELY:
-        # min-tokens ends at a position, which is evidence of its own; logit-bias needs more
+        # that the effect ends at a position is evidence for min-tokens; logit-bias needs a larger z
         return None
     slug = "min-tokens" if ends else "logit-bias"
     return slug, Suspicion(
         confidence=LIKELY,
-        message=f"At {share:.2%} of the tokens the trainer expects something else by "
-        f"{-float(np.median(log_ratios.values[strong])):.1f} nats, and nowhere the reverse: the "
-        "sampler was kept from the token that was due"
+        message=f"At {share:.2%} of the tokens the trainer's log-prob is lower, by a median of "
+        f"{-float(np.median(log_ratios.values[strong])):.1f} nats, and nowhere much higher: the "
+        "sampler was not allowed the token that the trainer expects"
         + (f", at positions up to {int(last_place)}." if slug == "min-tokens" else "."),
         evidence=[
             mean_ratio_fact(log_ratios, "mass that the sampler could not take"),

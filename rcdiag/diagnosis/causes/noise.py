@@ -1,4 +1,4 @@
-"""Harmless differences: none at all, the rounding of two engines, other experts chosen."""
+"""Harmless differences: none at all, the rounding of two engines, or other chosen experts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rcdiag.diagnosis.features import ENGINE_NOISE, Features
 from rcdiag.diagnosis.thresholds import FEW, MOST, MUCH_LARGER, SLIGHT, UNRELATED
 from rcdiag.diagnosis.validity import INVALID, MOST_OF_ENGINES
 
-# Both sides compute in one precision with one kernel.
+# Nats, rms: below it both sides compute in one precision with the same kernels.
 BITWISE = 1e-4
 
 
 def structures(features: Features) -> list[str]:
-    """Return the ways in which the log-ratios have structure that rounding does not have."""
+    """Return the kinds of structure that the log-ratios have and that rounding does not have."""
     log_ratios, location = features.log_ratios, features.location
     seen = log_ratios.by_token_id
     outliers = location.outlier_rows
@@ -39,7 +39,7 @@ def structures(features: Features) -> list[str]:
 
 
 def is_engine_noise(features: Features) -> bool:
-    """Tell whether the mismatch is no more than two honest engines have, and shaped as theirs."""
+    """Tell whether the mismatch is as small, and as free of structure, as that of two engines."""
     log_ratios = features.log_ratios
     if features.validity.answer == INVALID:
         return False
@@ -86,7 +86,7 @@ def _engine_noise(features: Features) -> Suspicion | None:
 
 
 def _moe_routing(features: Features) -> Suspicion | None:
-    """Look for rounding nearly everywhere and a few tokens that are far off, anywhere.
+    """Look for rounding at nearly all tokens and large log-ratios at a few tokens anywhere.
 
     Structure by token id, position or row points to another cause.
     """
@@ -101,11 +101,11 @@ def _moe_routing(features: Features) -> Suspicion | None:
         return None
     return Suspicion(
         confidence=WEAK,
-        message=f"The bulk of the tokens agrees ({log_ratios.rms_of_bulk:.2g} nats rms but for the "
-        f"largest 1%), and 0.1% of them, anywhere, hold {log_ratios.tail_share:.0%} of the squared "
-        "log-ratios: as where the engines chose other experts for a few tokens.",
+        message=f"Most tokens agree ({log_ratios.rms_of_bulk:.2g} nats rms without the largest "
+        f"1%), and 0.1% of them, anywhere, hold {log_ratios.tail_share:.0%} of the squared "
+        "log-ratios, as where the engines chose other experts for a few tokens.",
         evidence=[
-            fact("rms log-ratio but for the largest 1%", "rounding", rms=log_ratios.rms_of_bulk),
+            fact("rms log-ratio without the largest 1%", "rounding", rms=log_ratios.rms_of_bulk),
             fact(
                 "share of log_ratio² in the top 0.1% of tokens",
                 "a few tokens dominate",

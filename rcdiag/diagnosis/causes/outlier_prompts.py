@@ -1,4 +1,4 @@
-"""The same prompts are outliers at every step: a mismatch that goes with the prompt."""
+"""The same prompts are outliers at every step: a mismatch that depends on the prompt."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rcdiag.formats import share_of
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-# Lower end of the interval of the intraclass correlation from which prompts decide: more of the
-# variance is then between prompts than between steps of one prompt.
+# Least lower end of the interval of the intraclass correlation: above it more of the variance is
+# between prompts than between steps of one prompt.
 BETWEEN_PROMPTS = 0.5
 
 
@@ -27,7 +27,7 @@ class IntraclassCorrelation(Struct, frozen=True):
     value: float
     low: float
     high: float
-    prompts: int  # those that two steps have at least
+    prompts: int  # number of prompts that occur at two steps or more
 
 
 def intraclass_correlation(values: Array, prompt: Counts) -> IntraclassCorrelation | None:
@@ -67,15 +67,15 @@ def intraclass_correlation(values: Array, prompt: Counts) -> IntraclassCorrelati
 
 
 def _prompt(case: Case) -> NDArray[np.uint64] | None:
-    """Return what tells each row's prompt, [rows]: its tokens, or else its `group_id`."""
+    """Return what identifies each row's prompt, [rows]: a hash of its tokens, or of `group_id`."""
     return case.facts.group if case.facts.prompt is None else case.facts.prompt
 
 
 def _by_prompt_and_step(case: Case, values: Array) -> tuple[Array, Counts] | None:
-    """Return the mean of `values` [rows] of each prompt at each step, and its prompt's number.
+    """Return the mean of `values` [rows] for each prompt and step, and the prompt's index.
 
-    The level of each step is taken off. Rows of one prompt at one step are one value: they share
-    a batch, an engine and a prefix, so that their likeness says nothing about other steps.
+    The mean of each step is subtracted. Rows of one prompt at one step are averaged: they share a
+    batch, an engine and a prefix, so that their similarity says nothing about other steps.
     """
     key = _prompt(case)
     if key is None or case.facts.step is None:
@@ -90,7 +90,7 @@ def _by_prompt_and_step(case: Case, values: Array) -> tuple[Array, Counts] | Non
 
 
 def _outlier_prompts(features: Features) -> Suspicion | None:
-    """Look for rows of two kinds, of which prompts have the same kind at every step."""
+    """Look for outlier rows whose prompts are outliers at every step."""
     case = features.case
     outliers = features.location.outlier_rows
     if outliers is None or outliers.engines:
@@ -112,7 +112,7 @@ def _outlier_prompts(features: Features) -> Suspicion | None:
         message=f"The same prompts are outliers at every step{by}: "
         f"{share_of(share, 'prompts')} differ by {outliers.rms:.2g} nats rms, the others by "
         f"{outliers.rms_of_others:.2g}, and "
-        f"{seen.value:.0%} of the variance between responses goes with the prompt.",
+        f"{seen.value:.0%} of the variance between responses is between prompts.",
         evidence=[
             fact(
                 "variance of the log rms log-ratio that is between prompts",
@@ -130,7 +130,7 @@ def _outlier_prompts(features: Features) -> Suspicion | None:
 
 
 def _prompt_lengths(case: Case, outliers: OutlierRows) -> list[dict[str, object]]:
-    """Compare the lengths of prompts of both kinds of rows, where they differ."""
+    """Return the median prompt lengths of outliers and other rows, if they differ much."""
     length = case.facts.prompt_length
     if length is None:
         return []

@@ -22,7 +22,8 @@ from rcdiag.diagnosis.thresholds import (
     TINY,
 )
 
-# Repeated tokens are compared with new ones of the same id that are about as likely.
+# Edges of the log-prob bins, nats: repeated tokens are compared with first uses of the same id that
+# are about as likely.
 LIKE = (-16.0, -2.0, -0.5, -0.05)
 FEWEST_OF_KIND = 2  # tokens of an id, repeated and new
 LEAST_GAP = 0.06  # between the shares of positive log-ratios
@@ -38,21 +39,22 @@ def _penalty(features: Features) -> Suspicion | None:
 
 
 def penalty(features: Features) -> Suspicion | None:
-    """Detect a distribution that depends on whether a token has occurred before."""
+    """Detect a sampler's distribution that depends on whether a token has occurred before."""
     if (
         not features.log_ratios.show_sampling
         or features.log_ratios.rms < VISIBLE
         or features.log_ratios.rms > LARGE
     ):
         return None
-    gap, z = _repeated_less_new(features.log_ratios)
+    gap, z = _repetition_gap(features.log_ratios)
     if gap < LEAST_GAP or z < SURELY:
         return None
     return Suspicion(
         confidence=CLEAR,
-        message="The sampler gives tokens that occurred before less than the trainer does: the log-"
-        f"ratio is positive {100 * gap:.0f} percentage points more often for repeated tokens than "
-        f"for new ones of the same id and like probability ({z:.0f} standard errors).",
+        message="The sampler gives tokens that occurred before a lower probability than the "
+        f"trainer does: the log-ratio is positive {100 * gap:.0f} percentage points more often for "
+        f"repeated tokens than for new ones of the same id and similar probability ({z:.0f} "
+        "standard errors).",
         evidence=[
             fact(
                 "share of log-ratios above 0, repeated minus first uses of an id",
@@ -65,11 +67,11 @@ def penalty(features: Features) -> Suspicion | None:
     )
 
 
-def _repeated_less_new(log_ratios: LogRatios) -> tuple[float, float]:
-    """Return how much more often repeated tokens have a positive log-ratio than new ones of the
-    same id and of like log-prob, and its z.
+def _repetition_gap(log_ratios: LogRatios) -> tuple[float, float]:
+    """Return P(log_ratio > 0) of repeated tokens minus that of new ones, and its z score.
 
-    Other weights move each token by its id and context, whether it has occurred or not.
+    Repeated and new tokens of the same id and of similar log-prob are compared: other weights move
+    a token by its id and context, whether it has occurred before or not.
     """
     tokens = log_ratios.tokens
     unsure = (tokens.trainer < LIKE[-1]) & (
@@ -102,7 +104,7 @@ def pushed(features: Features) -> Suspicion | None:
         or log_ratios.first_tokens > FIRST_APART
     ):
         return None
-    found = _moved_one_way(log_ratios)
+    found = _biased_ids(log_ratios)
     if found is None:
         return None
     ids, sign = found
@@ -115,8 +117,8 @@ def pushed(features: Features) -> Suspicion | None:
     more, less = ("more", "less") if sign < 0 else ("less", "more")
     return Suspicion(
         confidence=LIKELY,
-        message=f"The sampler gives {names} {more} than the trainer does, by up to {edge:.1f} "
-        f"nats, and all others a little {less}: a bias on their logits.",
+        message=f"The sampler gives {names} {more} probability than the trainer does, by up to "
+        f"{edge:.1f} nats, and all others a little {less}: a bias on their logits.",
         evidence=[
             fact(
                 "log-ratio of these ids",
@@ -130,17 +132,19 @@ def pushed(features: Features) -> Suspicion | None:
     )
 
 
-def _moved_one_way(log_ratios: LogRatios) -> tuple[Counts, float] | None:
-    """Find a few ids with log-ratios of one sign while normalisation moves all others slightly to
-    the other sign: the ids, the largest first, and the sign.
+def _biased_ids(log_ratios: LogRatios) -> tuple[Counts, float] | None:
+    """Find a few token ids whose log-ratios have one sign while all others have the other sign.
+
+    A bias on a few logits looks like this: normalisation moves all other ids slightly the other
+    way. Return the ids, the one with the largest sum of squares first, and the sign.
     """
     ids, values = log_ratios.tokens.token_id, log_ratios.values
     counts = np.bincount(ids)
     seen = np.flatnonzero(counts >= FEWEST_ROWS)
     if len(seen) < FEWEST:
         return None
-    # A bias hardly moves near-certain tokens, so the rms of an id is informative and its mean is
-    # not.
+    # A bias hardly moves near-certain tokens, so the rms of an id's log-ratios is informative and
+    # their mean is not.
     squares = np.bincount(ids, values**2)
     rms = np.sqrt(squares / np.maximum(counts, 1))
     apart = seen[rms[seen] > max(MANY_TIMES * float(np.median(rms[seen])), COARSE)]
@@ -162,11 +166,11 @@ def _moved_one_way(log_ratios: LogRatios) -> tuple[Counts, float] | None:
 
 
 def _left_by_one_bias(log_ratios: LogRatios, named: Flags, size: float) -> float:
-    """Return the residual share of squared log-ratios of some ids' tokens under one logit bias.
+    """Return the share of squared log-ratios of some ids' tokens that one logit bias leaves.
 
-    A bias b moves a token of the trainer's probability p by log(1 + p (e^b - 1)) - b, all of it
-    where the token is rare and never more, and near 0 where it is sure anyway. Other weights move
-    each id as far as they happen to.
+    A bias b on a token of the trainer's probability p makes the log-ratio
+    log(1 + p (e^b - 1)) - b: -b where the token is rare, near 0 where it is certain, and never
+    beyond. Other weights move each id by an amount of its own.
     """
     moved = log_ratios.values[named]
     if np.count_nonzero(np.abs(moved) > LARGE_MISMATCH) < FEWEST:

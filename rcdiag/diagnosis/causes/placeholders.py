@@ -1,4 +1,4 @@
-"""A column holds something else where a log-prob is missing: NaN, a sentinel, an exact 0."""
+"""Values that stand for a missing log-prob: NaN, a sentinel, an exact 0."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _nan_log_probs(features: Features) -> Suspicion | None:
 
 
 def _no_numbers(features: Features, policy: str, column: StoredColumn) -> str:
-    """Say how many log-probs of a column are no numbers, and in which row the first is."""
+    """Say how many log-probs of a column are NaN or infinite, and in which row the first is."""
     count, first = features.case.not_numbers[policy]
     values = column.values[~column.finite]
     what = "NaN" if np.isnan(values).all() else "NaN or infinite"
@@ -123,20 +123,20 @@ def _placeholder_zeros(features: Features, policy: str, column: StoredColumn) ->
     zeros = (column.values == 0.0) & unlikely
     if zeros.sum() < max(FEWEST_OF_PATTERN, FEW * unlikely.sum()):
         return None
-    # A kept set of one token is exactly 0 too, but hardly ever where the other side is unsure;
-    # zeros that have nothing to do with certainty are as frequent at both.
+    # A kept set of one token gives exact zeros too, but hardly ever where the other side is unsure.
+    # Placeholders are as frequent at uncertain tokens as at others.
     unsure = column.other < CERTAIN
     rare = unlikely.sum() / max(int(unsure.sum()), 1)
     if zeros.sum() < PART * rare * (unsure & (column.values == 0.0)).sum():
         return None
     in_these_rows = np.isin(column.row_of, column.row_of[zeros])
     others = (column.values < 0) & (column.other < SURE) & in_these_rows
-    if others.any() and _do_not_belong(column.values[others], column.other[others]):
-        return None  # rows are swapped or shifted: zeros of sure tokens meet other tokens
+    if others.any() and _unrelated(column.values[others], column.other[others]):
+        return None  # rows are swapped or shifted: zeros of certain tokens stand at other tokens
     begins, ends = _at_the_edges(features, column.values == 0.0, zeros)
     moved = features.case.trainer is not None and bool(features.alignment.shift.any())
     if begins + ends > NEARLY_ALL and (ends > 1 - NEARLY_ALL or moved):
-        return None  # the end token, and rows that were moved, are causes of their own
+        return None  # end tokens without a log-prob, and shifted rows, are causes of their own
     other = column.other[zeros]
     if sets_of_one(features, policy) and np.median(other) < RARE:
         return None  # certain tokens of kept sets, in contexts that the other side does not see
@@ -144,8 +144,8 @@ def _placeholder_zeros(features: Features, policy: str, column: StoredColumn) ->
         confidence=EXACT,
         message=f"{int((column.values == 0).sum()):,} values of `{policy}` are exactly 0"
         f"{', at the first tokens of rows' if begins > NEARLY_ALL else ''}, "
-        f"{int(zeros.sum()):,} of them where the other side gives the token "
-        f"{np.exp(np.median(other)):.2g} on the median: placeholders.",
+        f"{int(zeros.sum()):,} of them where the other side gives tokens "
+        f"a median probability of {np.exp(np.median(other)):.2g}: placeholders.",
         evidence=[
             fact(
                 "exact zeros at uncertain tokens",
@@ -161,7 +161,7 @@ def _placeholder_zeros(features: Features, policy: str, column: StoredColumn) ->
 
 
 def _padding(features: Features) -> Suspicion | None:
-    """Look for rows that end with repeats of one token of which both sides are exactly certain."""
+    """Look for rows that end with repeats of one token, recorded as exactly 0 on both sides."""
     case = features.case
     sides = [case.log_probs[name] for name in (case.sampler, case.trainer) if name]
     zero = case.mask & np.all([values == 0.0 for values in sides], axis=0)
@@ -177,10 +177,10 @@ def _padding(features: Features) -> Suspicion | None:
     if repeated < max(FEWEST_ROWS, 0.5 * len(last)) or runs > len(last):
         return None
     if padding.sum() < NEARLY_ALL * zero.sum():
-        return None  # other tokens are certain too, as where both sides keep sets of one token
+        return None  # other tokens are certain too, as with kept sets of one token on both sides
     return Suspicion(
         confidence=EXACT,
-        message=f"{repeated:,} rows end with repeats of token {ids[counts.argmax()]}, of which "
+        message=f"{repeated:,} rows end with repeats of token {ids[counts.argmax()]}, for which "
         f"both sides record exactly 0, {int(padding.sum()):,} tokens in all: padding that the mask "
         "counts as sampled.",
         evidence=[fact("padding at the end of rows", "no policy sampled it", rows=repeated)],
@@ -211,8 +211,8 @@ def _nothing_but_zeros(features: Features, policy: str, column: StoredColumn) ->
     )
 
 
-def _do_not_belong(values: Array, other: Array) -> bool:
-    """Tell whether two columns of tokens that are no zeros hardly have to do with each other."""
+def _unrelated(values: Array, other: Array) -> bool:
+    """Tell whether two columns, without their zeros, are nearly uncorrelated."""
     one, two = sqrt_surprisal(values), sqrt_surprisal(other)
     if len(one) < FEWEST or min(np.std(one), np.std(two)) < EQUAL:
         return False
@@ -220,13 +220,13 @@ def _do_not_belong(values: Array, other: Array) -> bool:
 
 
 def _at_the_edges(features: Features, zeros: Flags, chosen: Flags) -> tuple[float, float]:
-    """Return the shares of chosen tokens in runs of zeros at the begin and at the end of rows."""
+    """Return the shares of chosen tokens in runs of zeros at the start and at the end of rows."""
     owner = features.case.owner[features.case.mask]
     begins = np.concatenate([[True], owner[1:] != owner[:-1]])
     ends = np.append(begins[1:], True)
     run = np.cumsum(np.concatenate([[True], zeros[1:] != zeros[:-1]]) | begins)
     at_begin, at_end = np.bincount(run, begins) > 0, np.bincount(run, ends) > 0
-    # A row of zeros only touches both edges: these are placeholders.
+    # The zeros of a row that has nothing else touch both ends: these are placeholders.
     return (
         float(np.mean((at_begin & ~at_end)[run][chosen])),
         float(np.mean((at_end & ~at_begin)[run][chosen])),

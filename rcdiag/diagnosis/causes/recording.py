@@ -1,4 +1,4 @@
-"""A column holds something else than the sampled token's log-prob."""
+"""A column holds values other than the sampled token's log-prob."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from rcdiag.diagnosis.thresholds import (
 # Rows with a log-prob sum below this do not occur twice by chance.
 UNLIKELY = -9.0
 MAJORITY = -TWICE  # nats; a token with more than half of the mass is the likeliest one
-# Entropies, nats: equal ones differ by less than the first, and contexts have at most the second.
+# Nats: equal entropies differ by less than EQUAL_ENTROPY, and no context has more than
+# LARGEST_ENTROPY.
 EQUAL_ENTROPY, LARGEST_ENTROPY = 1e-3, 8.0
 
 
@@ -55,10 +56,10 @@ def _columns_identical(features: Features) -> Suspicion | None:
 
 
 def _computed_again(features: Features) -> bool:
-    """Tell whether a re-score gives the values of both columns to the last bit, so that both sides
-    can have computed them.
+    """Tell whether a re-score reproduces both columns to the last bit.
 
-    What the trainer's model gives and the sampler's engine does not is the trainer's number alone.
+    Both sides can then have computed these values. The sampler's engine is asked first: if only the
+    trainer's model reproduces the values, the sampler's column is a copy.
     """
     tokens = features.case.tokens
     engine, model = features.rescored
@@ -75,7 +76,7 @@ def _duplicated_rows(features: Features) -> Suspicion | None:
     again = np.zeros(len(case.lengths), np.bool_)
     likely = values
     if case.trainer is not None:
-        # A record from before the temperature makes answers look less likely than they were.
+        # Log-probs recorded before the temperature make answers look less likely than they were.
         other = case.log_probs[case.trainer]
         likely = np.where((other < 0) & (values < 0), np.fmax(values, other), values)
     total = np.bincount(
@@ -85,8 +86,8 @@ def _duplicated_rows(features: Features) -> Suspicion | None:
     )
     # Compare prompts, not group ids: merged dumps have one prompt under several ids.
     prompts = case.facts.prompt
-    # A record at temperature 1 without kept sets understates the probability of answers that were
-    # sampled more sharply: then require twice the surprisal.
+    # Log-probs at temperature 1 over the whole vocabulary understate the probability of answers
+    # that were sampled from a more peaked distribution: then require twice the surprisal.
     unlikely = 2 * UNLIKELY if _sharper(case.facts) else UNLIKELY
     for index in np.flatnonzero(case.lengths > 0):
         tokens = slice(case.start[index], case.start[index] + case.lengths[index])
@@ -124,9 +125,9 @@ def _sharper(facts: RowFacts) -> bool:
 
 
 def _surprise(values: Array, *, tools_masked: bool) -> Array:
-    """Return the log-probs of sampled tokens; 0 for values that are none.
+    """Return the log-probs of tokens, at least HARDLY_EVER each; 0 where a value is no log-prob.
 
-    Tool text is much less likely than sampled text: without a mask only ordinary tokens count.
+    Tool text is much less likely than sampled text: if it is not masked, rare tokens count as 0.
     """
     least = -np.inf if tools_masked else RARE
     return np.where((values < 0) & (values > least), np.maximum(values, HARDLY_EVER), 0.0)
@@ -146,17 +147,17 @@ def _top_one(features: Features) -> Suspicion | None:
             continue
         if np.median(own[rare] - other[rare]) < TWICE:
             continue
-        # The likeliest token has at most the probability that the sampled one leaves.
+        # The likeliest token has at most 1 minus the probability of the sampled one.
         remaining = np.log(-np.expm1(np.clip(other[rare], -30, -EQUAL)))
         fits = float(np.mean((own[rare] <= remaining + COARSE) & (own[rare] > RARE)))
         above = float(np.mean(own >= other - COARSE))
-        # What the likeliest token has does not depend on how rare the sampled one is.
+        # The probability of the likeliest token does not depend on how rare the sampled one is.
         follows = float(np.corrcoef(own[rare], other[rare])[0, 1])
         if min(fits, above) > NEARLY_ALL and not follows > SAME:
             return Suspicion(
                 confidence=CLEAR,
                 message=f"`{policy}` gives rare tokens the probability of the likeliest one: "
-                f"{np.exp(np.median(own[rare])):.2f} on the median, where the other side gives "
+                f"a median of {np.exp(np.median(own[rare])):.2f}, where the other side gives "
                 f"{np.exp(np.median(other[rare])):.2g}.",
                 evidence=[
                     fact(
@@ -179,7 +180,7 @@ def _entropy_recorded(features: Features, policy: str, column: StoredColumn) -> 
     stated = _states_entropy(features, policy)
     if not stated and not _like_entropy(values, column.other):
         return None
-    if not stated and _parts_tokens_of_a_context(features, policy):
+    if not stated and _differs_within_context(features, policy):
         return None
     return Suspicion(
         confidence=EXACT if stated else LIKELY,
@@ -198,7 +199,7 @@ def _entropy_recorded(features: Features, policy: str, column: StoredColumn) -> 
     )
 
 
-def _parts_tokens_of_a_context(features: Features, policy: str) -> bool:
+def _differs_within_context(features: Features, policy: str) -> bool:
     """Tell whether a policy's values differ between tokens that were sampled in one context.
 
     The entropy depends on the context only, so it cannot differ between them.
@@ -242,7 +243,7 @@ def _like_entropy(values: Array, other: Array) -> bool:
     likely, rare = (other > MAJORITY) & (other < CERTAIN), other < RARE
     if min(likely.sum(), rare.sum()) < FEWEST:
         return False
-    # Entropy is at least minus the log-prob of the likeliest token, and has no rare values.
+    # The entropy is at least minus the log-prob of the likeliest token, and never very large.
     lower = float(np.mean(values[likely] < other[likely]))
     alike = float(np.corrcoef(values[rare], other[rare])[0, 1])
     return (

@@ -33,10 +33,10 @@ SPAN = 3  # tokens of the shortest span that is taken for a tool's output
 
 
 def tool_spans(case: Case) -> Flags | None:
-    """Return the NaN tokens [response tokens] of a multi-turn table whose mask is missing.
+    """Flag the NaN tokens [response tokens] of a multi-turn table whose mask is missing.
 
-    They are spans of NaN inside responses, with sampled tokens on both sides, where no token of the
-    table is masked. None where NaN is anything else, or absent.
+    They form spans of NaN inside responses, with sampled tokens on both sides, in a table that
+    masks no token. None where there is no NaN, or where NaN has another pattern.
     """
     if not case.table_mask.all():
         return None
@@ -77,8 +77,8 @@ def _eos_one_sided(features: Features) -> Suspicion | None:
         return None
     return Suspicion(
         confidence=LIKELY,
-        message=f"The mismatch is that of the tokens that end responses (id "
-        f"{outliers[0].token_id}): log-ratio {outliers[0].mean:.1f} on the mean.",
+        message=f"The mismatch is on the tokens that end responses (id {outliers[0].token_id}): "
+        f"their mean log-ratio is {outliers[0].mean:.1f}.",
         evidence=_id_evidence(outliers),
         side="trainer" if outliers[0].mean < 0 else "recorder",
         also_possible=["special-token-ids"],
@@ -89,14 +89,14 @@ def _eos_one_sided(features: Features) -> Suspicion | None:
 
 
 def _last_zeros(features: Features) -> Suspicion | None:
-    """Look for end tokens that one side gives no log-prob."""
+    """Look for end tokens for which one side recorded no log-prob, but 0."""
     last = _end_tokens(features.case)
     for policy, column in features.columns.items():
         zeros = column.values == 0.0
         surely = zeros & (column.other < 0)
         if last.sum() < FEWEST or zeros[last].mean() < MOST or zeros[~last].mean() > PART:
             continue
-        if surely[last].mean() < 0.5 or not _is_no_rounding(zeros, last, column.other):
+        if surely[last].mean() < 0.5 or not _beyond_rounding(zeros, last, column.other):
             continue
         return Suspicion(
             confidence=LIKELY,
@@ -118,10 +118,11 @@ def _last_zeros(features: Features) -> Suspicion | None:
     return None
 
 
-def _is_no_rounding(zeros: Flags, last: Flags, other: Array) -> bool:
-    """Tell whether zeros at last tokens are more than log-probs of sure tokens, rounded to 0.
+def _beyond_rounding(zeros: Flags, last: Flags, other: Array) -> bool:
+    """Tell whether zeros at last tokens cannot be log-probs near 0 that were rounded to 0.
 
-    The other side is not sure of them, or other tokens of which it is as sure are no zeros.
+    That is so if the other side is not certain of them, or if other tokens that it is as certain
+    of are not 0.
     """
     least = float(other[last & zeros].min(initial=0.0))
     as_sure = ~last & (other >= least) & (other < 0)
@@ -157,17 +158,17 @@ def _special_ids(features: Features) -> Suspicion | None:
     if early > 0.5 or median_of_others > SLIGHT:
         return None
     if float(np.median(tokens.trainer[named])) > 0:
-        return None  # no log-prob is positive: the trainer's softmax sum lacks something
+        return None  # positive log-probs: the trainer's softmax sum lacks a part of the vocabulary
     if features.first_turns_agree is not None:
-        return None  # an id is wrong in the first turn too: later ones saw another context
-    # What follows the first of these ids in a row saw another context.
+        return None  # a wrong id would show in the first turn too; later turns saw another context
+    # Tokens after the first of these ids in a row were scored in another context.
     here = np.cumsum(np.isin(case.token_id, wrong))
     before = np.concatenate([[0], here])[case.start]
     return Suspicion(
         confidence=LIKELY,
-        message=f"The mismatch is that of token ids {', '.join(map(str, wrong))} alone, log-ratio "
-        f"{outliers[0].mean:.1f} on the mean; half of the others differ by less than "
-        f"{median_of_others:.1g}.",
+        message=f"The mismatch is on token ids {', '.join(map(str, wrong))} alone, with a mean "
+        f"log-ratio of {outliers[0].mean:.1f}; half of the other tokens differ by less than "
+        f"{median_of_others:.1g} nats.",
         evidence=_id_evidence(outliers),
         also_possible=["eos-one-sided", "retokenised"],
         mended=case.without_tokens(here > before[case.owner]),
@@ -190,7 +191,7 @@ def _mask_drops_last(features: Features) -> Suspicion | None:
     here = case.token_id == end
     before = mask[case.start[rows] + case.lengths[rows] - 2].mean()
     if here.sum() > LARGER * counts.max() or before < NEARLY_ALL:
-        return None  # a token of templates, which ends turns of tools too
+        return None  # a token of the chat template, which also ends the turns of tools
     return Suspicion(
         confidence=LIKELY,
         message=f"Token {end} ends {counts.max()} of {len(rows)} responses and is masked in them: "
@@ -210,7 +211,7 @@ def _mask_drops_last(features: Features) -> Suspicion | None:
 
 
 def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
-    """Look for responses that stopped by themselves and have no common last token."""
+    """Look for responses with the finish reason stop that do not share a last token."""
     reasons = case.facts.finish_reason
     if reasons is None:
         return None
@@ -223,7 +224,7 @@ def _end_cut(case: Case, rows: np.ndarray) -> Suspicion | None:
     most = float(counts[:FEWEST_OF_PATTERN].sum() / len(stopped))
     if len(counts) <= FEWEST_OF_PATTERN or most > MOST or mask[last].mean() < NEARLY_ALL:
         return None
-    # Text ends with fewer distinct tokens than it contains; otherwise these ids are not text.
+    # Real text ends with fewer distinct tokens than it contains; otherwise the ids are no text.
     spread = spread_over(len(case.token_id), len(stopped))
     if len(counts) > MOST * len(np.unique(case.token_id[spread])):
         return None
@@ -253,7 +254,7 @@ def _mask_includes_tool(features: Features) -> Suspicion | None:
         return _missing_mask(case, spans)
     if case.trainer is None or len(case.tokens) < 10 * FEWEST:
         return None
-    return _runs_of_zeros(features) or _nobody_samples(features)
+    return _runs_of_zeros(features) or _ids_never_sampled(features)
 
 
 def _missing_mask(case: Case, spans: Flags) -> Suspicion:
@@ -273,40 +274,42 @@ def _missing_mask(case: Case, spans: Flags) -> Suspicion:
         ],
         share_of_rows=rows / max(len(case.lengths), 1),
         also_possible=["nan-log-probs"],
-        mended=replace(_parted_by(case, spans), not_numbers={}),
+        mended=replace(_with_tools_masked(case, spans), not_numbers={}),
     )
 
 
 def _runs_of_zeros(features: Features) -> Suspicion | None:
-    """Look for runs of recorded zeros at tokens of which the trainer is unsure.
+    """Look for runs of recorded zeros at tokens that are uncertain for the trainer.
 
-    Placeholder zeros are scattered; tool text is a run of zeros.
+    Placeholder zeros are scattered; zeros at the text of a tool form runs.
     """
     tokens = features.case.tokens
     trainer, zero = np.minimum(tokens.trainer, 0.0), tokens.sampler == 0.0
     if zero.mean() <= FEW or np.median(trainer[zero]) >= UNSURE:
         return None
     runs = _long_runs(tokens.owner, zero)
-    # Where a whole response has no log-probs nobody recorded them: a tool writes a part of it.
+    # A response of zeros only was never recorded; tool text is only a part of a response.
     runs &= (tokens.row_sums(zero) < tokens.per_row)[tokens.owner]
     if runs.sum() <= 0.5 * zero.sum():
         return None
     stretches = float(np.mean(runs[zero & (trainer < UNSURE)]))
     return Suspicion(
         confidence=EXACT if stretches > NEARLY_ALL else LIKELY,
-        message=f"{int(runs.sum()):,} tokens stand in runs with a recorded value of exactly "
-        f"0 and probability {np.exp(np.median(trainer[runs])):.2g} for the trainer: text of "
+        message=f"{int(runs.sum()):,} tokens in runs are recorded as exactly 0, and the trainer "
+        f"gives them a median probability of {np.exp(np.median(trainer[runs])):.2g}: text of "
         "tools or templates that the mask counts as sampled.",
         evidence=[
             fact(
                 "tokens in runs of zeros",
-                "nobody sampled them",
+                "the policy did not sample them",
                 tokens=runs.sum(),
                 trainer=np.median(trainer[runs]),
             )
         ],
         also_possible=["zero-placeholder"],
-        mended=_parted_by(features.case, features.case.flagged(runs | _short_runs(features, zero))),
+        mended=_with_tools_masked(
+            features.case, features.case.flagged(runs | _short_runs(features, zero))
+        ),
     )
 
 
@@ -314,12 +317,13 @@ def _runs_of_zeros(features: Features) -> Suspicion | None:
 OFTEN, LEAST_ROWS = 12, 0.1
 
 
-def _nobody_samples(features: Features) -> Suspicion | None:
-    """Look for frequent token ids that both sides find so unlikely that neither would sample them.
+def _ids_never_sampled(features: Features) -> Suspicion | None:
+    """Look for token ids that occur far more often than their probability on both sides allows.
 
-    Markers of tool outputs are an example: both sides score them, and no policy wrote them.
-    Rare ids are sampled, too, in long tables: of N tokens at most about N p have a probability of p
-    or less. Of a marker's tokens half have the median probability or less, and are more than that.
+    Markers of tool outputs are an example: both sides score them, and no policy sampled them.
+    In long tables rare ids are sampled as well: of N tokens at most about N p have a probability of
+    p or less. Half of a marker's tokens have its median probability or less; the marker was not
+    sampled if their number is far above N times that probability.
     """
     tokens = features.case.tokens
     likelier = np.minimum(np.maximum(tokens.sampler, tokens.trainer), 0.0)
@@ -353,7 +357,7 @@ def _nobody_samples(features: Features) -> Suspicion | None:
         "tools or templates that the mask counts as sampled.",
         evidence=[
             fact(
-                "log-prob of token ids that nobody samples",
+                "log-prob of token ids that the policy never samples",
                 "a tool or a template wrote them",
                 tokens=named.sum(),
                 median=np.median(likelier[named]),
@@ -361,12 +365,12 @@ def _nobody_samples(features: Features) -> Suspicion | None:
         ],
         share_of_rows=float(np.mean(np.bincount(tokens.owner[named], minlength=tokens.rows) > 0)),
         also_possible=[],
-        mended=_parted_by(features.case, features.case.flagged(unlikely)),
+        mended=_with_tools_masked(features.case, features.case.flagged(unlikely)),
     )
 
 
 def _short_runs(features: Features, zero: Flags) -> Flags:
-    """Flag two or more zeros in a row among which is a token that nobody samples, [tokens]."""
+    """Flag runs of two or more zeros with at least one token that is rare for the trainer."""
     tokens = features.case.tokens
     runs = _long_runs(tokens.owner, zero, least=2)
     number = np.cumsum(np.diff(runs, prepend=False) | (np.diff(tokens.owner, prepend=-1) != 0))
@@ -374,8 +378,8 @@ def _short_runs(features: Features, zero: Flags) -> Flags:
     return flags
 
 
-def _parted_by(case: Case, tools: Flags) -> Case:
-    """Return the case with a mask that leaves out what tools wrote, which parts turns."""
+def _with_tools_masked(case: Case, tools: Flags) -> Case:
+    """Return the case with the text of tools masked; each such span then separates two turns."""
     return replace(case.without_tokens(tools), own_mask=case.table_mask & ~tools)
 
 

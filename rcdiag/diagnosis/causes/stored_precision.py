@@ -27,7 +27,7 @@ from rcdiag.diagnosis.thresholds import (
     SLIGHT,
 )
 
-HIGHEST_FLOOR = -0.2  # nats; nobody sets a floor for likely tokens
+HIGHEST_FLOOR = -0.2  # nats; no one clips log-probs of likely tokens
 
 
 @by_column
@@ -37,19 +37,19 @@ def _floor(features: Features, policy: str, column: StoredColumn) -> Suspicion |
     if count < FEWEST_OF_PATTERN or value > HIGHEST_FLOOR or column.constant_rows > 0.5:
         return None
     if value < column.values[~here].min(initial=0.0, where=column.finite[~here]) - GAP:
-        return None  # a column that was clipped has values just above the floor
+        return None  # a clipped column has values just above its floor
     if not np.isfinite(column.other).any():
         return None
-    # Below a floor the other side lies lower; above it hardly any token does. A column of
-    # another temperature may lie higher, but has many values where this one has a single one.
+    # Where a column is clipped, the other side's log-probs are below the floor. At another
+    # temperature they may be above it, but they are the lowest of that side.
     below = float(np.mean(column.other[here] < value + SLIGHT))
     if below <= 0.5 and _rarest(column, here) <= MOST:
         return None
-    # Few values meet at a floor by chance where a column is rounded, and hardly ever else.
+    # In a rounded column a few values may be equal to the lowest one by chance; else hardly ever.
     if count < FEWEST_ROWS and (below < 1.0 or column.repeats_rare_values):
         return None
-    # Without the rare tokens of one side alone the others would be selected by log-prob, which
-    # looks like another distribution.
+    # If only the tokens that are rare on this side were dropped, the remaining ones would be
+    # selected by one side's log-prob, which looks like another distribution.
     cut_off_too = (column.other <= value) & (column.values - column.other < GAP)
     return Suspicion(
         confidence=EXACT,
@@ -71,10 +71,10 @@ def _floor(features: Features, policy: str, column: StoredColumn) -> Suspicion |
 
 
 def _rarest(column: StoredColumn, here: Flags) -> float:
-    """Return the share of flagged tokens that are among the rarest of the other side.
+    """Return the share of flagged tokens that are among the rarest on the other side.
 
-    A sentinel comes at any token, a floor at the least likely ones, whatever the temperature of the
-    other side. Three times as many of these count, since noise changes their order.
+    A sentinel occurs at any token, a floor at the least likely ones, whatever the temperature of
+    the other side. Three times as many tokens count as the rarest, since noise changes the order.
     """
     known = np.isfinite(column.other)
     edge = np.quantile(column.other[known], min(MUCH_LARGER * float(np.mean(here)), 0.5))
@@ -82,7 +82,7 @@ def _rarest(column: StoredColumn, here: Flags) -> float:
 
 
 def _stored(slug: str) -> Callable[[Features], Suspicion | None]:
-    """Make the question whether a column was stored with few digits."""
+    """Make the function that weighs whether a column was stored in the format `slug`."""
 
     def weigh(features: Features) -> Suspicion | None:
         grids = {
@@ -111,7 +111,7 @@ def _stored(slug: str) -> Callable[[Features], Suspicion | None]:
             ],
             also_possible=[],
             verdict="healthy" if error < LOST_IN_NOISE else "broken",
-            # More than rounding is between the two sides: it is weighed as it is.
+            # The two sides differ by more than this rounding: later stages judge the same table.
             mended=features.case if differs and features.log_ratios.rms > LARGER * error else None,
         )
 

@@ -1,8 +1,8 @@
 """Temperature: one column is the other's distribution at another temperature, or nearly so.
 
-With p = softmax(logits / T), log p at one temperature is a multiple of that at another, up to a sum
-that the tokens of a context share: sampler = power * trainer - log sum, where power is T of the
-trainer over T of the record.
+With p = softmax(logits / T), log p at one temperature is a multiple of log p at another, up to a
+constant that all tokens of a context share: sampler = power * trainer - log sum, where
+power = T of the trainer / T of the recorded column.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TEMPERATURE_SLUGS = (
     "trainer-without-temperature",
     "sampler-ignores-temperature",
 )
-# What gives the power.
+# How the power was found.
 BY_SLOPE = "1 - slope of the log-ratio on the trainer's log-prob"
 BY_METADATA = "T_trainer / T_recorded, from metadata"
 BY_SHARED_PREFIXES = "scale of log-prob differences, sampler / trainer"
@@ -59,22 +59,24 @@ LEAST_OF_DECLARED, MOST_OF_DECLARED = 0.4, 1.25
 MOST_RESIDUAL = 0.6
 # A power agrees with a stated temperature within this share of its logarithm.
 AGREES = 0.25
-# Divided and not normalised: sampler / trainer of sure tokens at the 5% and 95% quantiles, where
-# the trainer's log-probs are too low and where they are too high.
+# Log-probs divided by a temperature without normalisation: the 5% and 95% quantiles of
+# sampler / trainer of near-certain tokens, with their bounds where the trainer's log-probs are too
+# low and where they are too high.
 SURE_TOKENS, TOO_LOW, TOO_HIGH = (0.05, 0.95), 0.75, 1.4
-# Nats by which all tokens together are likelier under one of two distributions: odds of 150 to 1.
+# Nats by which the log-likelihood of all tokens is higher under one of two distributions: odds of
+# 150 to 1.
 LIKELIER = 5.0
 
 
 class Power(Struct, frozen=True):
-    """One column is the other's distribution to a power."""
+    """The power that turns one column's distribution into the other's, before normalisation."""
 
-    value: float  # T of the trainer over T of the record
+    value: float  # T of the trainer / T of the recorded column
     found_by: str
 
 
 def _temperature(features: Features) -> tuple[str, Power, str] | None:
-    """Return which fault of temperature there is, the power, and what shows who sampled."""
+    """Return the temperature fault, its power, and the evidence of which distribution sampled."""
     if (
         not features.log_ratios.show_sampling
         or features.log_ratios.rms < VISIBLE
@@ -89,21 +91,21 @@ def _temperature(features: Features) -> tuple[str, Power, str] | None:
     declared = features.declared.row_temperature
     sampled_at_1 = declared == 1.0 and not features.declared.sampler.sampling_temperature
     if seen.found_by == BY_SLOPE and sampled_at_1:
-        return None  # the slope has another reason than a temperature
+        return None  # the rows were sampled at temperature 1: the slope has another reason
     likelier, invalid = _likelier(features), features.validity.answer == INVALID
     if likelier == features.case.trainer or (likelier is None and invalid):
         return "temperature-raw-recorded", seen, "the trainer's distribution sampled"
     if invalid and seen.found_by != BY_SHARED_PREFIXES:
-        return None  # neither distribution sampled: a temperature is not all that is wrong
-    return _whose(seen.value, declared), seen, "the recorded distribution sampled"
+        return None  # neither distribution sampled: there is more than a wrong temperature
+    return _missing_at(seen.value, declared), seen, "the recorded distribution sampled"
 
 
-def _whose(power: float, declared: float | None) -> str:
-    """Return whose temperature is missing where the recorded distribution sampled.
+def _missing_at(power: float, declared: float | None) -> str:
+    """Return which side lacks the temperature, where the recorded distribution sampled.
 
-    Either the trainer divides by the power and the sampler does not, or the sampler divides by its
-    reciprocal and the trainer does not. Where rows declare no temperature, that of the two which is
-    below 1 is meant, as nearly all runs have it.
+    Either the trainer divides its logits by T = power and the sampler does not, or the sampler
+    divides by T = 1 / power and the trainer does not. Where rows declare no temperature, the one of
+    the two that is below 1 is assumed, since nearly all runs use such a temperature.
     """
     ignored = power < 1.0
     if declared is not None and declared != 1.0:
@@ -125,15 +127,15 @@ def _likelier(features: Features) -> str | None:
 
 
 def _power(features: Features) -> Power | None:
-    """Return the power by which the two columns are tied; None where there is none.
+    """Return the power that relates the two columns; None where there is none.
 
-    Two tokens of one context show it exactly. Where no two rows share a context, the slope of the
-    log-ratio on the log-prob does, if either side's log-prob explains most of the log-ratios.
+    Two tokens of one context give it exactly. Where no two rows share a context, it is estimated
+    from the slope of the log-ratio on the log-prob, if that explains most of the log-ratios.
     """
     prefixes, declared = features.shared_prefixes, features.declared.row_temperature
     if prefixes is not None:
         if prefixes.is_one_power or (
-            declared is not None and _temperature_and_more(prefixes, declared)
+            declared is not None and _explained_mostly(prefixes, declared)
         ):
             return Power(prefixes.power, BY_SHARED_PREFIXES)
         return None
@@ -141,14 +143,14 @@ def _power(features: Features) -> Power | None:
     if power is None or not abs(np.log(power)) >= A_POWER:
         return None
     if declared not in (None, 1.0) and features.log_ratios.by_log_prob >= MOST_OF_SQUARES / 2:
-        # Contexts with several likely tokens draw the slope towards 1, and to one side alone.
+        # Contexts with several likely tokens bias the slope towards 1, never away from it.
         stated = min((declared, 1 / declared), key=lambda T: abs(np.log(T / power)))
         if LEAST_OF_DECLARED < np.log(power) / np.log(stated) < MOST_OF_DECLARED:
             return Power(stated, BY_SLOPE)
     return Power(power, BY_SLOPE) if features.log_ratios.by_log_prob >= MOST_OF_SQUARES else None
 
 
-def _temperature_and_more(prefixes: SharedPrefixes, declared: float) -> bool:
+def _explained_mostly(prefixes: SharedPrefixes, declared: float) -> bool:
     """Tell whether the declared temperature explains most, but not all, of the difference."""
     off = abs(np.log(declared))
     near = abs(abs(np.log(max(prefixes.power, EQUAL))) - off) < max(A_POWER, AGREES * off)
@@ -156,8 +158,8 @@ def _temperature_and_more(prefixes: SharedPrefixes, declared: float) -> bool:
 
 
 def _stated(features: Features, seen: Power | None) -> tuple[str, Power, str] | None:
-    """Return the fault declared by metadata: columns at two temperatures, unless the log-probs
-    contradict.
+    """Return the fault that metadata declare: columns at two temperatures, unless the log-probs
+    contradict that.
     """
     sampler, trained = features.declared.sampler, features.declared.trainer.temperature
     recorded, sampled = sampler.temperature, sampler.sampling_temperature
@@ -220,7 +222,7 @@ OTHERS = ("trainer-without-temperature", "sampler-ignores-temperature", "logit-s
 
 
 def _stated_temperatures(features: Features) -> list[dict[str, Any]]:
-    """Return what columns and metadata state of temperatures."""
+    """Return the temperatures that columns and metadata state, as evidence."""
     declared, sampler, trainer = (
         features.declared.row_temperature,
         features.declared.sampler,
@@ -245,7 +247,7 @@ def _sentence(slug: str, estimate: float, stated: float | None, features: Featur
     if slug == "temperature-raw-recorded":
         return (
             f"Tokens were sampled at temperature {value}; {trainer} used the same temperature, but "
-            f"{sampler} are those of before it was applied."
+            f"{sampler} were taken before it was applied."
         )
     if slug == "sampler-ignores-temperature":
         return (
@@ -264,7 +266,8 @@ def _divided(features: Features) -> Suspicion | None:
         return None
     log_ratios, tokens = features.log_ratios, features.case.tokens
     k, residual, of_log_ratios = log_ratios.proportion
-    # Noise leaves few of the squared values, and of the squared log-ratios.
+    # With only a factor and noise, the residual is a small share of the squared values and of the
+    # squared log-ratios.
     if abs(k - 1) > A_POWER and max(residual, of_log_ratios) < FEW:
         return Suspicion(
             confidence=CLEAR,
@@ -277,7 +280,7 @@ def _divided(features: Features) -> Suspicion | None:
             ],
             also_possible=["log-base"],
         )
-    # Two tokens of one context share the sum: what parts them is the same on both sides.
+    # Two tokens of one context share the log-sum: their difference is the same on both sides.
     if features.shared_prefixes is not None and features.shared_prefixes.distance > SLIGHT:
         return None
     (mean, z), (_, inverse_z) = log_ratios.ratio_mean, log_ratios.inverse_mean
@@ -292,7 +295,7 @@ def _divided(features: Features) -> Suspicion | None:
     if not (high < TOO_LOW if mean < 1 else low > TOO_HIGH):
         return None
     if not _tied_to_surprisal(log_ratios):
-        # mass added to or removed from the softmax sum does not depend on how certain the token is
+        # without this relation, mass was added to the softmax sum or removed from it
         return None
     return Suspicion(
         confidence=CLEAR,
@@ -339,12 +342,12 @@ def _softcap(features: Features) -> Suspicion | None:
     ):
         return None
     if prefixes is None or prefixes.is_one_power:
-        return None  # without two tokens of one context a cap looks like a temperature
+        return None  # only two tokens of one context distinguish a cap from a temperature
     flatter = "sampler" if log_ratios.power < 1 else "trainer"
     return Suspicion(
         confidence=LIKELY,
-        message=f"The {flatter}'s distribution is flatter in every context, and unevenly so: large "
-        "gaps between log-probs shrink more than small ones, as under a cap on logits.",
+        message=f"The {flatter}'s distribution is flatter in every context, and not by one factor: "
+        "large gaps between log-probs shrink more than small ones, as under a cap on logits.",
         evidence=[
             fact(
                 BY_SLOPE,

@@ -1,7 +1,7 @@
 """Two columns of the trainer, `old` and `current`: noise of micro-batches, or updates in between.
 
-Neither of them sampled, and both come from one engine. On policy they are of the same weights, so
-that what is between them is how the trainer computes, and the PPO ratio is 1 up to that.
+Neither policy sampled, and both columns come from one engine. On policy both have the same weights:
+they differ only by the trainer's numerics, and the PPO ratio is 1 up to that noise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rcdiag.diagnosis.causes.noise import BITWISE, is_engine_noise
 from rcdiag.diagnosis.causes.weights import looks_like_other_weights, old_after_update
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
 
-# The width of PPO's clip in most trainers, for what the noise does to it.
+# The width of PPO's clip in most trainers: noise beyond it is clipped.
 CLIP = 0.2
 
 
@@ -31,7 +31,7 @@ def of_trainer_alone(case: Case) -> bool:
 
 
 def _updated(features: Features) -> bool:
-    """Tell whether the log-ratio has the direction of an update: by token id, or by advantage."""
+    """Tell whether log-ratios look like those of an update: by token id, or by advantage."""
     return looks_like_other_weights(features.log_ratios) or old_after_update(features) is not None
 
 
@@ -45,7 +45,7 @@ def _batch_noise(features: Features) -> Suspicion | None:
     return Suspicion(
         confidence=EXACT if log_ratios.rms < ENGINE_NOISE else LIKELY,
         message=f"`{features.case.sampler}` and `{features.case.trainer}` are both the trainer's, "
-        f"and differ by {log_ratios.rms:.2g} nats rms without a direction: noise of other "
+        f"and differ by {log_ratios.rms:.2g} nats rms without any pattern: noise of other "
         "micro-batches or kernels, and no update in between.",
         evidence=[
             fact("rms log-ratio", "rounding", rms=log_ratios.rms),
@@ -64,8 +64,8 @@ def _updates_in_between(features: Features) -> Suspicion | None:
     return Suspicion(
         confidence=EXACT,
         message=f"`{features.case.sampler}` and `{features.case.trainer}` are both the trainer's, "
-        f"and what is between them ({log_ratios.rms:.2g} nats rms) has a direction: updates were "
-        "made in between, as from the second mini-batch on. This is the PPO ratio.",
+        f"and their difference ({log_ratios.rms:.2g} nats rms) is systematic: updates were made in "
+        "between, as from the second mini-batch on. This is the PPO ratio.",
         evidence=[
             by_token_fact(log_ratios, "systematic, not noise"),
             fact("rms log-ratio", "moved by updates", rms=log_ratios.rms),

@@ -20,14 +20,15 @@ from rcdiag.diagnosis.thresholds import (
     TWICE,
 )
 
-# Nats: the entropy of a context is a nat or two, the surprisal of a rare token more.
+# Nats: the entropy of a context is one or two nats, the surprisal of a rare token is above this.
 ABOVE_ENTROPIES = 2.2
-# Log-probs of both sides are within a factor of two at these quantiles.
+# Two columns of log-probs agree within a factor of two at these quantiles.
 ODDS = (0.02, 0.05, 0.1, 0.2)
-# Another base makes values = factor * other up to noise: tolerance on the log of the median factor,
-# and the largest residual rms / rms.
+# With another base of the logarithm values = factor * other, up to noise: tolerance on the log of
+# the median factor, and the largest rms of the residual over the rms of the values.
 NEAR_THE_BASE, MOST_LEFT_BY_BASE = 0.05, 0.35
-TEMPERATURES = np.arange(1, 21) / 10  # that runs are set to; divided log-probs are multiples too
+# Temperatures that runs use: log-probs divided by one of them are multiples of log-probs as well.
+TEMPERATURES = np.arange(1, 21) / 10
 
 
 @by_column
@@ -42,13 +43,13 @@ def _sign_flipped(features: Features, policy: str, column: StoredColumn) -> Susp
     if alone and np.max(column.values, initial=0.0, where=column.finite) <= 1.0:
         return None  # probabilities
     rare = column.values[column.other < RARE]
-    # Rare tokens have entropies of a nat or two, and surprisals above.
+    # At rare tokens entropies are one or two nats, surprisals are larger.
     far = len(rare) >= FEWEST and np.median(rare) > ABOVE_ENTROPIES
-    if not (alone or _like(-column.values, column.other) or far):
+    if not (alone or _similar_sizes(-column.values, column.other) or far):
         return None
     return Suspicion(
         confidence=EXACT,
-        message=f"The values of `{policy}` are positive, and minus them they are log-probs.",
+        message=f"The values of `{policy}` are positive: they are negative log-probs.",
         evidence=[
             fact(
                 "share of positive values", "no log-prob is positive", **{policy: np.mean(positive)}
@@ -66,10 +67,10 @@ def _probabilities(features: Features, policy: str, column: StoredColumn) -> Sus
     inside = np.mean((values >= 0) & (values <= 1 + EQUAL)) if len(values) else 0.0
     if inside < NEARLY_ALL or np.mean(values > 0) < NEARLY_ALL or column.one_value is not None:
         return None
-    # Most tokens are likely ones, and most of them in contexts of little entropy.
+    # Most sampled tokens are likely ones, since most contexts have a low entropy.
     likely = float(np.median(values)) > 0.5
     with np.errstate(divide="ignore", invalid="ignore"):
-        if not likely and not _like(np.log(column.values), column.other):
+        if not likely and not _similar_sizes(np.log(column.values), column.other):
             return None
     return Suspicion(
         confidence=EXACT,
@@ -82,10 +83,10 @@ def _probabilities(features: Features, policy: str, column: StoredColumn) -> Sus
     )
 
 
-def _like(values: Array, other: Array) -> bool:
-    """Tell whether values have the sizes of another policy's log-probs; True where there is none.
+def _similar_sizes(values: Array, other: Array) -> bool:
+    """Tell whether values have the sizes of another policy's log-probs; True without another one.
 
-    Sizes are compared by their quantiles: values may stand beside the wrong tokens.
+    Quantiles are compared, because the values may belong to other tokens (shifted or swapped).
     """
     every = [values[np.isfinite(values)], other[np.isfinite(other)]]
     if not all(len(part) for part in every):
@@ -114,9 +115,9 @@ def _log_base(features: Features, policy: str, column: StoredColumn) -> Suspicio
 
 
 def _is_base(features: Features, k: float, ratio: float) -> bool:
-    """Tell whether a factor is near that of a base, and nearer than to that of a temperature.
+    """Tell whether a factor is near that of a base, and nearer to it than to any temperature.
 
-    Temperatures are those that runs are set to, and the one that rows declare.
+    The temperatures are those that runs use, and the one that rows declare.
     """
     off, declared = abs(np.log(k / ratio)), features.declared.row_temperature
     others = np.abs(np.log(np.concatenate([TEMPERATURES, 1 / TEMPERATURES]) / k))
@@ -129,7 +130,7 @@ def _is_base(features: Features, k: float, ratio: float) -> bool:
 def _cumulative(features: Features, policy: str, column: StoredColumn) -> Suspicion | None:
     constant, falling = column.constant_rows, column.falling_rows
     if column.one_value is not None:
-        return None  # a mean of every row is a number of every row
+        return None  # row means differ between rows; one value everywhere is a sentinel
     if constant > NEARLY_ALL:
         return Suspicion(
             confidence=EXACT,
@@ -160,7 +161,7 @@ def _cumulative(features: Features, policy: str, column: StoredColumn) -> Suspic
 
 
 def _differences(case: Case, policy: str) -> Case:
-    """Return the case with running sums of one policy turned back into their terms."""
+    """Return the case with one policy's running sums replaced by their differences."""
     values = case.log_probs[policy].copy()
     places = np.flatnonzero(case.mask)
     own = values[places]

@@ -1,9 +1,9 @@
 """Tokens between turns that are not those of the chat template.
 
-An agent loop that appends a tool's message to what was sampled renders the message alone. The
-template puts a token between two messages (Qwen: a newline between <|im_end|> and <|im_start|>);
-the model stops before it, and the rendered message begins after it. So it is lost at every
-boundary, while messages that were rendered together have it between them.
+An agent loop that appends a tool's message to the sampled tokens renders that message alone. The
+template puts a token between two messages (Qwen: a newline between <|im_end|> and <|im_start|>).
+The model stops before this token and the rendered message begins after it, so that it is lost at
+every boundary, while messages that were rendered together have it between them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.thresholds import FEW, FEWEST_OF_PATTERN, NEARLY_ALL
 from rcdiag.table.trajectories import CHAT_TEMPLATE
 
-# Tokens that follow the end of a message most often: of these, which one is the separator.
+# Pairs of tokens that follow the end of a message most often: one of these is tried as separator
+# and opening.
 MOST_LIKELY = 4
 
 
 class Boundaries(Struct, frozen=True):
-    """Where sampled turns end, and what follows the token that ends them, here and elsewhere.
+    """The ends of sampled turns, and which tokens follow there and between other messages.
 
     `end` ends a message and `opening` begins the next one; `separator` stands between them.
     """
@@ -34,11 +35,11 @@ class Boundaries(Struct, frozen=True):
     end: int
     separator: int
     opening: int
-    kept: Flags  # [boundaries] the separator follows, once
-    lost: Flags  # [boundaries] the opening follows at once
-    added: Flags  # [boundaries] the end or the separator stands twice
+    kept: Flags  # [boundaries] the separator follows once
+    lost: Flags  # [boundaries] the opening follows without a separator
+    added: Flags  # [boundaries] the end or the separator occurs twice
     row: Counts  # [boundaries]
-    elsewhere: int  # places between messages that were rendered together, with the separator
+    elsewhere: int  # number of separators between messages that were rendered together
 
 
 def boundaries_of(case: Case) -> Boundaries | None:
@@ -80,7 +81,7 @@ def boundaries_of(case: Case) -> Boundaries | None:
 
 
 def _turn_boundary(features: Features) -> Suspicion | None:
-    """Name a separator that is lost or added where a sampled turn ends."""
+    """Look for a separator that is missing or doubled where sampled turns end."""
     stated = features.case.metadata.get(CHAT_TEMPLATE)
     if isinstance(stated, Mapping) and (found := _of_template(stated)) is not None:
         return found
@@ -91,7 +92,7 @@ def _turn_boundary(features: Features) -> Suspicion | None:
     if wrong.sum() < FEWEST_OF_PATTERN or wrong.mean() < FEW:
         return None
     lost = one.lost.sum() >= one.added.sum()
-    what = f"token {one.separator} is missing" if lost else "a token stands twice"
+    what = f"token {one.separator} is missing" if lost else "a token occurs twice"
     known = (
         f"where messages were rendered together it is there, at {one.elsewhere:,} places"
         if one.elsewhere
@@ -101,7 +102,7 @@ def _turn_boundary(features: Features) -> Suspicion | None:
         confidence=EXACT if one.elsewhere >= FEWEST_OF_PATTERN else CLEAR,
         message=f"At {int(wrong.sum()):,} of {count:,} ends of sampled turns {what} between "
         f"{one.end} and {one.opening}; {known}. The tokens are not those of the chat template, "
-        "and more of the context is off with each turn.",
+        "and the context deviates more with each turn.",
         evidence=[
             fact(
                 "tokens between turns",
@@ -122,22 +123,22 @@ def _turn_boundary(features: Features) -> Suspicion | None:
 
 
 def _of_template(facts: Mapping[str, Any]) -> Suspicion | None:
-    """Read what a conversion found that held the turns' prompts against the chat template."""
+    """Read the result of a conversion that compared the turns' prompts with the chat template."""
     numbers = [facts.get(name) for name in ("boundaries", "lost", "added", "rows", "rows_off")]
     if not all(isinstance(number, int) for number in numbers):
         return None
     boundaries, lost, added, rows, rows_off = (int(number or 0) for number in numbers)
     if lost + added < FEWEST_OF_PATTERN or lost + added < FEW * boundaries:
         return None
-    says = "is missing where" if lost >= added else "stands, and not where"
+    says = "is missing where" if lost >= added else "is added, although not where"
     return Suspicion(
         confidence=EXACT,
         message=f"At {lost + added:,} of {boundaries:,} ends of sampled turns token "
-        f"{facts.get('token')} {says} the chat template puts it. More of the context is off with "
+        f"{facts.get('token')} {says} the chat template puts it. The context deviates more with "
         "each turn.",
         evidence=[
             fact(
-                "prompts held against the chat template",
+                "prompts compared with the chat template",
                 "the separator is lost" if lost >= added else "a token is added",
                 boundaries=boundaries,
                 lost=lost,

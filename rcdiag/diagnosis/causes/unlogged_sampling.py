@@ -22,8 +22,8 @@ from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MUCH_LARGER, SLIGHT
 from rcdiag.formats import mean_ratio
 
 UNLOGGED_SLUGS = ("temperature-silent", "top-p-silent")
-# Standard errors of surprisal less entropy: an engine that rounds its entropies moves their mean a
-# little, whoever sampled.
+# Least |z| of surprisal minus entropy: an engine that rounds its entropies moves their mean a
+# little, whichever distribution sampled.
 Z_OF_ENTROPIES = 5.0
 
 
@@ -41,7 +41,7 @@ def _unlogged(features: Features) -> tuple[str, Suspicion] | None:
     stated = _unlogged_by_metadata(features)
     if stated is not None:
         return stated
-    excess = _surprisal_less_entropy(features)
+    excess = _surprisal_minus_entropy(features)
     if excess is not None:
         return _unlogged_by_entropy(features, *excess)
     return _unlogged_by_kept_set(features) or _unlogged_by_rescore(features)
@@ -68,9 +68,10 @@ def _unlogged_by_metadata(features: Features) -> tuple[str, Suspicion] | None:
     )
 
 
-def _surprisal_less_entropy(features: Features) -> tuple[float, float] | None:
-    """Return the mean of -log p less the entropy, in nats, and its z; None without entropies, and
-    where tokens were left out, which may be the unlikely ones.
+def _surprisal_minus_entropy(features: Features) -> tuple[float, float] | None:
+    """Return the mean of -log p minus the entropy, in nats, and its z score.
+
+    None without entropies, and where tokens were left out, which may be the unlikely ones.
     """
     case = features.case
     if case.picked_tokens:
@@ -97,8 +98,8 @@ def _unlogged_by_entropy(features: Features, mean: float, z: float) -> tuple[str
     either = top_p is None and z < 0  # a kept set and a low temperature both take likelier tokens
     return slug, Suspicion(
         confidence=WEAK if either else LIKELY,
-        message=f"Sampled tokens are {'more likely' if mean < 0 else 'less likely'} than those of "
-        f"the recorded distribution by {abs(mean):.3f} nats on the mean ({z:+.0f} standard "
+        message=f"Sampled tokens are {'more likely' if mean < 0 else 'less likely'} than tokens of "
+        f"the recorded distribution would be, by a mean of {abs(mean):.3f} nats ({z:+.0f} standard "
         "errors), while both columns agree: tokens were drawn from another distribution.",
         evidence=[fact("surprisal - entropy", "0 if the distribution sampled", mean=mean, z=z)],
         also_possible=["top-p-silent" if slug == "temperature-silent" else "temperature-silent"],
@@ -114,7 +115,7 @@ def _unlogged_by_kept_set(features: Features) -> tuple[str, Suspicion] | None:
     ):
         return None
     if sets_of_one(features, features.case.sampler):
-        return None  # the record is of the kept sets, as it should be
+        return None  # the log-probs were recorded over the kept sets, as they should be
     top_p = features.case.facts.top_p
     value = float(np.nanmedian(top_p)) if top_p is not None else 1.0
     return "top-p-silent", Suspicion(
@@ -129,19 +130,19 @@ def _unlogged_by_kept_set(features: Features) -> tuple[str, Suspicion] | None:
 
 
 def _unlogged_by_kept_ids(kept: RecordedKeptSets) -> tuple[str, Suspicion]:
-    """Take a record whose tokens were the only ones in their kept sets, and are not certain."""
+    """Report tokens that were alone in their kept set although their recorded log-prob is not 0."""
     return "top-p-silent", Suspicion(
         confidence=EXACT,
-        message=f"The sampler left {kept.mean_size:.3g} tokens on the mean, and one alone for "
-        f"{kept.of_one:,} of {kept.tokens:,} tokens, which were certain; they are recorded with "
-        f"{kept.sampler_of_one:.3f} nats on the mean, so both columns are of the whole "
-        "distribution.",
+        message=f"The sampler's kept sets have {kept.mean_size:.3g} tokens on average. At "
+        f"{kept.of_one:,} of {kept.tokens:,} tokens only one was left, so it was certain; these "
+        f"are recorded with a mean of {kept.sampler_of_one:.3f} nats, so both columns are of the "
+        "whole distribution.",
         evidence=[kept.fact("a record over the kept ids would be 0 where one token was left")],
     )
 
 
 def _unlogged_by_rescore(features: Features) -> tuple[str, Suspicion] | None:
-    """Look for two columns that agree, and a re-score at the rows' temperature that does not."""
+    """Look for two columns that agree with each other but not with a re-score at T of the rows."""
     case, rescored = features.case, features.rescored[1]
     if rescored is None:
         return None

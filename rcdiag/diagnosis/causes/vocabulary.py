@@ -25,18 +25,18 @@ FAR_TOO_LOW = -3.0  # nats: the mean log-ratio of half of the wrong ids is lower
 
 def _vocab_shard(features: Features) -> Suspicion | None:
     """Detect a trainer whose softmax sum or output head lacks a part of the vocabulary."""
-    # A part of the vocabulary is wrong at every position, another prompt at the first most of all.
+    # A wrong part of the vocabulary shows at every position, another prompt mostly at the first.
     if not features.log_ratios.show_sampling or features.log_ratios.first_tokens > FIRST_APART:
         return None
     log_ratios = features.log_ratios
     mean, (inverse, inverse_z) = log_ratios.ratio_mean[0], log_ratios.inverse_mean
     block = _id_block(features)
-    # A normalised distribution cannot have E[1 / ratio] below 1, and a few large ratios hardly move
-    # that mean.
+    # If the trainer's distribution sums to 1, E[1 / ratio] cannot be below 1; a few large ratios
+    # hardly move this mean.
     missing = mean > 1.0 and inverse_z < -SURELY and log_ratios.one_sided > NEARLY_ALL
     # A missing part of the sum does not change log-prob differences within one context.
     missing &= features.shared_prefixes is None or not features.shared_prefixes.is_one_power
-    # It is missing in every row: a shift in the rows of a few groups has another cause.
+    # The part is missing in every row: log-ratios above 0 in a few groups alone have another cause.
     tokens = features.case.tokens
     above = tokens.row_sums(log_ratios.values)[tokens.per_row > 0] > 0
     missing = missing and float(np.mean(above)) > MOST
@@ -52,7 +52,7 @@ def _vocab_shard(features: Features) -> Suspicion | None:
     else:
         evidence = _of_block(log_ratios, block)
         message = (
-            f"Token ids {block[0]} to {block[1]} have far too low log-probs and no others: a part "
+            f"Only token ids {block[0]} to {block[1]} have log-probs that are far too low: a part "
             "of the vocabulary is wrong."
         )
     return Suspicion(
@@ -89,7 +89,7 @@ def _of_block(log_ratios: LogRatios, block: tuple[int, int]) -> dict[str, Any]:
 
 
 def _id_block(features: Features) -> tuple[int, int] | None:
-    """Return the range of ids in which nearly every id, and outside hardly one, is far too low."""
+    """Return the range of ids whose log-probs are far too low, while hardly any other id's are."""
     tokens, log_ratios = features.case.tokens, features.log_ratios
     counts = np.bincount(tokens.token_id)
     means = np.bincount(tokens.token_id, log_ratios.values) / np.maximum(counts, 1)
@@ -104,7 +104,7 @@ def _id_block(features: Features) -> tuple[int, int] | None:
     first, last = np.quantile(bad, [1 - NEARLY_ALL, NEARLY_ALL])
     inside = seen[(seen >= first) & (seen <= last)]
     wide = (last - first) / max(int(seen.max()), 1)
-    # A wide range is one only if many ids lie before or after it, of which hardly one is too low.
+    # A wide range counts only if there are many ids outside it, and hardly any of them is too low.
     outside = seen[(seen < bad.min()) | (seen > bad.max())]
     if wide > PART and (len(outside) < FEWEST or np.mean(means[outside] > -LARGE) <= NEARLY_ALL):
         return None

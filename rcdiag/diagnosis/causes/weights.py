@@ -37,12 +37,13 @@ from rcdiag.diagnosis.thresholds import (
 from rcdiag.diagnosis.validity import INVALID
 from rcdiag.formats import share_of
 
-# Token ids explain this share of the variance after a drift of weights, and the drift is not larger
-# than this, nats rms.
+# After a drift of weights, token ids explain more than EXPLAINED of the variance of log-ratios,
+# whose rms is below LARGEST_DRIFT, nats.
 EXPLAINED, LARGEST_DRIFT = 0.08, 0.5
-# Standard errors of E[1 / ratio] under a draft, over those of E[ratio]: noise of its own engine.
+# If a draft model's log-probs were recorded, E[1 / ratio] is 1 up to the noise of the draft's
+# engine: its z is at most this part of the z of E[ratio].
 BY_NOISE = 0.4
-LEAST_CORRELATION = 0.5  # of log-ratio and advantage within prompt groups, where rows follow it
+LEAST_CORRELATION = 0.5  # of log-ratio and advantage within prompt groups, after an update on them
 
 
 def _declared_weights(features: Features) -> Suspicion | None:
@@ -82,8 +83,8 @@ def older_trainer(features: Features) -> Suspicion | None:
         confidence=CLEAR,
         message=f"`{features.case.trainer}` was scored with {_model(declared.trainer.model)}, "
         f"older weights than the sampler's "
-        f"({_model(declared.sampler.model)}): it is another policy's "
-        "column, as a reference's.",
+        f"({_model(declared.sampler.model)}): the column is that of another policy, such as the "
+        "reference.",
         evidence=[
             fact(
                 "step in the name of the weights",
@@ -108,7 +109,7 @@ def _stale_weights(features: Features) -> Suspicion | None:
 
 
 def lags(case: Case) -> Array | None:
-    """Return step less policy_version of each row, the mean over its tokens; None where unknown.
+    """Return step minus policy_version, as the mean over each row's tokens; None where unknown.
 
     Trainers count versions from different origins: only differences between lags are evidence.
     """
@@ -123,7 +124,7 @@ def lags(case: Case) -> Array | None:
 
 
 def _lagging(features: Features) -> Suspicion | None:
-    """Look for rows that differ the more, the more updates their weights are behind their step."""
+    """Look for log-ratios that grow with the lag of the weights that sampled a row."""
     lag = lags(features.case)
     if lag is None or features.declared.weights_agree or features.validity.answer == INVALID:
         return None
@@ -131,7 +132,7 @@ def _lagging(features: Features) -> Suspicion | None:
     behind = lag[known]
     least, most = float(behind.min()), float(behind.max())
     if least == most:
-        return _as_far_behind(features, int(least), lag[~known])
+        return _constant_lag(features, int(least), lag[~known])
     growth, z = _growth(features.location.rms_of_rows[known], behind)
     if z < SURELY or growth < LARGER:
         return None
@@ -169,12 +170,12 @@ def _growth(rms: Array, lag: Array) -> tuple[float, float]:
     return growth, slope / max(error, TINY)
 
 
-def _as_far_behind(features: Features, lag: int, before: Array) -> Suspicion | None:
-    """Weigh weights with the same lag in all rows.
+def _constant_lag(features: Features, lag: int, before: Array) -> Suspicion | None:
+    """Weigh weights that have the same lag in all rows.
 
-    A lag of one may be a matter of counting. Where the mismatch began at a step, the lags `before`
-    that step show whether it began with the lag; else there is nothing to contrast it with, and
-    that the two sides differ by more than rounding, without another structure, speaks for it.
+    A lag of one may only be another way to count versions. Where the mismatch began at a step, the
+    lags `before` that step show whether it began with the lag. Otherwise no rows have another lag
+    to compare with, and the evidence is a mismatch above rounding that has no other structure.
     """
     log_ratios = features.log_ratios
     since = features.onset is not None and len(before) > 0 and float(before.max()) < lag
@@ -208,19 +209,19 @@ def _short(fingerprint: object) -> str:
 
 
 def _never_synced(features: Features) -> Suspicion | None:
-    """Detect a mismatch that grows over the steps, as behind weights that stay the same."""
+    """Detect a mismatch that grows over the steps, as where a sampler keeps its first weights."""
     parts, log_ratios, onset = features.location.by_step, features.log_ratios, features.onset
     if (
         log_ratios.one_sided > ONE_SIDED
         or features.validity.answer == INVALID
-        or features.location.resets  # weights that never come do not fall back
-        or features.declared.learning_rate == 0.0  # and those of no update do not lag
+        or features.location.resets  # a mismatch of weights never synced does not fall back
+        or features.declared.learning_rate == 0.0  # without updates no weights lag
     ):
         return None
     if onset is not None:
         parts = onset.steps
         later = parts.rms[onset.first :]
-        # One step after many that were synced shows no growth.
+        # A single step after many synced ones cannot show growth.
         grows = later[-1] > LARGER * later[0] if len(later) > 1 else onset.first < FEWEST_OF_PATTERN
         steadily = len(later) >= FEWEST_OF_PATTERN and float(np.mean(np.diff(later) > 0)) >= MOST
     elif (
@@ -419,7 +420,7 @@ def old_after_update(features: Features) -> Suspicion | None:
 
 
 def _groups(group: NDArray[np.uint64] | None, known: Flags) -> Counts:
-    """Return the number of each row's prompt group; all rows are one where none share a prompt."""
+    """Return the index of each row's prompt group; one group of all rows if none share a prompt."""
     rows = int(known.sum())
     if group is None:
         return np.zeros(rows, np.int64)
@@ -428,7 +429,7 @@ def _groups(group: NDArray[np.uint64] | None, known: Flags) -> Counts:
 
 
 def _centred(values: Array, group: Counts) -> Array:
-    """Return each row's value less the mean of its group, [rows]."""
+    """Return each row's value minus the mean of its group, [rows]."""
     mean: Array = np.bincount(group, values) / np.maximum(np.bincount(group), 1)
     return values - mean[group]
 
@@ -436,8 +437,9 @@ def _centred(values: Array, group: Counts) -> Array:
 def _follows(mean: Array, advantage: Array) -> tuple[float, float]:
     """Return the correlation of two columns of mean zero, and its t statistic.
 
-    t = sum(mean * advantage) / sqrt(sum((mean * advantage)^2)) lets every row count once, however
-    large: a single group with a reward that varies gives 8 rows, not the t of the whole table.
+    t = sum(mean * advantage) / sqrt(sum((mean * advantage)^2)) counts every row once, however large
+    its product. If rewards vary in one group of 8 rows only, t is that of 8 rows and not of the
+    whole table.
     """
     product = mean * advantage
     if np.count_nonzero(product) < FEWEST:

@@ -1,4 +1,4 @@
-"""Checks ask questions of results, and say what an alarm means.
+"""Checks ask questions about results, and say what a finding means.
 
 To add a check: a `Check` in the tuple of its file, or `CHECKS.add(Check(...))` from outside.
 """
@@ -50,12 +50,12 @@ CHECKS.ship(
 
 
 def all_checks() -> dict[str, Check]:
-    """Return every check by its slug: those of results, then what trainers ask of settings."""
+    """Return every check by its slug: those of results, then those of trainers' settings."""
     return {check.slug: check for check in (*_of_results(), *trainer_checks())}
 
 
 def find_check(slug: str) -> Check:
-    """Find a check by its slug; trainers are imported only for what they ask of settings."""
+    """Find a check by its slug; trainers are imported only if no check of results has it."""
     return next((each for each in _of_results() if each.slug == slug), None) or all_checks()[slug]
 
 
@@ -67,6 +67,6 @@ def _of_results() -> tuple[Check, ...]:
 def findings(given: CheckInput) -> list[Finding]:
     """Return the findings of all checks of a result's stage, by severity.
 
-    Trainers' own checks find nothing in a result: their code asks when it reads settings.
+    Trainers' checks of settings are not among them: they run where the settings are read.
     """
     return findings_of(_of_results(), given)

@@ -1,7 +1,7 @@
-"""A check is a question about a result, with the words of the question and of its answer.
+"""A check asks a question about a result; where the answer is bad, it makes a finding.
 
 `CHECKS.add(Check(...))` is all that it takes to add one: every command runs the checks of its
-stage, and screens, pages and `rcdiag explain` read the definition.
+stage, and screens, pages and `rcdiag explain` read the check's texts.
 """
 
 from __future__ import annotations
@@ -21,46 +21,46 @@ from rcdiag.table.survey import Unobserved
 from rcdiag.table.table import Table
 from rcdiag.trainers.plan import Plan
 
-# A command, or the reading of a trainer's settings.
+# What a check looks at: the result of a command, or (`config`) a trainer's settings.
 STAGES = ("score", "compare", "diagnose", "sweep", "replay", "config")
 
 
 class CheckInput(Struct, frozen=True, kw_only=True):
-    """A result without findings, and what was known when it was made: the input of checks."""
+    """The input of checks: a result without findings, and what is known beside it."""
 
     result: Any  # of one of the kinds of rcdiag.results.KINDS
-    non_finite: NonFinite = field(default_factory=NonFinite)  # log-probs that are no numbers
+    non_finite: NonFinite = field(default_factory=NonFinite)  # NaN, infinite or positive log-probs
     unobserved: Unobserved = field(default_factory=Unobserved)  # rows without log-probs
-    values: Mapping[str, MetricValue] = field(default_factory=dict)  # metrics that may be touched
-    plan: Plan | None = None  # the corrections that were wanted
-    table: Table | None = None  # that the user gave
+    values: Mapping[str, MetricValue] = field(default_factory=dict)  # metrics by name
+    plan: Plan | None = None  # the corrections that were computed
+    table: Table | None = None  # the user's table
 
     def where(self, row: int) -> str:
-        """Return file and number of a row of the table, as errors name them."""
+        """Return the file and number of a row, as errors name them."""
         return f"row {row}" if self.table is None else self.table.where(row)
 
     @property
     def unread(self) -> Mapping[str, str]:
-        """Return missing columns -> columns of the table that may be meant, and are not read."""
+        """Return missing column -> unread column of the table that may be the missing one."""
         return {} if self.table is None else self.table.unread
 
     @property
     def naming(self) -> Naming:
-        """Return which columns are read under other names."""
+        """Return how columns were found: names taken from other programs, doubts, padding."""
         return Naming() if self.table is None else self.table.naming
 
 
 class Observation(Struct, frozen=True, kw_only=True):
-    """An answer of a check: a sentence with numbers in it, and the numbers."""
+    """What a check found: a sentence with numbers, and these numbers as evidence."""
 
     message: str
     evidence: dict[str, Any] = field(default_factory=dict)
-    severity: str | None = None  # None: that of the check
-    fix: str | None = None  # None: that of the check
+    severity: str | None = None  # None: the check's own
+    fix: str | None = None  # None: the check's own
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """A question that every result of its stages is asked, with what an alarm means."""
+    """A question about every result of its stages, with the meaning of a finding and its fix."""
 
     slug: str
     severity: str  # note, warning or error
@@ -71,7 +71,7 @@ class Check(Struct, frozen=True, kw_only=True):
     example: str = ""
     see: tuple[str, ...] = ()  # names that `rcdiag explain` answers
     source: str = ""
-    # None: the finding is made where a trainer's settings are read, and is part of the plan.
+    # None: the code that reads a trainer's settings makes the finding, and puts it into the plan.
     find: Callable[[CheckInput], Iterable[Observation]] | None
 
     @property
@@ -80,7 +80,7 @@ class Check(Struct, frozen=True, kw_only=True):
         return self.slug
 
     def entry(self) -> Entry:
-        """Say what the check asks, what a finding means, and what to do then."""
+        """Return what the check asks, what a finding means, and what to do then."""
         source = f" Source: {self.source}." if self.source else ""
         where = ", ".join(
             "settings of a trainer" if stage == "config" else f"`rcdiag {stage}`"
@@ -94,7 +94,7 @@ class Check(Struct, frozen=True, kw_only=True):
         )
 
     def findings(self, given: CheckInput) -> list[Finding]:
-        """Return what the check has to say about a result."""
+        """Return the check's findings about a result."""
         return [
             Finding(
                 slug=self.slug,
@@ -111,7 +111,7 @@ CHECKS: Registry[Check] = Registry("check")
 
 
 def findings_of(checks: Iterable[Check], given: CheckInput) -> list[Finding]:
-    """Return the findings of the checks of a result's stage and of its plan, by severity."""
+    """Return the findings of a result, by severity: those of its checks and those of its plan."""
     stages = {given.result.kind} if given.plan is None else {given.result.kind, "config"}
     findings = [] if given.plan is None else [*given.plan.findings]
     for check in checks:
@@ -121,7 +121,7 @@ def findings_of(checks: Iterable[Check], given: CheckInput) -> list[Finding]:
 
 
 def cause_first(result: Any) -> str | None:
-    """Return the advice to fix the named cause first, where no weights repair the table."""
+    """Return the advice to fix the named cause first; None unless the verdict is `broken`."""
     diagnosis = result.diagnosis
     if diagnosis is None or diagnosis.verdict != "broken" or not diagnosis.causes:
         return None
@@ -129,9 +129,9 @@ def cause_first(result: Any) -> str | None:
 
 
 def advice_of_cause(result: Any) -> str | None:
-    """Return the advice of the named cause; None where only rounding noise is named.
+    """Return what to do about the named cause; None where only rounding noise is named.
 
-    An inconclusive verdict points at the next experiment.
+    If the verdict is inconclusive, this is the next experiment.
     """
     first = cause_first(result)
     diagnosis = result.diagnosis
@@ -154,6 +154,6 @@ def advice_of_cause(result: Any) -> str | None:
 
 
 def _within(sentence: str) -> str:
-    """Write a sentence as a part of another: a small letter first, and no full stop."""
+    """Write a sentence as part of another: with a small first letter and no full stop."""
     starts_a_word = sentence[1:2].islower()
     return f"{sentence[0].lower() if starts_a_word else sentence[:1]}{sentence[1:].rstrip('.:')}"

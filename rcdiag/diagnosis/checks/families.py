@@ -1,4 +1,4 @@
-"""Each family of metrics has a check that reports its metrics beyond their limits."""
+"""One check for each family of metrics, which reports the metrics beyond their limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HONEST = "; rounding noise of two engines alone does this at these response leng
 
 
 def family_checks() -> list[Check]:
-    """Make a check for every family, those first that must be resolved before anything else."""
+    """Make a check for every family, first those whose findings must be resolved first."""
     return [
         _check(family) for family in sorted(FAMILIES.values(), key=lambda family: not family.gate)
     ]
@@ -43,7 +43,7 @@ def _check(family: MetricFamily) -> Check:
 
 
 def _beyond_guide(family: MetricFamily, given: CheckInput) -> Iterator[Observation]:
-    """Report the worst level of a family and the metrics that reach it; `unknown` is no alarm."""
+    """Report the worst level of a family and the metrics that have it; `unknown` is no finding."""
     values = {name: given.values[name] for name in family.metrics if name in given.values}
     levels = {metric.level for metric in values.values()}
     severity = next((level for level in ("error", "warning") if level in levels), None)
@@ -64,9 +64,10 @@ def _beyond_guide(family: MetricFamily, given: CheckInput) -> Iterator[Observati
 
 
 def _beside_verdict(result: Any, severity: str) -> tuple[str, str]:
-    """Return the severity of a number beyond its limit under the verdict, and why it is lower.
+    """Return the severity that a finding has under the verdict, and the reason if it is lowered.
 
-    `--fail-on` then agrees with the verdict. A verdict on another pair of policies does not count.
+    It is lowered so that `--fail-on` agrees with the verdict. A verdict on another pair of policies
+    does not count.
     """
     pair = {"sampler": result.behavior, "trainer": result.target}
     judged = result.diagnosis is not None and result.diagnosis.pair == pair

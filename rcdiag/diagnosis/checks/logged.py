@@ -60,8 +60,9 @@ LOGGED_CHECKS = (
         asks="Does the trainer's log have the numbers that rcdiag computes from the dump?",
         says="The trainer's log has other numbers than those that rcdiag computes from the dump. "
         "float32, another version or preset of the trainer, micro-batches, a sign, means over "
-        "tokens or sequences, and rejection were tried and do not explain it. The dump is not what "
-        "the trainer saw: other rows, another mask, other log-probs, or another step.",
+        "tokens or sequences, and rejection were tried and do not explain the difference. So the "
+        "dump is not what the trainer saw: other rows, another mask, other log-probs, or another "
+        "step.",
         fix="check that dump and log are of the same run and step, that all rows of the batch were "
         f"dumped, and that {setting('trainer')} and its settings are those of the run",
         example=EXAMPLE,

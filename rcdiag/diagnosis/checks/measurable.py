@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _at_places(places: Places, are: str, given: CheckInput) -> Iterator[Observation]:
-    """Yield one finding per policy, with the first rows and what they do to the numbers."""
+    """Yield one finding per policy, with the first rows and the effect on the numbers."""
     for policy, count in places.tokens.items():
         evidence: dict[str, Any] = {
             "policy": policy,
@@ -42,7 +42,7 @@ def _at_places(places: Places, are: str, given: CheckInput) -> Iterator[Observat
 
 
 def _consequence(given: CheckInput) -> str:
-    """Say how invalid log-probs change the numbers of the result."""
+    """Say how the result treats the rows with invalid log-probs."""
     if given.result.kind in ("score", "compare"):
         if 2 * given.result.rows_left_out > given.result.num_sequences:
             whose = "" if given.result.kind == "score" else " of its pairs"
@@ -85,7 +85,7 @@ POSITIVE_LOG_PROBS = Check(
     severity="error",
     stages=_STAGES,
     asks="Is every unmasked log-prob 0 or below?",
-    says=f"Unmasked log-probs are positive, beyond what rounding makes of 0. {_LEFT_OUT}",
+    says=f"Unmasked log-probs are positive by more than the rounding of 0 explains. {_LEFT_OUT}",
     fix="look at these rows: positive values are probabilities, negated log-probs, entropies or "
     "logits",
     example="0.37 for a token of probability 0.37, whose log-prob is -0.99",
@@ -95,7 +95,7 @@ POSITIVE_LOG_PROBS = Check(
 
 
 def _not_observable(given: CheckInput) -> Iterator[Observation]:
-    """Report the rows that lack log-probs of a policy, with the first of them."""
+    """Report the rows without log-probs of some policy, and the first such row."""
     lacking = given.unobserved
     if not lacking.rows:
         return
@@ -145,7 +145,7 @@ TEMPERATURE_UNKNOWN = Check(
     stages=("score",),
     asks="Is the temperature of every scored row known?",
     says="Rows without a temperature were scored at temperature 1. If they were sampled at "
-    "another, the scored log-probs are of another distribution.",
+    "another temperature, the scored log-probs are of another distribution.",
     fix="add a `temperature` column, or --given temperature=VALUE",
     example="add a `temperature` column to the table",
     find=_temperature_unknown,
@@ -214,7 +214,7 @@ def _read_under_other_names(given: CheckInput) -> Iterator[Observation]:
         yield Observation(
             message=f"columns read under other names: {naming.sentence()}",
             evidence={"columns": dict(naming.taken)},
-            fix="if one means something else, name the right column, or none: "
+            fix="if a column means something else, name the right one, or none: "
             f"{mapping_setting('columns', {first: 'OTHER'}, '--column')}, "
             f"{mapping_setting('columns', {first: ''}, '--column')}",
         )
@@ -228,7 +228,7 @@ COLUMNS_READ_BY_NAME = Check(
     says="The table has columns under names that trainers or engines use. They are read because "
     "no second column has such a name, their types fit, and in the first rows their lists are as "
     "long as the response.",
-    fix=f"if one means something else, name the right column: "
+    fix=f"if a column means something else, name the right one: "
     f"{setting('columns', option='--column')}; an empty name reads none",
     example="`inference_logprobs` of prime-rl is read as `rollout_log_probs`",
     see=("column-not-read",),
@@ -280,10 +280,10 @@ COLUMN_NOT_READ = Check(
     slug="column-not-read",
     severity="note",
     stages=("score", "compare", "sweep", "replay"),
-    asks="Has a column that is missing another name in the table?",
-    says="A column has the name that other programs give to a column that rcdiag reads and does "
-    "not find. Without prompt groups intervals are made from single sequences, which are taken for "
-    "independent; without a mask every token is taken for one that the policy sampled.",
+    asks="Is a missing column in the table under another name?",
+    says="rcdiag does not find a column that it reads, but the table has one under a name that "
+    "other programs use for it. Without prompt groups intervals are computed over single "
+    "sequences, as if they were independent; without a mask every token counts as sampled.",
     fix=f"name the column with {setting('columns', option='--column')}, if it is what its name "
     "says",
     example="rcdiag score dump.parquet --column group_id=group",
@@ -378,7 +378,7 @@ NO_EXPERIMENT = Check(
     asks="Could the checkpoint score any row?",
     says="A checkpoint was given, but no row could be scored with it. The verdict is from the "
     "table only.",
-    fix="record `prompt_ids`, or give the dump that has them as well",
+    fix="record `prompt_ids`, or also pass the dump that has them",
     example="a table of responses without their prompts",
     find=_no_experiment,
 )

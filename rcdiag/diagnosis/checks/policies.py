@@ -14,18 +14,18 @@ from rcdiag.diagnosis.checks.check import (
     cause_first,
 )
 from rcdiag.diagnosis.triangulation import healthy
-from rcdiag.engines.scored_by import unlike
+from rcdiag.engines.scored_by import engine_differences
 from rcdiag.formats import measured, number, with_interval
 from rcdiag.results.guide import PROPOSAL
 
 if TYPE_CHECKING:
     from rcdiag.results import CompareResult
 
-OF_THE_RESCORING = ("rescoring-stands-apart",)  # what the cause in the run does not explain
+OF_THE_RESCORING = ("rescoring-stands-apart",)  # faults of the re-scoring, not of the run
 
 
 def _stands_apart(slug: str, meaning: str, given: CheckInput) -> Iterator[Observation]:
-    """Report which of sampler, engine and trainer disagrees, if it is this case."""
+    """Report the triangulation of sampler, engine and trainer if its result is `slug`."""
     result: CompareResult = given.result
     trio = result.triangulation
     if trio is None or trio.agreement != slug:
@@ -36,7 +36,7 @@ def _stands_apart(slug: str, meaning: str, given: CheckInput) -> Iterator[Observ
     yield Observation(
         message=f"{meaning} ({who}; k2 in nats per token: {apart})",
         evidence={"k2": {pair: distance.value for pair, distance in trio.k2.items()}},
-        # One disagrees, by little.
+        # One of the three disagrees, but all differences are small.
         severity="note" if small else None,
         fix=None if small or slug in OF_THE_RESCORING else advice_of_cause(result),
     )
@@ -219,7 +219,7 @@ def _unlike_engines(given: CheckInput) -> Iterator[Observation]:
         else result.scoring
     )
     for name, facts in scoring.items():
-        if differs := unlike(facts):
+        if differs := engine_differences(facts):
             yield Observation(
                 message=f"`{name}` was scored by {differs}",
                 evidence={"policy": name, "differs": facts["differs"], "engines": facts["engines"]},

@@ -1,4 +1,4 @@
-"""The check of a mixture of experts: how much of the mismatch other experts make."""
+"""The check of a mixture of experts: how much of the mismatch comes from different routing."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def _experts_differ(given: CheckInput) -> Iterator[Observation]:
     said = [] if changes is None else [_changed(result, changes)]
     for name, replay in result.routing.replays.items():
         if replay.removed.value is None:
-            continue  # nothing differs that could be removed
+            continue  # the log-ratios are all 0: there is nothing to remove
         said.append(
             f"the experts of {result.behavior} in {name} remove {with_interval(replay.removed)} of "
-            f"the squared log-ratios: k2 is {replay.k2_replayed.value:.3g} nats per token and not "
-            f"{replay.k2_own_experts.value:.3g}"
+            f"the squared log-ratios: k2 falls from {replay.k2_own_experts.value:.3g} to "
+            f"{replay.k2_replayed.value:.3g} nats per token"
         )
         if replay.unrecorded:
             said.append(
-                f"{replay.unrecorded:,} tokens without recorded experts took their own in {name}"
+                f"{replay.unrecorded:,} tokens without recorded experts were routed by {name}"
             )
     if not said:
         return
@@ -72,9 +72,9 @@ ROUTING_CHECKS = (
         severity="note",
         stages=("score",),
         asks="Did both policies of a mixture of experts take the same experts?",
-        says="The experts of both policies are recorded, or a policy was scored with those of the "
-        "sampler: the finding says how many tokens took other experts, and how much of the "
-        "mismatch goes when they take the same.",
+        says="The experts of both policies are recorded, or a policy was scored with the sampler's "
+        "experts: the finding says how many tokens took other experts, and how much of the "
+        "mismatch disappears when they take the same.",
         fix="replay the sampler's experts in the trainer (rcdiag explain moe-routing), or compute "
         "the router in float32 on both sides",
         example=EXAMPLE,

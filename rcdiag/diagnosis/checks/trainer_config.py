@@ -1,7 +1,7 @@
-"""Findings that are made while a trainer's settings are read: their texts stand in TOML files.
+"""Findings that are made while a trainer's settings are read; their texts are in TOML files.
 
-Those that any trainer's settings may give are in `findings.toml` beside this file; a trainer's own
-are in the `findings.toml` next to its code.
+The texts of findings that any trainer's settings may cause are in `findings.toml` beside this file,
+those of one trainer's findings in the `findings.toml` next to its code.
 """
 
 from __future__ import annotations

@@ -39,11 +39,10 @@ LOSS_UNDEFINED = Check(
 
 
 def _unsafe(given: CheckInput) -> Iterator[Observation]:
-    """Report updates with bad health, counted as the table of presets shows them.
+    """Report updates that fail a health rule; the counts are those of the table of presets.
 
-    All updates are counted. There is no finding where the only bad ones are the update without a
-    correction, which is there for comparison, and updates without a loss, which another check
-    reports.
+    There is no finding if only the update without a correction fails, which is there for
+    comparison, or updates without a loss, which another check reports.
     """
     result: ReplayResult = given.result
     bad = {

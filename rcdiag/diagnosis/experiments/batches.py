@@ -1,4 +1,4 @@
-"""Experiments on the rows of a batch: positions, padding that is attended to, packed rows."""
+"""Experiments on batching: position ids, attention to padding, packed rows."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
 from rcdiag.diagnosis.experiments.prompts import with_prompt
 from rcdiag.engines.changes import Passage
 
-BLOCKS = (16, 8, 32, 4, 64)  # rows that are padded or packed together
-MOST_PACKED = 6  # rows before one in a pack
+BLOCKS = (16, 8, 32, 4, 64)  # numbers of rows that may be padded together
+MOST_PACKED = 6  # at most this many rows precede a row in its pack
 
 
-def _batched(tester: HypothesisTester) -> float:
-    """Padding and packing are more likely in the trainer's batches than in the sampler's."""
+def _batching_worth(tester: HypothesisTester) -> float:
+    """Return 4 for the trainer, whose batches are more likely padded or packed, else 0.5."""
     return 4.0 if tester.side.name == "trainer" else 0.5
 
 
@@ -36,7 +36,7 @@ def _batched(tester: HypothesisTester) -> float:
     passes=lambda tester: 6.0,
 )
 def positions(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try positions that begin anew at the response, or leave a gap as wide as the padding."""
+    """Try positions of the response that restart at 0, or that follow a gap such as the padding."""
 
     def placed(start_of: Callable[[int], int], row: int) -> Passage:
         passage = tester.passage(row)
@@ -64,12 +64,12 @@ def positions(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     asks="Is padding attended to?",
     of_batch=True,
     passes=lambda tester: 18.0,
-    worth=_batched,
+    worth=_batching_worth,
 )
 def padding(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try prompts, or whole rows, padded on the left whose padding is attended to.
+    """Try prompts, or whole rows, whose padding on the left is attended to.
 
-    Positions count from the padding on, or from the prompt on, as generation with a mask sets them.
+    Positions count from the padding on, or from the prompt on, as in generation with a mask.
     """
 
     def padded(width: Mapping[int, int], pads_at: int | None, row: int) -> Passage | None:
@@ -94,7 +94,7 @@ def padding(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 
 def _tried(tester: HypothesisTester, slug: str, words: str, edit: Edit) -> Iterator[HypothesisTest]:
-    """Try an edit on a few rows, and on more where it explains something."""
+    """Test an edit on a few rows, and on more if it explains something."""
     test = None if tester.out_of_time else tester.test_pass(slug, words, edit=edit)
     if test is not None:
         yield tester.confirmed(test)
@@ -103,10 +103,10 @@ def _tried(tester: HypothesisTester, slug: str, words: str, edit: Edit) -> Itera
 def padded_widths(
     tester: HypothesisTester, *, whole: bool = False
 ) -> Iterator[tuple[str, dict[int, int]]]:
-    """Yield for the table and for blocks of rows, in words, the padded width of each row's prompt.
+    """Yield the padded width of each row's prompt, padded within the table or blocks of rows.
 
-    It is the length of the longest prompt, or with `whole` what fills the row with its response up
-    to the longest of these.
+    Each comes with a name of the block. The width is the length of the longest prompt; with `whole`
+    it is chosen so that prompt and response together have the length of the longest row.
     """
     case = tester.sample.case
     assert case.prompt_ids is not None
@@ -125,10 +125,10 @@ def padded_widths(
     asks="Do packed rows see each other?",
     of_batch=True,
     passes=lambda tester: 8.0,
-    worth=_batched,
+    worth=_batching_worth,
 )
 def packing(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try rows that see the rows before them in a pack, whose positions go on or begin anew."""
+    """Try rows that attend to the rows packed before them; positions continue or restart."""
     for anew in (False, True):
         test = _packing(tester, tester.screen, anew)
         if test is not None and test.gain > GAIN:
@@ -140,7 +140,7 @@ def packing(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 
 def _packing(tester: HypothesisTester, rows: Counts, anew: bool) -> HypothesisTest | None:
-    """Test packing with the number of preceding rows, 0 to MOST_PACKED, that fits each row best."""
+    """Test packing, with the number of preceding rows (to MOST_PACKED) that fits each row best."""
     spans = {int(row): tester.sample.tokens_of([int(row)]) for row in rows}
 
     def residual_in(row: int, column: Array) -> Residual:
@@ -162,10 +162,10 @@ def _packing(tester: HypothesisTester, rows: Counts, anew: bool) -> HypothesisTe
             break
     if not any(before_of.values()):
         return None
-    words = "begin anew in each" if anew else "go on"
+    words = "restart in each row" if anew else "continue"
     return tester.test(
         "packing-leak",
-        f"rows see the rows packed before them; positions {words}",
+        f"rows attend to the rows packed before them; positions {words}",
         np.concatenate(list(columns.values())),
         np.concatenate(list(spans.values())),
         values={"rows_before": float(np.median(list(before_of.values())))},
@@ -175,7 +175,7 @@ def _packing(tester: HypothesisTester, rows: Counts, anew: bool) -> HypothesisTe
 def _packed_columns(
     tester: HypothesisTester, rows: Sequence[int], before: int, anew: bool
 ) -> dict[int, Array]:
-    """Return the log-probs of rows after the `before` preceding rows of their pack, by row."""
+    """Return the log-probs of rows with `before` preceding rows in their context, by row."""
     passages = []
     for row in rows:
         if row < before:

@@ -1,4 +1,4 @@
-"""Names the cause where weights of other checkpoints explain rows of a column."""
+"""Names the cause where the weights of other checkpoints explain rows of a column."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from rcdiag.diagnosis.thresholds import FEW, MOST, SURELY
 from rcdiag.engines.changes import Moved
 from rcdiag.formats import share_of
 
-# Shares of the rows: those of a step that other weights must explain where hardly one fits the
-# trainer's, and what is all of them, but for chance.
+# Shares of rows: other weights must explain LEAST_OF_STEP of the rows of a step that hardly any row
+# of which fits the trainer's weights; NEARLY is all of them, up to chance.
 LEAST_OF_STEP, NEARLY = 0.25, 0.9
 
 
 def cause_by_row(tester: HypothesisTester, test: HypothesisTest) -> Conclusion | None:
-    """Find the rows that other weights explain, where they explain the column as a whole better.
+    """Find which rows other weights explain, given that they explain the whole column better.
 
-    That is also so if some rows, steps or ends of rows are of the trainer's weights.
+    They may do so although some rows, steps or ends of rows are of the trainer's weights.
     """
     if not isinstance(test.change, Moved) or tester.side.name != "sampler":
         return None
@@ -38,8 +38,9 @@ def cause_by_row(tester: HypothesisTester, test: HypothesisTest) -> Conclusion |
 
 
 def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> Conclusion | None:
-    """Name `weights-never-synced` if all rows from some step on, and none before, fit one
-    checkpoint better than the trainer's weights.
+    """Name `weights-never-synced` if the rows from some step on fit one other checkpoint.
+
+    All of them must fit it better than the trainer's weights, and no row before that step.
     """
     own = weights.explained & (weights.best == 0)
     over_steps = _over_steps(tester, weights, own, (weights.best > 0) & ~own)
@@ -47,8 +48,9 @@ def _never_synced(tester: HypothesisTester, weights: WeightsByRow) -> Conclusion
         return None
     nearer = float((weights.best > 0).mean())
     message = (
-        f"From step {over_steps[1]} on {tester.side.policy}_log_probs are nearer to "
-        f"{weights.names[1]} than to the trainer's weights, and before it of the trainer's."
+        f"From step {over_steps[1]} on {tester.side.policy}_log_probs are nearer to those of "
+        f"{weights.names[1]} than to those of the trainer's weights; before, they are of the "
+        "trainer's weights."
     )
     evidence = fact("share of rows nearer to other weights", "from one step on", value=nearer)
     return over_steps[0], make_suspicion(
@@ -73,7 +75,7 @@ def cause_of_weights(tester: HypothesisTester, weights: WeightsByRow) -> Conclus
     # Short or near-certain rows fit both weights equally and do not count.
     informative = np.abs(weights.losses[0] - weights.losses[1:].min(axis=0)) > DECISIVE
     share = float((other & informative).sum() / max(((own | other) & informative).sum(), 1))
-    message = _whose(tester, weights, own, other, share)
+    message = _whose_weights(tester, weights, own, other, share)
     fit = _fit(tester, weights)
     if not sampler:
         return "reference-as-old", make_suspicion(
@@ -89,15 +91,15 @@ def cause_of_weights(tester: HypothesisTester, weights: WeightsByRow) -> Conclus
         return "replica-unsynced", make_suspicion(fit, message, [evidence], share_of_rows=share)
     if pattern_of(tester).recorded_excess < -SURELY:
         message += (
-            " But the trainer's distribution sampled the tokens: other weights' log-probs were "
-            "recorded for them."
+            " But the trainer's distribution sampled the tokens, so log-probs of other weights "
+            "were recorded for them."
         )
         return "draft-recorded", make_suspicion(fit, message, [evidence], side="recorder")
     return "stale-weights", make_suspicion(fit, message, [evidence])
 
 
 def _counted(weights: WeightsByRow) -> dict[str, Any]:
-    """Return how many rows which weights explain, as evidence."""
+    """Return the number of rows that each checkpoint explains, as evidence."""
     switched = weights.switch >= 0
     counts = {
         name: int((weights.explained & ~switched & (weights.best == index)).sum())
@@ -117,19 +119,20 @@ def _counted(weights: WeightsByRow) -> dict[str, Any]:
 def _within_rows(
     tester: HypothesisTester, weights: WeightsByRow, evidence: Mapping[str, Any]
 ) -> Conclusion | None:
-    """Name the cause where one row is of several weights: one after the other, or mixed."""
+    """Name the cause where rows have log-probs of several weights: in sequence, or mixed."""
     switched = float((weights.switch >= 0).mean())
     if switched > SEVERAL and weights.explained.mean() + switched > MANY:
         message = (
-            f"In {share_of(switched)} the first tokens are of other weights than the last ones."
+            f"In {share_of(switched)} the first tokens were scored with other weights than the "
+            "last ones."
         )
         return "in-flight-update", make_suspicion(
             _fit(tester, weights), message, [dict(evidence)], share_of_rows=switched
         )
     if weights.mixed > SOME and pattern_of(tester).recorded_excess < -SURELY:
         message = (
-            f"In {share_of(weights.mixed)} some recorded log-probs are of other weights, token by "
-            "token: those of a draft model."
+            f"In {share_of(weights.mixed)} the recorded log-probs of single tokens are of other "
+            "weights: those of a draft model."
         )
         return "draft-recorded", make_suspicion(
             _fit(tester, weights, weights.mixed),
@@ -141,14 +144,14 @@ def _within_rows(
     return None
 
 
-def _whose(
+def _whose_weights(
     tester: HypothesisTester,
     weights: WeightsByRow,
     own: np.ndarray,
     other: np.ndarray,
     share: float,
 ) -> str:
-    """Say whose weights made a column, in which share of the rows."""
+    """Say which weights made a column, in which share of the rows."""
     names = ", ".join(weights.names[index] for index in np.unique(weights.best[other]))
     known, rows = int((own | other).sum()), len(own)
     which = "" if known == rows else f" that a checkpoint explains ({known:,} of {rows:,})"
@@ -159,8 +162,10 @@ def _whose(
 
 
 def _fit(tester: HypothesisTester, weights: WeightsByRow, mixed: float = 0.0) -> ExperimentFit:
-    """Return the evidence of weights: the share of rows that they explain, and how far ahead of the
-    trainer's own weights and, as a median over rows, of the next checkpoint they are.
+    """Return the evidence for the named weights.
+
+    `explained` is the share of rows that they explain, z their gain in likelihood over the
+    trainer's own weights, lead the median gain of a row over the next best checkpoint.
     """
     explained = weights.explained | (weights.switch >= 0)
     gain = np.maximum(weights.losses[0] - weights.by_token, 0.0)
@@ -179,13 +184,16 @@ def _fit(tester: HypothesisTester, weights: WeightsByRow, mixed: float = 0.0) ->
 def _over_steps(
     tester: HypothesisTester, weights: WeightsByRow, own: np.ndarray, other: np.ndarray
 ) -> tuple[str, int | None] | None:
-    """Tell a sampler that got stuck at one checkpoint from one that lags behind."""
+    """Return the cause by steps: a sampler that keeps one checkpoint, or one that lags behind.
+
+    With it comes the first affected step; None as a whole where steps show neither.
+    """
     steps = tester.sample.case.facts.step
     if steps is None:
         return None
     step = steps[weights.rows]
-    # Rows near the noise limit fit neither; what counts is that hardly any row of a step fits the
-    # trainer's weights.
+    # Rows near the noise limit fit no checkpoint; so a step counts if hardly any of its rows fits
+    # the trainer's weights.
     rates = {int(one): 1.0 - float(own[step == one].mean()) for one in np.unique(step)}
     late = [one for one, rate in rates.items() if rate > MANY]
     mixed = any(1.0 - MANY < rate < MANY for rate in rates.values())
@@ -201,7 +209,7 @@ def _over_steps(
 
 
 def single_checkpoint(weights: WeightsByRow) -> str | None:
-    """Return the checkpoint that explains nearly all rows, where it is not the model's."""
+    """Return the checkpoint that explains nearly all rows; None if that is the model's own."""
     other = weights.best[weights.explained & (weights.best > 0)]
     if len(other) < NEARLY * len(weights.rows):
         return None

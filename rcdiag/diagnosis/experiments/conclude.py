@@ -37,10 +37,10 @@ from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST, SURELY
 from rcdiag.engines.changes import Forward
 
-# rms of the two columns' difference, over that of their distance from the model, below which both
-# are off alike: one fault of one side leaves this ratio near 1.
+# Both columns deviate alike if rms(difference of the columns) / rms(distance from the model) is
+# below this; a fault of one side makes this ratio about 1.
 ALIKE = 0.4
-# Causes that differ by the distribution that sampled the tokens.
+# Families of causes of which the likelihood of the tokens selects one.
 OF_TOKENS = (TEMPERATURE_SLUGS, UNLOGGED_SLUGS)
 OF_WEIGHTS = {
     "stale-weights",
@@ -85,7 +85,7 @@ def run_experiments(
     else:
         for index, side in enumerate(sides):
             if index == 0 and experts is not None and explains(experts, sample.noise):
-                continue  # nothing is left to explain
+                continue  # the sampler's recorded experts explain this column
             other = sides[1 - index] if len(sides) > 1 else None
             named.append(conclude_side(outcome, side, other, forward, given))
     found = [one for one in named if one is not None]
@@ -105,13 +105,13 @@ def _by_confidence(case: Case, named: Suspicions) -> Suspicions:
 
 
 def _ruled_out(outcome: Outcome) -> list[str]:
-    """List causes that were tried on all columns, and that explain none of them."""
+    """List causes that experiments tried and that explain none of the columns."""
     possible = {slug for slug, _ in outcome.suspicions}
     possible |= {slug for name in outcome.open for slug in EXPERIMENTS[name].slugs}
     possible |= {test.slug for test in outcome.tests if test.explained > SOME and test.gain > 0.0}
     tried = [test.slug for test in outcome.tests]
     for slug, suspicion in outcome.suspicions:
-        # The likelihood of the tokens rules out what would have sampled others.
+        # The likelihood of the tokens rules out the other distributions of the family.
         certain = suspicion.fit is not None and suspicion.fit.z > SURELY
         tried += [other for family in OF_TOKENS if certain and slug in family for other in family]
     return [slug for slug in dict.fromkeys(tried) if slug not in possible]
@@ -127,11 +127,11 @@ def _name_noise(sample: RescoredSample, sides: Sequence[Side]) -> Conclusion:
     reads = "float32 rounding" if exact else "within the noise of an engine in bfloat16"
     doubt = next((words for side in sides if (words := doubt_of(sample, side))), None)
     left = {side.policy: side.residual.rms for side in sides}
-    evidence = [fact("rms of recorded - honest log-prob", reads, **left)]
+    evidence = [fact("rms of recorded - model's log-prob", reads, **left)]
     message = f"The checkpoint explains every column to {worst.residual.rms:.2g} nats (rms)."
     possible = None
     if doubt is not None:
-        message += f" That is as much as an engine in bfloat16 rounds, but {doubt}."
+        message += f" That is the size of bfloat16 rounding, but {doubt}."
         possible = ["weights-differ", "context-differs"]
     fits = [fit_of_side(sample, side, "unchanged", explained=1.0) for side in sides]
     fit = replace(
@@ -150,9 +150,9 @@ def doubt_of(sample: RescoredSample, side: Side) -> str | None:
     if residual.scale <= EXACT:
         return None
     if rounding.is_heavier_in(residual):
-        return "few tokens are off by more than rounding puts them off"
+        return "a few tokens deviate by more than rounding does"
     if rounding.follows_ids_in(residual, sample.token[side.known], sample.owner[side.known]):
-        return "more of it follows the token's id than of rounding does"
+        return "it depends more on the token's id than rounding does"
     return None
 
 
@@ -162,8 +162,8 @@ def doubt_of(sample: RescoredSample, side: Side) -> str | None:
 def _agree_against_model(sides: Sequence[Side]) -> bool:
     """Tell whether both columns differ from the model in the same way.
 
-    A fault of one side moves one column. If both move alike, both were computed with other weights,
-    or from other tokens than those in the table.
+    A fault of one side changes one column. If both deviate in the same way, both were computed with
+    other weights, or from other tokens than those in the table.
     """
     if len(sides) < 2 or any(side.explained for side in sides):
         return False
@@ -172,8 +172,9 @@ def _agree_against_model(sides: Sequence[Side]) -> bool:
 
 
 def _apart(sides: Sequence[Side]) -> float | None:
-    """Return the rms of the columns' difference over that of the nearer column's distance from the
-    model; None without tokens that both know.
+    """Return rms(difference of the columns) / rms(distance of the nearer column from the model).
+
+    None without tokens that both columns know.
     """
     one, other = sides
     known = one.known & other.known
@@ -207,19 +208,19 @@ def _conclude_both(
             replace(found.fit, kind="unchanged"), words, evidence, side="none", verdict="healthy"
         )
         return [("engine-noise", noise)]
-    # A cause may explain less than the agreement of the two columns does.
+    # Noise between two columns of the same weights may explain more than the named cause.
     if found.fit.kind == "pattern":
         falls_short = found.fit.explained < MOST
     else:
         falls_short = found.fit.lead < BY_ITS_ERROR or found.fit.scale > MOST_NOISE
     if slug in OF_WEIGHTS or falls_short:
         return [_name_agreement(outcome, names)]
-    words = f"{names} agree with each other and not with the stored tokens' context: "
+    words = f"{names} agree with each other but not with the tokens in the table: "
     return [(slug, replace(found, message=f"{words}{found.message}", side="recorder"))]
 
 
 def _name_agreement(outcome: Outcome, names: str) -> Conclusion:
-    """Name the noise between two columns that are of the same weights, though not the model's."""
+    """Name the noise between two columns of the same weights, which are not the model's."""
     one, other = outcome.sides
     weights = outcome.weights.get(one.name)
     name = None if weights is None else single_checkpoint(weights)

@@ -1,5 +1,4 @@
-"""How well a predicted column explains a recorded one. residual = recorded - predicted log-prob,
-nats.
+"""How well a predicted column explains a recorded one; residual = recorded - predicted, nats.
 
 Engine rounding perturbs logits; a perturbation with standard deviation s moves a token's log-prob
 by s * `sensitivity`, sqrt((1 - p)^2 + sum of the other tokens' p^2). Residuals are therefore scaled
@@ -18,17 +17,17 @@ from msgspec import Struct
 from rcdiag.diagnosis.case import Array, Counts, rms
 from rcdiag.diagnosis.experiments.thresholds import MOST_NOISE, OUTLYING, UNSURE
 
-# Error of a float32 sum of a few hundred terms, nats: the finest resolution.
+# Error of a float32 sum of a few hundred terms, nats: the smallest resolution of a column.
 FLOAT32 = 2e-6
-SCALES = np.geomspace(1e-5, 10.0, 13)  # of logit noise, between which the best is searched
-LARGEST = 1e4  # nats: beyond it a residual counts as this
+SCALES = np.geomspace(1e-5, 10.0, 13)  # grid on which the scale of logit noise is searched
+LARGEST = 1e4  # nats, to which residuals are clipped
 
 
 class Residual(Struct, frozen=True):
-    """The residual of a prediction on a recorded column, with the noise scale that fits it."""
+    """The residual of a predicted column, with the scale of logit noise that fits it best."""
 
     nats: float  # mean loss of a token, up to a constant: the lower the better
-    scale: float  # of the logit noise that fits the residuals
+    scale: float  # fitted scale of the logit noise
     rms: float  # nats
     values: Array  # [tokens] recorded - predicted, nats
     sensitivity: Array  # [tokens]
@@ -40,7 +39,7 @@ class Residual(Struct, frozen=True):
         return loss_at(self.values, self.sensitivity, self.scale, self.resolution)
 
     def outlying(self, noise: float) -> float:
-        """Return the share of tokens that are off by more than an engine's noise."""
+        """Return the share of tokens whose residual is beyond an engine's noise."""
         if not len(self.values):
             return 0.0
         far = OUTLYING * noise * self.sensitivity + self.resolution + 9.0 * FLOAT32
@@ -48,10 +47,10 @@ class Residual(Struct, frozen=True):
 
     @property
     def tail(self) -> float:
-        """Return the rms of unsure tokens' residuals in units of the scale that suits most of them.
+        """Return rms(residual / width) of uncertain tokens, which is large for a heavy tail.
 
-        It is 2 to 5 where low precision moved all logits a little, and larger where few contexts
-        moved by much, as other weights move them.
+        It is 2 to 5 where low precision changed all logits a little, and larger where a few
+        contexts changed a lot, as with other weights.
         """
         unsure = self.sensitivity > UNSURE
         if not unsure.any():
@@ -60,7 +59,7 @@ class Residual(Struct, frozen=True):
         return rms(self.values[unsure] / width)
 
     def within(self, noise: float, outlying: float = 0.05) -> bool:
-        """Tell whether the residual is engine noise, but for a share `outlying` of the tokens."""
+        """Tell whether the residual is engine noise, except for a share `outlying` of tokens."""
         return (
             self.scale <= MOST_NOISE * noise and self.outlying(max(noise, self.scale)) <= outlying
         )
@@ -85,11 +84,11 @@ def loss_at(residual: Array, sensitivity: Array, scale: float, resolution: Array
 def fit_residual(
     recorded: Array, predicted: Array, sensitivity: Array, resolution: Array
 ) -> Residual:
-    """Fit the noise scale of a prediction's residuals by the smallest mean loss."""
+    """Fit the scale of logit noise of a prediction's residuals by minimising the mean loss."""
     residual = residuals(recorded, predicted)
     if not len(residual):
         return Residual(0.0, 0.0, 0.0, np.zeros(0), np.zeros(0), np.zeros(0))
-    size = float(np.log(sensitivity + FLOAT32).mean())  # what does not depend on the scale
+    size = float(np.log(sensitivity + FLOAT32).mean())  # the part that does not depend on the scale
 
     def loss(log_scale: float) -> float:
         width = np.exp(log_scale) * sensitivity + resolution
@@ -107,7 +106,7 @@ def fit_residual(
 
 
 def margin(better: Array, worse: Array, owner: Counts) -> float:
-    """Return the z of sum(worse - better) over tokens, with rows as clusters."""
+    """Return the z score of sum(worse - better) over tokens, with rows as clusters."""
     gain = worse - better
     if not len(gain):
         return 0.0
@@ -127,7 +126,7 @@ class Estimate(Struct, frozen=True):
     high: float
 
     def __str__(self) -> str:
-        """Write value and interval with digits enough for the interval's ends to differ."""
+        """Write value and interval with enough digits for the interval's ends to differ."""
         width = self.high - self.low
         if not 0.0 < width < np.inf or self.value == 0.0:
             return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g})"
@@ -138,7 +137,7 @@ class Estimate(Struct, frozen=True):
 def golden(
     loss: Callable[[float], float], low: float, high: float, *, steps: int = 14
 ) -> tuple[float, float]:
-    """Find the minimum of a function with one valley between two ends: where, and how deep."""
+    """Return minimum point and value of a unimodal function between two ends (golden section)."""
     share = (np.sqrt(5.0) - 1.0) / 2.0
     one, other = high - share * (high - low), low + share * (high - low)
     at_one, at_other = loss(one), loss(other)
@@ -157,7 +156,7 @@ def golden(
 def searched(
     loss: Callable[[float], float], grid: Sequence[float], *, steps: int = 14
 ) -> tuple[float, float]:
-    """Search an ascending grid, then between the neighbours of its best value."""
+    """Return minimum point and value: the best of an ascending grid, refined between neighbours."""
     losses = [loss(value) for value in grid]
     best = int(np.argmin(losses))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
@@ -168,7 +167,7 @@ def searched(
 def interval(loss_by_row: Callable[[float], Array], value: float, width: float) -> Estimate:
     """Return an estimate with a 95% interval from the curvature of a loss, rows as clusters.
 
-    `loss_by_row` gives the sum of losses of every row; `width` is a step that changes it a little.
+    `loss_by_row` returns each row's summed loss; `width` is the step of the finite differences.
     """
     low, at, high = (loss_by_row(value + step) for step in (-width, 0.0, width))
     slope = (high - low) / (2.0 * width)

@@ -31,10 +31,10 @@ SCALE = (0.125, 0.25, 0.5, 0.667, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0
 EPSILON = tuple(10.0**power for power in (-8, -7, -5, -4, -3, -2, -1, 0))
 WINDOWS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
 CACHE_SCALES = tuple(2.0**power for power in range(-8, 3))
-# Tokens that are off, and tokens before the first of them, from which on they begin at a place; and
-# the share of them that may be before it.
+# To find a place from which on tokens are off, at least FEWEST_OFF tokens must be off and more than
+# FEWEST_BEFORE tokens lie before it; a share EXCEPTIONS of the off tokens may lie before it too.
 FEWEST_OFF, FEWEST_BEFORE, EXCEPTIONS = 10, 50, 0.002
-SMALL = 12.0  # times an engine's noise up to which a column may be that of low precision
+SMALL = 12.0  # low precision may explain a residual of up to this many times an engine's noise
 
 
 def scanned(
@@ -46,10 +46,10 @@ def scanned(
     *,
     steps: int = 8,
 ) -> Iterator[HypothesisTest]:
-    """Scan a strength by its logarithm on a few rows; the best one is tried on more.
+    """Scan a strength on a logarithmic scale on a few rows, and try the best one on more rows.
 
-    Where it leaves more than noise there, it is searched again: few rows may leave strengths alike
-    that are far apart on longer rows.
+    If that leaves more than noise, the search is repeated on these rows: strengths that fit a few
+    rows equally well may differ a lot on longer rows.
     """
     tests: dict[float, HypothesisTest] = {}  # by the logarithm of the strength
     confirmed: dict[float, HypothesisTest] = {}
@@ -104,7 +104,7 @@ def scanned(
 
 @experiment(
     slugs=("rope-theta",),
-    asks="Is the rotary base or the scale of positions another?",
+    asks="Does the rotary base or the scale of positions differ?",
     passes=lambda tester: float(len(THETA) + len(SCALE) + 8),
     worth=lambda tester: 6.0,
 )
@@ -117,7 +117,7 @@ def rotary(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("norm-eps",),
-    asks="Is the epsilon of the norms another?",
+    asks="Does the epsilon of the norms differ?",
     passes=lambda tester: float(len(EPSILON) + 8),
     worth=lambda tester: 3.0,
 )
@@ -128,7 +128,7 @@ def norm_epsilon(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 
 def onset(tester: HypothesisTester) -> int | None:
-    """Return the place in the whole sequence from which on tokens are off, None without one."""
+    """Return the position in the whole sequence from which on tokens are off; None without one."""
     at, prompts = tester.side.known_at, tester.sample.case.prompt_ids
     assert prompts is not None
     place = prompts.lengths[tester.sample.owner[at]] + tester.sample.position[at]
@@ -140,12 +140,12 @@ def onset(tester: HypothesisTester) -> int | None:
 
 @experiment(
     slugs=("sliding-window",),
-    asks="Does attention reach over a window alone?",
+    asks="Is attention limited to a sliding window?",
     passes=lambda tester: 8.0,
     worth=lambda tester: 4.0 if onset(tester) is not None else 0.5,
 )
 def window(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try windows of attention around the place from which on tokens are off."""
+    """Try attention windows whose size is near the position from which on tokens are off."""
 
     @cache
     def attempt(size: int) -> HypothesisTest | None:
@@ -176,12 +176,12 @@ def window(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("fp8-kv-cache",),
-    asks="Are keys and values held in float8?",
+    asks="Are keys and values stored in float8?",
     passes=lambda tester: float(len(CACHE_SCALES)),
     worth=lambda tester: 3.0 if _small(tester) else 0.2,
 )
 def kv_cache(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try keys and values held in float8, at scale 1 and at others."""
+    """Try keys and values stored in float8, with scale 1 and with other scales."""
     words = "keys and values in float8, scale {:.3g}"
     yield from scanned(tester, "fp8-kv-cache", words.format, KeyValueCache, CACHE_SCALES, steps=0)
 
@@ -224,7 +224,7 @@ def quantised(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 
 def _small(tester: HypothesisTester) -> bool:
-    """Tell whether the sampler's column is off by a few times an engine's noise alone."""
+    """Tell whether the sampler's residual is only a few times an engine's noise."""
     sampler = tester.side.name == "sampler"
     return sampler and tester.side.residual.scale < SMALL * tester.sample.noise
 

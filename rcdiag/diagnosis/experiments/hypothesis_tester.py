@@ -1,4 +1,4 @@
-"""Tests hypotheses on the recorded column of one side."""
+"""Tests hypotheses about the recorded column of one side."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from rcdiag.engines.changes import Change, Forward, Passage
 Encode = Callable[[str], list[int]]
 Decode = Callable[[Sequence[int]], str]
 Coders = Callable[[], tuple[Encode | None, Decode | None]]
-Edit = Callable[[int], Passage | None]  # row -> what the model reads of it; None: not possible
+Edit = Callable[[int], Passage | None]  # row -> edited passage for the model; None: not possible
 
 SCREEN_ROWS, CONFIRM_ROWS = 6, 32  # rows on which a hypothesis is tested, at first and again
-FINER = 0.4  # scale of the residual over that of the unchanged model, where much is explained
-CHEAP = 1.0  # passes below which an experiment takes none
-# Nats per token that a test gains over the unchanged model: from the first on it is repeated on
-# more rows, from the second on if it is the only one, and below the last it gains nothing.
+FINER = 0.4  # a test explains much if residual scale / scale of the unchanged model is below this
+CHEAP = 1.0  # an experiment of fewer passes counts as one without forward passes
+# Gain of a test over the unchanged model, nats per token: from GAIN on it is repeated on more rows,
+# from SLIGHT_GAIN on if it is the only candidate; a gain below LEAST_GAIN counts as none.
 GAIN, SLIGHT_GAIN, LEAST_GAIN = 0.3, 0.05, 0.02
-# Times an engine's noise, and nats, from which on a token is surely off.
+# A token deviates far if |recorded - expected| > 20 times the engine's noise + 0.02 nats.
 FAR_OFF = 20.0, 0.02
 
 
 def no_coders() -> tuple[Encode | None, Decode | None]:
-    """Stand for a checkpoint without a tokenizer."""
+    """Return no encoder and no decoder, for a checkpoint without a tokenizer."""
     return None, None
 
 
 class HypothesisTest(Struct, frozen=True, kw_only=True):
-    """One hypothesis: the recorded column against the column that a cause would have produced."""
+    """The comparison of a recorded column with the column that a hypothesis predicts."""
 
     experiment: str = ""  # name, which the experiment's runner sets
     slug: str
@@ -50,9 +50,9 @@ class HypothesisTest(Struct, frozen=True, kw_only=True):
     predicted: Array  # [tokens]
     residual: Residual
     baseline: Residual  # of the unchanged model, on the same tokens
-    z: float  # standard errors by which the hypothesis beats the baseline
-    change: Change | None = None  # of the model, where the test was a forward pass under one
-    edit: Edit | None = None  # of the rows, where the test was a forward pass over edited ones
+    z: float  # gain over the baseline, in standard errors
+    change: Change | None = None  # the change of the model that the forward pass was run with
+    edit: Edit | None = None  # the edit of the rows that the forward pass read
     seconds: float = 0.0
 
     @property
@@ -68,13 +68,13 @@ class HypothesisTest(Struct, frozen=True, kw_only=True):
 
     @property
     def is_significant(self) -> bool:
-        """Tell whether the hypothesis surely explains much more than the baseline."""
+        """Tell whether the hypothesis explains much more than the baseline, and significantly."""
         much = self.explained > 0.5 or self.residual.scale < FINER * self.baseline.scale
         return much and self.gain > LEAST_GAIN / 2 and self.z > SURELY
 
 
 def smallest(tests: Iterable[HypothesisTest | None]) -> HypothesisTest | None:
-    """Return the test that leaves the smallest loss, of several the first; None without one."""
+    """Return the test with the smallest loss, the first of equal ones; None without a test."""
     made = (test for test in tests if test is not None)
     return min(made, key=lambda test: test.residual.nats, default=None)
 
@@ -144,7 +144,7 @@ class HypothesisTester(Struct, dict=True):
 
     @property
     def far_off(self) -> Flags:
-        """Flag the tokens that are off by far more than an engine's noise, [known tokens]."""
+        """Flag tokens that deviate by far more than an engine's noise, [known tokens]."""
         side, at = self.side, self.side.known_at
         times, nats = FAR_OFF
         off = np.abs(side.recorded[at] - side.expected[at])
@@ -162,7 +162,7 @@ class HypothesisTester(Struct, dict=True):
 
     @cached_property
     def screen(self) -> Counts:
-        """Return a few rows for screening, spread over the badly explained half."""
+        """Return a few rows for screening, spread over the half with the largest loss."""
         lengths = self.sample.case.lengths[self.sample.rows]
         return self._rows(SCREEN_ROWS, lengths <= np.quantile(lengths, 0.7))
 
@@ -191,7 +191,7 @@ class HypothesisTester(Struct, dict=True):
         return [self.passage(int(row)) for row in rows]
 
     def residual_of(self, predicted: Array, at: Counts | None = None) -> Residual:
-        """Fit the residual of a prediction; `at` None: at the tokens of `distribution`."""
+        """Fit the residual of a prediction at tokens `at` (default: those of `distribution`)."""
         side, at = self.side, self.distribution_at if at is None else at
         return fit_residual(side.recorded[at], predicted, side.sensitivity[at], side.resolution[at])
 
@@ -206,7 +206,10 @@ class HypothesisTester(Struct, dict=True):
         change: Change | None = None,
         edit: Edit | None = None,
     ) -> HypothesisTest:
-        """Compare a prediction with the column; `at` None: at the tokens of `distribution`."""
+        """Compare a prediction with the recorded column at tokens `at`.
+
+        By default these are the tokens of `distribution`.
+        """
         at = self.distribution_at if at is None else at
         known = self.side.known[at]
         at, predicted = at[known], predicted[known]
@@ -236,9 +239,9 @@ class HypothesisTester(Struct, dict=True):
         values: Mapping[str, float] | None = None,
         rows: Sequence[int] | Counts | None = None,
     ) -> HypothesisTest | None:
-        """Score rows, those of `screen` by default, under a change or with edited passages.
+        """Test a forward pass with a changed model or edited rows; by default on `screen`.
 
-        None where no row could be edited so. All response tokens of an edited row are scored.
+        None where no row could be edited. All response tokens of an edited row are scored.
         """
         chosen, passages = [], []
         for row in self.screen if rows is None else rows:
@@ -273,9 +276,9 @@ class HypothesisTester(Struct, dict=True):
         tests: Iterable[HypothesisTest | None],
         enough: Callable[[HypothesisTest], bool] = lambda test: False,
     ) -> HypothesisTest | None:
-        """Return the test that leaves the smallest loss; None without one.
+        """Return the test with the smallest loss; None without a test.
 
-        `tests` run one by one, until the best one is `enough` or the time is over.
+        `tests` run one by one, until `enough` accepts the best one or the time is over.
         """
         best: HypothesisTest | None = None
         for test in tests:
@@ -292,10 +295,10 @@ class HypothesisTester(Struct, dict=True):
 
 
 class Experiment(Struct, frozen=True, kw_only=True):
-    """A question about one side's column, with its cost and its prospects.
+    """A question about one side's column, with its cost and its chance of success.
 
-    Experiments run in the order of worth / passes: relative probability of a yes, given how the
-    baseline fails, over the cost in forward passes of a few rows.
+    Experiments run in the order of worth / passes. `worth` is the relative probability of a yes,
+    given how the baseline fails; `passes` is the cost in forward passes over a few rows.
     """
 
     name: str
@@ -305,7 +308,8 @@ class Experiment(Struct, frozen=True, kw_only=True):
     passes: Callable[[HypothesisTester], float] = lambda tester: 0.1
     worth: Callable[[HypothesisTester], float] = lambda tester: 1.0
     sides: tuple[str, ...] = ("sampler", "trainer")
-    # depends on the other rows of a batch, so that one context may get several values
+    # whether its causes depend on the other rows of a batch, which may give one context several
+    # values
     of_batch: bool = False
 
 
@@ -313,7 +317,7 @@ Run = Callable[[HypothesisTester], Iterator[HypothesisTest]]
 
 
 def experiment(*, slugs: tuple[str, ...], asks: str, **more: Any) -> Callable[[Run], Experiment]:
-    """Make an experiment of the function that runs it, whose name it has with hyphens.
+    """Make an experiment from the function that runs it; its name is the function's, hyphenated.
 
     `more` are further fields of `Experiment`.
     """

@@ -12,14 +12,14 @@ from rcdiag.diagnosis.experiments.unlogged_sampling import make_suspicion
 from rcdiag.diagnosis.thresholds import FEWEST_ROWS
 from rcdiag.engines.changes import Forward, Passage
 
-ASKED = 48  # rows whose end is asked for
-KINDS = 4  # end tokens that are tried
+ASKED = 48  # at most this many rows are scored with an end token
+KINDS = 4  # at most this many end tokens are tried
 
 
 def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str, Suspicion] | None:
-    """Return `mask-drops-last` where no response has an end token and most were to end.
+    """Return `mask-drops-last` if no response has an end token although most were about to end.
 
-    A response that was cut at a limit breaks off in the middle, where an end is unlikely.
+    A response that was cut at a length limit breaks off in the middle, where an end is unlikely.
     """
     case, ends = sample.case, forward.tensors.end_ids[:KINDS]
     sampled = case.table_mask
@@ -41,11 +41,11 @@ def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str,
     probability = np.zeros(len(asked))
     for end in ends:
         probability += np.exp(forward.log_probs([_ended(sample, int(row), end) for row in asked]))
-    share = float(np.mean(probability > 0.5))  # an end was likelier than anything else
+    share = float(np.mean(probability > 0.5))  # the end was likelier than all other tokens together
     if share < 0.5:
         return None
     median = float(np.median(probability))
-    # What the model leaves elsewhere does not matter to the ends: scale and tail are those of 1.
+    # The residual at other tokens does not matter for the ends: scale and tail keep their default.
     fit = ExperimentFit(
         kind="tokens",
         explained=share,
@@ -56,7 +56,7 @@ def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str,
     return "mask-drops-last", make_suspicion(
         fit,
         f"No response has an end token, and after the last token of {share:.0%} of them "
-        f"the model would end, with probability {median:.2f} on the median: the end token was cut "
+        f"the model would end, with a median probability of {median:.2f}: the end token was cut "
         "off, so that the policy is not trained to end.",
         [
             fact(
@@ -72,7 +72,7 @@ def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str,
 
 
 def _ended(sample: RescoredSample, row: int, end: int) -> Passage:
-    """Return prompt and response of a row with an end token, which alone is scored."""
+    """Return prompt and response of a row with an end token appended; only that is scored."""
     passage = passage_of(sample.case, row, 1.0)
     ids = np.append(passage.ids, np.int32(end))
     return Passage(ids, np.array([len(ids) - 1]), row, None, passage.prefix)

@@ -1,4 +1,4 @@
-"""Explains the recorded column of one side: the steps from the unchanged model to a cause."""
+"""Finds the cause that explains the recorded column of one side."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST
 from rcdiag.engines.changes import Forward, Moved
 from rcdiag.formats import plural, share_of
 
-# Share of tokens beyond float32 rounding up to which a column counts as the model's own in float32.
+# A column is the model's own in float32 if at most this share of tokens is beyond float32 rounding.
 FEW_INEXACT = 1e-3
-MUCH = 0.5  # nats per token: a gain of this size counts like most of the squares
+MUCH = 0.5  # nats per token: such a gain counts as much as explaining most of the sum of squares
 WORDS_OF_RECORDER = (
     "recorded",
     "stored",
@@ -77,19 +77,20 @@ def conclude_side(
 def _beside_noise(
     outcome: Outcome, tester: HypothesisTester, given: ExperimentOptions
 ) -> Conclusion | None:
-    """Name a cause that certainly moves a column whose rest the unchanged model explains."""
+    """Name a cause that is certain although the unchanged model explains the column to noise."""
     tests = outcome.record(run_without_passes(tester))
     certain = _certain(tests, tester)
     if not certain and outcome.sample.rounding.is_heavier_in(tester.side.residual):
-        # A heavy tail has a cause of its own: another context, say, moves the first tokens.
+        # A heavy tail has another cause than rounding: another context moves the first tokens.
         certain = _certain(outcome.record(run_with_passes(tester, given.progress)), tester)
     return _name_best(outcome, ranked(certain), tester) if certain else None
 
 
 def _certain(tests: Sequence[HypothesisTest], tester: HypothesisTester) -> list[HypothesisTest]:
-    """Return tests that explain a column for certain, though the unchanged model is near.
+    """Return tests that certainly explain a column that the unchanged model explains to noise.
 
-    They move the column by more than rounding, and explain most of its distance from the model.
+    Their predictions differ from the model's by more than rounding, and explain most of the
+    distance between column and model.
     """
     expected = tester.side.expected
     return [
@@ -107,8 +108,8 @@ def _cause_of_mismatch(
 ) -> Conclusion:
     """Name the cause of a column that the unchanged model does not explain.
 
-    In this order: weights that the metadata declare, what takes no forward pass, other checkpoints,
-    causes of some rows alone, what takes forward passes.
+    Tried in this order: weights that the metadata declare, experiments without a forward pass,
+    other checkpoints, causes of some rows alone, experiments with forward passes.
     """
     noise = tester.sample.noise
     declared = bool(given.checkpoints) and Declared.of(tester.sample.case).weights_differ
@@ -139,7 +140,7 @@ def _cause_of_mismatch(
 
 
 def _in_some_rows(outcome: Outcome, tester: HypothesisTester) -> Conclusion | None:
-    """Name the cause of a subset of rows if only these are off; None if nothing explains them."""
+    """Name the cause of the rows that are off, if the model explains the others; else None."""
     part = only_rows_off(tester.sample, tester.side)
     if part is None:
         return None
@@ -149,7 +150,7 @@ def _in_some_rows(outcome: Outcome, tester: HypothesisTester) -> Conclusion | No
     if mine.explained:
         _, named = cause_in_sampling(part, sides)
     else:
-        # They are compared at the temperature of the other rows.
+        # Compare these rows at the temperature of the other rows.
         mine = side_at(part, mine.name, mine.policy, tester.side.temperature)
         few = replace(tester, sample=part, side=mine)
         found = [test for test in run_without_passes(few).tests if explains(test, part.noise)]
@@ -159,7 +160,7 @@ def _in_some_rows(outcome: Outcome, tester: HypothesisTester) -> Conclusion | No
     slug, suspicion = named
     return slug, replace(
         suspicion,
-        message=f"In {share_of(share)}, which alone are off: {suspicion.message}",
+        message=f"Only {share_of(share)} deviate from the model. In these: {suspicion.message}",
         share_of_rows=share,
     )
 
@@ -171,7 +172,7 @@ def _try_checkpoints(
     *,
     declared: bool = False,
 ) -> Conclusion | None:
-    """Score the rows with all checkpoints, and name whose weights made a column; None for none.
+    """Score the rows with all checkpoints, and name the cause if their weights made the column.
 
     Unless metadata declare other weights, the worst rows are scored first: if no checkpoint
     explains any of them, the others are not scored.
@@ -207,9 +208,9 @@ def _name_best(
     leads = [common_margin(best, test, tester) for test in rivals]
     close = [test for test, lead in zip(rivals, leads, strict=True) if lead < BY_ITS_ERROR]
     message = (
-        f"{best.setting[0].upper()}{best.setting[1:]} explains {tester.side.policy}_log_probs: rms "
-        f"of what is left falls from {best.baseline.rms:.2g} to {best.residual.rms:.2g} nats, by "
-        f"{best.z:.0f} standard errors."
+        f"{best.setting[0].upper()}{best.setting[1:]} explains {tester.side.policy}_log_probs: the "
+        f"rms residual falls from {best.baseline.rms:.2g} to {best.residual.rms:.2g} nats "
+        f"({best.z:.0f} standard errors)."
     )
     fit = fit_of_residual(
         tester.sample,
@@ -225,14 +226,14 @@ def _name_best(
         fit,
         message,
         [_evidence(test, tester) for test in [best, *close[:2]]],
-        # Who recorded what is at fault where the column alone is wrong.
+        # If only the sampler's column is wrong, the recorder is at fault.
         side="recorder" if recorded and tester.side.name == "sampler" else tester.side.name,
         also_possible=list(dict.fromkeys(_slug(test, tester) for test in close)),
     )
 
 
 def _slug(test: HypothesisTest, tester: HypothesisTester) -> str:
-    """Return the cause of a test, which for weights depends on whose they are."""
+    """Return the cause of a test; for other weights it depends on side and likelihood."""
     if test.slug != "stale-weights":
         return test.slug
     if tester.side.name == "trainer":
@@ -247,10 +248,10 @@ def _slug(test: HypothesisTest, tester: HypothesisTester) -> str:
 def _evidence(test: HypothesisTest, tester: HypothesisTester) -> dict[str, Any]:
     """Return the numbers of a test, and how much of a column it explains."""
     whole = explains(test, tester.sample.noise)
-    share = f"explains {max(test.explained, 0.0):.0%} of the squares"
+    share = f"explains {max(test.explained, 0.0):.0%} of the squared residuals"
     numbers = {
-        "rms of the honest column": test.baseline.rms,
-        "rms left": test.residual.rms,
+        "rms residual of the unchanged model": test.baseline.rms,
+        "rms residual": test.residual.rms,
         "z": test.z,
     }
     return fact(test.setting, "explained" if whole else share, **numbers, **test.values)

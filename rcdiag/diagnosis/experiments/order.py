@@ -1,4 +1,4 @@
-"""Runs experiments in the order of prospects per cost, until one explains the column."""
+"""Runs experiments in the order of worth / cost, until one explains the column."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ EXPERIMENTS: Registry[Experiment] = Registry(
 )
 
 
-FEWEST_COMMON = 30  # tokens of two tests, on which they are compared
+FEWEST_COMMON = 30  # common tokens that a comparison of two tests needs
 
 
 class RunSummary(Struct, frozen=True):
-    """What ran on one side, and what did not."""
+    """The tests that ran on one side, and the experiments that did not run."""
 
     tests: tuple[HypothesisTest, ...]
     open: tuple[str, ...]  # experiments that did not run
@@ -104,12 +104,12 @@ def _run(
     *,
     until_explained: bool = False,
 ) -> RunSummary:
-    """Run experiments one by one; the time of one is shared by its tests."""
+    """Run experiments one by one; the seconds of an experiment are split evenly over its tests."""
     tests: list[HypothesisTest] = []
     left_open: list[str] = []
     for one in experiments:
         if not tester.has_time_for(one.passes(tester)):
-            left_open.append(one.name)  # a shorter one may still fit
+            left_open.append(one.name)  # a shorter experiment may still fit
             continue
         progress(one.name)
         began = time.monotonic()
@@ -147,7 +147,10 @@ def ranked(tests: Sequence[HypothesisTest]) -> list[HypothesisTest]:
 
 
 def ahead(one: HypothesisTest, other: HypothesisTest) -> float:
-    """Return by how many standard errors a test leaves less than another on common tokens."""
+    """Return by how many standard errors a test has less loss than another on common tokens.
+
+    With too few common tokens this is only the sign of the difference of their gains.
+    """
     common, of_one, of_other = np.intersect1d(one.at, other.at, return_indices=True)
     if len(common) < FEWEST_COMMON or one.side != other.side:
         return float(np.sign(one.gain - other.gain))
@@ -156,7 +159,10 @@ def ahead(one: HypothesisTest, other: HypothesisTest) -> float:
 
 
 def common_margin(one: HypothesisTest, other: HypothesisTest, tester: HypothesisTester) -> float:
-    """Return the margin of a test over another with rows as clusters, 0 without common tokens."""
+    """Return the z score of one test's gain over another, with rows as clusters.
+
+    0 with fewer than FEWEST_COMMON common tokens.
+    """
     common, of_one, of_other = np.intersect1d(one.at, other.at, return_indices=True)
     if len(common) < FEWEST_COMMON:
         return 0.0

@@ -1,4 +1,4 @@
-"""What the user gives to experiments with a checkpoint, and what they find."""
+"""The options of the experiments with a checkpoint, and their results."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Outcome(Struct):
     open: list[str] = field(default_factory=list)  # experiments for which no time was left
     weights: dict[str, WeightsByRow] = field(default_factory=dict)  # by side
     temperature: Estimate | None = None  # of the tokens
-    steps: list[int] | None = None  # training steps whose rows were read; None: of all
+    steps: list[int] | None = None  # training steps whose rows were read; None: all steps
 
     def record(self, run: RunSummary) -> list[HypothesisTest]:
-        """Note what ran and what did not, and return the tests that ran."""
+        """Store the tests that ran and the experiments that did not, and return the tests."""
         self.tests += run.tests
         self.open += run.open
         return list(run.tests)
@@ -60,7 +60,7 @@ class Outcome(Struct):
 
 
 def cause_of(slug: str) -> Cause:
-    """Return the cause of a slug; one that only experiments detect has nothing but words."""
+    """Return the cause of a slug; one that only experiments detect never weighs a table."""
     if slug in CAUSES:
         return CAUSES[slug]
     return Cause(words=cause_words()[slug], stage="difference", weigh=lambda features: None)

@@ -1,4 +1,4 @@
-"""Experiments on the output head and the softmax: caps, rounding, padding rows, lost shards."""
+"""Experiments on the output head and softmax: caps, rounding, padding rows, missing shards."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rcdiag.diagnosis.experiments.trainer_distribution import log_sum, scaled
 
 CAPS = tuple(np.geomspace(2.0, 200.0, 12).tolist())
 RANKS = (2, 4, 8, 16)
-MOST_ROUNDED = 0.6  # of the squares that rounded logits must explain
-# Rows of padding that a head may have, as the logarithm of as many with logit 0.
+MOST_ROUNDED = 0.6  # share of squared residuals that rounded logits must explain
+# Range of log(number of padding rows with logit 0) that is searched.
 PADDING = (-4.0, 14.0)
 
 
@@ -69,7 +69,7 @@ def softcap(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     asks="Were the logits rounded to bfloat16?",
 )
 def bf16_logits(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try logits rounded to bfloat16 before the log-softmax, and divided by the temperature in it.
+    """Try logits rounded to bfloat16 before the log-softmax, with the division in bfloat16 or not.
 
     verl divides by `temperature.to(logits.dtype)`, so that temperature and quotient are rounded.
     """
@@ -78,21 +78,22 @@ def bf16_logits(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     tried = {"logits rounded to bfloat16": scaled(rounded, temperature)}
     if np.any(temperature != 1.0):
         low = bfloat16(np.asarray(temperature, np.float32)).astype(np.float64)
-        words = "logits and temperature rounded to bfloat16, divided in it"
+        words = "logits and temperature rounded to bfloat16 and divided in bfloat16"
         tried[words] = bfloat16(scaled(rounded, low))
     for words, logits in tried.items():
         test = tester.test("bf16-logits", words, tester.distribution.log_prob_under(logits))
-        # An engine in bfloat16 rounds its logits too, after a decoder that rounds as much.
+        # Any bfloat16 engine rounds its logits, but its other layers round as much: then rounded
+        # logits alone explain less.
         if test.explained > MOST_ROUNDED:
             yield test
 
 
 @experiment(
     slugs=("vocabulary-padding",),
-    asks="Does the softmax take in rows of padding?",
+    asks="Does the softmax include padding rows of the output head?",
 )
 def padding_rows(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try a softmax that takes in rows of padding, whose logits are one constant."""
+    """Try a softmax that includes padding rows, all with one constant logit."""
     total = log_sum(scaled(tester.distribution.logits, tester.distribution_temperature))
     expected = tester.side.expected[tester.distribution_at]
 
@@ -115,7 +116,7 @@ def padding_rows(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     asks="Is one rank's part of the vocabulary missing or zero?",
 )
 def vocabulary_shards(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try a vocabulary of which one rank's part is missing from the sum, or has logits of 0."""
+    """Try a softmax in which one rank's part of the vocabulary is missing or has logits of 0."""
     distribution = tester.distribution
     if not len(distribution):
         return

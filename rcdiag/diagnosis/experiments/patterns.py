@@ -1,4 +1,8 @@
-"""Patterns in the residuals of a column: by row, by position, by chance, by reward."""
+"""Patterns in the residuals of a column: by row, by position, at random, by reward.
+
+A token is off if |recorded - expected| is more than an engine's noise explains; a row is off if
+more than a few of its tokens are.
+"""
 
 from __future__ import annotations
 
@@ -22,33 +26,34 @@ from rcdiag.diagnosis.experiments.thresholds import (
 from rcdiag.diagnosis.features.shared_prefixes import FEWEST_PAIRS
 from rcdiag.diagnosis.thresholds import FEW, FEWEST_OF_ROW, FEWEST_ROWS, MOST, NEARLY_ALL, RELATED
 
-ROW_OFF = 0.03  # share of a row's tokens from which on it is off
-NEAR = 8  # tokens whose positions are alike
-# Expected number of off tokens in that part, if they were spread as in all rows: by chance none
-# occurs with probability e^-2, in a seventh of the rows.
+ROW_OFF = 0.03  # a row is off if more than this share of its tokens is
+NEAR = 8  # width of the position bins, tokens
+# Least expected number of off tokens in the part of a row that has none, if they were spread as in
+# all rows: by chance none occurs there with probability e^-2, in a seventh of the rows.
 NOT_CHANCE = 2.0
-FEWEST_OFF, FEWEST_TOKENS_OFF = 6, 10  # rows, and tokens, that are off
+FEWEST_OFF, FEWEST_TOKENS_OFF = 6, 10  # least number of rows, and of tokens, that are off
 
 
 class Pattern(Struct, frozen=True, kw_only=True):
     """Summary of the residuals of one side's column."""
 
-    differs_by_chance: float | None  # share of tokens that are off and differ in one context
+    # share of repeated contexts whose tokens are off and have different values
+    differs_by_chance: float | None
     rows_off: float  # share of the rows that are off
-    rows_even: float  # share of the rows' tokens that are off, in rows that are off
+    rows_even: float  # mean share of tokens that are off, in the rows that are off
     first_tokens: float  # rms of the first eight tokens over that of tokens from the 24th on
-    ends_in_rows: float  # share of the rows that are off only up to a token of their own
-    begins_in_rows: float  # share of the rows that are off only from a token of their own on
+    ends_in_rows: float  # share of the off rows that are off only before some token
+    begins_in_rows: float  # share of the off rows that are off only from some token on
     reward: float  # z of residual times advantage
     # z of mean(recorded - expected): above 0 the recorded distribution sampled
     recorded_excess: float
     turns_later: bool  # only turns after the first are off
-    by_engine: bool  # rows are off by the engine that made them
-    by_prompt: bool  # all rows of a prompt are off, or none
+    by_engine: bool  # the rows that are off are those of some engines
+    by_prompt: bool  # all rows of a prompt are off, or none of them
 
 
 def pattern_of(tester: HypothesisTester) -> Pattern:
-    """Measure how a side's column fails."""
+    """Summarise in which rows and at which tokens a side's column is off."""
     sample, side = tester.sample, tester.side
     at = side.known_at
     residual = side.residual.values
@@ -104,15 +109,15 @@ def _share_off(sample: RescoredSample, side: Side) -> Array:
 
 
 def _z(values: Array, row: Counts) -> float:
-    """Return the z of the mean of values against 0, rows as clusters."""
+    """Return the z score of the mean of values against 0, with rows as clusters."""
     return z_of_sums(np.bincount(row, np.clip(values, -LARGEST_DIFFERENCE, LARGEST_DIFFERENCE)))
 
 
 def _by_chance(sample: RescoredSample, side: Side) -> float | None:
-    """Compare tokens of different rows whose whole context is the same.
+    """Return the share of repeated contexts whose tokens got different values in different rows.
 
-    A wrong model or context is deterministic: equal contexts with different values mean randomness,
-    such as dropout. None with too few of them.
+    A wrong model or context is deterministic: different values in equal contexts mean randomness,
+    such as dropout. Only contexts with a token that is off count; None with too few of them.
     """
     seen: dict[bytes, list[int]] = {}
     for row in sample.rows:
@@ -139,7 +144,7 @@ def _by_chance(sample: RescoredSample, side: Side) -> float | None:
 
 
 def _usual(off: Flags, position: Counts, counted: Flags) -> Array:
-    """Return the share of tokens that are off near each one's position, [known tokens].
+    """Return the share of off tokens near the position of each token, [known tokens].
 
     The first tokens of responses are often near-certain, so that other weights do not move them.
     """
@@ -151,7 +156,11 @@ def _usual(off: Flags, position: Counts, counted: Flags) -> Array:
 
 
 def _within_rows(off: Flags, row: Counts, count: int, usual: Array) -> tuple[Array, Array]:
-    """Tell for every row whether tokens are off only before, or only after, one of its own."""
+    """Tell for every row whether its tokens are off only before, or only after, some token.
+
+    `usual` [known tokens] is the share of off tokens at a position in all rows. Returns two
+    arrays of 0 or 1, [rows].
+    """
     ends, begins = np.zeros(count), np.zeros(count)
     borders = np.searchsorted(row, np.arange(count + 1))
     for index in range(count):
@@ -164,7 +173,7 @@ def _within_rows(off: Flags, row: Counts, count: int, usual: Array) -> tuple[Arr
         places = np.arange(FEWEST_OF_ROW, size - FEWEST_OF_ROW + 1)
         first = sums[places - 1] / places
         last = (sums[-1] - sums[places - 1]) / (size - places)
-        # As many as there are in the row, spread as in all rows.
+        # Expected counts, if the off tokens of this row were spread as in all rows.
         expected = np.cumsum(usual[inside]) * sums[-1] / usual[inside].sum()
         end, begin = np.argmax(first - last), np.argmax(last - first)
         after = sums[-1] - expected[places[end] - 1]
@@ -175,7 +184,7 @@ def _within_rows(off: Flags, row: Counts, count: int, usual: Array) -> tuple[Arr
 
 
 def _with_reward(sample: RescoredSample, at: Counts, residual: Array) -> float:
-    """Return the z of residuals times advantage, rows as clusters; 0 without advantages."""
+    """Return the z score of residual * advantage, rows as clusters; 0 without advantages."""
     facts = sample.case.facts
     advantage = facts.advantage if facts.advantage is not None else facts.reward
     if advantage is None:
@@ -188,7 +197,7 @@ def _with_reward(sample: RescoredSample, at: Counts, residual: Array) -> float:
 
 
 def _later_turns(sample: RescoredSample, at: Counts, off: Flags) -> bool:
-    """Tell whether all tokens that are off stand after a token that was not sampled."""
+    """Tell whether all off tokens come after a token that was not sampled."""
     sampled = sample.case.mask[sample.place]
     if sampled.all():
         return False
@@ -210,7 +219,7 @@ def _by_engine(sample: RescoredSample, bad: Flags) -> bool:
 
 
 def _by_prompt(sample: RescoredSample, bad: Flags) -> bool:
-    """Tell whether rows of one prompt are off together, where some prompts' are and some not."""
+    """Tell whether rows of one prompt are off together, while other prompts' rows are not."""
     groups: dict[bytes, list[bool]] = {}
     for row, flag in zip(sample.rows, bad, strict=True):
         groups.setdefault(sample.prompt(int(row)).tobytes(), []).append(bool(flag))
@@ -223,9 +232,9 @@ def _by_prompt(sample: RescoredSample, bad: Flags) -> bool:
 
 
 def retokenised(tester: HypothesisTester) -> float | None:
-    """Return the share of rows that are off from where their text encodes to other tokens on.
+    """Return the share of rows that are off only from where their text encodes to other tokens.
 
-    None without a tokenizer, or where too few rows encode otherwise.
+    None without a tokenizer, or where too few rows are off or encode to other tokens.
     """
     if tester.encode is None or tester.decode is None:
         return None
@@ -246,7 +255,7 @@ def retokenised(tester: HypothesisTester) -> float | None:
 
 
 def _differs(tester: HypothesisTester, ids: NDArray[np.int32], mask: Flags) -> int | None:
-    """Return the first token that differs when the text of a response is encoded anew."""
+    """Return the index of the first token that differs when a response's text is encoded again."""
     assert tester.encode is not None
     assert tester.decode is not None
     best: int | None = None

@@ -1,4 +1,4 @@
-"""Experiments on what a side read: other special tokens, a cut prompt, turns that were dropped."""
+"""Experiments on a side's context: other special tokens, a truncated prompt, dropped turns."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Ids = NDArray[np.int32]
 Turn = tuple[int, int, bool]  # first token, the one after the last, whether it was sampled
 
 LONGEST_SCAN = 200  # prompt tokens up to which every truncation is tried
-COARSE_SCAN = 24  # truncations that are tried of longer prompts
-SCANNED_TOKENS = 48  # of a response, on which truncations are tried
-MOST_TURNS = 24  # rows of several turns that are read without some of their turns
-MOST_SPECIAL = 12  # special tokens in responses; among more, pairs are not tried
+COARSE_SCAN = 24  # number of truncations that are tried of longer prompts
+SCANNED_TOKENS = 48  # first tokens of a response, on which truncations are compared
+MOST_TURNS = 24  # at most this many rows are read with some of their turns dropped
+MOST_SPECIAL = 12  # with more special tokens in responses, pairs are not tried
 
 
 def with_prompt(tester: HypothesisTester, row: int, prompt: Ids) -> Passage | None:
-    """Return a row's passage after another prompt."""
+    """Return the passage of a row's response after another prompt; None for an empty prompt."""
     if not len(prompt):
         return None
     ids = np.concatenate([prompt, tester.sample.response(row)]).astype(np.int32)
@@ -41,7 +41,7 @@ def with_prompt(tester: HypothesisTester, row: int, prompt: Ids) -> Passage | No
 
 
 def _context_worth(tester: HypothesisTester) -> float:
-    """Return 1, and up to 7 where the first tokens are off by more nats than later ones."""
+    """Return 1, or up to 7 where the first tokens have a larger loss than later ones."""
     position, loss = tester.sample.position[tester.side.known_at], tester.side.residual.loss
     early, late = loss[position < EARLY], loss[position >= LATE]
     if min(len(early), len(late)) < EARLY:
@@ -51,12 +51,12 @@ def _context_worth(tester: HypothesisTester) -> float:
 
 @experiment(
     slugs=("bos-differs", "prompt-template"),
-    asks="Did one side see a prompt with a special token more or less, or with text added?",
+    asks="Did one side see a prompt with an added or missing special token, or with added text?",
     passes=lambda tester: 4.0 + 2.0 * len(tester.forward.tensors.special_ids),
     worth=_context_worth,
 )
 def prompts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try prompts with one special token more or less, and with text added at the end."""
+    """Try prompts with a special token added or removed, and with text added at the end."""
     seen = {int(token) for row in tester.screen for token in tester.sample.prompt(int(row))}
     edits: list[tuple[str, str, Callable[[Ids], Ids]]] = [
         ("bos-differs", "prompt without its first token", lambda ids: ids[1:]),
@@ -92,7 +92,7 @@ def prompts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 
 def _without(token: int, ids: Ids) -> Ids:
-    """Take a token out of a prompt, wherever it stands."""
+    """Remove a token from a prompt wherever it occurs."""
     values: Ids = ids[ids != token]
     return values
 
@@ -104,7 +104,7 @@ def _without(token: int, ids: Ids) -> Ids:
     worth=_context_worth,
 )
 def truncations(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try prompts of which only the last or the first tokens were seen."""
+    """Try prompts cut to their last or first tokens."""
 
     def cut(keeps: str, size: int, row: int) -> Passage | None:
         prompt = tester.sample.prompt(row)
@@ -116,7 +116,7 @@ def truncations(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     longest = lengths[row]
     if longest < 3:
         return
-    # Rows explained by the unchanged model were not truncated: their prompts are short enough.
+    # Rows that the unchanged model explains were not truncated: their prompts are within the limit.
     good = tester.row_loss < np.median(tester.row_loss) - 3.0
     fits = [len(tester.sample.prompt(int(one))) for one in tester.sample.rows[good]]
     least = max((size for size in fits if size < longest), default=0) if len(fits) > 2 else 0
@@ -151,7 +151,7 @@ def truncations(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 
 def turns(tester: HypothesisTester, row: int) -> list[Turn]:
-    """Return the runs of sampled tokens, and of others, in a response."""
+    """Return the runs of sampled and of not sampled tokens in a response."""
     case = tester.sample.case
     mask = case.mask[case.start[row] : case.start[row] + case.lengths[row]]
     borders = np.flatnonzero(np.diff(mask.astype(np.int8))) + 1
@@ -164,7 +164,7 @@ def has_turns(tester: HypothesisTester) -> bool:
     return any(len(turns(tester, int(row))) > 2 for row in tester.sample.rows)
 
 
-# Words -> which of the turns before turn `now` are in its context.
+# What is dropped -> which of the turns before turn `now` remain in its context.
 KEPT_TURNS: dict[str, Callable[[Sequence[Turn], int], list[bool]]] = {
     "earlier turns": lambda runs, now: [False] * now,
     "earlier turns but the last tool output": lambda runs, now: [
@@ -220,14 +220,14 @@ def stripped(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("special-token-ids",),
-    asks="Have special tokens each other's ids on one side?",
+    asks="Are the ids of two special tokens exchanged on one side?",
     passes=lambda tester: 16.0,
     worth=lambda tester: 6.0 if has_turns(tester) else 0.7,
 )
 def exchanged_ids(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try special tokens in each other's place, in what is read and in what is scored.
+    """Try to exchange the ids of two special tokens, both in the context and as scored tokens.
 
-    The pair that explains most is exchanged first, and further ones as long as they explain more.
+    The pair that explains most is exchanged first, and further pairs as long as they explain more.
     """
     response = np.unique(tester.sample.token)
     ids = [token for token in tester.forward.tensors.special_ids if token in response]
@@ -254,7 +254,7 @@ def exchanged_ids(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 
 def _exchanged(tester: HypothesisTester, pairs: Sequence[tuple[int, int]]) -> HypothesisTest | None:
-    """Try pairs of token ids in each other's place."""
+    """Test the rows with the two ids of each pair exchanged."""
     other: Ids = np.arange(tester.forward.tensors.vocabulary, dtype=np.int32)
     for one, second in pairs:
         other[one], other[second] = second, one

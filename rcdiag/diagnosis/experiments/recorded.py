@@ -1,4 +1,4 @@
-"""Experiments on the recorded values: other quantities, units, tokens or rows."""
+"""Experiments on the recorded values: are they of other quantities, units, tokens or rows."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from rcdiag.diagnosis.features.storage import LOG_BASES
 from rcdiag.diagnosis.thresholds import FEWEST, LOST_IN_NOISE, SLIGHT
 from rcdiag.formats import share_of
 
-OFF = 12.0  # noise scales from which on a token is not explained
-# Distance of a factor from 1, and of factor times ln base from 1, within which it is that.
+OFF = 12.0  # a token is not explained if its residual exceeds this many noise scales
+# A factor counts as 1 within A_FACTOR, and as that of a base if factor * ln(base) - 1 is within
+# A_BASE.
 A_FACTOR, A_BASE = 0.005, 0.003
-# Ids that are scored as others: their number, and the tokens on which another id is searched.
+# At most MOST_WRONG ids are scored as others; each time the other id is searched on SEARCHED
+# tokens.
 MOST_WRONG, SEARCHED = 16, 400
-FITS_BETTER = 2.0  # mean logarithm of the distance by which another row must be nearer
+FITS_BETTER = 2.0  # another row fits if its mean log distance is smaller by at least this
 
 
 @experiment(
@@ -68,7 +70,7 @@ def quantities(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     asks="Were log-probs, not logits, divided by a temperature?",
 )
 def divided(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try log-probs that were divided by a temperature, without normalising anew."""
+    """Try log-probs that were divided by a temperature without normalising them again."""
     side = tester.side
     at = side.known_at
     expected = tester.sample.reading.log_prob[at]
@@ -91,10 +93,10 @@ def divided(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("shift-by-one", "shift-some-rows"),
-    asks="Does the column belong to a neighbouring token?",
+    asks="Are the values those of the neighbouring tokens?",
 )
 def shifts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try the expected column of a neighbouring token, in all rows, in some, or from a turn on."""
+    """Try the expected column of the neighbouring tokens, in all rows or in some."""
     side, sample = tester.side, tester.sample
     at = side.known_at
     count = len(sample)
@@ -124,7 +126,7 @@ def shifts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("logits-not-shifted",),
-    asks="Are tokens scored by the logits that have read them?",
+    asks="Are tokens scored by the logits that follow them?",
     passes=lambda tester: 1.0,
 )
 def not_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
@@ -134,7 +136,7 @@ def not_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         passages = [one for row in rows if len((one := tester.passage(int(row))).places) > 0]
         return tester.test(
             "logits-not-shifted",
-            "log-prob under the logits that have read the token",
+            "log-prob under the logits that follow the token",
             tester.forward.after(passages),
             tester.sample.tokens_of([passage.row for passage in passages]),
         )
@@ -145,7 +147,7 @@ def not_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("special-token-ids", "eos-one-sided"),
-    asks="Are few token ids scored as other ids?",
+    asks="Are a few token ids scored as other ids?",
 )
 def token_ids(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Find ids whose log-probs are those of another id: the end token, markers."""
@@ -199,10 +201,10 @@ def token_ids(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("rows-swapped",),
-    asks="Does the column belong to other rows?",
+    asks="Are the values those of other rows?",
 )
 def other_rows(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try the expected column of other rows, matched by their first tokens."""
+    """Try the expected column of other rows, matched by the values at their first tokens."""
     side, sample = tester.side, tester.sample
     rows = sample.rows
     known = side.known

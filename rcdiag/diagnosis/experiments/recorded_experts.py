@@ -1,4 +1,4 @@
-"""Gives the model the experts that the sampler recorded: how much of a mismatch is routing."""
+"""Routes the model by the sampler's recorded experts: how much of a mismatch is routing."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from rcdiag.diagnosis.thresholds import SURELY
 from rcdiag.engines.changes import Forward, RecordedExperts
 from rcdiag.formats import percentage
 
-MOST_OF_IT = 0.5  # of the squares, from which on other experts are the cause of a mismatch
+MOST_OF_IT = 0.5  # share of squared residuals that the experts must explain to be the cause
 
 
 @experiment(
     slugs=("moe-routing",),
-    asks="Is the mismatch gone with the experts that the sampler recorded?",
+    asks="Does the mismatch disappear with the experts that the sampler recorded?",
     passes=lambda tester: 4.0,
-    worth=lambda tester: 0.0,  # it runs before the others, where there are experts to give
+    worth=lambda tester: 0.0,  # it runs separately, before the others, if experts are recorded
     sides=("sampler",),
 )
 def recorded_experts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Give the model the sampler's experts on all rows of the sample."""
+    """Try the model with the sampler's experts on all rows of the sample."""
     test = tester.test_pass(
         "moe-routing",
         "the recorded experts",
@@ -47,7 +47,7 @@ def test_of_experts(
 ) -> HypothesisTest | None:
     """Test the sampler's column against the model with the recorded experts.
 
-    None where none are recorded, for models without a router that takes them, and out of time.
+    None if no experts are recorded, if the model has no router that takes them, or without time.
     """
     tester = HypothesisTester(sample, side, forward, deadline=deadline)
     if side.name != "sampler" or sample.case.experts is None or not forward.tensors.routers:
@@ -71,12 +71,12 @@ def cause_in_experts(sample: RescoredSample, side: Side, test: HypothesisTest) -
     )
     message = (
         f"With the experts that the sampler recorded, {percentage(test.explained)} of the squared "
-        f"distance between {side.policy}_log_probs and the checkpoint's log-probs is gone (rms "
-        f"{test.baseline.rms:.2g} to {test.residual.rms:.2g} nats): other experts make it."
+        f"distance between {side.policy}_log_probs and the checkpoint's log-probs disappears (rms "
+        f"{test.baseline.rms:.2g} to {test.residual.rms:.2g} nats): it is caused by other experts."
     )
     evidence = fact(
         "rms of recorded - the checkpoint's log-prob",
-        "the experts make most of it",
+        "most of it is caused by the experts",
         **{"own experts": test.baseline.rms, "recorded experts": test.residual.rms},
     )
     return "moe-routing", make_suspicion(fit, message, [evidence], side="none")

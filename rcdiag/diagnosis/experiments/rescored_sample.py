@@ -19,11 +19,11 @@ from rcdiag.diagnosis.experiments.rounding import Rounding, rounding_of
 from rcdiag.diagnosis.experiments.trainer_distribution import TrainerDistribution
 from rcdiag.engines.changes import Forward, LowPrecision, Passage, Reading
 
-DISTRIBUTION_TOKENS = 6_144  # whose logits are held
-DISTRIBUTION_LOGITS = 1 << 26  # logits that are held at most, of any vocabulary
-# 1 - p of the likeliest token from which a context is informative about the temperature
+DISTRIBUTION_TOKENS = 6_144  # at most this many tokens keep their logits over the vocabulary
+DISTRIBUTION_LOGITS = 1 << 26  # at most this many logits are kept, whatever the vocabulary
+# Least 1 - p of the likeliest token for which a context is informative about the temperature
 LEAST_UNSURE = 1e-3
-NOISE_ROWS = 32  # spread over the sample, on which rounding is measured
+NOISE_ROWS = 32  # rows, spread over the sample, on which rounding is measured
 
 
 def ranges(starts: Counts, lengths: Counts) -> Counts:
@@ -47,7 +47,7 @@ class RescoredSample(Struct, frozen=True, dict=True):
         Counts  # [distribution tokens] index among all sampled tokens: unsure contexts, of all rows
     )
     distribution: TrainerDistribution
-    rounding: Rounding  # what an engine in bfloat16 leaves
+    rounding: Rounding  # the residual of the same weights in bfloat16
     # mixture of experts: rounding can swap experts, which moves a few tokens by much
     experts: bool = False
 
@@ -56,12 +56,12 @@ class RescoredSample(Struct, frozen=True, dict=True):
 
     @property
     def noise(self) -> float:
-        """Return the scale of logit noise up to which a column is an engine's in bfloat16."""
+        """Return the scale of logit noise up to which an engine in bfloat16 explains a column."""
         return self.rounding.noise
 
     @property
     def stated_temperature(self) -> Array:
-        """Return the temperature that the table states for each token, 1 where none."""
+        """Return the temperature that the table states for each token, or 1, [tokens]."""
         stated = self.case.facts.temperature
         if stated is None:
             return np.ones(len(self))
@@ -81,9 +81,9 @@ class RescoredSample(Struct, frozen=True, dict=True):
         temperature 1.
         """
         if expected is self.reading.log_prob:
-            return self.reading.reach
+            return self.reading.noise_gain
         others = np.maximum(-np.expm1(self.reading.log_prob), 1e-12)
-        shape = np.clip(self.reading.reach / others, 1.0, np.sqrt(2.0))
+        shape = np.clip(self.reading.noise_gain / others, 1.0, np.sqrt(2.0))
         values: Array = -np.expm1(expected) * shape
         return values
 
@@ -127,10 +127,10 @@ def passage_of(case: Case, row: int, temperature: float = 1.0) -> Passage:
     return Passage(ids, places[places > 0], row, None, len(prompt), temperature, experts)
 
 
-# Rows that are read together, one block however short the time: rows are exchanged with neighbours,
-# or packed after them.
+# Neighbouring rows that are chosen together, since faults may exchange neighbours or pack them into
+# one sequence. At least one block is read, however short the time.
 BLOCK = 16
-TIMED = 4  # rows on which the time of a pass is measured
+TIMED = 4  # number of rows on which the time of a pass is measured
 
 
 def chosen_rows(case: Case, most: int) -> Counts:
@@ -147,8 +147,8 @@ def rows_in_time(
 ) -> Counts:
     """Choose at most `most` rows, fewer if the deadline is near.
 
-    The model's pass, its bfloat16 pass and each checkpoint read them; half of the time is reserved
-    for that.
+    The model, the model in bfloat16 and each checkpoint score these rows; half of the remaining
+    time is reserved for that.
     """
     rows = chosen_rows(case, most)
     if deadline is None or len(rows) <= BLOCK:
@@ -156,7 +156,7 @@ def rows_in_time(
     assert case.prompt_ids is not None
     first = [row for row in rows if len(case.prompt_ids.row(row)) and case.lengths[row]][:TIMED]
     passages = [passage_of(case, int(row)) for row in first]
-    forward.log_probs(passages[:1])  # loads the model, which no later row takes
+    forward.log_probs(passages[:1])  # loads the model, so that the timed pass does not
     began = time.monotonic()
     forward.log_probs(passages)
     now = time.monotonic()
@@ -207,14 +207,14 @@ def _fits(case: Case, row: int, vocabulary: int, context: int | None) -> bool:
 
 
 def _distribution_tokens(reading: Reading, sampled: Flags, vocabulary: int) -> Counts:
-    """Choose tokens whose contexts are unsure, whatever was sampled there."""
+    """Choose tokens in uncertain contexts, whatever token was sampled there."""
     unsure = np.flatnonzero(sampled & (-np.expm1(reading.top) > LEAST_UNSURE))
     most = max(min(DISTRIBUTION_TOKENS, DISTRIBUTION_LOGITS // vocabulary), 64)
     return unsure[spread_over(len(unsure), most)]
 
 
 def _rounding(case: Case, rows: Counts, forward: Forward, reading: Reading) -> Rounding:
-    """Measure what the same weights in bfloat16 leave on some rows."""
+    """Measure the residual of the same weights in bfloat16 on some rows."""
     few = spread_over(len(rows), NOISE_ROWS)
     lengths = case.lengths[rows]
     at = ranges((np.cumsum(lengths) - lengths)[few], lengths[few])
@@ -222,7 +222,7 @@ def _rounding(case: Case, rows: Counts, forward: Forward, reading: Reading) -> R
     passages = [passage_of(case, int(row)) for row in rows[few]]
     made = forward.log_probs(passages, LowPrecision()) if passages else np.zeros(0)
     exact = np.full(len(at), FLOAT32)
-    residual = fit_residual(made, reading.log_prob[at], reading.reach[at], exact)
+    residual = fit_residual(made, reading.log_prob[at], reading.noise_gain[at], exact)
     return rounding_of(residual, case.token_id[places].astype(np.int64), case.owner[places])
 
 
@@ -236,7 +236,7 @@ class Side(Struct, frozen=True, dict=True):
     temperature: Array  # [tokens] of the expected column
     expected: Array  # [tokens] at that temperature
     sensitivity: Array  # [tokens] at that temperature
-    resolution: Array  # [tokens] nats that the column's storage can tell apart
+    resolution: Array  # [tokens] nats, the spacing of values in the column's storage format
     residual: Residual  # of the known tokens
     explained: bool
 

@@ -1,7 +1,7 @@
 """The rounding of a bfloat16 engine, measured by a pass of the same weights in bfloat16.
 
-Another engine rounds other sums, but its residuals have the same size and tail, and depend as
-little on the token id. Residuals beyond that are no rounding.
+Another engine rounds other sums, but its residuals have the same size and tail, and depend equally
+little on the token id. Larger residuals are more than rounding.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from rcdiag.diagnosis.experiments.fit import Residual
 from rcdiag.diagnosis.experiments.thresholds import FEWEST_OF_ID, UNSURE
 from rcdiag.diagnosis.thresholds import PART
 
-LEAST, MOST = 1e-3, 0.3  # noise of logits that is never less, and never more
-# Two engines in bfloat16 leave .75 to 1.1 times what the model's own pass does; other kernels, and
-# few rows to measure it on, are given room.
+LEAST, MOST = 1e-3, 0.3  # bounds of the scale of logit noise
+# Residuals of two bfloat16 engines have .75 to 1.1 times the scale of the model's own pass; the
+# margin allows for other kernels, and for the few rows on which the scale is measured.
 ROOM = 1.6
-FEWEST = 300  # unsure tokens that tell what follows the token's id
-CLIPPED = 8.0  # scales beyond which one token says no more of its id
-# The tail that any rounding may have, and times the tail of rounding, from which on few tokens are
-# off for another reason.
+FEWEST = 300  # uncertain tokens that an estimate by token id needs
+CLIPPED = 8.0  # residuals are clipped to this many scales before they are averaged by token id
+# A tail is heavier than rounding if it exceeds TAILS times the tail of rounding, which is taken to
+# be at least LIGHTEST.
 LIGHTEST, TAILS = 2.0, 2.0
 
 
@@ -29,36 +29,36 @@ class Rounding(Struct, frozen=True, kw_only=True):
     """How the model's own pass in bfloat16 differs from the one in float32."""
 
     scale: float  # of the logit noise
-    tail: float  # rms of unsure tokens in units of the scale
-    by_token: float | None  # share of the squares that follows the token's id; None: too few
+    tail: float  # `Residual.tail`
+    by_token: float | None  # share of the squares that token ids explain; None: too few tokens
 
     @property
     def noise(self) -> float:
-        """Return the scale of logit noise up to which a column is an engine's rounding."""
+        """Return the scale of logit noise up to which engine rounding explains a column."""
         return float(np.clip(ROOM * self.scale, LEAST, MOST))
 
     def is_heavier_in(self, residual: Residual) -> bool:
-        """Tell whether few tokens of a column are off by more than rounding puts them off."""
+        """Tell whether a residual has a heavier tail than rounding: a few tokens deviate a lot."""
         return residual.tail > TAILS * max(self.tail, LIGHTEST)
 
     def follows_ids_in(self, residual: Residual, token: Counts, owner: Counts) -> bool:
-        """Tell whether more of what is left follows the token's id than of rounding does."""
+        """Tell whether a residual depends more on the token id than rounding does."""
         mine = by_token(residual, token, owner)
         return mine is not None and mine > (self.by_token or 0.0) + PART
 
 
 def rounding_of(residual: Residual, token: Counts, owner: Counts) -> Rounding:
-    """Describe what a pass in bfloat16 leaves of the one in float32."""
+    """Describe rounding by the residual of the bfloat16 pass against the float32 pass."""
     return Rounding(
         scale=residual.scale, tail=residual.tail, by_token=by_token(residual, token, owner)
     )
 
 
 def by_token(residual: Residual, token: Counts, owner: Counts) -> float | None:
-    """Return the share of the squares of unsure tokens' residuals that follows the token's id.
+    """Return the share of squared residuals of uncertain tokens that the token id explains.
 
-    The means of one half of the rows are compared with those of the other half, so that chance adds
-    nothing. None where too few ids stand in both.
+    The mean of each id in one half of the rows is multiplied by that in the other half, so that
+    noise does not add to it. None where too few ids occur in both halves.
     """
     unsure = residual.sensitivity > UNSURE
     if unsure.sum() < FEWEST:

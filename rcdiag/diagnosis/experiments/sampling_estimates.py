@@ -21,15 +21,15 @@ from rcdiag.diagnosis.experiments.trainer_distribution import (
     scaled,
 )
 
-SPAN = 4  # tokens in a row
-FOREIGN = 3.0  # nats of surprisal above entropy, on average over a span
+SPAN = 4  # consecutive tokens of a span
+FOREIGN = 3.0  # nats: mean of surprisal minus entropy over a span that was not sampled
 
 
 def foreign_tokens(log_prob: Array, entropy: Array, owner: Counts) -> Flags:
     """Flag tokens in spans that the policy would hardly have sampled, [tokens].
 
-    Another temperature raises the surprisal a little everywhere; tool or template text has it in
-    consecutive tokens.
+    Another temperature raises the surprisal a little at all tokens; tool or template text raises it
+    a lot at consecutive tokens.
     """
     excess = np.nan_to_num(np.clip(-log_prob - entropy, -10.0, 10.0))
     flags = np.zeros(len(excess), np.bool_)
@@ -43,9 +43,9 @@ def foreign_tokens(log_prob: Array, entropy: Array, owner: Counts) -> Flags:
 
 
 def temperature_of_tokens(distribution: TrainerDistribution) -> Estimate:
-    """Estimate the temperature at which tokens were sampled by maximum likelihood.
+    """Estimate the temperature at which tokens were sampled, by maximum likelihood.
 
-    The interval is of 95%, from the distribution's own Fisher information.
+    The 95% interval is from the Fisher information of the distribution.
     """
     value, _ = golden(
         lambda log_t: -float(distribution.log_prob_at(float(np.exp(log_t))).mean()), -1.6, 1.1
@@ -58,16 +58,16 @@ def temperature_of_tokens(distribution: TrainerDistribution) -> Estimate:
 
 
 class Support(Struct, frozen=True):
-    """A kept set estimated from the tokens: rule, threshold, and gain in likelihood."""
+    """A kept set estimated from the tokens: rule, threshold and gain in likelihood."""
 
     rule: str  # top-p, top-k or min-p
     value: float
-    gain: float  # nats of log-likelihood over the whole distribution, all tokens together
+    gain: float  # log-likelihood of all tokens minus that under the whole distribution, nats
     outside: int  # tokens outside the kept set
-    expected: float  # tokens that the whole distribution would put there
+    expected: float  # number of tokens outside that the whole distribution would give
 
 
-STRAY = 1e-3  # share of tokens that an engine's noise moves across the border of a kept set
+STRAY = 1e-3  # probability that engine noise moves a token out of its kept set
 
 
 def support_of_tokens(distribution: TrainerDistribution, temperature: float = 1.0) -> Support:
@@ -84,7 +84,7 @@ def support_of_tokens(distribution: TrainerDistribution, temperature: float = 1.
 
 
 def _best(rule: str, place: Array | Counts, grid: Array, kept: Callable[[float], Array]) -> Support:
-    """Take the strength of a rule with the largest likelihood."""
+    """Return the threshold of a rule, of those in the grid, with the largest likelihood."""
     best = Support(rule, float("nan"), -np.inf, 0, 0.0)
     for value in grid:
         inside = place < value if rule != "min-p" else -place >= value

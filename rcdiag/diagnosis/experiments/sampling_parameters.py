@@ -31,18 +31,19 @@ from rcdiag.diagnosis.experiments.trainer_distribution import Ranked, log_prob, 
 
 REPETITION = (0.8, 0.9, 0.97, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0)
 ADDED = (-2.0, -1.0, -0.5, -0.2, -0.05, 0.05, 0.2, 0.5, 1.0, 2.0)
-MOST_BIASED = 6  # most token ids with a bias; if as many are found the column has another fault
+MOST_BIASED = 6  # if biases on this many token ids are found, the column has another fault
 BANNED = -30.0  # the bias of a token that cannot be sampled
 HELD_BACK = -3.0  # start of the search for the bias of an id that is rarely sampled
 GAIN_OF_BIAS = 0.003  # nats per token: a bias that gains less explains nothing
 # Nats around a start in which a bias is searched, at first and once all are found.
 FAR_SEARCH, NEAR_SEARCH = 2.5, 1.5
-# Times that an id with a bias is expected, and share of them, below which it hardly occurs.
+# An id that is expected at least FEWEST_FAVOURED times under its bias is hardly sampled if it
+# occurs less than MUCH_RARER of that.
 FEWEST_FAVOURED, MUCH_RARER = 10.0, 0.3
 
 
 class SeenTokens(Struct, frozen=True):
-    """Which ids stood before each of some tokens of the distribution."""
+    """The ids that occurred before each of some tokens of the distribution."""
 
     at: Counts  # [tokens] index in the distribution
     prompt: Flags  # [tokens, vocabulary] the prompt has the id
@@ -50,7 +51,7 @@ class SeenTokens(Struct, frozen=True):
 
 
 def seen_before(tester: HypothesisTester, chosen: Counts) -> SeenTokens:
-    """Find the ids before some tokens of the distribution."""
+    """Find the ids that occurred before some tokens of the distribution."""
     distribution, sample = tester.distribution, tester.sample
     shape = len(chosen), distribution.logits.shape[1]
     prompt, counts = np.zeros(shape, np.bool_), np.zeros(shape, np.float32)
@@ -62,7 +63,7 @@ def seen_before(tester: HypothesisTester, chosen: Counts) -> SeenTokens:
 
 
 Logits = NDArray[np.float32]
-# Name -> cause, strengths that are tried, and logits under a penalty of a strength.
+# Name -> cause, strengths that are tried, and the logits under a penalty of that strength.
 PENALTIES_TRIED: dict[
     str, tuple[str, Sequence[float], Callable[[Logits, float, SeenTokens], NDArray[Any]]]
 ] = {
@@ -126,7 +127,7 @@ def penalties(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     if least > tester.residual_of(tester.side.expected[at], at).nats - LEAST_GAIN:
         return
     size = _strength_interval(tester, few.at, lambda one: predicted(kind, one, few), strength)
-    # Ids that were seen before take much memory.
+    # `seen_before` takes much memory: it is computed for a part of the tokens at a time.
     whole = [
         predicted(kind, strength, seen_before(tester, part))
         for part in np.split(
@@ -159,7 +160,7 @@ def _strength_interval(
 class BiasedColumn(Struct, frozen=True, kw_only=True):
     """A column's prediction under biases on the logits of some token ids.
 
-    A bias b of token v adds b to its own log-prob and takes log(1 + p (e^b - 1)) off all.
+    A bias b on token v adds b to the log-prob of v and subtracts log(1 + p (e^b - 1)) from all.
     """
 
     token: Counts  # [tokens]
@@ -190,10 +191,10 @@ class BiasedColumn(Struct, frozen=True, kw_only=True):
         return best
 
     def next_bias(self, biases: Mapping[int, float]) -> tuple[int, float] | None:
-        """Return the token id whose bias explains most beside those found, and the bias."""
+        """Return the token id whose bias explains most of what is left, and that bias."""
         sampled = set(self.token.tolist())
-        # An id that was sampled is not banned, though its bias may be as good as a ban for all
-        # others.
+        # An id that was sampled is not banned, although a strong bias on it has the same effect on
+        # all other ids as a ban.
         starts = [
             (token, start)
             for token, guess in self._candidates(biases)
@@ -205,7 +206,7 @@ class BiasedColumn(Struct, frozen=True, kw_only=True):
         return token, self.fitted(biases, token, start, FAR_SEARCH) if start > BANNED else start
 
     def never_sampled(self, token: int, bias: float) -> bool:
-        """Tell whether a favoured id is hardly sampled, as it would be with that bias."""
+        """Tell whether an id is sampled far less often than a positive bias on it would imply."""
         if bias <= 0.0:
             return False
         own = self.probability[:, token].astype(np.float64) * np.exp(bias)
@@ -215,10 +216,10 @@ class BiasedColumn(Struct, frozen=True, kw_only=True):
         )
 
     def _candidates(self, biases: Mapping[int, float]) -> list[tuple[int, float]]:
-        """Return ids that may have a bias, with a guess of it.
+        """Return ids that may have a bias, with a first guess of it.
 
-        Some are off themselves when sampled; for others a bias would explain the shift of all
-        remaining tokens through the normalisation.
+        Either their own tokens have large residuals, or a bias on them would explain, through the
+        normalisation, the residuals of all other tokens.
         """
         residual = residuals(self.recorded, self.predicted(biases))
         width = self.noise * self.sensitivity + self.resolution + 1e-4
@@ -250,9 +251,9 @@ class BiasedColumn(Struct, frozen=True, kw_only=True):
     asks="Which token ids have a bias in the log-probs, or are banned?",
 )
 def biases(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Find token ids with a bias: those that were pushed or held back, and those banned.
+    """Find token ids with a positive or negative bias, or a ban.
 
-    Ids are taken one by one, the one first that explains most.
+    Ids are added one by one; each time the one whose bias explains most is taken.
     """
     distribution, side, at = tester.distribution, tester.side, tester.distribution_at
     if not len(distribution):
@@ -276,7 +277,7 @@ def biases(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         biases[token], least = bias, reached
     if not 0 < len(biases) < MOST_BIASED:
         return
-    # The first ids were fitted while others were still off.
+    # The first biases were fitted before the others were known: fit them again.
     for token in list(biases) if len(biases) > 1 else []:
         if biases[token] > BANNED:
             biases[token] = column.fitted(biases, token, biases[token], NEAR_SEARCH)
@@ -315,7 +316,7 @@ def min_tokens(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     gain = np.cumsum((own_loss - banned_loss)[order])
     if not len(gain) or gain.max() <= 0:
         return
-    # The last position at which banning still explains more, and where it next would show.
+    # The last position at which a ban explains more, and the next one at which it would be visible.
     best = int(np.argmax(gain))
     last = int(distribution.position[order][best])
     informative = order[best + 1 :][probability[order[best + 1 :]] > 1e-3]
@@ -340,7 +341,7 @@ MIN_P = tuple(np.geomspace(0.005, 0.5, 14).tolist())
     asks="Are the log-probs renormalised over what top-p, top-k or min-p keeps?",
 )
 def kept_sets(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try the three rules, each at the strength that suits it best."""
+    """Try top-p, top-k and min-p, each at its best value."""
     ranked = Ranked.of(tester.distribution, tester.distribution_temperature)
     expected = tester.side.expected[tester.distribution_at]
     rules: tuple[tuple[str, Callable[[float], Array], Sequence[float]], ...] = (

@@ -1,4 +1,4 @@
-"""Each side's column against the model's, at the best-fitting temperature."""
+"""Compares each side's column with the model's, at the best-fitting temperature."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from rcdiag.diagnosis.experiments.thresholds import SCANNED
 from rcdiag.diagnosis.features.storage import StoredColumn
 
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.8, 2.2, 3.0)
-# Share of tokens that an honest engine leaves far off: more are a fault of few tokens.
-FEW_OFF, FAR_TIMES = 0.004, 2.5  # the latter times the bound of an outlier
-# Nats per token by which the stated temperature must fit better than 1, and a searched one better
-# than both; and the contexts that a search needs.
+# Rounding alone leaves at most this share of tokens beyond FAR_TIMES the bound of an outlier; more
+# of them are a fault of a few tokens.
+FEW_OFF, FAR_TIMES = 0.004, 2.5
+# Nats per token by which the stated temperature must fit better than 1 (BETTER), and a searched one
+# better than both (SURELY_BETTER); number of contexts that the search needs.
 BETTER, SURELY_BETTER, FEWEST_CONTEXTS = 0.01, 0.1, 50
 EXACT = 3e-5  # scale of the noise of two float32 passes
-# tail above which a dense trainer's column is more than the rounding of its own model
+# Tail of a residual above which rounding does not explain the column of a trainer's dense model
 UNEVEN = 10.0
 
 
 def side_of(sample: RescoredSample, name: str, policy: str) -> Side:
-    """Compare a policy's column with the model at temperature 1, the stated or the best one."""
+    """Compare a policy's column with the model at the temperature that fits: 1, stated, or best."""
     made = side_at(sample, name, policy, np.ones(len(sample)))
     stated = sample.stated_temperature
     if np.any(stated != 1.0):
@@ -45,7 +46,7 @@ def side_at(sample: RescoredSample, name: str, policy: str, temperature: Array) 
     recorded = sample.recorded(policy)
     known = sample.usable & np.isfinite(recorded)
     expected = sample.expected_at(temperature)
-    # Noise of logits is divided as they are.
+    # Logit noise is divided by the temperature, as the logits are.
     sensitivity = sample.sensitivity_at(expected) / temperature
     resolution = _resolution(sample, recorded, known)
     residual = fit_residual(recorded[known], expected[known], sensitivity[known], resolution[known])
@@ -84,7 +85,7 @@ def _resolution(sample: RescoredSample, recorded: Array, known: Flags) -> Array:
 
 
 def scanned_temperature(sample: RescoredSample, side: Side) -> float | None:
-    """Find one temperature that explains a column better than 1 does; None without one."""
+    """Find a temperature that explains a column significantly better than `side`; None without."""
     chosen = np.flatnonzero(side.known[sample.distribution_at])
     if len(chosen) < FEWEST_CONTEXTS:
         return None
@@ -92,8 +93,8 @@ def scanned_temperature(sample: RescoredSample, side: Side) -> float | None:
     distribution, at = sample.distribution.take(few), sample.distribution_at[few]
 
     def loss(expected: Array) -> float:
-        reach, resolution = sample.reading.reach[at], side.resolution[at]
-        return fit_residual(side.recorded[at], expected, reach, resolution).nats
+        noise_gain, resolution = sample.reading.noise_gain[at], side.resolution[at]
+        return fit_residual(side.recorded[at], expected, noise_gain, resolution).nats
 
     log_temperature, least = searched(
         lambda log_t: loss(distribution.log_prob_at(float(np.exp(log_t)))),
@@ -107,7 +108,7 @@ def scanned_temperature(sample: RescoredSample, side: Side) -> float | None:
 def fit_of_side(
     sample: RescoredSample, side: Side, kind: str, *, explained: float, **more: float
 ) -> ExperimentFit:
-    """Return the evidence of a conclusion on a column, as the unchanged model explains it."""
+    """Return the evidence of a conclusion about a column, given the unchanged model's residual."""
     return fit_of_residual(sample, side.residual, side.known_at, kind, explained=explained, **more)
 
 
@@ -120,7 +121,7 @@ def fit_of_residual(
     explained: float,
     **more: float,
 ) -> ExperimentFit:
-    """Return the evidence of a conclusion that leaves a residual at some tokens.
+    """Return the evidence of a conclusion, given the residual at tokens `at` of the sample.
 
     `more` are z, lead and not_run of `ExperimentFit`.
     """

@@ -6,23 +6,23 @@ Thresholds of one experiment alone are at the top of its file; those of causes a
 
 from __future__ import annotations
 
-# Shares of the rows or squares: most of them, with room for rows that fit several hypotheses; some,
-# which are more than rows that fit none; and a few, which a second fault or chance may make.
+# Shares of rows or of squares. MANY: most, with room for rows that fit several hypotheses. SOME:
+# more than the rows that fit none. SEVERAL: a few, which a second fault or chance may cause.
 MANY, SOME, SEVERAL = 0.7, 0.3, 0.15
-# Standard errors that a statement of all tokens takes, which many small biases move a little.
+# Standard errors that a mean over all tokens must differ by, since many small biases shift it.
 CERTAIN = 6.0
-# Nats of log-likelihood by which one hypothesis is surely ahead of another, and by which one must
-# be that chose among many.
+# Nats of log-likelihood by which one hypothesis is significantly better than another (DECISIVE),
+# and by which it must be better if it was chosen among many.
 DECISIVE, WITH_A_CHOICE = 4.0, 12.0
-# Nats: a difference between two columns counts as this one, so that few tokens cannot decide; and
-# one from which on a single token is off by more than float32 and its noise.
+# Nats: differences between two columns are clipped to LARGEST_DIFFERENCE, so that a few tokens
+# cannot decide; a token beyond NOT_ROUNDING differs by more than float32 noise.
 LARGEST_DIFFERENCE, NOT_ROUNDING = 5.0, 1e-3
-# Tokens at the beginning of a response, where another prompt shows, and from which on it hardly
-# does.
+# The effect of another prompt is visible in the first EARLY tokens of a response, and hardly from
+# token LATE on.
 EARLY, LATE = 8, 24
 SCANNED = 1_500  # tokens of a distribution on which a setting is searched
-UNSURE = 0.02  # sensitivity from which on noise of the logits shows in a token
-# Times an engine's noise: up to the first the scale of a residual is that noise, as it is
-# estimated; a token beyond the second is an outlier.
+UNSURE = 0.02  # sensitivity above which logit noise is visible in a token's log-prob
+# In units of an engine's noise: a residual whose scale is up to MOST_NOISE counts as that noise,
+# since the scale is only estimated; a token beyond OUTLYING is an outlier.
 MOST_NOISE, OUTLYING = 1.3, 10.0
-FEWEST_OF_ID = 3  # tokens of one id from which on they tell of it
+FEWEST_OF_ID = 3  # tokens of one id that a statement about this id needs

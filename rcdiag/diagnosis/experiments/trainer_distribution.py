@@ -12,7 +12,7 @@ from rcdiag.diagnosis.case import Array, Counts, Flags
 
 
 class TrainerDistribution(Struct, frozen=True, dict=True):
-    """Logits of some contexts with the tokens that were sampled there."""
+    """The trainer's logits in some contexts, with the tokens that were sampled there."""
 
     logits: NDArray[np.float32]  # [tokens, vocabulary]
     token: Counts  # [tokens]

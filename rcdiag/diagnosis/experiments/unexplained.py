@@ -1,4 +1,4 @@
-"""Names the best guess for a column that no experiment explains, by its residuals."""
+"""Names a best guess for a column that no experiment explains, by the pattern of its residuals."""
 
 from __future__ import annotations
 
@@ -18,44 +18,45 @@ from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion, make_susp
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, MOST, MUCH_LARGER
 from rcdiag.formats import share_of
 
-# Thresholds of the pattern of a residual; shares unless a unit is given.
-BY_CHANCE = 0.25  # of repeated contexts with several values: dropout leaves near 1, rounding 0
-FIRST_TOKENS = 2.5  # rms of the first tokens over that of later ones: another prompt fades
-EVENLY = 0.1  # of a row's tokens that are off: other contexts exceed it, coarse rounding does not
-WORTH_SAYING = 0.1  # of the squares from which on what a test explains is evidence
-EVENLY_IN_REPLICA = 0.08  # of such a row's tokens
-OF_THE_HEAD = 0.6  # of the squares that follows the token's id, where the output head is another
-# Scale of the residual, in units of the engine's noise, up to which it may be of other experts, and
-# of quantised weights.
+# Thresholds of the pattern of a residual; shares unless a unit is given. "Off" is defined in
+# `patterns`.
+BY_CHANCE = 0.25  # share of repeated contexts with several values: dropout gives 1, rounding 0
+FIRST_TOKENS = 2.5  # rms of the first tokens over that of later ones: effects of a prompt fade
+EVENLY = 0.1  # share of a row's tokens that are off: above it with another context, not by rounding
+WORTH_SAYING = 0.1  # share of the squares that a test must explain to be listed as evidence
+EVENLY_IN_REPLICA = 0.08  # share of tokens that are off in rows of a replica with other weights
+OF_THE_HEAD = 0.6  # share of the squares that token ids explain if the output head differs
+# Largest residual scale, in units of the engine's noise, that other experts, and quantised weights,
+# may leave.
 EXPERTS_NOISE, QUANTISED_NOISE = 8.0, 5.0
 UNDECIDED = "the tokens do not show whether the recorded distribution sampled them"
 
 
 class Guess(Struct, frozen=True):
-    """A cause by elimination, and how strongly the pattern of the residuals speaks for it."""
+    """A cause by elimination, and how strong the pattern of the residuals is as evidence."""
 
     slug: str
     words: str
     explained: float = 0.0  # share of rows, tokens or squares that follow the pattern
-    z: float = 0.0  # standard errors of the pattern, or times that of rounding
+    z: float = 0.0  # of the pattern in standard errors, or its size in units of rounding
 
 
 def name_chance(tester: HypothesisTester, pattern: Pattern) -> Conclusion | None:
     """Name dropout where equal contexts got different values."""
     share, side = pattern.differs_by_chance, tester.side
-    # Dropout hits every row, but short ones may escape it.
+    # Dropout affects every row, but may not be visible in short ones.
     if share is None or share < BY_CHANCE or pattern.rows_off < MANY:
         return None
     if side.name != "trainer":
         return None
     message = (
         f"In {share_of(share, 'contexts that occur more than once')}, {side.policy}_log_probs "
-        "differ from each other: they were made by chance, not by another model."
+        "differ from each other: they are random, which another model would not make them."
     )
     return "dropout-in-trainer", make_suspicion(
         fit_of_side(tester.sample, side, "pattern", explained=share),
         message,
-        [fact("same context, other value", "made by chance", value=share)],
+        [fact("same context, other value", "random", value=share)],
         side="trainer",
     )
 
@@ -76,7 +77,7 @@ def name_unexplained(
         f"{side.residual.rms:.2g} nats from the checkpoint's); {guess.words}."
     )
     left = {side.policy: side.residual.rms}
-    evidence = fact("rms of recorded - honest log-prob", guess.words, **left)
+    evidence = fact("rms of recorded - model's log-prob", guess.words, **left)
     worth = [
         dict(numbers)
         for test, numbers in zip(order[:2], close, strict=False)
@@ -104,7 +105,7 @@ def name_unexplained(
 
 
 def _verdict(guess: Guess, tester: HypothesisTester, not_run: int) -> str | None:
-    """Return the verdict of a guess where its cause's own is too sure."""
+    """Return a more cautious verdict than that of the guessed cause; None: the cause's own."""
     trainer = tester.side.name == "trainer"
     noisy = tester.side.residual.scale < MUCH_LARGER * tester.sample.noise
     if guess.slug == "forwards-differ" and not noisy:
@@ -127,7 +128,7 @@ def _by_elimination(tester: HypothesisTester, pattern: Pattern) -> Guess:
     """Return the cause that the pattern of the residuals suggests, the clearest pattern first."""
     share = retokenised(tester)
     if share is not None and share > MOST:
-        words = "rows are off from where their text encodes to other tokens"
+        words = "rows deviate from where their text encodes to other tokens"
         return Guess("retokenised", words, explained=share)
     guess = _by_rows(tester, pattern)
     if guess is None:
@@ -137,24 +138,24 @@ def _by_elimination(tester: HypothesisTester, pattern: Pattern) -> Guess:
 
 
 def _by_rows(tester: HypothesisTester, pattern: Pattern) -> Guess | None:
-    """Return the cause that shows in which rows are off, and where in them."""
+    """Return the cause that is suggested by which rows are off, and where in them."""
     sampler, off = tester.side.name == "sampler", pattern.rows_off
     if pattern.turns_later:
-        return Guess("context-stripped", "only turns after a tool's output are off", 1.0)
+        return Guess("context-stripped", "only turns after a tool's output deviate", 1.0)
     if pattern.first_tokens > FIRST_TOKENS:
         part = 1.0 - 1.0 / pattern.first_tokens
-        return Guess("context-differs", "the first tokens of responses are off most", part)
+        return Guess("context-differs", "the first tokens of responses deviate most", part)
     if sampler and pattern.ends_in_rows > SOME:
-        words = "rows are off up to a token of their own"
+        words = "each row deviates up to some token and agrees from there on"
         return Guess("in-flight-update", words, pattern.ends_in_rows)
     if pattern.by_prompt and pattern.rows_even > EVENLY:
-        words = "all rows of a prompt are off, or none"
+        words = "of each prompt either all rows deviate or none"
         return Guess("context-differs", words, pattern.rows_even)
     if sampler and pattern.by_engine:
-        return Guess("replica-unsynced", "rows are off by the engine that made them", 1.0)
-    # Between a few rows and most of them: those of a replica with other weights.
+        return Guess("replica-unsynced", "the rows of some engines deviate", 1.0)
+    # More than a few rows but not most of them: one replica may have other weights.
     if sampler and ROW_OFF < off < MOST and pattern.rows_even > EVENLY_IN_REPLICA:
-        return Guess("replica-unsynced", f"{share_of(off)} are off", pattern.rows_even)
+        return Guess("replica-unsynced", f"{share_of(off)} deviate", pattern.rows_even)
     return None
 
 
@@ -164,12 +165,12 @@ def _of_sampler(tester: HypothesisTester, pattern: Pattern) -> Guess:
     times = side.residual.scale / sample.noise
     of_ids = by_token(side.residual, sample.token[side.known], sample.owner[side.known])
     if of_ids is not None and of_ids > OF_THE_HEAD:
-        words = "most of it follows the token's id, as the rows of an output head do"
+        words = "most of the residual depends on the token's id, as with another output head"
         return Guess("weights-differ", words, of_ids)
     if tester.forward.tensors.experts and times < EXPERTS_NOISE:
-        return Guess("moe-routing", "few tokens are off by much, as other experts make them")
+        return Guess("moe-routing", "a few tokens deviate a lot, as with other experts")
     if times < QUANTISED_NOISE and not sample.rounding.is_heavier_in(side.residual):
-        return Guess("quantised-weights", "noise is a few times that of bfloat16")
+        return Guess("quantised-weights", "the noise is a few times that of bfloat16")
     excess = pattern.recorded_excess
     if excess < -CERTAIN:
         words = "the tokens are of the trainer's distribution, not of the recorded one"
@@ -181,14 +182,14 @@ def _of_sampler(tester: HypothesisTester, pattern: Pattern) -> Guess:
 def _of_trainer(tester: HypothesisTester, pattern: Pattern) -> Guess:
     """Return the likeliest cause of a trainer's column that is off in all rows alike."""
     if pattern.begins_in_rows > SOME:
-        words = "rows are off from a token of their own on"
+        words = "each row agrees up to some token and deviates from there on"
         return Guess("context-differs", words, pattern.begins_in_rows)
     if abs(pattern.reward) > BY_ITS_ERROR:
-        words = "tokens moved with their advantage"
+        words = "log-probs moved in the direction of the advantage"
         return Guess("old-after-update", words, z=abs(pattern.reward))
     noisy = tester.side.residual.scale < MUCH_LARGER * tester.sample.noise
     if noisy and not tester.forward.tensors.experts:
-        words = "few contexts are off by much and all others to rounding, as by other weights"
+        words = "a few contexts deviate a lot and all others by rounding, as with other weights"
         times = tester.side.residual.tail / max(tester.sample.rounding.tail, LIGHTEST)
         return Guess("weights-differ", words, 1.0 - 1.0 / max(times, 1.0) ** 2, times)
-    return Guess("forwards-differ", "the trainer's forward pass was another")
+    return Guess("forwards-differ", "the trainer's forward pass differs from the checkpoint's")

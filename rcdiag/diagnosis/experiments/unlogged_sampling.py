@@ -20,27 +20,27 @@ from rcdiag.diagnosis.experiments.sides import fit_of_side
 from rcdiag.diagnosis.experiments.thresholds import DECISIVE, SOME, WITH_A_CHOICE
 from rcdiag.diagnosis.thresholds import PART, SURELY
 
-Conclusion = tuple[str, Suspicion]  # slug of a cause, and what speaks for it
+Conclusion = tuple[str, Suspicion]  # slug of a cause, and the evidence for it
 
-FEWEST = 100  # tokens in unsure contexts that tell of a temperature
-DIFFER = 0.02  # log of the ratio of two columns' temperatures from which on they are two
-UNSURE_OF_TEMPERATURE = 0.03  # temperature up to which a difference may be the engine's noise
-# Nats of log-likelihood, of all tokens together, by which a temperature must explain them better
-# than the columns' distribution.
+FEWEST = 100  # tokens in uncertain contexts that an estimate of the temperature needs
+DIFFER = 0.02  # the temperatures of two columns differ if |log of their ratio| is above this
+UNSURE_OF_TEMPERATURE = 0.03  # a difference of temperatures up to this may be engine noise
+# Nats by which the log-likelihood of all tokens must be higher at another temperature than under
+# the columns' distribution.
 MORE_OF_TEMPERATURE = 10.0
 
 
 def make_suspicion(
     fit: ExperimentFit, message: str, evidence: Sequence[dict[str, Any]], **more: Any
 ) -> Suspicion:
-    """Make a suspicion of an experiment; its probability is computed from `fit` at the end."""
+    """Make the suspicion of an experiment; its confidence is later computed from `fit`."""
     return Suspicion(confidence=0.0, fit=fit, message=message, evidence=evidence, **more)
 
 
 def cause_in_sampling(
     sample: RescoredSample, sides: Sequence[Side]
 ) -> tuple[Estimate | None, Conclusion | None]:
-    """Return the temperature of the tokens, and the cause that it shows; None for what is unknown.
+    """Return the temperature of the tokens, and the cause that follows from it; None if unknown.
 
     The columns' temperatures are those at which the trainer's model explains them.
     """
@@ -52,7 +52,7 @@ def cause_in_sampling(
     if sampler is None or not sampler.explained:
         return tokens, None
     recorded = float(np.median(sampler.temperature))
-    # Few values that nothing explains do not hide the temperature of all others.
+    # A few unexplained values do not hide the temperature of all others.
     near = trainer is not None and trainer.residual.within(sample.noise)
     trained = float(np.median(trainer.temperature)) if trainer is not None and near else None
     columns = {sampler.policy: recorded}
@@ -78,7 +78,7 @@ def _written(tokens: Estimate) -> str:
 
 
 def _z_of(nats: float) -> float:
-    """Return a difference of log-likelihoods as standard errors, with its sign."""
+    """Return sign(nats) * sqrt(2 |nats|), a difference of log-likelihoods in standard errors."""
     return float(np.sign(nats) * np.sqrt(2.0 * abs(nats)))
 
 
@@ -90,10 +90,10 @@ def _columns_differ(
     trained: float,
     evidence: Sequence[dict[str, Any]],
 ) -> Conclusion:
-    """Name the cause where sampler's and trainer's columns are of two temperatures.
+    """Name the cause where sampler's and trainer's columns have two temperatures.
 
-    What speaks for it is the likelihood of the tokens at one temperature over that at the other,
-    and how much of the way from the farther to the nearer one their own temperature goes.
+    The evidence is the log-likelihood ratio of the tokens at these two temperatures, and how near
+    the tokens' own temperature is to the better one, as a share of the distance between the two.
     """
     at = _written(tokens)
     likelier = float(
@@ -106,14 +106,14 @@ def _columns_differ(
     elif abs(recorded - 1.0) < DIFFER:
         slug = "sampler-ignores-temperature"
         words = (
-            f"Tokens were sampled at {at} and recorded so; the trainer divides its logits by "
-            f"{trained:.2f}"
+            f"Tokens were sampled at {at} and recorded at that temperature; the trainer divides "
+            f"its logits by {trained:.2f}"
         )
     else:
         slug = "trainer-without-temperature"
         words = (
-            f"Tokens were sampled at {at} and recorded so; the trainer's log-probs are of "
-            f"T = {trained:.2f}"
+            f"Tokens were sampled at {at} and recorded at that temperature; the trainer's "
+            f"log-probs are of T = {trained:.2f}"
         )
     off = max(abs(tokens.value - nearer) - SURELY * _error(tokens), 0.0)
     explained = 1.0 - off / abs(trained - recorded)
@@ -134,13 +134,13 @@ def _columns_agree(
     recorded: float,
     evidence: Sequence[dict[str, Any]],
 ) -> Conclusion | None:
-    """Name sampling parameters that neither column has, so that no mismatch shows."""
+    """Name sampling parameters that neither column contains, so that there is no mismatch."""
     kept = support_of_tokens(sample.distribution, recorded)
     gain_of_temperature = float(
         sample.distribution.log_prob_at(tokens.value).sum()
         - sample.distribution.log_prob_at(recorded).sum()
     )
-    # Engine noise puts a part of the tokens outside that are expected there.
+    # Engine noise moves a part of the expected number of tokens out of the kept set.
     strict = kept.gain > WITH_A_CHOICE and kept.outside <= PART * kept.expected
     ahead = kept.gain - gain_of_temperature
     if strict and ahead > DECISIVE:
@@ -154,8 +154,8 @@ def _columns_agree(
         )
         message = (
             f"Tokens were sampled with {kept.rule} {kept.value:g}: {kept.outside} of them lie "
-            f"outside, where {kept.expected:.0f} are to be expected; the log-probs are of the "
-            "whole distribution."
+            f"outside the kept set, where {kept.expected:.0f} are expected without it; the "
+            "log-probs are of the whole distribution."
         )
         found = fact(
             kept.rule,
@@ -175,27 +175,27 @@ def _columns_agree(
     share_left = abs(without.value - recorded) / other
     if foreign.any() and share_left < SOME:
         fit = fit_of_side(sample, sampler, "tokens", explained=1.0 - share_left, z=errors)
-        return _masked_in(sample, fit, foreign, without, _written(tokens))
+        return _unmasked_tools(sample, fit, foreign, without, _written(tokens))
     fit = fit_of_side(
         sample, sampler, "tokens", explained=1.0, z=errors, lead=_z_of(max(-ahead, 0.0))
     )
     return "temperature-silent", make_suspicion(
         fit,
         f"Tokens were sampled at {_written(tokens)}; the columns are of T = {recorded:.2f} and "
-        "agree with each other, so no mismatch shows.",
+        "agree with each other, so that there is no mismatch.",
         evidence,
     )
 
 
-def _masked_in(
+def _unmasked_tools(
     sample: RescoredSample, fit: ExperimentFit, foreign: np.ndarray, without: Estimate, at: str
 ) -> Conclusion:
     """Name `mask-includes-tool` if spans of foreign tokens alone explain the higher temperature."""
     share = float(foreign.sum() / sample.usable.sum())
     rows = len(np.unique(sample.owner[foreign])) / len(sample.rows)
     message = (
-        f"{share:.1%} of the tokens stand in spans that the model would hardly sample, and the "
-        f"mask takes them in; without them the tokens are of T = {without.value:.2f}, with them of "
+        f"{share:.1%} of the tokens are in spans that the model would hardly sample, and the mask "
+        f"counts them as sampled; without them the tokens have T = {without.value:.2f}, with them "
         f"{at}."
     )
     found = fact("tokens in spans of high surprisal", "not sampled by the policy", value=share)

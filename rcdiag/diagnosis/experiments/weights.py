@@ -1,4 +1,4 @@
-"""Experiments on weights: other checkpoints, fractions and parts of them, shards, experts."""
+"""Experiments on weights: other checkpoints, fractions of the way to them, shards, experts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from rcdiag.diagnosis.experiments.hypothesis_tester import (
 )
 from rcdiag.engines.changes import Change, Moved, Shards, SwappedExperts
 
-# Nats per token from which on a test on few rows is repeated on more, and other ranks are tried.
+# Gain, nats per token, from which on a test is repeated on more rows, and from which on other
+# numbers of ranks are tried.
 GAIN, LEAST_OF_RANKS = 0.15, 0.1
-# What tensor parallelism cuts, by the ends of the tensors' names, and along which axis.
+# Tensors that tensor parallelism shards, by the ends of their names, and the axis.
 SHARDED: dict[str, tuple[tuple[str, ...], int]] = {
     "MLP input": (("gate_proj.weight", "up_proj.weight"), 0),
     "MLP gate": (("gate_proj.weight",), 0),
@@ -31,7 +32,7 @@ SHARDED: dict[str, tuple[tuple[str, ...], int]] = {
     "key": (("k_proj.weight",), 0),
     "value": (("v_proj.weight",), 0),
 }
-# Parts of a model that stay behind together -> the cause that this is.
+# Parts of a model that may keep older weights together -> the cause to name then.
 PARTS: dict[str, str] = {
     "all": "stale-weights",
     "head": "tied-head-desync",
@@ -41,8 +42,8 @@ PARTS: dict[str, str] = {
     "norms": "partial-sync",
 }
 WORDS = {"all": "all tensors", "head": "the output head", "mlp": "the MLPs"}
-STEP_ALONG = 0.25  # fraction of the way at which the direction of a checkpoint is measured
-ALONG = 0.03  # share of the residuals along a direction, below which no fraction of it explains
+STEP_ALONG = 0.25  # fraction of the way to a checkpoint at which its direction is measured
+ALONG = 0.03  # least share of squared residuals along a direction for a search of its fraction
 MOST_LAYERS = 4
 
 
@@ -53,7 +54,7 @@ MOST_LAYERS = 4
     worth=lambda tester: 4.0 if tester.checkpoints else 0.0,
 )
 def checkpoints(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try the weights of other checkpoints, whole."""
+    """Try all weights of other checkpoints."""
     for folder in tester.checkpoints:
         if tester.out_of_time:
             return
@@ -67,15 +68,15 @@ def checkpoints(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("partial-sync", "tied-head-desync", "stale-weights", "old-after-update"),
-    asks="Did some tensors stay at another checkpoint, or are weights between two?",
+    asks="Do some tensors have the weights of another checkpoint, or weights between two?",
     passes=lambda tester: 20.0 + 6.0 * len(tester.checkpoints),
     worth=lambda tester: 40.0 if tester.checkpoints else 0.0,
 )
 def fractions(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try fractions of the way to another checkpoint, in all tensors and in parts of them.
+    """Try weights a fraction of the way to another checkpoint, in all tensors or in parts.
 
-    A small step towards a checkpoint gives the direction in which its log-probs lie; the fraction
-    is where the recorded column lies along it.
+    A step towards a checkpoint gives the direction in which log-probs change; the fraction is the
+    projection of the recorded column on this direction.
     """
     found = _along(tester, list(PARTS))
     if not found or found[0][0] < ALONG:
@@ -93,7 +94,7 @@ def fractions(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 def _layers(
     tester: HypothesisTester, best: HypothesisTest | None, folder: Path
 ) -> Iterator[HypothesisTest]:
-    """Try layers that stayed behind: the likeliest, and each further one that explains more."""
+    """Try layers with older weights: the likeliest one, and each further one that explains more."""
     layers = [f"layers.{layer}" for layer in range(tester.forward.tensors.layers)]
     chosen: list[str] = []
     for _, change in _along(tester, layers, [folder])[:MOST_LAYERS]:
@@ -110,7 +111,10 @@ def _layers(
 def _along(
     tester: HypothesisTester, parts: Sequence[str], folders: Sequence[Path] | None = None
 ) -> list[tuple[float, Moved]]:
-    """Return changes with their best fraction, by the explained share of squared residuals."""
+    """Return changes of each part with the fraction that fits best.
+
+    They are sorted by the share of squared residuals that they explain, the largest first.
+    """
     found: list[tuple[float, Moved]] = []
     for folder in folders or tester.checkpoints:
         for part in parts:
@@ -134,7 +138,7 @@ def _along(
 def _best_fraction(
     tester: HypothesisTester, changes: Sequence[tuple[float, Moved]]
 ) -> HypothesisTest | None:
-    """Search the fraction of a few changes around where they begin; return the best test."""
+    """Search the best fraction of each change, around its own and at 1; return the best test."""
     tests: list[HypothesisTest] = []
     for _, change in changes:
 
@@ -152,7 +156,7 @@ def _best_fraction(
 
 
 def _moved(tester: HypothesisTester, change: Moved) -> HypothesisTest | None:
-    """Try weights that went a fraction of the way to a checkpoint in one part of the model."""
+    """Test weights that are a fraction of the way to a checkpoint in one part of the model."""
     if tester.out_of_time:
         return None
     where = WORDS.get(change.part, change.part)
@@ -187,7 +191,7 @@ def stale_prefix(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 
 def shard_changes(tester: HypothesisTester) -> list[tuple[str, Shards]]:
-    """List ranks of tensors in each other's place, by layer."""
+    """List exchanged or copied shards of two ranks, for each layer and kind of tensor."""
     shapes = tester.forward.tensors.shapes
     changes: list[tuple[str, Shards]] = []
     for layer in range(tester.forward.tensors.layers):
@@ -216,12 +220,12 @@ def shard_changes(tester: HypothesisTester) -> list[tuple[str, Shards]]:
 
 @experiment(
     slugs=("shard-wrong",),
-    asks="Are ranks of a tensor in each other's place?",
+    asks="Are the shards of two ranks exchanged or copied in some tensor?",
     passes=lambda tester: 24.0 * tester.forward.tensors.layers / 2.0,
     worth=lambda tester: 0.5,
 )
 def shards(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try ranks of one layer's tensors in each other's place, then of more ranks."""
+    """Try exchanged or copied shards of one layer's tensors, with 2 ranks, then with 4 and 8."""
     test = _best_change(tester, "shard-wrong", shard_changes(tester))
     if test is None:
         return
@@ -246,8 +250,9 @@ def shards(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 def _best_change(
     tester: HypothesisTester, slug: str, changes: Sequence[tuple[str, Change]]
 ) -> HypothesisTest | None:
-    """Return the best of the changes, confirmed on more rows; one that explains all ends the
-    search.
+    """Return the best of the changes, confirmed on more rows.
+
+    The search ends at the first change that explains everything.
     """
     few = tester.screen[::2]
 
@@ -271,12 +276,12 @@ def _best_change(
 
 @experiment(
     slugs=("moe-expert-wrong",),
-    asks="Are two experts in each other's place?",
+    asks="Are two experts exchanged?",
     passes=lambda tester: 10.0,
     worth=lambda tester: 1.0 if tester.forward.tensors.experts else 0.0,
 )
 def experts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try two experts of a layer in each other's place."""
+    """Try to exchange any two experts of a layer."""
     changes = [
         (f"experts {one} and {other} of layer {layer} exchanged", SwappedExperts(layer, one, other))
         for layer, count in tester.forward.tensors.experts.items()

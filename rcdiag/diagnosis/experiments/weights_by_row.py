@@ -14,18 +14,18 @@ from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.diagnosis.experiments.thresholds import DECISIVE, WITH_A_CHOICE
 from rcdiag.engines.changes import Change, Forward
 
-EXPLAINED = 1.0  # mean loss of a row's tokens below which an engine's noise is all that is left
-LEAST_PART = 4  # tokens on either side of a switch
+EXPLAINED = 1.0  # a row is explained up to engine noise if its mean loss per token is below this
+LEAST_PART = 4  # least number of tokens on either side of a switch
 
 
 class WeightsByRow(Struct, frozen=True, dict=True):
-    """How well every candidate's weights explain every row of one side's column."""
+    """How well the weights of each candidate explain each row of one side's column."""
 
     names: list[str]  # the trainer's own weights first, then checkpoints
     columns: list[Array]  # [candidates][tokens of the sample] nats, NaN in rows not scored
     rows: Counts  # [rows] index in the case
     losses: Array  # [candidates, rows] summed over tokens
-    by_token: Array  # [rows] where every token takes the candidate that suits it best
+    by_token: Array  # [rows] loss if each token takes the candidate that fits it best
     tokens: Counts  # [rows]
     # Rows whose beginning one candidate explains and whose end another: [rows] token of the
     # switch, -1 without one.
@@ -46,13 +46,13 @@ class WeightsByRow(Struct, frozen=True, dict=True):
 
     @cached_property
     def explained(self) -> Flags:
-        """Tell which rows their likeliest candidate explains to the engine's noise, [rows]."""
+        """Flag rows that their likeliest candidate explains up to engine noise, [rows]."""
         flags: Flags = self.losses.min(axis=0) < EXPLAINED * np.maximum(self.tokens, 1)
         return flags
 
     @property
     def by_other_weights(self) -> Flags:
-        """Flag rows that other weights than the trainer's explain, at least in part, [rows]."""
+        """Flag rows that weights other than the trainer's explain, at least in part, [rows]."""
         better = self.losses[0] - self.losses[1:].min(axis=0) > DECISIVE
         of_tokens = self.by_token < EXPLAINED * np.maximum(self.tokens, 1)
         flags: Flags = (better & of_tokens) | (self.switch >= 0)
@@ -60,7 +60,7 @@ class WeightsByRow(Struct, frozen=True, dict=True):
 
     @property
     def mixed(self) -> float:
-        """Return the share of rows that only candidates mixed token by token explain."""
+        """Return the share of rows that only a mix of candidates, token by token, explains."""
         mixed = self.by_token < EXPLAINED * np.maximum(self.tokens, 1)
         return float((mixed & ~self.explained).mean())
 
@@ -113,7 +113,7 @@ def _by_row(row: Counts, values: Array, count: int) -> Array:
 
 
 def _switches(losses: Array, row: Counts, count: int) -> Counts:
-    """Find rows that two candidates explain, one up to a token and another from there on."""
+    """Return the token [rows] at which a row switches from one candidate to another, -1 without."""
     switch = np.full(count, -1)
     ends = np.searchsorted(row, np.arange(count + 1))
     for index in range(count):

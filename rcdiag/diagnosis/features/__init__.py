@@ -42,7 +42,7 @@ class Features(Struct, frozen=True, dict=True):
     """All features of one case, each computed when a cause first needs it."""
 
     case: Case
-    # Where the case is the part of a table from some step on: how the mismatch rose then.
+    # Of a case that is the part of a table from some step on: how the mismatch rose at that step.
     onset: Onset | None = None
 
     @cached_property
@@ -72,8 +72,9 @@ class Features(Struct, frozen=True, dict=True):
 
     @cached_property
     def first_turns_agree(self) -> tuple[float, float] | None:
-        """Return the rms log-ratio of first turns and of later ones, nats, where the first agree
-        to rounding and later ones do not; else None.
+        """Return the rms log-ratio of first turns and of later turns, nats.
+
+        None unless first turns agree to rounding and later ones do not.
         """
         values = self.log_ratios.values
         first = self.alignment.first_turn[self.alignment.turn]
@@ -84,7 +85,7 @@ class Features(Struct, frozen=True, dict=True):
 
     @cached_property
     def kept_sets(self) -> RecordedKeptSets | None:
-        """Return what the recorded kept sets say of the log-probs; None without any."""
+        """Return statistics of the recorded kept sets; None without any."""
         return recorded_kept_sets(self.case, over_kept_sets(self.case.metadata))
 
     @cached_property
@@ -104,12 +105,12 @@ class Features(Struct, frozen=True, dict=True):
 
     @cached_property
     def declared(self) -> Declared:
-        """Return what the file's metadata and columns say of both sides."""
+        """Return what the file's metadata and columns declare about both sides."""
         return Declared.of(self.case)
 
     @cached_property
     def rescored(self) -> tuple[str | None, str | None]:
-        """Return the policies scored anew with the sampler's engine and the trainer's model."""
+        """Return the policies re-scored with the sampler's engine and with the trainer's model."""
         return rescored_policies(self.case)
 
     def between(self, sampler: str, trainer: str) -> LogRatios:
@@ -118,7 +119,7 @@ class Features(Struct, frozen=True, dict=True):
 
 
 def over_kept_sets(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return the policies that were scored over kept sets, and whose these are, by metadata."""
+    """Return policy -> policy whose kept sets it was scored over, as metadata state it."""
     options = {
         name: about.get("options") or {} for name, about in metadata.get("policies", {}).items()
     }
@@ -126,9 +127,10 @@ def over_kept_sets(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def rescored_policies(case: Case) -> tuple[str | None, str | None]:
-    """Return the policies scored anew with the sampler's engine and with the trainer's model.
+    """Return the policies re-scored with the sampler's engine and with the trainer's model.
 
-    Metadata says which backend scored a policy; else its name does: `vllm_bf16`, `hf_fp32`.
+    Each is None if there is none. Metadata say which backend scored a policy; without them its
+    name does: `vllm_bf16`, `hf_fp32`.
     """
     about = case.metadata.get("policies", {})
     others = [

@@ -1,4 +1,4 @@
-"""Alignment: whether one column fits the other better at another token or row."""
+"""Alignment: does one column fit the other better at another token or row."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rcdiag.diagnosis.features.log_ratios import cross_fitted
 from rcdiag.diagnosis.thresholds import EQUAL, FEWEST_OF_ROW, RELATED, SAME, SURELY, UNRELATED
 
 LAGS = (-2, -1, 0, 1, 2)
-# A turn is shifted where the two columns have the correlation of the same tokens at another lag,
-# and one lower by this at lag 0. With a second fault no lag fits as well: then the correlation may
+# A turn is shifted if the correlation of the two columns is above SAME at another lag and lower by
+# at least GAIN at lag 0. With a second fault no lag correlates that well: then the correlation may
 # be lower, but the gain must be significant (Fisher's z).
 GAIN = 0.2
-LARGEST_SURPRISAL = 20.0  # nats; larger ones count as this
-# Rows are exchanged where another row leaves less than the first share of the squared difference;
-# or the second, and less than the third of what further rows leave. A row whose mean squared
-# difference of root surprisals is below the last fits in place.
+LARGEST_SURPRISAL = 20.0  # nats, to which surprisals are clipped
+# Rows are exchanged if, with another row's column, the squared difference falls below REST of that
+# with the own column; or below REST_ALONE of it and REST_OF_FURTHER of the next best row's. A row
+# fits in place if its mean squared difference of root surprisals is below OWN_FITS.
 REST, REST_ALONE, REST_OF_FURTHER, OWN_FITS = 0.1, 0.35, 0.6, 0.02
-# Tokens of a row that are compared with those of other rows, the fewest of them, and the most rows
-# for which a partner is searched.
+# At most COMPARED and at least LEAST_COMPARED tokens of two rows are compared; a partner is
+# searched for at most ROWS_SEARCHED rows.
 COMPARED, LEAST_COMPARED, ROWS_SEARCHED = 64, 12, 400
 
 
@@ -44,7 +44,7 @@ class Alignment(Struct, frozen=True, dict=True):
 
     @cached_property
     def turn(self) -> Counts:
-        """Return the number of each token's turn among all turns of the case, [tokens].
+        """Return the index of each token's turn among all turns of the case, [tokens].
 
         Masked tokens and NaN end a turn; tokens that a repair masked out later do not.
         """
@@ -84,8 +84,8 @@ class Alignment(Struct, frozen=True, dict=True):
     def correlations(self) -> Array:
         """Return the correlation of both columns at every lag; [lags, turns].
 
-        At lag k the sampler's value of token t + k is paired with the trainer's of token t. It is
-        NaN for short turns, and at other lags than 0 for turns that fit in place.
+        At lag k the sampler's value of token t + k is paired with the trainer's of token t. The
+        correlation is NaN for short turns, and at lags other than 0 for turns that fit in place.
         """
         values = np.full((len(LAGS), len(self.unshifted)), np.nan)
         values[LAGS.index(0)] = self.unshifted
@@ -105,7 +105,7 @@ class Alignment(Struct, frozen=True, dict=True):
 
     @cached_property
     def long_enough(self) -> Flags:
-        """Flag the turns that are long enough, [turns]."""
+        """Flag the turns that are long enough for a correlation, [turns]."""
         return ~np.isnan(self.unshifted)
 
     @cached_property
@@ -120,18 +120,18 @@ class Alignment(Struct, frozen=True, dict=True):
         surely = (
             self.long_enough & (at_best > UNRELATED) & ((far - near) * np.sqrt(free / 2) > SURELY)
         )
-        # Shifted back they must fit as well as the other turns: a second fault hits all turns
-        # alike.
+        # Once shifted back, these turns must fit as well as the others: a second fault lowers the
+        # correlation of all turns equally.
         others = self.unshifted[self.long_enough & ~surely & ~shifted]
         usual = float(np.median(others)) if len(others) else UNRELATED
         shifted |= surely & (at_best > usual - GAIN / 2)
         return np.where(self.long_enough & shifted, np.array(LAGS)[best], 0)
 
     def distinct_texts(self, turns: Flags) -> int:
-        """Count the different texts among some turns; `turns` [turns].
+        """Count the distinct texts among some turns; `turns` [turns].
 
-        A confident policy repeats a response within a group, with equal log-probs: repeats are no
-        further evidence.
+        A confident policy repeats a response within a group, with equal log-probs: repeats are not
+        independent evidence.
         """
         first = np.searchsorted(self.turn, np.arange(len(turns) + 1))
         ids = self.tokens.token_id
@@ -140,8 +140,8 @@ class Alignment(Struct, frozen=True, dict=True):
     def differ_most(self, turns: Flags) -> bool:
         """Tell whether some turns have a larger rms log-ratio than all other long ones.
 
-        `turns` is [turns]. Misaligned turns do. In turns of near-certain tokens a small difference
-        at one token lowers the correlation at lag 0, which is no shift.
+        `turns` is [turns]. Misaligned turns have. But in turns of near-certain tokens a small
+        difference at one token is enough to lower the correlation at lag 0 without any shift.
         """
         squares = (self.tokens.sampler - self.tokens.trainer) ** 2
         total = np.bincount(self.turn, squares, len(turns))
@@ -160,16 +160,16 @@ class Alignment(Struct, frozen=True, dict=True):
 
     @cached_property
     def best_row(self) -> Counts:
-        """Return for each row the row whose trainer log-probs fit its sampler log-probs best;
-        [rows].
+        """Return the row whose trainer log-probs fit each row's sampler log-probs, [rows].
 
-        It is another row if that leaves less than a tenth of the squared difference, or about a
-        third if all further rows leave much more. Both sums run over positions that both rows have.
+        It is the row itself unless another row reduces the squared difference to less than a tenth,
+        or to about a third while all further rows fit much worse. Both sums run over positions that
+        both rows have.
         """
         tokens, rows = self.tokens, len(self.case.lengths)
         partner = np.arange(rows)
         rank = self._number_in_row
-        long = np.flatnonzero(tokens.per_row >= LEAST_COMPARED)  # no other row has a partner
+        long = np.flatnonzero(tokens.per_row >= LEAST_COMPARED)  # shorter rows get no partner
         number = np.full(rows, -1)
         number[long] = np.arange(len(long))
         kept = (rank < COMPARED) & (number[tokens.owner] >= 0)
@@ -200,7 +200,7 @@ class Alignment(Struct, frozen=True, dict=True):
         )
         fits = (least < REST * there) | ((least < REST_ALONE * there) & alone)
         partner[long[chosen[fits]]] = long[best[fits]]
-        # A row that is the partner of several is short or near-certain, and fits many by chance.
+        # A row that fits several others is short or near-certain, and does so by chance.
         claims = np.bincount(long[best[fits]], minlength=rows)
         several = claims[partner] > 1
         partner[several] = np.flatnonzero(several)
@@ -209,13 +209,13 @@ class Alignment(Struct, frozen=True, dict=True):
     def misplaced_policy(self, part: Flags) -> str:
         """Return the policy whose log-probs belong to other tokens.
 
-        `part` flags the misaligned ones, [tokens]. The column that is in place correlates more with
-        the mean log-prob of each token id.
+        `part` flags the misaligned tokens, [tokens]. The column that is in place correlates more
+        with the mean log-prob of each token id.
         """
         tokens, case = self.tokens, self.case
         correlations_by_id = []
         for column in (tokens.sampler, tokens.trainer):
-            if part.sum() < (~part).sum():  # the others say what an id's log-prob is
+            if part.sum() < (~part).sum():  # the other tokens give the mean log-prob of each id
                 correlations_by_id.append(
                     _correlation_with_id_means(tokens.token_id, sqrt_surprisal(column), part)
                 )
@@ -228,9 +228,9 @@ class Alignment(Struct, frozen=True, dict=True):
 
     @property
     def _number_in_row(self) -> Counts:
-        """Return the number of each token among those of its row that the table counts, [tokens].
+        """Return the index of each token among the unmasked tokens of its row, [tokens].
 
-        Tokens that were masked out since keep their number: another row has its own at it.
+        Tokens that rcdiag masked out keep their index, so that rows are compared token by token.
         """
         case = self.case
         own = case.table_mask
@@ -240,13 +240,13 @@ class Alignment(Struct, frozen=True, dict=True):
 
     @cached_property
     def misfit(self) -> Flags:
-        """Flag the rows with an unshifted turn whose columns hardly correlate, [rows]."""
+        """Flag rows with an unshifted turn whose two columns hardly correlate, [rows]."""
         bad = self.long_enough & (self.unshifted < RELATED) & (self.shift == 0)
         return np.bincount(self.row_of_turn[bad], minlength=len(self.case.lengths)) > 0
 
 
 def _correlation_with_id_means(token_id: NDArray[np.int32], values: Array, part: Flags) -> float:
-    """Return the correlation of some tokens' values with the means of their ids among the others.
+    """Return the correlation of some tokens' values with the mean of their id over other tokens.
 
     `values` and `part` are [tokens].
     """
@@ -262,8 +262,8 @@ def _correlation_with_id_means(token_id: NDArray[np.int32], values: Array, part:
 def _by_turn(sampler: Array, trainer: Array, place: Counts, turn: Counts, lag: int) -> Array:
     """Return the correlation of sampler[t + lag] and trainer[t] in each turn, [turns].
 
-    `place` [tokens] is the index of each token in the responses: tokens on either side of one that
-    is left out are no neighbours.
+    `place` [tokens] is the index of each token in the responses: tokens are not neighbours if a
+    token between them was left out.
     """
     size, far = len(place), min(abs(lag), len(place))
     early, late = slice(0, size - far), slice(far, size)

@@ -12,29 +12,29 @@ from rcdiag.diagnosis.case import Case
 
 QUANTISED = ("fp8", "float8", "int8", "int4", "awq", "gptq", "nf4", "bitsandbytes", "w8a8", "w4a16")
 
-# Options of engines that make their numbers independent of the batch: vLLM's and SGLang's.
+# Options of vLLM and SGLang that make log-probs independent of the batch.
 BATCH_INVARIANT = ("batch_invariant", "enable_deterministic_inference")
 
 
 class DeclaredSide(Struct, frozen=True, kw_only=True):
-    """What the file's metadata says of one policy; None where it says nothing."""
+    """What the file's metadata declare about one policy; None where they declare nothing."""
 
-    weights: Any = None  # fingerprint: a text, or one for each version
+    weights: Any = None  # fingerprint: a text, or one for each version of the weights
     model: str | None = None
     temperature: float | None = None  # at which its log-probs were computed
     sampling_temperature: float | None = None  # at which tokens were sampled
     dtype: str | None = None
     quantisation: str | None = None
     backend: str | None = None
-    batch_invariant: bool = False  # an engine whose numbers do not depend on the batch
+    batch_invariant: bool = False  # whether the engine's log-probs are independent of the batch
 
 
 class Declared(Struct, frozen=True, kw_only=True):
-    """What is declared of sampler and trainer, and of how rows were sampled."""
+    """What is declared about sampler and trainer, and about how rows were sampled."""
 
     sampler: DeclaredSide
     trainer: DeclaredSide
-    row_temperature: float | None  # that of all rows; None where absent or mixed
+    row_temperature: float | None  # temperature of all rows; None if unknown or not the same
     learning_rate: float | None = None  # of the updates between the steps
 
     @classmethod
@@ -52,7 +52,7 @@ class Declared(Struct, frozen=True, kw_only=True):
 
     @property
     def weights_differ(self) -> bool:
-        """Tell whether both sides state their weights and state different ones."""
+        """Tell whether both sides state fingerprints of their weights, and these differ."""
         one, two = self.sampler.weights, self.trainer.weights
         return one is not None and two is not None and one != two
 
@@ -65,7 +65,7 @@ class Declared(Struct, frozen=True, kw_only=True):
 
     @property
     def weights_agree(self) -> bool:
-        """Tell whether both sides state the same weights."""
+        """Tell whether both sides state the same fingerprint of their weights."""
         one, two = self.sampler.weights, self.trainer.weights
         return one is not None and one == two
 

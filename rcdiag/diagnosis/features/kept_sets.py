@@ -1,4 +1,4 @@
-"""What recorded kept sets say of the log-probs of both sides."""
+"""Whether the log-probs of both sides are over the recorded kept sets."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ INSIDE = (0.9, 1.1)
 
 
 class Replay(Struct, frozen=True, kw_only=True):
-    """The trainer's log-probs over the sampler's kept sets, in place of the whole vocabulary."""
+    """The effect of scoring the trainer over the sampler's kept sets, not the whole vocabulary."""
 
     policy: str
     ratio_mean: float  # E[exp(policy - sampler)]; 1 where nothing but the kept sets differs
     outside: float  # share of these ratios outside of INSIDE
-    outside_before: float  # the same of the trainer's ratios
-    kept_mass: float  # E[exp(trainer - policy)], what the trainer's model gives the kept sets
+    outside_before: float  # share of the trainer's ratios outside of INSIDE
+    kept_mass: float  # E[exp(trainer - policy)], the trainer's probability of the kept sets
 
 
 class RecordedKeptSets(Struct, frozen=True, kw_only=True):
-    """Kept sets of the pair's tokens. A log-prob over a set of one token is exactly 0."""
+    """The kept sets of the pair's tokens. A log-prob over a set of one token is exactly 0."""
 
-    tokens: int  # with a kept set
-    of_one: int  # of them with a set of one token
+    tokens: int  # number of tokens with a recorded kept set
+    of_one: int  # number of tokens whose kept set has one token
     mean_size: float
-    same_size: int | None  # the size of all sets, which top-k alone makes
-    # Of tokens with a set of one: E[log-prob] on each side, nats; None without such tokens.
+    same_size: int | None  # the size of all sets if they have one, as under top-k alone
+    # E[log-prob] on each side, nats, of tokens with a set of one; None without such tokens.
     sampler_of_one: float | None
     trainer_of_one: float | None
     # Whether a side's log-probs are over the kept sets; None where too few sets have one token.
@@ -41,7 +41,7 @@ class RecordedKeptSets(Struct, frozen=True, kw_only=True):
     replay: Replay | None
 
     def fact(self, reads: str) -> dict[str, Any]:
-        """Make the entry of evidence."""
+        """Make the entry of evidence on the kept sets; `reads` says what it means."""
         return {
             "name": "kept ids",
             "tokens": self.tokens,
@@ -54,7 +54,7 @@ class RecordedKeptSets(Struct, frozen=True, kw_only=True):
 
 
 def recorded_kept_sets(case: Case, over: Mapping[str, str]) -> RecordedKeptSets | None:
-    """Return what the kept sets of a case say; `over` are the policies scored over kept sets."""
+    """Return statistics of a case's kept sets; `over` are the policies scored over kept sets."""
     if case.kept_size is None or case.trainer is None:
         return None
     pair = case.tokens
@@ -78,7 +78,7 @@ def recorded_kept_sets(case: Case, over: Mapping[str, str]) -> RecordedKeptSets 
 
 
 def _is_certain(log_probs: Array) -> bool | None:
-    """Tell whether log-probs over a set of one token are 0; None if some are and some are not."""
+    """Tell whether the log-probs of tokens with a set of one are 0; None if only some are."""
     share = float(np.mean(log_probs > CERTAIN))
     if share > ALL:
         return True

@@ -24,13 +24,15 @@ from rcdiag.diagnosis.thresholds import (
     TINY,
 )
 
-# The least k3 that counts, nats per token, of a step where it is large and of the others.
+# k3 of a step, nats per token: it is not large below LARGE_K3, and a k3 below SMALL_K3 is compared
+# as if it were SMALL_K3.
 LARGE_K3, SMALL_K3 = 1e-4, 1e-5
-MOST_PARTS = 2000  # steps or engines that are compared
-ROWS_OF_TWO_KINDS = 32  # fewest rows that are split into two kinds
-# Token ids that stand out: mean log-ratio (nats; a wrong id costs more), and spread over the mean.
+MOST_PARTS = 2000  # at most this many steps or engines are compared
+ROWS_OF_TWO_KINDS = 32  # rows that a split into two kinds of rows needs
+# A token id stands out if |mean log-ratio| exceeds FAR_OFF nats (a wrong id makes it larger than
+# that) and the standard deviation is below SPREAD times the mean.
 FAR_OFF, SPREAD = 3.0, 0.4
-# Floor of a row's rms: a smaller one is taken to be this.
+# Lower bound of a row's rms log-ratio: smaller ones count as this.
 SMALLEST = LARGE_MISMATCH / MANY_TIMES  # nats rms
 
 
@@ -43,20 +45,20 @@ class MismatchByGroup(Struct, frozen=True):
     k3: Array  # [parts] nats per token
 
 
-# Values that show a trend, and the rank correlation that does where few of them cannot be beyond
-# its error.
+# A trend needs FEWEST_OF_TREND values. Where these are too few for a significant rank correlation,
+# it must be at least ALMOST_MONOTONIC.
 FEWEST_OF_TREND, ALMOST_MONOTONIC = 5, 0.98
 GROWN = 2.0  # factor by which k3 grows in a trend, and by which it falls where it is reset
 
 
 class Onset(Struct, frozen=True):
-    """The step from which on a table's mismatch is large, and what it is in the other steps."""
+    """The step from which on a table's mismatch is large, with k3 of large and other steps."""
 
     steps: MismatchByGroup
-    first: int  # index of that step
+    first: int  # index of the first large step
     before: float  # median k3 of the other steps, nats per token
-    after: float  # median k3 of those that are large
-    last: int | None = None  # index of the last large step, where smaller ones follow
+    after: float  # median k3 of the large steps, nats per token
+    last: int | None = None  # index of the last large step; None: all later steps are large
 
     @property
     def step(self) -> int:
@@ -65,7 +67,7 @@ class Onset(Struct, frozen=True):
 
     @property
     def times(self) -> float:
-        """Return how many times k3 grows."""
+        """Return the factor by which k3 grows."""
         return self.after / max(self.before, TINY)
 
 
@@ -74,9 +76,9 @@ def _median(values: Array) -> float:
 
 
 def trend(values: Array) -> float:
-    """Return the growth factor of a series: median of the last third over that of the first; 1
-    where there is no significant trend.
+    """Return the growth factor of a series; 1 where it has no significant trend.
 
+    The factor is the median of the last third over the median of the first third.
     Spearman's rank correlation of n values without a trend is normal about 0 with the variance
     1 / (n - 1). Fewer than ten values must be almost monotonic.
     """
@@ -96,10 +98,10 @@ def trend(values: Array) -> float:
 
 
 def resets_of(values: Array) -> list[int]:
-    """Return where a series that grew falls back to where it began, and grows anew: [indices].
+    """Return the indices at which a series that grew falls back to its first values.
 
-    It grows by a factor of 2 over five values or more, then falls by a factor of 2 in one step, to
-    less than twice its first values.
+    It must grow by a factor of 2 over five values or more, then fall by a factor of 2 in one step,
+    to less than twice its first values.
     """
     found, began = [], 0
     for at in range(FEWEST_OF_TREND, len(values)):
@@ -112,17 +114,17 @@ def resets_of(values: Array) -> list[int]:
 
 
 def _apart(large: Array, small: Array) -> bool:
-    """Tell whether the k3 of some steps is more than 5 times that of all others, and matters."""
+    """Tell whether the k3 of some steps is large, and more than 5 times that of all others."""
     return float(large.min()) > max(MANY_TIMES * max(float(small.max()), SMALL_K3), LARGE_K3)
 
 
 class IdOutlier(Struct, frozen=True):
-    """A token id whose log-ratios stand far from those of the others."""
+    """A token id whose log-ratios are far from those of the others."""
 
     token_id: int
     tokens: int
     mean: float  # nats
-    share_last: float  # of its tokens that end their response
+    share_last: float  # share of its tokens that end their response
 
 
 class OutlierRows(Struct, frozen=True):
@@ -160,17 +162,17 @@ class MismatchLocation(Struct, frozen=True, dict=True):
 
     @cached_property
     def onset(self) -> Onset | None:
-        """Return the steps in a row whose k3 is more than 5 times that of all others.
+        """Return the consecutive steps whose k3 is more than 5 times that of all others.
 
-        They begin after the first step, and reach to the last or fall back. No single row makes
-        them: without its largest row their k3 is as large.
+        They begin after the first step, and go on to the last step or end before it. A single row
+        does not count: k3 must still be that large without the row with the largest sum.
         """
         parts = self.by_step
         if parts is None:
             return None
         k3, count = parts.k3, len(parts.k3)
         for first in range(1, count):
-            if _apart(k3[first:], k3[:first]) and self._of_rows(parts, first, count):
+            if _apart(k3[first:], k3[:first]) and self._large_without_one_row(parts, first, count):
                 return Onset(parts, first, float(np.median(k3[:first])), _median(k3[first:]))
         largest = np.sort(k3)
         for low, high in pairwise(largest):
@@ -178,12 +180,16 @@ class MismatchLocation(Struct, frozen=True, dict=True):
             first, last = int(large[0]), int(large[-1])
             together = len(large) == last - first + 1 and first > 0 and last < count - 1
             others = k3[k3 <= low]
-            if together and _apart(k3[large], others) and self._of_rows(parts, first, last + 1):
+            if (
+                together
+                and _apart(k3[large], others)
+                and self._large_without_one_row(parts, first, last + 1)
+            ):
                 return Onset(parts, first, _median(others), _median(k3[large]), last)
         return None
 
-    def _of_rows(self, parts: MismatchByGroup, first: int, end: int) -> bool:
-        """Tell whether steps differ without their largest row, too."""
+    def _large_without_one_row(self, parts: MismatchByGroup, first: int, end: int) -> bool:
+        """Tell whether the k3 of steps `first` to `end` stays large without their largest row."""
         step, tokens = self.case.facts.step, self.log_ratios.tokens
         assert step is not None
         values = np.expm1(self.log_ratios.values) - self.log_ratios.values
@@ -206,8 +212,8 @@ class MismatchLocation(Struct, frozen=True, dict=True):
     def outlier_rows(self) -> OutlierRows | None:
         """Return the rows with a much larger mismatch than the others.
 
-        None where there are none. They are the rows of some engines, or the upper one of two
-        separate clusters of rms.
+        These are the rows of some engines, or the upper one of two separate clusters of the rows'
+        rms. None where there are no such rows.
         """
         return self._outlier_engines() or self._outlier_cluster()
 
@@ -233,8 +239,8 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         rms = self.rms_of_rows
         known = np.isfinite(rms)
         sizes = np.sort(rms[known])
-        # Rows of near-certain tokens have next to no mismatch: the floor keeps them from being a
-        # cluster.
+        # Rows of near-certain tokens have almost no mismatch: the lower bound keeps them from
+        # forming a cluster.
         order = np.log(np.maximum(sizes, SMALLEST))
         if len(order) < ROWS_OF_TWO_KINDS:
             return None
@@ -274,10 +280,10 @@ class MismatchLocation(Struct, frozen=True, dict=True):
 
     @cached_property
     def id_outliers(self) -> list[IdOutlier]:
-        """Return the token ids with the largest log-ratios, at most 8, the largest first.
+        """Return the token ids with the largest log-ratios, at most MOST_IDS, the largest first.
 
-        Their log-ratios are beyond 2.5 nats on the mean and always alike. Empty where the mismatch
-        is not theirs: they must hold half of the squared log-ratios with at most 15% of tokens.
+        The mean of their log-ratios is beyond FAR_OFF nats, with little spread. Empty unless they
+        hold half of the sum of squared log-ratios with at most PART of the tokens.
         """
         tokens, log_ratio = self.log_ratios.tokens, self.log_ratios.values
         counts = np.bincount(tokens.token_id)

@@ -1,4 +1,4 @@
-"""How the log-ratio depends on the log-prob, the token id and the position."""
+"""How log-ratios depend on the log-prob, the token id and the position."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from rcdiag.diagnosis.case import Array, Counts, Flags, PairTokens, rms
 from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, EQUAL, FEWEST, TINY
 from rcdiag.diagnosis.validity import LARGEST
 
-# Nats, rms: two bfloat16 engines with the same dense weights differ by less than the first; above
-# the second something else is wrong.
+# Nats, rms: two bfloat16 engines with the same dense weights differ by less than ENGINE_NOISE; a
+# difference above LARGE_MISMATCH has another cause.
 ENGINE_NOISE, LARGE_MISMATCH = 0.016, 0.03
-# Below this rms log-ratio, nats, no sampling cause stands out from engine noise.
+# Nats, rms: below it no cause in the sampling distribution is visible in engine noise.
 VISIBLE = 0.012
-FIRST_TOKENS = 3  # of a response, at which another prompt shows most
-FIRST_APART = 4.0  # ratio of rms log-ratios, first tokens / others, where these saw another prompt
-FEWEST_TO_JUDGE = 400  # fewest tokens to judge the sampling distribution
-SOMETIMES = -1.5  # nats; whatever the sampling distribution, some tokens have less
-PARTS = 40  # of the tokens, by a log-prob
-UNCERTAIN, FEWEST_OF_LINE = -0.5, 60  # nats; and tokens below it that a slope needs
+FIRST_TOKENS = 3  # first tokens of a response, where the effect of another prompt is largest
+FIRST_APART = 4.0  # with another prompt, rms log-ratio of first tokens / of others is above this
+FEWEST_TO_JUDGE = 400  # tokens that a judgement of the sampling distribution needs
+SOMETIMES = -1.5  # nats; in any sampling distribution some tokens have a lower log-prob
+PARTS = 40  # quantile bins of the tokens by log-prob
+# The slope on the log-prob is fitted to tokens with less than UNCERTAIN nats, at least this many.
+UNCERTAIN, FEWEST_OF_LINE = -0.5, 60
 
 
 class LogRatios(Struct, frozen=True, dict=True):
@@ -33,20 +34,20 @@ class LogRatios(Struct, frozen=True, dict=True):
 
     @property
     def show_sampling(self) -> bool:
-        """Tell whether there are enough tokens to judge the sampling distribution, rare ones too.
+        """Tell whether there are enough tokens, including rare ones, to judge the distribution.
 
-        If a floor removed the rare ones, means over the others are biased.
+        If clipping or a repair removed the rare tokens, means over the others are biased.
         """
         return len(self.tokens) >= FEWEST_TO_JUDGE and float(self.tokens.sampler.min()) < SOMETIMES
 
     @cached_property
     def values(self) -> Array:
-        """Return trainer - sampler, bounded to LARGEST nats; [tokens]."""
+        """Return trainer - sampler, clipped to +-LARGEST nats, [tokens]."""
         return np.clip(self.tokens.log_ratio, -LARGEST, LARGEST)
 
     @cached_property
     def rms(self) -> float:
-        """Return sqrt(E[log_ratio^2]), nats, of log-ratios without a bound; may be inf."""
+        """Return sqrt(E[log_ratio^2]), nats, of unclipped log-ratios; may be inf."""
         with np.errstate(over="ignore"):  # squares of log-ratios beyond 1e154 are infinite
             return float(np.sqrt(np.mean(self.tokens.log_ratio**2)))
 
@@ -78,8 +79,9 @@ class LogRatios(Struct, frozen=True, dict=True):
 
     @cached_property
     def proportion(self) -> tuple[float, float, float]:
-        """Return k of the fit sampler = k * trainer, and the sum of squares that it leaves as a
-        share of sum sampler^2 and of sum log_ratio^2.
+        """Return k of the fit sampler = k * trainer, and its residual sum of squares.
+
+        The latter is given twice: as a share of sum sampler^2 and of sum log_ratio^2.
         """
         sampler, trainer = self.tokens.sampler, self.tokens.trainer
         k = float(np.dot(sampler, trainer) / max(np.dot(trainer, trainer), TINY))
@@ -111,17 +113,18 @@ class LogRatios(Struct, frozen=True, dict=True):
 
     @cached_property
     def by_log_prob(self) -> float:
-        """Return the share of squared log-ratios explained by any function of one side's log-prob;
-        the smaller share of the two sides.
+        """Return the share of squared log-ratios that a function of a log-prob explains.
 
+        It is the smaller of the shares for the trainer's and for the sampler's log-prob.
         With another temperature each column is a function of the other. With noise or other weights
         it is not; with misaligned tokens only one column explains the log-ratio.
         """
         return min(self._explained_by(self.tokens.trainer), self._explained_by(self.tokens.sampler))
 
     def _explained_by(self, log_prob: Array) -> float:
-        """Return the share of squared log-ratios explained by their means in PARTS quantile bins of
-        a log-prob, corrected for the bias from the spread within a bin.
+        """Return the share of squared log-ratios explained by their means in bins of a log-prob.
+
+        There are PARTS quantile bins; the bias from the spread within a bin is subtracted.
         """
         edges = np.quantile(log_prob, np.linspace(0, 1, PARTS + 1)[1:-1])
         part = np.searchsorted(edges, log_prob)
@@ -133,14 +136,15 @@ class LogRatios(Struct, frozen=True, dict=True):
 
     @cached_property
     def by_token_id(self) -> Agreement:
-        """Return how token ids' mean log-ratios agree between the rows of even and odd number."""
+        """Return how the mean log-ratios of token ids agree between even and odd rows."""
         return cross_fitted(self.tokens.token_id, self.values, self.tokens.owner % 2 == 1)
 
     @cached_property
     def first_tokens(self) -> float:
         """Return the rms log-ratio of the first tokens of responses over that of the others.
 
-        A single token is no pattern: the largest |log_ratio| is replaced by the second largest.
+        The largest |log_ratio| of the first tokens is replaced by the second largest, so that a
+        single token cannot make the ratio large.
         """
         first = self.tokens.position < FIRST_TOKENS
         if min(first.sum(), (~first).sum()) < FEWEST:
@@ -151,7 +155,7 @@ class LogRatios(Struct, frozen=True, dict=True):
 
     @cached_property
     def late(self) -> float:
-        """Return the rms log-ratio of the later half of positions over that of the earlier."""
+        """Return the rms log-ratio of tokens after the median position over that of the others."""
         late = self.tokens.position > np.median(self.tokens.position)
         if min(late.sum(), (~late).sum()) < FEWEST:
             return 1.0
@@ -169,14 +173,14 @@ class LogRatios(Struct, frozen=True, dict=True):
 
     @cached_property
     def tail_share(self) -> float:
-        """Return the share of squared log-ratios that the largest thousandth of tokens holds."""
+        """Return the share of squared log-ratios that the largest 0.1% of the tokens hold."""
         squares = np.sort(self.values**2)[::-1]
         total = squares.sum()
         return float(squares[: max(len(squares) // 1000, 1)].sum() / total) if total > 0 else 0.0
 
     @cached_property
     def _tail(self) -> Flags:
-        """Flag the largest hundredth of squared log-ratios, [tokens]."""
+        """Flag the tokens with the largest 1% of squared log-ratios, [tokens]."""
         squares = self.values**2
         flags = np.zeros(len(squares), np.bool_)
         flags[np.argsort(-squares, kind="stable")[: max(len(squares) // 100, 1)]] = True
@@ -184,13 +188,15 @@ class LogRatios(Struct, frozen=True, dict=True):
 
     @cached_property
     def rms_of_bulk(self) -> float:
-        """Return the rms log-ratio without the largest hundredth of the tokens, nats."""
+        """Return the rms log-ratio without the largest 1% of the tokens, nats."""
         return rms(self.values[~self._tail])
 
     @cached_property
     def rows_of_tail(self) -> float:
-        """Return how widely the largest hundredth of the tokens is spread: different rows over the
-        most possible, 1 = each in a row of its own or one in every row.
+        """Return over how many rows the largest 1% of the tokens are spread, as a fraction.
+
+        It is the number of their rows over the largest possible one: 1 where each is in a row of
+        its own, or where every row has one.
         """
         owner = self.tokens.owner[self._tail]
         rows = int((self.tokens.per_row > 0).sum())
@@ -198,10 +204,10 @@ class LogRatios(Struct, frozen=True, dict=True):
 
 
 class Agreement(NamedTuple):
-    """How the means by label agree between two halves of the data.
+    """How well the means by label agree between two halves of the data.
 
-    `correlation` is that of the means; `explained` the share of the values' variance that the means
-    explain; `labels` the effective number of labels, whose counts are the weights.
+    `correlation` is that of the means, weighted by counts; `explained` is the share of the values'
+    variance that the means explain; `labels` is the effective number of labels under the weights.
     """
 
     correlation: float
@@ -223,9 +229,9 @@ class Agreement(NamedTuple):
 def cross_fitted(
     label: Counts | NDArray[np.int32], values: Array, half: Flags, least: int = 5
 ) -> Agreement:
-    """Return how the means of `values` by label agree between two halves.
+    """Return how well the means of `values` by label agree between two halves.
 
-    Labels that a half has fewer than `least` times do not count.
+    Labels that occur fewer than `least` times in a half are left out.
     """
     size = int(label.max(initial=-1)) + 1
     counts = [np.bincount(label[side], minlength=size) for side in (half, ~half)]

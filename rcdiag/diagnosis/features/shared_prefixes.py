@@ -1,4 +1,4 @@
-"""Contexts that several rows share, and in which they sampled different tokens."""
+"""Contexts that several rows share and in which they sampled different tokens."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from rcdiag.table.hashing import mixed
 
 Hashes = NDArray[np.uint64]
 
-FEWEST_PAIRS = 12  # of tokens with one context, from which on they tell
-# Bound on the median residual of sampler = power * trainer beyond rounding, for large differences:
-# a share of the median difference without the power. For all of them it is PART.
+FEWEST_PAIRS = 12  # pairs of tokens of one context that an estimate needs
+# The columns are related by one power if the median of |sampler - power * trainer| is at most
+# FAR_APART, or for small differences at most PART, of the median of |sampler - trainer|.
 FAR_APART = 0.11
-A_POWER = 0.03  # of which a power is from 1, at least
+A_POWER = 0.03  # least |log(power)| that counts as another temperature
 
 
 class SharedPrefixes(Struct, frozen=True, dict=True):
-    """Pairs of tokens sampled in the same context: the likelier one, and another.
+    """Pairs of tokens sampled in the same context: the likelier one and another one.
 
     Normalising constants of the context (kept mass, log-sum-exp) cancel in the difference of two
     log-probs. With another temperature, sampler = power * trainer for these differences, with one
     power for all contexts.
     """
 
-    sampler: Array  # [pairs] log-prob of the likelier token less that of the other, nats
-    trainer: Array  # [pairs] the same under the trainer, which says which token is likelier
+    # Log-prob of the token that is likelier under the trainer minus that of the other, nats.
+    sampler: Array  # [pairs]
+    trainer: Array  # [pairs]
 
     @cached_property
     def power(self) -> float:
@@ -56,7 +57,7 @@ class SharedPrefixes(Struct, frozen=True, dict=True):
 
 
 def shared_prefixes_of(case: Case) -> SharedPrefixes | None:
-    """Return the forks of a case; None where prompts are not known, or forks are too few."""
+    """Return the pairs of a case; None if prompts are unknown or there are too few pairs."""
     prompt = case.facts.prompt
     if prompt is None or case.trainer is None:
         return None
@@ -77,7 +78,7 @@ def shared_prefixes_of(case: Case) -> SharedPrefixes | None:
     begins = np.append(True, context[1:] != context[:-1])
     first = np.flatnonzero(begins)[np.cumsum(begins) - 1]
     apart = trainer[first] - trainer
-    far = apart > TWICE  # from here on the ratio of two tokens of one context says something
+    far = apart > TWICE  # for smaller differences the quotient sampler / trainer is mostly noise
     if far.sum() < FEWEST_PAIRS:
         return None
     return SharedPrefixes((sampler[first] - sampler)[far], apart[far])

@@ -1,4 +1,4 @@
-"""Storage: what the values of one column look like, whatever the policies are."""
+"""Storage: properties of the values of one column, whatever the policies are."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from rcdiag.statistics.extremes import LARGEST_LOG_PROB
 
 # Ranges of surprisal, nats, in which tokens are compared.
 SURE_RANGE, SURPRISALS = (0.003, 0.15), (0.5, 1.2, 2.5, 20.0)
-# Range of values, nats, in which decimals are counted, and the most that count as rounding.
+# Range of values, nats, in which decimals are counted; more than MOST_DECIMALS are no rounding.
 DECIMALS_FROM, DECIMALS_TO, MOST_DECIMALS = -8.0, -0.02, 5
-LEAST_FLOAT16 = -65_000.0  # float16 ends at 65,504
+LEAST_FLOAT16 = -65_000.0  # near the lowest finite float16, -65,504
 LOG_BASES = {2: 1 / np.log(2.0), 10: 1 / np.log(10.0)}
 
 
 class Grid(Struct, frozen=True):
-    """The numbers that a column's storage can hold."""
+    """The numbers that a column's storage format can represent."""
 
-    slug: str  # of the cause that says so: stored-bfloat16, stored-float16 or stored-rounded
+    slug: str  # of its cause: stored-bfloat16, stored-float16 or stored-rounded
     name: str  # "bfloat16", "3 decimals"
     decimals: int = 0
 
     def step(self, values: Array) -> Array:
-        """Return the distance of neighbouring numbers on the grid at some values, nats."""
+        """Return the spacing of the grid at some values, nats."""
         if self.slug == "stored-rounded":
             return np.full(len(values), 10.0**-self.decimals)
         bits = 8 if self.slug == "stored-bfloat16" else 11
@@ -47,7 +47,7 @@ class Grid(Struct, frozen=True):
         return np.asarray(2.0 ** (np.floor(size) + 1 - bits))
 
     def rounding_error(self, values: Array) -> float:
-        """Return the rms of the rounding error, nats: a step over the root of 12."""
+        """Return the rms rounding error, nats: the spacing over sqrt(12)."""
         finite = values[np.isfinite(values) & (values != 0)]
         return float(np.sqrt(np.mean(self.step(finite) ** 2) / 12.0))
 
@@ -74,30 +74,30 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def positive(self) -> Flags:
-        """Flag the numbers that are above any log-prob."""
+        """Flag finite values that are too large for a log-prob."""
         return self.finite & (self.values > LARGEST_LOG_PROB)
 
     @cached_property
     def negative_values(self) -> Array:
-        """Return the values below those near 0, which many grids hold."""
+        """Return the values below CERTAIN; values near 0 are on many grids."""
         return self.values[self.finite & (self.values < CERTAIN)]
 
     @cached_property
     def bfloat16(self) -> float:
-        """Return the share of values that bfloat16 holds exactly."""
+        """Return the share of values that bfloat16 represents exactly."""
         bits = self.negative_values.astype(np.float32).view(np.uint32)
         return _share((bits & 0xFFFF) == 0)
 
     @cached_property
     def float16(self) -> float:
-        """Return the share of values that float16 holds exactly."""
+        """Return the share of values that float16 represents exactly."""
         values = self.negative_values
         single = values[values > LEAST_FLOAT16].astype(np.float32)
         return _share(single.astype(np.float16).astype(np.float32) == single)
 
     @cached_property
     def decimals(self) -> int | None:
-        """Return how many decimals the values were rounded to, 1 to 5; None where to none."""
+        """Return the number of decimals that values were rounded to, 1 to 5, or None."""
         values = self.values[
             self.finite & (self.values < DECIMALS_TO) & (self.values > DECIMALS_FROM)
         ]
@@ -106,14 +106,14 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         for places in range(1, MOST_DECIMALS + 1):
             scaled = values * 10.0**places
             error = np.abs(scaled - np.round(scaled))
-            # float32 holds a number of size 8 to 5e-7.
+            # float32 represents a number near 8 to within 5e-7.
             if _share(error < EQUAL * 10.0**places) > NEARLY_ALL:
                 return places
         return None
 
     @cached_property
     def grid(self) -> Grid | None:
-        """Return the grid on which all values lie; None where they lie on none, or are few."""
+        """Return the grid on which all values lie; None without one, or with too few values."""
         if len(self.negative_values) < FEWEST or self.constant_rows > 0.5:
             return None
         if self.bfloat16 > NEARLY_ALL:
@@ -146,7 +146,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def repeats_rare_values(self) -> bool:
-        """Tell whether log-probs of rare tokens repeat in the column, the smallest one aside."""
+        """Tell whether log-probs of rare tokens, apart from the smallest value, are repeated."""
         values = self.values[self.finite]
         rare = values[(values < RARE) & (values > values.min())] if len(values) else values
         return len(np.unique(rare)) < NEARLY_ALL * len(rare) or len(rare) < FEWEST
@@ -158,7 +158,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def row_lengths(self) -> Counts:
-        """Return the tokens of each row that has one."""
+        """Return the number of tokens of each row that has any."""
         return np.diff(np.append(self.row_starts, len(self.values)))
 
     @cached_property
@@ -173,7 +173,7 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def one_value(self) -> float | None:
-        """Return the number that all tokens of several rows hold; None where they hold several."""
+        """Return the value that all tokens have, in three rows or more; None if values differ."""
         numbers = self.values[self.finite]
         same = (
             len(numbers) >= FEWEST_OF_ROW and len(self.row_lengths) >= 3 and np.ptp(numbers) == 0.0
@@ -207,9 +207,9 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         return k, float(np.sqrt(np.mean(residual**2) / max(np.mean(values**2), TINY)))
 
     def is_no_factor(self, factor: float) -> bool:
-        """Tell whether `factor` fails in some range of surprisal: values are not factor * other."""
+        """Tell whether values deviate from factor * other in some range of surprisal."""
         sure, *parts = self._off(factor)
-        # A second fault may move the median of a range by a part of log(factor).
+        # A second fault may move the median of a range by a fraction of log(factor).
         allowed = PART * abs(np.log(factor)) * np.array([4, *[1] * len(parts)])
         ranges_and_bounds = zip((sure, *parts), allowed, strict=True)
         return any(
@@ -221,8 +221,8 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         """Return log(values / other / factor) of tokens by range of surprisal, ascending."""
         usable = self.finite & np.isfinite(self.other) & (self.values < 0) & (self.other < 0)
         off = np.log(self.values[usable] / self.other[usable] / factor)
-        # The geometric mean of both sides: selecting by one side alone would bias the other
-        # (regression to the mean).
+        # Ranges are of the geometric mean of both sides: selecting by one side alone would bias the
+        # other (regression to the mean).
         surprisal = -self.other[usable] * np.exp(off / 2)
         ranges = [SURE_RANGE, *pairwise(SURPRISALS)]
         return [off[(surprisal > low) & (surprisal <= high)] for low, high in ranges]

@@ -1,4 +1,4 @@
-"""The mismatch of each turn of multi-turn responses, and turns that stand out."""
+"""The mismatch of each turn of multi-turn responses, and the turns that are outliers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class TurnMismatch(Struct, frozen=True):
     def outliers(self) -> NDArray[np.int64]:
         """Return the numbers of turns with more than three times the rms of the median turn.
 
-        It must be more than engines have: where most turns are near-certain, the others stand out.
+        It must also be larger than the noise of engines: where most turns are near-certain, all
+        other turns have more than three times their rms.
         """
         if not len(self.number):
             return self.number
@@ -34,7 +35,7 @@ class TurnMismatch(Struct, frozen=True):
 def mismatch_by_turn(alignment: Alignment, log_ratio: Array) -> TurnMismatch:
     """Return the rms log-ratio of each turn number in its median row; `log_ratio` is [tokens].
 
-    The median keeps one row from making a turn stand out.
+    The median keeps a single row from making a turn an outlier.
     """
     turn, row = alignment.turn, alignment.row_of_turn
     size = np.sqrt(

@@ -1,9 +1,9 @@
-"""Causes that a training log can show, each by the numbers of the steps in which it holds.
+"""Causes that a training log can show, each by the numbers of a window of steps.
 
-A log has means over tokens where a table has tokens. What it can tell apart: whether the recorded
-distribution sampled (E[ratio] = 1 + k3 - k1 is 1 then), whether the two columns belong to the same
-tokens, whether a column holds log-probs at all, which of the two moved, and what grows with the
-steps. Where that names no single cause an umbrella, or several, are the answer.
+A log has only means over tokens. These show whether the recorded distribution sampled (then
+E[ratio] = 1 + k3 - k1 is 1), whether the two columns belong to the same tokens, whether a column
+holds log-probs at all, which of the two changed, and what grows with the steps. Where they do not
+determine a single cause, an umbrella is named, or several causes.
 """
 
 from __future__ import annotations
@@ -20,37 +20,36 @@ from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
 from rcdiag.diagnosis.logged.window import Window
 from rcdiag.diagnosis.thresholds import SURELY
 
-SIZES = ("k3", "k2", "abs_diff", "exp_abs_diff")  # quantities that show how large log-ratios are
-# log_ratio below this, nats rms, is the rounding of two engines in all honest runs known.
+SIZES = ("k3", "k2", "abs_diff", "exp_abs_diff")  # quantities that measure the size of log-ratios
+# Nats, rms log-ratio: in all known healthy runs the rounding of two engines is below this.
 ENGINE = 0.045  # k3 of .001, the guide of k3_kl
-BEYOND_DOUBT = 3.0  # nats of surprisal under the trainer beyond the sampler's, on the mean
-OF_K3 = 0.25  # E[ratio] is off 1 if it surely is, and by this share of k3
-# Probability that top-p, top-k and min-p leave out: less than the least, and more than the most,
-# are other causes.
+BEYOND_DOUBT = 3.0  # nats: mean surprisal under the trainer minus that under the sampler
+OF_K3 = 0.25  # E[ratio] differs from 1 if it does significantly, and by this share of k3
+# Probability mass that top-p, top-k and min-p leave out is within these bounds.
 LEAST_LEFT_OUT, MOST_LEFT_OUT = 0.005, 0.6
-# Distance of two probabilities above which one side alone is certain of a token.
+# If two probabilities of a token differ by more than this, only one side is certain of it.
 CERTAIN = 0.95
-# Change of the trainer's entropy over the sampled surprisal, as a logarithm: a factor of 1.25.
+# Least |log| of the change of trainer's entropy / sampled surprisal: a factor of 1.25.
 OTHER_ENTROPY = math.log(1.25)
-# |k1| above which means of ratios over the tokens of a step are ruled by their largest tokens.
+# |k1|, nats, above which a few large ratios dominate means of ratios over a step.
 HEAVY = 0.7
-# Mean surprisals that differ by less than this share of the mismatch's size, which is at least
-# APART nats rms, belong to the same values in another order. The trainer finds tokens likelier if
-# they differ by more than NO_LESS of it.
+# Two columns hold the same values in another order if their log-ratios are at least APART nats rms
+# and the mean surprisals differ by less than SAME_SURPRISAL of that. The trainer finds tokens
+# likelier if its mean surprisal is lower by more than NO_LESS of it.
 SAME_SURPRISAL, APART, NO_LESS = 0.05, 0.3, 0.02
-# Correlation of probabilities above which the values stand at their own tokens.
+# Correlation of probabilities above which both columns belong to the same tokens.
 RELATED = 0.9
-# Mean difference of rows over their mean distance below which rows differ in both directions.
+# Rows differ in both directions if |mean difference| / mean |difference| of rows is below this.
 ALIKE = 0.5
-# Bases of logarithms, as factors of the surprisal, and how exactly steps keep them.
+# Bases of logarithms as factors of the surprisal, and the tolerance on the log of the factor.
 BASES, EXACTLY = {"2": math.log(2.0), "10": math.log(10.0)}, 0.02
-# Correlations below which, or distances of probabilities above which, a log that has nothing
-# else is no longer one of rounding.
+# For logs that have only these quantities: a correlation below, or a difference of probabilities
+# above, is more than rounding.
 OF_ENGINE = {"pearson": 0.995, "prob_diff": 0.01}
-# Quantities that are 1 without a mismatch. The rounding of two engines takes them from 1 in long
-# responses, but not from one step to the next: by LEFT_ONE at most.
+# Quantities that are 1 without a mismatch. In long responses the rounding of two engines moves them
+# away from 1, but from one step to the next by LEFT_ONE at most.
 ONE_AT_BEST, LEFT_ONE = ("ratio_mean", "weight_mean", "ess"), 0.1
-ONE_TOKEN = 1e-9  # a share of the values that counts as some
+ONE_TOKEN = 1e-9  # share of values above which there are any
 
 
 class Found(Struct, frozen=True, kw_only=True, eq=False):
@@ -60,7 +59,7 @@ class Found(Struct, frozen=True, kw_only=True, eq=False):
     score: float
     message: str
     evidence: Sequence[dict[str, Any]]
-    verdict: str | None = None  # None: that of the cause's words
+    verdict: str | None = None  # None: as the cause's words say
     side: str | None = None
     also_possible: Sequence[str] = ()
 
@@ -83,10 +82,10 @@ def _not_finite(window: Window) -> Found | None:
     return Found(
         slug="nan-log-probs",
         score=EXACT if share > 0.5 else CLEAR,
-        message=f"`{bad[0].key}` is no finite number in {share:.0%} of the steps: some log-probs "
+        message=f"`{bad[0].key}` is NaN or infinite in {share:.0%} of the steps: some log-probs "
         "are NaN or infinite.",
         evidence=[
-            fact(one.key, "no finite number", share=window.not_finite(one.quantity.name))
+            fact(one.key, "NaN or infinite", share=window.not_finite(one.quantity.name))
             for one in bad[:3]
         ],
     )
@@ -110,7 +109,7 @@ def _identical(window: Window) -> Found | None:
 
 
 def _impossible_surprisals(window: Window) -> Found | None:
-    """Look for surprisals that no log-probs have: below 0, or exactly 0."""
+    """Look for mean surprisals that log-probs cannot have: negative, or exactly 0."""
     for name, side in (("sampler_log_ppl", "recorder"), ("trainer_log_ppl", "trainer")):
         value = window.number(name)
         if value is None or value > 1e-6:
@@ -118,12 +117,15 @@ def _impossible_surprisals(window: Window) -> Found | None:
         other = window.number("trainer_log_ppl" if side == "recorder" else "sampler_log_ppl")
         mirrored = other is not None and abs(value + other) < SAME_SURPRISAL * other
         if abs(value) <= 1e-6:
-            slug, what = "zero-placeholder", "exactly 0: zeros stand where log-probs belong"
+            slug, what = "zero-placeholder", "exactly 0: the log-probs are placeholders"
         elif value >= -1.0 and not mirrored and (other is None or -value >= math.exp(-other)):
             slug, what = "probabilities-stored", "between -1 and 0: minus a mean probability"
         elif value >= -1.0 and not mirrored:
-            # By Jensen the mean probability is exp(-surprisal) at least.
-            slug, what = "entropy-recorded", "below 0, and no mean probability: minus an entropy"
+            # By Jensen's inequality the mean probability is at least exp(-surprisal).
+            slug, what = (
+                "entropy-recorded",
+                "below 0, too small for a probability: minus an entropy",
+            )
         else:
             slug, what = "sign-flipped", "below 0: log-probs have the other sign"
         return Found(
@@ -138,7 +140,7 @@ def _impossible_surprisals(window: Window) -> Found | None:
 
 
 def _worse_than_uniform(window: Window) -> Found | None:
-    """Look for a trainer that gives its tokens less than one over the size of the vocabulary."""
+    """Look for a trainer that scores its tokens worse than a uniform guess over the vocabulary."""
     value = window.number("trainer_log_ppl")
     vocabulary = window.run.known.vocabulary
     bound = math.log(vocabulary)
@@ -146,29 +148,30 @@ def _worse_than_uniform(window: Window) -> Found | None:
         return None
     evidence = [window.fact("trainer_log_ppl", f"above ln({vocabulary}) = {bound:.1f}")]
     if (sampler := window.number("sampler_log_ppl")) is not None:
-        evidence.append(window.fact("sampler_log_ppl", "as ever" if sampler < 5 else "high too"))
+        evidence.append(window.fact("sampler_log_ppl", "normal" if sampler < 5 else "high too"))
     return Found(
         slug="forwards-differ",
         score=CLEAR,
         verdict="broken",
         side="trainer",
-        message=f"`{window.key('trainer_log_ppl')}` is {value:.3g} nats, above the {bound:.1f} of "
-        "a uniform guess: the trainer's forward pass is broken, or its column belongs to other "
-        "tokens.",
+        message=f"`{window.key('trainer_log_ppl')}` is {value:.3g} nats, above the {bound:.1f} "
+        "nats of a uniform guess: the trainer's forward pass is broken, or its column belongs to "
+        "other tokens.",
         evidence=evidence,
         also_possible=["shift-by-one", "rows-swapped", "attention-to-padding", "position-ids"],
     )
 
 
 def _other_tokens(window: Window) -> Found | None:
-    """Look for equal mean surprisals of columns whose tokens do not belong together."""
+    """Look for columns with equal mean surprisals but large log-ratios: misaligned tokens."""
     rms, pearson = window.rms, window.number("pearson")
     difference = window.k1
     if rms is None or rms < APART or difference is None:
         return None
     if abs(difference.value) > SAME_SURPRISAL * rms or (pearson is not None and pearson > RELATED):
         return None
-    # A shift costs each row one of its ends, most often a sure one: all rows move alike.
+    # A shift drops a token at the same end of each row, mostly a certain one: all rows change in
+    # the same direction.
     of_rows, mean = window.number("log_ppl_abs_diff"), window.number("log_ppl_diff")
     swapped = of_rows is not None and mean is not None and abs(mean) < ALIKE * of_rows
     evidence = [
@@ -176,7 +179,7 @@ def _other_tokens(window: Window) -> Found | None:
         _of_k1(window, "near 0: the same values, at other tokens"),
     ]
     if of_rows is not None:
-        reads = "rows differ, in both directions" if swapped else "rows move alike"
+        reads = "rows differ in both directions" if swapped else "rows differ in one direction"
         evidence.append(window.fact("log_ppl_abs_diff", reads))
     if pearson is not None:
         evidence.append(window.fact("pearson", "the probabilities of a token are unrelated"))
@@ -193,7 +196,7 @@ def _other_tokens(window: Window) -> Found | None:
 
 
 def _other_base(window: Window) -> Found | None:
-    """Look for surprisals of which one is the other times ln 2 or ln 10, step by step."""
+    """Look for a ratio of the two mean surprisals that is ln 2 or ln 10 in every step."""
     trainer, sampler = window.values("trainer_log_ppl"), window.values("sampler_log_ppl")
     if not len(trainer) or len(trainer) != len(sampler) or not (trainer * sampler != 0.0).all():
         return None
@@ -207,15 +210,15 @@ def _other_base(window: Window) -> Found | None:
                 message=f"`{window.key('trainer_log_ppl')}` and `{window.key('sampler_log_ppl')}` "
                 f"have the ratio of natural logarithms to those of base {base} in every step.",
                 evidence=[
-                    window.fact("trainer_log_ppl", f"ln {base} times, or over, the other"),
-                    window.fact("sampler_log_ppl", "the other"),
+                    window.fact("trainer_log_ppl", f"sampler's times ln {base}, or over it"),
+                    window.fact("sampler_log_ppl", "of the sampler"),
                 ],
             )
     return None
 
 
 def _not_the_sampler(window: Window) -> Found | None:
-    """Look for tokens that the trainer finds likelier than the policy that is said to sample."""
+    """Look for tokens that are likelier under the trainer than under the recorded policy."""
     k1 = window.k1
     excess, rms = window.excess, window.rms
     if k1 is None or rms is None or rms < ENGINE:
@@ -237,7 +240,7 @@ def _not_the_sampler(window: Window) -> Found | None:
         "The trainer finds the sampled tokens likelier than the recorded policy does, by "
         f"{-k1.value:.2g} nats a token"
     )
-    # A sharper temperature raises no probability by a large factor, so that k3 stays below -k1. To
+    # A lower temperature raises no probability by a large factor, so that k3 stays below -k1. For
     # another model single tokens are far less likely.
     if rms**2 / 2.0 > -k1.value:
         size = next(name for name in SIZES if window.series(name))
@@ -246,9 +249,9 @@ def _not_the_sampler(window: Window) -> Found | None:
             score=WEAK,
             verdict="broken",
             message=f"{finds}, and single tokens by far more: the recorded distribution is not the "
-            "one that sampled, which is more than a sharper copy of it, as where a draft model's "
-            "log-probs are recorded.",
-            evidence=[*evidence, window.fact(size, "more than a lower temperature makes")],
+            "one that sampled, nor a less peaked copy of it, as where a draft model's log-probs "
+            "are recorded.",
+            evidence=[*evidence, window.fact(size, "more than a lower temperature explains")],
             side="recorder",
             also_possible=["draft-recorded", "weights-differ", "temperature-raw-recorded"],
         )
@@ -265,7 +268,7 @@ def _not_the_sampler(window: Window) -> Found | None:
 
 
 def _kept_set(window: Window) -> Found | None:
-    """Look for a mean ratio below 1: the trainer gives tokens outside a kept set some mass."""
+    """Look for a mean ratio below 1: the trainer has probability mass outside the kept sets."""
     excess, k1, rms = window.excess, window.k1, window.rms
     if excess is None or k1 is None or rms is None or k1.value > HEAVY:
         return None
@@ -273,7 +276,7 @@ def _kept_set(window: Window) -> Found | None:
     left_out = -excess.value  # the probability that the trainer gives to tokens left out
     if excess.z > -SURELY or not max(OF_K3 * k3, LEAST_LEFT_OUT) < left_out < MOST_LEFT_OUT:
         return None
-    # Renormalised over a set with the probability q, a probability grows by 1 - q at most.
+    # Renormalisation over a set of probability q raises a probability by at most 1 - q.
     largest = window.number("prob_diff_max")
     if largest is not None and largest > CERTAIN:
         return _certain_tokens(window)
@@ -302,13 +305,13 @@ def _kept_set(window: Window) -> Found | None:
 
 
 def _certain_tokens(window: Window) -> Found:
-    """Tokens whose recorded probability is about 1 where the trainer's is not."""
+    """Report tokens whose recorded probability is about 1 while the trainer's is not."""
     return Found(
         slug="zero-placeholder",
         score=WEAK,
         verdict="broken",
         message=f"The mean ratio is below 1, and at some tokens the two probabilities differ by "
-        f"{window.number('prob_diff_max'):.2g}: log-probs of 0 are recorded that are none.",
+        f"{window.number('prob_diff_max'):.2g}: placeholders of 0 are recorded as log-probs.",
         evidence=[
             window.fact("prob_diff_max", "one side is certain of a token, the other is not"),
             _of_k1(window, "above k3"),
@@ -318,10 +321,10 @@ def _certain_tokens(window: Window) -> Found:
 
 
 def _other_temperature(window: Window) -> Found | None:
-    """Look for an entropy of the trainer that left the surprisal of what is sampled at a step.
+    """Look for a change of the trainer's entropy relative to the surprisal of sampled tokens.
 
-    Without a fault both are means of the same quantity, over tokens the one and over responses the
-    other, so that their factor is not 1 but stays what it was.
+    Without a fault both estimate the same quantity, one as a mean over tokens and the other over
+    responses: their ratio need not be 1, but it stays constant.
     """
     k1, rms, before = window.k1, window.rms, window.before
     now, then = _entropy_over_surprisal(window), before and _entropy_over_surprisal(before)
@@ -334,8 +337,8 @@ def _other_temperature(window: Window) -> Found | None:
         slug="trainer-without-temperature" if flatter else "sampler-ignores-temperature",
         score=WEAK,
         verdict="broken",
-        message=f"The trainer's entropy over the surprisal of what was sampled went from "
-        f"{then:.2f} to {now:.2f}: the two sides use other temperatures.",
+        message=f"The trainer's entropy over the surprisal of the sampled tokens went from "
+        f"{then:.2f} to {now:.2f}: the two sides use different temperatures.",
         evidence=[
             window.fact("entropy", "of the trainer's distribution"),
             window.fact("sampler_log_ppl", "of the distribution that sampled"),
@@ -352,7 +355,7 @@ def _entropy_over_surprisal(window: Window) -> float | None:
 
 
 def _other_forward(window: Window) -> Found | None:
-    """A mismatch beyond rounding: other weights, contexts or functions, which means do not tell."""
+    """Report a mismatch beyond rounding whose cause means over tokens do not determine."""
     rms = window.rms
     names = [name for name in SIZES if window.number(name) is not None]
     if rms is None:
@@ -394,7 +397,7 @@ def _other_forward(window: Window) -> Found | None:
             slug="forwards-differ",
             score=WEAK if doubtless or sampled else GUESS,
             verdict="broken" if doubtless else "inconclusive",
-            message=f"The two sides differ by {size}, more than lagging weights do: other "
+            message=f"The two sides differ by {size}, more than stale weights explain: other "
             "contexts, another model, or columns that do not belong together.",
             evidence=evidence,
             also_possible=["context-differs", "shift-by-one", "rows-swapped", "reference-as-old"],
@@ -416,10 +419,10 @@ def _other_forward(window: Window) -> Found | None:
 
 
 def _other_weight(window: Window) -> Found | None:
-    """Look for weights that leave 1 at once, where log-ratios are as small as rounding on the mean.
+    """Look for a jump of mean weight, mean ratio or ESS away from 1 while log-ratios stay small.
 
-    A few tokens that differ a lot do this, zeros in place of log-probs for instance; rounding does
-    it to weights of sequences where responses become much longer, so that the verdict stays open.
+    A few tokens that differ a lot cause this, such as placeholders of 0. So does rounding in the
+    weights of sequences that become much longer; therefore the verdict stays open.
     """
     if window.before is None:
         return None
@@ -442,7 +445,7 @@ def _other_weight(window: Window) -> Found | None:
 
 
 def _noise(window: Window) -> Found | None:
-    """A mismatch that is no larger than the rounding of two engines."""
+    """Report a mismatch that is no larger than the rounding of two engines."""
     names = [name for name in (*SIZES, "pearson", "prob_diff") if window.number(name) is not None]
     if not names:
         return None
@@ -456,7 +459,7 @@ def _noise(window: Window) -> Found | None:
     )
 
 
-# In the order in which they are asked: the first that a window shows is what it is.
+# In the order in which they are tried: the first one that a window shows is named.
 LOG_CAUSES: tuple[Weigh, ...] = (
     _not_finite,
     _impossible_surprisals,
@@ -474,5 +477,5 @@ LOG_CAUSES: tuple[Weigh, ...] = (
 
 
 def found_in(window: Window) -> Found | None:
-    """Return the cause that the numbers of some steps show; None where they hold no mismatch."""
+    """Return the first cause that a window of steps shows; None if it has no mismatch metric."""
     return next((found for weigh in LOG_CAUSES if (found := weigh(window)) is not None), None)

@@ -1,4 +1,4 @@
-"""At which step a logged number moved."""
+"""Change points of logged numbers."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from msgspec import Struct
 from rcdiag.diagnosis.change_points import FEWEST, change_points
 from rcdiag.diagnosis.logged.run import Array, Counts, Series
 
-# Least movement that counts, by scale: a factor of 1.5 (of E[ratio^2] 1.05), or .02 in the number's
-# own unit.
+# Smallest change that counts, by scale: a factor of 1.5 (for E[ratio^2] 1.05), or .02 in the
+# number's own unit.
 FACTOR = float(np.log(1.5))
 LEAST_MOVED = {"log": FACTOR, "correlation": FACTOR, "squared ratio": 0.05, "linear": 0.02}
-# Share of the gain of the clearest change from which on another one is as clear.
+# A change is clear if its gain is at least this share of that of the clearest change.
 AS_CLEAR = 0.25
-# Steps at equal distances: the fewest, and the share of them that must stand out.
+# Periodic steps: their least number, and the share of a period's steps that must be present.
 FEWEST_PERIODS, PRESENT = 3, 2 / 3
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """A movement of one series."""
+    """A change of one series."""
 
     quantity: str
     key: str
-    step: int  # from which on
+    step: int  # the first changed step
     low: int  # 95% interval of the step
     high: int
     before: float  # median before
-    after: float  # median from the step on; of a bend, of the last quarter
+    after: float  # median from the step on; after a bend, of the last quarter
     shape: str  # `jump` or `creep`
     gain: float  # in variances of the noise
 
 
 def changes_of(series: Series, without: Sequence[int] | Counts = ()) -> list[Change]:
-    """Return the movements of a series, in the order of their steps, `without` some of them."""
-    level = np.isfinite(series.values) & ~np.isin(series.steps, without)
-    values = series.values[level]
-    return _changes(series, series.steps[level], values, series.quantity.scaled(values))
+    """Return the changes of a series in the order of steps; steps in `without` are left out."""
+    used = np.isfinite(series.values) & ~np.isin(series.steps, without)
+    values = series.values[used]
+    return _changes(series, series.steps[used], values, series.quantity.scaled(values))
 
 
 def parting_of(one: Series, other: Series) -> Change | None:
-    """Return where a series clearly leaves that of another run first; None where it does not.
+    """Return the first clear change of the difference between a quantity in two runs, or None.
 
-    The steps are those that both log. `before` and `after` of the change are the difference on the
-    quantity's own scale.
+    The steps are those that both runs log. `before` and `after` are differences on the quantity's
+    own scale.
     """
     _, here, there = np.intersect1d(one.steps, other.steps, return_indices=True)
     known = np.isfinite(one.values[here]) & np.isfinite(other.values[there])
@@ -57,14 +57,14 @@ def parting_of(one: Series, other: Series) -> Change | None:
 
 
 def first_clear(changes: Sequence[Change]) -> Change:
-    """Return the first change that is about as clear as the clearest one, which may be its end."""
+    """Return the first clear change; the clearest one may only be the end of the same change."""
     clearest = max(change.gain for change in changes)
     clear = (change for change in changes if change.gain >= AS_CLEAR * clearest)
     return min(clear, key=lambda change: change.step)
 
 
 def _changes(series: Series, steps: Counts, values: Array, scaled: Array) -> list[Change]:
-    """Return the movements of values [steps], found on the scale on which they move."""
+    """Return the changes of values [steps], searched on the quantity's own scale."""
     if len(steps) < FEWEST:
         return []
     found = []
@@ -87,9 +87,9 @@ def _changes(series: Series, steps: Counts, values: Array, scaled: Array) -> lis
 
 
 def periodic_steps(series: Series) -> Counts:
-    """Return the steps, at equal distances, that all stand out above the others; often none.
+    """Return periodic steps whose values are larger than those of all other steps; often none.
 
-    They are the largest values, or no finite numbers, and the least of them is above all others.
+    Values that are not finite count as the largest.
     """
     y = series.quantity.scaled(series.values)
     y = np.where(np.isfinite(y), y, np.inf)
@@ -100,16 +100,16 @@ def periodic_steps(series: Series) -> Counts:
             continue
         steps: Counts = np.sort(series.steps[order[:count]])
         period = period_of(steps, int(series.steps[-1]))
-        # Three steps at equal distances are chance, unless they span the run.
+        # Three equally spaced steps are chance, unless they begin within the first period.
         if period and (count > FEWEST_PERIODS or steps[0] - series.steps[0] < period):
             return steps
     return np.zeros(0, np.int64)
 
 
 def period_of(steps: Counts, last: int) -> int | None:
-    """Return the distance at which steps come again until the `last` of a run; None: they do not.
+    """Return the period of some steps up to the `last` step of a run; None if they have none.
 
-    One of three may be missing: an evaluation of few rows, or a step that is not logged.
+    A third of the steps may be missing: an evaluation of few rows, or a step that is not logged.
     """
     if len(steps) < FEWEST_PERIODS:
         return None

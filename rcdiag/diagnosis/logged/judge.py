@@ -1,4 +1,4 @@
-"""One verdict from training logs: which steps are alike, what each stretch shows, what moved."""
+"""One verdict from a training log: divides its steps into stretches and judges each of them."""
 
 from __future__ import annotations
 
@@ -30,30 +30,31 @@ from rcdiag.results.diagnosis import (
     OverSteps,
 )
 
-# The quantities by whose changes the steps are divided: the size of a mismatch, as far as it is
-# logged; where none of them moves the surprisals, which move with entropy and length as well.
+# Quantities whose changes divide the steps into stretches. If none of DIVIDING, which measure the
+# size of the mismatch, changes, the surprisals are used, which also change with entropy and length.
 DIVIDING = (*SIZES, "pearson", "prob_diff", "k1")
 SURPRISALS = ("trainer_log_ppl", "sampler_log_ppl")
-# A mismatch that creeps from rounding by this factor of k3 is one of weights that fall behind.
+# If a mismatch grows steadily by this factor of k3, the sampler's weights fall behind.
 FELL_BEHIND = 4.0
-# Rank correlation of the mismatch with the staleness of its weights, over at least FEWEST steps.
+# Least rank correlation of the mismatch with the staleness of the weights, over FEWEST steps or
+# more, for stale weights to be named.
 FOLLOWS, FEWEST = 0.6, 8
-ORDER = ("broken", "inconclusive", "correctable", "healthy")  # of causes by their verdicts
-# Steps of a stretch, and keys of a mismatch, from which the confidence is counted.
+ORDER = ("broken", "inconclusive", "correctable", "healthy")  # order of causes, by their verdict
+# Typical numbers of steps in a stretch and of mismatch keys: origin of the confidence's predictors.
 USUAL_STEPS, USUAL_KEYS = 30, 10
 NO_NUMBER = "The log holds no finite number that compares the sampler with the trainer."
-SHOWN = 4  # keys of a sentence
+SHOWN = 4  # keys that a sentence lists
 STALE = ("stale-weights", "weights-never-synced")
 
 
 class Judged(Struct, frozen=True, kw_only=True):
-    """What one run's log shows."""
+    """The judgement of one run's log."""
 
     diagnosis: Diagnosis
     changes: Sequence[Change]
-    # The evidence of each cause, its stretch, and the step that it began at.
+    # Each cause found -> the stretch that shows it, and the step at which it began.
     found: Mapping[Found, tuple[Window, int | None]] = {}
-    # The steps of the first cause; None without a number of the mismatch.
+    # The stretch of the first cause; None if the log has no number of the mismatch.
     shown: Window | None = None
 
 
@@ -109,10 +110,11 @@ def _moved(change: Change) -> MovedNumber:
 
 
 def _stretches(run: LoggedRun, changes: Sequence[Change], periodic: Counts) -> list[Window]:
-    """Divide the steps where the mismatch changes, as the series with the clearest changes has it.
+    """Divide the steps at the changes of the series with the largest total gain.
 
-    A number that stops being finite divides them too. After a bend the last quarter counts: there
-    the mismatch has grown. Steps at equal distances are a part of their own.
+    They are also divided where a number stops being finite. After a bend the last quarter of the
+    steps is a stretch of its own, since there the mismatch has grown. `periodic` steps form a
+    stretch of their own.
     """
     first, last = int(run.steps[0]), int(run.steps[-1])
     cuts = set()
@@ -131,8 +133,8 @@ def _stretches(run: LoggedRun, changes: Sequence[Change], periodic: Counts) -> l
         bad = one.steps[~np.isfinite(one.values)]
         if len(bad):
             cuts.add(int(bad[0]))
-    level = np.setdiff1d(run.steps, periodic)
-    parts = np.split(level, np.searchsorted(level, sorted(cuts - {first})))
+    others = np.setdiff1d(run.steps, periodic)
+    parts = np.split(others, np.searchsorted(others, sorted(cuts - {first})))
     return [Window(run, part) for part in (periodic, *parts) if len(part)]
 
 
@@ -144,9 +146,9 @@ def _grown(run: LoggedRun, step: int, last: int) -> int:
 def _each_once(
     run: LoggedRun, changes: Sequence[Change], faults: Sequence[tuple[Window, Found]]
 ) -> dict[Found, tuple[Window, int | None]]:
-    """Return the causes of the stretches, each with its stretch and its first step.
+    """Return each cause once, with the first stretch that shows it and the step it began at.
 
-    The step is None where a cause holds from the beginning on.
+    The step is None if the cause is there from the first step on.
     """
     causes: dict[str, tuple[Found, tuple[Window, int | None]]] = {}
     for window, found in faults:
@@ -157,7 +159,7 @@ def _each_once(
 
 
 def _began(changes: Sequence[Change], window: Window) -> int:
-    """Return the step at which a stretch's state began: of a bend, that of the bend."""
+    """Return the step at which the state of a stretch began: its first step, or an earlier bend."""
     bends = [
         change.step
         for change in changes
@@ -167,7 +169,7 @@ def _began(changes: Sequence[Change], window: Window) -> int:
 
 
 def _by_course(run: LoggedRun, changes: Sequence[Change], found: Found) -> Found:
-    """Name weights that lag where the course of the mismatch over the steps shows it."""
+    """Replace an unspecific cause by stale weights if the mismatch over the steps shows them."""
     if found.slug != "forwards-differ" or found.verdict == "broken":
         return found
     size = next((run.series[name] for name in SIZES if name in run.series), None)
@@ -179,8 +181,8 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], found: Found) -> Found
             found,
             "stale-weights",
             LIKELY,
-            f"`{size.key}` follows `{staleness.key}` (rank correlation {r:.2f}): the weights that "
-            "sampled lag.",
+            f"`{size.key}` follows `{staleness.key}` (rank correlation {r:.2f}): the sampler's "
+            "weights lag.",
             fact(staleness.key, "the mismatch grows with it", rank_correlation=round(r, 2)),
         )
     bends = [
@@ -197,7 +199,7 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], found: Found) -> Found
             "weights-never-synced",
             LIKELY,
             f"`{one.key}` grows steadily from step {one.step} on, from {one.before:.2g} to "
-            f"{one.after:.2g}: the weights that sample fall behind those that train.",
+            f"{one.after:.2g}: the sampler's weights fall behind the trainer's.",
             fact(one.key, "grows with the steps", before=one.before, after=one.after),
         )
     return found
@@ -251,7 +253,7 @@ def _named_cause(found: Found, window: Window, step: int | None) -> NamedCause:
 
 
 def predictors(found: Found, window: Window) -> dict[str, float]:
-    """Return what the confidence in a cause is computed from, by name; all are bounded."""
+    """Return the predictors of the confidence in a cause, by name; all are bounded."""
     size = 0.0 if window.rms is None else math.log10(max(window.rms, 1e-4) / ENGINE)
     return {
         "constant": 1.0,
@@ -264,7 +266,7 @@ def predictors(found: Found, window: Window) -> dict[str, float]:
 
 
 def confidence(found: Found, window: Window) -> float:
-    """Return the probability that a cause that a log shows with such evidence is right."""
+    """Return the probability that a cause found in a log is right, given its evidence."""
     weights = _coefficients()
     total = sum(weights[name] * value for name, value in predictors(found, window).items())
     return round(min(1.0 / (1.0 + math.exp(-total)), MOST), 3)
@@ -277,7 +279,7 @@ def _coefficients() -> dict[str, float]:
 
 
 def _verdict(causes: Sequence[NamedCause]) -> str:
-    """Return the verdict of the causes; a fault that is too unsure to decide leaves it open."""
+    """Return the verdict of the first cause; `inconclusive` if its confidence is too low."""
     if not causes:
         return "inconclusive"
     first = causes[0]
@@ -287,7 +289,7 @@ def _verdict(causes: Sequence[NamedCause]) -> str:
 
 
 def _ruled_out(window: Window, causes: Sequence[NamedCause]) -> list[str]:
-    """Return causes that the numbers of the last steps speak against."""
+    """Return the causes that the numbers of a window rule out."""
     against = []
     sampler, trainer = window.number("sampler_log_ppl"), window.number("trainer_log_ppl")
     if sampler is not None and trainer is not None and min(sampler, trainer) > 1e-6:
@@ -317,7 +319,7 @@ def _nothing_compared(run: LoggedRun, family: str | None) -> Diagnosis:
 
 
 def _next(family: str | None, verdict: str, *, changed: bool) -> list[Action]:
-    """Name the cheapest thing that tells more than a log: which dump to write, and what to run."""
+    """Name the next experiment: which dump to write, and the command that reads it."""
     if verdict == "healthy":
         return []
     known = tomllib.loads(files(__package__).joinpath("dumps.toml").read_text(encoding="utf-8"))

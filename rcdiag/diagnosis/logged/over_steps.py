@@ -1,4 +1,4 @@
-"""What a run did over its steps, in sentences that name the keys they rest on."""
+"""Describes how a run changed over its steps, in sentences that name the keys."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rcdiag.diagnosis.logged.causes import SIZES
 from rcdiag.diagnosis.logged.changes import Change, first_clear, parting_of, periodic_steps
 from rcdiag.diagnosis.logged.run import Counts, LoggedRun
 
-# Quantities that show how large a mismatch is, in the order in which they are asked.
+# Quantities that measure the size of a mismatch, in order of preference.
 OF_SIZE = (*SIZES, "prob_diff", "pearson")
-# A mismatch is back where it was before if no more than this share of its first change is left, on
-# the scale on which it moves.
+# A mismatch is back at its former level if at most this share of its first change remains, on the
+# quantity's own scale.
 LEFT = 0.25
-SHOWN = 4  # keys of a sentence
+SHOWN = 4  # keys that a sentence lists
 
 
 def of_period(run: LoggedRun) -> Counts:
-    """Return the steps, at equal distances, in which alone the mismatch is large; often none."""
+    """Return the periodic steps at which alone the mismatch is large; often none."""
     found = (periodic_steps(run.series[name]) for name in OF_SIZE if name in run.series)
     return next((steps for steps in found if len(steps)), np.zeros(0, np.int64))
 
@@ -28,9 +28,10 @@ def of_period(run: LoggedRun) -> Counts:
 def over_steps(
     run: LoggedRun, changes: Sequence[Change], periodic: Counts, since: int | None
 ) -> str:
-    """Say what moved as a fault began, or first, what came with it, and whether it is back.
+    """Say what changed when the fault began, what changed later, and whether it went back.
 
-    The mismatch is large at `periodic` steps alone. The fault is there `since` a step; None: none.
+    `periodic` are steps at which alone the mismatch is large. `since` is the step at which the
+    fault began; None without a fault: then the first change is described.
     """
     said = [_periodic(run, periodic)]
     moved = [change for change in changes if run.series[change.quantity].quantity.compares]
@@ -42,9 +43,7 @@ def over_steps(
     if any(said):
         return " ".join(filter(None, said))
     if len(run.steps) < FEWEST:
-        return (
-            f"{len(run.steps)} in the log, of which none can be seen to differ (at least {FEWEST})"
-        )
+        return f"{len(run.steps)} in the log are too few to see a change (at least {FEWEST})"
     return f"no measure of the mismatch changes over steps {run.steps[0]} to {run.steps[-1]}"
 
 
@@ -54,15 +53,15 @@ def _periodic(run: LoggedRun, steps: Counts) -> str:
     named = (run.series[name] for name in OF_SIZE if name in run.series)
     key = next(one.key for one in named if np.array_equal(periodic_steps(one), steps))
     return (
-        f"`{key}` is large every {np.diff(steps).min()} steps alone, from step {steps[0]} on, as "
-        "at an evaluation or a checkpoint."
+        f"`{key}` is large only every {np.diff(steps).min()} steps, from step {steps[0]} on, as at "
+        "an evaluation or a checkpoint."
     )
 
 
 def _of_the_fault(moved: Sequence[Change], since: int) -> Change:
-    """Return the clearest change at the step of a fault, or else of those that may be the first.
+    """Return the clearest change at the step of a fault, or else the clearest of the first ones.
 
-    The size of the mismatch goes before numbers that single tokens rule, such as chi-squared.
+    Measures of size are preferred to numbers that single tokens dominate, such as chi-squared.
     """
     at = [one for one in moved if one.low <= since <= one.high]
     first = [one for one in moved if one.low <= moved[0].high]
@@ -100,7 +99,7 @@ def _beside(run: LoggedRun, changes: Sequence[Change], first: Change) -> str:
 
 
 def _back(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
-    """Say where a mismatch that had grown is back where it was, and stays there."""
+    """Say at which step a mismatch that had grown went back to its former level for good."""
     scaled = run.series[first.quantity].quantity.scaled
     before, high = scaled(np.array([first.before, first.after]))
     back = None
@@ -112,10 +111,10 @@ def _back(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
         return ""
     at = _resumed_at(run, back)
     if at is not None:
-        return f"`{back.key}` is back where it was after the restart: resumed at step {at}."
+        return f"`{back.key}` is back at its former level after the restart at step {at}."
     return (
-        f"`{back.key}` is back where it was at step {back.step}, as after a restart, a weight "
-        "sync or an emptied cache."
+        f"`{back.key}` is back at its former level at step {back.step}, as after a restart, a "
+        "weight sync or an emptied cache."
     )
 
 
@@ -134,8 +133,8 @@ def _at_rate_zero(run: LoggedRun, moved: Sequence[Change]) -> str:
         return ""
     key = run.series["learning_rate"].key
     if grown is None:
-        return f"`{key}` is 0: no update makes this mismatch."
-    return f"`{grown.key}` grows at a learning rate of 0 (`{key}`): no update makes it grow."
+        return f"`{key}` is 0: updates do not cause this mismatch."
+    return f"`{grown.key}` grows at a learning rate of 0 (`{key}`): updates do not cause this."
 
 
 def _of_the_update(run: LoggedRun, changes: Sequence[Change]) -> str:
@@ -152,7 +151,7 @@ def _of_the_update(run: LoggedRun, changes: Sequence[Change]) -> str:
 
 
 def parting(run: LoggedRun, other: LoggedRun) -> str:
-    """Say where a run clearly leaves another one first, and by which keys."""
+    """Say at which step a run first deviates clearly from another one, and in which keys."""
     parted = [
         found
         for one in run.of_mismatch
@@ -161,7 +160,7 @@ def parting(run: LoggedRun, other: LoggedRun) -> str:
         and (found := parting_of(one, other.series[one.quantity.name])) is not None
     ]
     if not parted:
-        return f"No key of the mismatch leaves that of {other.name}."
+        return f"No key of the mismatch deviates from that of {other.name}."
     first = first_clear(parted)
     keys = [f"`{one.key}`" for one in parted if one.low <= first.step <= one.high][:SHOWN]
-    return f"Leaves {other.name} at step {first.step}: {', '.join(keys)}."
+    return f"Deviates from {other.name} at step {first.step}: {', '.join(keys)}."

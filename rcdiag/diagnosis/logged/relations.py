@@ -1,7 +1,7 @@
-"""Relations that hold between the numbers of one log, as rules of the concern `log`.
+"""Relations between the numbers of one log, as rules of the concern `log`.
 
-A relation that fails says that two keys are not of the same tokens, or that one of them is no
-number of two distributions. One that holds rules causes out.
+If a relation fails, two keys are not of the same tokens, or one of them does not compare two
+distributions. If it holds, causes can be ruled out.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from rcdiag.results.guide import PROPOSAL, Guide
 
 IDENTITY = "both are means over the same rows"
 SAMPLED = "E[ratio] is 1 under the distribution that sampled"
-# Surprisals of float32 agree to this; trainers that average micro-batches differ by more.
+# Relative differences of surprisals: up to ROUNDING by float32, up to MICRO_BATCHES in trainers
+# that average over micro-batches.
 ROUNDING, MICRO_BATCHES = 1e-3, 0.05
 # J. Fellman, Econometrica 44 (1976), 823: a change of x that grows with x, by a factor that falls
 # with x, lowers the coefficient of variation.
 BOUNDED = "bounds on weights never lower the ESS (Fellman, Econometrica 44, 1976)"
 MARKOV = "Markov's inequality on k3 >= 0"
-LEAST_ESS = 0.05  # below, a least value hides nothing
+LEAST_ESS = 0.05  # a least possible ESS below this does not limit what the ESS can show
 
 
 def _of_uniform(window: Window) -> float | None:
@@ -42,7 +43,7 @@ def _mean_ratio(window: Window) -> float | None:
 
 
 def _excess(window: Window) -> float | None:
-    """Return E[ratio] - 1 over E[log_ratio^2]; None at the size of rounding."""
+    """Return (E[ratio] - 1) / E[log_ratio^2]; None where log-ratios are rounding."""
     if window.excess is None or window.rms is None or window.rms < ENGINE:
         return None
     return window.excess.value / window.rms**2
@@ -80,7 +81,7 @@ def _over_least(window: Window) -> float | None:
 
 
 def _beyond_bounds(window: Window) -> float | None:
-    """Return the least k3 of the tokens that are said to be beyond the bounds, over all k3."""
+    """Return the least k3 that the logged shares beyond the bounds imply, over the logged k3."""
     k3, known = window.number("k3"), window.run.known
     if not k3 or known.of_tokens is not True:
         return None
@@ -93,7 +94,7 @@ def _beyond_bounds(window: Window) -> float | None:
 
 
 def _against_veto(window: Window) -> float | None:
-    """Return the share of steps in which least ratio and veto contradict each other."""
+    """Return the share of steps in which the least ratio and the veto contradict each other."""
     veto, least, share = window.run.known.veto, window.values("least_ratio"), window.values("veto")
     if veto is None or not len(least) or len(least) != len(share):
         return None
@@ -106,7 +107,7 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         says="How far the mean ratio of a log, 1 + k3 - k1, is from 1, over the size of the "
         "mismatch. About 0 where the recorded distribution sampled. Far below: the sampler kept a "
         "set of tokens and renormalised. Far above: the tokens came from another distribution, or "
-        "the columns belong to other tokens. Above .7 nats of KL single tokens rule it.",
+        "the columns belong to other tokens. Above .7 nats of KL single tokens dominate it.",
         formula="(E[ratio] - 1) / E[log_ratio^2] = (k3_kl - kl) / (2 k3_kl)",
         direction="log_ratio = trainer - sampler",
         unit="share",
@@ -134,14 +135,14 @@ LOG_RULES: tuple[Rule[Window], ...] = (
     ),
     Rule(
         name="log.surprisals-and-difference",
-        says="The logged difference of surprisals is that of the two logged means, where all three "
-        "are of the same rows. Means of micro-batches, or keys of other batches, are not.",
+        says="The logged difference of surprisals equals that of the two logged means if all three "
+        "are over the same rows. Means over micro-batches, or over other batches, differ.",
         formula="|training_log_ppl - rollout_log_ppl - log_ppl_diff| / the larger of them, or 1",
         unit="share",
         guide=Guide(warning=ROUNDING, error=MICRO_BATCHES, source=f"{PROPOSAL}: {IDENTITY}"),
         value=_difference,
         message=lambda window: (
-            f"`{window.key('log_ppl_diff')}` is off the difference of both "
+            f"`{window.key('log_ppl_diff')}` deviates from the difference of both "
             f"surprisals by {_difference(window):.2g}"
         ),
     ),
@@ -149,7 +150,7 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         name="log.ess-and-chi-squared",
         says="The ESS of raw ratios, by chi-squared, over that of the applied weights. Bounds on "
         "weights raise the ESS, so that it is 1 at most; far below 1 the bounds hide a "
-        "mismatch. Above 1 the two keys are of other tokens, or the weights are of responses.",
+        "mismatch. Above 1 the two keys are of different tokens, or the weights are of responses.",
         formula="(E[ratio]^2 / (1 + chi2_token)) / rollout_is_eff_sample_size <= 1",
         unit="ratio",
         guide=Guide(warning=1.0 + MICRO_BATCHES, error=math.inf, source=f"{PROPOSAL}: {BOUNDED}"),
@@ -162,8 +163,8 @@ LOG_RULES: tuple[Rule[Window], ...] = (
     Rule(
         name="log.least-ess",
         says="The logged ESS over the least value that it can have with the run's bounds, where "
-        "weights are clipped from both sides. At 1 it says no more than that the mismatch is "
-        "large; below, the run has other bounds than its configuration.",
+        "weights are clipped from both sides. At 1 it shows only that the mismatch is large; below "
+        "1 the run has other bounds than its configuration.",
         formula="rollout_is_eff_sample_size / (4 lower upper / (lower + upper)^2) >= 1",
         unit="ratio",
         guide=Guide(warning=1.1, error=0.98, source=f"{PROPOSAL}: Kantorovich's inequality"),
@@ -175,22 +176,23 @@ LOG_RULES: tuple[Rule[Window], ...] = (
     ),
     Rule(
         name="log.share-beyond-bounds",
-        says="Each token beyond a bound has at least the k3 of the bound. Where that is more than "
-        "all k3 that is logged, the shares and k3 are of other tokens, or the bounds are not those "
-        "of the run.",
+        says="Each token beyond a bound has at least the k3 of the bound. If that sums to more "
+        "than the logged k3, the shares and k3 are of different tokens, or the bounds are not "
+        "those of the run.",
         formula="(share_above k3(upper) + share_below k3(lower)) / k3_kl <= 1, "
         "k3(x) = x - 1 - ln x",
         unit="share",
         guide=Guide(warning=1.0 + MICRO_BATCHES, error=1.5, source=f"{PROPOSAL}: {MARKOV}"),
         value=_beyond_bounds,
         message=lambda window: (
-            f"tokens beyond the bounds ({_keys(window, 'share_above', 'share_below')}) make at "
-            f"least {_beyond_bounds(window):.2g} times `{window.key('k3')}`"
+            f"tokens beyond the bounds ({_keys(window, 'share_above', 'share_below')}) have at "
+            f"least {_beyond_bounds(window):.2g} times the k3 that `{window.key('k3')}` says"
         ),
     ),
     Rule(
         name="log.veto-and-least-ratio",
-        says="A veto rejects responses exactly where the least ratio of a token is below it.",
+        says="A veto rejects a response exactly if the least ratio of its tokens is below the "
+        "veto.",
         formula="share of steps with (least ratio < veto) != (veto share > 0)",
         unit="share",
         guide=Guide(warning=0.01, error=0.5, source=f"{PROPOSAL}: the veto's definition"),
@@ -202,7 +204,7 @@ LOG_RULES: tuple[Rule[Window], ...] = (
     ),
     Rule(
         name="log.k3-below-zero",
-        says="No token has a k3 below 0, so that a mean below 0 is no k3.",
+        says="No token has a k3 below 0, so a negative mean is not a k3.",
         formula="ratio - 1 - log_ratio >= 0",
         unit="nats",
         guide=Guide(warning=-1e-9, error=-1e-6, source="x - 1 - ln x >= 0"),
@@ -211,8 +213,8 @@ LOG_RULES: tuple[Rule[Window], ...] = (
     ),
     Rule(
         name="log.surprisal-below-zero",
-        says="A mean surprisal is never below 0: log-probs of a log have another sign, or are "
-        "probabilities.",
+        says="A mean surprisal cannot be negative: if it is, the log-probs have the wrong sign, or "
+        "are probabilities.",
         formula="-mean(log-prob) >= 0",
         unit="nats",
         guide=Guide(warning=-1e-9, error=-1e-6, source="a probability is 1 at most"),
@@ -223,9 +225,9 @@ LOG_RULES: tuple[Rule[Window], ...] = (
     ),
     Rule(
         name="log.chi-squared",
-        says="E[ratio^2] - 1 is at least E[ratio]^2 - 1, and so not below 0 where the recorded "
+        says="E[ratio^2] - 1 is at least E[ratio]^2 - 1, and so not below 0 if the recorded "
         "distribution sampled. Far below 0 the recorded log-probs are renormalised over a kept "
-        "set, or the sequences' ratios vanish: -1 means that all are 0.",
+        "set, or the sequences' ratios are nearly 0: -1 means that all of them are 0.",
         formula="E[ratio^2] >= E[ratio]^2 = 1",
         unit="none",
         guide=Guide(warning=-0.02, error=-0.2, source=PROPOSAL),
@@ -234,8 +236,8 @@ LOG_RULES: tuple[Rule[Window], ...] = (
     ),
     Rule(
         name="log.unlike-probabilities",
-        says="One minus the correlation of both probabilities over tokens, which a shift or an "
-        "exchange of rows brings to 1, and rounding leaves below .005.",
+        says="One minus the correlation of both probabilities over tokens: about 1 if tokens are "
+        "shifted or rows exchanged, below .005 with rounding alone.",
         formula="1 - rollout_actor_probs_pearson_corr",
         unit="correlation",
         guide=Guide(warning=0.01, error=0.1, source=PROPOSAL),

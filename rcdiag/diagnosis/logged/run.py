@@ -1,4 +1,4 @@
-"""A training log as series of quantities, by the keys of any trainer."""
+"""A training log as one series for each quantity, under the keys of any trainer."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from rcdiag.registry import Registry
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-# Below these a logarithm says nothing: a mismatch of 1e-7 nats is one of float32.
+# Lower bound of values before the logarithm: a mismatch of 1e-7 nats is float32 rounding.
 FLOOR = 1e-7
-# What verl from 0.8.0 on puts before keys of the correction where the update computes them.
+# Prefix of the correction's keys if the update computes them (bypass mode, verl from 0.8.0 on).
 OF_BYPASS = "actor/rollout_corr/"
-# A mean of ratio^2 above this is that of its largest term, and says no more than that.
+# A mean of ratio^2 above this is dominated by one term; it is clipped here.
 OF_ONE = 100.0
-# A counter beyond this is no training step: float64 does not hold its last digit.
+# A larger counter is not a training step: float64 cannot represent its last digit.
 LARGEST_STEP = 2**53
-LARGEST_VOCABULARY = 2**18  # tokens; of a vocabulary that the user does not give
+LARGEST_VOCABULARY = 2**18  # tokens; assumed if the user does not give the size
 
 
 class Quantity(Struct, frozen=True, kw_only=True):
@@ -34,21 +34,21 @@ class Quantity(Struct, frozen=True, kw_only=True):
 
     name: str
     says: str
-    unit: str = ""  # empty for what has none, such as a norm of the gradient
-    # On which it moves: `linear`, `log`, `correlation` (log of one minus it), or `squared ratio`
-    # (log of one plus it).
+    unit: str = ""  # empty for quantities without a unit, such as the gradient norm
+    # Scale on which changes are measured: `linear`, `log`, `correlation` (log(1 - value)), or
+    # `squared ratio` (log(1 + value)).
     scale: str
     keys: tuple[str, ...]
-    mismatch: bool = False  # a number of the two policies; others stand beside it
-    alone: bool = False  # of one of the two, which moves without a fault as well
+    mismatch: bool = False  # a number of the mismatch, not of the run as such
+    alone: bool = False  # a number of one policy alone, which changes without a fault as well
 
     @property
     def compares(self) -> bool:
-        """Tell whether it lays one policy beside the other."""
+        """Tell whether the quantity compares the two policies."""
         return self.mismatch and not self.alone
 
     def scaled(self, values: Array) -> Array:
-        """Return values on the scale on which the quantity moves."""
+        """Return values on the quantity's `scale`."""
         if self.scale == "linear":
             return values
         squares = np.minimum(1.0 + values, OF_ONE)
@@ -71,25 +71,25 @@ class Series(Struct, frozen=True, kw_only=True):
     """A quantity of a run at each step that logs it; values may be NaN or infinite."""
 
     quantity: Quantity
-    key: str  # as the log has it
+    key: str  # in the log
     steps: Counts  # [logged steps] ascending
     values: Array  # [logged steps]
 
     def at(self, steps: Counts) -> Array:
-        """Return the values of some steps."""
+        """Return the values at some steps."""
         return self.values[np.isin(self.steps, steps)]
 
 
 class Known(Struct, frozen=True, kw_only=True):
-    """What the user or the run's configuration says beside the log; None: nothing does."""
+    """What is known from the user or the run's configuration, besides the log; None: unknown."""
 
     vocabulary: int = LARGEST_VOCABULARY
-    lower: float | None = None  # bounds of the ratio of a token, beyond which weights are changed
+    lower: float | None = None  # bounds of a token's ratio outside which weights are changed
     upper: float | None = None
-    veto: float | None = None  # a response with a token of a smaller ratio is rejected
-    of_tokens: bool | None = None  # weights of tokens, not of responses
-    least_ess: float | None = None  # that can be logged, whatever the ratios are
-    bypass: bool = False  # the rollout policy stands for the old one
+    veto: float | None = None  # a response is rejected if a token's ratio is below this
+    of_tokens: bool | None = None  # whether weights are of tokens, not of responses
+    least_ess: float | None = None  # the smallest ESS that the trainer can log
+    bypass: bool = False  # bypass mode: the rollout policy takes the place of the old one
 
 
 class LoggedRun(Struct, frozen=True, dict=True):
@@ -97,29 +97,29 @@ class LoggedRun(Struct, frozen=True, dict=True):
 
     name: str  # of the file
     log: Log
-    series: Mapping[str, Series]  # quantity -> its numbers
+    series: Mapping[str, Series]  # name of a quantity -> its series
     known: Known = Known()
 
     @cached_property
     def steps(self) -> Counts:
-        """Return the steps that have a number of any quantity, ascending."""
+        """Return the steps at which any quantity is logged, ascending."""
         return np.unique(np.concatenate([one.steps for one in self.series.values()]))
 
     @property
     def key_of_bypass(self) -> str | None:
-        """Return a key that verl logs in bypass mode alone, from its update; None without any."""
+        """Return a key that verl logs only in bypass mode, or None."""
         return next((one.key for one in self.of_mismatch if OF_BYPASS in one.key), None)
 
     @property
     def of_mismatch(self) -> list[Series]:
-        """Return the series of the two policies."""
+        """Return the series of the mismatch's quantities."""
         return [one for one in self.series.values() if one.quantity.mismatch]
 
 
 def logged_run(name: str, log: Log, keys: Mapping[str, str] | None = None) -> LoggedRun:
-    """Read a log by quantity; `keys` names keys that no trainer known to rcdiag has.
+    """Read a log by quantity; `keys` maps quantities to keys that rcdiag does not know.
 
-    A quantity that a log has under two keys is taken from the first in the quantity's list.
+    If a log has a quantity under two keys, the one that comes first in the quantity's list is used.
     """
     given = dict(keys or {})
     for name_of_quantity, key in given.items():
@@ -141,7 +141,7 @@ def logged_run(name: str, log: Log, keys: Mapping[str, str] | None = None) -> Lo
 
 
 def _key_of(quantity: Quantity, keys: Sequence[str]) -> str | None:
-    """Return the key of a log that has a quantity; None where none has."""
+    """Return the log's key for a quantity, or None."""
     spelled = {key: _spellings(key) for key in keys}
     for known in quantity.keys:
         for key in keys:
@@ -151,7 +151,7 @@ def _key_of(quantity: Quantity, keys: Sequence[str]) -> str | None:
 
 
 def _spellings(key: str) -> set[str]:
-    """Return a key with and without the words that loggers put before it, such as `train/`."""
+    """Return a key with and without prefixes that loggers add, such as `train/`."""
     plain, found = key.partition("@")[0], set()  # ROLL's tag, `actor/clipfrac@sum`
     while plain:
         found.add(plain)

@@ -1,4 +1,4 @@
-"""The numbers of a stretch of a run's steps: medians of what is logged, and what they imply."""
+"""The numbers of a window of steps: medians of logged values, and quantities derived from them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from msgspec import Struct
 from rcdiag.diagnosis.causes.cause import fact
 from rcdiag.diagnosis.logged.run import Array, Counts, LoggedRun, Series
 
-# E|x| of a normal x with standard deviation 1.
+# E|x| of a standard normal x.
 ABS_MEAN = 0.7979
-FEWEST = 2  # steps of which a standard error is computed
+FEWEST = 2  # steps that a standard error needs
 
 
 class Estimate(Struct, frozen=True):
@@ -29,7 +29,7 @@ class Estimate(Struct, frozen=True):
 
 
 class Window(Struct, frozen=True, dict=True):
-    """Some steps of a run: a stretch, or those that come at equal distances."""
+    """Some steps of a run: a stretch of consecutive ones, or periodic ones."""
 
     run: LoggedRun
     steps: Counts  # ascending
@@ -61,7 +61,7 @@ class Window(Struct, frozen=True, dict=True):
         return float(np.median(finite)) if len(finite) else None
 
     def not_finite(self, name: str) -> float:
-        """Return the share of the window's values of a quantity that are no finite numbers."""
+        """Return the share of a quantity's values in the window that are NaN or infinite."""
         values = self.values(name)
         return float(np.mean(~np.isfinite(values))) if len(values) else 0.0
 
@@ -71,12 +71,12 @@ class Window(Struct, frozen=True, dict=True):
         return name if one is None else one.key
 
     def fact(self, name: str, reads: str, value: float | None = None) -> dict[str, Any]:
-        """Return an entry of evidence: a key of the log, its median here, and how it reads."""
+        """Return an entry of evidence: a key of the log, its median here, and what it means."""
         found = self.number(name) if value is None else value
         return fact(self.key(name), reads, value=None if found is None else float(f"{found:.4g}"))
 
     def estimate(self, *names: str) -> Estimate | None:
-        """Return the first quantity less the others, step by step, with its error over steps."""
+        """Return the mean over steps of the first quantity minus the others, with its error."""
         several = [self.series(name) for name in names]
         if any(one is None for one in several):
             return None
@@ -92,10 +92,10 @@ class Window(Struct, frozen=True, dict=True):
 
     @cached_property
     def excess(self) -> Estimate | None:
-        """Return E[ratio] - 1, which is 0 where the recorded distribution sampled.
+        """Return E[ratio] - 1, which is 0 if the recorded distribution sampled.
 
-        It is logged as the mean ratio, or follows from k3 - k1 = E[ratio] - 1; k2 - k1 is that to
-        second order.
+        It is taken from the logged mean ratio, or from k3 - k1 = E[ratio] - 1, or from k2 - k1,
+        which is the same to second order.
         """
         if (of_ratio := self.estimate("ratio_mean")) is not None:
             return Estimate(of_ratio.value - 1.0, of_ratio.error)
@@ -103,7 +103,7 @@ class Window(Struct, frozen=True, dict=True):
 
     @cached_property
     def k1(self) -> Estimate | None:
-        """Return the mean of minus log_ratio: logged, or by surprisals, or as k3 - E[ratio] + 1."""
+        """Return E[-log_ratio]: as logged, or from surprisals, or as k3 - E[ratio] + 1."""
         logged = self.estimate("k1") or self.estimate("log_ppl_diff")
         if logged is not None:
             return logged
@@ -112,7 +112,7 @@ class Window(Struct, frozen=True, dict=True):
 
     @property
     def key_of_k1(self) -> str:
-        """Return the key, or the difference of keys, that k1 is taken from."""
+        """Return the key, or the formula of keys, that k1 is taken from."""
         for name in ("k1", "log_ppl_diff"):
             if self.series(name) is not None:
                 return self.key(name)
@@ -120,7 +120,7 @@ class Window(Struct, frozen=True, dict=True):
 
     @property
     def name_of_ratio(self) -> str:
-        """Return the key of the mean ratio, or the sum of keys that it is computed as."""
+        """Return the key of the mean ratio, or the formula of keys that it is computed by."""
         if self.series("ratio_mean") is not None:
             return self.key("ratio_mean")
         size = "k3" if self.series("k3") is not None else "k2"
@@ -128,9 +128,9 @@ class Window(Struct, frozen=True, dict=True):
 
     @cached_property
     def rms(self) -> float | None:
-        """Return the typical size of log_ratio, nats: by k3, k2, or the mean of |log_ratio|.
+        """Return the rms log_ratio, nats, estimated from k3, k2 or the mean of |log_ratio|.
 
-        Both are exact for small normal log-ratios, and a size of the right order elsewhere.
+        The estimate is exact for small normal log-ratios, and has the right order otherwise.
         """
         for name in ("k3", "k2"):
             half_square = self.number(name)
@@ -150,7 +150,7 @@ def _log(value: float) -> float:
 def _estimate(values: Array) -> Estimate | None:
     """Return the mean of values with its standard error; None without any.
 
-    The mean, and not the median: E[ratio] is often made by few steps.
+    It is the mean, not the median, because a few steps often dominate E[ratio].
     """
     if not len(values):
         return None

@@ -1,6 +1,6 @@
-"""Any program scores: it reads a parquet of tokens and writes one with their log-probs.
+"""Any program as an engine: it reads a parquet file of tokens and writes one with log-probs.
 
-The files that a program reads and writes are described in docs/scorers.md.
+The two files are described in docs/scorers.md.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from rcdiag.engines.command.engine import CommandEngine
 
 MODEL = "{model}"  # in `run=`: the policy's model
-# Options of other engines that are not passed to a program.
+# Options of other engines that rcdiag cannot pass to a program.
 OF_THE_PROGRAM = ("adapter", "top_k", "lm_head", "matmul")
-UNSTATED = "unstated"  # the dtype of a program of which the user says nothing
+UNSTATED = "unstated"  # the dtype of a program if the user states none
 
 
 def words_of(spec: PolicySpec) -> list[str]:
-    """Return the program and its arguments: `run=`, split as a shell does, `{model}` filled in."""
+    """Return program and arguments: `run=` split as in a shell, `{model}` replaced by the model."""
     words = shlex.split(str(spec.options["run"]))
     return [word.replace(MODEL, spec.model) for word in words]
 
 
 def is_given_the_model(spec: PolicySpec) -> bool:
-    """Tell whether the command names the policy's model: only then is it known what was scored."""
+    """Tell whether `run=` contains `{model}`; if not, it is unknown which model was scored."""
     return MODEL in str(spec.options["run"])
 
 
@@ -44,7 +44,7 @@ def _load(spec: PolicySpec, max_length: int, log: Path) -> CommandEngine:
 
 
 def _check(spec: PolicySpec) -> None:
-    """Refuse a policy whose program is not there, or that asks for what no program is told."""
+    """Refuse a policy whose program does not exist or lacks what its command asks for."""
     policy, run = f"policy `{spec.name}`", spec.options.get("run")
     if not run:
         raise RcdiagError(
@@ -53,27 +53,26 @@ def _check(spec: PolicySpec) -> None:
         )
     if is_given_the_model(spec) and not spec.model:
         raise RcdiagError(
-            f"{policy}: run= has {MODEL} in it, and no model is given",
+            f"{policy}: run= contains {MODEL}, but no model is given",
             hint="add model=PATH to the policy, or write the path into run=",
         )
     try:
         words = words_of(spec)
     except ValueError as error:
         raise RcdiagError(
-            f"{policy}: run={run}: it has a quotation mark without its partner",
-            hint="it is split as a shell does: quotes come in pairs",
+            f"{policy}: run={run}: a quotation mark is not closed",
+            hint="run= is split as in a shell, where quotation marks come in pairs",
         ) from error
     if not words or shutil.which(words[0]) is None:
         raise RcdiagError(
-            f"{policy}: run={run}: `{words[0] if words else ''}` is no program here",
-            hint="wanted is one that PATH finds, or the path of a file with execute permission; a "
-            "script has its interpreter before it (python score.py), and a line for a shell its "
-            "shell (bash -c '...')",
+            f"{policy}: run={run}: `{words[0] if words else ''}` is not a program here",
+            hint="it must be on PATH, or be the path of a file with execute permission; write the "
+            "interpreter before a script (python score.py), and bash -c '...' for a line of shell",
         )
 
 
 def _facts(spec: PolicySpec, say: Say) -> ModelFacts:
-    """Return the limits of a checkpoint that lies here; of any other model nothing is known."""
+    """Return the limits of a checkpoint on this machine; of other models nothing is known."""
     from rcdiag.engines.checkpoint import ModelFacts, checkpoint_facts
     from rcdiag.table.trajectories import ModelLimits
 
@@ -88,15 +87,15 @@ def _facts(spec: PolicySpec, say: Say) -> ModelFacts:
 
 
 def _state_of(words: list[str]) -> str:
-    """Return size and time of the files that a command names, so that an edited one is another."""
+    """Return size and time of the files that a command names, so that edits are noticed."""
     files = {word: os.stat(word) for word in words if os.path.isfile(word)}
     return " ".join(f"{name} {one.st_size} {one.st_mtime_ns}" for name, one in files.items())
 
 
 def about_model(spec: PolicySpec) -> dict[str, Any]:
-    """Return what is known of a policy's model and precision, for the table's metadata.
+    """Return the model and precision of a policy as the table's metadata record them.
 
-    A model that the command does not name is that of other policies, for all that is known.
+    None if unknown: a command without `{model}` may score any model.
     """
     return {
         "model": spec.model if is_given_the_model(spec) else None,
@@ -107,22 +106,22 @@ def about_model(spec: PolicySpec) -> dict[str, Any]:
 COMMAND = Backend(
     name="command",
     says="Any program: it reads a parquet file of tokens and writes one with their log-probs "
-    "(docs/scorers.md). The dtype is what you say of it.",
+    "(docs/scorers.md). The dtype is the one that you state.",
     role="trainer",
     dtypes=(UNSTATED, "float32", "bfloat16", "float16"),
     default_dtype=UNSTATED,
     example="""'old=command,run="torchrun --nproc-per-node 8 score.py"'""",
-    refuses=dict.fromkeys(OF_THE_PROGRAM, "a program has options of its own for it, in run="),
+    refuses=dict.fromkeys(OF_THE_PROGRAM, "give the program's own option for it in run="),
     load=_load,
     options={
         "run": Option(
-            says="the program and its arguments, split as a shell does but run without one; the "
-            "paths of input and output are added at the end, {model} is the policy's model",
+            says="the program and its arguments, split as in a shell but run without one; the "
+            "paths of input and output are appended, and {model} is replaced by the policy's model",
             shown="{}",
             runs_code=True,
         ),
         "stays": Option(
-            says="the program stays for the next part, its model loaded, instead of ending",
+            says="the program keeps running for further parts, its model loaded",
             shown="",
             takes=bool,
         ),
@@ -131,6 +130,6 @@ COMMAND = Backend(
     needs_model=False,
     facts=_facts,
     runs_outside=True,
-    # A program that ends after each part loads its model each time: as few parts as may be.
+    # A program that ends after each part loads its model for every part, so parts are large.
     rows_per_part=lambda options: 1 << 20,
 )

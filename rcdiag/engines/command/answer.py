@@ -1,4 +1,4 @@
-"""What a program wrote for a part: read, and refused where it cannot be the scores of its rows."""
+"""Read what a program wrote for a part, and refuse anything that cannot be its scores."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rcdiag.table.arrow import as_numpy
 from rcdiag.table.readers.parquet import read_whole
 from rcdiag.table.trajectories import Scores, Trajectories
 
-# A log-prob that rounding alone has lifted above 0: logit minus log-sum-exp, in float32, of logits
-# of some hundreds.
+# The largest log-prob above 0 that rounding explains: logit minus logsumexp in float32, for logits
+# of several hundred.
 ROUNDING = 1e-4
 POSITIVE = "log-probs are natural logarithms of probabilities: <= 0"
 
 
 def read_answer(path: Path, rows: Trajectories, who: str, *, wants_entropy: bool) -> Scores:
-    """Return the scores of some rows, which a program wrote in any order of its rows.
+    """Return the scores that a program wrote, whose rows may be in any order.
 
     Raises:
-        RcdiagError: rows that are missing or not asked for, lists of another length than the
-            response, values that no log-prob or entropy can have; `who` begins the message.
+        RcdiagError: missing or additional rows, lists of another length than the response, values
+            that are not log-probs or entropies; `who` begins the message.
     """
     table = read_whole(path)
     order = _order(table, rows, who)
@@ -45,17 +45,17 @@ def read_answer(path: Path, rows: Trajectories, who: str, *, wants_entropy: bool
 
 
 def _order(table: pa.Table, rows: Trajectories, who: str) -> NDArray[np.int64]:
-    """Return for each row that was asked for its place in the answer."""
+    """Return for each requested row its index in the answer."""
     if lacking := {"row", "log_probs"} - set(table.column_names):
         raise RcdiagError(
             f"{who} wrote no column `{min(lacking)}`; there are {', '.join(table.column_names)}",
-            hint="wanted are `row`, as the input has it, and `log_probs`, a list for each row",
+            hint="write `row`, copied from the input, and `log_probs`, a list for each row",
         )
     column = table["row"]
     if not pt.is_integer(column.type) or column.null_count:
         raise RcdiagError(
-            f"{who} wrote no whole number in each row of column `row`",
-            hint="write back what the input has there",
+            f"{who} did not write a whole number in each row of column `row`",
+            hint="copy the numbers from the input",
         )
     answered, asked = as_numpy(column).astype(np.int64), rows.row
     hint = f"the input has {len(asked):,} rows, the output {len(answered):,}; write each one once"
@@ -75,7 +75,7 @@ def _order(table: pa.Table, rows: Trajectories, who: str) -> NDArray[np.int64]:
 def _values(
     table: pa.Table, name: str, order: NDArray[np.int64], rows: Trajectories, who: str
 ) -> NDArray[np.float64]:
-    """Return a column of lists as flat values in the order of the rows, [response tokens]."""
+    """Return a column of lists as flat values in the order of `rows`, [response tokens]."""
     column = table[name].combine_chunks()
     is_list = pt.is_list(column.type) or pt.is_large_list(column.type)
     if not is_list or not pt.is_floating(column.type.value_type):
@@ -106,7 +106,7 @@ def _values(
             hint=f"wanted is a value for each response token, {why}",
         )
     numbers = as_numpy(values).astype(np.float64)
-    hint = "it has to be a finite number at each response token, masked ones too"
+    hint = "write a finite number for each response token, masked ones included"
     _refuse(~np.isfinite(numbers), numbers, name, rows, who, hint)
     return numbers
 
@@ -119,7 +119,7 @@ def _refuse(
     who: str,
     hint: str,
 ) -> None:
-    """Refuse values, of which the error shows the first."""
+    """Refuse the scores if any value is bad; the error shows the first."""
     if not bad.any():
         return
     at = int(np.argmax(bad))

@@ -1,4 +1,4 @@
-"""Hand parts of a table to a program, one after the other, and read back what it makes of them."""
+"""Give the parts of a table to a program one after the other, and read its scores."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Ragged, Scores, Trajectories
 from rcdiag.table.writer import TableWriter
 
-PAUSE = 0.05  # seconds between two looks for the output
-TAIL, TAIL_BYTES = 5, 1 << 16  # last lines of a failed program that its error quotes, of so much
-# The last line of a traceback; torchrun prints a long summary after it, and an error without words.
+PAUSE = 0.05  # seconds between checks for the output
+TAIL, TAIL_BYTES = 5, 1 << 16  # last lines, of so many bytes, that the error quotes from the log
+# The last line of a traceback. torchrun prints a long summary after it, without the error's text.
 PYTHON_ERROR = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception): \S")
 
 
 class CommandEngine:
-    """A program that gets a part in INPUT and answers in OUTPUT, both in the folder of its log.
+    """A program that reads a part from INPUT and writes OUTPUT, both beside its log.
 
-    A program that stays knows by the OUTPUT that is gone that INPUT is the next part.
+    A program with stays=true knows that INPUT is the next part once OUTPUT has been removed.
     """
 
     def __init__(self, spec: PolicySpec, words: Sequence[str], log: Path) -> None:
@@ -41,10 +41,10 @@ class CommandEngine:
         self._words = [*words, str(self._input), str(self._output)]
         self._stays = bool(spec.options.get("stays"))
         self._staying: subprocess.Popen[bytes] | None = None
-        self._printed = 0  # bytes in the log when the program was started
+        self._printed = 0  # size of the log in bytes when the program was started
 
     def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
-        """Have the program score a part."""
+        """Let the program score a part."""
         assert trajectories.prompt_ids is not None
         self._give(trajectories)
         if self._stays:
@@ -66,14 +66,14 @@ class CommandEngine:
         return scores
 
     def provenance(self) -> dict[str, Any]:
-        """Return the weights, where the command names them, and what the user says of the rest."""
+        """Return the fingerprint if the command names the model, and what the user states."""
         about = about_model(self.spec)
         if is_given_the_model(self.spec) and Path(self.spec.model).is_dir():
             about["weights_fingerprint"] = fingerprint(check_checkpoint(self.spec.model))
         return about
 
     def _give(self, rows: Trajectories) -> None:
-        """Put a part into INPUT, whole from the first moment on, then take OUTPUT away."""
+        """Write a part to INPUT, under a temporary name until complete, then remove OUTPUT."""
         assert rows.prompt_ids is not None
         table = pa.table(
             {
@@ -93,14 +93,14 @@ class CommandEngine:
             self._printed = log.tell()
             return subprocess.Popen(
                 [sys.executable, "-I", "-S", supervisor.__file__, *self._words],
-                stdin=subprocess.PIPE,  # which the supervisor sees closed
+                stdin=subprocess.PIPE,  # closes when this process ends, which the supervisor sees
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # what kills our process group leaves it to end the rest
+                start_new_session=True,  # a signal to our process group must not end the supervisor
             )
 
     def _wait_for_output(self) -> None:
-        """Wait until a program that stays has written its output; it is started for the first."""
+        """Wait until a program with stays=true has written its output; start it at first."""
         self._staying = self._staying or self._start()
         while True:
             code = self._staying.poll()
@@ -110,8 +110,8 @@ class CommandEngine:
                 raise self._failed(code)
             if code == 0:
                 raise self._error(
-                    "it has ended, without an output for the part that waits",
-                    "leave stays=true out where a program ends after each part",
+                    "it has ended without an output for the current part",
+                    "leave stays=true out if the program ends after each part",
                 )
             time.sleep(PAUSE)
 
@@ -125,7 +125,7 @@ class CommandEngine:
         return self._error(why, "with -o FILE the same command goes on from the finished parts")
 
     def _error(self, why: str, hint: str) -> RcdiagError:
-        """Return the error for a program, with the last lines that it printed."""
+        """Return the error for a failed program, with the last lines that it printed."""
         with self._log.open("rb") as log:
             size = log.seek(0, 2)
             log.seek(max(self._printed, size - TAIL_BYTES))

@@ -1,11 +1,11 @@
-"""Runs a program and ends it, with all that it has started, once this process's stdin closes.
+"""Run a program, and end it with all its descendants once this process's stdin closes.
 
     python -I -S supervisor.py PROGRAM ARGUMENT...
 
-The process of an engine may end at any moment, by kill -9 too; its end of the pipe to our stdin
-closes then. A program may consist of many processes (torchrun gives each of its workers a session),
-so this one adopts the orphans among them, finds them all as its descendants, and ends when the last
-has ended. It imports nothing of rcdiag, so that it starts at once, and exits as the program did.
+The engine's process may end at any moment, even by kill -9, which closes its end of the pipe to our
+stdin. A program may consist of many processes, and torchrun gives each worker a session. So this
+process adopts orphans, finds all processes as its descendants, and ends after the last of them. It
+does not import rcdiag, so that it starts quickly, and it returns the program's exit code.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import sys
 import time
 from pathlib import Path
 
-PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h: orphans become children of this process
-PAUSE = 0.05  # seconds between two looks
-OF_SIGNALS = 128  # plus the signal that ended a program is its exit code, as in shells
-PATIENCE = 10.0  # seconds in which a program may end its own processes before they are killed
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h: orphaned descendants become children of this process
+PAUSE = 0.05  # seconds between checks
+OF_SIGNALS = 128  # exit code after a signal is this plus its number, as in shells
+PATIENCE = 10.0  # seconds after SIGTERM before the program's processes are killed
 
 
 def main() -> None:
-    """Run the program of the command line to its end, or to that of the engine."""
+    """Run the program of the command line until it or the engine ends."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # Engines import nothing from the current folder; a script of the user's imports what lies
-    # beside it.
+    # PYTHONSAFEPATH keeps engines from importing from the current folder, but a user's script may
+    # import modules beside it.
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONSAFEPATH"}
     program = subprocess.Popen(
         sys.argv[1:], stdin=subprocess.DEVNULL, env=environment, process_group=0
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _kill_descendants() -> None:
-    """Kill what the program has started and left, until nothing of it runs."""
+    """Kill all processes that the program has left behind."""
     while left := descendants(os.getpid()):
         for process in left:
             with contextlib.suppress(ProcessLookupError):
@@ -60,12 +60,12 @@ def _kill_descendants() -> None:
 
 
 def descendants(ancestor: int) -> set[int]:
-    """Return the processes that stem from one, by their parents in /proc."""
+    """Return all descendants of a process, from the parents in /proc."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                # After the name, which stands in brackets: state, parent, ...
+            with contextlib.suppress(OSError):  # the process has ended meanwhile
+                # Fields after the name, which stands in parentheses: state, parent, ...
                 parents[int(entry.name)] = int(
                     (entry / "stat").read_bytes().rpartition(b")")[2].split()[1]
                 )

@@ -1,4 +1,4 @@
-"""Scoring with Hugging Face transformers, in the precision of a trainer."""
+"""Hugging Face transformers as an engine that scores in the precision of a trainer."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _load(spec: PolicySpec, max_length: int, log: Path) -> HfEngine:
 
 
 def _gpus(options: Mapping[str, Any]) -> int:
-    """Return over how many GPUs one model is spread."""
+    """Return the number of GPUs that one model is divided over."""
     return int(options.get("gpus", 1))
 
 
 def _layout(spec: PolicySpec) -> str:
-    from rcdiag.engines.hf.layers import layout  # numpy, which help has no use for
+    from rcdiag.engines.hf.layers import layout  # imports numpy, which --help avoids
 
     return layout(spec)
 
@@ -40,7 +40,7 @@ def _check(spec: PolicySpec) -> None:
 
 
 def _check_gpus(spec: PolicySpec) -> None:
-    """Refuse a number of GPUs that a policy cannot have."""
+    """Refuse a number of GPUs that the policy's model cannot be divided over."""
     gpus = _gpus(spec.options)
     if gpus < 1 or (gpus > 1 and spec.options.get("device", "cuda") != "cuda"):
         device = f",device={spec.options['device']}" if "device" in spec.options else ""
@@ -61,7 +61,7 @@ def _own_place(about: Mapping[str, Any]) -> LadderRung | None:
 
 
 def _check_experts(spec: PolicySpec) -> None:
-    """Refuse to watch routers that torch.compile hides."""
+    """Refuse recorded experts with torch.compile, which bypasses the routers' hooks."""
     watched = "experts" in spec.options or spec.options.get("record_experts")
     if watched and spec.options.get("compile"):
         raise RcdiagError(
@@ -87,14 +87,14 @@ HF = Backend(
     load=_load,
     options={
         "autocast": Option(
-            says="the dtype of torch.autocast around the forward, as plain AMP and DDP have it "
+            says="the dtype of torch.autocast around the forward pass, as in plain AMP and DDP "
             "(FSDP2's mixed precision is hf:bfloat16)",
             takes=("bfloat16", "float16"),
             shown="autocast {}",
         ),
         "attention": Option(
-            says="sdpa, eager or another name that transformers knows; float32 on a GPU takes "
-            "sdpa_repeated_kv, which is sdpa without its whole score matrices"
+            says="sdpa, eager or another name that transformers knows; the default for float32 on "
+            "a GPU is sdpa_repeated_kv, which is sdpa without the memory for whole score matrices"
         ),
         "division": Option(
             says="the dtype in which logits are divided by the temperature: float32, or that of "
@@ -103,25 +103,26 @@ HF = Backend(
             shown="{} division",
         ),
         SUPPORT: Option(
-            says="the tokens that the softmax is over: rollout, or another policy, for those "
-            f"in rollout_kept_ids, {OWN} for what the row's top_p, top_k and min_p leave here",
+            says="the kept sets over which the softmax is normalised: rollout, or another policy, "
+            f"for those in rollout_kept_ids; {OWN} for the tokens that the row's top_p, top_k and "
+            "min_p leave of this model's distribution",
             shown="over {} kept sets",
         ),
-        "device": Option(says="cpu or cuda; by default the GPU where there is one"),
+        "device": Option(says="cpu or cuda; the default is a GPU if there is one"),
         "gpus": Option(
-            says="over how many GPUs one model is spread, layer by layer; --dry-run shows how",
+            says="the number of GPUs to divide one model over, layer by layer; --dry-run shows how",
             takes=int,
             shown="on {} GPUs",
         ),
         "batch_tokens": Option(says="tokens of one forward, padding included", takes=int),
         "compile": Option(says="run the model through torch.compile", takes=bool),
         "experts": Option(
-            says="the policy whose experts a mixture of experts takes for response tokens, with "
-            "gates of its own (routing replay): experts=rollout reads rollout_routed_experts",
+            says="the policy whose recorded experts a mixture of experts uses for response tokens, "
+            "with gates of its own (routing replay): experts=rollout reads rollout_routed_experts",
             shown="experts of {}",
         ),
         "record_experts": Option(
-            says="also record the experts that each response token takes, as NAME_routed_experts",
+            says="also record the experts of each response token, as NAME_routed_experts",
             takes=bool,
             shown="",
         ),

@@ -1,9 +1,10 @@
-"""An attention for float32 on CUDA, where sdpa with grouped keys makes whole score matrices.
+"""Attention for float32 on CUDA, where sdpa with grouped keys allocates whole score matrices.
 
-transformers passes `enable_gqa` to torch's sdpa where keys are fewer than queries. In float32 flash
-attention and cuDNN refuse, the memory-efficient kernel knows no grouped keys (pytorch #154363,
-#181528), and torch takes its math kernel without a word: 70 GiB for one row of 16 k tokens of a
-model with 28 heads. With keys and values repeated the memory-efficient kernel runs.
+transformers passes `enable_gqa` to torch's sdpa if there are fewer key heads than query heads. In
+float32 flash attention and cuDNN are not available, the memory-efficient kernel does not support
+grouped keys (pytorch #154363, #181528), and torch silently uses its math kernel: 70 GiB for a row
+of 16 k tokens of a model with 28 heads. With repeated keys and values the memory-efficient kernel
+runs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ REPEATED = "sdpa_repeated_kv"
 
 
 def attention_of(choice: str | None, dtype: torch.dtype, device: torch.device) -> str:
-    """Return the attention of a policy: its own choice, else the one that suits the device.
+    """Return a policy's attention: the one that it names, or the default for device and dtype.
 
     `dtype` is that of the products in attention, which autocast lowers.
     """
@@ -38,8 +39,8 @@ def repeated_kv(
     [rows, length, heads, width].
     """
     repeats = getattr(module, "num_key_value_groups", 1)
-    # transformers' function asks the module for two things; without a number of groups it passes
-    # no `enable_gqa`.
+    # transformers' function reads two attributes of the module; without `num_key_value_groups` it
+    # does not pass `enable_gqa`.
     ungrouped = SimpleNamespace(is_causal=getattr(module, "is_causal", True))
     key, value = repeat_kv(key, repeats), repeat_kv(value, repeats)
     attended: Tensor

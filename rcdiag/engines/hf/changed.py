@@ -1,4 +1,4 @@
-"""Apply a change (`rcdiag.engines.changes`) to a loaded model within a `with` block."""
+"""Apply a `Change` of `rcdiag.engines.changes` to a loaded model for the time of a `with` block."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from rcdiag.engines.changes import (
 from rcdiag.engines.checkpoint import weight_files
 from rcdiag.errors import RcdiagError
 
-FLOAT8_MOST = 448.0  # the largest float8 e4m3
+FLOAT8_MAX = 448.0  # the largest value of float8 e4m3
 
 
 @contextlib.contextmanager
 def changed(model: Any, change: Change | None) -> Iterator[None]:
-    """Apply a change to the model; it is undone at the end of the block."""
+    """Apply a change to the model for the `with` block, and undo it at the end."""
     if isinstance(change, (RotaryBase, PositionScale)):
         with _rotary(model, change):
             yield
@@ -40,12 +40,12 @@ def changed(model: Any, change: Change | None) -> Iterator[None]:
         with _weights(model, _edited(model, change)):
             yield
     else:
-        yield  # windows, caches and precision are handled in the forward pass itself
+        yield  # the forward pass itself applies windows, caches and precision
 
 
 @contextlib.contextmanager
 def _rotary(model: Any, change: RotaryBase | PositionScale) -> Iterator[None]:
-    """Change the rotary embedding's frequencies."""
+    """Change the frequencies of the rotary embedding."""
     modules = [module for module in model.modules() if hasattr(module, "inv_freq")]
     kept = [module.inv_freq for module in modules]
     for module, frequencies in zip(modules, kept, strict=True):
@@ -63,7 +63,7 @@ def _rotary(model: Any, change: RotaryBase | PositionScale) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _epsilon(model: Any, epsilon: float) -> Iterator[None]:
-    """Change the epsilon of every norm."""
+    """Set the epsilon of every normalisation layer."""
     kept = [
         (module, name, getattr(module, name))
         for module in model.modules()
@@ -81,7 +81,7 @@ def _epsilon(model: Any, epsilon: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _weights(model: Any, edited: Mapping[str, Tensor]) -> Iterator[None]:
-    """Replace values of parameters within the block."""
+    """Replace the values of the parameters in `edited`."""
     parameters = dict(model.named_parameters())
     kept = {name: parameters[name].data for name in edited}
     for name, value in edited.items():
@@ -94,7 +94,7 @@ def _weights(model: Any, edited: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 def _edited(model: Any, change: Quantised | Moved | Shards | SwappedExperts) -> dict[str, Tensor]:
-    """Return the parameters that a change of weights touches, with their values under it."""
+    """Return the parameters that a change of weights affects, with their changed values."""
     parameters = {name: value.data for name, value in model.named_parameters()}
     if isinstance(change, Quantised):
         return {
@@ -105,7 +105,7 @@ def _edited(model: Any, change: Quantised | Moved | Shards | SwappedExperts) -> 
     if isinstance(change, Moved):
         others = stored_weights(change.folder)
         if change.part == "head":
-            return {}  # where it is tied to the embedding: `moved_head`
+            return {}  # `moved_head` handles it, also where head and embedding are tied
         return {
             name: value + change.fraction * (others[name].to(value) - value)
             for name, value in parameters.items()
@@ -121,7 +121,7 @@ def _edited(model: Any, change: Quantised | Moved | Shards | SwappedExperts) -> 
 
 
 def moved_head(weight: Tensor, change: Change | None, name: str) -> Tensor:
-    """Return the weight of a head that moved alone; the weight itself under other changes."""
+    """Return the head's weight under `Moved(part="head")`; unchanged under other changes."""
     if not (isinstance(change, Moved) and change.part == "head"):
         return weight
     others = stored_weights(change.folder)
@@ -156,7 +156,7 @@ def in_part(name: str, part: str) -> bool:
 
 
 def _sharded(value: Tensor, change: Shards) -> Tensor:
-    """Copy one rank's part of a tensor over another's, or exchange both."""
+    """Copy one rank's part of a tensor over another rank's, or exchange the two."""
     made = value.clone()
     width = value.shape[change.axis] // change.ranks
     at = made.narrow(change.axis, change.at * width, width)
@@ -169,14 +169,14 @@ def _sharded(value: Tensor, change: Shards) -> Tensor:
 
 
 def _exchanged(value: Tensor, one: int, other: int) -> Tensor:
-    """Exchange two experts, which are the first axis of their tensors."""
+    """Exchange two experts, which are indices of the tensor's first axis."""
     made = value.clone()
     made[one], made[other] = value[other], value[one]
     return made
 
 
 def _quantised(value: Tensor, change: Quantised) -> Tensor:
-    """Round a weight to a coarser format, with scales by tensor, by row or by group of a row."""
+    """Round a weight to a coarser format; scales are per tensor, row, or group within a row."""
     if change.per == "tensor":
         parts = value.reshape(1, -1)
     elif change.per == "group" and value.shape[-1] % change.group == 0:
@@ -185,7 +185,7 @@ def _quantised(value: Tensor, change: Quantised) -> Tensor:
         parts = value.reshape(-1, value.shape[-1])
     most = parts.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12)
     if change.form == "fp8":
-        scale = most / FLOAT8_MOST
+        scale = most / FLOAT8_MAX
         made = float8(parts / scale) * scale
     else:
         levels = 127.0 if change.form == "int8" else 7.0
@@ -195,8 +195,8 @@ def _quantised(value: Tensor, change: Quantised) -> Tensor:
 
 
 def float8(values: Tensor) -> Tensor:
-    """Round values to float8 e4m3, saturated at its largest number."""
-    held = values.clamp(-FLOAT8_MOST, FLOAT8_MOST).to(torch.float8_e4m3fn)
+    """Round values to float8 e4m3, saturated at its largest value."""
+    held = values.clamp(-FLOAT8_MAX, FLOAT8_MAX).to(torch.float8_e4m3fn)
     return held.to(values.dtype)
 
 

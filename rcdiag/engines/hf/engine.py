@@ -47,11 +47,11 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
 
-NO_MEMORY = "can't allocate memory"  # in the message of the CPU's allocator
+NO_MEMORY = "can't allocate memory"  # part of the message of torch's CPU allocator
 
 
 class HfEngine:
-    """One transformers model on its device; dropout off, no cache, TF32 off."""
+    """A transformers model on its device, without dropout, key-value cache and TF32."""
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
@@ -67,7 +67,7 @@ class HfEngine:
         self.body, self.to_logits = body_and_head(self.model, self.options.get("lm_head"))
         self.vocab_size = self.model.get_output_embeddings().weight.shape[0]
         self.context = context_of(self.model)
-        self.experts_of = self.options.get("experts")  # the policy whose experts it takes
+        self.experts_of = self.options.get("experts")  # the policy whose recorded experts are used
         self.records_experts = bool(self.options.get("record_experts", False))
         watched = self.records_experts or self.experts_of is not None
         self.routers = Routers(self.model) if watched else None
@@ -79,7 +79,7 @@ class HfEngine:
 
     @torch.inference_mode()
     def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
-        """Score the response tokens of some rows, in batches of rows of similar length."""
+        """Score the response tokens of rows, in batches of rows with similar length."""
         tokens, starts = whole_sequences(trajectories)
         lengths = np.array([len(row) for row in tokens])
         first, responses = trajectories.response_ids.offsets, trajectories.response_ids.lengths
@@ -115,7 +115,7 @@ class HfEngine:
         return replace(gathered, routed_experts=chosen) if self.records_experts else gathered
 
     def _given(self, trajectories: Trajectories, row: int) -> NDArray[np.int64] | None:
-        """Return the recorded experts of a row's response tokens; None where none are asked for."""
+        """Return the recorded experts of a row's response tokens; None without `experts=`."""
         if self.routers is None or self.experts_of is None:
             return None
         column, number = f"{self.experts_of}_routed_experts", trajectories.row[row]
@@ -126,9 +126,9 @@ class HfEngine:
         )
 
     def _take_smaller_batches(self, lengths: NDArray[Any]) -> None:
-        """Halve the batches from here on, or refuse a row that does not fit alone.
+        """Halve the batch size for the rest of the run, or refuse a row that does not fit alone.
 
-        `lengths` are those of the rows that there was no memory for.
+        `lengths` are the token counts of the rows in the batch that ran out of memory.
         """
         if len(lengths) == 1:
             raise RcdiagError(
@@ -138,7 +138,7 @@ class HfEngine:
                 "GPU with more memory",
             )
         if self.device.type == "cuda":
-            torch.cuda.empty_cache()  # what the failed forward left is in pieces of other sizes
+            torch.cuda.empty_cache()  # blocks cached by the failed forward have unsuitable sizes
         width = padded_width(int(lengths.max()))
         self.no_room_for = self.no_room_for or len(lengths) * width
         self.batch_tokens = len(lengths) // 2 * width
@@ -159,13 +159,12 @@ class HfEngine:
     ) -> tuple[NDArray[np.float32], NDArray[np.uint16] | None] | None:
         """Score a few sequences, padded on the right: [response tokens, 1 + entropy + 2 top_k].
 
-        `kept_sets` are those of the response tokens, `experts` those that they take, row by row;
-        None for the model's own. The second result
-        are the experts that these took, where they are to be recorded. None where there is no
-        memory for them all.
+        `kept_sets` has one set for each response token. `experts` are the recorded experts of each
+        row; None lets the model route for itself. The second result holds the experts that were
+        used, if the policy records them. Returns None if the batch does not fit into memory.
 
-        Under a causal mask nothing before the padding can see it, so no attention mask is needed,
-        and the fast causal kernels stay in use.
+        Under a causal mask no token attends to the padding on its right, so no attention mask is
+        needed and the fast causal kernels stay in use.
         """
         ids = padded(tokens, self.context)
         lengths = np.array([len(row) for row in tokens])
@@ -195,7 +194,7 @@ class HfEngine:
                     **self._score_options(),
                 )
             values = scores.float().cpu().numpy()
-        except RuntimeError as error:  # which the CPU's allocator raises, too
+        except RuntimeError as error:  # the CPU allocator raises it, too
             if not (isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error)):
                 raise
             return None
@@ -216,8 +215,8 @@ class HfEngine:
     def _check_head(self) -> None:
         """Refuse a model whose own forward gives other logits than body and head do here.
 
-        Some architectures scale or cap logits in their forward; one that rcdiag does not know
-        must not give plausible numbers.
+        Some architectures scale or cap logits in their forward. Without this check an unknown one
+        would give wrong log-probs that look plausible.
         """
         exact = self.spec.dtype == "float32" and self.options.get("autocast") is None
         with self._precision():
@@ -231,7 +230,7 @@ class HfEngine:
             )
 
     def provenance(self) -> dict[str, Any]:
-        """Return weights, attention, device, batches, versions and settings of the products."""
+        """Return weights, attention, device, batch size, versions and matrix-product settings."""
         quantized = quantization_of(self.folder, self.spec.dtype)
         return {
             "weights_fingerprint": self.weights,
@@ -248,7 +247,7 @@ class HfEngine:
         }
 
     def _whose_experts(self) -> dict[str, str]:
-        """Say which tokens took recorded experts, and which the model's own."""
+        """Say which tokens used recorded experts, and which the model's own."""
         return {
             "response_tokens": f"{self.experts_of}_routed_experts",
             "prompt_tokens": "own",
@@ -256,7 +255,7 @@ class HfEngine:
         }
 
     def _note(self) -> dict[str, str]:
-        """Say where there was no memory for batches as large as the policy has them."""
+        """Return a note if the batch size had to be reduced for lack of memory."""
         if self.no_room_for is None:
             return {}
         return {

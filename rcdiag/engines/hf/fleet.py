@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 from rcdiag.engines.changes import Change, Moved, Passage, Reading, Tensors
 from rcdiag.engines.hf.probe import Probe
 
-MOST_LOADED = 4  # checkpoints that are held at a time
+MOST_LOADED = 4  # checkpoints that are loaded at the same time
 
 
 class Fleet:
-    """The trainer's model: one checkpoint for all rows, or one for every step."""
+    """The trainer's model: one checkpoint for all rows, or one for each training step."""
 
     def __init__(self, folder_of: Callable[[int], Path], device: str | None = None) -> None:
-        """`folder_of` names the checkpoint of a row of the case."""
+        """`folder_of` returns the checkpoint of a row of the case."""
         self.folder_of = folder_of
         self.device = device
         self._loaded: dict[Path, Probe] = {}
 
     def probe(self, folder: Path) -> Probe:
-        """Load a checkpoint, or return it where it is loaded."""
+        """Return the probe of a checkpoint, loading it if needed."""
         if folder not in self._loaded:
             while len(self._loaded) >= MOST_LOADED:
                 self._loaded.pop(next(iter(self._loaded)))
@@ -33,11 +33,11 @@ class Fleet:
 
     @property
     def tensors(self) -> Tensors:
-        """Describe the model's tensors and special tokens."""
+        """Return names and shapes of the model's tensors, and its special tokens."""
         return self.probe(self.folder_of(0)).tensors
 
     def _by_folder(self, passages: Sequence[Passage]) -> list[tuple[Path, NDArray[np.int64]]]:
-        """Group passages by their rows' checkpoint: the indices of each."""
+        """Group passages by the checkpoint of their rows; return the passages' indices."""
         folders = [self.folder_of(one.row) for one in passages]
         return [
             (folder, np.flatnonzero([other == folder for other in folders]))
@@ -49,7 +49,7 @@ class Fleet:
         passages: Sequence[Passage],
         score: Callable[[Probe, Sequence[Passage]], NDArray[np.float64]],
     ) -> NDArray[np.float64]:
-        """Score passages by their rows' checkpoints, [scored] in the order of the passages."""
+        """Score passages with the checkpoints of their rows, [scored] in the passages' order."""
         parts: list[NDArray[np.float64]] = [np.zeros(0)] * len(passages)
         for folder, chosen in self._by_folder(passages):
             some = [passages[index] for index in chosen]
@@ -60,7 +60,7 @@ class Fleet:
         return np.concatenate([np.zeros(0), *parts])
 
     def read(self, passages: Sequence[Passage]) -> Reading:
-        """Say everything of every scored token, as the model is."""
+        """Return log-prob, entropy and logits of every scored token, model unchanged."""
         groups = self._by_folder(passages)
         if len(groups) == 1:
             return self.probe(groups[0][0]).read(passages)
@@ -75,7 +75,7 @@ class Fleet:
             at = np.concatenate(
                 [np.arange(offset[index], offset[index] + sizes[index]) for index in chosen]
             ).astype(np.int64)
-            columns[at] = np.stack([made.log_prob, made.entropy, made.top, made.reach], axis=1)
+            columns[at] = np.stack([made.log_prob, made.entropy, made.top, made.noise_gain], axis=1)
             reader[at], place[at] = number, np.arange(len(at))
             readings.append(made)
 
@@ -95,12 +95,12 @@ class Fleet:
                 made[own] = reading.tempered(temperature[own])
             return made
 
-        log_prob, entropy, top, reach = columns.T
+        log_prob, entropy, top, noise_gain = columns.T
         return Reading(
             log_prob=log_prob,
             entropy=entropy,
             top=top,
-            reach=reach,
+            noise_gain=noise_gain,
             logits_at=logits_at,
             tempered=tempered,
         )
@@ -108,13 +108,13 @@ class Fleet:
     def log_probs(
         self, passages: Sequence[Passage], change: Change | None = None
     ) -> NDArray[np.float64]:
-        """Return the log-prob of scored tokens, [scored] nats, at the passages' temperature."""
+        """Return log-probs of the scored tokens, [scored] nats, at the passages' temperature."""
         if isinstance(change, Moved) and change.part == "all" and change.fraction == 1.0:
             return self.probe(change.folder).log_probs(passages)
         return self._gathered(passages, lambda probe, some: probe.log_probs(some, change))
 
     def after(self, passages: Sequence[Passage]) -> NDArray[np.float64]:
-        """Return the log-prob of scored tokens under the logits that have read them, [scored]."""
+        """Return log-probs of the scored tokens by the logits one position late, [scored] nats."""
         return self._gathered(passages, lambda probe, some: probe.after(some))
 
     def after_other_prefix(self, passages: Sequence[Passage], folder: Path) -> NDArray[np.float64]:

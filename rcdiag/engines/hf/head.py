@@ -1,4 +1,4 @@
-"""Scores from logits, by one function for every engine."""
+"""Scores from logits: the one function that all engines compute them with."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from rcdiag.engines.hf.support import KeptSets
 
-# Logits are made for this many values at a time, whatever the vocabulary: 16 MB in float32 on a
-# CPU, which stay near its caches (a third quicker than 64 MB, measured), 256 MB on a GPU.
+# Values of the logits that are computed at a time, whatever the vocabulary: 16 MB in float32 on a
+# CPU, which nearly fit its caches (a third faster than 64 MB, measured), 256 MB on a GPU.
 LOGITS_AT_ONCE = {"cpu": 4 << 20, "cuda": 64 << 20}
-# This many rows keep all cores busy; with a small vocabulary more rows would only take memory.
+# This many rows keep all cores busy; with a small vocabulary more rows would only cost memory.
 MOST_ROWS = {"cpu": 256, "cuda": 1 << 20}
 LEAST_ROWS = 16
 
@@ -36,8 +36,8 @@ def token_scores(
     vocabulary] is true; all others have probability 0.
 
     logits [rows, vocabulary], targets [rows], temperature [rows] (on the CPU) ->
-    [rows, 1 + entropy + 2 top_k]: the target's log-prob (nats, clamped to 0 from above, where only
-    rounding can lift it), the entropy H = logsumexp(z) - sum softmax(z) z (nats) if wanted, then
+    [rows, 1 + entropy + 2 top_k]: the target's log-prob (nats, clamped to at most 0, which only
+    rounding can exceed), the entropy H = logsumexp(z) - sum softmax(z) z (nats) if wanted, then
     the `top_k` largest log-probs and their token ids (exact in float32 up to 2^24).
     """
     scaled = logits if low_division else logits.float()
@@ -69,9 +69,9 @@ def scores_in_chunks(
     kept_sets: KeptSets | None = None,
     **options: Any,
 ) -> Tensor:
-    """Score hidden states [rows, width] as `token_scores` does, a few rows' logits at a time.
+    """Score hidden states [rows, width] as `token_scores` does, a few rows of logits at a time.
 
-    `kept_sets` are those of the rows.
+    `kept_sets` has one kept set for each row.
     """
     step = rows_at_once(hidden.device.type, vocab_size)
     scores = []
@@ -84,6 +84,6 @@ def scores_in_chunks(
 
 
 def rows_at_once(device: str, vocab_size: int) -> int:
-    """Return how many rows' logits are made at a time on a kind of device."""
+    """Return the number of rows whose logits are computed at a time on a kind of device."""
     fit = max(LOGITS_AT_ONCE[device] // vocab_size, LEAST_ROWS)
     return min(fit, MOST_ROWS[device])

@@ -1,8 +1,8 @@
-"""One model over several GPUs: which of its decoder layers lie on which, by the sizes of weights.
+"""Division of a model's decoder layers over several GPUs, by the sizes of their weights.
 
-The plan is read off the headers of the safetensors files, so that a dry run shows it without torch.
-What is no decoder layer goes to the first GPU; the head, and the norm before it, to the last. A
-head that shares the embedding's weights goes where the embedding is.
+The sizes are read from the headers of the safetensors files, so a dry run shows the plan without
+torch. Everything before the decoder layers goes to the first GPU; the last norm and the head go to
+the last. A head that shares the embedding's weights goes where the embedding is.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from rcdiag.engines.checkpoint import check_checkpoint, read_config, text_config
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 
-VALUE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of a weight, by the policy's dtype
-# A tensor of a numbered layer; the number of an expert comes after the layer's.
+VALUE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a weight, by policy dtype
+# A tensor of a numbered layer; the first number is the layer's, a later one an expert's.
 LAYER = re.compile(r"(?P<list>.+?)\.(?P<number>\d+)\.")
 HEADS = ("lm_head", "embed_out")
 LARGEST_HEADER = 100 << 20  # bytes: the limit of the safetensors library
-WAY_OUT = "leave gpus= out, or score it with vllm and tensor_parallel_size="
+HINT = "leave gpus= out, or score it with vllm and tensor_parallel_size="
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one GPU holds of a model."""
+    """The decoder layers of one GPU, and the bytes of all weights on it."""
 
     layers: range  # decoder layers
-    weights: int  # bytes, those outside of the layers included
+    weights: int  # bytes, including weights outside of the decoder layers
 
 
 @dataclass(frozen=True)
 class Sizes:
     """Bytes of a checkpoint's weights in a policy's dtype."""
 
-    before: int  # embedding, and whatever else is no decoder layer
+    before: int  # embedding and all else outside of the decoder layers, but for `after`
     layers: list[int]
-    after: int  # last norm, and the head where its weights are its own
+    after: int  # last norm, and the head if it is not tied
 
 
 def shares(spec: PolicySpec) -> list[Share]:
-    """Cut a policy's decoder layers into a run for each GPU, the weights as equal as can be."""
+    """Cut a policy's decoder layers into one run for each GPU, balanced by bytes of weights."""
     gpus = int(spec.options["gpus"])
     sizes = weight_sizes(spec)
     count = len(sizes.layers)
@@ -69,7 +69,7 @@ def shares(spec: PolicySpec) -> list[Share]:
 
 
 def layout(spec: PolicySpec) -> str:
-    """Say what each GPU would hold; nothing where one holds the whole model."""
+    """Describe the weights on each GPU for a dry run; "" if one GPU holds the whole model."""
     if spec.options.get("gpus", 1) == 1:
         return ""
     held = []
@@ -85,14 +85,14 @@ def _size(weights: int) -> str:
 
 
 def device_map(model: Any, runs: Sequence[range], devices: Sequence[Any]) -> dict[str, Any]:
-    """Return the device of every part of a model, as `from_pretrained(device_map=)` takes it.
+    """Return the device of every module, in the form of `from_pretrained(device_map=)`.
 
     `model` may be on torch's meta device; `runs` are the decoder layers of each device.
     """
     count = sum(len(run) for run in runs)
     layers = _decoder_layers(model, count)
     parts = layers.split(".")
-    around = {".".join(parts[:depth]) for depth in range(len(parts))}  # the modules around the list
+    around = {".".join(parts[:depth]) for depth in range(len(parts))}  # ancestors of the layer list
     config = model.config.get_text_config()
     tied = bool(getattr(config, "tie_word_embeddings", False))
     placed = {
@@ -106,7 +106,7 @@ def device_map(model: Any, runs: Sequence[range], devices: Sequence[Any]) -> dic
 
 
 def _decoder_layers(model: Any, count: int) -> str:
-    """Return the name of a model's list of decoder layers: of lists of that many the largest."""
+    """Return the name of the list of decoder layers: the largest list of `count` modules."""
     from torch.nn import ModuleList
 
     lists: dict[str, int] = {
@@ -115,21 +115,22 @@ def _decoder_layers(model: Any, count: int) -> str:
         if isinstance(module, ModuleList) and len(module) == count
     }
     if not lists:
-        raise RcdiagError(f"gpus=: {type(model).__name__} has no list of {count} layers", WAY_OUT)
+        raise RcdiagError(f"gpus=: {type(model).__name__} has no list of {count} layers", HINT)
     return max(lists, key=lambda name: lists[name])
 
 
 def _comes_after(name: str, layers: str, *, tied: bool) -> bool:
-    """Tell whether a module or tensor that is no decoder layer is used after these.
+    """Tell whether a module or tensor outside of the decoder layers is used after them.
 
-    `layers` is the name of their list: `model.norm` stands beside `model.layers`.
+    `layers` is the name of the layer list, such as `model.layers`; the last norm is its sibling
+    `model.norm`.
     """
     beside = rf"{re.escape(layers.rpartition('.')[0])}\.(\w*norm\w*|ln_f)(\.weight|\.bias)?"
     return bool(re.fullmatch(beside, name)) or (name.startswith(HEADS) and not tied)
 
 
 def weight_sizes(spec: PolicySpec) -> Sizes:
-    """Add up the weights of a policy's checkpoint by decoder layer, or refuse one without."""
+    """Add up the weights of a policy's checkpoint by decoder layer; refuse one without layers."""
     folder = check_checkpoint(spec.model)
     count = int(text_config(folder).get("num_hidden_layers", 0))
     tied = bool(read_config(folder).get("tie_word_embeddings", False))
@@ -139,16 +140,16 @@ def weight_sizes(spec: PolicySpec) -> Sizes:
         size = values * VALUE_BYTES[spec.dtype]
         if (layer := LAYER.match(name)) is not None:
             lists[layer["list"]][int(layer["number"])] += size
-        elif not (tied and name.startswith(HEADS)):  # a tied head is loaded once
+        elif not (tied and name.startswith(HEADS)):  # a tied head is loaded only once
             outside[name] = size
-    # Models of images have a second list. Layers beyond the count are there to predict more tokens
-    # at a time, and transformers leaves them out.
+    # Image-text models have a second list of layers. Layers beyond `count` serve multi-token
+    # prediction, and transformers does not load them.
     whole = [name for name, sizes in lists.items() if count and set(range(count)) <= set(sizes)]
     if not whole:
         raise RcdiagError(
             f"policy `{spec.name}`: gpus={spec.options['gpus']}: the weights of {spec.model} have "
             f"no {count} numbered layers",
-            WAY_OUT,
+            HINT,
         )
     decoder = max(whole, key=lambda name: sum(lists[name].values()))
     others = sum(sum(sizes.values()) for name, sizes in lists.items() if name != decoder)
@@ -163,8 +164,8 @@ def weight_sizes(spec: PolicySpec) -> Sizes:
 def _tensors(folder: Path) -> Iterator[tuple[str, int]]:
     """Yield name and number of values of each tensor of a checkpoint, from its files' headers.
 
-    A safetensors file begins with the length of its header, 8 bytes, and the header, JSON
-    (https://huggingface.co/docs/safetensors).
+    A safetensors file begins with the length of its header in 8 bytes, followed by the header as
+    JSON (https://huggingface.co/docs/safetensors).
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:

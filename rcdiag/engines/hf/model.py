@@ -1,4 +1,4 @@
-"""Load a transformers model as a trainer would hold it, and split it into body and head."""
+"""Load a transformers model in a trainer's precision, and split it into decoder and head."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from rcdiag.extras import saying_what_to_install
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-# Quantised checkpoints that transformers can load as ones of `dtype` (`dequantize` in its configs).
+# Quantised checkpoints that transformers can dequantise to `dtype` (`dequantize` in its configs).
 DEQUANTISED = ("fp8", "mxfp4")
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
-# Tokens in one forward, padding included. A GPU wants many, to be busy: the MLP of a 7B model then
-# holds 3 x 2.5 GB in float32 (width 18,944; half in bfloat16). A CPU is as quick with few, which
-# stay in its caches and leave a heap in fewer pieces (measured: 50 to 95 MB beside a small model
-# where 2,048 tokens took 120 to 185).
+# Tokens in one forward, padding included. A GPU needs many to be busy: the MLP of a 7B model then
+# holds 3 x 2.5 GB in float32 (width 18,944; half in bfloat16). A CPU is as fast with few, which fit
+# into its caches and fragment the heap less (measured beside a small model: 50 to 95 MB, where
+# 2,048 tokens took 120 to 185 MB).
 BATCH_TOKENS = {"cpu": 768, "cuda": 32_768}
 
 
 def choose_device(device: str | None) -> torch.device:
-    """Return the device that is asked for, or the GPU where there is one."""
+    """Return the requested device; without a request, the GPU if there is one, else the CPU."""
     have_gpu = torch.cuda.is_available()
     if device is None and not have_gpu:
         refuse_idle_gpus()
@@ -56,7 +56,7 @@ def device_name(device: torch.device) -> str:
 
 
 def gpu_devices(spec: PolicySpec, count: int) -> list[torch.device]:
-    """Return the first GPUs that this process may use, or refuse where there are fewer."""
+    """Return the first `count` GPUs that are visible to this process; refuse if there are fewer."""
     if torch.cuda.device_count() < count:
         raise RcdiagError(
             f"policy `{spec.name}`: gpus={count}, and torch sees {torch.cuda.device_count()} GPUs",
@@ -72,7 +72,7 @@ def dtype_named(option: str, name: str) -> torch.dtype:
 
 
 def load_model(spec: PolicySpec, folder: str, device: torch.device) -> Any:
-    """Load a checkpoint on its device, in its dtype, with its attention and adapter."""
+    """Load a checkpoint onto its device with the dtype, attention and adapter of a policy."""
     products = DTYPES[spec.options.get("autocast", spec.dtype)]
     attention = attention_of(spec.options.get("attention"), products, device)
     if attention.startswith("flash_attention") and (
@@ -83,7 +83,7 @@ def load_model(spec: PolicySpec, folder: str, device: torch.device) -> Any:
             f"{spec.dtype} on {device.type}",
             hint="attention=sdpa or attention=eager",
         )
-    transformers.utils.logging.disable_progress_bar()  # rcdiag has its own
+    transformers.utils.logging.disable_progress_bar()  # rcdiag shows its own
     remote = bool(spec.options.get("trust_remote_code", False))
     try:
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=remote)
@@ -92,9 +92,9 @@ def load_model(spec: PolicySpec, folder: str, device: torch.device) -> Any:
             folder,
             config=config,
             dtype=DTYPES[spec.dtype],
-            # A model without sdpa (attention sinks, say) is refused; it would take any other name.
+            # Load as sdpa, so that a model without it (one with attention sinks) is refused.
             attn_implementation="sdpa" if attention == REPEATED else attention,
-            # Straight to the device: through host memory, engines side by side need N times it.
+            # Load straight to the device: via host memory, N engines would need N copies there.
             device_map=_placement(spec, config, device),
             trust_remote_code=remote,
         )
@@ -118,7 +118,7 @@ def load_model(spec: PolicySpec, folder: str, device: torch.device) -> Any:
 
 
 def _placement(spec: PolicySpec, config: Any, device: torch.device) -> dict[str, Any]:
-    """Return where the parts of a model go: to one device, or layer by layer to several GPUs."""
+    """Return the `device_map` of a model: one device, or decoder layers over several GPUs."""
     gpus = int(spec.options.get("gpus", 1))
     if gpus == 1:
         return {"": device}
@@ -130,9 +130,9 @@ def _placement(spec: PolicySpec, config: Any, device: torch.device) -> dict[str,
 
 
 def _dequantise(config: Any) -> None:
-    """Have weights of 8 or 4 bits made wide at loading, on every device alike.
+    """Make transformers dequantise weights of 8 or 4 bits at loading, on every device.
 
-    On a GPU that multiplies in float8 transformers would do so under the name of any dtype
+    On a GPU with float8 products transformers would otherwise multiply in float8 whatever the dtype
     (`quantizer_finegrained_fp8.py`), and round activations, too.
     """
     quantization = getattr(config, "quantization_config", None)
@@ -141,7 +141,7 @@ def _dequantise(config: Any) -> None:
 
 
 def quantization_of(folder: Path, dtype: str) -> str | None:
-    """Say how a checkpoint's weights were quantised, and how they are held; None where not."""
+    """Say how a checkpoint is quantised and what its weights are loaded as; None if it is not."""
     quantization = read_config(folder).get("quantization_config")
     if not isinstance(quantization, dict):
         return None
@@ -150,7 +150,7 @@ def quantization_of(folder: Path, dtype: str) -> str | None:
 
 
 def _check_dtypes(spec: PolicySpec, model: Any) -> None:
-    """Refuse a model whose weights are float8 after loading: its products would be, too."""
+    """Refuse a model with float8 weights after loading, since its products would be in float8."""
     kept = {str(weight.dtype) for weight in model.parameters() if weight.dtype in FLOAT8}
     if kept:
         raise RcdiagError(
@@ -162,9 +162,9 @@ def _check_dtypes(spec: PolicySpec, model: Any) -> None:
 
 
 def _auto_class(config: Any) -> Any:
-    """Return what loads a checkpoint; one of images and text (Qwen3-VL) may have no causal class.
+    """Return the auto class of a checkpoint; some image-text models have no causal LM class.
 
-    It scores rows of text alone all the same.
+    Such a model (Qwen3-VL) still scores rows that consist of text alone.
     """
     causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
     if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and not causal:
@@ -184,14 +184,14 @@ def _with_adapter(model: Any, adapter: str) -> Any:
 
 
 def context_of(model: Any) -> int | None:
-    """Return the number of positions that a model knows; None without one in its configuration."""
+    """Return the model's maximum number of positions; None if its configuration has none."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
 def body_and_head(model: Any, head_dtype: str | None) -> tuple[Any, Callable[[Tensor], Tensor]]:
     """Split a model into its decoder and the function from hidden states to logits.
 
-    `head_dtype` is the dtype of the last product, None the head's own.
+    `head_dtype` is the dtype of the output projection; None keeps the head's own.
     """
     head = model.get_output_embeddings()
     config = model.config.get_text_config()
@@ -219,10 +219,10 @@ def body_and_head(model: Any, head_dtype: str | None) -> tuple[Any, Callable[[Te
 def head_is_known(
     model: Any, body: Any, to_logits: Callable[[Tensor], Tensor], *, exact: bool
 ) -> bool:
-    """Tell whether body and head together give the logits of the model's own forward.
+    """Tell whether decoder and head together give the logits of the model's own forward.
 
-    `exact`: all in float32. A float32 head on a body in low precision differs from the model's own
-    by the rounding that it is there to avoid.
+    `exact` allows only float32 rounding. A float32 head on a low-precision decoder differs from the
+    model's own logits by low-precision rounding, so a wider tolerance applies.
     """
     size = model.get_output_embeddings().weight.shape[0]
     ids = torch.arange(8, device=model.device)[None] % size

@@ -1,4 +1,4 @@
-"""A checkpoint in float32 that scores passages, as it is or under a change."""
+"""A checkpoint in float32 that scores passages, unchanged or under a `Change`."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from rcdiag.engines.padded_batches import length_buckets
 from rcdiag.engines.spec import PolicySpec
 
 NEVER = torch.finfo(torch.float32).min
-# Ids below this are tried as special tokens where a checkpoint has no tokenizer that names them.
+# Special tokens are usually among the first ids; used in addition to those that the config names.
 LOW_IDS = 8
 
 
 class Probe:
-    """One checkpoint in float32 on its device; dropout off, no cache, TF32 off."""
+    """One checkpoint in float32 on its device, without dropout and TF32."""
 
     def __init__(self, model: str | Path, device: str | None = None) -> None:
         self.folder = check_checkpoint(str(model))
@@ -60,7 +60,7 @@ class Probe:
 
     @cached_property
     def tensors(self) -> Tensors:
-        """Describe the decoder's tensors and the special tokens."""
+        """Return names and shapes of the decoder's tensors, and the special tokens."""
         config = self.model.config.get_text_config()
         shapes = {name: tuple(value.shape) for name, value in self.model.named_parameters()}
         experts = {
@@ -87,7 +87,7 @@ class Probe:
 
     @torch.inference_mode()
     def read(self, passages: Sequence[Passage]) -> Reading:
-        """Say everything of every scored token, as the model is."""
+        """Return log-prob, entropy and logits of every scored token, model unchanged."""
         hidden = self._hidden(passages, None)
         wanted = self._targets(passages)
         parts = []
@@ -97,9 +97,9 @@ class Probe:
             weights = log_probs.exp()
             own = log_probs.gather(1, chosen).squeeze(1)
             square = weights.square().sum(dim=-1)
-            reach = ((1 - own.exp()).square() + square - own.exp().square()).clamp(min=0).sqrt()
+            gain = ((1 - own.exp()).square() + square - own.exp().square()).clamp(min=0).sqrt()
             entropy = -(weights * log_probs).sum(dim=-1)
-            parts.append(torch.stack([own, entropy, log_probs.amax(dim=-1), reach], dim=1))
+            parts.append(torch.stack([own, entropy, log_probs.amax(dim=-1), gain], dim=1))
         empty = torch.zeros((0, 4), device=self.device)
         table = torch.cat([empty, *parts]).double().cpu().numpy()
 
@@ -116,7 +116,7 @@ class Probe:
             log_prob=table[:, 0],
             entropy=table[:, 1],
             top=table[:, 2],
-            reach=table[:, 3],
+            noise_gain=table[:, 3],
             logits_at=logits_at,
             tempered=tempered,
         )
@@ -125,14 +125,17 @@ class Probe:
     def log_probs(
         self, passages: Sequence[Passage], change: Change | None = None
     ) -> NDArray[np.float64]:
-        """Return the log-prob of scored tokens, [scored] nats, at the passages' temperature."""
+        """Return log-probs of the scored tokens, [scored] nats, at the passages' temperature."""
         hidden = self._hidden(passages, change)
         with self._head(change) as to_logits:
             return self._chosen(hidden, to_logits, self._targets(passages), _temperatures(passages))
 
     @torch.inference_mode()
     def after(self, passages: Sequence[Passage]) -> NDArray[np.float64]:
-        """Return the log-prob of scored tokens under the logits that have read them, [scored]."""
+        """Return log-probs of the scored tokens under the logits one position late, [scored] nats.
+
+        The state at a token's own position, which has already read it, predicts it.
+        """
         hidden = self._hidden(passages, None, after=True)
         return self._chosen(
             hidden, self.to_logits, self._targets(passages), _temperatures(passages)
@@ -141,7 +144,7 @@ class Probe:
     def _chosen(
         self, hidden: Tensor, to_logits: Any, wanted: Tensor, temperature: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return the log-probs of wanted ids from states, [scored] nats."""
+        """Return log-probs of the tokens `wanted` from hidden states, [scored] nats."""
         at = torch.from_numpy(temperature).to(self.device, torch.float32)
         values = []
         for start, logits in self._logits(hidden, to_logits):
@@ -156,14 +159,14 @@ class Probe:
         return torch.from_numpy(ids).to(self.device)
 
     def _logits(self, hidden: Tensor, to_logits: Any) -> Iterator[tuple[int, Tensor]]:
-        """Yield logits of a few states at a time, with the index of the first."""
+        """Yield the logits of hidden states in chunks, with the index of the first state."""
         step = rows_at_once(self.device.type, self.vocab_size)
         for start in range(0, len(hidden), step):
             yield start, to_logits(hidden[start : start + step]).float()
 
     @contextlib.contextmanager
     def _head(self, change: Change | None) -> Iterator[Any]:
-        """Give the function from states to logits, of the head as it is under a change."""
+        """Return the function from hidden states to logits under a change, for the `with` block."""
         if isinstance(change, LowPrecision):
             with self._rounding():
                 yield body_and_head(self._low, None)[1]
@@ -179,7 +182,7 @@ class Probe:
 
     @cached_property
     def _low(self) -> Any:
-        """Hold the model's copy in bfloat16."""
+        """Return a copy of the model in bfloat16."""
         return copy.deepcopy(self.model).to(torch.bfloat16)
 
     def _rounding(self) -> contextlib.AbstractContextManager[None]:
@@ -189,7 +192,7 @@ class Probe:
     def _hidden(
         self, passages: Sequence[Passage], change: Change | None, *, after: bool = False
     ) -> Tensor:
-        """Return the states before every scored token, or `after` it, [scored, width]."""
+        """Return the hidden state before each scored token, or at it (`after`), [scored, width]."""
         lengths = np.array([len(one.ids) for one in passages])
         states: list[Tensor | None] = [None] * len(passages)
         with contextlib.ExitStack() as stack:
@@ -208,7 +211,7 @@ class Probe:
         return torch.cat([state for state in states if state is not None])
 
     def _of_bucket(self, body: Any, passages: Sequence[Passage], change: Change | None) -> Tensor:
-        """Run the decoder on a few passages, padded on the right, [passages, width, hidden]."""
+        """Run the decoder on a batch of passages, padded right: [passages, width, hidden]."""
         width = max(len(one.ids) for one in passages)
         ids = np.zeros((len(passages), width), np.int64)
         positions = np.tile(np.arange(width), (len(passages), 1))
@@ -221,8 +224,8 @@ class Probe:
         if not counted:
             given["position_ids"] = torch.from_numpy(positions).to(self.device)
         if isinstance(change, SlidingWindow) or not counted:
-            # A mask of its own also keeps transformers from taking positions that begin anew for
-            # packed sequences that must not see each other.
+            # An explicit mask also keeps transformers from treating positions that restart at 0 as
+            # the start of another packed sequence.
             reach = change.tokens if isinstance(change, SlidingWindow) else width
             given["attention_mask"] = self._mask(len(passages), width, reach)
         if isinstance(change, KeyValueCache):
@@ -239,7 +242,7 @@ class Probe:
 
     @cached_property
     def routers(self) -> Routers:
-        """Return the routers of a mixture of experts; another model is refused."""
+        """Return the routers of a mixture of experts; a dense model is refused."""
         return Routers(self.model)
 
     def _experts_of(self, passages: Sequence[Passage], shape: tuple[int, ...]) -> NDArray[np.int64]:
@@ -253,7 +256,7 @@ class Probe:
         return given
 
     def _mask(self, rows: int, width: int, reach: int) -> Tensor:
-        """Make an additive causal mask that of a window, [rows, 1, width, width]."""
+        """Return an additive mask for a window of `reach` tokens: [rows, 1, width, width]."""
         at = torch.arange(width, device=self.device)
         back = at[:, None] - at[None, :]
         mask = torch.where((back >= 0) & (back < reach), 0.0, NEVER).to(torch.float32)
@@ -264,7 +267,7 @@ class Probe:
         """Score passages whose prompt was read by another checkpoint's weights, [scored] nats.
 
         This imitates a prefix cache that was not cleared when the weights were updated. The last
-        token of the prompt is computed with the model's own weights.
+        token of the prompt is read by the model's own weights.
         """
         from transformers import DynamicCache
 
@@ -283,7 +286,7 @@ class Probe:
 
 
 def place_in_passage(token: int) -> str:
-    """Name a token of a passage whose recorded experts are refused."""
+    """Name a response token in the error message for invalid recorded experts."""
     return f"the sampler's column of experts, response token {token}"
 
 
@@ -293,7 +296,7 @@ def _temperatures(passages: Sequence[Passage]) -> NDArray[np.float64]:
 
 
 def _float8_cache(scale: float) -> Any:
-    """Make a cache that gives keys and values back as float8 holds them."""
+    """Return a cache that rounds keys and values to float8 e4m3 with a scale."""
     from transformers import DynamicCache
 
     class Float8Cache(DynamicCache):

@@ -1,9 +1,9 @@
-"""The routers of a mixture of experts: which experts they chose, and experts that they are given.
+"""The routers of a mixture of experts: record the experts they choose, or give them experts.
 
-A router gives a token's state a logit for each expert, takes the `top_k` largest and weights their
-outputs by gates. With experts given, as another engine recorded them, the gates are still the
-model's own: of its own logits at those experts, normalised as the model does. This is rollout
-routing replay, R3 (arXiv 2510.11370).
+A router computes a logit for each expert from a token's state, chooses the `top_k` largest and
+weights the experts' outputs by gates. With experts given, as another engine recorded them, the
+gates are still computed from the model's own logits at those experts, normalised as in the model.
+This is rollout routing replay, R3 (arXiv 2510.11370).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from torch import Tensor
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Ragged
 
-# An expert's number where none was recorded: the router chooses there itself.
+# In place of an expert's number: not recorded, so the model's router chooses.
 OWN = -1
 
 
 class Routers:
-    """The routers of a loaded model, in the order of its layers; they are watched from here on.
+    """The routers of a loaded model in the order of its layers, with hooks that record experts.
 
-    A model without routers, or with one whose gates rcdiag does not know, is refused.
+    A model without routers, or with gates that rcdiag does not know, is refused.
     """
 
     def __init__(self, model: Any) -> None:
         routers = routers_of(model)
-        self.layers = list(routers)  # of the model, that have a router
+        self.layers = list(routers)  # numbers of the layers with a router
         self._routers = list(routers.values())
         config = model.config.get_text_config()
         self.layers_in_model = int(config.num_hidden_layers)
@@ -61,7 +61,7 @@ class Routers:
 
     @torch.inference_mode()
     def _check_gates(self, model: Any, kind: str) -> None:
-        """Refuse a model whose routers give their own experts other gates than `gates_of` does."""
+        """Refuse a model whose routers compute other gates than `gates_of` for the same experts."""
         made: list[tuple[Any, tuple[Tensor, ...]]] = []
         hooks = [
             router.register_forward_hook(lambda one, inputs, output: made.append((one, output)))
@@ -79,9 +79,10 @@ class Routers:
     def recorded(self, lists: Ragged, place: Callable[[int], str]) -> NDArray[np.int64]:
         """Return recorded experts as an array, [tokens, layers with a router, top_k].
 
-        A token has a list of `top_k` experts for each layer, layer by layer, of all layers or of
-        those with a router. An empty list is `OWN`. Lists of another length and numbers that are no
-        choice of this model's routers are refused; `place` names the row and column of a token.
+        `lists` has for each token the experts of all layers in order, `top_k` each, or only those
+        of layers with a router; an empty list becomes `OWN`. Lists of another length, and experts
+        that this model's routers cannot choose, are refused; `place` names a token's row and column
+        for the error.
         """
         sizes = lists.lengths
         widths = (len(self.layers) * self.top_k, self.layers_in_model * self.top_k)
@@ -108,7 +109,7 @@ class Routers:
     def _check_experts(
         self, made: NDArray[np.int64], known: NDArray[np.bool_], place: Callable[[int], str]
     ) -> None:
-        """Refuse experts that the model does not have, and one expert twice for a token."""
+        """Refuse expert numbers that the model lacks, and repeated experts of a token and layer."""
         twice = (np.diff(np.sort(made, axis=2), axis=2) == 0).any(2)
         wrong = ((made < 0) | (made >= self.experts)).any(2) | twice  # [response tokens, layers]
         wrong &= known[:, None]
@@ -123,7 +124,7 @@ class Routers:
             )
 
     def give(self, experts: NDArray[np.int64] | None) -> None:
-        """Have the next forward passes take these experts, [rows, width, layers, top_k]."""
+        """Use these experts in the following forward passes, [rows, width, layers, top_k]."""
         if experts is None:
             self.given = None
             return
@@ -132,10 +133,10 @@ class Routers:
         self.given = torch.from_numpy(flat).permute(1, 0, 2).contiguous().to(device)
 
     def last_chosen(self, places: Tensor) -> NDArray[np.uint16]:
-        """Return the experts of the last forward pass at places of its tokens, row after row.
+        """Return the experts of the last forward pass, [places, layers * top_k].
 
-        [places, layers * top_k], in each layer in the router's order; a layer without a router has
-        0, as in vLLM and SGLang.
+        `places` index its tokens, counted row after row. Experts of a layer are in the router's
+        order; a layer without a router has 0, as in vLLM and SGLang.
         """
         made = np.zeros((len(places), self.layers_in_model, self.top_k), np.uint16)
         for layer, experts in zip(self.layers, self.chosen, strict=True):
@@ -144,7 +145,7 @@ class Routers:
 
 
 def routers_of(model: Any) -> dict[int, Any]:
-    """Return the routers of a model by their layer; none in one whose routers are not known."""
+    """Return a model's routers by layer; empty if it has none of a known kind."""
     return {
         int(name.split("layers.")[1].split(".")[0]): module
         for name, module in model.named_modules()
@@ -155,9 +156,9 @@ def routers_of(model: Any) -> dict[int, Any]:
 def gates_of(router: Any, logits: Tensor, experts: Tensor) -> Tensor:
     """Return the gates of experts from a router's logits, [tokens, top_k].
 
-    Softmax over all experts (Mixtral, Qwen2-MoE to Qwen3.5-MoE, OLMoE, gpt-oss), divided by its sum
-    over the chosen ones but where `norm_topk_prob` is off; or a sigmoid for each expert and a
-    scale, where experts are chosen with a bias that gates leave out (DeepSeek-V3, GLM-4.5).
+    Mixtral, Qwen2-MoE to Qwen3.5-MoE, OLMoE and gpt-oss take a softmax over all experts, divided
+    by its sum over the chosen ones unless `norm_topk_prob` is off. DeepSeek-V3 and GLM-4.5 take a
+    sigmoid for each expert and a scale; the bias that they choose experts with is not in the gates.
     """
     if hasattr(router, "e_score_correction_bias"):
         gates = logits.sigmoid().gather(1, experts)

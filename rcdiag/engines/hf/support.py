@@ -1,4 +1,4 @@
-"""The tokens that a distribution is restricted to, as a mask over logits of a few positions."""
+"""Kept sets, to which a distribution is restricted, as masks over the logits of positions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rcdiag.table.trajectories import Ragged, Trajectories
 
 
 class KeptSets(Protocol):
-    """The kept set of each of some positions."""
+    """The kept sets of several positions."""
 
     def take(self, tokens: NDArray[np.int64]) -> KeptSets:
-        """Return the sets of some positions, by their numbers."""
+        """Return the kept sets of the positions with these indices."""
         ...
 
     def mask(self, positions: slice, scaled: Tensor) -> Tensor:
-        """Return which tokens are kept, [positions, vocabulary], given logits / temperature."""
+        """Return the mask of kept tokens, [positions, vocabulary], given logits / temperature."""
         ...
 
 
@@ -36,14 +36,14 @@ class RecordedSets:
     def take(self, tokens: NDArray[np.int64]) -> RecordedSets:
         lengths = self.ids.lengths[tokens]
         ends = np.cumsum(lengths)
-        # For each id that is taken its place among all: that of its list, and its own in the list.
+        # Index of each taken id in `values`: the start of its list, plus its index in that list.
         places = np.arange(lengths.sum()) + np.repeat(
             self.ids.offsets[tokens] - (ends - lengths), lengths
         )
         return RecordedSets(Ragged(self.ids.values[places], np.concatenate([[0], ends])))
 
     def mask(self, positions: slice, scaled: Tensor) -> Tensor:
-        """Keep the recorded ids; where none are, at tokens that nobody sampled, all."""
+        """Keep the recorded ids, or all tokens where none were recorded (not sampled there)."""
         offsets = self.ids.offsets[positions.start : positions.start + len(scaled) + 1]
         ids = torch.from_numpy(self.ids.values[offsets[0] : offsets[-1]].astype(np.int64))
         lengths = torch.from_numpy(np.diff(offsets)).to(scaled.device)
@@ -55,10 +55,10 @@ class RecordedSets:
 
 @dataclass(frozen=True)
 class OwnSets:
-    """Kept sets of the model itself, made as vLLM makes a sampler's.
+    """Kept sets of the model itself, computed as in vLLM's sampler.
 
-    min-p acts on the distribution at the row's temperature, top-k on what is left, top-p on what is
-    left then, renormalised (`Sampler.sample` and `apply_top_k_top_p` in vllm/v1/sample).
+    min-p acts on the distribution at the row's temperature, top-k on what min-p left, and top-p on
+    the renormalised rest (`Sampler.sample` and `apply_top_k_top_p` in vllm/v1/sample).
     """
 
     top_p: NDArray[np.float64]  # [positions] 1 = off
@@ -69,7 +69,7 @@ class OwnSets:
         return OwnSets(self.top_p[tokens], self.top_k[tokens], self.min_p[tokens])
 
     def mask(self, positions: slice, scaled: Tensor) -> Tensor:
-        """Keep what min-p, top-k and top-p leave; equally likely tokens at the k-th rank stay."""
+        """Keep what min-p, top-k and top-p leave; ties with the k-th largest logit are kept."""
         size = scaled.shape[1]
         most = np.where(self.top_k > 0, np.minimum(self.top_k, size), size)[positions]
         top_k = torch.from_numpy(most.astype(np.int64)).to(scaled.device)[:, None]
@@ -81,7 +81,7 @@ class OwnSets:
         left = scaled.masked_fill(scaled < likeliest + min_p.log(), -torch.inf)
         ordered, order = left.sort(dim=1)  # ascending
         ordered = ordered.masked_fill(ordered < ordered.gather(1, size - top_k), -torch.inf)
-        # A token is dropped if it and all less likely ones together have at most 1 - top_p.
+        # A token is dropped if it and all less likely tokens have at most 1 - top_p in total.
         dropped = torch.where(top_p < 1, 1 - top_p, -1.0)
         kept = (ordered.softmax(dim=1).cumsum(dim=1) > dropped) & ordered.isfinite()
         kept[:, -1] = True
@@ -89,7 +89,7 @@ class OwnSets:
 
 
 def kept_sets_of(spec: PolicySpec, rows: Trajectories) -> KeptSets | None:
-    """Return the kept sets of all response tokens that a policy asks for; None without any."""
+    """Return the kept sets of all response tokens; None if the policy has no `support`."""
     support = spec.options.get(SUPPORT)
     if support is None:
         return None

@@ -1,7 +1,8 @@
-"""An engine that is served: vLLM or SGLang over HTTP, asked for the log-probs of stored tokens.
+"""An engine that is already served: vLLM or SGLang over HTTP returns log-probs of stored tokens.
 
-Standard library and numpy only: the model runs elsewhere. A server gives log-probs of prompt tokens
-at temperature 1 alone, so other rows are refused before the first request.
+Needs the standard library and numpy only, since the model runs elsewhere. Servers give log-probs
+of prompt tokens at temperature 1 only, so rows of another temperature are refused before the first
+request.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ if TYPE_CHECKING:
     from rcdiag.engines.server.engine import ServerEngine
 
 CANNOT = {
-    "adapter": "a server holds its adapters itself: model=NAME names one that it serves",
-    "entropy": "a server returns no entropy",
-    "top_k": "a server's likeliest tokens are not read",
-    "lm_head": "the head is the server's own",
-    "matmul": "products are the server's own",
+    "adapter": "a server loads adapters itself: model=NAME names one that it serves",
+    "entropy": "servers return no entropy",
+    "top_k": "the likeliest tokens of a server are not read",
+    "lm_head": "the server decides the dtype of the head",
+    "matmul": "the server decides how it multiplies",
 }
 
 
 def _check(spec: PolicySpec) -> None:
-    """Refuse an address or an option before anything is sent."""
+    """Refuse an invalid address or option before a request is sent."""
     check_address(spec)
     server_key(spec)
     for key in ("concurrency", "timeout"):
@@ -66,10 +67,10 @@ def _load(spec: PolicySpec, max_length: int, log: Path) -> ServerEngine:
 
 SERVER = Backend(
     name="server",
-    says="An engine that is served over HTTP, vLLM's OpenAI server or SGLang's: the log-probs of "
-    "prompt tokens that it returns, which are those of temperature 1. Rows of another temperature "
-    "are refused. The model is the server's, the dtype what you know of it: a server does not "
-    "tell in what it computes.",
+    says="An engine that is served over HTTP: vLLM's OpenAI server or SGLang's. It returns the "
+    "log-probs of prompt tokens, which are those of temperature 1, so rows of another temperature "
+    "are refused. The model is the one that the server has loaded. Servers do not report the dtype "
+    "that they compute in, so the policy's dtype is what you state.",
     role="engine",
     dtypes=("served", "bfloat16", "float16", "float32"),
     default_dtype="served",
@@ -77,12 +78,13 @@ SERVER = Backend(
     load=_load,
     refuses=CANNOT,
     options={
-        "url": Option(says="address of the server: HOST:PORT after http:// or https://", shown=""),
+        "url": Option(says="the server's address, http://HOST:PORT or https://HOST:PORT", shown=""),
         "api": Option(
-            says="what serves, asked of the server where it is not given", takes=("vllm", "sglang")
+            says="the kind of server; found out from the server by default",
+            takes=("vllm", "sglang"),
         ),
         "model": Option(
-            says="the name of the model or adapter among those served; not needed where one is"
+            says="the served name of the model or adapter; needed if the server has several"
         ),
         "key_env": Option(
             says="the environment variable that holds the server's key, sent as a bearer token",
@@ -90,20 +92,20 @@ SERVER = Backend(
             decides=False,
         ),
         "concurrency": Option(
-            says=f"the most requests at a time, {MOST_REQUESTS} where none is given",
+            says=f"the largest number of requests at a time; {MOST_REQUESTS} by default",
             takes=int,
             shown="{} requests at a time",
             decides=False,
         ),
         "timeout": Option(
-            says=f"seconds that one request may take, {REQUEST_SECONDS} where none are given",
+            says=f"the seconds that one request may take; {REQUEST_SECONDS} by default",
             takes=int,
             shown="",
             decides=False,
         ),
         "patience": Option(
-            says="seconds that a server is waited for while it loads, is down or overloaded, "
-            f"{PATIENCE_SECONDS} where none are given",
+            says="the seconds to wait for a server that loads, is down or overloaded; "
+            f"{PATIENCE_SECONDS} by default",
             takes=int,
             shown="",
             decides=False,

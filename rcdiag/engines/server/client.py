@@ -1,4 +1,4 @@
-"""Ask a server in JSON over HTTP, within bounds: size, time, no redirect, no proxy."""
+"""JSON requests over HTTP with limits on size and time, without redirects and proxies."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from urllib.parse import urlsplit
 
 from rcdiag.errors import RcdiagError
 
-BUSY = (408, 429, 500, 502, 503, 504)  # the same request may do well later
+BUSY = (408, 429, 500, 502, 503, 504)  # status codes after which a retry may succeed
 ABSENT = (404, 405)
-SMALL_ANSWER = 8 << 20  # bytes; what a server says of itself, its metrics among it
-SAID = 300  # letters of a server's own message that an error quotes
-LONGEST_WAIT = 60.0  # seconds that a server may ask for by Retry-After
+SMALL_ANSWER = 8 << 20  # bytes, for all answers but scores: server information and metrics
+SAID = 300  # characters of a server's own message that an error quotes
+LONGEST_WAIT = 60.0  # seconds, the largest Retry-After that is respected
 
 
 class Unavailable(Exception):
-    """The server does not answer now: it is down, restarting or overloaded."""
+    """The server cannot answer now: it is down, restarting or overloaded."""
 
     def __init__(self, reason: str, wait: float = 0.0) -> None:
         super().__init__(reason)
-        self.wait = wait  # seconds that it asks for
+        self.wait = wait  # seconds, from the server's Retry-After
 
 
 class Client:
-    """One address; each request has a connection of its own, so that threads share nothing.
+    """Requests to one address; each has its own connection, so that threads share nothing.
 
-    Proxies of the environment are not used: the address that the user names is the one that is
-    spoken to, and nobody else sees the key.
+    Proxies of the environment are not used: requests, which carry the key, go only to the address
+    that the user gives.
     """
 
     def __init__(self, address: str, key: str | None, timeout: float) -> None:
@@ -38,7 +38,7 @@ class Client:
         self._parts = urlsplit(address)
 
     def ask(self, path: str, body: dict[str, Any] | None = None, most: int = SMALL_ANSWER) -> Any:
-        """Return the JSON object of an answer; `most` is the size that it may have, in bytes."""
+        """Return the JSON object that a path answers; `most` limits the answer's size in bytes."""
         content, kind = self._content(path, body, most)
         try:
             answer = json.loads(content)
@@ -46,13 +46,13 @@ class Client:
             answer = None
         if not isinstance(answer, dict):
             raise RcdiagError(
-                f"{self.address}{path}: the answer is {kind or 'of no type'}, no JSON object",
+                f"{self.address}{path}: the answer is {kind or 'of no type'}, not a JSON object",
                 hint="give the address of the server itself, not that of a page or proxy before it",
             )
         return answer
 
     def find(self, *paths: str) -> dict[str, Any] | None:
-        """Return the answer of the first path that the server has, None where it has none."""
+        """Return the answer of the first path that exists on the server; None if none does."""
         for path in paths:
             try:
                 answer: dict[str, Any] = self.ask(path)
@@ -62,14 +62,14 @@ class Client:
         return None
 
     def text(self, path: str) -> str | None:
-        """Return a page of text, None where the server has none."""
+        """Return a path's answer as text; None if the path does not exist on the server."""
         try:
             return self._content(path, None, SMALL_ANSWER)[0].decode(errors="replace")
         except _AbsentError:
             return None
 
     def _content(self, path: str, body: dict[str, Any] | None, most: int) -> tuple[bytes, str]:
-        """Return the bytes of a good answer and their type."""
+        """Return the body and content type of an answer with status 200."""
         deadline = time.monotonic() + self._timeout
         connection = self._connection()
         try:
@@ -107,7 +107,7 @@ class Client:
         return headers if self._key is None else {**headers, "Authorization": f"Bearer {self._key}"}
 
     def _read(self, path: str, response: HTTPResponse, most: int, deadline: float) -> bytes:
-        """Read a body to its end, unless it is larger or takes longer than it may."""
+        """Read a body completely, unless it exceeds the limits on size or time."""
         pieces: list[bytes] = []
         size = 0
         while piece := response.read1(1 << 16):
@@ -116,17 +116,17 @@ class Client:
             if size > most:
                 raise RcdiagError(
                     f"{self.address}{path}: an answer of more than {most:,} bytes, which is more "
-                    "than one can take",
+                    "than the request can need",
                     hint="is it the address of a vLLM or SGLang server?",
                 )
             if time.monotonic() > deadline:
                 raise TimeoutError(f"an answer of more than {self._timeout:g} s")
-        if response.length:  # bytes that were announced and did not come
+        if response.length:  # announced bytes that did not arrive
             raise ConnectionResetError("the answer breaks off")
         return b"".join(pieces)
 
     def _refusal(self, path: str, response: HTTPResponse, content: bytes) -> Exception:
-        """Return the error for an answer that is not 200."""
+        """Return the error for an answer whose status is not 200."""
         status, where = response.status, f"{self.address}{path}"
         said = content.decode(errors="replace")[:SAID].strip()
         if self._key is not None:
@@ -140,17 +140,17 @@ class Client:
                 f"{where}: redirects (HTTP {status}), and redirects are not followed",
                 hint="give the address that it leads to as url=",
             )
-        hint = "the server's own words and log say why"
+        hint = "the server's message and log say why"
         if status in (401, 403):
             hint = "put its key into an environment variable, and name it: key_env=VAR"
         return RcdiagError(f"{where}: HTTP {status} {said}", hint=hint)
 
 
 class _AbsentError(RcdiagError):
-    """The server has no such path."""
+    """The path does not exist on the server."""
 
 
 def _seconds(response: HTTPResponse) -> float:
-    """Return the seconds of Retry-After, 0 without; a date is passed over."""
+    """Return the seconds of Retry-After; 0 without one, or if it is a date."""
     text = response.getheader("Retry-After", "")
     return min(float(text), LONGEST_WAIT) if text.isdecimal() else 0.0

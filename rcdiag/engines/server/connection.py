@@ -1,4 +1,4 @@
-"""The way to the server of a policy, which is asked what it is and what it serves."""
+"""Connect to the server of a policy, and find out which kind it is and what it serves."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rcdiag.engines.server.vllm import VllmApi
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 
-# In the order in which a server is asked: /model_info is SGLang's alone, and /version is not
-# vLLM's alone.
+# In the order in which they are tried: only SGLang has /model_info, while /version is not specific
+# to vLLM.
 APIS: dict[str, Api] = {"sglang": SglangApi(), "vllm": VllmApi()}
 
 
 def identify(client: Client, spec: PolicySpec) -> Served:
-    """Ask a server what it is and serves; `api` of the policy says what to take it for."""
+    """Find out what a server is and serves; with the policy's `api` only that kind is tried."""
     given = spec.options.get("api")
     for name, api in APIS.items():
         if given not in (None, name):
@@ -32,9 +32,9 @@ def identify(client: Client, spec: PolicySpec) -> Served:
         if served is not None:
             return served
     raise RcdiagError(
-        f"policy `{spec.name}`: {client.address} is no server of "
+        f"policy `{spec.name}`: {client.address} is not a server of "
         + ("vLLM (/version) or SGLang (/model_info)" if given is None else given),
-        hint="wanted is the address of vLLM's OpenAI server or of SGLang's, without a path",
+        hint="give the address of vLLM's OpenAI server or of SGLang's server, without a path",
     )
 
 

@@ -1,4 +1,4 @@
-"""Score the rows of a table by requests to a server, as many at a time as it can take."""
+"""Score the rows of a table by requests to a server, several at a time."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from rcdiag.engines.server.address import MOST_REQUESTS
 from rcdiag.engines.server.client import Unavailable
 from rcdiag.engines.server.connection import APIS, connect, wait_for
 from rcdiag.engines.server.pace import Pace
-from rcdiag.engines.server.served import answer_size, other_server
+from rcdiag.engines.server.served import answer_size, server_changed
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
 
 if TYPE_CHECKING:
     from rcdiag.table.trajectories import Scores, Trajectories
 
-LEAST_LOG_PROB = -1e12  # nats; a smaller one counts as infinite, as in tables
+LEAST_LOG_PROB = -1e12  # nats; smaller values count as infinite, as in tables
 
 
 class ServerEngine:
-    """One served model, which is asked for a row at a time, by several threads."""
+    """A served model, which scores one row per request, in several threads."""
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec = spec
-        self.client, self.served = connect(spec, lambda words: None)  # said when it was planned
+        self.client, self.served = connect(spec, lambda words: None)  # planning said it already
         self.api = APIS[self.served.api]
         self.pace = Pace(spec.options.get("concurrency", MOST_REQUESTS))
 
     def provenance(self) -> dict[str, Any]:
-        """Return what the server tells of itself; on what device it computes it does not."""
+        """Return the server's provenance, as far as it reports any; the device is unknown."""
         return self.served.provenance()
 
     def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
-        """Score the response tokens of some rows; each answer is checked against what was sent."""
+        """Score the response tokens of rows; each answer is checked against the tokens sent."""
         tokens, starts = whole_sequences(trajectories)
         numbers = trajectories.row
         rows = np.flatnonzero(trajectories.response_ids.lengths > 0).tolist()
@@ -78,9 +78,9 @@ class ServerEngine:
         work: Callable[[int], NDArray[np.float32]],
         numbers: NDArray[np.int64],
     ) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield rows with their scores as they come; one that fails is asked for again.
+        """Yield rows with their scores as they arrive; a failed row is requested again.
 
-        `numbers` are those of the rows in the table, for errors.
+        `numbers` are the rows' numbers in the table, for error messages.
         """
         waiting, first_failure = deque(rows), dict[int, float]()
         running: dict[Future[NDArray[np.float32]], int] = {}
@@ -109,14 +109,14 @@ class ServerEngine:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _wait(self, number: int, since: float, failure: Unavailable) -> None:
-        """Wait until the server answers again, and refuse it if it serves something else then.
+        """Wait until the server answers again; refuse it if it serves something else then.
 
-        `number` is the row of the table that waits for its score, `since` when it first failed.
+        `number` is the table's row that waits for its score, `since` the time of its first failure.
         """
         who = f"policy `{self.spec.name}`: row {number}"
         served = wait_for(self.client, self.spec, self.pace, failure, since, who)
         if served.fingerprint != self.served.fingerprint:
-            raise other_server(self.served, served)
+            raise server_changed(self.served, served)
 
     def _at(self, number: int, what: str) -> str:
         return f"policy `{self.spec.name}`: row {number}: {what}"

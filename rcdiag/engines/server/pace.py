@@ -1,4 +1,4 @@
-"""How many requests a server gets at a time, and how long to wait after one that failed."""
+"""The number of simultaneous requests to a server, and the wait after a failed one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.25, 10.0  # seconds
 
 
 class Pace:
-    """What a server can take nobody tells, so it is found out by doubling.
+    """A limit on simultaneous requests that adapts, since servers do not report their capacity.
 
-    Requests double once all that are allowed at a time went well, and are halved by a failure. The
-    pause after a failure doubles with each that follows without a success between.
+    It doubles when as many requests as it allows have succeeded, and a failure halves it. The pause
+    after a failure doubles with each further failure until a request succeeds.
     """
 
     def __init__(self, most: int) -> None:

@@ -1,4 +1,4 @@
-"""What a server says of itself: which engine, model, versions and settings."""
+"""A server's description of itself: engine, model, versions and settings."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from rcdiag.errors import RcdiagError
 
 
 class Served(Struct, frozen=True, kw_only=True):
-    """The model that a server scores with, as far as the server tells."""
+    """The model that a server scores with, as far as the server reports it."""
 
     address: str
     api: str  # vllm or sglang
-    model: str  # its name among those that are served
-    adapter: bool = False  # the name is that of a LoRA adapter
-    longest: int | None  # tokens that a scored sequence may have; None where it is not told
+    model: str  # served name
+    adapter: bool = False  # `model` is the name of a LoRA adapter
+    longest: int | None  # limit on the tokens of a scored sequence; None if not reported
     version: str | None  # of the engine
     weight_version: str | None = None  # SGLang's, which a weight update changes
-    settings: dict[str, Any]  # the server's arguments that decide numbers
+    settings: dict[str, Any]  # the server's arguments that affect log-probs
 
     @property
-    def told(self) -> dict[str, Any]:
-        """Return all that tells another model: weights under the same name and path do not."""
+    def reported(self) -> dict[str, Any]:
+        """Return everything that can reveal a changed model; new weights in place may not show."""
         return {
             "model": self.model,
             "adapter": self.adapter,
@@ -38,44 +38,44 @@ class Served(Struct, frozen=True, kw_only=True):
 
     @property
     def fingerprint(self) -> str:
-        """Hash address, kind of server, and all that it tells."""
-        text = json.dumps([self.address, self.api, self.told], sort_keys=True)
+        """Hash the address, the kind of server, and everything it reports."""
+        text = json.dumps([self.address, self.api, self.reported], sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def provenance(self) -> dict[str, Any]:
-        """Return what the metadata of a scored table say of the server.
+        """Return the server's entry in the metadata of a scored table.
 
-        No `weights_fingerprint`: nobody hashed weights, and one of another kind would be compared
-        with those of checkpoints.
+        It has no `weights_fingerprint`: the server's weights are not hashed, and another kind of
+        hash would be compared with those of checkpoints.
         """
-        served = {**self.told, "fingerprint": self.fingerprint}
+        served = {**self.reported, "fingerprint": self.fingerprint}
         return {"versions": {self.api: served.pop("version")}, "served": served}
 
 
 class Api(Protocol):
-    """One kind of server: how it is asked, and what it answers."""
+    """The HTTP interface of one kind of server: its requests and answers."""
 
     name: str
-    path: str  # that a sequence is posted to
+    path: str  # of requests for scores
 
     def identify(self, client: Client, wanted: str) -> Served | None:
-        """Return what is served under the name (the one model where it is empty).
+        """Return what is served under the name `wanted`; "" for a server with one model.
 
-        None where it is another kind of server.
+        None if it is another kind of server.
         """
         ...
 
     def request(self, served: Served, ids: list[int], start: int) -> dict[str, Any]:
-        """Return the body that asks for log-probs of `ids` from `start` on; start is at least 1."""
+        """Return a request's body for the log-probs of `ids[start:]`; start is at least 1."""
         ...
 
     def read(self, served: Served, answer: dict[str, Any], ids: list[int], start: int) -> list[Any]:
-        """Return the log-probs of `ids[start:]`, or refuse an answer on other tokens."""
+        """Return the log-probs of `ids[start:]`; refuse an answer about other tokens."""
         ...
 
 
-def choose(client: Client, wanted: str, names: dict[str, Any]) -> str:
-    """Return the name of the model to score with, among those that are served."""
+def choose_model(client: Client, wanted: str, names: dict[str, Any]) -> str:
+    """Return the served name of the model to score with; refuse an unknown or ambiguous one."""
     if wanted in names:
         return wanted
     listed = ", ".join(names) or "none"
@@ -91,24 +91,24 @@ def choose(client: Client, wanted: str, names: dict[str, Any]) -> str:
     return next(iter(names))
 
 
-def other_server(before: Served, now: Served) -> RcdiagError:
-    """Make the error for a server that serves something else than when the run began."""
-    told = before.told, now.told
+def server_changed(before: Served, now: Served) -> RcdiagError:
+    """Return the error for a server whose model or settings changed during the run."""
+    told = before.reported, now.reported
     differs = [key for key in told[0] | told[1] if told[0].get(key) != told[1].get(key)]
     changes = ", ".join(f"{key} {told[0].get(key)} -> {told[1].get(key)}" for key in differs)
     return RcdiagError(
         f"{before.address} serves something else than when the run began: {changes}",
-        hint="the same command begins again with what is served now",
+        hint="the same command starts again with what is served now",
     )
 
 
 def answer_size(ids: list[int]) -> int:
-    """Return the bytes that an answer on some tokens may have: an entry of each, with its text."""
+    """Return the bytes that an answer may have: one entry for each token, with its text."""
     return (1 << 20) + 1024 * len(ids)
 
 
-def other_tokens(what: str) -> RcdiagError:
-    """Make the error for an answer that is not on the tokens that were sent."""
+def wrong_tokens(what: str) -> RcdiagError:
+    """Return the error for an answer about other tokens than those sent."""
     return RcdiagError(
         f"the server scored other tokens than were sent: {what}",
         hint="does it add, cut off or encode tokens again, or is something between it and rcdiag?",
@@ -116,7 +116,7 @@ def other_tokens(what: str) -> RcdiagError:
 
 
 def malformed(what: str) -> RcdiagError:
-    """Make the error for an answer that lacks what was asked for."""
+    """Return the error for an answer that lacks what was asked for."""
     return RcdiagError(
         f"the answer has {what}",
         hint="is it a version of the server whose format rcdiag does not know (docs/engines.md)?",

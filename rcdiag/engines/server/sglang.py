@@ -1,10 +1,10 @@
 """SGLang's own server: `input_token_logprobs` of /generate.
 
-Read in SGLang 0.5.23 (`srt/entrypoints/http_server.py`, `srt/managers/io_struct.py`,
+Read from SGLang 0.5.23 (`srt/entrypoints/http_server.py`, `srt/managers/io_struct.py`,
 `scheduler_components/logprob_result_processor.py`, `layers/logits_processor.py`). With
-`logprob_start_len` s the answer has an entry [log-prob, token id, text] for each token from number
-s on, counted from 0; the first has None in place of the log-prob. They are a log-softmax of the
-logits as they are, whatever `temperature` says (SGLang #36213).
+`logprob_start_len` s the answer has an entry [log-prob, token id, text] for each token from index s
+on, counted from 0; the first has None for its log-prob. Log-probs are a log-softmax of the raw
+logits, whatever `temperature` says (SGLang #36213).
 """
 
 from __future__ import annotations
@@ -14,9 +14,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from rcdiag.engines.server.client import Client
-from rcdiag.engines.server.served import Served, choose, malformed, other_server, other_tokens
+from rcdiag.engines.server.served import (
+    Served,
+    choose_model,
+    malformed,
+    server_changed,
+    wrong_tokens,
+)
 
-# Arguments in /server_info that decide numbers. The rest holds paths, ports and keys.
+# Arguments in /server_info that affect log-probs. The others are paths, ports and keys.
 SETTINGS = (
     *("dtype", "quantization", "kv_cache_dtype", "attention_backend", "sampling_backend"),
     *("tp_size", "pp_size", "dp_size", "ep_size", "enable_fp32_lm_head", "revision"),
@@ -26,7 +32,7 @@ SETTINGS = (
 
 
 class SglangApi:
-    """Scores by `return_logprob` with a start."""
+    """Scores through `return_logprob` and `logprob_start_len` of /generate."""
 
     name = "sglang"
     path = "/generate"
@@ -40,7 +46,7 @@ class SglangApi:
         base = model.get("served_model_name") or server.get("served_model_name")
         base = str(base or model["model_path"])
         adapters = {one["id"]: one for one in listed if one.get("parent")}
-        name = choose(client, wanted or base, {base: None, **adapters})
+        name = choose_model(client, wanted or base, {base: None, **adapters})
         weights = model.get("weight_version")
         settings = {key: server[key] for key in SETTINGS if server.get(key) is not None}
         return Served(
@@ -71,24 +77,24 @@ class SglangApi:
             raise malformed("no meta_info.input_token_logprobs")
         if about.get("weight_version") not in (None, served.weight_version):
             now = replace(served, weight_version=str(about["weight_version"]))
-            raise other_server(served, now)  # a trainer updates its weights
+            raise server_changed(served, now)  # a trainer updated the weights meanwhile
         if about.get("prompt_tokens") != len(ids):
-            raise other_tokens(f"{about.get('prompt_tokens')} tokens, not {len(ids)}")
+            raise wrong_tokens(f"{about.get('prompt_tokens')} tokens, not {len(ids)}")
         tokens = ids[start - 1 :]
         if len(entries) != len(tokens):
-            raise other_tokens(f"{len(entries)} values for {len(tokens)} tokens")
+            raise wrong_tokens(f"{len(entries)} values for {len(tokens)} tokens")
         for position, (entry, token) in enumerate(zip(entries, tokens, strict=True), start - 1):
             if not isinstance(entry, list) or len(entry) < 2:
                 raise malformed(f"no pair of log-prob and token id at position {position}")
             if entry[1] != token:
-                raise other_tokens(f"position {position} has {entry[1]} and not token {token}")
+                raise wrong_tokens(f"position {position} has {entry[1]} and not token {token}")
         if entries[0][0] is not None:
-            raise malformed("a log-prob where logprob_start_len is, and wanted is None")
+            raise malformed("a log-prob at logprob_start_len, where None is expected")
         return [entry[0] for entry in entries[1:]]
 
 
 def _longest(server: dict[str, Any], listed: list[dict[str, Any]]) -> int | None:
-    """Return the tokens that an input may have: fewer than both limits, not as many."""
+    """Return the largest input in tokens, which must be below both of the server's limits."""
     limits = [one.get("max_model_len") for one in listed] + [server.get("max_req_input_len")]
     known = [limit for limit in limits if isinstance(limit, int)]
     return min(known) - 1 if known else None

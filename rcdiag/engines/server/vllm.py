@@ -1,8 +1,8 @@
 """vLLM's OpenAI server: `prompt_logprobs` of /v1/completions.
 
-Read in vLLM 0.32.0 (`entrypoints/openai/completion/protocol.py` and `serving.py`). An answer has
-one entry for each prompt token, None for the first, {token id: {logprob, rank, decoded_token}} for
-the others, -9999.0 in place of minus infinity. The values are those of the raw logits: neither
+Read from vLLM 0.32.0 (`entrypoints/openai/completion/protocol.py` and `serving.py`). An answer has
+one entry for each prompt token: None for the first, {token id: {logprob, rank, decoded_token}} for
+the others, with -9999.0 for minus infinity. The values are computed from raw logits: neither
 temperature nor `logprobs_mode=processed_logprobs` changes them.
 """
 
@@ -19,18 +19,19 @@ from rcdiag.engines.server.client import Client
 from rcdiag.engines.server.served import (
     Served,
     answer_size,
-    choose,
+    choose_model,
     malformed,
-    other_server,
-    other_tokens,
+    server_changed,
+    wrong_tokens,
 )
 from rcdiag.errors import RcdiagError
 
-CLAMPED = -9999.0  # what vLLM puts in place of minus infinity
+CLAMPED = -9999.0  # vLLM's value for minus infinity
 LIKELIEST = 5  # tokens of each position that the check of a server asks for
-# Probability of the LIKELIEST together: they have their share of the largest vocabulary at least.
+# Bounds on the total probability of the LIKELIEST tokens: at least their share of a uniform
+# distribution over the largest vocabulary, at most 1 and rounding.
 LEAST_MASS, MOST_MASS = LIKELIEST / 2**20, 1.001
-# Labels of vllm:cache_config_info that belong to what a server computes with.
+# Labels of vllm:cache_config_info that affect log-probs.
 CACHE_SETTINGS = ("enable_prefix_caching", "cache_dtype", "block_size")
 
 
@@ -47,7 +48,7 @@ class VllmApi:
             return None
         models = {model["id"]: model for model in listed.get("data", [])}
         bases = {name: model for name, model in models.items() if not model.get("parent")}
-        model = models[choose(client, wanted, models if wanted else _one_name_each(bases))]
+        model = models[choose_model(client, wanted, models if wanted else _one_name_each(bases))]
         base = models.get(model.get("parent"), model)
         longest = base.get("max_model_len")
         served = Served(
@@ -55,13 +56,13 @@ class VllmApi:
             api=self.name,
             model=model["id"],
             adapter=model is not base,
-            # It generates one token at least, which must fit besides.
+            # A request generates at least one token, which counts towards the limit.
             longest=None if longest is None else longest - 1,
             version=str(version),
             settings={"root": model.get("root"), **_cache_settings(client)},
         )
-        greeting = self._greet(client, served)
-        return replace(served, settings={**served.settings, **greeting})
+        checked = self._check_log_probs(client, served)
+        return replace(served, settings={**served.settings, **checked})
 
     def request(self, served: Served, ids: list[int], start: int) -> dict[str, Any]:
         return {
@@ -72,7 +73,7 @@ class VllmApi:
             "prompt_logprobs": 0,
             "return_token_ids": True,
             "add_special_tokens": False,
-            # No other request has this salt, so no prefix comes out of the cache (vLLM #42019).
+            # The salt is unique to the request, so no prefix comes from the cache (vLLM #42019).
             "cache_salt": secrets.token_hex(8),
         }
 
@@ -80,18 +81,18 @@ class VllmApi:
         told = answer.get("system_fingerprint")
         if told not in (None, served.settings.get("system_fingerprint")):
             settings = {**served.settings, "system_fingerprint": told}
-            raise other_server(served, replace(served, settings=settings))
+            raise server_changed(served, replace(served, settings=settings))
         values = [
             entry[str(token)].get("logprob") for entry, token in _entries(answer, ids)[start - 1 :]
         ]
         return [-math.inf if value == CLAMPED else value for value in values]
 
-    def _greet(self, client: Client, served: Served) -> dict[str, str]:
-        """Score the first ids of the vocabulary, and refuse values that are no log-probs.
+    def _check_log_probs(self, client: Client, served: Served) -> dict[str, str]:
+        """Score a few ids, refuse values that are not log-probs; return vLLM's system fingerprint.
 
-        With `--logprobs-mode raw_logits` they are logits, some of which would pass for log-probs.
-        But the likeliest tokens of a position have a probability of at most 1 together. The answer
-        also holds a hash of what decides the numbers: quantization, kernels, parallel sizes.
+        With `--logprobs-mode raw_logits` the values are logits, some of which would pass for
+        log-probs. But the likeliest tokens of a position have a total probability of at most 1. The
+        system fingerprint is a hash of quantization, kernels and parallel sizes.
         """
         ids = [0, 1, 0, 1]
         body = self.request(served, ids, 1) | {"prompt_logprobs": LIKELIEST}
@@ -101,7 +102,7 @@ class VllmApi:
             if not LEAST_MASS <= mass <= MOST_MASS:
                 raise RcdiagError(
                     f"{client.address}: the {LIKELIEST} likeliest tokens of a position have a "
-                    f"probability of {mass:.3g} together: these are no log-probs",
+                    f"total probability of {mass:.3g}: these are not log-probs",
                     hint="start vllm serve without --logprobs-mode raw_logits or processed_logits",
                 )
         told = answer.get("system_fingerprint")
@@ -109,7 +110,7 @@ class VllmApi:
 
 
 def _entries(answer: dict[str, Any], ids: list[int]) -> list[tuple[dict[str, Any], int]]:
-    """Return the entry of every token but the first, with the token, once all are its own."""
+    """Return the entry and id of every token but the first; refuse entries for other tokens."""
     choices = answer.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         raise malformed("not one choice")
@@ -118,29 +119,29 @@ def _entries(answer: dict[str, Any], ids: list[int]) -> list[tuple[dict[str, Any
     if not isinstance(entries, list):
         raise malformed("no prompt_logprobs")
     if sent is not None and sent != ids:
-        raise other_tokens("prompt_token_ids is not what was sent")
+        raise wrong_tokens("prompt_token_ids is not what was sent")
     if len(entries) != len(ids):
-        raise other_tokens(f"{len(entries)} values for {len(ids)} tokens")
+        raise wrong_tokens(f"{len(entries)} values for {len(ids)} tokens")
     if entries[0] is not None:
         raise malformed("a log-prob of the first token, which has nothing before it")
     for position, (entry, token) in enumerate(zip(entries[1:], ids[1:], strict=True), start=1):
         if not isinstance(entry, dict) or not isinstance(entry.get(str(token)), dict):
             found = ", ".join(entry) if isinstance(entry, dict) else "nothing"
-            raise other_tokens(f"position {position} has {found[:80]} and not token {token}")
+            raise wrong_tokens(f"position {position} has {found[:80]} and not token {token}")
     return list(zip(entries[1:], ids[1:], strict=True))
 
 
 def _one_name_each(models: dict[str, Any]) -> dict[str, Any]:
-    """Return the first name of each model: --served-model-name may give it several."""
+    """Return one name for each model: --served-model-name may give it several."""
     names = {model.get("root"): name for name, model in reversed(models.items())}
     return {name: models[name] for name in names.values()}
 
 
 def _cache_settings(client: Client) -> dict[str, str]:
-    """Read off /metrics what vLLM tells nowhere else, and refuse speculative decoding.
+    """Return settings from /metrics that vLLM reports nowhere else; refuse speculative decoding.
 
-    With it prompt log-probs of some requests are wrong without a word (vLLM #53488). Its counters
-    are there only where it is on.
+    With speculative decoding the prompt log-probs of some requests are wrong, and vLLM gives no
+    warning (vLLM #53488). Its counters exist only if it is on.
     """
     metrics = client.text("/metrics") or ""
     if "vllm:spec_decode_num_drafts" in metrics:

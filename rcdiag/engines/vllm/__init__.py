@@ -1,4 +1,4 @@
-"""vLLM scores inside its engine: prefill through a pooler, decode by forced tokens."""
+"""vLLM as an engine: prefill scores come through a pooler, decode scores by forcing tokens."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _own_place(about: Mapping[str, Any]) -> LadderRung | None:
 
 
 def _check(spec: PolicySpec) -> None:
-    """Refuse options with which vLLM's log-probs are wrong, or do not come back."""
+    """Refuse options under which vLLM's log-probs are wrong or cannot be read."""
     for key in ("enable_prefix_caching", "speculative_config"):
         if spec.options.get(key):
             raise RcdiagError(
@@ -52,12 +52,12 @@ def _check(spec: PolicySpec) -> None:
 
 
 def _gpus(options: Mapping[str, Any]) -> int:
-    """Return over how many GPUs vLLM spreads one model."""
+    """Return the number of GPUs that vLLM divides one model over."""
     return int(options.get("tensor_parallel_size", 1))
 
 
 def _rows_per_part(options: Mapping[str, Any]) -> int:
-    """Return how many sequences decode side by side: vLLM's own most on a large GPU."""
+    """Return the sequences of a part: in decoding, vLLM's largest default batch on a GPU."""
     return 1024 if options.get("path") == "decode" else 1
 
 
@@ -73,15 +73,15 @@ VLLM = Backend(
     load=_load,
     options={
         "path": Option(
-            says="all tokens at once, or one at a time as they were sampled",
+            says="score all tokens at once, or one at a time as in sampling",
             takes=("prefill", "decode"),
             shown="{}",
         ),
     },
     refuses={
-        SUPPORT: "vLLM scores the whole distribution alone",
-        "experts": "vLLM's routers choose by themselves",
-        "record_experts": "what vLLM's routers choose is not read",
+        SUPPORT: "vLLM scores the whole distribution only",
+        "experts": "recorded experts cannot be given to vLLM's routers",
+        "record_experts": "the experts that vLLM's routers choose are not read",
     },
     passes_options_on=True,
     packages={"torch": "2.8", "vllm": "0.20"},

@@ -23,12 +23,12 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
 
 # Requests handed to the engine at a time: enough to fill its batches, few enough to show progress.
-# In decoding the last sequences of a group leave the batch nearly empty, so a part is one group.
+# At the end of a decoding group the batch is nearly empty, so a whole part is one group there.
 REQUESTS_AT_ONCE = {"prefill": 512, "decode": 1 << 20}
 
 
 class VllmEngine:
-    """One vLLM engine in this process; prefix caching and speculation off."""
+    """A vLLM engine in this process, without prefix caching and speculative decoding."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class VllmEngine:
         self.lora = lora_request(self.options.get("adapter"))
         self.engine = _start(self.folder, self.path, self.engine_options)
         dtype = str(self.engine.llm_engine.vllm_config.model_config.dtype)
-        self.dtype = dtype.removeprefix("torch.")  # of `auto` the one that vLLM has chosen
+        self.dtype = dtype.removeprefix("torch.")  # for `auto`, the dtype that vLLM chose
         self.rounds = may_round and self.dtype == "bfloat16"
 
     def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
-        """Score the response tokens of some rows, in groups that fill the engine."""
+        """Score the response tokens of rows, in groups that fill the engine's batches."""
         tokens, starts = whole_sequences(trajectories)
         rows = np.flatnonzero(trajectories.response_ids.lengths > 0)
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
@@ -129,8 +129,8 @@ class VllmEngine:
         scores = [
             np.full((len(ids) - start, width), np.nan, np.float32) for ids, start, _ in requests
         ]
-        # A prompt that is computed in two steps is scored at its first token in both, and one that
-        # is preempted at the same token again: the later scores are those of the whole context.
+        # The first token of a prompt that is computed in two steps is scored in both, and so is the
+        # token at which a request is preempted: the later scores are those of the whole context.
         decoded = [np.zeros(len(ids) - start, np.bool_) for ids, start, _ in requests]
         for places, values in self.engine.collective_rpc(drain)[0]:
             for (key, position), value in zip(places, values.numpy(), strict=True):
@@ -189,7 +189,7 @@ def _start(folder: Path, path: str, options: dict[str, Any]) -> Any:
 
 
 def _settings(worker: Any) -> dict[str, Any]:
-    """Say with what kernels a worker multiplies and attends (called through `collective_rpc`)."""
+    """Return a worker's attention kernels and product settings (via `collective_rpc`)."""
     layers = worker.vllm_config.compilation_config.static_forward_context.values()
     names = set()
     for layer in layers:

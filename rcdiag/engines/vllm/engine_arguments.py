@@ -1,4 +1,4 @@
-"""The environment, engine arguments and adapter that a vLLM engine is started with."""
+"""The environment variables, engine arguments and adapter that a vLLM engine starts with."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from rcdiag.errors import RcdiagError, did_you_mean
 
 
 def set_environment(folder: Path, max_length: int, path: str, dtype: str) -> dict[str, str]:
-    """Set the environment that vLLM reads when it is imported; return what decides its numbers.
+    """Set the variables that vLLM reads at import; return those that affect its numbers.
 
-    Variables that are set stay. Where one contradicts what the policy says, it is refused.
+    Variables that are already set keep their values; one that contradicts the policy is refused.
     """
-    given = kernel_environment()  # before vLLM adds names of its own, which differ by process
+    given = kernel_environment()  # before vLLM adds variables of its own, which differ by process
     config = text_config(folder)
     heads = config.get("num_attention_heads", 1)
     width = config.get("head_dim") or config.get("hidden_size", 1) // heads
     per_token = (
         8 * config.get("num_hidden_layers", 1) * config.get("num_key_value_heads", heads) * width
     )
-    # Room for eight of the longest sequences; the CPU build's own default is half the memory.
+    # Space for eight of the longest sequences; the CPU build's default is half of the memory.
     gib = max(1, math.ceil(8 * max_length * per_token / 2**30))
     defaults = {
         "VLLM_CPU_KVCACHE_SPACE": str(gib),
-        # vLLM's CPU build leaves one thread to torch's own operations otherwise.
+        # Otherwise vLLM's CPU build leaves one thread to torch's own operations.
         "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
-        # Engine and rcdiag share a process: tensors come back without being serialised.
+        # With the engine in this process, tensors are returned without serialisation.
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        # `drain` travels to tensor-parallel workers, which are our own children.
+        # `drain` is sent to tensor-parallel workers, which are child processes.
         "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "TOKENIZERS_PARALLELISM": "false",
@@ -64,7 +64,7 @@ def set_environment(folder: Path, max_length: int, path: str, dtype: str) -> dic
 def engine_options(
     spec: PolicySpec, path: str, max_length: int, passed_on: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return vLLM's engine arguments: rcdiag's own, and those that a user passes on to vLLM."""
+    """Return vLLM's engine arguments: rcdiag's own, and the user's options that are passed on."""
     import torch
 
     config = read_config(check_checkpoint(spec.model))
@@ -83,11 +83,11 @@ def engine_options(
     options: dict[str, Any] = {
         "dtype": spec.dtype,
         "seed": 0,
-        # Samplers run compiled, with CUDA graphs; a CPU would compile for longer than it scores.
+        # Samplers run compiled, with CUDA graphs; on a CPU compiling takes longer than scoring.
         "enforce_eager": not have_gpu,
         "enable_prefix_caching": False,
         "max_model_len": max(max_length, 2),
-        # From vLLM 0.30 on no model of images starts without its tokenizer.
+        # From vLLM 0.30 on, no image-text model starts without its tokenizer.
         "skip_tokenizer_init": not sees_images,
         "disable_log_stats": True,
         "enable_lora": "adapter" in spec.options,
@@ -100,9 +100,9 @@ def engine_options(
         free, total = torch.cuda.mem_get_info()
         options["gpu_memory_utilization"] = round(min(0.85, 0.9 * free / total), 3)
     if path == "decode":
-        # The processor counts the tokens done so far; asynchronous steps would run ahead of it.
+        # The processor counts the tokens generated so far; asynchronous steps would run ahead.
         options["async_scheduling"] = False
-    # vLLM gives pooling models a float32 head; a sampler has the model's own.
+    # vLLM gives pooling models a float32 head; use the dtype that the model has when sampling.
     overrides = {"head_dtype": spec.options.get("lm_head", "model")}
     passed_on = _known(passed_on)
     given = passed_on.pop("hf_overrides", None) or {}
@@ -114,10 +114,10 @@ def engine_options(
 
 
 def _check_dtype(spec: PolicySpec, config: Mapping[str, Any]) -> None:
-    """Refuse `auto` where a pooling model gets another dtype than a sampler does.
+    """Refuse `auto` if it gives the pooling model another dtype than a sampler.
 
-    For a checkpoint in float32 vLLM takes float16 to pool, which prefill is here, and bfloat16 to
-    generate (`_resolve_auto_dtype` in vllm/config/model.py).
+    For a float32 checkpoint vLLM chooses float16 for pooling, by which prefill is scored here, and
+    bfloat16 for generation (`_resolve_auto_dtype` in vllm/config/model.py).
     """
     inner = config.get("text_config") or {}
     names = ("dtype", "torch_dtype")  # as transformers 5 and 4 write it
@@ -131,21 +131,21 @@ def _check_dtype(spec: PolicySpec, config: Mapping[str, Any]) -> None:
 
 
 def _check_head(spec: PolicySpec) -> None:
-    """Refuse another dtype of the head where this vLLM would ignore it: before 0.26."""
+    """Refuse a separate dtype of the head with a vLLM before 0.26, which would ignore it."""
     from vllm import __version__
     from vllm.model_executor.layers.logits_processor import LogitsProcessor
 
     wanted = spec.options.get("lm_head", spec.dtype)
     if wanted != spec.dtype and "head_dtype" not in inspect.getsource(LogitsProcessor):
         raise RcdiagError(
-            f"policy `{spec.name}`: lm_head={wanted}: vllm {__version__} has no dtype of its own "
-            "for the head; vllm 0.26 and later have",
+            f"policy `{spec.name}`: lm_head={wanted}: vllm {__version__} cannot give the head a "
+            "dtype of its own; vllm 0.26 and later can",
             hint="install a later vllm, or score it with hf:bfloat16,lm_head=float32",
         )
 
 
 def _lora_rank(adapter: Path) -> int:
-    """Return the least rank that vLLM can be started with and that holds the adapter's layers."""
+    """Return the smallest `max_lora_rank` of vLLM that fits the adapter."""
     from vllm.config.lora import MaxLoRARanks
 
     file = adapter / "adapter_config.json"
@@ -166,7 +166,7 @@ def _lora_rank(adapter: Path) -> int:
 
 
 def _check_device(spec: PolicySpec, have_gpu: bool) -> None:
-    """Refuse options on which vLLM's CPU build fails deep inside a kernel."""
+    """Refuse options that make vLLM's CPU build fail inside a kernel."""
     quantization = str(spec.options.get("quantization", ""))
     if not have_gpu and "fp8" in quantization:
         raise RcdiagError(
@@ -176,7 +176,7 @@ def _check_device(spec: PolicySpec, have_gpu: bool) -> None:
 
 
 def _known(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options, all of which vLLM has."""
+    """Return the options, all of which must be engine arguments of vLLM."""
     from vllm import EngineArgs
 
     names = {field.name for field in dataclasses.fields(EngineArgs)}
@@ -188,7 +188,7 @@ def _known(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lora_request(adapter: str | None) -> Any:
-    """Return the request for an adapter, None without; refuse one that changes the head."""
+    """Return the request for an adapter, or None; refuse an adapter that changes the head."""
     if adapter is None:
         return None
     from safetensors import safe_open
@@ -198,7 +198,7 @@ def lora_request(adapter: str | None) -> Any:
     if not weights.is_file():
         raise RcdiagError(f"adapter={adapter}: no {weights.name} in it", "give a PEFT LoRA folder")
     with safe_open(weights, "pt") as tensors:
-        names = tensors.keys()  # no mapping: it cannot be iterated itself
+        names = tensors.keys()  # safe_open's handle is not iterable itself
     changed = [name for name in names if "lm_head" in name or "embed_tokens" in name]
     if changed:
         raise RcdiagError(

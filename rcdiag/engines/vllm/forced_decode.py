@@ -1,7 +1,7 @@
-"""Score through vLLM's decode kernels: force the stored tokens, one step at a time.
+"""Score through vLLM's decode kernels by forcing the stored tokens, one step at a time.
 
-A logits processor sees the raw float32 logits of every step before temperature and sampling. It
-scores the stored token from them, keeps the scores where they are, and lets only that token pass.
+A logits processor receives the raw float32 logits of each step before temperature and sampling. It
+computes the stored token's scores, keeps them on the device, and masks all other tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _captured: list[tuple[list[tuple[int, int]], Tensor]] = []
 
 
 class ForceTokens(LogitsProcessor):
-    """A logits processor that scores the stored tokens and lets no others be sampled.
+    """A logits processor that scores the stored tokens and allows only them to be sampled.
 
     Each request's `extra_args` hold `ids` (tokens to force), `key` and `temperature`.
     """
@@ -31,7 +31,7 @@ class ForceTokens(LogitsProcessor):
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """Follow requests as the engine adds, drops and moves them in its batch."""
+        """Follow requests as the engine adds, removes and moves them in its batch."""
         if batch_update is None:
             return
         for index in batch_update.removed:
@@ -48,7 +48,7 @@ class ForceTokens(LogitsProcessor):
                 self._requests[source] = other
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Score the stored token of each request, and let no other token be sampled."""
+        """Score the stored token of each request, and mask all other tokens."""
         if not self._requests:
             return logits
         rows = sorted(self._requests)
@@ -66,7 +66,7 @@ class ForceTokens(LogitsProcessor):
 
 
 def drain(worker: Any) -> list[tuple[list[tuple[int, int]], Tensor]]:
-    """Take what the worker's processor has captured (called through `collective_rpc`)."""
+    """Return and clear the scores captured by a worker's processor (via `collective_rpc`)."""
     captured = [(places, scores.cpu()) for places, scores in _captured]
     _captured.clear()
     return captured

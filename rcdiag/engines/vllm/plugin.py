@@ -1,7 +1,7 @@
 """A plugin that adds the scoring model to vLLM and, on some CPUs, replaces its matrix products.
 
-A vLLM plugin (entry point `vllm.general_plugins`), because tensor-parallel workers are processes
-that vLLM starts itself. Without the environment variables it does nothing.
+It is a vLLM plugin (entry point `vllm.general_plugins`), because vLLM starts tensor-parallel
+workers as processes of its own. Without the two environment variables it does nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ROUNDED_LINEAR = "RCDIAG_ROUNDED_LINEAR"  # "1": linear layers multiply in float
 
 
 def register() -> None:
-    """Change what the environment variables name."""
+    """Apply the changes that the two environment variables ask for."""
     if os.environ.get(ROUNDED_LINEAR) == "1":
         _round_linear_layers()
     if (architecture := os.environ.get(ARCHITECTURE)) is not None:
@@ -22,9 +22,9 @@ def register() -> None:
 
 
 def _round_linear_layers() -> None:
-    """Let vLLM's unquantised bfloat16 linear layers on a CPU multiply in float32 and round.
+    """Make vLLM's unquantised bfloat16 linear layers on a CPU multiply in float32 and round.
 
-    Their weights are held in float32, so that decoding casts none in every step.
+    Their weights are kept in float32, so that decoding does not cast them in every step.
     """
     import torch
     from vllm.model_executor.layers import utils
@@ -50,9 +50,9 @@ def _round_linear_layers() -> None:
 
 
 def _register_scorer(architecture: str) -> None:
-    """Register the scoring model under the name of the architecture that is scored.
+    """Register the scoring model under the name of the architecture that it replaces.
 
-    The name stays, because vLLM looks up model-specific settings by it.
+    The name must stay, because vLLM looks up model-specific settings by it.
     """
     from vllm import ModelRegistry
 

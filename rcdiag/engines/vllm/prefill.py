@@ -1,8 +1,8 @@
-"""A vLLM model that scores its own prompt: the causal LM with a pooler that reads log-probs.
+"""A vLLM model that scores its own prompt: a causal LM with a pooler that computes log-probs.
 
-vLLM's own prompt log-probs are those of the raw logits (no temperature), and cost a Python object
-per token. Here the pooling interface hands over hidden states and prompt ids, and one tensor per
-sequence comes back. Checked against prompt log-probs by `tests/engines/test_vllm.py`.
+vLLM's own prompt log-probs are computed from raw logits, without the temperature, and need a Python
+object for each token. The pooling interface gives access to hidden states and prompt ids, and
+returns one tensor for each sequence. `tests/engines/test_vllm.py` compares both.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rcdiag.engines.hf.head import scores_in_chunks
 
 
 class ScorePooler(Pooler):
-    """A pooler from hidden states to `token_scores` of each request's response tokens."""
+    """A pooler that turns hidden states into `token_scores` of each request's response tokens."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        # In a list, so that the model does not become a submodule of its own pooler.
+        # In a list, so that torch does not register the model as a submodule of its own pooler.
         self._model = [model]
 
     def get_supported_tasks(self) -> set[str]:
@@ -35,8 +35,8 @@ class ScorePooler(Pooler):
     def forward(self, hidden_states: Tensor, pooling_metadata: Any) -> list[Tensor | None]:
         """Return one tensor for each request that ends in this step, None for the others.
 
-        A request may be prefilled in several steps: those before the last leave their scores in
-        its pooling state, so that hidden states need not be kept.
+        A request may be prefilled in several steps. Scores of earlier steps are kept in its pooling
+        state, so hidden states need not be.
         """
         cursor = pooling_metadata.get_pooling_cursor()
         requests = [params.extra_kwargs or {} for params in pooling_metadata.pooling_params]
@@ -73,10 +73,10 @@ class ScorePooler(Pooler):
 
 
 def _logits_function(model: Any) -> Callable[[Tensor], Tensor]:
-    """Return the model's own head; under LoRA without vLLM's wrapper around it.
+    """Return the model's function from hidden states to logits, without vLLM's LoRA wrapper.
 
-    The wrapper expects one row per request (the sampled one) and fails on a row per token. Adapters
-    that change head or embedding are refused before (`vllm_engine`), so nothing is lost.
+    The wrapper expects one row for each request (the sampled one) and fails on one for each token.
+    Adapters that change head or embedding are refused by `lora_request`, so it is not needed.
     """
     processor: Any = getattr(model, "logits_processor", None)
     if not hasattr(processor, "base_layer"):
@@ -89,13 +89,14 @@ def _logits_function(model: Any) -> Callable[[Tensor], Tensor]:
 def _scored_rows(
     cursor: Any, metadata: Any, requests: list[dict[str, Any]]
 ) -> tuple[Tensor, Tensor, Tensor, list[int]]:
-    """Return the hidden rows that predict a response token in this step, and those tokens.
+    """Return the indices of hidden states that predict a response token, the tokens and more.
 
-    The state of position t predicts token t + 1. A step holds positions [start, end) of each
-    request, one request after another.
+    The state at position t predicts token t + 1. A step holds positions [start, end) of each
+    request, one request after another. Returns indices, target ids and temperatures, each [tokens],
+    and the number of tokens of each request.
     """
     rows, targets, temperatures, counts = [], [], [], []
-    before = 0  # rows of the requests before this one
+    before = 0  # hidden states of the requests before this one
     prompt_ids = metadata.get_prompt_token_ids_cpu()
     sizes = cursor.num_scheduled_tokens_cpu.tolist()
     ends, totals = cursor.seq_lens_cpu.tolist(), cursor.prompt_lens_cpu.tolist()

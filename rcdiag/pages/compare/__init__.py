@@ -1,1 +1,1 @@
-"""Figures and words of `rcdiag compare`: all policies of a table."""
+"""Figures and sentences of `rcdiag compare`: all policies of a table."""

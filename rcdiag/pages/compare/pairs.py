@@ -1,4 +1,4 @@
-"""Figures with one panel for every pair of policies."""
+"""Figures with one panel for each pair of policies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rcdiag.results import CompareResult
 
 MOST_PAIRS = 6
 ACROSS = 3  # panels in a row
-LINEAR = 1e-4  # nats: a size of log-ratios within is rounding
+LINEAR = 1e-4  # nats: smaller log-ratios are rounding
 
 
 def densities(result: CompareResult) -> Chart:
@@ -58,14 +58,14 @@ def by_probability(result: CompareResult) -> Chart:
 
 
 def _size(result: CompareResult) -> tuple[float, float]:
-    """Return a size with room for all panels."""
+    """Return a figure size with room for all panels."""
     count = len(result.figures)
     columns = min(ACROSS, count)
     return (5.4, 4.4) if columns == 1 else (11.0, 0.4 + 11.0 / columns * 0.9 * -(-count // columns))
 
 
 def _few_pairs(result: CompareResult) -> bool:
-    """Tell whether every pair can have a panel that can be read."""
+    """Tell whether there are few enough pairs for readable panels."""
     return 0 < len(result.figures) <= MOST_PAIRS
 
 
@@ -86,7 +86,7 @@ FIGURES = (
         kind="compare",
         title="Mismatch by probability",
         says="rms log-ratio (nats) in bins of the geometric mean of both probabilities, with 95% "
-        "intervals by cluster. Rounding grows towards rare tokens; a level that does not grow is "
+        "intervals by cluster. Rounding grows towards rare tokens; a level that does not grow has "
         "another cause.",
         chart=by_probability,
         on_page=False,

@@ -1,4 +1,4 @@
-"""Figures of all policies at once: how far apart they are, and what each ladder step adds."""
+"""Figures of all policies: their distances, and what each ladder step adds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WHOLE = "whole"  # the row of the whole ladder
 
 
 def distances(result: CompareResult) -> dict[tuple[str, str], MetricValue]:
-    """Return k2 of every two policies, the earlier one of the table first."""
+    """Return k2 of every two policies, the earlier one in the table first."""
     names = list(result.policies)
     return {
         (first, second): result.pairs[f"{first}->{second}"].mismatch["k2_kl"]
@@ -24,7 +24,7 @@ def distances(result: CompareResult) -> dict[tuple[str, str], MetricValue]:
 
 
 def triangle(result: CompareResult) -> Chart:
-    """Return k2 of every two policies with its interval; a cell leads to the pair's numbers."""
+    """Return the chart of k2 of every two policies; a click on a cell opens the pair."""
     names = list(result.policies)
     return Chart(
         columns=("policy", "other policy", "k2", "low", "high"),
@@ -43,19 +43,19 @@ def triangle(result: CompareResult) -> Chart:
 
 
 def _floor(result: CompareResult) -> float | None:
-    """Return the upper end of the noise floor; None where none was measured."""
+    """Return the upper end of the noise floor; None if it was not measured."""
     floor = None if result.noise_floor is None else result.noise_floor.k2
     return None if floor is None else (floor.value if floor.high is None else floor.high)
 
 
-# Decades of step sizes that the logarithmic scale shows; smaller steps count as nothing.
+# Decades of step sizes that the logarithmic scale shows; smaller steps are in its linear part.
 DECADES = 7
 
 
 def _least(result: CompareResult) -> float:
-    """Return the size below which the scale of steps is linear: a decade below the smallest.
+    """Return the size below which the scale of steps is linear: a decade below the smallest step.
 
-    One tiny step does not take the room of the others: it is DECADES below the largest at most.
+    It is at most DECADES below the largest, so that one tiny step does not squeeze the others.
     """
     parts = [abs(rung.contribution.value or 0.0) for rung in result.ladder.rungs]
     known = [size for size in (*parts, _floor(result) or 0.0) if size > 0 and math.isfinite(size)]
@@ -66,7 +66,7 @@ def _least(result: CompareResult) -> float:
 
 
 def waterfall(result: CompareResult) -> Chart:
-    """Return each step's part and its own k2 as dots, with the noise floor as a band."""
+    """Return the chart of each step's part and its own k2, with the noise floor as a band."""
     rungs, floor = result.ladder.rungs, _floor(result)
     alone = len(rungs) == 1
     rows: list[tuple[Value, ...]] = [
@@ -121,16 +121,16 @@ def waterfall(result: CompareResult) -> Chart:
 
 
 def _size(result: CompareResult) -> tuple[float, float]:
-    """Return a size with a cell or a bar for each policy; beyond seven it is the whole page."""
+    """Return a size with a cell or a row for each policy; beyond seven, as wide as the page."""
     count = len(result.policies)
     return (5.4 if count <= 7 else 11.0, 2.2 + 0.42 * count)
 
 
 def _at_floor(result: CompareResult) -> str:
-    """Say what the band of the noise floor means, where there is one."""
+    """Explain the band of the noise floor, if there is one."""
     if not _floor(result):
         return ""
-    return "Steps within the noise floor cannot be told from two runs of one policy."
+    return "Steps within the noise floor cannot be told from a repeated run of one policy."
 
 
 FIGURES = (
@@ -138,8 +138,8 @@ FIGURES = (
         name="mismatch-by-rung",
         kind="compare",
         title="What each step adds",
-        says="From the sampler at the top to the trainer at the bottom, with 95% intervals; parts "
-        "add up to the whole, a part to the left of 0 takes back what others added. The scale is "
+        says="From the sampler at the top to the trainer at the bottom, with 95% intervals. Parts "
+        "add up to the whole; a part left of 0 cancels some of the others. The scale is "
         "logarithmic on both sides of 0.",
         adds=_at_floor,
         chart=waterfall,
@@ -150,9 +150,9 @@ FIGURES = (
         name="pair-distances",
         kind="compare",
         title="How far apart every two policies are",
-        says="A cell is k2, half the mean squared log-ratio in nats per token, whoever sampled; "
-        "the stronger its colour, the farther apart (logarithmic). A policy that stands apart has "
-        "strong cells in its row and its column.",
+        says="A cell is k2, half the mean squared log-ratio in nats per token, whichever policy "
+        "sampled; the stronger its colour, the farther apart (logarithmic). A policy far from all "
+        "others has strong cells in its row and its column.",
         chart=triangle,
         applies=lambda result: bool(distances(result)),
         size=_size,

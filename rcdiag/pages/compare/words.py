@@ -9,7 +9,7 @@ from rcdiag.results.compare import NOT_GIVEN, WEIGHTED, Ladder
 
 
 def answer(result: CompareResult) -> str:
-    """Say of several policies the largest step, and who is near the sampler."""
+    """Summarise a comparison: k2 of the whole ladder, its largest step, the best-fitting policy."""
     if not result.pairs:
         return alone(next(iter(result.policies)))
     ladder, near = result.ladder, nearest(result)
@@ -32,7 +32,7 @@ def _largest_step(ladder: Ladder) -> str:
 
 
 def sampler_of(result: CompareResult) -> str | None:
-    """Return the policy that sampled the tokens; None where it is not compared."""
+    """Return the policy that sampled the tokens; None if it is not compared."""
     policies = result.policies.items()
     return next((name for name, policy in policies if policy.role == "sampler"), None)
 
@@ -51,17 +51,17 @@ def nearest(result: CompareResult) -> str:
 
 
 def nearness(result: CompareResult, name: str) -> str:
-    """Say whether a policy fits the sampled tokens best; empty where others fit better."""
+    """Say whether a policy fits the sampled tokens best; "" if others fit better."""
     policy = result.policies[name]
     if policy.role != "sampler":
         return "best fit" if policy.may_be_nearest else ""
     if len(result.policies) == 1:
-        return "sampler"  # there is none that could be nearer
+        return "sampler"  # there is no other policy
     return "sampler" if policy.may_be_nearest else "not best fit"
 
 
 def how_rows_are_made(result: CompareResult) -> str:
-    """Say which distribution the rows of a KL matrix average over; empty where it is their own."""
+    """Say which distribution the rows of a KL matrix average over; "" if each over its own."""
     sampler, means = sampler_of(result), {pair.token_means for pair in result.pairs.values()}
     sentences = []
     if WEIGHTED in means:
@@ -74,7 +74,7 @@ def how_rows_are_made(result: CompareResult) -> str:
 
 
 def means(pair: PairResult, sampler: str | None) -> str:
-    """Say how the numbers of a pair are made that presuppose that its behavior policy sampled."""
+    """Say how the numbers of a pair are computed that presuppose that its behavior sampled."""
     made = {
         "tokens": pair.token_means,
         "whole sequences": pair.sequence_means,
@@ -90,5 +90,5 @@ def means(pair: PairResult, sampler: str | None) -> str:
 
 
 def counted_policies(result: CompareResult) -> str:
-    """Count the policies of a comparison in words."""
+    """Return the number of policies in words."""
     return plural(len(result.policies), "policy", "policies")

@@ -1,1 +1,1 @@
-"""Figures and words of `rcdiag diagnose`: the experiments that tell the causes."""
+"""Figures and sentences of `rcdiag diagnose`: the experiments that separate the causes."""

@@ -1,4 +1,4 @@
-"""Figures of what every experiment leaves unexplained, and of whose weights made every row."""
+"""Figures of what each experiment leaves unexplained, and of which checkpoint made each row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rcdiag.results.diagnose import ExperimentResult
 MOST = 14  # rows of the figure
 ROWS = "row of the table"
 LEFT = "rms left unexplained (nats)"
-# Label, tone and note of what an experiment leaves.
+# Label, tone and note of the dots of experiments.
 LEFT_BY: tuple[tuple[str, Tone, str], ...] = (
     ("predicted by the experiment", "first", ""),
     ("predicted by the experiment, down to engine noise", "second", "explained"),
@@ -18,7 +18,7 @@ LEFT_BY: tuple[tuple[str, Tone, str], ...] = (
 
 
 def shown(result: DiagnoseResult) -> list[ExperimentResult]:
-    """Return the best experiment of each cause, those first that leave the least."""
+    """Return the best experiment of each cause, sorted by how little it leaves unexplained."""
     best: dict[tuple[str, str], ExperimentResult] = {}
     for one in result.experiments:
         key = one.column, one.cause
@@ -29,7 +29,7 @@ def shown(result: DiagnoseResult) -> list[ExperimentResult]:
 
 
 def left(result: DiagnoseResult) -> Chart:
-    """Return what is unexplained before and after each experiment."""
+    """Return the chart of the unexplained rms before and after each experiment."""
     several = len({one.column for one in shown(result)}) > 1
     rows = [
         (
@@ -71,7 +71,7 @@ def left(result: DiagnoseResult) -> Chart:
 
 
 def posterior(result: DiagnoseResult) -> Chart:
-    """Return the probability of every candidate's weights, row by row, a panel for each policy."""
+    """Return the chart of each checkpoint's probability for every row, a panel for each policy."""
     names = list(dict.fromkeys(name for row in result.weights for name in row["probability"]))
     looks: tuple[tuple[str, Tone], ...] = (("yes", "first"), ("no", "soft"))
     panels = [
@@ -126,9 +126,9 @@ FIGURES = (
         name="unexplained-by-experiment",
         kind="diagnose",
         title="What each experiment leaves unexplained",
-        says="The rms of recorded minus predicted log-probs, predicted by the checkpoint and by "
-        "each experiment, which supposes a fault; logarithmic. The cause is the experiment that "
-        "leaves no more than engine noise.",
+        says="The rms difference between recorded and predicted log-probs, predicted by the "
+        "checkpoint itself and by each experiment, which supposes a fault; logarithmic. The cause "
+        "is the experiment that leaves no more than engine noise.",
         chart=left,
         applies=lambda result: bool(result.experiments),
         size=lambda result: (11.0, 1.2 + 0.3 * len(shown(result))),
@@ -138,7 +138,7 @@ FIGURES = (
         kind="diagnose",
         title="Whose weights made the rows",
         says="A column is a row of the table, a line a checkpoint; the stronger the colour, the "
-        "more likely its weights. Grey rows match no checkpoint.",
+        "more likely it is that its weights made the row. Grey rows match no checkpoint.",
         chart=posterior,
         applies=lambda result: bool(result.weights),
         size=lambda result: (

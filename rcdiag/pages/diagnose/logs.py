@@ -1,4 +1,4 @@
-"""Figures of training logs: every known key over the steps, and where it moved."""
+"""Figures of training logs: the known keys over the steps, and where they moved."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import DiagnoseResult
 from rcdiag.results.log_summary import LoggedQuantity, LogSummary
 
-ON_LOG_SCALE = 50.0  # values above 0 that are further apart than this factor
-MOST, ACROSS = 18, 3  # panels, and those of a row
-WIDTH, PANEL = 9.0, 1.7  # inches of a figure in a file, and of the height of a panel
-TONES: tuple[Tone, ...] = ("first", "second", "ink", "soft")  # of the runs
+ON_LOG_SCALE = 50.0  # positive values whose ratio exceeds this get a logarithmic axis
+MOST, ACROSS = 18, 3  # panels in all, and in a row
+WIDTH, PANEL = 9.0, 1.7  # inches: width of a figure in a file, and height of a panel
+TONES: tuple[Tone, ...] = ("first", "second", "ink", "soft")  # one for each run
 
 
 def over_steps(result: DiagnoseResult) -> Chart:
-    """Return one panel for each known key; several runs are lines of one panel."""
+    """Return a panel for each known key; several runs are lines in one panel."""
     shown = _keys(result)
     rows = [
         (one.key, _run(one.key, log), step, value)
@@ -36,14 +36,14 @@ def over_steps(result: DiagnoseResult) -> Chart:
 
 
 def _keys(result: DiagnoseResult) -> list[str]:
-    """Return the keys with a panel: those that moved, in that order, then the others."""
+    """Return the keys with a panel: those that moved, in order of time, then the others."""
     moved = [one.key for log in result.logs for one in log.keys_moved]
     known = [one.key for log in result.logs for one in log.quantities]
     return list(dict.fromkeys([*moved, *known]))[:MOST]
 
 
 def _run(key: str, log: LogSummary) -> str:
-    """Name the line of a run in the panel of a key."""
+    """Return the name of a run's line in the panel of a key."""
     return f"{key} of {log.file}"
 
 
@@ -76,9 +76,9 @@ def panel_of_key(
     marks: Sequence[Mark] = (Mark(shape="line", x="step", y="value", thin=True),),
     ends: tuple[float, float] | None = None,
 ) -> Panel:
-    """Make the panel of a key over the steps, with a line at those at which it moved.
+    """Make the panel of a key over the steps, with lines at the steps at which it moved.
 
-    `ends` are the first and the last step, where several panels have the same.
+    `ends` are the first and last step, for panels that share the axis.
     """
     known = [value for value in values if value is not None]
     first, last = (None, None) if ends is None else ends
@@ -99,8 +99,8 @@ FIGURES = (
         name="log-over-steps",
         kind="diagnose",
         title="Keys of the log over the steps",
-        says="Keys that moved stand first, in the order in which they did; dashed: the step at "
-        "which a key first moved; movements too small to matter (docs/logs.md) are not marked.",
+        says="Keys that moved come first, in order of time; dashed: the step at which a key first "
+        "moved. Movements too small to matter (docs/logs.md) are not marked.",
         chart=over_steps,
         size=lambda result: (WIDTH, 1.0 + PANEL * -(-len(_keys(result)) // ACROSS)),
         applies=lambda result: bool(result.logs),

@@ -1,4 +1,4 @@
-"""Terminal and page say this about the experiments of a diagnosis."""
+"""Sentences about the experiments of a diagnosis, for terminal and page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rcdiag.results import DiagnoseResult
 from rcdiag.results.diagnose import ExperimentResult
 from rcdiag.results.diagnosis import NOTHING_WRONG
 
-CLEAR = 3.0  # standard errors from which on an experiment predicts better than the checkpoint
+CLEAR = 3.0  # z above which an experiment clearly predicts better than the checkpoint
 
 
 def is_nearer(one: ExperimentResult) -> bool:
@@ -52,7 +52,7 @@ def explains(one: ExperimentResult) -> str:
 
 
 def _steps(steps: list[int]) -> str:
-    """Say of which steps the checkpoint is."""
+    """Say which steps the checkpoint belongs to."""
     named = ", ".join(map(str, steps[:5])) + (", ..." if len(steps) > 5 else "")
     return f"the checkpoint is that of step {named}: rows of other steps were not tested"
 

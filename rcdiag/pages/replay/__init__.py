@@ -1,1 +1,1 @@
-"""Figures and words of `rcdiag replay`: the update that each preset would have made."""
+"""Figures and sentences of `rcdiag replay`: the update that each preset would have made."""

@@ -1,4 +1,4 @@
-"""A figure shows both factors of the ratio: sampler to trainer, trainer to current policy."""
+"""The figure of both factors of the ratio: sampler to trainer, trainer to current policy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rcdiag.results import ReplayResult
 
 
 def factors(result: ReplayResult) -> Chart:
-    """Return for each factor the share of tokens whose log-ratio is beyond a size."""
+    """Return for each factor the share of tokens whose |log-ratio| exceeds a size."""
     beyond = {
         name: shares_beyond(factor.log_ratio_histogram)
         for name, factor in result.factors.items()
@@ -52,13 +52,13 @@ def factors(result: ReplayResult) -> Chart:
 
 
 def _adds(result: ReplayResult) -> str:
-    """Name the factors in which no token differs: they have no line."""
+    """Name the factors in which all tokens agree, which have no line."""
     still = [
         FACTORS.get(name, name)
         for name, factor in result.factors.items()
         if name != "product" and not factor.log_ratio_abs_max
     ]
-    return f"All tokens agree in: {', '.join(still)}; without a line." if still else ""
+    return f"No line for {', '.join(still)}: all tokens agree." if still else ""
 
 
 FIGURES = (
@@ -67,7 +67,7 @@ FIGURES = (
         kind="replay",
         title="The two factors of the ratio",
         says="Decoupled presets weight by the first factor, sampler to trainer, and clip the "
-        "second, the drift within the update; bypass takes their product. Dashed lines are the "
+        "second, the drift within the update; bypass uses their product. Dashed lines are the "
         "clip range of PPO.",
         chart=factors,
         adds=_adds,

@@ -1,4 +1,4 @@
-"""Figures of the step that a model takes: its gradient, and the policy after it."""
+"""Figures of a model's step: its gradient, and the policy after it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.replay.pull import looks
+from rcdiag.pages.replay.pull import line_styles
 from rcdiag.pages.replay.words import by_health
 from rcdiag.pages.score.profiles import with_ends
 from rcdiag.results import GradientReport, ReplayResult
 
-FAR_APART = 3.0  # times: lengths that differ by more have a logarithmic axis
+FAR_APART = 3.0  # lengths whose ratio is larger have a logarithmic axis
 
 
 def gradients(result: ReplayResult) -> Chart:
-    """Return direction and length of each gradient against the reference."""
+    """Return the chart of direction and length of each gradient relative to the reference."""
     rows = _once(
         [
             (
@@ -73,10 +73,10 @@ def gradients(result: ReplayResult) -> Chart:
 
 
 def _once(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Merge rows with the same numbers; a last column names the others."""
+    """Merge rows with equal numbers; a last column names the merged ones."""
     names: dict[tuple[Any, ...], list[str]] = {}
     for name, *numbers in rows:
-        # Presets may sum in different orders, so that equal numbers differ in their last bits.
+        # Presets may sum in different orders, so equal numbers can differ in their last bits.
         key = tuple(f"{each:.7g}" if isinstance(each, float) else each for each in numbers)
         names.setdefault(key, []).append(name)
     seen = {alike[0]: ", ".join(alike[1:]) for alike in names.values()}
@@ -84,7 +84,7 @@ def _once(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def _gradients(result: ReplayResult) -> dict[str, GradientReport]:
-    """Return the gradients of the presets that have one, the safest first."""
+    """Return the gradients of the presets that have one, the safest preset first."""
     return {
         name: preset.gradient
         for name, preset in by_health(result).items()
@@ -93,10 +93,10 @@ def _gradients(result: ReplayResult) -> dict[str, GradientReport]:
 
 
 def after_step(result: ReplayResult) -> Chart:
-    """Return how far the step moves the policy; its distance from the sampler is in the table.
+    """Return the chart of how far the step moves the policy.
 
-    The distances from the sampler hardly differ between presets; the tab has their paired
-    differences.
+    Distances from the sampler hardly differ between presets, so they are only in the values; the
+    tab shows their paired differences.
     """
     rows = _once(
         [
@@ -124,7 +124,7 @@ def after_step(result: ReplayResult) -> Chart:
 
 
 def layers(result: ReplayResult) -> Chart:
-    """Return the gradient norm by layer of each preset, as shaded cells."""
+    """Return the chart of the gradient norm by layer of each preset, as shaded cells."""
     norms = {name: report.norm_by_layer for name, report in _gradients(result).items()}
     parts = list(next(iter(norms.values())))
     return Chart(
@@ -142,7 +142,7 @@ def layers(result: ReplayResult) -> Chart:
 
 
 def over_steps(result: ReplayResult) -> Chart:
-    """Return the distance from the sampler after each step, by preset."""
+    """Return the chart of the distance from the sampler after each step, by preset."""
     column = "KL(rollout || new)"
     names = [
         name
@@ -174,7 +174,7 @@ def over_steps(result: ReplayResult) -> Chart:
                         dashed=dashed,
                         where=("preset", name),
                     )
-                    for name, (tone, dashed) in zip(names, looks(names), strict=False)
+                    for name, (tone, dashed) in zip(names, line_styles(names), strict=False)
                 ],
             )
         ],
@@ -182,7 +182,7 @@ def over_steps(result: ReplayResult) -> Chart:
 
 
 def _size(result: ReplayResult) -> tuple[float, float]:
-    """Return a size with a row per preset, over the whole page."""
+    """Return a figure size with a row for each preset, as wide as the page."""
     return (11.0, 1.4 + 0.26 * len(result.presets))
 
 
@@ -191,10 +191,10 @@ FIGURES = (
         name="gradient-against-reference",
         kind="replay",
         title="Gradient against the reference",
-        says="Direction (cosine) and length of each preset's gradient, against those of the "
-        "reference, which are 1. Dots with 95% intervals, where there are some, are unbiased; the "
-        "others are of the whole gradients, and count the noise that preset and reference share. "
-        "Presets stand by their health, the safest first; those with equal numbers share a row.",
+        says="Direction (cosine) and length of each preset's gradient relative to the reference, "
+        "where both are 1. Dots with 95% intervals, if there are any, are unbiased; the others "
+        "compare whole gradients, including the noise that preset and reference share. Presets "
+        "are ordered by health, the safest first; those with equal numbers share a row.",
         chart=gradients,
         applies=lambda result: bool(_gradients(result)),
         size=_size,
@@ -203,10 +203,9 @@ FIGURES = (
         name="kl-after-step",
         kind="replay",
         title="After the step",
-        says="How far the step moves the policy from where it was, with 95% intervals. Its "
-        "distance from the sampler hardly differs between presets: it is in the values, and its "
-        "paired differences in the table. Presets stand by their health, the safest first; those "
-        "with equal numbers share a row.",
+        says="How far the step moves the policy, with 95% intervals. Its distance from the sampler "
+        "hardly differs between presets: see the values, and the paired differences in the table. "
+        "Presets are ordered by health, the safest first; those with equal numbers share a row.",
         chart=after_step,
         applies=lambda result: any(preset.after_step for preset in result.presets.values()),
         size=_size,
@@ -215,8 +214,8 @@ FIGURES = (
         name="gradient-norm-by-layer",
         kind="replay",
         title="Gradient norm by layer",
-        says="Colours are logarithmic. A layer that stands out in one preset alone is where its "
-        "weights act.",
+        says="Colours are logarithmic. If a layer stands out in only one preset, its weights act "
+        "mainly there.",
         chart=layers,
         on_page=False,
         applies=lambda result: bool(_gradients(result)),
@@ -226,8 +225,8 @@ FIGURES = (
         name="kl-over-steps",
         kind="replay",
         title="Over several steps",
-        says="Every preset trains from the same start: its distance from the sampler, on the "
-        "batch of each step, with 95% intervals.",
+        says="Every preset trains from the same start. Shown is its distance from the sampler on "
+        "the batch of each step, with 95% intervals.",
         chart=over_steps,
         applies=lambda result: len(result.steps) > 1,
     ),

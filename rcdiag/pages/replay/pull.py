@@ -13,16 +13,16 @@ from rcdiag.results import PresetReplay, ReplayResult
 
 MOST_PANELS = 6
 ACROSS = 3  # panels in a row
-ROOM = 1.4  # times: between the outermost point and the end of a logarithmic axis
+ROOM = 1.4  # factor between the outermost point and the end of a logarithmic axis
 TONES: tuple[Tone, ...] = ("first", "second", "soft")
 NO_CORRECTION = "no correction"
 ABOVE, BELOW = "advantage above 0", "advantage below 0"
 
 
 def distinct(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
-    """Return the first preset of each set with the same coefficients."""
+    """Return presets with distinct coefficients: the first of each set of equal ones."""
     first: dict[tuple[float, float], tuple[str, PresetReplay]] = {}
-    # The update without correction comes first, so that a shared line has its name.
+    # Sort the update without correction first, so that a shared line is named after it.
     for name, preset in sorted(result.presets.items(), key=lambda item: item[1].mode != "naive"):
         if preset.scatter:
             key = (round(preset.coefficients.norm, 12), round(preset.coefficients.sum, 12))
@@ -31,7 +31,7 @@ def distinct(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
 
 
 def weighted(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
-    """Return the first preset of each set with the same weights on the same tokens; six at most."""
+    """Return up to six presets with distinct weights: the first of each set of equal ones."""
     first: dict[tuple[float, ...], tuple[str, PresetReplay]] = {}
     for name, preset in result.presets.items():
         if preset.weight_histogram is not None and preset.kept_tokens:
@@ -39,10 +39,10 @@ def weighted(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
     return list(first.values())[:MOST_PANELS]
 
 
-def _alike(result: ReplayResult) -> list[tuple[list[str], np.ndarray]]:
-    """Return cumulated shares over sequences, with the names of all presets that share a line.
+def _shared_lines(result: ReplayResult) -> list[tuple[list[str], np.ndarray]]:
+    """Return cumulative shares over sequences, with the names of all presets that share a line.
 
-    Lines within 0.01 of each other count as one: they cannot be told apart in print.
+    Lines within 0.01 of each other count as one, since they cannot be told apart in print.
     """
     groups: list[tuple[list[str], np.ndarray]] = []
     for name, preset in distinct(result):
@@ -59,7 +59,7 @@ def _alike(result: ReplayResult) -> list[tuple[list[str], np.ndarray]]:
 
 
 def _title(names: Sequence[str]) -> str:
-    """Name a line: no correction, or the first preset, and how many share it."""
+    """Return the label of a line: no correction, or the first preset and how many share it."""
     first = NO_CORRECTION if "naive" in names else names[0]
     return f"{first} and {len(names) - 1} more" if len(names) > 1 else first
 
@@ -68,8 +68,8 @@ def _near(one: np.ndarray, other: np.ndarray) -> bool:
     return len(one) == len(other) and bool(np.all(np.abs(one - other) < 0.01))
 
 
-def looks(names: Sequence[str]) -> Iterator[tuple[Tone, bool]]:
-    """Return tone and dashes of the line of each preset; no correction is in the text's colour."""
+def line_styles(names: Sequence[str]) -> Iterator[tuple[Tone, bool]]:
+    """Yield tone and dashes of each preset's line; no correction is drawn in the text colour."""
     others = cycle((tone, dashed) for dashed in (False, True) for tone in TONES)
     plain: tuple[Tone, bool] = ("ink", False)
     for name in names:
@@ -77,8 +77,8 @@ def looks(names: Sequence[str]) -> Iterator[tuple[Tone, bool]]:
 
 
 def shares(result: ReplayResult) -> Chart:
-    """Return the cumulated share of the pull over sequences, the strongest first."""
-    lines = {_title(names): sums for names, sums in _alike(result)}
+    """Return the chart of the cumulative share of |coefficient|, strongest sequences first."""
+    lines = {_title(names): sums for names, sums in _shared_lines(result)}
     return Chart(
         columns=("preset", "sequences", "share"),
         rows=[
@@ -103,7 +103,7 @@ def shares(result: ReplayResult) -> Chart:
                         dashed=dashed,
                         where=("preset", name),
                     )
-                    for name, (tone, dashed) in zip(lines, looks(list(lines)), strict=True)
+                    for name, (tone, dashed) in zip(lines, line_styles(list(lines)), strict=True)
                 ],
             )
         ],
@@ -111,7 +111,7 @@ def shares(result: ReplayResult) -> Chart:
 
 
 def weights(result: ReplayResult) -> Chart:
-    """Return tokens by their weight in the loss, a panel for each distinct preset with weights."""
+    """Return histograms of tokens by weight in the loss, a panel for each distinct preset."""
     rows = [
         (name, 10.0 ** edges[place], 10.0 ** edges[place + 1], count)
         for name, preset in weighted(result)
@@ -137,7 +137,7 @@ def weights(result: ReplayResult) -> Chart:
 
 
 def coefficients(result: ReplayResult) -> Chart:
-    """Return the coefficient's size over the token's probability, by sign of the advantage."""
+    """Return scatters of |coefficient| over the token's probability, by sign of the advantage."""
     presets = distinct(result)[:MOST_PANELS]
     signs: tuple[tuple[str, Tone], ...] = ((ABOVE, "first"), (BELOW, "second"))
     rows = [
@@ -195,9 +195,9 @@ FIGURES = (
         name="gradient-shares",
         kind="replay",
         title="Who gets the gradient",
-        says="Sequences by their share of the summed |d loss / d log-prob|. Presets whose lines "
-        "differ by less than a hundredth share one; the update without correction has the colour "
-        "of the text. A line that starts high is an update by few sequences.",
+        says="Cumulative share of sequences in the summed |d loss / d log-prob|. Presets whose "
+        "lines differ by less than 0.01 share one; the update without correction is drawn in the "
+        "colour of the text. A line that starts high is an update dominated by few sequences.",
         size=lambda result: (5.4, 4.8),
         chart=shares,
         applies=lambda result: any(preset.shares for preset in result.presets.values()),
@@ -206,9 +206,9 @@ FIGURES = (
         name="loss-weights",
         kind="replay",
         title="Weights in the loss",
-        says="Kept tokens by their importance weight, both axes logarithmic; weights of 0 stand "
-        "at the left edge. A wall on the right is truncation. Presets with the same weights share "
-        "a panel; there are six panels at most.",
+        says="Kept tokens by their importance weight, both axes logarithmic; weights of 0 are at "
+        "the left edge. A tall bar at the right end is truncation. Presets with the same weights "
+        "share a panel; there are at most six panels.",
         chart=weights,
         on_page=False,
         applies=lambda result: bool(weighted(result)),
@@ -218,9 +218,9 @@ FIGURES = (
         name="token-coefficients",
         kind="replay",
         title="Pull on single tokens",
-        says="A dot is a token: how unlikely it is, and how hard the loss pulls at it; blue where "
-        "the advantage is above 0, orange below. Presets with the same pull share a panel; there "
-        "are six panels at most.",
+        says="A dot is a token: its log-prob, and the size of its coefficient in the loss; blue if "
+        "the advantage is above 0, orange below. Presets with the same coefficients share a panel; "
+        "there are at most six panels.",
         chart=coefficients,
         on_page=False,
         applies=lambda result: bool(distinct(result)),

@@ -8,37 +8,37 @@ from rcdiag.formats import plural
 from rcdiag.results import Denominator, Health, PresetReplay, ReplayResult
 from rcdiag.results.replay import Factor
 
-# Verdict on the health of an update -> the level whose colour it has.
+# Verdict on an update's health -> the level whose colour it has.
 TAGS = {name: name for name in ("ok", "unknown", "note", "warning", "error")} | {
     "cannot judge": "note"
 }
 
 
-# What the factors of a ratio are called beside their policies.
+# Descriptions of the factors of the ratio.
 FACTORS = {"mismatch": "sampler to trainer", "staleness": "drift within the update"}
 
 
-# Verdicts on the health of an update, the safest first.
+# Verdicts on an update's health, the safest first.
 HEALTH = ("ok", "note", "warning", "cannot judge", "error")
 
 
 def by_health(result: ReplayResult) -> dict[str, PresetReplay]:
-    """Return the presets by their health, the safest first; equals stay in their order."""
+    """Return the presets sorted by health, the safest first; the sort is stable."""
     return dict(sorted(result.presets.items(), key=lambda item: health_order(item[1].health)))
 
 
 def health_order(health: Health) -> int:
-    """Return the place of a verdict on the health of an update, the safest first."""
+    """Return the rank of a verdict on an update's health, the safest first."""
     return HEALTH.index(health.verdict) if health.verdict in HEALTH else len(HEALTH)
 
 
 def factor_name(name: str, factor: Factor) -> str:
-    """Name a factor of the ratio with its two policies."""
+    """Return the description of a factor of the ratio with its two policies."""
     return f"{FACTORS.get(name, name)}: {factor.behavior} → {factor.target}"
 
 
 def answer(result: ReplayResult) -> str:
-    """Say how many presets pass the rules of health, and how no correction does."""
+    """Say how many presets pass all health rules, and the verdict on no correction."""
     own = {name: one for name, one in result.presets.items() if one.mode != "naive"}
     naive = [one for name, one in result.presets.items() if name not in own]
     verdicts = [preset.health.verdict for preset in own.values()]
@@ -66,28 +66,28 @@ def answer(result: ReplayResult) -> str:
     return sentence
 
 
-class Alike(Struct, frozen=True):
-    """Presets whose updates are the same."""
+class EqualUpdates(Struct, frozen=True):
+    """Presets with the same update."""
 
     names: tuple[str, ...]
     preset: PresetReplay
 
     @property
     def title(self) -> str:
-        """Name the presets: the first, and how many more."""
+        """Return the name of the first preset, and how many more there are."""
         if self.preset.mode == "naive":
             return "no correction"
         more = f" (+{len(self.names) - 1})" if len(self.names) > 1 else ""
         return f"{self.names[0]}{more}"
 
 
-def alike(result: ReplayResult) -> list[Alike]:
-    """Return the presets in groups of the same update, no correction first, then by health."""
+def equal_updates(result: ReplayResult) -> list[EqualUpdates]:
+    """Return groups of presets with the same update, no correction first, then by health."""
     groups: dict[tuple[object, ...], list[str]] = {}
     for name, preset in sorted(result.presets.items(), key=lambda item: item[1].mode != "naive"):
         groups.setdefault(_update(preset), []).append(name)
-    every = [Alike(tuple(names), result.presets[names[0]]) for names in groups.values()]
-    # The update without a correction first, then by health, the safest first, then by tokens kept.
+    every = [EqualUpdates(tuple(names), result.presets[names[0]]) for names in groups.values()]
+    # Sorted: no correction, then by health, the safest first, then by kept tokens.
     return sorted(
         every,
         key=lambda it: (
@@ -99,9 +99,9 @@ def alike(result: ReplayResult) -> list[Alike]:
 
 
 def _update(preset: PresetReplay) -> tuple[object, ...]:
-    """Return what equal updates have in common: sizes in seven digits, since sums vary in the last.
+    """Return a key that equal updates share; sizes are rounded to seven digits.
 
-    The loss is none of them: of two losses with the same coefficients the step is the same.
+    The loss is not part of it, since losses with the same coefficients make the same step.
     """
     pull, gradient, after = preset.coefficients, preset.gradient, preset.after_step
     sizes = (
@@ -113,8 +113,8 @@ def _update(preset: PresetReplay) -> tuple[object, ...]:
     return (*same, preset.kept_tokens, preset.health.verdict)
 
 
-def pull_beside_none(result: ReplayResult, preset: PresetReplay) -> float | None:
-    """Return the norm of the coefficients of a loss over that without correction."""
+def relative_norm(result: ReplayResult, preset: PresetReplay) -> float | None:
+    """Return the norm of a preset's coefficients divided by that without correction."""
     none = next((one for one in result.presets.values() if one.mode == "naive"), None)
     norm = preset.coefficients.norm
     if none is None or not none.coefficients.norm or norm is None:
@@ -123,11 +123,11 @@ def pull_beside_none(result: ReplayResult, preset: PresetReplay) -> float | None
 
 
 def decided_by(health: Health) -> str:
-    """Name the rule that decided a verdict, with the number of others as bad; empty for ok."""
+    """Return the rule that decided a verdict, and how many are as bad; "" for ok."""
     if health.verdict == "ok":
         return ""
     names = [rule.name for rule in health.rules if rule.level == health.verdict]
-    if not names:  # a number that decides is missing
+    if not names:  # a deciding number is missing
         names = [name for name in health.not_judged if name in {r.name for r in health.rules}]
     more = f" +{len(names) - 1}" if len(names) > 1 else ""
     return f"{names[0]}{more}" if names else ""

@@ -1,1 +1,1 @@
-"""Figures and words of `rcdiag score`: one pair of policies."""
+"""Figures and sentences of `rcdiag score`: one pair of policies."""

@@ -1,4 +1,4 @@
-"""The figure of the ratios with the bounds at which presets act."""
+"""The figure of the ratios, with the bounds at which presets act."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import ScoreResult
 
-# Level -> where the result holds its counts, and its words.
+# Level -> the result's field of counts, and words for it.
 LEVELS = {
     "token": ("log_ratio_histogram", "of tokens"),
     "sequence": ("sequence_log_ratio", "of sequences (sum)"),
     "geometric": ("geometric_log_ratio", "of sequences (mean)"),
 }
-LINEAR = 1e-4  # nats: log-ratios within are rounding
-FAR = 30.0  # times the largest log-ratio: bounds beyond are not drawn
+LINEAR = 1e-4  # nats: smaller log-ratios are rounding
+FAR = 30.0  # bounds beyond this multiple of the largest log-ratio are not drawn
 
 
 def chart(result: ScoreResult) -> Chart:
-    """Return histograms of log-ratios by level, with the bounds that presets put there."""
+    """Return histograms of log-ratios by level, with the bounds of presets at that level."""
     edges = np.array(result.figures["log_ratio_histogram"]["edges"])
     rows, panels = [], []
     for level, (name, words) in LEVELS.items():
@@ -50,7 +50,7 @@ def chart(result: ScoreResult) -> Chart:
 
 
 def log_bounds(result: ScoreResult, level: str) -> list[float]:
-    """Return where presets truncate, zero or reject at a level, as log-ratios."""
+    """Return the bounds at which presets truncate, zero or reject at a level, as log-ratios."""
     bounds = {
         round(float(bound), 9)
         for correction in result.corrections.values()
@@ -66,7 +66,7 @@ FIGURES = (
         kind="score",
         title="Ratios, and the bounds of the presets",
         says="Dashed lines are bounds at which a preset truncates, zeroes or rejects at that "
-        "level. Bounds in the bulk decide over many tokens, bounds beyond the tails over none.",
+        "level. Bounds in the bulk affect many tokens, bounds beyond the tails none.",
         chart=chart,
         on_page=False,
         applies=lambda result: bool(result.corrections),

@@ -1,4 +1,4 @@
-"""The figure of how few tokens hold the KL: its Lorenz curve over tokens."""
+"""The figure of how few tokens hold most of the KL: its Lorenz curve over tokens."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import ScoreResult
 
-TOP = 0.01  # the share of the tokens that the caption speaks of
+TOP = 0.01  # the share of tokens that the caption is about
 
 
 def chart(result: ScoreResult) -> Chart:
-    """Return the share of the KL, by k3, that the largest tokens hold."""
+    """Return the share of the KL, by k3, that the tokens with the largest k3 hold."""
     return Chart(
         columns=("share of tokens", "share of KL", "alike"),
         rows=[(tokens, held, tokens) for tokens, held in result.figures["concentration"]],
@@ -38,7 +38,7 @@ def chart(result: ScoreResult) -> Chart:
 
 
 def _adds(result: ScoreResult) -> str:
-    """Say how much the largest hundredth of the tokens holds."""
+    """Say how much of the KL the largest 1% of the tokens hold."""
     held = [share for tokens, share in result.figures["concentration"] if tokens == TOP]
     if not held:
         return ""
@@ -50,9 +50,9 @@ FIGURES = (
         name="concentration",
         kind="score",
         title="How concentrated the mismatch is",
-        says="The part of the KL, by k3 summed over all tokens, that the tokens with the largest "
-        "k3 hold (a Lorenz curve). A curve far above the dashed line is a mismatch of few tokens: "
-        "look at them below.",
+        says="The share of the KL, by k3 summed over all tokens, that the tokens with the largest "
+        "k3 hold (a Lorenz curve). If the curve is far above the dashed line, few tokens make up "
+        "the mismatch: look at them below.",
         chart=chart,
         applies=lambda result: bool(result.figures.get("concentration")),
         adds=_adds,

@@ -1,4 +1,4 @@
-"""The figure of the share of tokens beyond each |log-ratio|, by sign, with bounds of presets."""
+"""The figure of the share of tokens beyond each |log-ratio|, by sign, with presets' bounds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rcdiag.pages.score.bounds import log_bounds
 from rcdiag.results import Histogram, ScoreResult
 from rcdiag.statistics.examples import SIZES, labels_of_sizes
 
-SMALLEST = 1e-3  # nats; smaller log-ratios are rounding of float32
+SMALLEST = 1e-3  # nats; smaller log-ratios are float32 rounding
 MOST_RULES = 6
 
 
 def shares_beyond(histogram: Histogram) -> list[tuple[float, float, float]]:
-    """Return size in nats, share of tokens above it, and share below minus it, size by size."""
+    """Return sizes in nats, with the shares of tokens above the size and below minus the size."""
     edges = np.array(histogram["edges"])
     counts = np.array(histogram["counts"], dtype=float)
     total = max(counts.sum(), 1.0)
@@ -34,7 +34,7 @@ def shares_beyond(histogram: Histogram) -> list[tuple[float, float, float]]:
 
 
 def any_beyond(result: ScoreResult) -> bool:
-    """Tell whether any token is off by more than the smallest size that is drawn."""
+    """Tell whether any token is beyond the smallest size that is drawn."""
     histogram = result.figures.get("log_ratio_histogram")
     return histogram is not None and any(
         above or below for _, above, below in shares_beyond(histogram)
@@ -42,7 +42,7 @@ def any_beyond(result: ScoreResult) -> bool:
 
 
 def bounds(result: ScoreResult) -> list[ReferenceLine]:
-    """Return where presets truncate, zero or reject tokens, with the ratio as the name."""
+    """Return lines where presets truncate, zero or reject tokens, labelled with the ratio."""
     sizes = (abs(bound) for bound in log_bounds(result, "token"))
     logs = {round(size, 6) for size in sizes if size >= SMALLEST}
     return [
@@ -52,7 +52,7 @@ def bounds(result: ScoreResult) -> list[ReferenceLine]:
 
 
 def chart(result: ScoreResult) -> Chart:
-    """Return the shares of tokens beyond every size of log-ratio, for either sign."""
+    """Return the shares of tokens beyond each size of log-ratio, for both signs."""
     rows = shares_beyond(result.figures["log_ratio_histogram"])
     up, down = f"more likely under {result.target}", f"more likely under {result.behavior}"
     return Chart(
@@ -75,7 +75,7 @@ def chart(result: ScoreResult) -> Chart:
 
 
 def _bins(up: str, down: str) -> dict[str, Any]:
-    """Return the bins whose examples a click on a curve lists: starts, labels, and their figure."""
+    """Return the bins whose examples a click on a curve lists: starts, labels and profiles."""
     return {
         "starts": [0.0, *SIZES],
         "labels": labels_of_sizes(),
@@ -84,7 +84,7 @@ def _bins(up: str, down: str) -> dict[str, Any]:
 
 
 def _adds(result: ScoreResult) -> str:
-    """Say how many tokens are off by a factor of 2."""
+    """Say how many tokens are off by more than a factor of 2."""
     value = result.mismatch["ratio_outside_2"].value
     if value is None:
         return ""
@@ -96,9 +96,9 @@ FIGURES = (
         name="tokens-beyond-ratio",
         kind="score",
         title="How far off the tokens are",
-        says="The share of tokens whose log-ratio is beyond a size, for either sign. Dashed lines "
-        "are the ratios at which a preset truncates, zeroes or rejects tokens: what lies to their "
-        "right is changed. A click on a curve lists tokens of that size.",
+        says="The share of tokens whose log-ratio is beyond a size, for each sign. Dashed lines "
+        "are the ratios at which a preset truncates, zeroes or rejects tokens: tokens to the right "
+        "of one are changed. A click on a curve lists tokens of that size.",
         chart=chart,
         applies=any_beyond,
         adds=_adds,

@@ -1,4 +1,4 @@
-"""Sentences about a trainer's own log beside our numbers, for terminal and page."""
+"""The comparison of a trainer's own log with our numbers, as text for terminal and page."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ AGREES, UNEXPLAINED = "agrees", "not explained"
 
 
 class LoggedLine(Struct, frozen=True):
-    """One key of the log, written out, at the step where it is furthest off."""
+    """A key of the log, formatted, at the step of its largest difference."""
 
-    name: str  # the key without what stands before its last slash
+    name: str  # the key after its last slash
     key: str
     step: str
     theirs: str
@@ -25,7 +25,7 @@ class LoggedLine(Struct, frozen=True):
 
 
 def lines_of(comparison: LogComparison) -> list[LoggedLine]:
-    """Write a line for each key of the log, those that differ first."""
+    """Return a line for each key of the log, those that differ first."""
     by_key: dict[str, list[LoggedKey]] = {}
     for one in comparison.keys:
         by_key.setdefault(one.key, []).append(one)
@@ -51,14 +51,14 @@ def _line(key: str, numbers: list[LoggedKey]) -> LoggedLine:
 
 
 def _urgency(one: LoggedKey) -> tuple[bool, bool, float]:
-    """Rank numbers: what differs without a reason first, then what differs most."""
+    """Rank differences: those without a reason first, then by relative size."""
     size = max(abs(one.theirs), abs(one.ours))
     apart = abs(one.difference) / size if size and math.isfinite(size) else float(not one.agrees)
     return not one.agrees, not one.agrees and one.explained_by is None, apart
 
 
 def _apart(theirs: float, ours: float) -> tuple[str, str]:
-    """Write both numbers with as many digits as it takes to tell them apart, four to nine."""
+    """Format both numbers with as many digits as it takes to tell them apart, four to nine."""
     for digits in range(4, 10):
         written = f"{theirs:.{digits}g}", f"{ours:.{digits}g}"
         if written[0] != written[1]:
@@ -67,9 +67,9 @@ def _apart(theirs: float, ours: float) -> tuple[str, str]:
 
 
 def sentences(comparison: LogComparison, notes: int | None = None) -> dict[str, str]:
-    """Return what is said of each reason, by its name; of several sentences the first.
+    """Return a sentence for each reason, by its name; the first if there are several.
 
-    Keys whose difference nothing explains get what is known of the key; only the first `notes` do.
+    Keys whose difference nothing explains are listed by key, at most `notes` of them.
     """
     by_name: dict[str, str] = {}
     unexplained: dict[str, str] = {}

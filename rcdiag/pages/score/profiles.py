@@ -10,9 +10,9 @@ from rcdiag.results import MetricValue, Profile, ScoreResult
 
 
 def profile_chart(profile: Profile, opens: str = "") -> Chart:
-    """Return two panels over the same bins: size of the log-ratio, and the share of the mismatch.
+    """Return two panels over the same bins: rms log-ratio, and share of the mismatch.
 
-    `opens` is the name of the profile where a click on a bin lists tokens of it.
+    `opens` is the name of the profile if a click on a bin lists examples of its tokens.
     """
     tokens = max(sum(bin_.tokens for bin_ in profile.bins), 1)
     unit = f" ({profile.unit})" if profile.unit else ""
@@ -76,19 +76,20 @@ def with_ends(value: MetricValue) -> tuple[float | None, float | None, float | N
 
 PANELS = (
     "Dots are the rms of the log-ratio in each bin, with 95% intervals by cluster. Bars are the "
-    "bin's share of all squared log-ratios, outlines its share of the tokens: where a bar is above "
-    "its outline the mismatch gathers. A click on a bin lists tokens of it."
+    "bin's share of all squared log-ratios, outlines its share of the tokens: bins whose bar is "
+    "above the outline have more than their share of the mismatch. A click on a bin lists tokens "
+    "of it."
 )
 
 
 def _has_bins(result: ScoreResult, name: str) -> bool:
-    """Tell whether a profile has a bin whose mismatch is a number."""
+    """Tell whether a profile has a bin with a finite mismatch."""
     bins = result.profiles[name].bins if name in result.profiles else []
     return any(isfinite(bin_.log_ratio_rms.value or nan) for bin_ in bins)
 
 
 def _figure(name: str, title: str, profile_name: str) -> FigureSpec:
-    """Make the figure of a profile; sentences on what the profile tells come with the result."""
+    """Return the figure of a profile; its result adds sentences on what it shows."""
     return FigureSpec(
         name=name,
         kind="score",

@@ -10,12 +10,12 @@ from rcdiag.results.routing import ExpertChanges
 
 
 def rerouting(result: ScoreResult) -> ExpertChanges | None:
-    """Return where the two policies took other experts; None where nobody can tell."""
+    """Return where the two policies used different experts; None if it is not recorded."""
     return None if result.routing is None else result.routing.rerouting
 
 
 def chart(result: ScoreResult) -> Chart:
-    """Return the share of rerouted tokens of each layer, with its interval."""
+    """Return the share of rerouted tokens in each layer, with its interval."""
     changes = rerouting(result)
     layers = [] if changes is None else changes.rerouted_by_layer
     rows = [(number, layer.value, layer.low, layer.high) for number, layer in enumerate(layers)]
@@ -33,7 +33,7 @@ def chart(result: ScoreResult) -> Chart:
 
 
 def _adds(result: ScoreResult) -> str:
-    """Say how many tokens took other experts in any layer."""
+    """Say how many tokens used other experts in any layer."""
     changes = rerouting(result)
     if changes is None:
         return ""
@@ -45,8 +45,8 @@ FIGURES = (
         name="experts-by-layer",
         kind="score",
         title="Where tokens took other experts",
-        says="The share of tokens for which the two policies took different experts, layer by "
-        "layer, with 95% intervals. Deeper layers have more where they read what earlier ones "
+        says="The share of tokens for which the two policies used different experts, by layer, "
+        "with 95% intervals. Deeper layers have more if they only pass on what earlier ones "
         "changed; in a layer far above its neighbours the two sides compute the router "
         "differently.",
         chart=chart,

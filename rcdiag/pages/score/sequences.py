@@ -11,12 +11,12 @@ from rcdiag.results import ScoreResult
 from rcdiag.results.sequences import SequenceTokens
 
 MOST_WORST = 5
-MOST_POINTS, MOST_PATHS = 24, 20  # points of a path, and paths of the sample
+MOST_POINTS, MOST_PATHS = 24, 20  # points of a path, and paths drawn at random
 RANDOM, LARGEST = "random", "largest"
 
 
 def paths(result: ScoreResult) -> Chart:
-    """Return the cumulative log-ratio of a sample of sequences, and of the worst."""
+    """Return the chart of the cumulative log-ratio of random sequences, and of the worst."""
     some = [
         (f"sample {index}", count, round(float(total), 3), RANDOM)
         for index, path in enumerate(result.figures["paths"][:MOST_PATHS], 1)
@@ -61,8 +61,8 @@ def paths(result: ScoreResult) -> Chart:
 def running(sequence: SequenceTokens) -> list[tuple[int, float]]:
     """Return the number of tokens and the summed log-ratio after each stored token and each gap.
 
-    Of a gap only the number of tokens and their sum are stored, so that the path still ends at the
-    sum of the sequence.
+    For a gap only the number of tokens and the sum are stored, so the path still ends at the sum of
+    the sequence.
     """
     left_out = {int(place): (int(tokens), total) for place, tokens, total in sequence.gaps or ()}
     points: list[tuple[int, float]] = []
@@ -79,13 +79,13 @@ def running(sequence: SequenceTokens) -> list[tuple[int, float]]:
 
 
 def _some(points: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
-    """Thin out the points of a path; the last one stays."""
+    """Thin out the points of a path, keeping the last."""
     every = -(-len(points) // MOST_POINTS) if points else 1
     return [*points[::every], *([] if (len(points) - 1) % every == 0 else points[-1:])]
 
 
 def strips(result: ScoreResult) -> Chart:
-    """Return a strip per sequence, with a cell per token, shaded by its log-ratio."""
+    """Return a strip for each sequence, with a cell for each token, shaded by its log-ratio."""
     sequences = result.worst_sequences
     rows = [
         (f"row {sequence.row}", place, log_ratio)
@@ -114,8 +114,8 @@ FIGURES = (
         kind="score",
         title="Cumulative log-ratio of sequences",
         says="A random walk around 0 that widens with the square root of the length is noise; a "
-        "common drift is a systematic difference. A path ends at its sequence's log weight; where "
-        "tokens of a long one are not stored it is straight.",
+        "common drift is a systematic difference. A path ends at its sequence's log weight; it is "
+        "straight where tokens of a long sequence are not stored.",
         chart=paths,
         applies=lambda result: bool(result.figures.get("paths")),
     ),
@@ -124,9 +124,9 @@ FIGURES = (
         kind="score",
         title="Sequences with the largest |sum of log-ratios|",
         says="A cell is a token: blue is more likely under the target, orange under the behavior "
-        "policy. Single cells of strong colour are outliers, a whole coloured strip is an offset, "
-        "a change along the strip an event. Of a long sequence the first tokens stand side by side "
-        "with those around its largest |log-ratio|.",
+        "policy. Single strong cells are outliers, a coloured strip is an offset, a change along "
+        "the strip an event. For a long sequence the first tokens are shown, followed by those "
+        "around its largest |log-ratio|.",
         chart=strips,
         on_page=False,
         size=lambda result: (5.4, 5.8),

@@ -1,4 +1,4 @@
-"""Figures over training steps: metrics of the mismatch, and what corrections do at each step."""
+"""Figures over training steps: metrics of the mismatch, and of corrections at each step."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from rcdiag.pages.score.profiles import with_ends
 from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
 from rcdiag.results.score import StepResult
 
-SIZES = ("k3_kl", "ratio_outside_2")  # metrics that grow over decades when training collapses
+SIZES = ("k3_kl", "ratio_outside_2")  # metrics that grow by decades when training collapses
 DECADES_APART = 100.0
-MOST_POINTS = 15  # steps with a dot each
+MOST_POINTS = 15  # steps up to which each has a dot
 
 
 def values_by_step(result: ScoreResult, metric: str) -> dict[int, MetricValue]:
-    """Return a metric of every training step, the steps in order."""
+    """Return a metric at every training step, in order."""
     steps = sorted(result.steps, key=int)
     return {int(step): result.steps[step].mismatch[metric] for step in steps}
 
 
 def changes(result: ScoreResult) -> list[int]:
-    """Return the training steps from which on a cause shows."""
+    """Return the training steps at which causes begin."""
     causes = [] if result.diagnosis is None else result.diagnosis.causes
     return sorted({cause.from_step for cause in causes if cause.from_step is not None})
 
 
 def spans_decades(values: Iterable[MetricValue]) -> bool:
-    """Tell whether values are all above 0 and so far apart that a linear axis shows the largest."""
+    """Tell whether values are positive and span decades, so that a log axis is needed."""
     known = [value.value for value in values if value.value is not None]
     return bool(known) and min(known) > 0 and max(known) > DECADES_APART * min(known)
 
@@ -40,7 +40,7 @@ def _over_steps(
     axis: ChartAxis,
     levels: Sequence[ReferenceLine] = (),
 ) -> Chart:
-    """Make a chart over training steps, with lines across at some values and at changes."""
+    """Make a chart over training steps, with horizontal reference lines and lines at changes."""
     at_changes = [ReferenceLine(at=step, label=f"from step {step}") for step in changes(result)]
     return Chart(
         columns=("step", *columns),
@@ -58,7 +58,7 @@ def _over_steps(
 
 
 def step_chart(metric: str, label: str) -> Callable[[ScoreResult], Chart]:
-    """Make the chart of a metric over training steps, with its interval."""
+    """Return the function that makes the chart of a metric, with its interval, over steps."""
 
     def chart(result: ScoreResult) -> Chart:
         values = values_by_step(result, metric).values()
@@ -78,36 +78,36 @@ def step_chart(metric: str, label: str) -> Callable[[ScoreResult], Chart]:
     return chart
 
 
-# A number of a correction at one step; None where it has none.
+# A number of a correction at one step; None if it has none.
 NumberAtStep = Callable[[StepResult, CorrectionResult], float | None]
-TONES: tuple[Tone, ...] = ("first", "second", "ink")  # of at most so many presets
+TONES: tuple[Tone, ...] = ("first", "second", "ink")  # one for each preset that is drawn
 
 
 def mean_weight(step: StepResult, correction: CorrectionResult) -> float | None:
-    """Return the mean weight of the tokens, before rejection and batch normalisation."""
+    """Return the mean weight of tokens, before rejection and batch normalisation."""
     if correction.weight_sum is None or not step.num_tokens:
         return None
     return correction.weight_sum / step.num_tokens
 
 
 def effective_tokens(step: StepResult, correction: CorrectionResult) -> float | None:
-    """Return the effective sample size of the tokens by their applied weights, a fraction."""
+    """Return the effective sample size of tokens under the applied weights, a fraction."""
     size: float | None = correction.actual["ess_token_applied"]
     return None if correction.weight_sum is None else size
 
 
 def rejected_tokens(step: StepResult, correction: CorrectionResult) -> float | None:
-    """Return the share of the tokens that rejection or a veto takes out of the loss mask."""
+    """Return the share of tokens that rejection or a veto removes from the loss mask."""
     return 1.0 - correction.kept_tokens / step.num_tokens if step.num_tokens else None
 
 
 def series_of_presets(
     result: ScoreResult, number: NumberAtStep, *, without: float | None = None
 ) -> dict[str, list[float | None]]:
-    """Return a number of each preset at every step in order; presets with equal ones share a name.
+    """Return a number of presets at every step; presets with equal numbers share a series.
 
-    A preset is left out whose numbers are all None, or all `without`. Three are taken, those whose
-    numbers differ most over the steps first.
+    Presets whose numbers are all None or `without` are left out. At most three series are returned,
+    those that vary most over the steps.
     """
     steps = [result.steps[step] for step in sorted(result.steps, key=int)]
     alike: dict[tuple[float | None, ...], list[str]] = {}
@@ -131,7 +131,7 @@ def lines_over_steps(
     axis: ChartAxis,
     levels: Sequence[ReferenceLine] = (),
 ) -> Chart:
-    """Make the chart of a few series over training steps."""
+    """Make the chart of several series over training steps."""
     few = len(result.steps) <= MOST_POINTS
     marks = [
         Mark(
@@ -206,26 +206,28 @@ FIGURES = (
         "mismatch-by-step",
         "Mismatch by training step",
         step_chart("k3_kl", "KL by k3 (nats per token)"),
-        "A rise with the steps is drift or growing precision trouble, a jump is an event to look "
-        "up in the log.",
+        "A gradual rise is drift or growing precision trouble; a jump is an event to look up in "
+        "the log.",
     ),
     _figure(
         "tokens-beyond-2-by-step",
         "Tokens beyond a factor of 2 by training step",
         step_chart("ratio_outside_2", "share of tokens"),
-        "A few bad tokens show here before they move the mean.",
+        "A few outlying tokens show here before they move the mean.",
     ),
     _figure(
         "ess-by-step",
         "Effective sample size by training step",
         step_chart("ess_seq", "ESS of sequences (fraction)"),
-        "Weights of whole sequences leave this fraction of the batch; longer responses leave less.",
+        "The fraction of the batch that weights of whole sequences leave; longer responses leave "
+        "less.",
     ),
     _figure(
         "kappa-by-step",
         "Calibration index by training step",
         step_chart("kappa", "kappa"),
-        "Near 1 the recorded policy sampled; a fall is a step at which it did not.",
+        "Near 1 the tokens were sampled from the recorded policy; a step at which it falls was "
+        "sampled from another.",
     ),
     _of_metrics(
         "kl-by-step",
@@ -233,8 +235,9 @@ FIGURES = (
         ("k1_kl", "k3_kl"),
         ChartAxis(label="nats per token"),
         0.0,
-        "Both estimate KL(sampler || trainer) and agree where the recorded policy sampled; k1 may "
-        "be negative. Where they part, neither estimates a KL: the recorded policy did not sample.",
+        "Both estimate KL(sampler || trainer) and agree if tokens were sampled from the recorded "
+        "policy; k1 may be negative. If they differ by more than noise, the tokens were not "
+        "sampled from it, and neither estimates a KL.",
     ),
     _of_metrics(
         "perplexity-ratio-by-step",
@@ -242,8 +245,9 @@ FIGURES = (
         ("ppl_ratio",),
         ChartAxis(label="trainer / sampler"),
         1.0,
-        "Above 1 by the KL where the recorded policy sampled. Below 1 by more than noise tokens "
-        "are likelier to the trainer than to the policy that is said to have sampled them.",
+        "Above 1, by the KL, if tokens were sampled from the recorded policy. Clearly below 1, "
+        "tokens are likelier under the trainer than under the policy that is said to have sampled "
+        "them.",
     ),
     _of_presets(
         "weights-by-step",
@@ -251,8 +255,8 @@ FIGURES = (
         mean_weight,
         ChartAxis(label="mean weight of the tokens"),
         [ReferenceLine(at=1.0, axis="y")],
-        "Of presets with weights, the three whose mean weight moves most. Near 1 they leave the "
-        "gradient its size; below 1 the bounds take more than ratios above 1 add.",
+        "The three presets with weights whose mean weight varies most. Near 1 the gradient keeps "
+        "its size; below 1 the bounds remove more weight than ratios above 1 add.",
     ),
     _of_presets(
         "weights-ess-by-step",
@@ -263,8 +267,8 @@ FIGURES = (
             ReferenceLine(at=0.5, axis="y", dashed=True),
             ReferenceLine(at=0.3, axis="y", dashed=True),
         ],
-        "Of presets with weights, by the weights that enter the loss, 0 for rejected tokens. By "
-        "verl's guide 0.5 is good and 0.3 a warning: the dashed lines.",
+        "Presets with weights; the weights are those that enter the loss, 0 for rejected tokens. "
+        "verl's guide calls 0.5 good and 0.3 a warning: the dashed lines.",
     ),
     _of_presets(
         "rejected-by-step",
@@ -272,7 +276,7 @@ FIGURES = (
         rejected_tokens,
         ChartAxis(label="share of tokens", start=0.0, percent=True),
         [ReferenceLine(at=0.1, axis="y", dashed=True)],
-        "Tokens that rejection or a veto takes out of the loss. verl's guide wants less than 10%, "
+        "Tokens that rejection or a veto removes from the loss. verl's guide wants less than 10%, "
         "the dashed line.",
         without=0.0,
     ),

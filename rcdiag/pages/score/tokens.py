@@ -17,7 +17,7 @@ COLUMNS = ("pair", "behavior log-prob", "target log-prob", "tokens")
 def density_rows(
     name: str, edges: Sequence[float], cells: Sequence[Sequence[int]]
 ) -> list[tuple[Value, ...]]:
-    """Return a row for each cell that holds tokens: its middle on both axes, and their number."""
+    """Return a row for each cell that holds tokens: its centre on both axes, and their number."""
     middles = (np.array(edges[:-1]) + np.array(edges[1:])) / 2.0
     return [
         (name, float(middles[across]), float(middles[up]), int(tokens))
@@ -28,7 +28,7 @@ def density_rows(
 def density_panel(
     name: str, labels: tuple[str, str], edges: Sequence[float], low: float, *more: Mark
 ) -> Panel:
-    """Return log-prob against log-prob from `low` to 0, with the diagonal of equal ones."""
+    """Return a panel of log-prob against log-prob from `low` to 0, with the diagonal."""
     behavior, target = labels
     width = float(edges[1]) - float(edges[0])
     return Panel(
@@ -46,14 +46,14 @@ def density_panel(
 
 
 def density(result: ScoreResult) -> Chart:
-    """Return cells of tokens by both log-probs, and the tokens that are farthest apart."""
+    """Return cells of tokens by both log-probs, and rings for the largest |log-ratio|."""
     data = result.figures["log_probs"]
     low = float(data["edges"][0])
     pairs = [(one["behavior_log_prob"], one["target_log_prob"]) for one in result.worst_tokens]
     finite = [
         pair for pair in pairs if all(isinstance(at, float) and np.isfinite(at) for at in pair)
     ]
-    # Rings of tokens below the lowest cell stand at its edge.
+    # Tokens below the lowest cell get rings at its edge.
     rings = [(max(x, low), max(y, low)) for x, y in finite]
     label = f"{len(rings)} largest |log-ratio|"
     ring = Mark(shape="dot", x="ring x", y="ring y", label=label, tone="second", hollow=True)

@@ -1,4 +1,4 @@
-"""What the trainer's log says of the training, beside the mismatch of the table, step by step."""
+"""The trainer's log of the training, beside the mismatch of the table, step by step."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from rcdiag.pages.score.steps import changes, values_by_step
 from rcdiag.results import ScoreResult
 from rcdiag.results.log_summary import KeyMoved, LoggedQuantity, LogSummary
 
-# Quantities of a log in which training breaks down, the first sign first.
+# Quantities in which a breakdown of training shows, in the order in which it usually does.
 OF_TRAINING = ("grad_norm", "loss", "entropy", "reward", "response_length")
 OURS = "k3_kl"
 BESIDE_MISMATCH = "training-beside-mismatch"  # the figure
 
 
 def training_keys(log: LogSummary | None) -> list[LoggedQuantity]:
-    """Return what a log has of the training itself, the gradient norm first."""
+    """Return the log's keys about the training itself, the gradient norm first."""
     known = [] if log is None else [one for one in log.quantities if one.quantity in OF_TRAINING]
     return sorted(known, key=lambda one: OF_TRAINING.index(one.quantity))
 
 
 def moved_in_training(moved: Sequence[KeyMoved]) -> str:
-    """Say which of these keys moved, and when; an empty text where none did."""
+    """Say which of these keys moved, and when; "" if none did."""
     named = [
         f"{one.key} ({one.key_before:.2g} to {one.key_after:.2g}) at step {one.step_moved}"
         for one in moved
@@ -58,10 +58,10 @@ FIGURES = (
         name=BESIDE_MISMATCH,
         kind="score",
         title="The training beside the mismatch",
-        says="k3_kl of the table, and what the trainer's log has of the gradient norm, the loss, "
-        "the entropy, the reward and the length of responses. A gradient norm that grows only "
-        "after the mismatch did may be its symptom; one that grew before it is not. Dashed: the "
-        "step at which a number moved.",
+        says="k3_kl of the table, and the gradient norm, loss, entropy, reward and response length "
+        "from the trainer's log, as far as it has them. A gradient norm that grows only after the "
+        "mismatch did may be its symptom; one that grew before it is not. Dashed: the step at "
+        "which a number moved.",
         chart=beside_mismatch,
         applies=lambda result: bool(result.steps) and bool(training_keys(_log_of(result))),
     ),

@@ -23,7 +23,7 @@ from rcdiag.statistics.metrics.expected import lowered_ess_guide
 
 
 def answer(result: ScoreResult) -> str:
-    """Say the numbers of one pair of policies that decide."""
+    """Summarise a pair of policies: KL and effective sample size."""
     if not result.target:
         return alone(result.behavior)
     values = result.mismatch
@@ -42,7 +42,7 @@ def answer(result: ScoreResult) -> str:
 
 
 def milder_findings(result: ScoreResult) -> str:
-    """Say why no finding is as grave as the level of a number; empty where one is."""
+    """Say why no finding is as severe as the level of a number; "" if one is."""
     verdict = "" if result.diagnosis is None else result.diagnosis.verdict
     gravest = GRAVEST.get(verdict)
     if gravest is None or worst_severity(result.findings) != gravest:
@@ -54,12 +54,12 @@ def milder_findings(result: ScoreResult) -> str:
 
 
 def alone(policy: str) -> str:
-    """Say that a table has one policy."""
+    """Say that the table has only one policy."""
     return f"none: {policy} is the only policy, and a mismatch needs two"
 
 
 def limits(name: str, value: MetricValue) -> str:
-    """Write the bounds of a number's levels, warning first; empty where it is not judged."""
+    """Format the bounds of a number's levels, warning first; "" if it is not judged."""
     guide = METRICS[name].guide
     if guide is None:
         return ""
@@ -72,14 +72,14 @@ def limits(name: str, value: MetricValue) -> str:
 
 
 def clusters(result: ScoreResult) -> str:
-    """Say what the 95% intervals are made from."""
+    """Say which clusters the 95% intervals are based on."""
     if result.num_clusters < result.num_sequences:
         return f"{result.num_clusters:,} prompt groups"
     return f"{result.num_clusters:,} sequences (the table has no groups of several)"
 
 
 def raw_ess(result: ScoreResult) -> str:
-    """Give the effective sample sizes of the raw ratios; empty where they are not known."""
+    """Return the effective sample sizes of the raw ratios as text; "" if unknown."""
     token, sequence = (result.mismatch[name].value for name in ("ess_token", "ess_seq"))
     if token is None or sequence is None:
         return ""
@@ -87,7 +87,7 @@ def raw_ess(result: ScoreResult) -> str:
 
 
 def verl_check_line(result: ScoreResult) -> str:
-    """Say what verl's own check of its weights would warn of; empty for other trainers."""
+    """Say what verl's own check of its weights would warn of; "" for other trainers."""
     checked = {
         name: verl_check(correction.metrics)
         for name, correction in result.corrections.items()
@@ -109,7 +109,7 @@ def verl_check_line(result: ScoreResult) -> str:
 
 
 class CorrectionRow(Struct, frozen=True):
-    """One line of the table of presets, written out."""
+    """A row of the table of presets, formatted."""
 
     name: str
     kept_tokens: str
@@ -124,7 +124,7 @@ class CorrectionRow(Struct, frozen=True):
 
 
 def correction_rows(result: ScoreResult) -> list[CorrectionRow]:
-    """Write the table of presets: what each does with the whole table as one batch."""
+    """Return the table of presets: what each does with the whole table as one batch."""
     return [
         _row(name, correction, result.num_tokens, result.num_sequences)
         for name, correction in result.corrections.items()
@@ -150,16 +150,16 @@ def _row(name: str, correction: CorrectionResult, tokens: int, sequences: int) -
     )
 
 
-# A preset changes next to nothing where it keeps every token and its weights are this even.
+# A preset has next to no effect if it keeps all tokens and the ESS of its weights is above this.
 EVEN = 0.99
-LISTED = 2  # presets that are named on a line
+LISTED = 2  # presets that a line names
 
 
 def preset_lines(result: ScoreResult, default: str | None = None) -> list[tuple[str, str]]:
-    """Say in three lines what the presets do here: label and sentence.
+    """Describe in three lines what the presets do on this table: label and sentence.
 
-    Which change nothing, which cost most, and what `default` does, which the trainer takes where
-    nothing is set. A few presets have a line each.
+    The lines are on presets without effect, the most costly preset, and `default`, the trainer's
+    default. Up to three presets get a line each.
     """
     names = list(result.corrections)
     if len(names) <= 3:
@@ -191,13 +191,13 @@ def _changes_nothing(result: ScoreResult, name: str) -> bool:
 
 
 def _effective(result: ScoreResult, name: str) -> float:
-    """Return the share of sequences that are effective under a preset; -1 where it is not known."""
+    """Return the effective share of sequences under a preset; -1 if unknown."""
     share: float | None = result.corrections[name].actual["ess_seq_applied"]
     return -1.0 if share is None else round(share, 6)
 
 
 def _effect(result: ScoreResult, name: str) -> str:
-    """Say what a preset keeps, and the effective sample size of sequences under its weights."""
+    """Say what a preset keeps, and the effective number of sequences under its weights."""
     correction = result.corrections[name]
     if _changes_nothing(result, name):
         return "changes nothing"
@@ -210,13 +210,13 @@ def _effect(result: ScoreResult, name: str) -> str:
 
 
 def _named(names: Sequence[str]) -> str:
-    """Name the first few of a list."""
+    """List the first few names, and how many follow."""
     more = f", and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return f"{', '.join(names[:LISTED])}{more}"
 
 
 def holds_text(sequence: SequenceTokens) -> bool:
-    """Tell whether a stored sequence has text: of a tokenizer, or as the table holds it."""
+    """Tell whether a stored sequence has text, from a tokenizer or from the table itself."""
     context = sequence.context
     plain = context is not None and bool(context.prompt or context.response)
     return bool(sequence.texts) or plain

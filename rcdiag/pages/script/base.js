@@ -1,15 +1,15 @@
-// Elements, numbers and documents: what all other parts of the script use.
+// Functions for elements, numbers and documents, which all other parts of the script use.
 const page = JSON.parse(document.getElementById("page-data").textContent);
 const MISSING = "n/a";
-// Control characters, and letters that turn the direction of all that follows: texts hold any.
+// Control characters, and characters that change text direction; texts of a dump may contain any.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
-const LONGEST = 200; // letters of a token beside others
+const LONGEST = 200; // characters of a token that is shown beside others
 
 function seen(text) {
   return text.replace(UNSEEN, "\ufffd");
 }
 
-// A text of which the middle is left out where it is long.
+// Leaves out the middle of a long text.
 function shortened(text, most = LONGEST) {
   const letters = [...text];
   if (letters.length <= most) return text;
@@ -31,7 +31,7 @@ function el(name, attributes = {}, ...children) {
   return fill(document.createElement(name), attributes, children);
 }
 
-// A name that may break after its underscores, slashes and dots; numbers stay whole.
+// Lets a name break after underscores, slashes and dots, but not within numbers.
 function breakable(name) {
   return name.split(/(?<=\w[_/])(?=[\w{])|(?<=[a-z][.])(?=[a-z])/i).flatMap((part, place) => (place ? [el("wbr"), part] : [part]));
 }
@@ -40,9 +40,9 @@ function svg(name, attributes = {}, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
 }
 
-// Numbers read as on the terminal (rcdiag/formats.py): three significant digits without an
+// Formats a number as on the terminal (rcdiag/formats.py): three significant digits without an
 // interval, near 1 up to four decimals.
-const NOISE = 1e-12; // what float64 leaves of a zero
+const NOISE = 1e-12; // float64 rounding of a zero
 const DECIMALS = 4;
 const exponent = (value) => Math.floor(Math.log10(Math.abs(value)));
 function number(value) {
@@ -65,18 +65,18 @@ function short(value, digits) {
   return written;
 }
 
-// 5.4e-5 as 5.4e-05, which Python writes.
+// Writes 5.4e-5 as 5.4e-05, like Python.
 const twoDigitPower = (text) => text.replace(/e([+-])(?=\d$)/, (sign) => `${sign}0`);
 
 function percent(value) {
   if (!Number.isFinite(value)) return number(value);
-  // More digits where three would read 100%.
+  // More digits if three would round to 100%.
   const digits = [3, 4, 5, 6].find((each) => Number((100 * value).toPrecision(each)) !== 100) ?? 3;
   return `${short(100 * value, digits)}%`;
 }
 
-// A number and its interval, "" without one, in the digits that the interval bears: as `measured`
-// of rcdiag/formats.py.
+// A number and its interval ("" without one), with as many digits as the interval justifies, like
+// `measured` of rcdiag/formats.py.
 function measured({ value, low, high }) {
   const ends = [low, high].filter((end) => typeof end === "number");
   if (typeof value !== "number" || !ends.length || low === high) return [number(value), ""];
@@ -96,7 +96,7 @@ function rounded(value, decimals, powers) {
   const size = Math.abs(value);
   if (size < NOISE) return "0";
   if (powers || size >= 1e6) return twoDigitPower(value.toExponential(Math.max(exponent(value) + decimals, 0)));
-  const tens = 10 ** Math.max(-decimals, 0); // tens or hundreds, where the interval bears no ones
+  const tens = 10 ** Math.max(-decimals, 0); // round to tens or hundreds if the interval is wider than ones
   const places = Math.max(decimals, 0);
   const digits = { minimumFractionDigits: places, maximumFractionDigits: places, signDisplay: "negative" };
   return (tens > 1 ? Math.round(value / tens) * tens : value).toLocaleString("en-US", digits);
@@ -108,14 +108,14 @@ function withInterval(value) {
   return interval ? `${written} (${interval})` : written;
 }
 
-// Documents and meanings are packed; each is unpacked once, when something first asks for it.
+// Documents and explanations are packed; each is unpacked once, when it is first needed.
 const unpacked = new Map();
 function textIn(source) {
   if (!unpacked.has(source)) unpacked.set(source, unpack(source.textContent));
   return unpacked.get(source);
 }
 
-// Five letters are four bytes, the last ones fewer: what is missing counts as the largest digit.
+// Five letters are four bytes; a shorter last group is padded with the largest digit.
 const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%.()*+-;,=:?@^_`{|}~";
 function bytesOf(letters) {
   const values = [];
@@ -134,7 +134,7 @@ async function unpack(letters) {
   return new Response(stream).text();
 }
 
-// A document is stored in pieces: text as it is, and tables whose columns stand apart.
+// A document is stored in pieces: plain text, and tables whose columns are stored separately.
 const joined = new Map();
 function textOf(name) {
   const source = document.querySelector(`script.document[data-name="${CSS.escape(name)}"]`);
@@ -158,7 +158,7 @@ function documentOf(name) {
   return parsed.get(name);
 }
 
-// What names mean, for popovers and the glossary.
+// Explanations of names, for popovers and the glossary.
 const explained = new Set(page.names);
 let meanings = null;
 function allMeanings() {
@@ -166,7 +166,7 @@ function allMeanings() {
   return meanings;
 }
 
-// Runs once, when a part of the page is first on a tab that is open: first paint waits for nothing.
+// Runs a function once, when its part of the page is first visible, so that the first paint is fast.
 function whenShown(place, act) {
   const watch = new ResizeObserver(() => {
     if (!place.clientWidth) return;

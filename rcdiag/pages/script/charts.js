@@ -1,12 +1,12 @@
-// The renderer of charts: it knows panels, axes and marks, and no figure. A description is a table
-// and the panels that show its columns, as rcdiag/pages/charts.py says; what has its default is absent.
+// The renderer of charts: it knows panels, axes and marks, but no particular figure. A description
+// is a table and the panels that show its columns (rcdiag/pages/charts.py); defaults are absent.
 const TONES = { first: "first", second: "second", ink: "tone-ink", soft: "tone-soft" };
-const [USUAL, DENSE] = [240, 135]; // height of a plot, on the screen and on paper
-const LANE = 14; // height of a line of names of rules
-const STACKED = 16; // height of a name above its row
-const [BESIDE, DENSELY] = [250, 150]; // least width of a panel beside another, on the screen and on paper
+const [USUAL, DENSE] = [240, 135]; // height of a plot, on screen and on paper
+const LANE = 14; // height of a line of labels of reference lines
+const STACKED = 16; // height of a name that is written above its row
+const [BESIDE, DENSELY] = [250, 150]; // minimum width of a panel beside another, on screen and on paper
 
-// The rows of a mark, with the numbers and names that its columns give.
+// The rows of a mark, with the numbers and names from its columns.
 function layerOf(chart, panel, mark) {
   const read = (name) => (name === undefined || name === null ? -1 : chart.columns.indexOf(name));
   const [x, y, to, low, high, value, group] = [mark.x, mark.y, mark.to, mark.low, mark.high, mark.value, mark.group].map(read);
@@ -35,7 +35,7 @@ function numbersAlong(side, panel, layers) {
   ]);
 }
 
-// How high the plot is and what stands left of it: ticks, or names beside or above their rows.
+// The height of the plot, and what is left of it: ticks, or names beside or above their rows.
 function sideOf(panel, y, layers, width, dense) {
   if (panel.y.scale !== "names") {
     const left = widest(y);
@@ -49,7 +49,7 @@ function sideOf(panel, y, layers, width, dense) {
   return { left: stacked ? 8 : longest, line: line + (stacked ? STACKED - 4 : 0), stacked, height: size * (line + (stacked ? STACKED - 4 : 0)) };
 }
 
-// How names below an axis fit their slots: whole, thinned out where they count, otherwise turned.
+// How names below an axis fit their slots: whole, thinned out if they are numbers, or turned.
 function namesBelow(axis, slot, room) {
   const longest = Math.max(...axis.names.map((name) => name.length), 0) * TEXT;
   if (longest + 6 <= slot) return { every: 1, turned: false, height: 20 };
@@ -59,7 +59,7 @@ function namesBelow(axis, slot, room) {
   return { every: Math.ceil(15 / slot), turned: true, length, height: 0.58 * length + 14 };
 }
 
-// Where the names of rules stand: beside their lines, and one above the other where they would meet.
+// Positions of the labels of reference lines: beside the lines, stacked where they would overlap.
 function lanesOfRules(rules, at, width) {
   const ends = [];
   return [...rules].sort((one, other) => one.at - other.at).map(({ at: place, label }) => {
@@ -73,7 +73,7 @@ function lanesOfRules(rules, at, width) {
   });
 }
 
-// How wide the plot is: notes that begin in it end within the chart.
+// The width of the plot, such that notes that begin in it end within the chart.
 function widthWithNotes(panel, x, room) {
   const rooms = (panel.notes ?? []).map((note) => {
     const begins = x.place(note.x) - (x.step ?? 0) / 2;
@@ -82,7 +82,7 @@ function widthWithNotes(panel, x, room) {
   return Math.min(room - 12, ...rooms);
 }
 
-// Draws one panel; gives its element, its height, and the spots that can be pointed at.
+// Draws a panel; returns its element, its height, and the spots that can be pointed at.
 function drawPanel(chart, panel, width, dense) {
   const root = svg("g");
   const layers = panel.marks.map((mark) => layerOf(chart, panel, mark));
@@ -108,7 +108,7 @@ function drawPanel(chart, panel, width, dense) {
   return { root, height: box.top + box.height + below, spots };
 }
 
-// What stands across a panel: its band, lines at numbers of its axes, and the diagonal of a square.
+// Draws a panel's band, its reference lines, and the diagonal of a square panel.
 function drawReferences(root, panel, box, plot, lanes, width) {
   const bottom = box.top + box.height;
   if (panel.band) {
@@ -128,7 +128,7 @@ function drawReferences(root, panel, box, plot, lanes, width) {
   }
 }
 
-// Texts at their places: in the slot of a name, or where a number stands.
+// Draws notes at their points: in the slot of a name, or at a number.
 function drawNotes(root, panel, plot, width) {
   for (const { text, x: begin, y: beside, tone } of panel.notes ?? []) {
     const place = plot.at(begin) - plot.slot / 2 + 6;
@@ -136,7 +136,7 @@ function drawNotes(root, panel, plot, width) {
   }
 }
 
-// The functions that place numbers and names in a box; `slot` and `tall` are the room of a name.
+// Functions that place numbers and names in a box; `slot` and `tall` are the space for a name.
 function placesIn(box, side, x, y) {
   const head = side.stacked ? STACKED : 0;
   return {
@@ -149,7 +149,7 @@ function placesIn(box, side, x, y) {
   };
 }
 
-// Rules, ticks and labels of both axes; gives the height of what stands below the plot.
+// Draws lines, ticks and labels of both axes; returns the height of everything below the plot.
 function drawAxes(root, panel, box, side, plot, x, y, width, chart) {
   const bottom = box.top + box.height;
   const axes = svg("g", { class: "axis" });
@@ -201,13 +201,13 @@ function drawNamesBelow(axes, axis, box, plot, width) {
     const here = plot.at(name);
     const half = extent(name) / 2;
     const where = turned ? { x: 0, y: 0, transform: `translate(${here + 4} ${bottom + 12}) rotate(-40)`, "text-anchor": "end" } : { x: Math.min(here, width - half), y: bottom + 16, "text-anchor": "middle" };
-    // A name that is turned ends below its slot, and begins within the chart.
+    // A turned name ends below its slot, and must begin within the chart.
     axes.append(svg("text", where, turned ? fitted(name, Math.min(length, (here - 4) / 0.77)) : name));
   });
   return height;
 }
 
-// The points of a line that have an interval, in runs: nothing is shaded where there is none.
+// Runs of points of a line that have an interval, since only these are shaded.
 function bandsOf(points) {
   const bands = [[]];
   for (const point of points) {
@@ -275,13 +275,13 @@ function drawRanges(root, { points }, { plot }) {
   return [];
 }
 
-// Three letters of a number above its power of ten, for cells that are too narrow for all of it.
+// Three characters of a number above its power of ten, for narrow cells.
 function inTwoLines(value) {
   const [digits, power] = value ? value.toExponential(1).split("e") : ["0", "0"];
   return [digits.replace("-", "−"), Number(power) ? `·10${raised(Number(power))}` : ""].filter(Boolean);
 }
 
-// The strength and the tone of a cell: of a share of 1, or of a number on the scale of the shade.
+// The strength and colour of a cell: from a share of 1, or from a number on the scale of the shade.
 function strengthOf(panel, values, written) {
   if (!panel.shade) return (value) => [value, null];
   if (panel.shade.scale === "symlog") {
@@ -290,7 +290,7 @@ function strengthOf(panel, values, written) {
     return (value) => [part(value), value < 0 ? "second" : "first"];
   }
   const scale = makeScale(panel.shade, values);
-  const [least, more] = written ? [0.08, 0.5] : [0.18, 0.8]; // numbers stay readable
+  const [least, more] = written ? [0.08, 0.5] : [0.18, 0.8]; // keeps written numbers readable
   return (value) => [value > 0 || panel.shade.scale !== "log" ? least + more * scale.place(value) : 0, null];
 }
 
@@ -320,7 +320,7 @@ function headOf(chart, row) {
   return typeof row[0] === "number" ? `${chart.columns[0]} ${number(row[0])}` : row[0];
 }
 
-// Draws the panels of a chart below each other, or beside each other where there is room.
+// Draws the panels of a chart below each other, or side by side if there is room.
 function drawPanels(chart, root, width, dense) {
   const across = width / (chart.across ?? 1) >= (dense ? DENSELY : BESIDE) ? chart.across ?? 1 : 1;
   const wide = (width - 16 * (across - 1)) / across;

@@ -9,7 +9,7 @@ openers.bin = async (row, spot, chart, root) => {
   const which = kind.startsWith("likelier_") ? `more likely under ${kind === "likelier_target" ? target : behavior}, |log-ratio| ${label} nats` : `${chart.panels.at(-1).x.label} ${label}`;
   const heading = el("h4", { tabindex: "-1" }, places.length ? `${places.length} token${places.length > 1 ? "s" : ""}: ${which}` : `No token is stored: ${which}`);
   const close = el("button", { type: "button", onclick: () => { shown.remove(); root.focus(); } }, "close");
-  const about = places.length ? el("p", { class: "soft" }, "Those with the largest |log-ratio| of the bin, one of a row at most.") : null;
+  const about = places.length ? el("p", { class: "soft" }, "The tokens with the largest |log-ratio| in the bin, at most one from each row.") : null;
   const list = el("ol", {}, places.map((place) => exampleItem(examples, place, stored, behavior, target)));
   const shown = el("div", { class: "examples" }, heading, about, list, close);
   figure.querySelector(".examples")?.remove();
@@ -17,7 +17,7 @@ openers.bin = async (row, spot, chart, root) => {
   heading.focus({ preventScroll: true });
 };
 
-// The figure's name and the label of the bin that a point of a chart stands for.
+// The figure's name and the label of the bin at a point of a chart.
 function binOf(row, spot, { bins }) {
   if (!bins.starts) return [bins.of, String(row[0])];
   const place = bins.starts.filter((start) => start <= row[0] * 1.000001).length - 1;

@@ -1,10 +1,10 @@
-// Figures of the page: a chart, its legend, what the mouse, a finger and the keyboard do in it, its numbers.
+// Figures of the page: chart, legend, numbers, and interaction by mouse, touch and keyboard.
 const tip = document.getElementById("tip");
 
-// What a click on a spot opens: other parts of the script add their functions here.
+// Functions for a click on a spot, by the chart's `opens`; other parts of the script add theirs.
 const openers = {};
 
-// An entry of the legend has the look of its mark; marks without a label need none.
+// Legend entries look like their marks; marks without a label have none.
 function keyOf(chart) {
   const named = chart.panels.flatMap((panel) => panel.marks.filter((mark) => mark.label).map((mark) => ({ mark, panel })));
   const drawn = named.filter(({ mark, panel }) => layerOf(chart, panel, mark).points.length);
@@ -29,7 +29,7 @@ function drawChart(chart, place, given) {
 }
 
 function listen(chart, root, ring, spots) {
-  // The keyboard stops once at each row of a mark, however often the row is drawn.
+  // The keyboard visits each row of a mark once, even if it is drawn several times.
   const heads = new Map(spots.map(({ row }) => [row, new Set()]));
   const stops = spots.filter(({ row, head }) => heads.get(row).size !== heads.get(row).add(head).size);
   let current = null;
@@ -72,7 +72,7 @@ function listen(chart, root, ring, spots) {
     if (spot) show(spot, false);
     else hide();
   });
-  // A finger that is lifted leaves the chart: what it touched stays until something else is touched.
+  // A lifted finger leaves the chart, but the touched spot stays selected until another touch.
   root.addEventListener("pointerdown", (event) => {
     const spot = event.pointerType === "mouse" ? null : nearest(event);
     if (spot) show(spot, false);
@@ -103,7 +103,7 @@ function valuesTable(chart, title) {
   return el("div", { class: "values wide", tabindex: "0", role: "region", "aria-label": `Values of ${title}` }, el("table", {}, el("thead", {}, head), el("tbody", {}, rows)));
 }
 
-// A chart is drawn once its place has a width, and again when a window is made wider or narrower.
+// A chart is drawn once its element has a width, and again when the width changes.
 function drawFitting(chart, place) {
   let width = 0;
   new ResizeObserver(() => {
@@ -114,7 +114,7 @@ function drawFitting(chart, place) {
   }).observe(place);
 }
 
-// The numbers of a chart: as a table below its buttons, and to copy.
+// The numbers of a chart: a table below its buttons, and copying.
 function toolsOf(chart, title) {
   let values = null;
   const table = el("button", { type: "button", "aria-expanded": "false", onclick: () => {

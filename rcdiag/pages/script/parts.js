@@ -1,6 +1,6 @@
 // Popovers, copying, sliders, pairs, glossary and downloads.
 const popover = document.getElementById("popover");
-let asked = null; // what opened the popover
+let asked = null; // the element that opened the popover
 
 function termOf(name) {
   const mark = el("code", { class: "term" }, breakable(name));
@@ -65,19 +65,19 @@ function setUpCopy(button) {
   });
 }
 
-// A number of a swept setting: shares as percentages, the quarters by length beside each other.
+// Formats a number of a swept setting: shares as percentages, quarters by length side by side.
 function ofSetting(row, name) {
   const value = row[name];
   if (Array.isArray(value)) return value.map(percent).join(", ");
   return name.endsWith("_share") ? percent(value.value) : withInterval(value);
 }
 
-// The charts that a part of the page chooses from, by their names.
+// The charts of a part of the page, by name.
 async function chartsIn(part) {
   return JSON.parse(await textIn(part.querySelector("script.charts")));
 }
 
-// A template has numbers marked by their place: "upper: \u0001" with the values of the entry.
+// A template has placeholders for the values of an entry, by index: "upper: \u0001".
 function completed(written, index) {
   const entry = written.entries[index];
   if (!entry) return "this trainer has no such estimator";
@@ -86,7 +86,7 @@ function completed(written, index) {
   return parts.map((part, place) => (place ? values[place - 1] : "") + part).join("");
 }
 
-// The chart of a family, with the setting that the sliders show.
+// The chart of a family, with the setting of the sliders highlighted.
 function atSetting(chart, place, free) {
   const at = chart.rows[place][1];
   const [first, ...others] = chart.panels;
@@ -94,7 +94,7 @@ function atSetting(chart, place, free) {
   return { ...chart, panels, strong: chart.rows[place][0] };
 }
 
-// Sliders read the sweep's document: the row of a setting fills the numbers and the configuration.
+// Sliders over the sweep's document: a setting's row gives the numbers and the configuration.
 function setUpSliders(block) {
   const start = JSON.parse(block.dataset.start);
   const select = block.querySelector("select.family");
@@ -124,7 +124,7 @@ function setUpSliders(block) {
     drawChart(atSetting(chart, current, free), drawing);
   }
 
-  // The setting with the moved bound, and otherwise as near as the table has one.
+  // The setting with the moved bound that is otherwise nearest to the current one.
   function moved(place) {
     const wanted = inputs.map(({ input }) => Number(input.value));
     const at = family.rows.map((row) => inputs.map(({ key }) => free.get(key).indexOf(row.bounds[key])));
@@ -138,7 +138,7 @@ function setUpSliders(block) {
     const sweep = await documentOf("sweep");
     family = sweep.families[name];
     const { charts, numbers } = await chartsIn(block);
-    // The bounds that vary independently stand between the name of a setting and its numbers.
+    // Independent bounds are the columns between a setting's name and its numbers.
     const keys = charts[name].columns.slice(1, -Object.keys(numbers).length);
     free = new Map(keys.map((key) => [key, [...new Set(family.rows.map((row) => row.bounds[key]))].sort((a, b) => a - b)]));
     const rowOf = (row) => [
@@ -167,7 +167,7 @@ function setUpSliders(block) {
   new ResizeObserver(() => { if (family && drawing.clientWidth) show(); }).observe(block);
 }
 
-// A cell of the triangle opens the numbers of its pair, in both directions; one pair stands open.
+// A cell of the triangle opens the numbers of its pair in both directions; one pair is always open.
 function setUpPairs(place) {
   const pairs = JSON.parse(place.parentElement.querySelector("script.pairs").textContent);
   const show = async ([first, second]) => {

@@ -5,7 +5,7 @@ function known(values) {
   return values.filter((value) => typeof value === "number" && Number.isFinite(value));
 }
 
-// A scale gives places between 0 and 1, and ticks with their texts.
+// A scale returns positions between 0 and 1, and ticks with labels.
 function makeScale(axis, values, most = 5) {
   const some = known(values);
   if (axis.scale === "names") return namesScale(axis);
@@ -18,7 +18,7 @@ function written(axis, value) {
   return axis.percent ? percent(value) : number(value);
 }
 
-// A slot for each name, in their order; a number finds the name that writes it, in whatever digits.
+// A slot for each name, in order; a number also finds the name that has the same value.
 function slotsOf(axis) {
   return new Map((axis.names ?? []).flatMap((name, place) => [[name, place], [Number(name), place]]));
 }
@@ -70,7 +70,7 @@ function logScale(axis, values) {
   };
 }
 
-// A power of ten in raised letters.
+// A power of ten with superscript characters.
 function raised(power) {
   return String(power).replace(/./g, (digit) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(digit)]);
 }
@@ -91,7 +91,7 @@ function symlogScale(axis, values) {
     }
   }
   const crowded = ticks.length > 9;
-  // One way of writing for all ticks: 0.001 or, where the smallest is smaller, 10⁻⁴.
+  // One notation for all ticks: 0.001, or 10⁻⁴ if any is smaller.
   const power = (value) => `10${raised(Math.round(Math.log10(Math.abs(value))))}`;
   const tick = (value) => (value && least < 1e-4 ? `${value < 0 ? "−" : ""}${power(value)}` : written(axis, value));
   return {
@@ -103,7 +103,7 @@ function symlogScale(axis, values) {
 
 function fitted(text, width) {
   const most = Math.max(Math.floor(width / TEXT), 4);
-  // What is cut may hold wide letters.
+  // A shortened text may contain wide letters.
   return text.length <= most ? text : `${text.slice(0, Math.max(Math.floor(width / 8), 4))}…`;
 }
 
@@ -111,7 +111,7 @@ function widest(scale) {
   return Math.max(...scale.ticks.map((tick) => extent(scale.text(tick))), 2 * TEXT) + 10;
 }
 
-// How wide a text is; a sign of per cent is wider than a digit.
+// The width of a text; a per cent sign is wider than a digit.
 function extent(text) {
   return text.length * TEXT + (text.endsWith("%") ? 4 : 0);
 }

@@ -1,4 +1,4 @@
-// Tables: sorted by their heads, searched by a field, rows opened to what the documents hold.
+// Tables: sorting by heading, a search field, and rows that open to details from the documents.
 function orderOf(cell) {
   const text = cell.dataset.sort ?? cell.firstChild?.textContent.trim() ?? "";
   const share = text.endsWith("%");
@@ -12,7 +12,7 @@ function compared(one, other, numbers) {
   return one.value - other.value;
 }
 
-// The rows of a table without the headings of groups, which go once the rows are sorted or searched.
+// The rows of a table without group headings, which are removed once it is sorted or searched.
 function ownRows(table) {
   return [...table.tBodies[0].rows].filter((row) => !row.classList.contains("group"));
 }
@@ -37,7 +37,7 @@ function sortBy(table, place, button) {
 function setUpSorting(table) {
   [...table.tHead.rows[0].cells].forEach((head, place) => {
     const button = el("button", { type: "button", class: "sort", onclick: () => sortBy(table, place, button) }, head.textContent);
-    const line = el("span", { class: "head" }, button); // words and button stay beside each other
+    const line = el("span", { class: "head" }, button); // keeps text and button on one line
     head.replaceChildren(line);
     const name = head.dataset.about;
     if (name && explained.has(name)) {
@@ -64,7 +64,7 @@ function setUpSearch(block, table) {
   block.prepend(el("div", { class: "search" }, field, count));
 }
 
-// What a row opens to: by the kind of its table, a function from names to elements.
+// Details of a row: kind of table -> function from names to elements.
 const details = {};
 
 function closeDetails(table) {
@@ -89,7 +89,7 @@ async function openRow(block, row) {
   remember(`${row.closest(".tab").id}/${encodeURIComponent(row.dataset.key)}`);
 }
 
-// A row and its point in a scatter are marked together.
+// Highlights a row together with its point in the scatter plot.
 function markPoint(row, on) {
   const names = row.dataset.names.split(" ");
   row.closest(".tab").querySelectorAll(".drawing circle[data-row]").forEach((point) => {
@@ -123,7 +123,7 @@ function setUpTable(block) {
   if (block.dataset.opens) setUpOpening(block, table);
 }
 
-// A list of names and numbers; nested ones have a heading each.
+// A list of names and numbers; nested lists have headings.
 function factsOf(title, facts) {
   const plain = Object.entries(facts).filter(([, value]) => value === null || typeof value !== "object" || "value" in value || Array.isArray(value));
   const nested = Object.entries(facts).filter(([, value]) => value !== null && typeof value === "object" && !("value" in value) && !Array.isArray(value));

@@ -1,4 +1,4 @@
-// Tabs follow the address: #tab, #tab/row, or the name of a section.
+// The address selects the tab: #tab, #tab/row, or the name of a section.
 const tabs = [...document.querySelectorAll(".tab")];
 const links = [...document.querySelectorAll("nav a")];
 
@@ -16,7 +16,7 @@ function remember(address) {
   history.replaceState(null, "", `#${address}`);
 }
 
-// A part of an address; one that was damaged on its way stays as it is.
+// Decodes a part of the address; an invalid encoding is left unchanged.
 function readable(part) {
   try {
     return decodeURIComponent(part);
@@ -52,7 +52,7 @@ document.querySelectorAll(".download").forEach(setUpDownload);
 addEventListener("hashchange", follow);
 follow();
 document.querySelectorAll("figure").forEach(setUpFigure);
-// Paper shows all tabs: two figures stand beside each other on A4.
+// Printing shows all tabs, with two figures side by side on A4.
 const HALF = 320;
 addEventListener("beforeprint", () => document.querySelectorAll("figure").forEach((figure) => {
   const chart = page.figures[figure.dataset.figure];

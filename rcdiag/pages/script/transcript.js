@@ -1,9 +1,9 @@
-// The reader of sequences: a list, the tokens in colour, a panel for one token, keys, a minimap.
+// The sequence reader: list, coloured tokens, a panel for one token, keyboard, minimap.
 const SHADES = [0.01, 0.1, 0.5, 2];
 const FACTOR = Math.log(2);
-const NEAR = [8, 5]; // tokens of the panel before and after the token
-const WHOLE = 1500; // tokens up to which a text is not cut into parts
-const SETTLED = 6; // frames until the parts in view have their heights
+const NEAR = [8, 5]; // context in the panel: tokens before and after the selected one
+const WHOLE = 1500; // longer texts are cut into parts
+const SETTLED = 6; // frames until visible parts have their final heights
 const PART = [150, 400]; // fewest and most tokens of a part
 
 function shadeOf(value) {
@@ -11,8 +11,8 @@ function shadeOf(value) {
   return size ? `${value > 0 ? "up" : "down"}${size}` : "";
 }
 
-// All sequences of a result, each with what it is here as. Documents of earlier versions hold the
-// worst ones alone.
+// All sequences of a result, each with why it is on the page. Documents of earlier versions hold
+// only the worst ones.
 function sequencesOf(score) {
   const marked = (some, why) => (some ?? []).map((each) => ({ ...each, why }));
   return [...marked(score.worst_sequences, ""), ...marked(score.named_sequences, "asked for"), ...marked(score.drawn_sequences, "drawn at random")];
@@ -30,8 +30,8 @@ function shownToken(texts, ids, place) {
   return texts ? texts[place] : `${ids[place]} `;
 }
 
-// Where tokens of a sequence are not stored: for the place of the next stored token, how many, and
-// the sum of their log-ratios. Documents of earlier versions hold the first tokens and nothing else.
+// Gaps of tokens that are not stored: index of the next stored token -> their number and the sum of
+// their log-ratios. Documents of earlier versions hold only the first tokens.
 function gapsOf(sequence) {
   const stored = sequence.log_ratio.length;
   const rest = sequence.num_tokens - stored;
@@ -39,8 +39,8 @@ function gapsOf(sequence) {
   return new Map(gaps.map(([place, tokens, sum]) => [place, { tokens, sum }]));
 }
 
-// The tokens of a sequence in the order of its response: sampled ones, those that the mask leaves
-// out, and what stands for tokens that are not stored.
+// The tokens of a sequence in the order of the response: sampled ones, masked ones, and
+// placeholders for tokens that are not stored.
 function flowOf(sequence, gaps) {
   const context = sequence.context;
   const stored = sequence.positions.length;
@@ -53,7 +53,7 @@ function flowOf(sequence, gaps) {
   return [...sampled, ...masked, ...cut(stored)].sort((a, b) => a.position - b.position);
 }
 
-// What a correction makes of a token: its weight, and whether it stays in the loss.
+// The effect of a correction on a token: its weight, and whether it stays in the loss.
 function weightOf(made, place, logRatio) {
   const other = made.changed.find(([at]) => at === place);
   const weight = other ? other[1] : made.weight ?? Math.exp(logRatio);
@@ -75,7 +75,7 @@ function setUpTranscript(block) {
   const preset = block.querySelector(".preset");
   const map = block.querySelector(".minimap");
   const legend = block.querySelector(".legend");
-  const missing = el("p", { class: "warning banner", role: "status", hidden: true }); // what an address asks for in vain
+  const missing = el("p", { class: "warning banner", role: "status", hidden: true }); // shown if the address asks for a token or row that is not here
   block.before(missing);
   let [score, sequences, sequence, gaps, flow, flowAt, spans, at, sums, numbers] = [null, [], null, new Map(), [], [], [], 0, [], []];
   const needle = svg("rect", { class: "map-at", width: 2, y: 0, height: 22 });
@@ -98,7 +98,7 @@ function setUpTranscript(block) {
     return weighing.replaceChildren(...factList({ [`weight${changed ? ", not the ratio" : ""}`]: weight, "in the loss": rejected ? "no, rejected" : "yes" }));
   }
 
-  // Within the text alone: the page stays where it is.
+  // Scrolls only within the text, not the page.
   function reveal(frames) {
     const [span, frameBox] = [spans[at].getBoundingClientRect(), text.getBoundingClientRect()];
     if (span.top < frameBox.top + 4) text.scrollTop += span.top - frameBox.top - 30;
@@ -133,12 +133,12 @@ function setUpTranscript(block) {
     );
     showWeight();
     moveNeedle();
-    // Parts that come into view get their true heights, which moves what stands below them.
+    // Parts get their true heights when they become visible, which moves everything below them.
     reveal(spans[at].parentElement === text ? 0 : SETTLED);
     if (keep) remember(`tokens/${sequence.row}/${sequence.positions[at]}`);
   }
 
-  // One path for each colour: of tokens that share a pixel the largest is drawn.
+  // One path for each colour; of tokens that share a pixel the largest is drawn.
   function drawMap() {
     const width = map.clientWidth || 300;
     const step = width / flow.length;
@@ -172,8 +172,8 @@ function setUpTranscript(block) {
     needle.setAttribute("x", (width * (flowAt[at] + 0.5)) / flow.length - 1);
   }
 
-  // Long texts are drawn in parts, of which the browser lays out those in view; a part ends with a
-  // line of the text where there is one.
+  // Long texts are drawn in parts, of which the browser lays out only visible ones; a part ends at
+  // a line break of the text if there is one.
   function inParts(made) {
     if (made.length <= WHOLE) return made;
     const parts = [[]];
@@ -200,7 +200,7 @@ function setUpTranscript(block) {
     stored.replaceChildren(...parts.map(([name, words]) => el("details", { open: true }, el("summary", {}, `${name} as the table holds it`), el("p", { tabindex: "0", role: "region", "aria-label": `${name} as the table holds it` }, words))));
   }
 
-  // Says that a token or a row is not here, and for a row of the table how to get it.
+  // Says that a token or row is not on the page, and for a row how to get it.
   function tellMissing(words, row) {
     const command = row === undefined ? null : block.dataset.more.replace(/(--sequence |sequences=\[)ROW/, (_, option) => `${option}${row}`);
     const copy = el("button", { type: "button", class: "copy", onclick: () => copyText(command, copy) }, "copy");
@@ -319,7 +319,7 @@ function setUpTranscript(block) {
     legend.replaceChildren(
       el("span", { class: "up2" }, `more likely under ${score.target}`), " ",
       el("span", { class: "down2" }, `more likely under ${score.behavior}`),
-      `: four strengths, from |log-ratio| ${SHADES.join(", ")} nats on. Grey: prompt, tools and what else the policy did not sample. Keys: ← → next token, with Shift the next beyond a factor of 2; Home, End; N, P next and previous sequence.`,
+      `: four strengths, from |log-ratio| ${SHADES.join(", ")} nats on. Grey: tokens that the policy did not sample, such as those of prompt and tools. Keys: ← → next token, with Shift the next beyond a factor of 2; Home, End; N, P next and previous sequence.`,
     );
     fillList();
     fillPresets();

@@ -1,1 +1,1 @@
-"""Figures and words of `rcdiag sweep`: estimators over their thresholds, and which to take."""
+"""Figures and sentences of `rcdiag sweep`: estimators over thresholds, and the recommendation."""

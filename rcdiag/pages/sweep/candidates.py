@@ -10,7 +10,7 @@ from rcdiag.results.sweep import Candidate
 
 
 def _scored(result: SweepResult) -> list[Candidate]:
-    """Return the candidates with an efficiency."""
+    """Return the candidates that have an efficiency."""
     return [c for c in result.recommendation.candidates if c.efficiency.value is not None]
 
 
@@ -47,9 +47,9 @@ FIGURES = (
         name="candidate-ranking",
         kind="sweep",
         title="Candidates",
-        says="The efficiency of each candidate with its 95% interval by prompt group: 1 where its "
-        "gradient is as good as an unbiased one without weights; the method stands below. Pale "
-        "candidates break a constraint; the one that stands out is recommended: the simplest "
+        says="The efficiency of each candidate with its 95% interval by prompt group: 1 if its "
+        "gradient is as good as an unbiased one without weights; the method is described below. "
+        "Pale candidates violate a constraint. The highlighted one is recommended: the simplest "
         "within one standard error of the best, and 5%.",
         chart=ranking,
         applies=lambda result: bool(_scored(result)),

@@ -10,7 +10,7 @@ from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import SweepFamily, SweepResult, SweepRow
 
 ESS = "ESS of sequences"
-# Column of the chart of a family -> where a row of the result has its number; the page reads the
+# Column of a family's chart -> path to its number in a row of the result. The page reads the
 # numbers of its sliders from the result document by the same paths.
 NUMBERS = {
     "kept tokens": "kept_token_share.value",
@@ -19,7 +19,7 @@ NUMBERS = {
     "ESS high": "ess_seq_applied.high",
     "weight bias": "weight_distance",
 }
-# By what the bounds of a family hold.
+# By the level that the bounds of a family apply to.
 TONES: Mapping[str, Tone] = {"token": "first", "sequence": "second", "geometric": "ink"}
 Points = list[tuple[float, float]]
 
@@ -27,8 +27,8 @@ Points = list[tuple[float, float]]
 def free_bounds(family: SweepFamily) -> dict[str, list[float]]:
     """Return the bounds that vary independently, with their values.
 
-    A window whose two ends move together has one. The first bound is that by which rows are
-    ordered.
+    A window whose two ends move together has one such bound. The bound that rows are ordered by
+    comes first.
     """
     free: dict[str, list[float]] = {}
     for key in sorted(family.rows[0].bounds, key=lambda key: key != family.axis):
@@ -39,13 +39,13 @@ def free_bounds(family: SweepFamily) -> dict[str, list[float]]:
 
 
 def _tied(family: SweepFamily, key: str, other: str) -> bool:
-    """Tell whether one bound follows from the other."""
+    """Tell whether one bound is determined by the other."""
     pairs = {(row.bounds[key], row.bounds[other]) for row in family.rows}
     return len(pairs) == len({second for _, second in pairs})
 
 
 def family_figures(result: SweepResult) -> list[FigureSpec]:
-    """Return a figure for each family, in which the recommended bounds stand out."""
+    """Return a figure for each family, with the recommended bounds highlighted."""
     advice = result.recommendation
     chosen = {one.family: one.bounds for one in advice.candidates if one.name == advice.choice}
 
@@ -65,7 +65,7 @@ def family_figures(result: SweepResult) -> list[FigureSpec]:
 def family_chart(family: SweepFamily, chosen: Mapping[str, float] | None = None) -> Chart:
     """Return curves or a map over the bounds, and the trade-off between bias and variance.
 
-    `chosen` are the recommended bounds, which stand out.
+    `chosen` are the recommended bounds, which are highlighted.
     """
     keys = list(free_bounds(family))
     names = [", ".join(f"{key} {row.bounds[key]:.4g}" for key in keys) for row in family.rows]
@@ -96,7 +96,7 @@ def family_chart(family: SweepFamily, chosen: Mapping[str, float] | None = None)
 
 
 def _over_one_bound(key: str, chosen: Mapping[str, float] | None) -> Panel:
-    """Show kept tokens, ESS with its 95% interval and bias over the only bound."""
+    """Return a panel of kept tokens, ESS with its 95% interval, and bias over one bound."""
     return Panel(
         x=ChartAxis(label=f"{key} bound", scale="log"),
         y=ChartAxis(label="share; bias", start=0.0),
@@ -117,7 +117,7 @@ def _over_one_bound(key: str, chosen: Mapping[str, float] | None) -> Panel:
 
 
 def _over_two_bounds(family: SweepFamily, keys: Sequence[str]) -> Panel:
-    """Show the ESS of sequences over two bounds, a cell for each pair."""
+    """Return a panel of the ESS of sequences over two bounds, a cell for each pair."""
     across, up = (
         [f"{bound:.9f}".rstrip("0").rstrip(".") for bound in free_bounds(family)[key]]
         for key in keys[:2]
@@ -131,7 +131,7 @@ def _over_two_bounds(family: SweepFamily, keys: Sequence[str]) -> Panel:
 
 
 def _at(row: SweepRow, path: str) -> Value:
-    """Return the number at a path of fields: `kept_token_share.value`."""
+    """Return the number at a path of fields such as `kept_token_share.value`."""
     number: Any = row
     for field in path.split("."):
         number = getattr(number, field)
@@ -140,7 +140,7 @@ def _at(row: SweepRow, path: str) -> Value:
 
 
 def trade_offs(result: SweepResult) -> Chart:
-    """Return the best settings of every family: ESS against bias, each line named at its end."""
+    """Return ESS against bias for the best settings of each family, lines labelled at the end."""
     rows, marks, notes = [], [], []
     for name, family in result.families.items():
         front = _front(
@@ -194,10 +194,10 @@ FIGURES = (
         name="ess-against-bias",
         kind="sweep",
         title="Variance against bias",
-        says="A line is a family over its bounds: how far its weights are from the ratios of "
-        "whole sequences, E|ratio - weight|, and the effective sample size that this buys. Its "
-        "name is joined to its largest effective sample size. Up and left is better; weights by "
-        "token are far from the ratios of long sequences at any bound.",
+        says="A line is a family over its bounds: the distance of its weights from the ratios of "
+        "whole sequences, E|ratio - weight|, and the effective sample size gained for it. A "
+        "family's name is joined to its largest effective sample size. Up and left is better; "
+        "weights by token are far from the ratios of long sequences at any bound.",
         chart=trade_offs,
         on_page=False,
         applies=lambda result: result.recommendation.answer != "fix-the-cause",

@@ -9,7 +9,7 @@ from rcdiag.results import SweepResult
 
 
 def forecast(result: SweepResult) -> Chart:
-    """Return what is expected at each length, and what was seen in bins of length."""
+    """Return the values expected at each length, and those observed in bins of length."""
     expected = [
         (point.response_length, point.ess_seq, point.accepted_seq, point.accepted_geo, None, None)
         for point in result.forecast.points
@@ -47,7 +47,7 @@ def forecast(result: SweepResult) -> Chart:
 
 
 def _tested(result: SweepResult) -> str:
-    """Say whether the forecast that is drawn was tested on longer sequences."""
+    """Say whether the forecast was tested on longer sequences."""
     sentence = forecast_test(result.forecast).sentence
     return f"{sentence[0].upper()}{sentence[1:]}."
 
@@ -59,7 +59,7 @@ FIGURES = (
         title="Kept sequences and ESS by length",
         says="Expected from the distribution of single tokens' log-ratios, fitted on all "
         "sequences. Dots are observed in bins of length. A forecast that could not be tested ends "
-        "at the longest response; one whose hold-out check failed is not drawn.",
+        "at the longest response; one that failed the hold-out test is not drawn.",
         chart=forecast,
         applies=lambda result: bool(result.forecast.points) and result.forecast.holds is not False,
         adds=_tested,

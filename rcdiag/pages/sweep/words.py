@@ -10,7 +10,7 @@ from rcdiag.results import SweepResult
 from rcdiag.results.forecast import Forecast
 from rcdiag.results.sweep import WORTH, Candidate, Recommendation
 
-NEAREST = 5  # candidates that a screen shows beside the choice
+NEAREST = 5  # candidates that a screen shows besides the choice
 ANSWERS = {
     "take": "use",
     "no-correction": "no correction: no candidate has a significantly lower error",
@@ -19,23 +19,25 @@ ANSWERS = {
 }
 
 
-class Tested(Struct, frozen=True):
-    """Whether something holds where it was tested: its level, a word and a sentence."""
+class HoldOutTest(Struct, frozen=True):
+    """The result of a hold-out test: its level, a word and a sentence."""
 
     level: str
     word: str
     sentence: str
 
 
-def forecast_test(forecast: Forecast) -> Tested:
-    """Say whether the forecast of longer responses holds where it was tested."""
+def forecast_test(forecast: Forecast) -> HoldOutTest:
+    """Say whether the forecast of longer responses passed its hold-out test."""
     if forecast.holds:
-        return Tested("ok", "holds", "fitted on the shorter half, it predicts longer responses")
+        return HoldOutTest(
+            "ok", "holds", "fitted on the shorter half, it predicts longer responses"
+        )
     if forecast.holds is None:
-        return Tested(
+        return HoldOutTest(
             "note", "not tested", "too few lengths to test whether it holds for longer responses"
         )
-    return Tested(
+    return HoldOutTest(
         "error",
         "fails",
         "fitted on the shorter half, it misses the longer half: ignore it for longer responses",
@@ -43,13 +45,13 @@ def forecast_test(forecast: Forecast) -> Tested:
 
 
 def answer(result: SweepResult) -> str:
-    """Say what a sweep recommends, and what is as good."""
+    """Say what a sweep recommends, and which candidates are as good."""
     equals = as_good(result.recommendation) if result.recommendation.answer == "take" else []
     return "; as good: ".join(filter(None, [recommended(result), ", ".join(equals)]))
 
 
 def recommended(result: SweepResult) -> str:
-    """Say what a sweep recommends; where weights are valid and do not help, what helps instead."""
+    """Say what a sweep recommends; if weights are valid but do not help, what does instead."""
     advice = result.recommendation
     valid = result.diagnosis is not None and result.diagnosis.verdict == "correctable"
     if valid and advice.answer == "no-correction":
@@ -60,7 +62,7 @@ def recommended(result: SweepResult) -> str:
 
 
 def chosen(advice: Recommendation) -> str:
-    """Name the choice, or say why there is none."""
+    """Return the name of the choice, or say why there is none."""
     if advice.choice is not None:
         return "none: train without a correction" if advice.choice == "none" else advice.choice
     if advice.answer == "fix-the-cause":
@@ -69,7 +71,7 @@ def chosen(advice: Recommendation) -> str:
 
 
 def as_good(advice: Recommendation) -> list[str]:
-    """Name the candidates whose expected error is at most slightly above that of the choice.
+    """Return the candidates whose expected error is at most slightly above that of the choice.
 
     Others within one standard error of the best cannot be distinguished from it by this table.
     """
@@ -82,15 +84,15 @@ def as_good(advice: Recommendation) -> list[str]:
 
 
 def error(candidate: Candidate) -> float | None:
-    """Return the squared error of a batch's gradient, in units of its variance uncorrected."""
+    """Return the squared error of a batch's gradient, relative to its variance uncorrected."""
     variance = candidate.gradient_noise
     return None if variance is None else (candidate.gradient_bias or 0.0) + variance
 
 
 def nearest(advice: Recommendation) -> list[Candidate]:
-    """Return the choice, no correction, and the candidates nearest to the best, by their error.
+    """Return the choice, no correction, and the other candidates with the smallest error.
 
-    Refused ones are left out, and candidates that do the same as one that is named.
+    Refused candidates are left out, and so are those with the same numbers as one in the list.
     """
     measured = [one for one in advice.candidates if one.gradient_noise is not None]
     allowed = [one for one in measured if not one.refused or one.name == "none"]
@@ -103,12 +105,12 @@ def nearest(advice: Recommendation) -> list[Candidate]:
 
 
 def squared(bias: float) -> str:
-    """Write a squared bias; far below the variance of a batch it is 0."""
+    """Format a squared bias; one far below the variance of a batch is 0."""
     return number(bias if bias >= 1e-6 else 0.0)
 
 
 def parts(candidate: Candidate) -> str:
-    """Write the error of a candidate: `bias² 0 (up to 2.4) + variance 1`."""
+    """Format the error of a candidate: `bias² 0 (up to 2.4) + variance 1`."""
     if candidate.gradient_bias is None:
         return f"bias² unknown + variance {number(candidate.gradient_noise)}"
     most = candidate.gradient_bias_high
@@ -118,7 +120,7 @@ def parts(candidate: Candidate) -> str:
 
 
 def by_default(result: SweepResult) -> str:
-    """Say what the trainer's own settings would do here; empty where they are no candidate."""
+    """Say what the trainer's own default would do here; "" if it is not a candidate."""
     name = result.recommendation.trainer_default
     of_own = [one for one in result.recommendation.candidates if one.name == name]
     if not of_own or of_own[0].gradient_noise is None:
@@ -129,7 +131,7 @@ def by_default(result: SweepResult) -> str:
 
 
 def to_paste(result: SweepResult) -> str:
-    """Return the command that writes the configuration: of the choice, or of one that is named."""
+    """Return the command that writes the configuration of the choice, or of a candidate NAME."""
     advice = result.recommendation
     if advice.answer == "fix-the-cause":
         return ""

@@ -1,4 +1,4 @@
-"""The tab About: where every number comes from, the documents, and the words."""
+"""The tab About: provenance of the numbers, the result documents, and the glossary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rcdiag.results.base import drawn_sentence
 
 
 def tab(dumps: Sequence[DumpResults]) -> Tab:
-    """Fill the tab; a page of two dumps has the provenance of both."""
+    """Make the tab; a page of two dumps has the provenance of both."""
     sides = ("",) if len(dumps) == 1 else ("Before: ", "After: ")
     blocks: list[Block] = [
         Snippet(label=f"{side}rcdiag {result.kind} on {dump.dump}", text=provenance(result))
@@ -57,7 +57,7 @@ def tab(dumps: Sequence[DumpResults]) -> Tab:
 
 
 def provenance(result: Result) -> str:
-    """Write where a result comes from, a fact in each line."""
+    """Return the provenance of a result as text, one fact on each line."""
     facts = dict(result.provenance)
     lines = [
         f"command      {facts.pop('command', '')}",

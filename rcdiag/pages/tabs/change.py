@@ -30,10 +30,10 @@ ORDER = ("healthy", "correctable", "inconclusive", "broken")  # verdicts, the be
 
 
 def tab(before: DumpResults, after: DumpResults) -> Tab:
-    """Fill the tab."""
+    """Make the tab."""
     if not mismatch_of(before) and not mismatch_of(after) and before.diagnosis is None:
         raise RcdiagError(
-            "nothing to set side by side: neither result has a mismatch or a diagnosis",
+            "nothing to compare side by side: neither result has a mismatch or a diagnosis",
             hint="give results of rcdiag score, of both dumps",
         )
     return tab_of(
@@ -51,7 +51,7 @@ def tab(before: DumpResults, after: DumpResults) -> Tab:
 def verdict(before: DumpResults, after: DumpResults) -> str:
     """Say in a sentence whether the second dump is better than the first."""
     gone, new, _ = causes(before, after)
-    moved = [change(name, *pair) for name, pair in both(before, after).items()]
+    moved = [change(name, *pair) for name, pair in common_metrics(before, after).items()]
     better, worse = moved.count("better"), moved.count("worse")
     verdicts = [None if d.diagnosis is None else d.diagnosis.verdict for d in (before, after)]
     numbers = _moved(better, worse, moved.count("moved"))
@@ -68,8 +68,8 @@ def verdict(before: DumpResults, after: DumpResults) -> str:
 
 
 def _moved(better: int, worse: int, others: int) -> str:
-    """Count the metrics that moved beyond both intervals, by whether that is an improvement."""
-    counts = {"better": better, "worse": worse, "moved with no better or worse": others}
+    """Count the metrics that moved beyond both intervals, by better and worse."""
+    counts = {"better": better, "worse": worse, "moved without being better or worse": others}
     parts = [f"{many} {word}" for word, many in counts.items() if many]
     if not parts:
         return "no number moved beyond both intervals"
@@ -77,13 +77,13 @@ def _moved(better: int, worse: int, others: int) -> str:
 
 
 def same_data(before: DumpResults, after: DumpResults) -> bool:
-    """Tell whether both sides are of one pair of policies in one table."""
+    """Tell whether both sides are the same pair of policies in the same table."""
     one, two = (dump.results[0].provenance.get("fingerprint") for dump in (before, after))
     return one is not None and one == two and before.pair == after.pair
 
 
 def causes(before: DumpResults, after: DumpResults) -> tuple[list[str], list[str], list[str]]:
-    """Return the faults that are gone, that are new, and that stand; rounding is no fault."""
+    """Return the faults that are gone, new, and still there; rounding is not a fault."""
     one, two = (_faults(dump) for dump in (before, after))
     return (
         [slug for slug in one if slug not in two],
@@ -97,15 +97,17 @@ def _faults(dump: DumpResults) -> list[str]:
     return [cause.slug for cause in named if cause.verdict not in ("healthy", "inconclusive")]
 
 
-def both(before: DumpResults, after: DumpResults) -> dict[str, tuple[MetricValue, MetricValue]]:
-    """Return the numbers that both dumps have, in the order of the families."""
+def common_metrics(
+    before: DumpResults, after: DumpResults
+) -> dict[str, tuple[MetricValue, MetricValue]]:
+    """Return the metrics that both dumps have, in the order of the families."""
     one, two = mismatch_of(before), mismatch_of(after)
     names = [name for family in FAMILIES.values() for name in family.metrics]
     return {name: (one[name], two[name]) for name in names if name in one and name in two}
 
 
 def change(name: str, before: MetricValue, after: MetricValue) -> str:
-    """Say whether a metric moved beyond both intervals, and towards or away from its ideal."""
+    """Say whether a metric moved beyond both intervals, and if it is nearer to its ideal."""
     if before.value is None or after.value is None:
         return "not known"
     ends = (before.low, before.high, after.low, after.high)
@@ -147,7 +149,7 @@ def _sides(before: DumpResults, after: DumpResults) -> Section:
 
 
 def _gauges(before: DumpResults, after: DumpResults) -> Section | None:
-    """Show the deciding metrics of both dumps as gauges on one scale."""
+    """Show the headline metrics of both dumps as gauges on one scale."""
     one, two = ((mismatch_of(dump), dump.measured_sequences) for dump in (before, after))
     pairs = gauges_of_two(one, two)
     if not pairs:
@@ -170,7 +172,7 @@ LEVELS = {"better": "ok", "worse": "error", "no interval": "unknown", "not known
 
 
 def _numbers(before: DumpResults, after: DumpResults) -> Section | None:
-    pairs = both(before, after)
+    pairs = common_metrics(before, after)
     if not pairs:
         return None
     words_of = {name: change(name, *pair) for name, pair in pairs.items()}
@@ -195,7 +197,7 @@ def _numbers(before: DumpResults, after: DumpResults) -> Section | None:
         search=True,
     )
     how = (
-        "A number moved where its 95% intervals before and after do not meet; better is nearer to "
-        "its ideal. Two dumps of other prompts or lengths differ for that reason too."
+        "A number moved if its 95% intervals before and after do not overlap; better means nearer "
+        "to its ideal. Dumps with other prompts or lengths differ for that reason, too."
     )
     return Section(title="Which numbers moved", blocks=[changes, Paragraph(text=how, soft=True)])

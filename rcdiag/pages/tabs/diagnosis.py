@@ -1,4 +1,4 @@
-"""The tab Diagnosis: cause, what to do, what shows it, and every number of the mismatch."""
+"""The tab Diagnosis: the cause, what to do, the evidence, and every number of the mismatch."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import FAMILIES, METRICS
 
 BY_STEP = ("mismatch-by-step", "tokens-beyond-2-by-step", "ess-by-step", "kappa-by-step")
-# Of these the page shows one at a time.
+# The page shows one of these at a time.
 MORE_BY_STEP = (
     *("weights-by-step", "weights-ess-by-step", "rejected-by-step"),
     *("kl-by-step", "perplexity-ratio-by-step"),
 )
-# Facts about what the log-probs of a policy are: of which weights, distribution and engine.
+# Metadata on which the meaning of log-probs depends: weights, distribution and engine.
 LEADING = (
     "model",
     "weights_fingerprint",
@@ -59,14 +59,14 @@ LEADING = (
     "backend",
     "dtype",
 )
-MOST_REASONS = 4  # lines of ruled-out causes that are not folded
-# Facts that must be the same on both sides.
-LONGEST = 44  # letters of a fact in the table of both sides
+MOST_REASONS = 4  # reasons for ruled-out causes that are shown without folding
+LONGEST = 44  # characters of a fact in the table of both sides
+# Metadata that must be equal on both sides.
 DECISIVE = ("model", "weights_fingerprint", "temperature", "sampling_temperature")
 
 
 class Beyond(Struct, frozen=True, kw_only=True):
-    """A number that is beyond its guide, as a finding shows it."""
+    """A number beyond its guide, as shown with a finding."""
 
     name: Cell
     value: str
@@ -76,7 +76,7 @@ class Beyond(Struct, frozen=True, kw_only=True):
 
 
 def tab(results: DumpResults) -> Tab:
-    """Fill the tab."""
+    """Make the tab."""
     return tab_of(
         "diagnosis",
         "Diagnosis",
@@ -93,7 +93,7 @@ def tab(results: DumpResults) -> Tab:
 
 
 def headline_of(results: DumpResults) -> Headline:
-    """Return the headline of the result with the best-founded diagnosis."""
+    """Return the headline of the result whose diagnosis has the most evidence."""
     diagnosis = results.diagnosis
     judged = next((r for r in results.results if r.diagnosis is diagnosis), results.results[0])
     known = (results.score, results.compare, results.sweep, results.replay, judged)
@@ -103,7 +103,7 @@ def headline_of(results: DumpResults) -> Headline:
 
 
 def findings_of(results: DumpResults) -> list[Finding]:
-    """Return the findings of all results, each once, the gravest first."""
+    """Return the distinct findings of all results, the most severe first."""
     unique: dict[tuple[str, str], Finding] = {}
     for result in results.results:
         for finding in result.findings:
@@ -112,7 +112,7 @@ def findings_of(results: DumpResults) -> list[Finding]:
 
 
 def mismatch_of(results: DumpResults) -> Mapping[str, MetricValue]:
-    """Return the metrics of the page's pair: those of score, or of the pair in compare."""
+    """Return the metrics of the page's pair: from score, or from the pair in compare."""
     if results.score is not None:
         return results.score.mismatch
     if results.compare is not None:
@@ -121,11 +121,12 @@ def mismatch_of(results: DumpResults) -> Mapping[str, MetricValue]:
     return {}
 
 
-# Why numbers may be red while the verdict is not.
+# Explains why numbers may be red although the verdict is not.
 LARGE_AND_VALID = (
     "A gauge that says error has reached the bound of its guide: it measures how large the "
-    "mismatch is. The verdict `correctable` says what helps: the recorded policy is the one that "
-    "sampled, so importance weights can correct for it until its cause is gone."
+    "mismatch is. The verdict `correctable` says how to handle it: the tokens were sampled from "
+    "the recorded distribution, so importance weights can correct for the mismatch until its "
+    "cause is removed."
 )
 
 
@@ -149,7 +150,7 @@ def _gauges(results: DumpResults) -> Section | None:
 
 
 def scoring_of(results: DumpResults) -> Mapping[str, Mapping[str, Any]]:
-    """Return how each policy of the pair was scored, as far as the table says so."""
+    """Return how each policy of the pair was scored, as far as the table's metadata tell."""
     if results.score is not None:
         return results.score.scoring
     if results.compare is not None:
@@ -163,7 +164,7 @@ def scoring_of(results: DumpResults) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _metadata(results: DumpResults) -> list[Block]:
-    """Show the file metadata of both sides in one table; facts that agree are folded away."""
+    """Show the file metadata of both sides in one table; facts that agree are folded."""
     scoring = {name: dict(facts) for name, facts in scoring_of(results).items() if facts}
     sides = [name for name in results.pair if name in scoring]
     if len(sides) < 2:
@@ -178,14 +179,16 @@ def _metadata(results: DumpResults) -> list[Block]:
     others = [name for name in names if name not in leading and name != "name"]
     label = "What the file says of both sides"
     if not leading:
-        blocks: list[Block] = [Paragraph(text=f"{label} is the same where it matters.", soft=True)]
+        blocks: list[Block] = [
+            Paragraph(text=f"{label} is the same in all facts that matter.", soft=True)
+        ]
     else:
         blocks = [_facts("metadata", label, sides, flat, leading)]
     if not others:
         return blocks
     alike = sum(len({facts.get(name) for facts in flat}) == 1 for name in others)
     more = _facts("more-metadata", "More of what the file says", sides, flat, others)
-    return [*blocks, Fold(label=f"{len(others)} more facts, {alike} of them alike", blocks=[more])]
+    return [*blocks, Fold(label=f"{len(others)} more facts, {alike} of them equal", blocks=[more])]
 
 
 def _facts(
@@ -195,13 +198,13 @@ def _facts(
     flat: Sequence[Mapping[str, str]],
     names: Sequence[str],
 ) -> PageTable:
-    """Make a table of facts with a column for each side, those that must not differ first."""
+    """Make a table of facts with a column for each side; those that must not differ come first."""
     values = {fact: [facts.get(fact) for facts in flat] for fact in names}
     differ = {fact for fact in names if len(set(values[fact])) > 1}
     wrong = {fact for fact in differ if fact.split(".")[0] in DECISIVE and None not in values[fact]}
 
     def of_side(place: int) -> Callable[[str], Cell]:
-        return lambda fact: _fact(_told_apart(values[fact])[place])
+        return lambda fact: _fact(_shortened_distinctly(values[fact])[place])
 
     return table(
         name,
@@ -218,8 +221,11 @@ def _facts(
     )
 
 
-def _told_apart(values: Sequence[str | None]) -> list[str | None]:
-    """Shorten long values: drop a shared beginning that hides the difference, then the middle."""
+def _shortened_distinctly(values: Sequence[str | None]) -> list[str | None]:
+    """Shorten long values so that different ones stay different.
+
+    If shortening in the middle makes them equal, their common beginning is dropped instead.
+    """
     short = [value if value is None else shortened(value, LONGEST) for value in values]
     if len(set(short)) == len(set(values)):
         return short
@@ -236,7 +242,7 @@ def _fact(value: str | None) -> Any:
 
 
 def _flat(facts: Mapping[str, Any], head: str = "") -> dict[str, str]:
-    """Write nested facts as one level: versions.torch -> 2.8."""
+    """Flatten nested facts: `versions.torch` -> `2.8`."""
     flat: dict[str, str] = {}
     for name, value in facts.items():
         if isinstance(value, Mapping):
@@ -250,7 +256,7 @@ def _steps(results: DumpResults) -> Section | None:
     figures = figures_of(results.score, BY_STEP)
     if not figures:
         return None
-    how = "Bands are 95% intervals over prompt groups, where there is one."
+    how = "Bands are 95% intervals over prompt groups, if there are any."
     blocks: list[Block] = [Paragraph(text=how, soft=True), Figures(items=figures)]
     if more := figures_of(results.score, MORE_BY_STEP):
         blocks.append(Figures(items=more, picker="Also by training step"))
@@ -258,29 +264,27 @@ def _steps(results: DumpResults) -> Section | None:
 
 
 def _against(results: DumpResults) -> Section | None:
-    """Say which other causes are possible, what was ruled out and why, and what to try next."""
+    """Say which other causes are possible, which are ruled out and why, and what to try next."""
     diagnosis = results.diagnosis
     if diagnosis is None:
         return None
     blocks: list[Block] = []
     possible = [slug for cause in diagnosis.causes[:1] for slug in cause.also_possible]
     if possible:
-        blocks.append(Paragraph(text="This evidence fits these causes as well:"))
+        blocks.append(Paragraph(text="The evidence also fits these causes:"))
         blocks.append(Terms(items=[(slug, "") for slug in possible]))
     if diagnosis.ruled_out:
         reasons = Terms(items=headline_of(results).ruled_out)
         if len({reason for _, reason in reasons.items}) > MOST_REASONS:
             count = len(diagnosis.ruled_out)
-            blocks.append(
-                Fold(label=f"{count} causes are ruled out, and by what", blocks=[reasons])
-            )
+            blocks.append(Fold(label=f"{count} causes are ruled out, and why", blocks=[reasons]))
         else:
-            why = ", and by what" if any(reason for _, reason in reasons.items) else ""
+            why = ", and why" if any(reason for _, reason in reasons.items) else ""
             blocks += [Paragraph(text=f"Ruled out{why}:"), reasons]
     if diagnosis.next:
         blocks.append(Slot(name="next", data=diagnosis.next))
     others = bool(possible or diagnosis.ruled_out)
-    title = "What else it could be" if others else "What would tell"
+    title = "What else it could be" if others else "What would decide it"
     return Section(title=title, blocks=blocks) if blocks else None
 
 
@@ -294,9 +298,9 @@ def _findings(results: DumpResults) -> Section | None:
 
 
 def _beyond(finding: Finding, mismatch: Mapping[str, MetricValue]) -> list[Beyond]:
-    """Return the numbers that a finding says to be beyond their guides; empty for other findings.
+    """Return the numbers beyond their guides that a finding is about; empty for other findings.
 
-    Metrics that are beyond only by honest rounding are named in the text of the finding.
+    Metrics that are beyond only by expected rounding are named in the text of the finding.
     """
     of_family = any(family.slug == finding.slug for family in FAMILIES.values())
     if not of_family or finding.severity not in ("warning", "error"):
@@ -305,7 +309,7 @@ def _beyond(finding: Finding, mismatch: Mapping[str, MetricValue]) -> list[Beyon
     for name, value in finding.evidence.items():
         number_here, guide = mismatch.get(name), METRICS[name].guide if name in METRICS else None
         if number_here is None or guide is None or number_here.value != value:
-            return []  # a finding about one step, or about other tokens than the page's numbers
+            return []  # the finding is about one step, or about other tokens than the page
         bounds = _limits(guide, number_here).text
         value_here, interval = measured(number_here)
         made.append(
@@ -325,7 +329,7 @@ def _experiments(results: DumpResults) -> Section | None:
     if result is None or result.trainer_model is None:
         return None
     figures = figures_of(result)
-    # On a page of its own the headline says this already.
+    # On a page of `diagnose` alone the headline already says this.
     blocks: list[Block] = (
         [] if len(results.results) == 1 else [Paragraph(text=f"{answer(result)}.")]
     )
@@ -344,7 +348,7 @@ def _numbers(results: DumpResults) -> Section | None:
     if not mismatch:
         return None
     if all(value.value is None for value in mismatch.values()):
-        none = f"None of {len(mismatch)} numbers can be computed of these log-probs."
+        none = f"None of the {len(mismatch)} numbers can be computed from these log-probs."
         return Section(title="All numbers", blocks=[Paragraph(text=none)], name="numbers")
     first_of = {
         next(name for name in family.metrics if name in mismatch): family.question
@@ -368,14 +372,14 @@ def _numbers(results: DumpResults) -> Section | None:
     made_from = clusters(results.score) if results.score is not None else "clusters of rows"
     how = (
         f"Intervals are 95% intervals by cluster: {made_from} are left out one by one (jackknife, "
-        "widened for few, unequal and skewed ones), so tokens of one prompt are not taken for "
-        "independent. An end is not observable where it hangs on ratios that so few could not "
-        "show. Extremes have none."
+        "widened for few, unequal and skewed ones), since tokens of one prompt are not "
+        "independent. An end is not observable if it depends on ratios so rare that this "
+        "sample may miss them. Minima and maxima have no interval."
     )
     if results.score is not None and results.score.num_clusters < 2:
         how = (
             "There are no intervals by cluster: they are made by leaving out one prompt group at a "
-            "time, and the table has one."
+            "time, and the table has only one."
         )
     return Section(
         title="All numbers",
@@ -399,7 +403,7 @@ def _level(value: MetricValue) -> Cell:
 
 
 def _expected(name: str, value: MetricValue) -> Cell:
-    """Write the ideal of a metric, or what honest rounding gives on this table."""
+    """Return the ideal of a metric, or the value that rounding alone gives on this table."""
     if value.expected is not None:
         return text(f"≈ {value.expected:.3g}", order=value.expected)
     ideal = METRICS[name].ideal
@@ -407,9 +411,9 @@ def _expected(name: str, value: MetricValue) -> Cell:
 
 
 def _limits(guide: Guide | None, value: MetricValue) -> Cell:
-    """Write the limits that a level comes from, and whose they are.
+    """Return the limits by which the level was chosen, and their source.
 
-    Limits of metrics that honest rounding moves depend on the table: their source says how.
+    If limits depend on the table because rounding moves the metric, the source explains them.
     """
     if guide is None or value.level is None:
         return text("")

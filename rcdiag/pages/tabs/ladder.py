@@ -33,7 +33,7 @@ from rcdiag.results import CompareResult, MetricValue, Rung
 
 
 def tab(results: DumpResults) -> Tab | None:
-    """Fill the tab; None where policies were not compared, or there is one only."""
+    """Make the tab; None if policies were not compared or there is only one."""
     compare = results.compare
     if compare is None or not compare.pairs:
         return None
@@ -50,8 +50,8 @@ def tab(results: DumpResults) -> Tab | None:
 
 def _steps(result: CompareResult) -> Section:
     floor = result.noise_floor
-    alone = len(result.ladder.rungs) == 1  # with one step there is nothing to compare in a drawing
-    # Below the steps stands the whole mismatch from sampler to trainer, to which they add up.
+    alone = len(result.ladder.rungs) == 1  # a single step needs no figure
+    # The last row is the whole mismatch from sampler to trainer, to which the steps add up.
     whole = Rung(
         start=WHOLE,
         end=" → ".join(_ends(result)),
@@ -76,7 +76,7 @@ def _steps(result: CompareResult) -> Section:
     )
     how = (
         "k2 is half the mean squared log-ratio, nats per token. With e the log-ratio of a step and "
-        "d that of the whole way, the step adds E[e·d] / 2, so that parts add up exactly."
+        "d that from sampler to trainer, the step adds E[e·d] / 2, so the parts add up exactly."
     )
     if floor is not None:
         how += (
@@ -101,7 +101,7 @@ def _step(rung: Rung, whole: Rung) -> Cell:
 
 
 def _share(rung: Rung) -> Cell:
-    """Write the share of a step; an interval that is too wide leaves it out."""
+    """Return the cell with the share of a step; "cannot tell" if its interval is too wide."""
     unknown = rung.share.level == "unknown"
     return text("cannot tell", order=float("nan")) if unknown else share(rung.share.value)
 
@@ -121,9 +121,9 @@ def _nearest(result: CompareResult) -> Section:
         result.policies.items(),
     )
     how = (
-        "Whoever sampled the tokens, the policy with the highest mean log-prob of them is the "
-        "nearest to it (nats per token; differences are paired by token). Policies whose interval "
-        "reaches 0 cannot be told from the nearest."
+        "Whichever policy sampled the tokens, the one with the highest mean log-prob is nearest to "
+        "it (nats per token; differences are paired by token). Policies whose interval includes 0 "
+        "cannot be distinguished from the nearest."
     )
     return Section(
         title="Who is nearest to the sampler", blocks=[policies, Paragraph(text=how, soft=True)]

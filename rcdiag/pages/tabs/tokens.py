@@ -1,4 +1,4 @@
-"""The tab Tokens: where the mismatch sits, and the tokens and sequences that carry it."""
+"""The tab Tokens: where the mismatch is, and which tokens and sequences contribute most."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from rcdiag.pages.tabs.corrections.treatments import recommended
 from rcdiag.pages.tabs.diagnosis import BY_STEP, MORE_BY_STEP
 from rcdiag.results import ScoreResult, SequenceTokens
 
-LONGEST = 60  # letters of a name or a token in a table
-MOST_PRINTED = 3  # texts of sequences on paper, and without a script
+LONGEST = 60  # characters of a name or a token in a table
+MOST_PRINTED = 3  # sequences whose text is printed, or shown without a script
 PROFILE_NAMES = tuple(spec.name for spec in PROFILES)
 
 
 def tab(results: DumpResults) -> Tab | None:
-    """Fill the tab; None where no pair was scored."""
+    """Make the tab; None if no pair was scored."""
     score = results.score
     if score is None or not score.target:
         return None
@@ -51,7 +51,7 @@ def tab(results: DumpResults) -> Tab | None:
     made = tab_of(
         "tokens",
         "Tokens",
-        "Where the mismatch sits",
+        "Where the mismatch is",
         _where(score),
         _profile(score),
         _sequences(score, preset),
@@ -73,21 +73,21 @@ def _where(result: ScoreResult) -> Section | None:
 
 
 def _left_out(result: ScoreResult) -> str:
-    """Say how many rows this tab is about, where some have no valid log-probs."""
+    """Say how many rows this tab covers, if some have invalid log-probs."""
     if not result.rows_left_out:
         return ""
     left = result.num_sequences - result.rows_left_out
     return (
-        f"This tab is of the {left:,} of {result.num_sequences:,} responses whose log-probs are "
+        f"This tab covers the {left:,} of {result.num_sequences:,} responses whose log-probs are "
         "neither NaN nor infinite nor positive."
     )
 
 
 def _agree(result: ScoreResult) -> str:
-    """Say that all tokens agree, where the figure of those that differ would be empty."""
+    """Say that all tokens agree, if the figure of tokens that differ would be empty."""
     if any_beyond(result) or "log_ratio_histogram" not in result.figures:
         return ""
-    return f"No token is off by more than {number(SMALLEST)} nats."
+    return f"No log-ratio is larger than {number(SMALLEST)} nats."
 
 
 def _profile(result: ScoreResult) -> Section | None:
@@ -100,7 +100,7 @@ def _profile(result: ScoreResult) -> Section | None:
 
 
 def _sequences(result: ScoreResult, preset: str) -> Section | None:
-    """Fill the reader; `preset` is the correction whose weights it shows first."""
+    """Make the sequence reader; `preset` is the correction whose weights it shows at first."""
     sequences = result.readable_sequences
     if not sequences:
         return None
@@ -132,7 +132,7 @@ def _sequences(result: ScoreResult, preset: str) -> Section | None:
 
 
 def _held(result: ScoreResult) -> str:
-    """Say which sequences are stored in the page, and how much of each."""
+    """Say which sequences the page contains, and how much of each."""
     worst, named, drawn = (
         len(some)
         for some in (result.worst_sequences, result.named_sequences, result.drawn_sequences)
@@ -150,13 +150,13 @@ def _held(result: ScoreResult) -> str:
     if stored == tokens:
         return held
     return (
-        f"{held} Of their {tokens:,} tokens {stored:,} are here: of long ones the first, and those "
-        "around the largest |log-ratio|."
+        f"{held} Of their {tokens:,} tokens {stored:,} are here: of long sequences the first "
+        "tokens, and those around the largest |log-ratio|."
     )
 
 
 def pieces(sequence: SequenceTokens) -> list[tuple[str, str]]:
-    """Return the text of a sequence in pieces of one colour: class of the colour, and text."""
+    """Return the text of a sequence in runs of one colour: class of the colour, and text."""
     gaps = {int(place): int(tokens) for place, tokens, _ in sequence.gaps or []}
     rest = sequence.num_tokens - len(sequence.log_ratio)
     if sequence.gaps is None and rest:  # documents of earlier versions hold the first tokens
@@ -172,24 +172,24 @@ def pieces(sequence: SequenceTokens) -> list[tuple[str, str]]:
 
 
 def shade(log_ratio: float) -> str:
-    """Return the colour class of a token: its sign, and its size in four steps."""
+    """Return the colour class of a token: the sign of its log-ratio, and its size in four steps."""
     size = sum(abs(log_ratio) > bound for bound in (0.01, 0.1, 0.5, 2.0))
     return f"{'up' if log_ratio > 0 else 'down'}{size}" if size else ""
 
 
 def first_preset(result: ScoreResult, wanted: Sequence[str]) -> str:
-    """Return the recommended preset if it has weights, or the first that has; empty without any."""
+    """Return the recommended preset, or else the first, that has weights; "" if none has."""
     weighed = [name for name, one in result.corrections.items() if one.weight_sum is not None]
     return next((name for name in (*wanted, *weighed) if name in weighed), "")
 
 
 def largest(log_ratio: list[float]) -> float:
-    """Return the value that is farthest from 0."""
+    """Return the value with the largest absolute value; NaN counts as smallest."""
     return max(log_ratio, key=lambda value: abs(value) if value == value else -1.0)
 
 
 def _largest_of(sequence: SequenceTokens) -> float | None:
-    """Return the largest log-ratio of a sequence; None of one that is cut to its first tokens."""
+    """Return the largest log-ratio of a sequence; None if only its first tokens are stored."""
     whole = len(sequence.log_ratio) >= sequence.num_tokens or sequence.gaps is not None
     return largest(sequence.log_ratio) if whole and sequence.log_ratio else None
 
@@ -198,7 +198,7 @@ def _sample(sequence: SequenceTokens) -> str:
     return "" if sequence.sample_id is None else shortened(str(sequence.sample_id), LONGEST)
 
 
-# What the table of sequences says of each, and of why it is here.
+# Columns of the table of sequences; items are pairs of a sequence and why it is on the page.
 SEQUENCE_COLUMNS = (
     numbers("Row", lambda item: count(item[0].row)),
     words("Here as", lambda item: text(item[1])),
@@ -244,7 +244,7 @@ def _id(token_id: int) -> Cell:
 
 
 def visible(value: str) -> str:
-    """Write white space of a token so that it can be seen, and of a long one both ends."""
+    """Make white space of a token visible, and shorten a long token in the middle."""
     return shortened(value, LONGEST).replace("\n", "⏎").replace(" ", "␣")
 
 
@@ -266,9 +266,9 @@ def _ids(result: ScoreResult) -> Section | None:
         result.worst_token_ids,
     )
     how = (
-        "A token whose share of squares is far above its share of tokens is where the policies "
-        "part; a mean whose interval excludes 0 is a direction, as drift or a wrong head gives, "
-        "and not noise."
+        "The policies differ most at tokens whose share of squares is far above their share of "
+        "tokens. If the interval of a mean excludes 0, the difference is systematic, as by drift "
+        "or a wrong head, and not noise."
     )
     return Section(
         title="Token ids that make up most of the squares",

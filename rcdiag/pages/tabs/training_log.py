@@ -22,7 +22,7 @@ from rcdiag.results.log_summary import LoggedQuantity, LogSummary
 
 
 def training_log(result: DiagnoseResult | None) -> Section | None:
-    """Show the logs that were diagnosed; None where a table was."""
+    """Show the logs that were diagnosed; None if a table was diagnosed."""
     if result is None or not result.logs:
         return None
     blocks: list[Block] = []
@@ -63,7 +63,7 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
     )
     known = table(
         f"keys-{place}",
-        "What the keys are",
+        "Known keys",
         [
             words("Key", lambda one: code(one.key)),
             words("Quantity", lambda one: text(one.quantity)),
@@ -76,10 +76,10 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
     blocks: list[Block] = []
     if log.generations_of_log is not None:
         correction = f": {log.correction_of_log}" if log.correction_of_log else ""
-        blocks.append(Paragraph(text=f"{log.file} is of {log.generations_of_log}{correction}."))
+        blocks.append(Paragraph(text=f"{log.file} is from {log.generations_of_log}{correction}."))
     blocks += [moved] if log.keys_moved else []
     blocks += [relations] if log.relations else []
-    return [*blocks, Fold(label=f"{len(log.quantities)} keys that are known", blocks=[known])]
+    return [*blocks, Fold(label=f"{len(log.quantities)} known keys", blocks=[known])]
 
 
 def _with_unit(quantity: LoggedQuantity) -> str:

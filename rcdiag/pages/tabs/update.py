@@ -1,4 +1,4 @@
-"""The tab Update: what each preset's step does, beside that of the recommended one."""
+"""The tab Update: what each preset's step does, compared with the recommended preset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rcdiag.pages.blocks import (
     Tab,
     amount,
     count,
-    equals,
+    equal_names,
     metric,
     numbers,
     share,
@@ -32,11 +32,11 @@ from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.replay.words import (
     FACTORS,
     TAGS,
-    Alike,
-    alike,
+    EqualUpdates,
     answer,
     decided_by,
     divided,
+    equal_updates,
     health_order,
 )
 from rcdiag.pages.tabs.corrections.treatments import NONE, recommended
@@ -47,7 +47,7 @@ NAIVE = "naive"  # the update without correction
 
 
 def tab(results: DumpResults) -> Tab | None:
-    """Fill the tab; None where no update was replayed."""
+    """Make the tab; None if no update was replayed."""
     replay = results.replay
     if replay is None:
         return None
@@ -65,7 +65,7 @@ def tab(results: DumpResults) -> Tab | None:
 
 
 def reference(results: DumpResults) -> str:
-    """Return the preset that the others are compared with: the recommended one, or no correction.
+    """Return the preset that others are compared with: the recommended one, or no correction.
 
     A preset without weights may still differ from no correction by its loss.
     """
@@ -80,7 +80,7 @@ def _presets(result: ReplayResult, against: str) -> Section:
         "updates",
         "Presets",
         _columns(result, against),
-        sorted(alike(result), key=lambda update: _order(update, against)),
+        sorted(equal_updates(result), key=lambda update: _order(update, against)),
         lambda update: {
             "key": update.names[0],
             "names": update.names,
@@ -91,14 +91,13 @@ def _presets(result: ReplayResult, against: str) -> Section:
     )
     what = "the update without correction" if against == NAIVE else "which the sweep recommends"
     how = (
-        f"Δ and × are against `{against}`, {what}, on the same batch: what both share is "
-        "not in them. Below a Δ stands its 95% interval, made by leaving out the same prompt group "
-        "of both in turn, with weights and advantages of the whole batch: where that holds 0, "
-        "the batch cannot tell the two updates apart. Below the kept tokens stands what the loss "
-        "is divided by. "
-        "The reference stands first, then the updates by their health. Presets with equal updates "
+        f"Δ and × compare with `{against}`, {what}, on the same batch, so that common noise "
+        "cancels. Below a Δ is its 95% interval, made by leaving out the same prompt group of both "
+        "in turn, with weights and advantages of the whole batch: if it contains 0, "
+        "the batch cannot tell the two updates apart. Below the kept tokens is the number that the "
+        "loss is divided by. "
+        "The reference comes first, then the updates by their health. Presets with equal updates "
         "share a row; a row opens to the rules of its health. "
-        f"Loss `{result.policy_loss}`, aggregation {result.aggregation}, advantages: "
         f"{result.advantage}; rollout is `{result.rollout}`, old `{result.old}`, current "
         f"`{result.current}`; {result.num_sequences:,} sequences, {result.num_groups:,} prompt "
         "groups."
@@ -111,40 +110,40 @@ def _presets(result: ReplayResult, against: str) -> Section:
     return Section(title="What each preset would have done", blocks=blocks)
 
 
-def _order(update: Alike, against: str) -> tuple[bool, int]:
-    """Put the reference first, then the updates by their health, the safest first."""
+def _order(update: EqualUpdates, against: str) -> tuple[bool, int]:
+    """Sort the reference first, then updates by their health, the safest first."""
     return (against not in update.names, health_order(update.preset.health))
 
 
 def _columns(result: ReplayResult, against: str) -> list[ColumnOf]:
-    """Return every column with what writes its cell; differences stand below their numbers."""
+    """Return all columns with the functions for their cells; a Δ is a cell's second line."""
     held = result.presets.get(against)
     norm = None if held is None else held.coefficients.norm
 
-    def delta(update: Alike, name: str, value: float | None) -> Cell:
+    def delta(update: EqualUpdates, name: str, value: float | None) -> Cell:
         return amount(value, note=_against(result, update, against, name))
 
-    def clipped(update: Alike) -> Cell:
+    def clipped(update: EqualUpdates) -> Cell:
         return share(update.preset.metrics.get("actor/pg_clipfrac"))
 
-    def top(update: Alike) -> Cell:
+    def top(update: EqualUpdates) -> Cell:
         shares = update.preset.shares
         return share(None if shares is None else shares.top_sequences)
 
-    def cosine(update: Alike) -> Cell:
+    def cosine(update: EqualUpdates) -> Cell:
         gradient = update.preset.gradient
         return metric(None if gradient is None else gradient.cosine)
 
-    def step(update: Alike) -> Cell:
+    def step(update: EqualUpdates) -> Cell:
         after = update.preset.after_step
         return amount(None if after is None else after.kl_old_new.value)
 
-    def away(update: Alike) -> Cell:
+    def away(update: EqualUpdates) -> Cell:
         after = update.preset.after_step
         value = None if after is None else after.kl_rollout_new.value
         return delta(update, "kl_rollout_new", value)
 
-    def gradient_norm(update: Alike) -> Cell:
+    def gradient_norm(update: EqualUpdates) -> Cell:
         gradient = update.preset.gradient
         return delta(update, "grad_norm", None if gradient is None else gradient.grad_norm)
 
@@ -163,33 +162,33 @@ def _columns(result: ReplayResult, against: str) -> list[ColumnOf]:
     ]
 
 
-def _names(update: Alike) -> Cell:
-    """Write the presets of a row, and where their names do not say it, their mode."""
-    cell = equals(update.names)
+def _names(update: EqualUpdates) -> Cell:
+    """Return the cell with the presets of a row, and their mode if the name does not say it."""
+    cell = equal_names(update.names)
     mode = update.preset.mode
     if mode in update.names[0]:
         return cell
     return replace(cell, note="; ".join(filter(None, (cell.note, f"mode {mode}"))))
 
 
-def _health(update: Alike) -> Cell:
+def _health(update: EqualUpdates) -> Cell:
     health = update.preset.health
     return text(health.verdict, level=TAGS[health.verdict], note=decided_by(health))
 
 
-def _loss(cell: Cell, update: Alike) -> Cell:
-    """Write the loss, or why it is not defined."""
+def _loss(cell: Cell, update: EqualUpdates) -> Cell:
+    """Return the cell of the loss, with the reason if it is undefined."""
     return replace(cell, note=update.preset.undefined) if update.preset.undefined else cell
 
 
 def _pull(preset: PresetReplay, held: float | None) -> Cell:
-    """Write the norm of the coefficients, and how many times that of the reference it is."""
+    """Return the cell of the coefficients' norm, and its ratio to that of the reference."""
     norm = preset.coefficients.norm
     return amount(norm, note=f"× {norm / held:.3g}" if held and norm is not None else "")
 
 
 def _kept(preset: PresetReplay, result: ReplayResult) -> Cell:
-    """Write the share of kept tokens, and what the sum over them is divided by."""
+    """Return the cell of the share of kept tokens, and what the loss is divided by."""
     kept = preset.kept_tokens / max(result.num_tokens, 1)
     return replace(
         share(kept), note=f"÷ {divided(preset.denominator)}".replace(" tokens", "\ntokens")
@@ -199,7 +198,7 @@ def _kept(preset: PresetReplay, result: ReplayResult) -> Cell:
 def difference(
     result: ReplayResult, names: Sequence[str], others: Sequence[str], number: str
 ) -> MetricValue | None:
-    """Return a number of one group of equal presets less that of another, with its interval."""
+    """Return the difference of a number between two groups of presets, with its interval."""
     for one in names:
         for other in others:
             if (pair := result.paired.get(one, {}).get(other)) is not None:
@@ -218,11 +217,11 @@ def _negative(value: MetricValue) -> MetricValue:
     return MetricValue(value=minus(value.value), low=minus(value.high), high=minus(value.low))
 
 
-def _against(result: ReplayResult, update: Alike, against: str, number_name: str) -> str:
-    """Write a difference to the reference with its interval; empty for the reference itself."""
+def _against(result: ReplayResult, update: EqualUpdates, against: str, number_name: str) -> str:
+    """Return a difference to the reference with its interval; "" for the reference itself."""
     if against in update.names:
         return ""
-    held = next((group.names for group in alike(result) if against in group.names), ())
+    held = next((group.names for group in equal_updates(result) if against in group.names), ())
     value = difference(result, update.names, held, number_name)
     if value is None or value.value is None:
         return ""
@@ -275,8 +274,8 @@ def _splits(result: ReplayResult) -> Section | None:
         splits,
     )
     how = (
-        "Several mini-batches make several optimizer steps from the same start. A mode that stays "
-        "put ends where one step ends: its last column is far below the two before it."
+        "Several mini-batches make several optimizer steps from the same start. If the last column "
+        "is far below the two before it, the mode ends where a single step ends."
     )
     return Section(
         title="The same batch in mini-batches", blocks=[batches, Paragraph(text=how, soft=True)]

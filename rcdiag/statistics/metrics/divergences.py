@@ -11,6 +11,7 @@ from rcdiag.statistics.metrics.metric import (
     SYMMETRIC,
     Metric,
 )
+from rcdiag.statistics.second_moment import largest_mean_square
 
 FORWARD = "KL(behavior || target)"
 REVERSE = "KL(target || behavior)"
@@ -50,6 +51,7 @@ K3_KL = Metric(
     from_totals=lambda t: t.per_token("k3"),
     bound=0.0,
     giants="token",
+    beyond_sample=lambda s, high: largest_mean_square(s, "k3", 2.0 * high) / 2.0,
 )
 
 K1_KL = Metric(
@@ -104,6 +106,7 @@ K2_KL = Metric(
     see=("k2",),
     from_totals=lambda t: t.per_token("k2"),
     bound=0.0,
+    beyond_sample=lambda s, high: largest_mean_square(s, "k2", 2.0 * high) / 2.0,
 )
 
 K1_KL_SEQ = Metric(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from rcdiag.results.guide import Guide
@@ -32,6 +35,15 @@ def log_ratio_abs_std(t: Totals) -> Array:
     mean = t.per_token("log_ratio_abs")
     std: Array = np.sqrt(np.maximum(2.0 * t.per_token("k2") - np.square(mean), 0.0))
     return std
+
+
+def spread_beyond(of_totals: Callable[[Totals], Array], suite: Suite, high: float) -> float:
+    """Return how large a standard deviation may be, nats, given the upper end of the sample.
+
+    A heavy tail seldom shows the tokens that a spread is made of: see `largest_mean_square`.
+    """
+    seen = float(of_totals(suite.point)[0])
+    return max(high, float(np.sqrt(seen**2 + suite.likely_squares_beyond)))
 
 
 def largest(name: str, suite: Suite) -> tuple[float, Interval]:
@@ -90,6 +102,7 @@ LOG_RATIOS = (
         example=RATIOS_OF_EXAMPLE + "0.5741",
         from_totals=log_ratio_abs_std,
         bound=0.0,
+        beyond_sample=partial(spread_beyond, log_ratio_abs_std),
     ),
     Metric(
         name="log_ratio_std",
@@ -103,6 +116,7 @@ LOG_RATIOS = (
         example=RATIOS_OF_EXAMPLE + "0.889",
         from_totals=log_ratio_std,
         bound=0.0,
+        beyond_sample=partial(spread_beyond, log_ratio_std),
     ),
     _quantile("log_ratio_abs_p50", 0.5, "0.5"),
     _quantile("log_ratio_abs_p90", 0.9, "1.38"),

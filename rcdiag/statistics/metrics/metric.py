@@ -95,12 +95,11 @@ class Metric(Struct, frozen=True, kw_only=True):
     from_suite: Callable[[Suite], tuple[float, Interval]] | None = None
     interval: str = BY_CLUSTERS
     # The ratios, "token" or "seq", of which a giant that was never drawn would change the number,
-    # and the end of the interval on that side. The end is given where the second moment of those
-    # ratios can be observed; it is at least as far out as `lognormal_end`, that of lognormal ratios
-    # with the variance of these.
+    # and the end of the interval on that side, given where their second moment can be observed.
     giants: str | None = None
     giants_move: str = "high"
-    lognormal_end: Callable[[Suite], float] | None = None
+    # That end once more, from the sample's own: no less far out, where rare ratios are too few.
+    beyond_sample: Callable[[Suite, float], float] | None = None
     # The token sum of 1 and 0 of which `from_totals` is the share: its interval is that of a count.
     # A share of 0 has none, as no sample can show what was never drawn.
     counts: str | None = None
@@ -191,21 +190,21 @@ class Metric(Struct, frozen=True, kw_only=True):
         return MetricValue(value=value, low=low, high=high, expected=expected, expected_of=of)
 
     def as_observable(self, suite: Suite, low: float | None, high: float | None) -> Interval:
-        """Return an interval without the end that giants which were never drawn would move.
+        """Return an interval whose end on the side of rare large ratios is what the data can show.
 
-        Where the data can show giants, the end stays, as far out as `lognormal_end` at least. Where
-        all ratios are equal to rounding there are none.
+        Without it where the second moment of the ratios that make up the number cannot be observed.
+        Where all ratios are equal to rounding there are none.
         """
-        if self.giants is None or low is None or high is None or high - low <= 1e-12:
+        if low is None or high is None or high - low <= 1e-12:
             return low, high
-        if not is_observable(suite, self.giants):
+        if self.giants is not None and not is_observable(suite, self.giants):
             return (low, None) if self.giants_move == "high" else (None, high)
-        if self.lognormal_end is None:
+        if self.beyond_sample is None:
             return low, high
-        end = float(self.lognormal_end(suite))
         if self.giants_move == "low":
-            return min(low, end), high
-        return low, max(high, end) if np.isfinite(end) else None
+            return self.beyond_sample(suite, low), high
+        end = self.beyond_sample(suite, high)
+        return low, end if np.isfinite(end) else None
 
 
 def measured(metrics: Sequence[Metric], suite: Suite) -> list[MetricValue]:

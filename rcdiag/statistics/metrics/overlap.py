@@ -17,6 +17,7 @@ from rcdiag.statistics.metrics.metric import (
 )
 from rcdiag.statistics.ratios import Array
 from rcdiag.statistics.second_moment import ess, largest_entropy, largest_growth
+from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.totals import Totals
 
 
@@ -35,6 +36,18 @@ def perplexity_ess(t: Totals, level: str) -> Array:
 def chi2_self_normalised(t: Totals, level: str) -> Array:
     """Return E[ratio^2] / E[ratio]^2 - 1: the squared coefficient of variation, never negative."""
     return 1.0 / ess(t, level) - 1.0
+
+
+def least_ess(level: str, suite: Suite, low: float) -> float:
+    """Return the lower end of an ESS, given that of the sample; 0 where that is 0 or below."""
+    return 1.0 / largest_growth(suite, level, 1.0 / low) if low > 0.0 else 0.0
+
+
+def least_perplexity_ess(level: str, suite: Suite, low: float) -> float:
+    """Return the lower end of a perplexity ESS, given that of the sample; 0 as in `least_ess`."""
+    if low <= 0.0:
+        return 0.0
+    return float(np.exp(-largest_entropy(suite, level, -float(np.log(low)))))
 
 
 _ESS = "(sum ratio)^2 / (n sum ratio^2)"
@@ -73,7 +86,7 @@ OVERLAPS = (
         least=0.0,
         giants="token",
         giants_move="low",
-        lognormal_end=lambda s: 1.0 / largest_growth(s, "token"),
+        beyond_sample=partial(least_ess, "token"),
     ),
     Metric(
         name="ess_seq",
@@ -100,7 +113,7 @@ OVERLAPS = (
         least=0.0,
         giants="seq",
         giants_move="low",
-        lognormal_end=lambda s: 1.0 / largest_growth(s, "seq"),
+        beyond_sample=partial(least_ess, "seq"),
     ),
     Metric(
         name="perplexity_ess_token",
@@ -120,7 +133,7 @@ OVERLAPS = (
         least=0.0,
         giants="token",
         giants_move="low",
-        lognormal_end=lambda s: np.exp(-largest_entropy(s, "token")),
+        beyond_sample=partial(least_perplexity_ess, "token"),
     ),
     Metric(
         name="perplexity_ess_seq",
@@ -140,7 +153,7 @@ OVERLAPS = (
         least=0.0,
         giants="seq",
         giants_move="low",
-        lognormal_end=lambda s: np.exp(-largest_entropy(s, "seq")),
+        beyond_sample=partial(least_perplexity_ess, "seq"),
     ),
     Metric(
         name="chi2_token",
@@ -168,6 +181,7 @@ OVERLAPS = (
         from_totals=lambda t: t.per_token("squared_excess"),
         bound=-1.0,
         giants="token",
+        beyond_sample=lambda s, high: largest_growth(s, "token", 1.0 + high) - 1.0,
     ),
     Metric(
         name="chi2_seq",
@@ -192,7 +206,7 @@ OVERLAPS = (
         from_totals=lambda t: t.per_sequence("seq_squared_excess"),
         bound=-1.0,
         giants="seq",
-        lognormal_end=lambda s: largest_growth(s, "seq") - 1.0,
+        beyond_sample=lambda s, high: largest_growth(s, "seq", 1.0 + high) - 1.0,
     ),
     Metric(
         name="chi2_token_self_normalised",
@@ -209,7 +223,7 @@ OVERLAPS = (
         from_totals=lambda t: chi2_self_normalised(t, "token"),
         bound=0.0,
         giants="token",
-        lognormal_end=lambda s: largest_growth(s, "token") - 1.0,
+        beyond_sample=lambda s, high: largest_growth(s, "token", 1.0 + high) - 1.0,
     ),
     Metric(
         name="chi2_seq_self_normalised",
@@ -226,6 +240,6 @@ OVERLAPS = (
         from_totals=lambda t: chi2_self_normalised(t, "seq"),
         bound=0.0,
         giants="seq",
-        lognormal_end=lambda s: largest_growth(s, "seq") - 1.0,
+        beyond_sample=lambda s, high: largest_growth(s, "seq", 1.0 + high) - 1.0,
     ),
 )

@@ -1,1 +1,1 @@
-"""Use case `compare`: several policies on the same tokens, every pair of them and their order."""
+"""Use case `compare`: several policies on the same tokens, in pairs and along a ladder."""

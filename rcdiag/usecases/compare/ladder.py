@@ -17,19 +17,19 @@ from rcdiag.results import Ladder, MetricValue, NoiseFloor, Rung
 from rcdiag.statistics.moments import Moments, k2, mean
 from rcdiag.statistics.ratios import Array
 
-UNKNOWN = 1 + max(LadderRung)  # after all places of scored policies
+UNKNOWN = 1 + max(LadderRung)  # place of policies of unknown origin, after all scored ones
 
 
 def repeat_of(about: Mapping[str, Any]) -> str | None:
-    """The policy that this one is a second run of."""
+    """Return the policy that this one is a second run of, or None."""
     return (about.get("options") or {}).get("repeat_of")
 
 
 def role(name: str, about: Mapping[str, Any], behavior: str) -> str:
     """Return the role of a policy: sampler, engine, trainer, repeat, or recorded.
 
-    `engine` and `trainer` are policies that rcdiag scored. The role of a policy that a backend
-    scored which is not installed here is that backend's name.
+    `engine` and `trainer` are policies that rcdiag scored. If a policy was scored by a backend that
+    is not installed here, its role is the backend's name.
     """
     if name == behavior:
         return "sampler"
@@ -42,7 +42,7 @@ def role(name: str, about: Mapping[str, Any], behavior: str) -> str:
 
 
 def describe(about: Mapping[str, Any]) -> str:
-    """Backend, precision and options of a policy in a few words."""
+    """Describe a policy by its backend, precision and options."""
     backend = about.get("backend")
     if not backend:
         return "recorded"
@@ -54,7 +54,7 @@ def describe(about: Mapping[str, Any]) -> str:
 def ladder_order(
     names: Sequence[str], policies: Mapping[str, Any], behavior: str, target: str | None
 ) -> list[str]:
-    """Behavior first, target last, between them by engine and precision; no repeats."""
+    """Return the policies, without repeats: behavior, others by engine and precision, target."""
 
     def rank(name: str) -> int:
         """Return the place between sampler and trainer; policies of unknown origin come last."""
@@ -70,7 +70,7 @@ def ladder_order(
 
 
 def choose(names: Sequence[str], chosen: Sequence[str], where: str, *, least: int = 2) -> list[str]:
-    """The policies to compare: all, or those chosen, in the order given."""
+    """Return the policies to compare: all, or the chosen ones in their order."""
     for name in chosen:
         if name not in names:
             raise RcdiagError(
@@ -87,16 +87,17 @@ def choose(names: Sequence[str], chosen: Sequence[str], where: str, *, least: in
 
 
 def behind_the_best(moments: Moments) -> dict[str, MetricValue]:
-    """Mean log-prob of the best policy less each policy's, paired by token, nats per token.
+    """Return the mean log-prob of the best policy minus each policy's, nats per token.
 
-    Whatever policy s sampled, E_s[log p - log q] = KL(s || q) - KL(s || p): of several policies the
-    one with the highest mean log-prob is nearest to s, and the difference says by how much.
+    Differences are paired by token. For any sampling policy s, E_s[log p - log q] =
+    KL(s || q) - KL(s || p): of several policies the one with the highest mean log-prob is nearest
+    to s, by the difference of these means.
     Source: the logarithmic score is strictly proper, Gneiting and Raftery 2007, Strictly Proper
     Scoring Rules, Prediction, and Estimation, section 3.
     """
     totals = {name: float(moments.difference(name).sum()) for name in moments.policies}
     best = max(totals, key=lambda name: totals[name])
-    with np.errstate(invalid="ignore"):  # of infinite sums no difference is known
+    with np.errstate(invalid="ignore"):  # the difference of infinite sums is NaN
         return {
             name: mean(moments.difference(best) - moments.difference(name), moments.tokens)
             for name in moments.policies
@@ -104,17 +105,17 @@ def behind_the_best(moments: Moments) -> dict[str, MetricValue]:
 
 
 def is_nearest(behind: MetricValue) -> bool:
-    """Whether its distance from the best may be 0; without an interval only the best itself."""
+    """Tell whether a policy's distance from the best one may be 0, or without an interval is 0."""
     if behind.low is None:
         return behind.value == 0.0
     return behind.low <= 0.0
 
 
 def ladder(moments: Moments, order: Sequence[str], floor: NoiseFloor | None) -> Ladder:
-    """Every step's part in the mismatch between both ends.
+    """Return what each step contributes to the mismatch between both ends of the ladder.
 
     With d the log-ratio between both ends and e_i that of a step, d = sum e_i, so
-    E[d^2] / 2 = sum E[e_i d] / 2 exactly. A part is below 0 where a step undoes what others did.
+    E[d^2] / 2 = sum E[e_i d] / 2 exactly. A contribution is negative if a step reverses others.
     """
     if len(order) < 2:
         return Ladder(policies=list(order), whole=MetricValue(value=None), rungs=[])
@@ -126,7 +127,7 @@ def _rung(moments: Moments, order: Sequence[str], index: int, floor: NoiseFloor 
     start, end, first, last = order[index - 1], order[index], order[0], order[-1]
 
     def with_whole(name: str) -> Array:
-        """Sums over clusters of log-prob difference x log-ratio of both ends; [clusters]."""
+        """Return sums by cluster of the policy's log-prob times the log-ratio of both ends."""
         return moments.product(name, last) - moments.product(name, first)
 
     part = 0.5 * (with_whole(end) - with_whole(start))

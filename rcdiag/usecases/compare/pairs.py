@@ -29,7 +29,7 @@ Pair = tuple[str, str]
 
 
 class PairData(Struct, frozen=True):
-    """What figures of one unordered pair are drawn from."""
+    """The data for the figures of one unordered pair."""
 
     log_probs: NDArray[np.int64]  # tokens in the cells of LOG_PROB_EDGES
     profiles: Profiles
@@ -40,7 +40,7 @@ class PairData(Struct, frozen=True):
         return cls(counts, Profiles.of(pair, ("mean_probability",)))
 
     def figure(self) -> PairFigure:
-        """The counts that are not 0, and the profile, for the result."""
+        """Return the non-zero counts and the profile, as the result holds them."""
         one, two = np.nonzero(self.log_probs)
         return PairFigure(
             edges=LOG_PROB_EDGES.tolist(),
@@ -53,7 +53,7 @@ class Comparison(Struct, frozen=True):
     """All pairs of some policies, and their joint moments."""
 
     suites: Mapping[Pair, SuiteState]  # of every ordered pair
-    # Of ordered pairs whose behavior policy did not sample, where the sampler is compared too.
+    # Of ordered pairs whose behavior policy did not sample, if the sampler is compared as well.
     weighted: Mapping[Pair, WeightedState]
     figures: Mapping[Pair, PairData]  # of every unordered pair, in the order of the policies
     moments: Moments
@@ -77,7 +77,7 @@ class Comparison(Struct, frozen=True):
 
 
 class RowsState(Struct, frozen=True):
-    """Counts, bad log-probs and the comparison of some rows, which the pass adds up."""
+    """Counts, invalid log-probs and the comparison of some rows, which the pass merges."""
 
     non_finite: NonFinite
     count: RowCount
@@ -89,10 +89,10 @@ class RowsState(Struct, frozen=True):
 
 
 class ComparingWalk(Walk[RowsState], frozen=True, kw_only=True):
-    """The pass that compares policies; rows with log-probs that are no numbers are counted."""
+    """The pass that compares policies; rows with invalid log-probs are only counted."""
 
     sampler: str
-    every_row: bool = False  # compare rows whose log-probs are no numbers as well
+    every_row: bool = False  # also compare rows with invalid log-probs
 
     def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
         """Return the state of the batches of one part."""
@@ -113,10 +113,10 @@ def read_comparison(
     sampler: str,
     runner: Runner | None,
 ) -> tuple[RowsState, Comparison, Diagnosis]:
-    """Read and diagnose the table in one pass; rows with log-probs that are no numbers are counted.
+    """Read and diagnose the table in one pass; rows with invalid log-probs are only counted.
 
-    The comparison is of the other rows. Where they are fewer than half it is of all rows, so that
-    one broken policy does not hide the others.
+    The comparison is over the other rows. If these are fewer than half, it is over all rows, so
+    that one broken policy does not hide the others.
     """
     walk = ComparingWalk(policies=policies, sampler=sampler)
     read, diagnosis = read_and_diagnose(dump, walk, runner)

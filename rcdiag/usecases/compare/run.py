@@ -53,12 +53,12 @@ def compare(
     joined: JoinReport | None = None,
     runner: Runner | None = None,
 ) -> CompareResult:
-    """Every pair of policies: how far apart, who is nearest to the sampler, which step adds what.
+    """Compare every pair of policies, find those nearest to the sampler, and what each step adds.
 
-    The sampler is `behavior` (`rollout` where there is one), the trainer `target` (`old`).
-    `policies` is their order from the sampler to the trainer; without it all are taken, in the
-    order of engine and precision. `joined` says how `dump` was made, if of several tables. `runner`
-    says where the pass over the table is done: in this process without one.
+    The sampler is `behavior` (default `rollout`), the trainer `target` (default `old`). `policies`
+    is the order from the sampler to the trainer; by default all policies are taken, in the order of
+    engine and precision. `joined` is the report of the join, if `dump` was made of several tables.
+    `runner` says where the pass over the table runs; by default in this process.
     """
     about = dump.metadata.get("policies", {})
     where = dump.as_given.name
@@ -99,7 +99,7 @@ def compare(
 def _order_and_repeats(
     dump: Table, policies: Sequence[str], behavior: str, target: str, where: str
 ) -> tuple[list[str], list[str]]:
-    """Return the policies from sampler to trainer, and those that are second runs of one of them.
+    """Return the policies from sampler to trainer, and the policies that are second runs of these.
 
     `policies` is the order that the user chose, if any.
     """
@@ -137,7 +137,7 @@ def _pair_results(
 
 
 def _touched(pairs: Iterable[Mapping[str, MetricValue]]) -> dict[str, MetricValue]:
-    """Return every metric once: of a pair where it is NaN or infinite, if there is one."""
+    """Return every metric once, from a pair in which it is NaN or infinite, if there is one."""
     merged: dict[str, MetricValue] = {}
     for values in pairs:
         for name, value in values.items():
@@ -149,9 +149,9 @@ def _touched(pairs: Iterable[Mapping[str, MetricValue]]) -> dict[str, MetricValu
 def _judged_pairs(
     comparison: Comparison, sampler: str, broken: set[str], about: Mapping[str, Any]
 ) -> tuple[dict[Pair, BehaviorMeans], dict[Pair, dict[str, MetricValue]]]:
-    """Return how means of every ordered pair are made, and the pair's metrics with their levels.
+    """Return how the means of every ordered pair are estimated, and the pair's metrics with levels.
 
-    Pairs of `broken` policies, too few of whose log-probs are numbers, have no metrics.
+    Pairs with a policy of `broken`, which has too few valid log-probs, have no metrics.
     """
     means: dict[Pair, BehaviorMeans] = {}
     values: dict[Pair, dict[str, MetricValue]] = {}
@@ -197,7 +197,7 @@ def _noise_floor(
     repeats: Sequence[str],
     values: Mapping[tuple[str, str], Mapping[str, Any]],
 ) -> NoiseFloor | None:
-    """The noise floor of the first policy that was scored twice."""
+    """Return the noise floor of the first policy that was scored twice, if there is one."""
     for name in repeats:
         first = repeat_of(about.get(name, {}))
         if first in moments.policies:
@@ -213,7 +213,7 @@ def _triangulation(
     behavior: str,
     floor: NoiseFloor | None,
 ) -> Triangulation | None:
-    """Triangulate the sampler, the first re-scored policy, and the last of the ladder."""
+    """Triangulate the sampler, the first re-scored policy and the last policy of the ladder."""
     engines = [name for name in order if role(name, about.get(name, {}), behavior) == "engine"]
     if behavior not in order or not engines or order[-1] in (behavior, *engines):
         return None

@@ -2,5 +2,5 @@
 
 `keys` finds the keys of a log that rcdiag computes, `side_by_side` chooses steps and preset,
 `likely_plans` lists other plans that may give the logged numbers, `read_again` reads the table
-once more for these, `reasons` computes each possible reason, and `run` chooses among them.
+again for these, `reasons` computes each possible reason, and `run` chooses among them.
 """

@@ -1,4 +1,4 @@
-"""Keys of a log are recognised by the trainer's words on them, whatever prefix its logger adds."""
+"""Recognises the keys of a log by the trainer's list of keys, whatever prefix the logger adds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rcdiag.trainers import families
 from rcdiag.trainers.toml_words import KeyWords, read_keys
 from rcdiag.trainers.trainer import Trainer
 
-# Where rcdiag has a number that a trainer logs beside its correction: `mismatch.prob_diff_mean`.
+# Prefix of rcdiag's metrics in the list of keys: `mismatch.prob_diff_mean`.
 MISMATCH = "mismatch."
 
 
 class KeyNames(Struct, frozen=True):
-    """The keys of one generation of a trainer, by all spellings that a log may have."""
+    """The keys of one generation of a trainer, with all spellings that a log may have."""
 
     trainer: Trainer
     words: Mapping[str, KeyWords]  # the key as the generation logs it -> its words
@@ -25,7 +25,7 @@ class KeyNames(Struct, frozen=True):
 
     @classmethod
     def of(cls, trainer: Trainer, computed: Iterable[str] = ()) -> KeyNames:
-        """Read the trainer's words; keys that are `computed` without words are known by name."""
+        """Read the trainer's list of keys; `computed` keys that are not in it are added by name."""
         words, spellings = {}, {key: key for key in computed}
         for one in read_keys(trainer.package).values():
             own = one.names.get(trainer.name)
@@ -40,9 +40,9 @@ class KeyNames(Struct, frozen=True):
         return cls(trainer, words, spellings)
 
     def ours(self, key: str) -> str | None:
-        """Return the key as this generation logs it; None where the log's key is no such key.
+        """Return the key as this generation logs it; None if it does not log this key.
 
-        Loggers put words with a slash before a key, such as `train/`.
+        Loggers may add prefixes with a slash, such as `train/`.
         """
         while key:  # train/mis_kl, mis_kl
             if key in self.spellings:
@@ -58,12 +58,12 @@ class KeyNames(Struct, frozen=True):
         return words.result.removeprefix(MISMATCH)
 
     def in_generation(self, key: str, other: Trainer) -> str | None:
-        """Return the key as another generation logs it; None where it does not."""
+        """Return the key as another generation logs it; None if it does not log it."""
         words = self.words.get(key)
         return None if words is None else words.names.get(other.name)
 
     def note(self, key: str) -> str:
-        """Return what the trainer's words say of a key, for a number that nothing explains."""
+        """Return the notes on a key in the trainer's list, for a number that is not explained."""
         words = self.words.get(key)
         if words is None:
             return ""
@@ -72,7 +72,7 @@ class KeyNames(Struct, frozen=True):
 
 
 def check_keys(log: Log, trainer: Trainer) -> None:
-    """Refuse a log without any key of the trainer, and say whose keys it has."""
+    """Refuse a log without any key of the trainer, and say which trainer's keys it has."""
     if count_keys(log, trainer):
         return
     other = max(families().values(), key=lambda one: count_keys(log, one))
@@ -84,7 +84,7 @@ def check_keys(log: Log, trainer: Trainer) -> None:
         else "give the log of the run that the table was recorded in, with the metrics of its "
         "rollout correction"
     )
-    raise RcdiagError(f"{log.path}: no key of {trainer.name} in it; it has {some}", hint=hint)
+    raise RcdiagError(f"{log.path}: has no key of {trainer.name}; it has {some}", hint=hint)
 
 
 def count_keys(log: Log, trainer: Trainer) -> int:

@@ -1,4 +1,4 @@
-"""The plans whose numbers may be those of a log: other arithmetic, generations and presets."""
+"""The plans that may give the numbers of a log: other arithmetic, generations and presets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIVEN, OTHER_ARITHMETIC, OTHER_PRESETS = "given", "arithmetic", "presets"
 
 
 def tried_plans(plan: Plan, preset: str) -> dict[str, Plan]:
-    """Return the plans that are tried: the given one, other generations, other presets."""
+    """Return the plans to try: the given preset, other generations, other presets."""
     trainer = plan.trainer
     others = {**trainer.presets, **{name: plan.configs[name] for name in plan.corrections}}
     others.pop(preset, None)
@@ -32,7 +32,7 @@ def tried_plans(plan: Plan, preset: str) -> dict[str, Plan]:
 
 
 def only(plan: Plan, presets: Sequence[str]) -> Plan:
-    """Return the plan with some of its presets alone, without its findings."""
+    """Return the plan with only some of its presets, and without its findings."""
     return replace(
         plan,
         configs={name: plan.configs[name] for name in presets},
@@ -51,14 +51,14 @@ def _float32(plan: Plan) -> Plan:
 
 
 def other_arithmetic(plan: Plan) -> Plan:
-    """Return the plan in float32, or in float64 where it is in float32 already."""
+    """Return the plan in float32, or in float64 if it is in float32."""
     if plan.dtype != np.float32:
         return _float32(plan)
     return plan_corrections(plan.trainer, plan.configs)
 
 
 def _generations(plan: Plan, preset: str) -> dict[str, Plan]:
-    """Return the preset as all other generations of the trainer have it, by generation."""
+    """Return plans with the preset in all other generations of the trainer, by generation."""
     plans = {}
     family = [other for other in TRAINERS.values() if other.family == plan.trainer.family]
     # The nearest generation comes first.
@@ -72,7 +72,7 @@ def _generations(plan: Plan, preset: str) -> dict[str, Plan]:
 
 
 def _config_of(other: Trainer, plan: Plan, preset: str) -> dict[str, object]:
-    """Return the settings of another generation: its preset, changed as ours is changed."""
+    """Return the settings of another generation: its preset, with the changes made to ours."""
     trainer = plan.trainer
     config = dict(plan.configs[preset])
     renamed = read_renamed_presets(trainer.package).get(preset, ())

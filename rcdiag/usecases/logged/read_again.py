@@ -1,4 +1,4 @@
-"""Read the table once more where numbers differ, under other plans and without rejected tokens."""
+"""Read the steps with differing numbers again, under other plans and without rejected tokens."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class SecondReading(Struct, frozen=True):
 
     plans: Mapping[str, Plan]
     rows: Mapping[str, CorrectionRows]  # by the name of the plan
-    kept: CorrectionRows | None  # of the tokens that the rejection of the first plan leaves
-    states: Mapping[Step, SuiteState]  # of probabilities that are rounded to float32
+    kept: CorrectionRows | None  # without the tokens that the first plan rejects
+    states: Mapping[Step, SuiteState]  # with probabilities rounded to float32
     numbers: Mapping[Step, NDArray[np.int64]]  # of the rows with a token, in the whole table
     table_rows: int
 
     def of(self, step: Step, plan: str) -> dict[str, Numbers]:
         """Return the numbers of every preset of a plan, as its trainer logs them.
 
-        A preset that compares all tokens of a batch is left out: parts were read.
+        A preset that needs the whole batch is left out, since the table was read in parts.
         """
         rows = self.rows[plan].steps[step]
         return {
@@ -53,13 +53,13 @@ class SecondReading(Struct, frozen=True):
         }
 
     def rounded(self, step: Step, metric: str) -> float | None:
-        """Return a metric of the mismatch with probabilities in float32."""
+        """Return a metric of the mismatch, computed with probabilities in float32."""
         return METRICS[metric].value(Suite(self.states[step])).value
 
     def places(self, step: Step, rows: Sequences) -> NDArray[np.int64]:
-        """Return where the rows of a step stand among all of its rows, those without a token too.
+        """Return the positions of a step's rows among all its rows, including those without tokens.
 
-        Where other steps stand between them, rows without a token count as the last ones.
+        If rows of other steps are in between, rows without tokens are taken for the last ones.
         """
         numbers, count = self.numbers[step], len(rows) + rows.empty
         first = 0 if count == self.table_rows else int(numbers[0])
@@ -69,7 +69,7 @@ class SecondReading(Struct, frozen=True):
 
 
 def logged_by(plan: Plan, preset: str, rows: Sequences) -> Numbers:
-    """Return what the trainer logs of some rows with one preset."""
+    """Return what the trainer logs for some rows with one preset."""
     correction = plan.corrections[preset]
     with np.errstate(all="ignore"):
         return plan.trainer.metrics(Batch(rows.under(correction.guard)), correction)
@@ -86,8 +86,8 @@ def read_again(
 ) -> SecondReading:
     """Read the rows of some steps for all plans together.
 
-    `preset` is that of the first plan whose rejection is applied; `metrics` are those of the
-    mismatch that are wanted with probabilities in float32.
+    `preset` is the preset of the first plan whose rejection is applied; `metrics` are metrics of
+    the mismatch that are to be computed with probabilities in float32.
     """
     rows: dict[str, list[CorrectionRows]] = {name: [] for name in plans}
     kept: list[CorrectionRows] = []
@@ -130,7 +130,7 @@ def read_again(
 
 
 def _in_float32(pair: PolicyPair) -> PolicyPair:
-    """Return the pair with log-probs whose probabilities are those that float32 computes."""
+    """Return the pair with log-probs replaced by log(exp(log_prob) in float32)."""
     with np.errstate(divide="ignore"):
         rounded = {
             name: np.log(np.exp(values.astype(np.float32)).astype(np.float64))
@@ -140,7 +140,7 @@ def _in_float32(pair: PolicyPair) -> PolicyPair:
 
 
 def after_rejection(pair: PolicyPair, plan: Plan, correction: Correction) -> PolicyPair:
-    """Return the tokens that stay in the loss mask; a row that loses all counts as empty."""
+    """Return the tokens that stay in the loss mask; rows without any of them count as empty."""
     with np.errstate(all="ignore"):
         rows = rows_of(pair, dtype=plan.dtype)
         kept = token_effects(correction, Tokens.of(pair, plan.dtype), rows).kept

@@ -29,12 +29,12 @@ from rcdiag.usecases.logged.likely_plans import (
 from rcdiag.usecases.logged.read_again import Numbers, SecondReading, logged_by, read_again
 from rcdiag.usecases.logged.side_by_side import Sides
 
-# Micro-batches of every size are tried of which a step has at most this many.
+# Micro-batch sizes are tried for which a step has at most this many micro-batches.
 MOST_BATCHES = 4096
 
 
 class Place(Struct, frozen=True):
-    """Where a number was logged: its key in the log and in the trainer, and the step in both."""
+    """Where a number was logged: the key in the log and in the trainer, the step in both."""
 
     log_key: str
     key: str
@@ -65,7 +65,7 @@ class Reason(Struct, frozen=True):
 
 
 class LoggedEvidence(Struct, frozen=True):
-    """What reasons are computed from."""
+    """The data from which reasons are computed."""
 
     plan: Plan
     names: KeyNames
@@ -73,15 +73,15 @@ class LoggedEvidence(Struct, frozen=True):
     reading: SecondReading
     places: tuple[Place, ...]  # of the numbers that differ
     ours: Mapping[tuple[Step, str], float]
-    single: dict[Step, list[Numbers]] = field(default_factory=dict)  # of every row alone
+    single: dict[Step, list[Numbers]] = field(default_factory=dict)  # of each row by itself
 
     @property
     def steps(self) -> list[Step]:
-        """Return the steps of the table that have a number which differs."""
+        """Return the steps of the table that have a differing number."""
         return list(dict.fromkeys(place.step for place in self.places))
 
     def batch(self, step: Step) -> Sequences | None:
-        """Return the rows of a step, as the chosen preset needs them."""
+        """Return the rows of a step; None if the chosen preset needs the whole batch."""
         rows, chosen = (
             self.reading.rows.get(GIVEN),
             self.plan.corrections.get(self.sides.preset or ""),
@@ -91,13 +91,13 @@ class LoggedEvidence(Struct, frozen=True):
         return rows.steps[step]
 
     def logged(self, rows: Sequences) -> Numbers:
-        """Return what the trainer logs of some rows with the chosen preset."""
+        """Return what the trainer logs for some rows with the chosen preset."""
         assert self.sides.preset is not None
         return logged_by(self.plan, self.sides.preset, rows)
 
 
 class Sought(Struct, frozen=True):
-    """What reasons are sought in: the table and its two policies, the plan, both sides."""
+    """The input of the search for reasons: the table, its two policies, the plan, both sides."""
 
     dump: Table
     pair: tuple[str, str]
@@ -112,7 +112,7 @@ class Sought(Struct, frozen=True):
         preset: str | None = None,
         metrics: Collection[str] = (),
     ) -> LoggedEvidence:
-        """Read the steps with a number that differs once more, for all plans together."""
+        """Read the steps with differing numbers again, for all plans together."""
         places = tuple(one.place for one in differing)
         steps = {place.step for place in places}
         plans = {name: answerable(one, self.dump) for name, one in plans.items()}
@@ -122,7 +122,7 @@ class Sought(Struct, frozen=True):
 
     @property
     def given(self) -> Plan | None:
-        """Return the plan with the chosen preset alone; None without any."""
+        """Return the plan with only the chosen preset; None without one."""
         return None if self.sides.preset is None else only(self.plan, [self.sides.preset])
 
 
@@ -144,7 +144,7 @@ def arithmetic(differing: Sequence[Differing], sought: Sought) -> Reason:
             numbers[place.step, place.key] = value
     already = sought.plan.dtype == np.float32
     sentence = (
-        "both are in float32, and the difference is what rounding makes of it in another order"
+        "both are in float32, and the difference is rounding in another order of summation"
         if already
         else "the trainer computes in float32, and the difference is its rounding (--arithmetic "
         "float32)"
@@ -153,7 +153,7 @@ def arithmetic(differing: Sequence[Differing], sought: Sought) -> Reason:
 
 
 def _other_generations(evidence: LoggedEvidence) -> Iterator[Reason]:
-    """Compute the numbers as other generations of the trainer define them."""
+    """Compute the numbers by the definitions of other generations of the trainer."""
     for name, plan in evidence.reading.plans.items():
         if name in (GIVEN, OTHER_PRESETS):
             continue
@@ -180,7 +180,7 @@ def _presets(evidence: LoggedEvidence) -> Iterator[Reason]:
             for step, presets in by_step.items()
             for key, value in presets[preset].items()
         }
-        sentence = f"it is the number of preset {preset}, ours is that of {evidence.sides.preset}"
+        sentence = f"it is the number of preset {preset}, while ours is of {evidence.sides.preset}"
         yield Reason(preset, sentence, numbers)
 
 
@@ -215,7 +215,7 @@ def _micro_batches(evidence: LoggedEvidence) -> Iterator[Reason]:
 def _parts(
     evidence: LoggedEvidence, rows: Sequences, places: np.ndarray, count: int, size: int
 ) -> list[Numbers]:
-    """Return what the trainer logs of every micro-batch that has a token."""
+    """Return what the trainer logs for every micro-batch with a token."""
     edges = np.searchsorted(places, np.arange(0, count + size, size))
     parts = []
     for index, (start, stop) in enumerate(itertools.pairwise(edges)):
@@ -235,13 +235,13 @@ def _means(parts: Sequence[Numbers], weights: Sequence[float] | None = None) -> 
 
 
 def _sign(evidence: LoggedEvidence) -> Iterator[Reason]:
-    """Turn the sign of our numbers."""
+    """Reverse the sign of our numbers."""
     numbers = {place: -value for place, value in evidence.ours.items()}
     yield Reason("sign", "it has the opposite sign", numbers)
 
 
 def _tokens(evidence: LoggedEvidence) -> Iterator[Reason]:
-    """Weigh the numbers of every sequence by its tokens."""
+    """Average the numbers of single sequences, weighted by their tokens."""
     numbers: dict[tuple[Step, str], float] = {}
     for step, parts in evidence.single.items():
         rows = evidence.batch(step)
@@ -249,13 +249,14 @@ def _tokens(evidence: LoggedEvidence) -> Iterator[Reason]:
         means = _means(parts, rows.lengths.tolist())
         numbers |= {(step, key): mean for key, mean in means.items()}
     sentence = (
-        "it is a mean over tokens of the numbers of every sequence, so that long ones weigh more"
+        "it is the mean of each sequence's number weighted by its tokens, so that long ones count "
+        "more"
     )
     yield Reason("tokens", sentence, numbers)
 
 
 def _after_rejection(evidence: LoggedEvidence) -> Iterator[Reason]:
-    """Compute the numbers of the tokens that rejection leaves."""
+    """Compute the numbers over the tokens that are left after rejection."""
     kept = evidence.reading.kept
     if kept is None:
         return
@@ -265,13 +266,13 @@ def _after_rejection(evidence: LoggedEvidence) -> Iterator[Reason]:
         if len(rows):
             numbers |= {(step, key): value for key, value in evidence.logged(rows).items()}
     sentence = (
-        f"it is taken over the tokens that rejection leaves, where {evidence.plan.trainer.name} "
-        "takes all"
+        f"it is taken over the tokens that are left after rejection, while "
+        f"{evidence.plan.trainer.name} takes all"
     )
     yield Reason("after rejection", sentence, numbers)
 
 
-# What is tried in this order, where rounding is not the reason.
+# The reasons that are tried, in this order, if rounding is not the reason.
 REASONS: tuple[Callable[[LoggedEvidence], Iterable[Reason]], ...] = (
     _other_generations,
     _presets,

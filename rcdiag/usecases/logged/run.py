@@ -1,4 +1,4 @@
-"""A trainer's log beside the numbers of a result, and the likeliest reason of each difference."""
+"""Compares a trainer's log with a result, and finds the likeliest reason of each difference."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from rcdiag.usecases.logged.reasons import (
 )
 from rcdiag.usecases.logged.side_by_side import NEAR, agree, batches_of, side_by_side
 
-# Step of the table and key of the trainer -> by how much rounding may move the number.
+# (Step of the table, key of the trainer) -> how much rounding may change the number.
 Slack = Mapping[tuple[Step, str], float]
-# What sums of thousands of float32 numbers around 1 may be off by: four roundings of such a number.
+# Possible error of a sum of thousands of float32 numbers near 1: four roundings of such a number.
 UNIT = 2.0**-22
 
 
 def compared(log: Log, result: ScoreResult, dump: Table, plan: Plan) -> LogComparison:
-    """Set a log beside the numbers of a result, and compute why they differ where they do."""
+    """Compare a log with the numbers of a result, and compute the reasons of differences."""
     computed = {key for one in result.corrections.values() for key in one.metrics}
     names = KeyNames.of(plan.trainer, computed)
     steps = known_steps(dump)
@@ -49,7 +49,7 @@ def compared(log: Log, result: ScoreResult, dump: Table, plan: Plan) -> LogCompa
         theirs = [key for key in log.keys if names.ours(key) is not None]
         preset = f"preset {sides.preset}" if sides.preset else "the mismatch"
         raise RcdiagError(
-            f"{log.path}: {preset} has none of its keys at the steps of the table",
+            f"{log.path}: has no key of {preset} at the steps of the table",
             hint=f"the log has {', '.join(theirs[:4])}: give the preset that logs them, or "
             f"{setting('trainer_config')}",
         )
@@ -95,10 +95,10 @@ def _key(one: Differing, agrees: bool, reason: Reason | None, names: KeyNames) -
 
 
 def explained(log: Log, differing: Sequence[Differing], sought: Sought) -> dict[Place, Reason]:
-    """Return the reason of every number that has one.
+    """Return the reason of every differing number for which one is found.
 
-    Numbers that differ by rounding alone come first. Where others have another reason that gives
-    one of these as well, far nearer than rounding would, it counts for both.
+    Numbers that differ only by rounding are explained first. If another reason, found for the other
+    numbers, fits one of these far better than rounding, it replaces rounding.
     """
     rounding = arithmetic(differing, sought)
     slack = _slack(differing, rounding)
@@ -121,10 +121,11 @@ def _likeliest(
     evidence: LoggedEvidence,
     slack: Slack,
 ) -> dict[Place, Reason]:
-    """Return the reason of every number that has one; of `rounded` ones where it is far nearer.
+    """Return the reason of every number for which one is found.
 
-    Of several that give a number the one that gives the most numbers counts, then the first:
-    one reason for a whole log is likelier than many that happen to fit a number each.
+    Of several reasons that give a number, the one that gives the most numbers is taken, then the
+    first: one reason for a whole log is likelier than many that each fit one number. Numbers in
+    `rounded` get a reason only if it is far nearer than rounding.
     """
     given: list[tuple[Reason, set[Place]]] = []
     for make in REASONS:
@@ -141,9 +142,9 @@ def _likeliest(
 
 
 def _slack(differing: Sequence[Differing], rounding: Reason) -> dict[tuple[Step, str], float]:
-    """Return how far rounding may move a number: twice the change of ours in float32, and a unit.
+    """Return how much rounding may change a number: twice our change in float32, plus UNIT.
 
-    Of a standard deviation, sqrt(E[x^2] - E[x]^2), it is the square that is off by the unit.
+    For a standard deviation, sqrt(E[x^2] - E[x]^2), UNIT is the error of its square.
     """
     slack = {}
     for one in differing:
@@ -156,13 +157,13 @@ def _slack(differing: Sequence[Differing], rounding: Reason) -> dict[tuple[Step,
 
 
 def _exact(log: Log, one: Differing, number: float) -> float:
-    """Return how far a number may be from the log's: its digits, or 1e-6 of its size."""
+    """Return how far a number may be from the log's: by its digits, or 1e-6 of its size."""
     size = max(abs(one.theirs.value), abs(number))
     return max(NEAR * size, log.rounding(one.place.log_key, one.theirs))
 
 
 def _is_rounding(log: Log, one: Differing, rounding: Reason, slack: Slack) -> bool:
-    """Tell whether a number differs from ours by float32 rounding alone."""
+    """Tell whether a number differs from ours only by float32 rounding."""
     place, theirs = (one.place.step, one.place.key), one.theirs.value
     if _gives(log, one, rounding, {}):
         return True
@@ -172,7 +173,7 @@ def _is_rounding(log: Log, one: Differing, rounding: Reason, slack: Slack) -> bo
 
 
 def _gives(log: Log, one: Differing, reason: Reason, slack: Slack) -> bool:
-    """Tell whether a reason gives the trainer's number, up to digits and rounding."""
+    """Tell whether a reason gives the trainer's number, up to printed digits and rounding."""
     place = one.place.step, one.place.key
     if place not in reason.numbers:
         return False
@@ -184,13 +185,14 @@ def _gives(log: Log, one: Differing, reason: Reason, slack: Slack) -> bool:
     exact, apart = _exact(log, one, number), abs(theirs - number)
     if apart <= exact:
         return True
-    # A trainer rounds to float32 as well; the reason has to make up for nearly all of it.
+    # The trainer's float32 adds rounding; still the reason must explain nearly all of the
+    # difference.
     near = exact + slack.get(place, 0.0)
     return bool(apart <= min(near, 0.1 * abs(theirs - one.ours)))
 
 
 def _is_far_nearer(log: Log, one: Differing, reason: Reason) -> bool:
-    """Tell whether a reason gives a number, and makes up for nearly all of the difference."""
+    """Tell whether a reason gives a number and explains nearly all of the difference."""
     number = reason.numbers.get((one.place.step, one.place.key), np.nan)
     apart = abs(one.theirs.value - number)
     return _gives(log, one, reason, {}) and bool(apart <= 0.1 * abs(one.theirs.value - one.ours))

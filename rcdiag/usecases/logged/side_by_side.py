@@ -13,25 +13,25 @@ from rcdiag.results import CorrectionResult, MetricValue, ScoreResult
 from rcdiag.statistics.accumulator import Step
 from rcdiag.usecases.logged.keys import KeyNames
 
-# Numbers agree where they are this near, relative to the larger.
+# Numbers agree if their difference is at most this share of the larger one.
 NEAR = 1e-6
-# A trainer may count its steps from 1 where the table counts from 0, or the other way round.
+# A trainer may count its steps from 1 while the table counts from 0, or the other way round.
 OFFSETS = (0, 1, -1)
-# Steps that are one apart are taken where this many times as many digits agree.
+# An offset of one step is used if it makes this many times as many digits agree.
 MUCH_NEARER = 1.5
-# Digits that two numbers may share, where nearness is counted in digits.
+# Nearness is the number of common digits; two numbers have at most this many.
 DIGITS = 9.0
 
 
 class OurBatch(Struct, frozen=True):
-    """What rcdiag computed of one batch of the table: a training step, or the whole table."""
+    """What rcdiag computed for one batch of the table: a training step, or the whole table."""
 
-    step: Step  # of the table; None without the column
+    step: Step  # in the table; None without a column `step`
     mismatch: Mapping[str, MetricValue]
     corrections: Mapping[str, CorrectionResult]
 
     def numbers(self, names: KeyNames, preset: str | None) -> dict[str, float]:
-        """Return every number that the trainer logs, by the key under which it does."""
+        """Return every number that the trainer logs, by the trainer's key."""
         numbers = {}
         for key in names.words:
             metric = names.metric(key)
@@ -43,7 +43,7 @@ class OurBatch(Struct, frozen=True):
 
 
 class Pair(Struct, frozen=True):
-    """A step of the log beside a batch of the table."""
+    """A step of the log and the batch of the table that it is compared with."""
 
     log_step: int | None
     batch: OurBatch
@@ -60,7 +60,7 @@ class Pair(Struct, frozen=True):
 
 
 class Sides(Struct, frozen=True):
-    """Which steps and which preset are compared, and why."""
+    """The steps and the preset that are compared, with the reasons of the choice."""
 
     pairs: tuple[Pair, ...]
     step_reason: str | None
@@ -69,7 +69,7 @@ class Sides(Struct, frozen=True):
 
 
 def batches_of(result: ScoreResult, step: Step) -> list[OurBatch]:
-    """Return the batches of a result; `step` is that of a table which has one step alone."""
+    """Return the batches of a result; `step` is the step of a table with only one."""
     if not result.steps:
         return [OurBatch(step, result.mismatch, result.corrections)]
     return [
@@ -78,7 +78,7 @@ def batches_of(result: ScoreResult, step: Step) -> list[OurBatch]:
 
 
 def agree(log: Log, key: str, theirs: LoggedNumber, ours: float) -> bool:
-    """Tell whether two numbers are the same, to the digits that the log shows or to 1e-6."""
+    """Tell whether two numbers agree to the digits that the log shows, or to a relative 1e-6."""
     one = theirs.value
     if one == ours or (math.isnan(one) and math.isnan(ours)):
         return True
@@ -88,13 +88,13 @@ def agree(log: Log, key: str, theirs: LoggedNumber, ours: float) -> bool:
 
 
 class Nearness(Struct, frozen=True):
-    """How near a log and a table are, with the keys and the log of both."""
+    """Measures how near the numbers of a log and of a table are."""
 
     log: Log
     names: KeyNames
 
     def of(self, pair: Pair, preset: str | None) -> float:
-        """Return the digits that numbers of both have in common, added up over their keys."""
+        """Return the number of digits in which log and table agree, summed over their keys."""
         numbers = pair.numbers(self.log, self.names, preset)
         return sum(self._digits(key, theirs, ours) for key, _, theirs, ours in numbers)
 
@@ -108,7 +108,7 @@ class Nearness(Struct, frozen=True):
         return min(max(-math.log10(apart / size), 0.0), DIGITS)
 
     def of_any(self, pairs: Sequence[Pair]) -> float:
-        """Return how near pairs are with the preset that is nearest, on average."""
+        """Return the mean nearness of pairs under the preset for which it is largest."""
         presets: list[str | None] = [*pairs[0].batch.corrections] or [None]
         return max(sum(self.of(pair, preset) for pair in pairs) for preset in presets) / len(pairs)
 
@@ -123,7 +123,7 @@ def side_by_side(log: Log, batches: Sequence[OurBatch], names: KeyNames, *, give
     else:
         pairs, reason = _of_common_steps(log, batches, nearness)
     if log.counted:
-        counted = "the log names no steps: its rows are counted from 0"
+        counted = "the log has no step numbers: its rows are counted from 0"
         reason = f"{counted}; {reason}" if reason else counted
     preset, preset_reason = _preset(pairs, nearness)
     return Sides(tuple(pairs), reason, preset, preset_reason)
@@ -132,7 +132,7 @@ def side_by_side(log: Log, batches: Sequence[OurBatch], names: KeyNames, *, give
 def _of_one_batch(
     log: Log, batch: OurBatch, nearness: Nearness, *, given: bool
 ) -> tuple[list[Pair], str | None]:
-    """Take the table's own step, or else the one of the log whose numbers are nearest."""
+    """Take the log's step that the table names, or else the one with the nearest numbers."""
     if batch.step is not None and not given and _common(log, [batch]):
         return _of_common_steps(log, [batch], nearness)
     if batch.step in log.rows:
@@ -141,14 +141,14 @@ def _of_one_batch(
     if given:
         option = mapping_setting("given", {"step": batch.step}, "--given")
         raise RcdiagError(
-            f"{log.path}: no step {batch.step} in it, which {option} names",
+            f"{log.path}: has no step {batch.step}, which {option} names",
             hint=f"it has {_range(steps)}",
         )
     table = (
         "the table names no step" if batch.step is None else f"the table is of step {batch.step}"
     )
     if len(steps) == 1:
-        only = "" if steps[0] is None else f", the log has step {steps[0]} alone"
+        only = "" if steps[0] is None else f", the log has only step {steps[0]}"
         return [Pair(steps[0], batch)], f"{table}{only}" if only else None
     pairs = [Pair(step, batch) for step in steps]
     best = max(pairs, key=lambda pair: nearness.of_any([pair]))
@@ -172,7 +172,7 @@ def _of_one_row(batches: Sequence[OurBatch], nearness: Nearness) -> tuple[list[P
 def _of_common_steps(
     log: Log, batches: Sequence[OurBatch], nearness: Nearness
 ) -> tuple[list[Pair], str | None]:
-    """Take the steps that both have, or those that are one apart where these agree better."""
+    """Take the steps that both have, or steps with an offset of one if these agree much better."""
     by_offset = _common(log, batches)
     if not by_offset:
         steps = [batch.step for batch in batches]
@@ -185,14 +185,14 @@ def _of_common_steps(
     offset = max(near, key=near.__getitem__)
     if 0 in near and near[offset] <= MUCH_NEARER * near[0]:
         return by_offset[0], None
-    beside = f"step {batches[0].step} of the table stands beside step {batches[0].step + offset}"  # type: ignore[operator]
+    beside = f"step {batches[0].step} of the table is compared with {batches[0].step + offset}"  # type: ignore[operator]
     return by_offset[
         offset
-    ], f"the log counts steps otherwise: {beside}, where the numbers are nearer"
+    ], f"the log counts steps differently: {beside}, where the numbers are nearer"
 
 
 def _common(log: Log, batches: Sequence[OurBatch]) -> dict[int, list[Pair]]:
-    """Return the steps that log and table have in common, by the offset between their counts."""
+    """Return the steps that log and table have in common, for each offset between their numbers."""
     by_offset = {}
     for offset in OFFSETS:
         pairs = [
@@ -206,12 +206,12 @@ def _common(log: Log, batches: Sequence[OurBatch]) -> dict[int, list[Pair]]:
 
 
 def _preset(pairs: Sequence[Pair], nearness: Nearness) -> tuple[str | None, str]:
-    """Choose the preset whose numbers are nearest to the log's, the first of equals."""
+    """Choose the preset whose numbers are nearest to the log's; of equal ones the first."""
     presets = list(pairs[0].batch.corrections)
     if not presets:
         return None, "no correction is computed"
     if len(presets) == 1:
-        return presets[0], "it is the only one that is computed"
+        return presets[0], "it is the only computed one"
     row_keys = {
         nearness.names.ours(key) for pair in pairs for key in nearness.log.rows[pair.log_step]
     }

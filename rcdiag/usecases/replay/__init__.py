@@ -1,1 +1,1 @@
-"""Replaying an update: the batch, its advantages, what each preset makes of it, and its health."""
+"""Replaying an update: the batch, its advantages, each preset's loss and step, and its health."""

@@ -1,4 +1,4 @@
-"""The two factors of the ratio, always apart: sampler to trainer, and trainer to current policy."""
+"""The two factors of the ratio, kept separate: sampler to trainer, trainer to current policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ FACTORS = {
 }
 
 
-# How far an update may move the policy is not how far two engines may be apart.
+# Guides of pairs with their own limits: an update may move the policy further than two engines may
+# differ.
 LIMITS = {("old", "current"): MOVED}
 
 
@@ -33,7 +34,7 @@ def factors(batch: ReplayBatch) -> dict[str, Factor]:
         constant = RowCount.of(pair.tokens).constant - batch.scored_roles
         log_probs = pair.values.behavior, pair.values.target
         if constant & {behavior, target} or any(impossible(one).any() for one in log_probs):
-            values = without_numbers()  # what was recorded are no log-probs
+            values = without_numbers()  # a recorded column holds no log-probs
         else:
             values = {one: judged_metric(METRICS[one], suite) for one in ("k3_kl", "ess_seq")}
         measured[name] = Factor(

@@ -1,4 +1,4 @@
-"""Fresh responses of a model to the prompts of a batch, rewarded by a function of the user's."""
+"""Fresh responses of a model to the prompts of a batch, with the user's reward function."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ Reward = Callable[[str, str, dict[str, Any]], float]
 # Token ids -> their text, one string each.
 Decode = Callable[[Sequence[int]], list[str]]
 
-SAMPLES = 8  # of a prompt, where the table does not say
+SAMPLES = 8  # responses to a prompt, if the table has no groups to tell
 
 
 class Prompts(Struct, frozen=True, eq=False):
-    """The different prompts of a batch."""
+    """The distinct prompts of a batch."""
 
     ids: list[NDArray[np.int32]]
     group: NDArray[np.uint64]  # [prompts]
-    rows: list[dict[str, Any]]  # of the table, one for each prompt
+    rows: list[dict[str, Any]]  # a row of the table for each prompt
     temperature: float
     max_new_tokens: int
-    samples: int  # for each prompt, as many as were recorded
+    samples: int  # responses to each prompt, as many as were recorded
 
 
 def prompts_of(
     parts: Sequence[Trajectories], read: Callable[[list[int]], dict[int, dict[str, Any]]]
 ) -> Prompts:
-    """Return the prompt of the first row of every group; `read` gives whole rows by number."""
+    """Return the prompt of the first row of every group; `read` reads whole rows by number."""
     first: dict[int, tuple[NDArray[np.int32], int]] = {}
     temperatures, rows, longest = set(), 0, 1
     for part in parts:
@@ -52,7 +52,7 @@ def prompts_of(
             longest = max(longest, int(part.response_ids.lengths[index]))
     if len(temperatures) != 1:
         raise RcdiagError(
-            f"rows of {len(temperatures)} temperatures: fresh samples would be of several policies",
+            f"rows have {len(temperatures)} temperatures: fresh samples need a single one",
             hint=f"replay rows of one temperature, or take {setting('reference', 'seq_is')}",
         )
     keys = sorted(first)
@@ -70,7 +70,10 @@ def prompts_of(
 def sampler(
     trainee: Trainee, prompts: Prompts, reward: Reward, decode: Decode
 ) -> Callable[[int | None, int], Fresh]:
-    """Return a function that samples: (responses in all, None for as many as recorded; seed)."""
+    """Return a function (count, seed) -> samples.
+
+    `count` is the total number of responses; with None there are as many as were recorded.
+    """
 
     def sample(count: int | None, seed: int) -> Fresh:
         of_prompt = prompts.samples if count is None else max(-(-count // len(prompts.ids)), 1)
@@ -96,10 +99,11 @@ def _rewarded(prompts: Prompts, one: Any, reward: Reward, decode: Decode) -> flo
     except Exception as error:
         raise RcdiagError(
             f"{setting('reward')}: the function failed ({type(error).__name__}: {error})",
-            hint="it takes (prompt, response, row) and gives a number",
+            hint="it takes (prompt, response, row) and returns a number",
         ) from error
     if not np.isfinite(value):
         raise RcdiagError(
-            f"{setting('reward')}: the function gave {value}", hint="it must give a number"
+            f"{setting('reward')}: the function returned {value}",
+            hint="it must return a finite number",
         )
     return value

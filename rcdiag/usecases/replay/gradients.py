@@ -1,8 +1,8 @@
-"""The gradient of every preset against a reference: direction, bias and noise by prompt group.
+"""The gradient of every preset against a reference: direction, bias and noise.
 
-Prompt groups are independent, and everything comes from inner products of their gradients. A
-product of a group with itself holds its noise, so only products of different groups are used: they
-are unbiased.
+All are estimated from inner products of the gradients of prompt groups, which are independent. The
+product of a group with itself contains its noise, so only products of different groups are used,
+which are unbiased.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 REPLICATES = 300  # bootstrap draws of prompt groups
-TOP = 0.01  # share of the sequences whose part of the squared norm is reported
-LISTED = 100  # norms of sequences in a result
-REFERENCE, SKEW = "reference", "skew"  # names beside those of presets
+TOP = 0.01  # share of the sequences, those with the largest norms, for `top_norm_share`
+LISTED = 100  # at most this many norms of sequences are in a result
+REFERENCE, SKEW = "reference", "skew"  # names of coefficient vectors that are not of presets
 
 
 class Products(Struct, frozen=True):
@@ -41,7 +41,7 @@ class Products(Struct, frozen=True):
 
     @classmethod
     def of(cls, g: Array, r: Array) -> Products:
-        """The products of two sets of sketches [groups, dims]."""
+        """Return the products of two sets of sketches [groups, dims]."""
         return cls(g @ g.T, g @ r.T, r @ r.T)
 
     def __len__(self) -> int:
@@ -49,7 +49,7 @@ class Products(Struct, frozen=True):
 
 
 def by_group(sketches: Array, group: NDArray[Any]) -> Array:
-    """Sketches [rows, dims] added up by group, [groups, dims]."""
+    """Return sketches [rows, dims] summed by group, [groups, dims]."""
     keys, index = np.unique(group, return_inverse=True)
     sums = np.zeros((len(keys), sketches.shape[1]))
     np.add.at(sums, index, sketches)
@@ -57,9 +57,10 @@ def by_group(sketches: Array, group: NDArray[Any]) -> Array:
 
 
 def off_diagonal(products: Array, counts: Array) -> Array:
-    """sum_{c != d} w_c w_d <c, d> for each of `counts` [replicates, groups]; copies left out.
+    """Return sum_{c != d} w_c w_d <c, d> for each row w of `counts` [replicates, groups].
 
-    Times n / (n - 1) it estimates the squared norm (or product) of the expected sum.
+    Products of a group with its own copies are left out. Times n / (n - 1) this estimates the
+    squared norm (or the product) of the expected sum without bias.
     """
     whole = ((counts @ products) * counts).sum(axis=1)
     result: Array = whole - np.square(counts) @ np.diag(products)
@@ -67,7 +68,7 @@ def off_diagonal(products: Array, counts: Array) -> Array:
 
 
 def draws(groups: int, seed: int) -> Array:
-    """Draw how often each group comes, [1 + REPLICATES, groups]; in the first row it is once."""
+    """Draw bootstrap counts of the groups, [1 + REPLICATES, groups]; the first row is all ones."""
     random = np.random.default_rng(seed)
     counts = np.ones((1 + REPLICATES, groups))
     for replicate in range(1, 1 + REPLICATES):
@@ -76,9 +77,10 @@ def draws(groups: int, seed: int) -> Array:
 
 
 def cosine(products: Products, seed: int) -> MetricValue:
-    """E<G, R> / sqrt(E|G|^2 E|R|^2) by products of different groups; None below three of them.
+    """Return E<G, R> / sqrt(E|G|^2 E|R|^2), estimated by products of different groups.
 
-    None too where noise leaves no squared norm above 0: then no direction can be estimated.
+    None with fewer than three groups, and if an estimated squared norm is not above 0: then noise
+    hides the direction.
     """
 
     def of(gg: Array, gr: Array, rr: Array) -> Array:
@@ -88,7 +90,7 @@ def cosine(products: Products, seed: int) -> MetricValue:
 
 
 def relative_norm(products: Products, seed: int) -> MetricValue:
-    """sqrt(E|G|^2 / E|R|^2) by products of different groups; None where noise hides either."""
+    """Return sqrt(E|G|^2 / E|R|^2) by products of different groups; None if noise hides either."""
 
     def of(gg: Array, gr: Array, rr: Array) -> Array:
         return np.where((gg > 0) & (rr > 0), np.sqrt(gg / rr), np.nan)
@@ -97,7 +99,7 @@ def relative_norm(products: Products, seed: int) -> MetricValue:
 
 
 def relative_bias(products: Products, seed: int) -> MetricValue:
-    """|E[G - R]|^2 / |E[R]|^2, both by products of different groups."""
+    """Return |E[G - R]|^2 / |E[R]|^2, both estimated by products of different groups."""
 
     def of(apart: Array, gr: Array, rr: Array) -> Array:
         return np.where(rr > 0, np.maximum(apart, 0.0) / rr, np.nan)
@@ -109,7 +111,7 @@ def relative_bias(products: Products, seed: int) -> MetricValue:
 def _by_groups(
     products: Products, formula: Callable[[Array, Array, Array], Array], seed: int
 ) -> MetricValue:
-    """A formula of E|G|^2, E<G, R> and E|R|^2, [replicates], with its interval over groups."""
+    """Return a formula of E|G|^2, E<G, R> and E|R|^2 with its bootstrap interval over groups."""
     if len(products) < 3:
         return MetricValue(value=None)
     counts = draws(len(products), seed)
@@ -119,8 +121,7 @@ def _by_groups(
 
 
 def relative_variance(gg: Array) -> float | None:
-    """Trace of the covariance of the summed gradient over the squared norm of its expectation.
-
+    """Return trace(covariance of the summed gradient) / |its expectation|^2, estimated by groups.
     n / (n - 1) sum_c |G_c - mean|^2 over n / (n - 1) sum_{c != d} <G_c, G_d>.
     """
     count = len(gg)
@@ -132,7 +133,7 @@ def relative_variance(gg: Array) -> float | None:
 
 
 def _with_interval(values: Array) -> MetricValue:
-    """The first value, with percentiles of the replicates where nearly all are defined."""
+    """Return the first value with an interval from the replicates, if nearly all are finite."""
     value, replicates = float(values[0]), values[1:]
     finite = replicates[np.isfinite(replicates)]
     if not np.isfinite(value):
@@ -144,16 +145,16 @@ def _with_interval(values: Array) -> MetricValue:
 
 
 class Reference(Struct, frozen=True, eq=False):
-    """The gradient that those of presets are compared with; fresh samples are other rows."""
+    """The gradient that presets' gradients are compared with; its rows may be fresh samples."""
 
     sketches: Array  # [rows, dims]
     group: NDArray[np.uint64]  # [rows]
     whole: Gradient
-    backwards: int  # beside those of the presets
+    backwards: int  # backward passes in addition to those of the presets
 
 
 class PresetGradients(Struct, frozen=True, eq=False):
-    """Whole gradients of presets, and sketches of each sequence's, by name."""
+    """Whole gradients of presets, and sketches of each sequence's gradient, by preset."""
 
     whole: Mapping[str, Gradient]
     sketches: Mapping[str, Array]  # [rows, dims]
@@ -163,7 +164,7 @@ class PresetGradients(Struct, frozen=True, eq=False):
 
 
 def seq_is_coefficients(batch: ReplayBatch) -> Array:
-    """- A rho_seq / N of each token: the unbiased estimate of the on-policy gradient.
+    """Return -A rho_seq / N of each token: its gradient estimates the on-policy one without bias.
 
     rho_seq is the product of old / rollout over the sequence, without any clamp. Source: Precup,
     Sutton and Singh 2000, Eligibility Traces for Off-Policy Policy Evaluation, section 3.
@@ -176,7 +177,7 @@ def seq_is_coefficients(batch: ReplayBatch) -> Array:
 
 
 def skew_coefficients(batch: ReplayBatch) -> Array:
-    """(ratio - 1) A / N of each token: what leaving out token weights does to the gradient.
+    """Return (ratio - 1) A / N of each token: the effect of leaving out token weights.
 
     Source: arXiv 2605.14220.
     """
@@ -185,7 +186,7 @@ def skew_coefficients(batch: ReplayBatch) -> Array:
 
 
 def on_policy_coefficients(advantages: Array, tokens: int) -> Array:
-    """- A / N: samples of the policy itself need no correction."""
+    """Return -A / N of each token: samples of the policy itself need no correction."""
     return -advantages / tokens
 
 
@@ -194,7 +195,7 @@ def gradients(
 ) -> PresetGradients:
     """Compute the gradients of all presets and of the reference, in one pass if rows are shared.
 
-    `fresh` are samples of the policy itself with the advantage of each token.
+    `fresh` are samples of the policy itself, and the advantage of each of their tokens.
     """
     batch, training = replay.batch, replay.training
     vectors = {name: loss.coefficients for name, loss in presets.items()}
@@ -223,7 +224,7 @@ def gradients(
 
 
 def gradient_report(sketched: PresetGradients, name: str, seed: int) -> GradientReport | None:
-    """The gradient of one preset in numbers; None where its coefficients are not finite."""
+    """Return the statistics of one preset's gradient; None if its coefficients are not finite."""
     if name not in sketched.whole:
         return None
     norm, sketch = sketched.whole[name].norm(), sketched.sketches[name]

@@ -1,4 +1,4 @@
-"""All presets on a real model: gradients, steps from the same weights, the policy after them."""
+"""All presets on a real model: gradients, steps from the same weights, the policies after them."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ Paired = dict[str, dict[str, PairedDifference]]
 def replay_presets(
     replay: ModelReplay, ratios: dict[str, Factor], sampler: Sampler | None
 ) -> tuple[dict[str, PresetReplay], Paired, int]:
-    """Replay every preset from the model as it is.
+    """Replay every preset, each from the model's present weights.
 
-    Returns the presets, the differences of every two of them, and the number of backward passes.
+    Returns the presets, the differences of all pairs of them, and the number of backward passes.
     """
     losses = {name: replay.loss(name) for name in replay.update.names}
     sketched = gradients(replay, losses, _fresh(replay, sampler))
@@ -78,7 +78,7 @@ def replay_presets(
 
 
 def _fresh(replay: ModelReplay, sampler: Sampler | None) -> tuple[Fresh, Array] | None:
-    """Samples of the policy itself with the advantage of each token."""
+    """Return fresh samples of the policy and the advantage of each token; None if not needed."""
     if replay.training.reference != "fresh":
         return None
     assert sampler is not None
@@ -92,10 +92,11 @@ def _fresh(replay: ModelReplay, sampler: Sampler | None) -> tuple[Fresh, Array] 
 def _all_after(
     replay: ModelReplay, losses: Losses, sketched: PresetGradients, sampler: Sampler | None
 ) -> dict[str, tuple[AfterStep | None, WithoutGroups | None]]:
-    """Return the policy after the step of each preset, and KL(rollout || new) without each group.
+    """Return numbers of the policy after each preset's step, and KL(rollout || new) by jackknife.
 
-    Both are None where the preset has no step. Presets with equal coefficients share one step, as
-    long as it is the only one: from the second on they may differ.
+    The latter leaves out each prompt group in turn. Both are None if the preset has no step.
+    Presets with equal coefficients share a single step; with several steps they may differ from the
+    second one on.
     """
     learner, training = replay.learner, replay.training
     several = training.epochs * training.minibatches > 1
@@ -122,9 +123,9 @@ def _compared(
     reward: MetricValue | None = None,
     sampler: Sampler | None = None,
 ) -> tuple[AfterStep, Array]:
-    """Compare the model, after steps of this norm together, with the old policy of the batch.
+    """Compare the model after its steps with the old policy of the batch.
 
-    The second is its log-prob of every token, nats.
+    `step_norm` is the norm of all steps. Also returns the model's log-probs [tokens], nats.
     """
     scores = replay.learner.log_probs(replay.batch.parts, entropy=True)
     compared = after_step(
@@ -140,7 +141,7 @@ def _compared(
 
 
 def _reward(replay: ModelReplay, sampler: Sampler | None) -> MetricValue | None:
-    """Mean reward of fresh samples of the policy as it is now."""
+    """Return the mean reward of fresh samples of the present policy; None if not evaluated."""
     training = replay.training
     if sampler is None or not training.evaluate:
         return None
@@ -149,7 +150,7 @@ def _reward(replay: ModelReplay, sampler: Sampler | None) -> MetricValue | None:
 
 
 def _splits(replay: ModelReplay, losses: Losses) -> dict[str, SplitReport]:
-    """Compare one step on the whole batch with `training.split` mini-batches, for each preset."""
+    """Compare one step on the whole batch with one on each of `training.split` mini-batches."""
     learner, batch, count = replay.learner, replay.batch, replay.training.split
     if not count:
         return {}
@@ -174,11 +175,11 @@ def _splits(replay: ModelReplay, losses: Losses) -> dict[str, SplitReport]:
 def over_steps(
     first: ModelReplay, batches: Iterable[ReplayBatch], say: Callable[[str], None]
 ) -> list[ReplayStep]:
-    """Replay several training steps; every preset goes on with a copy of its own.
+    """Replay several training steps; each preset trains its own copy of the weights.
 
-    `first` holds the model, the update and the training; its batch is not read. Old log-probs of
-    each copy are its own, the recorded rollouts stay what they are. The learner is left where the
-    first preset has ended.
+    `first` holds the model, the update and the training; its batch is not used. Each copy computes
+    its own old log-probs, while the recorded rollouts stay the same. At the end the learner has the
+    weights of the first preset's copy.
     """
     learner, names = first.learner, first.update.names
     learner.restore()

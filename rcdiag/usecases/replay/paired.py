@@ -1,4 +1,4 @@
-"""Presets compared two by two on the same prompt groups: noise that both share cancels."""
+"""Pairwise comparison of presets on the same prompt groups: noise that both share cancels."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from rcdiag.usecases.replay.preset import PresetLoss
 from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 Array = NDArray[np.float64]
-# Share of a number up to which two are equal: sums in another order differ by as much in float64,
-# and numbers of a model in float32. Presets that are one on some processor would be two on another.
+# Relative difference up to which two numbers count as equal: sums in another order differ by this
+# much in float64, and numbers of a model in float32. Without it, presets that are equal on one
+# processor would be different on another.
 FLOAT64, FLOAT32 = 1e-12, 1e-6
 
 
 class WithoutGroups(Struct, frozen=True):
-    """A number of a preset, and what it is without each prompt group in turn, [groups]."""
+    """A number of a preset, and its jackknife values without each prompt group, [groups]."""
 
     value: float
     left_out: Array
 
     def minus(self, other: WithoutGroups) -> MetricValue:
-        """Return the difference with its 95% interval, by leaving out the same groups of both."""
+        """Return the difference with its 95% interval: a jackknife over the groups of both."""
         value, left_out = self.value - other.value, self.left_out - other.left_out
         if not np.isfinite(value):
             return MetricValue(value=None)
@@ -41,7 +42,7 @@ class WithoutGroups(Struct, frozen=True):
 
 
 class PresetNumbers(Struct, frozen=True):
-    """The numbers of a preset that presets are compared by; None where there is none."""
+    """The numbers by which presets are compared; None for those that a preset lacks."""
 
     loss: WithoutGroups | None
     grad_norm: WithoutGroups | None = None
@@ -49,7 +50,7 @@ class PresetNumbers(Struct, frozen=True):
 
 
 def of_loss(loss: PresetLoss) -> WithoutGroups | None:
-    """Return the loss of a preset; weights and advantages stay those of the whole batch."""
+    """Return the loss of a preset; its weights and advantages are those of the whole batch."""
     result: LossResult = loss.result
     if result.undefined or not np.isfinite(result.loss):
         return None
@@ -58,14 +59,14 @@ def of_loss(loss: PresetLoss) -> WithoutGroups | None:
 
 
 def of_gradient(sketched: PresetGradients, name: str) -> WithoutGroups | None:
-    """Return the norm of a preset's gradient, and without each group by the sketches of rows."""
+    """Return the norm of a preset's gradient; that without each group is by sketches of rows."""
     if name not in sketched.whole:
         return None
     sums = by_group(sketched.sketches[name], sketched.group)
     count = len(sums)
     if count < 2:
         return None
-    # The gradient is a mean over rows: without a group the others count for it.
+    # The gradient is a mean over rows: without a group the other groups have a larger share.
     left_out = np.linalg.norm(sums.sum(axis=0) - sums, axis=1) * count / (count - 1)
     whole = sketched.whole[name].norm()
     of_sketch = float(np.linalg.norm(sums.sum(axis=0)))
@@ -84,9 +85,9 @@ def of_k3(batch: ReplayBatch, new: Array) -> WithoutGroups:
 def paired_differences(
     numbers: Mapping[str, PresetNumbers], equal: float = FLOAT64
 ) -> dict[str, dict[str, PairedDifference]]:
-    """Compare every two presets; of presets that are equal in everything one alone is named.
+    """Compare all pairs of presets; of presets with equal numbers only the first is compared.
 
-    Numbers that differ by at most the share `equal` count as equal.
+    Numbers count as equal if their relative difference is at most `equal`.
     """
     different: list[str] = []
     for name, own in numbers.items():
@@ -103,7 +104,7 @@ def paired_differences(
 
 
 def _same(one: PresetNumbers, other: PresetNumbers, equal: float) -> bool:
-    """Tell whether two presets have the same numbers, also without the first prompt group."""
+    """Tell whether two presets have equal numbers, with and without the first prompt group."""
     for name in PresetNumbers.__struct_fields__:
         own, others = getattr(one, name), getattr(other, name)
         if own is None or others is None:

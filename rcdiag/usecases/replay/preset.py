@@ -1,4 +1,4 @@
-"""One preset on one batch: its weights and mask, its loss, and the pull on every token."""
+"""One preset on one batch: its weights and mask, its loss, and the coefficient of every token."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ Flags = NDArray[np.bool_]
 
 
 class PresetEffect(TokenEffects, frozen=True, kw_only=True):
-    """What a preset's correction puts into the loss of one batch; batch normalisation is done."""
+    """The weights and mask of a preset in the loss of one batch, after batch normalisation."""
 
     mode: str  # decoupled, bypass or naive
     loss: str  # name of the policy loss
     metrics: Mapping[str, float] = field(default_factory=dict)  # as the trainer logs them
-    weights_of_rows: bool = False  # one weight for all tokens of a sequence
-    # [tokens] what counts as sampled: the rest has left the mask before everything. None: all.
+    weights_of_rows: bool = False  # whether all tokens of a sequence have one weight
+    # [tokens] tokens that count as sampled: others leave the mask before denominators. None: all.
     in_mask: Flags | None = None
 
     def take(self, tokens: Flags) -> PresetEffect:
-        """The effect on some of the tokens."""
+        """Return the effect on some of the tokens."""
         weights = None if self.weights is None else self.weights[tokens]
         in_mask = None if self.in_mask is None else self.in_mask[tokens]
         return replace(self, kept=self.kept[tokens], weights=weights, in_mask=in_mask)
@@ -54,15 +54,15 @@ class PresetLoss(Struct, frozen=True, eq=False):
 
     @property
     def coefficients(self) -> Array:
-        """Derivatives d loss / d current log-prob, [tokens]."""
+        """Return the derivatives d loss / d current log-prob, [tokens]."""
         return self.result.coefficients
 
 
 def apply_preset(name: str, batch: ReplayBatch, update: TrainerUpdate) -> PresetEffect:
-    """Apply the correction of a preset, or none for `naive`, to a batch.
+    """Apply the correction of a preset to a batch; `naive` has none.
 
-    In decoupled mode weights are those of old / rollout, in bypass mode those of current / rollout.
-    Rejections that look at the current policy do so in both.
+    In decoupled mode weights are of the ratios old / rollout, in bypass mode of current / rollout.
+    Rejections by the current policy use current / rollout in both modes.
     Source: verl 0.9.1, verl/trainer/ppo/core_algos.py, compute_policy_loss_bypass_mode.
     """
     if name == NAIVE:
@@ -103,18 +103,18 @@ def apply_preset(name: str, batch: ReplayBatch, update: TrainerUpdate) -> Preset
 
 
 def _check_level(name: str, correction: Correction, loss: PolicyLoss) -> None:
-    """Refuse weights of sequences under a loss that takes those of tokens alone."""
+    """Refuse sequence weights for a loss that accepts only token weights."""
     weighting = correction.loss_weighting
     if loss.weights_of_tokens and weighting is not None and not weighting.by_token:
         raise RcdiagError(
-            f"{name}: {loss.name} takes weights of tokens, and these are of level "
-            f"{weighting.level}; the trainer stops",
+            f"{name}: {loss.name} takes token weights, but these are of level {weighting.level}; "
+            "the trainer stops",
             hint=f"choose others: {setting('presets', 'NAME', '--preset')}",
         )
 
 
 def loss_of_preset(name: str, batch: ReplayBatch, update: TrainerUpdate) -> PresetLoss:
-    """The loss of a preset, or of `naive`, on a batch."""
+    """Return the loss of a preset, or of `naive`, on a batch."""
     effect = apply_preset(name, batch, update)
     if update.rebaseline:
         formula = formula_of(update.advantage)
@@ -123,9 +123,9 @@ def loss_of_preset(name: str, batch: ReplayBatch, update: TrainerUpdate) -> Pres
 
 
 def loss_of_effect(effect: PresetEffect, batch: ReplayBatch, update: TrainerUpdate) -> PresetLoss:
-    """The loss for weights and a mask that are made already.
+    """Return the loss for given weights and mask.
 
-    The PPO ratio is taken against the rollout in bypass mode, else against the old policy.
+    The PPO ratio is current / rollout in bypass mode, else current / old.
     """
     inside = np.ones(batch.num_tokens, np.bool_) if effect.in_mask is None else effect.in_mask
     old = batch.rollout if effect.mode == "bypass" else batch.old

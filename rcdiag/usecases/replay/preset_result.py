@@ -1,4 +1,4 @@
-"""A replayed preset as the result holds it: its loss, which tokens it pulls at, and its health."""
+"""A replayed preset as a part of the result: its loss, its coefficients by token, its health."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from rcdiag.usecases.replay.update_batch import ReplayBatch
 
 Array = NDArray[np.float64]
 DRAWN = 300  # tokens in the scatter plot of a preset
-TOP = 0.01  # the largest share of tokens or sequences, whose part of the total is reported
-LISTED = 100  # sequences whose share is listed
-EDGES = np.linspace(-12.0, 2.0, 57)  # of log10 |coefficient|
+TOP = 0.01  # share of the tokens or sequences, those with the largest sizes, for `top_*`
+LISTED = 100  # at most this many sequences have their share listed
+EDGES = np.linspace(-12.0, 2.0, 57)  # log10 of a coefficient's size
 WEIGHT_EDGES = np.linspace(-4.0, 2.0, 121)  # log10 of a weight
 
 
@@ -42,7 +42,7 @@ def preset_replay(
     after_step: AfterStep | None = None,
     split: SplitReport | None = None,
 ) -> PresetReplay:
-    """Put a preset into the result; a model gives its gradient, what comes after, and the split."""
+    """Return a preset's part of the result; with a model also gradient, after_step and split."""
     effect, batch, result = loss.effect, loss.batch, loss.result
     policy_loss = update.plan.trainer.update.loss(effect.loss)
     kept_rows = segment_sum(effect.kept.astype(np.int64), batch.lengths) > 0
@@ -94,9 +94,9 @@ def preset_replay(
 
 
 def _uncorrected(batch: ReplayBatch, update: TrainerUpdate) -> Array:
-    """Coefficients where every ratio and weight is 1 and nothing is rejected, [tokens].
+    """Return the coefficients if every ratio and weight were 1 and nothing rejected, [tokens].
 
-    They hold what lengths, advantages and the aggregation make of a batch, whoever sampled it.
+    They depend only on lengths, advantages and the aggregation, not on the policies.
     """
     nothing = PresetEffect(np.ones(batch.num_tokens, np.bool_), None, mode=NAIVE, loss=update.loss)
     on_policy = replace(batch.tokens, log_probs=dict.fromkeys(batch.tokens.log_probs, batch.old))
@@ -104,7 +104,7 @@ def _uncorrected(batch: ReplayBatch, update: TrainerUpdate) -> Array:
 
 
 def _ess_of_sequences(final: Array, batch: ReplayBatch) -> float | None:
-    """(sum m)^2 / (n sum m^2) over sequences, m the mean weight of their tokens."""
+    """Return (sum m)^2 / (n sum m^2) over sequences, m the mean weight of a sequence's tokens."""
     means = segment_sum(final, batch.lengths) / batch.lengths
     squares = float(np.square(means).sum())
     if not squares or not np.isfinite(squares):
@@ -113,7 +113,7 @@ def _ess_of_sequences(final: Array, batch: ReplayBatch) -> float | None:
 
 
 def _weight_histogram(effect: PresetEffect) -> Histogram | None:
-    """Counts of kept tokens by the size of their weight; those of 0 are in the lowest bin."""
+    """Return counts of kept tokens by log10 of their weight; weights of 0 are in the lowest bin."""
     if effect.weights is None:
         return None
     kept = effect.weights[effect.kept]
@@ -124,7 +124,10 @@ def _weight_histogram(effect: PresetEffect) -> Histogram | None:
 
 
 def _scatter(loss: PresetLoss) -> list[list[float]]:
-    """Log-prob, advantage and coefficient of a few tokens that are pulled at, by a hash."""
+    """Return log-prob, advantage and coefficient of a few tokens with a non-zero coefficient.
+
+    They are chosen by a hash of their index, so that the choice is reproducible.
+    """
     pulled = np.flatnonzero(loss.coefficients)
     keys = mixed(pulled.astype(np.uint64))
     some = np.sort(pulled[np.argsort(keys, kind="stable")[:DRAWN]])
@@ -134,7 +137,7 @@ def _scatter(loss: PresetLoss) -> list[list[float]]:
 
 
 def coefficient_numbers(coefficients: Array) -> Coefficients:
-    """Norm, sum, sum of sizes and count of non-zeros over tokens."""
+    """Return norm, sum, sum of sizes, number of non-zeros and largest size over tokens."""
     sizes = np.abs(coefficients)
     return Coefficients(
         norm=float(np.sqrt(np.square(coefficients).sum())),
@@ -146,10 +149,10 @@ def coefficient_numbers(coefficients: Array) -> Coefficients:
 
 
 def shares(coefficients: Array, batch: ReplayBatch, uncorrected: Array) -> Shares | None:
-    """Shares of the summed sizes; None where all are 0.
+    """Return shares of sum |coefficient| by length, advantage and size; None if the sum is 0.
 
-    `uncorrected` are the coefficients that the same batch has where every ratio and weight is 1 and
-    nothing is rejected.
+    `uncorrected` are the batch's coefficients if every ratio and weight were 1 and nothing were
+    rejected.
     """
     sizes = np.abs(coefficients)
     total = float(sizes.sum())
@@ -177,6 +180,6 @@ def shares(coefficients: Array, batch: ReplayBatch, uncorrected: Array) -> Share
 
 
 def _top(parts: Array) -> float:
-    """The share of the largest 1%, of one at least."""
+    """Return the sum of the largest 1% of the parts, at least of one part."""
     count = max(round(TOP * len(parts)), 1)
     return float(np.partition(parts, len(parts) - count)[-count:].sum())

@@ -1,4 +1,4 @@
-"""Real updates: the optimizer steps of one preset, and the policy after them on the same batch."""
+"""Real updates: the optimizer steps of one preset, and the policy after them on the batch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 
 
 class ModelReplay(Struct, frozen=True, kw_only=True, eq=False):
-    """What all updates of a model on one batch share."""
+    """The model, update, training and batch that all presets of a replay share."""
 
     learner: Trainee
     update: TrainerUpdate
@@ -39,17 +39,17 @@ class ModelReplay(Struct, frozen=True, kw_only=True, eq=False):
     batch: ReplayBatch
 
     def scored(self) -> ModelReplay:
-        """The replay with the model as it is for the old and the current policy."""
+        """Return the replay with the model's present log-probs as old and current ones."""
         scores = self.learner.log_probs(self.batch.parts, entropy=True)
         return replace(self, batch=self.batch.scored(scores))
 
     def loss(self, name: str) -> PresetLoss:
-        """The loss of a preset on the whole batch."""
+        """Return the loss of a preset on the whole batch."""
         return loss_of_preset(name, self.batch, self.update)
 
 
 def minibatches(rows: int, count: int, epochs: int, seed: int) -> Iterator[NDArray[np.int64]]:
-    """Rows of each mini-batch, shuffled anew every epoch; one of all rows needs no shuffle."""
+    """Yield the rows of each mini-batch, reshuffled every epoch unless there is only one."""
     random = np.random.default_rng(seed)
     for _ in range(epochs):
         order = np.arange(rows) if count == 1 else random.permutation(rows)
@@ -57,11 +57,11 @@ def minibatches(rows: int, count: int, epochs: int, seed: int) -> Iterator[NDArr
 
 
 def train(replay: ModelReplay, name: str, first: Any = None) -> float:
-    """Take every optimizer step of one preset; give the norm of all steps together.
+    """Take every optimizer step of one preset; return sqrt(sum of squared norms of the steps).
 
-    `first` is the gradient of the first step if it is known. In decoupled mode weights and mask are
-    made once, from the whole batch, as trainers do; in bypass mode anew from the current policy of
-    every mini-batch.
+    `first` is the gradient of the first step, if it is known. As in trainers, weights and mask are
+    computed once from the whole batch in decoupled mode, and for every mini-batch from the current
+    policy in bypass mode.
     """
     if replay.update.rebaseline:  # of the whole batch, before the first mini-batch
         replay = replace(replay, batch=replay.loss(name).batch)
@@ -88,10 +88,10 @@ def _gradient(
     *,
     later: bool,
 ) -> Any:
-    """Gradient of one mini-batch at the current weights; None where its loss is not defined.
+    """Return the gradient of one mini-batch at the present weights; None if its loss is undefined.
 
-    `whole` is the effect on the whole batch where it is fixed before the first mini-batch. `later`
-    mini-batches have other current log-probs than the batch was read with.
+    `whole` is the preset's effect on the whole batch, if that is computed before the first
+    mini-batch. For `later` mini-batches the current log-probs are computed again.
     """
     part, learner = replay.batch.take(rows), replay.learner
     if later:
@@ -117,10 +117,10 @@ def after_step(
     entropy: Array | None = None,
     rewards: tuple[MetricValue | None, MetricValue | None] = (None, None),
 ) -> AfterStep:
-    """Compare the policy after a step with that before it, on the recorded tokens.
+    """Compare the policy after a step with the one before, on the recorded tokens.
 
-    `new` are its log-probs and `entropy` its entropies, [tokens] nats; `clip_range` is where the
-    PPO ratio is not clipped, `rewards` are means of fresh samples before and after.
+    `new` are the new policy's log-probs and `entropy` its entropies, [tokens] nats; `clip_range` is
+    the range of unclipped PPO ratios, `rewards` are mean rewards of fresh samples before and after.
     """
     change = new - batch.old
     rollout_new, rollout_old = (
@@ -151,13 +151,13 @@ def after_step(
 
 
 def k3_kl(batch: ReplayBatch, behavior: Array, target: Array) -> MetricValue:
-    """Mean of ratio - 1 - log_ratio over the tokens, nats, with its interval by prompt group."""
+    """Return E[ratio - 1 - log_ratio] over tokens, nats, with its interval over prompt groups."""
     sums = cluster_sums(batch.group, batch.k3_by_row(behavior, target)).sums
     return mean(sums[:, 0], sums[:, 1], floor=0.0)
 
 
 def mean_reward(reward: Array, group: NDArray[np.uint64]) -> MetricValue:
-    """Mean reward of samples, with its interval by prompt."""
+    """Return the mean reward of samples, with its interval over prompts."""
     rows = np.stack([reward, np.ones(len(reward))], axis=1)
     sums = cluster_sums(group, rows).sums
     return mean(sums[:, 0], sums[:, 1])

@@ -50,9 +50,10 @@ def replay_result(
     device: str | None = None,
     **fields: Any,
 ) -> ReplayResult:
-    """Put a replay together, with its findings; `fields` are where log-probs come from.
+    """Build the result of a replay, with its findings.
 
-    With a model they are its description and its later steps too, and `device` is where it ran.
+    `fields` name the sources of log-probs; with a model they also hold its description and later
+    steps, and `device` is where it ran.
     """
     result = ReplayResult(
         provenance=provenance(dump, seed, device),

@@ -18,12 +18,12 @@ COLUMN = "column"
 
 
 def advantage_source(source: str | None, columns: Collection[str]) -> str:
-    """Where advantages come from: `source`, else the column if there is one, else GRPO."""
+    """Return the source of advantages: `source`, else the column if there is one, else GRPO."""
     recorded = "advantage" in columns or "advantages" in columns
     if source == COLUMN and not recorded:
         raise RcdiagError(
             f"{setting('advantage', COLUMN)}: the table has neither `advantage` nor `advantages`",
-            hint=f"{setting('advantage', 'grpo')} computes it from `reward` and `group_id`",
+            hint=f"{setting('advantage', 'grpo')} computes them from `reward` and `group_id`",
         )
     if source is not None:
         return source if source == COLUMN else ADVANTAGES.find(source, "advantage").name
@@ -38,12 +38,12 @@ def advantage_source(source: str | None, columns: Collection[str]) -> str:
 
 
 def formula_of(source: str) -> str:
-    """The formula where advantages must be computed: GRPO in place of the column."""
+    """Return the formula for advantages that must be computed: GRPO if the source is the column."""
     return "grpo" if source == COLUMN else source
 
 
 def token_advantages(tokens: TokenBatch, source: str) -> Array:
-    """Advantage of each token, [tokens]: by the column, or from rewards and groups."""
+    """Return the advantage of each token, [tokens]: recorded, or from rewards and groups."""
     if source != COLUMN:
         by_row = computed_advantages(source, tokens.rewards, tokens.cluster, tokens.lengths)
         return np.repeat(by_row, tokens.lengths)
@@ -63,7 +63,7 @@ def token_advantages(tokens: TokenBatch, source: str) -> Array:
 def computed_advantages(
     source: str, reward: Array, group: NDArray[Any], lengths: NDArray[np.int64]
 ) -> Array:
-    """Advantage of each row by the formula of that name, [rows]."""
+    """Return the advantage of each row by the formula `source`, [rows]."""
     missing = int((~np.isfinite(reward)).sum())
     if missing:
         raise RcdiagError(
@@ -82,7 +82,7 @@ def computed_advantages(
 
 
 def without_rejected(tokens: TokenBatch, kept: NDArray[np.bool_], source: str) -> Array:
-    """Advantages whose baselines are made of the kept sequences alone (verl #6362), [tokens]."""
+    """Return advantages with baselines of the kept sequences alone (verl #6362), [tokens]."""
     rows = segment_sum(kept.astype(np.int64), tokens.lengths) > 0
     advantages = np.zeros(len(tokens.lengths))
     if rows.any():

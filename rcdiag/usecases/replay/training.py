@@ -1,4 +1,4 @@
-"""How a real model takes the step: the user's choices, checked, as settings of `learning`."""
+"""The user's choices for the update of a real model, checked, as settings of `learning`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, one_of, setting
 from rcdiag.learning.training_settings import LoraSettings, OptimizerSettings, SketchSettings
 
-if TYPE_CHECKING:  # it loads transformers, which an update without a model does not need
+if TYPE_CHECKING:  # this import loads transformers, which a replay without a model does not need
     from rcdiag.usecases.replay.fresh_samples import Reward
 
 OPTIMIZERS = ("sgd", "adamw")
 REFERENCES = ("seq_is", "fresh", "none")
-LEAST = {"split": 2}  # of counts; 1 of all others
+LEAST = {"split": 2}  # smallest value of a count; 1 for all others
 COUNTS = ("epochs", "minibatches", "steps", "split", "lora", "batch_tokens", "evaluate")
 
 
@@ -35,7 +35,7 @@ class Training(Struct, frozen=True, kw_only=True):
     lr: float = 1e-6
     weight_decay: float = 0.0
     momentum: float = 0.0
-    max_grad_norm: float = 1.0  # 0: gradients are never scaled down
+    max_grad_norm: float = 1.0  # 0: gradients are not clipped
     epochs: int = 1
     minibatches: int = 1
     steps: int = 1
@@ -44,18 +44,18 @@ class Training(Struct, frozen=True, kw_only=True):
     checkpointing: bool = False
     batch_tokens: int | None = None
     reward: str | Reward | None = None
-    evaluate: int | None = None  # fresh samples before and after
+    evaluate: int | None = None  # number of fresh samples before and after the step
     save: Path | None = None
     sketch: SketchSettings = field(default_factory=SketchSettings)
 
     @property
     def spec(self) -> PolicySpec:
-        """The model as an engine loads it."""
+        """Return the model as a policy that an engine loads."""
         return parse_policy(f"model=hf:{self.precision}", self.model)
 
     @property
     def optimizer_settings(self) -> OptimizerSettings:
-        """The optimizer of every step."""
+        """Return the settings of the optimizer."""
         return OptimizerSettings(
             name=self.optimizer,
             learning_rate=self.lr,
@@ -66,18 +66,18 @@ class Training(Struct, frozen=True, kw_only=True):
 
     @property
     def lora_settings(self) -> LoraSettings | None:
-        """The adapters that are trained in place of the weights, if any."""
+        """Return the settings of the adapters that are trained instead of the weights, or None."""
         return None if self.lora is None else LoraSettings(rank=self.lora)
 
     def checked(self, presets: int) -> Training | None:
-        """Check the choice for an update of `presets` presets, and load the reward function.
+        """Check the settings for `presets` presets, and load the reward function.
 
-        None without a model, where none of these settings may be given, since they do nothing.
+        None without a model; then the settings have no effect, and giving one is refused.
         """
         if self.model is None:
             defaults = Training(model=None)
             for name in self.__struct_fields__:
-                if name in ("seed", "sketch"):  # others use the seed, and sketches have no option
+                if name in ("seed", "sketch"):  # the seed has other uses; sketch is no option
                     continue
                 if getattr(self, name) != getattr(defaults, name):
                     raise RcdiagError(
@@ -105,7 +105,7 @@ class Training(Struct, frozen=True, kw_only=True):
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings of the training as the result document holds them."""
+        """Return the settings as the result document holds them."""
         return {
             "checkpoint": self.spec.model,
             "dtype": self.spec.dtype,
@@ -123,12 +123,12 @@ class Training(Struct, frozen=True, kw_only=True):
 
 
 def load_reward(text: str) -> Reward:
-    """Give the function of FILE.py:FUNCTION; the file may import what lies in its own folder."""
+    """Load the function of FILE.py:FUNCTION; the file may import modules from its own folder."""
     path, _, name = text.rpartition(":")
     file = Path(path)
     if not name or not file.is_file():
         raise RcdiagError(
-            f"{setting('reward', text)}: is not FILE.py:FUNCTION",
+            f"{setting('reward', text)} is not FILE.py:FUNCTION",
             hint=f"for example {setting('reward', 'sample_data/reward.py:exact')}",
         )
     spec = importlib.util.spec_from_file_location("rcdiag_reward", file)
@@ -140,7 +140,7 @@ def load_reward(text: str) -> Reward:
         spec.loader.exec_module(module)
         function = getattr(module, name)
         if not callable(function):
-            raise TypeError(f"`{name}` is no function")
+            raise TypeError(f"`{name}` is not a function")
         return cast("Reward", function)
     except Exception as error:
         raise RcdiagError(

@@ -1,4 +1,4 @@
-"""The update that a trainer makes of a batch: corrections to replay, loss and aggregation."""
+"""A trainer's update on a batch: the corrections to replay, the loss and its aggregation."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ LossSettingValues = Mapping[str, Any] | Sequence[str]
 
 
 class TrainerUpdate(Struct, frozen=True, kw_only=True):
-    """One update as a trainer makes it, once for each of the plan's corrections."""
+    """A trainer's update, which is replayed with each of the plan's corrections."""
 
     plan: Plan
-    loss: str  # of decoupled mode
+    loss: str  # in decoupled mode
     settings: LossSettings
-    advantage: str  # column, grpo, ...
-    rebaseline: bool = False  # advantages anew, without the rejected rows
+    advantage: str  # source of advantages: column, grpo, ...
+    rebaseline: bool = False  # recompute advantages without the rejected rows
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the presets, and of the update without any correction."""
+        """Return the names of the presets and of the update without any correction."""
         return (*self.plan.corrections, NAIVE)
 
     @property
     def clip(self) -> tuple[float, float]:
-        """How far below and above 1 the clip lets the PPO ratio go, as the loss has it."""
+        """Return how far below and above 1 the loss's clip lets the PPO ratio go."""
         reads = {one.name: one for one in self.plan.trainer.update.loss(self.loss).settings}
         low, high = (reads.get(one.name, one) for one in (CLIP_LOW, CLIP_HIGH))
         return self.settings.value(low), self.settings.value(high)
 
     @property
     def clip_range(self) -> tuple[float, float]:
-        """The range within which the PPO ratio is not clipped."""
+        """Return the range in which the PPO ratio is not clipped."""
         low, high = self.clip
         return 1.0 - low, 1.0 + high
 
@@ -63,9 +63,10 @@ def chosen_update(
     rebaseline: bool,
     **settings: float | None,
 ) -> TrainerUpdate:
-    """Make the update that a user chose on a table with these columns.
+    """Return the update that the user chose, for a table with these columns.
 
-    None is the trainer's own choice. `settings` are those of losses that have options of their own.
+    None stands for the trainer's own choice. `settings` are settings of single losses that have
+    options of their own.
     """
     rules = plan.trainer.update
     file = _loss_of_file(plan, loss)
@@ -99,7 +100,7 @@ def chosen_update(
 
 
 def _loss_of_file(plan: Plan, loss: str | None) -> LossChoice:
-    """Read what the trainer's configuration says of its loss; nothing without a file."""
+    """Read the loss from the trainer's configuration; an empty choice without a file."""
     if plan.document is None:
         return LossChoice()
     file = plan.trainer.config.loss(plan.document)
@@ -109,7 +110,7 @@ def _loss_of_file(plan: Plan, loss: str | None) -> LossChoice:
 
 
 def _of_loss(own: Mapping[str, Any], loss: PolicyLoss) -> dict[str, Any]:
-    """Return the settings of a file that a loss reads, each checked as a user's would be."""
+    """Return the settings of a file that the loss reads, checked like settings of the user."""
     reads = {one.name: one for one in loss.settings}
     return {
         name: value if value is None else reads[name].parsed(str(value))
@@ -119,7 +120,7 @@ def _of_loss(own: Mapping[str, Any], loss: PolicyLoss) -> dict[str, Any]:
 
 
 def _said(file: LossChoice, loss: str, settings: LossSettings) -> Finding:
-    """Say what the update took from the trainer's configuration."""
+    """Report what the update takes from the trainer's configuration."""
     words = ", ".join(f"{name} {settings.own[name]}" for name in file.own if name in settings.own)
     parts = [f"loss {loss}", f"aggregation {settings.aggregation}", *([words] if words else [])]
     message = f"replayed as the trainer's configuration file asks: {', '.join(parts)}"
@@ -134,12 +135,12 @@ def _said(file: LossChoice, loss: str, settings: LossSettings) -> Finding:
 
 
 def _denominator(name: str | None, constant: float | None) -> Denominator | None:
-    """Check a denominator: `constant` needs a number, and the others take none."""
+    """Check a denominator: `constant` needs a number, the others take none."""
     if name is not None:
         one_of("denominator", name, get_args(Denominator))
     if (name == "constant") != (constant is not None):
         raise RcdiagError(
             f"{setting('denominator', 'constant')} and {setting('constant', 'N')} go together",
-            hint=f"give what a step is divided by too, for example {setting('constant', 1024)}",
+            hint=f"also give the divisor of a step, for example {setting('constant', 1024)}",
         )
     return cast(Denominator | None, name)

@@ -34,15 +34,15 @@ Flags = NDArray[np.bool_]
 
 
 class Roles(Struct, frozen=True, kw_only=True):
-    """Which recorded policies are the sampler, the trainer before, and the trainer during."""
+    """Which recorded policies are the sampler, the trainer before the update, and during it."""
 
     rollout: str = "rollout"
     old: str = "old"
-    current: str | None = None  # None: the old one, as at the first mini-batch
+    current: str | None = None  # None: the old policy, as in the first mini-batch
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """Names of the rollout, old and current policies in the table."""
+        """Return the names of the rollout, old and current policies in the table."""
         return self.rollout, self.old, self.current or self.old
 
 
@@ -50,65 +50,64 @@ class ReplayBatch(Struct, frozen=True, kw_only=True):
     """The sampled tokens of one update, and the rows that they are read from.
 
     The policies of `tokens` are `rollout`, `old` and `current`; its `advantages` are those of the
-    update, its `width` and its `empty` rows those of the training step, some of which trainers
-    count.
+    update. Its `width` and `empty` rows are those of the training step, since some trainers count
+    them in denominators.
     """
 
     step: int | None
     tokens: TokenBatch
-    parts: Parts  # the rows as a model reads them; tokens of other rows are masked
-    non_finite: NonFinite  # under the names that the policies have in the table
-    scored_roles: frozenset[str] = frozenset()  # those whose log-probs an engine computed
+    parts: Parts  # the rows as a model reads them; tokens of rows outside the update are masked
+    non_finite: NonFinite  # under the table's names of the policies
+    scored_roles: frozenset[str] = frozenset()  # roles whose log-probs an engine computed
     rounding: RoundingNoise = ASSUMED  # of `rollout` against `old`
 
     @property
     def rollout(self) -> Array:
-        """Log-probs under the policy that sampled, nats, [tokens]."""
+        """Return log-probs under the policy that sampled, nats, [tokens]."""
         return self.tokens.log_probs["rollout"]
 
     @property
     def old(self) -> Array:
-        """Log-probs under the trainer's policy before the update, nats, [tokens]."""
+        """Return log-probs under the trainer's policy before the update, nats, [tokens]."""
         return self.tokens.log_probs["old"]
 
     @property
     def current(self) -> Array:
-        """Log-probs under the policy that is updated, nats, [tokens]."""
+        """Return log-probs under the policy that is updated, nats, [tokens]."""
         return self.tokens.log_probs["current"]
 
     @property
     def advantages(self) -> Array:
-        """Advantages that the update takes, [tokens]."""
+        """Return the advantages that the update uses, [tokens]."""
         assert self.tokens.advantages is not None
         return self.tokens.advantages
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Sampled tokens of each sequence, [sequences]."""
+        """Return the number of sampled tokens of each sequence, [sequences]."""
         return self.tokens.lengths
 
     @property
     def group(self) -> NDArray[np.uint64]:
-        """Prompt group of each sequence, [sequences]."""
+        """Return the prompt group of each sequence, [sequences]."""
         return self.tokens.cluster
 
     @property
     def num_tokens(self) -> int:
-        """Sampled tokens of all sequences."""
+        """Return the number of sampled tokens of all sequences."""
         return len(self.tokens.token_id)
 
     @property
     def empty(self) -> int:
-        """Rows without a sampled token."""
+        """Return the number of rows without a sampled token."""
         return sum(self.tokens.empty.values())
 
     def pair(self, behavior: str, target: str) -> PolicyPair:
-        """Two of `rollout`, `old` and `current` on the tokens of the batch."""
+        """Return two of `rollout`, `old` and `current` on the tokens of the batch."""
         return PolicyPair(self.tokens, behavior, target)
 
     def k3_by_row(self, behavior: Array, target: Array) -> Array:
-        """Sums of k3 = ratio - 1 - log_ratio over each sequence, nats, and tokens, [sequences, 2].
-
+        """Return the sum of k3 = ratio - 1 - log_ratio, nats, and the tokens, [sequences, 2].
         `behavior` and `target` are log-probs [tokens]; log_ratio is target minus behavior.
         """
         log_ratio = target - behavior
@@ -117,7 +116,7 @@ class ReplayBatch(Struct, frozen=True, kw_only=True):
         return np.stack([segment_sum(values, self.lengths), self.lengths.astype(float)], axis=1)
 
     def scored(self, scores: TokenScores) -> ReplayBatch:
-        """The batch before the first step of a model that gives these log-probs and entropies."""
+        """Return the batch with a model's log-probs as `old` and `current` ones."""
         entropy = {} if scores.entropy is None else {"old": scores.entropy}
         log_probs = {"rollout": self.rollout, "old": scores.log_probs, "current": scores.log_probs}
         return replace(
@@ -127,7 +126,7 @@ class ReplayBatch(Struct, frozen=True, kw_only=True):
         )
 
     def with_current(self, log_probs: Array) -> ReplayBatch:
-        """The batch in the middle of an update, under other current log-probs [tokens]."""
+        """Return the batch with other `current` log-probs [tokens], as later in an update."""
         policies = {**self.tokens.log_probs, "current": log_probs}
         return replace(
             self,
@@ -136,11 +135,11 @@ class ReplayBatch(Struct, frozen=True, kw_only=True):
         )
 
     def with_advantages(self, advantages: Array) -> ReplayBatch:
-        """The batch with other advantages [tokens]."""
+        """Return the batch with other advantages [tokens]."""
         return replace(self, tokens=replace(self.tokens, advantages=advantages))
 
     def take(self, rows: NDArray[np.int64]) -> ReplayBatch:
-        """Take some sequences; rows without a token belong to the whole batch alone."""
+        """Return some sequences; rows without a token count only in the whole batch."""
         keep = np.isin(np.arange(len(self.lengths)), rows)
         if keep.all():
             return self
@@ -156,7 +155,7 @@ class ReplayBatch(Struct, frozen=True, kw_only=True):
 def read_batch(
     dump: Table, roles: Roles, step: int | None, advantage: str, *, prompts: bool = False
 ) -> ReplayBatch:
-    """Read the rows of one training step: `step`, the last one, or all of a table without steps."""
+    """Read the rows of training step `step`, by default the last one, or all without steps."""
     steps = known_steps(dump)
     chosen = steps[-1] if step is None and steps else step
     if chosen is not None and chosen not in steps:
@@ -190,9 +189,9 @@ def replay_batch(
     step: int | None = None,
     scored: Collection[str] = (),
 ) -> ReplayBatch:
-    """The batch of the rows of `step`; the tokens of all other rows are masked already.
+    """Return the batch of the rows of `step`; the tokens of all other rows must be masked.
 
-    Current log-probs that are not recorded are those of the old policy: the first mini-batch.
+    Without recorded `current` log-probs these are the old ones, as in the first mini-batch.
     `scored` are the policies whose log-probs an engine computed.
     """
     names = tuple(dict.fromkeys(roles.names))
@@ -220,7 +219,7 @@ def replay_batch(
 
 def joined_batches(batches: Sequence[TokenBatch]) -> TokenBatch:
     """Join the sequences of batches, in order; all have the same columns and policies."""
-    turn = None  # where all are 1 in each batch
+    turn = None  # stays None if every token is in turn 1
     if any(batch.turn is not None for batch in batches):
         turns = [
             np.ones(len(batch.token_id), np.int64) if batch.turn is None else batch.turn
@@ -237,7 +236,7 @@ def joined_batches(batches: Sequence[TokenBatch]) -> TokenBatch:
 
 
 def rows_of_step(part: Trajectories, step: int | None) -> Flags:
-    """Flag the rows of a training step, [rows]; all of them where there are no steps."""
+    """Flag the rows of a training step, [rows]; all rows if there are no steps."""
     if step is None or part.step is None:
         return np.ones(len(part), np.bool_)
     result: Flags = part.step == step
@@ -245,7 +244,7 @@ def rows_of_step(part: Trajectories, step: int | None) -> Flags:
 
 
 def _masked(part: Trajectories, rows: Flags) -> Trajectories:
-    """Mask the tokens of the rows that `rows` [rows] leaves out."""
+    """Return the part with the tokens of all rows masked that `rows` [rows] does not flag."""
     if rows.all():
         return part
     return dataclasses.replace(part, mask=part.mask & np.repeat(rows, part.response_ids.lengths))

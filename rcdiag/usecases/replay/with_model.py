@@ -36,7 +36,7 @@ def replay_with_model(
     step: int | None = None,
     say: Progress = lambda text: None,
 ) -> ReplayResult:
-    """Replay as `replay` does, with log-probs, gradients and steps of a real model."""
+    """Replay like `replay`, but with log-probs, gradients and steps of a real model."""
     dump.require("prompt_ids")
     first = _first_step(dump, step, training.steps)
     batch = _read(dump, roles, first, update)
@@ -79,19 +79,19 @@ def replay_with_model(
 
 
 def _read(dump: Table, roles: Roles, step: int | None, update: TrainerUpdate) -> ReplayBatch:
-    """Read a step for a model, which gives the old and current log-probs itself."""
+    """Read a training step for a model, which computes old and current log-probs itself."""
     rollout = Roles(rollout=roles.rollout, old=roles.rollout)
     return read_batch(dump, rollout, step, update.advantage, prompts=True)
 
 
 def _first_step(dump: Table, step: int | None, count: int) -> int | None:
-    """The step to begin with: `step`, or of a table's steps the first of the last `count`."""
+    """Return the first step to replay: `step`, or the first of the table's last `count` steps."""
     if count == 1:
         return step
     steps = [number for number in known_steps(dump) if step is None or number >= step]
     if len(steps) < count:
         raise RcdiagError(
-            f"{setting('steps', count)}: the table has {len(steps)} steps to go",
+            f"{setting('steps', count)}: the table has only {len(steps)} steps to replay",
             hint=setting("steps", len(steps)),
         )
     return steps[-count] if step is None else step
@@ -100,7 +100,7 @@ def _first_step(dump: Table, step: int | None, count: int) -> int | None:
 def _checked(
     dump: Table, batch: ReplayBatch, update: TrainerUpdate, training: Training
 ) -> Prompts | None:
-    """Check rows, rewards, output and memory before anything is loaded; give prompts to sample."""
+    """Check rows, rewards, output and memory before loading; return the prompts to sample from."""
     limit = limits(training.spec.model, check_checkpoint(training.spec.model))
     for part in batch.parts:
         check_limits(part, limit, partial(_where, dump, part.row.tolist()))
@@ -128,7 +128,7 @@ def _where(dump: Table, numbers: Sequence[int], row: int) -> str:
 
 
 def _prompts(dump: Table, batch: ReplayBatch, training: Training) -> Prompts | None:
-    """Give the prompts that fresh samples answer, where there are any."""
+    """Return the prompts of fresh samples; None if no fresh samples are needed."""
     if training.reference != "fresh" and not training.evaluate:
         return None
     if training.reward is None:
@@ -140,7 +140,7 @@ def _prompts(dump: Table, batch: ReplayBatch, training: Training) -> Prompts | N
 
 
 def _save(replay: ModelReplay, trainee: Trainee) -> None:
-    """Save the model after the update of its one preset, which several steps have left there."""
+    """Save the model after the update of its only preset; several steps have left it there."""
     assert replay.training.save is not None
     (name,) = replay.update.plan.corrections
     if replay.training.steps == 1:
@@ -150,7 +150,7 @@ def _save(replay: ModelReplay, trainee: Trainee) -> None:
 
 
 def _over_steps(replay: ModelReplay, dump: Table, roles: Roles, say: Progress) -> list[ReplayStep]:
-    """Go on over `training.steps` steps of the table, from that of the batch."""
+    """Replay `training.steps` steps of the table, beginning with the batch's step."""
     count, first = replay.training.steps, replay.batch.step
     if count == 1 or first is None:
         return []

@@ -1,7 +1,7 @@
-"""Settings as windows over bins, and the cumulative sums that any setting is read off.
+"""Settings as windows over bins, whose sums are read from cumulative sums.
 
-Numbers are sorted into bins between the bounds of all settings, once. The sum over a window of
-bounds is then the sum over a run of bins, so that a thousand settings cost as much as one sort.
+Numbers are sorted once into bins between the bounds of all settings. The sum over a window of
+bounds is then the sum over consecutive bins, so that a thousand settings cost as much as one sort.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Index = NDArray[np.int64]
 
 
 class BinWindows(Struct, frozen=True):
-    """Windows [lower, upper], bounds included, as runs of bins.
+    """Windows [lower, upper], bounds included, as consecutive bins.
 
-    Bin j holds the values v with edges[j - 1] < v <= edges[j]; the last bin holds what is above all
-    edges, and NaN, and no window reaches it. `v >= lower` is `v > the float before lower`.
+    Bin j holds the values v with edges[j - 1] < v <= edges[j]; the last bin holds values above all
+    edges, and NaN, and belongs to no window. `v >= lower` is `v > the float before lower`.
     """
 
     edges: Array  # ascending
     first: Index  # [windows] first bin of each
-    last: Index  # [windows] last bin of each; before the first where nothing fits
+    last: Index  # [windows] last bin of each; below `first` if the window is empty
 
     @classmethod
     def between(cls, lower: Array, upper: Array) -> BinWindows:
-        """Lay out the windows [lower, upper], both [windows]."""
+        """Make the windows [lower, upper], both [windows]."""
         before = np.nextafter(lower, -np.inf)
         edges = np.unique(np.concatenate([before[lower > -np.inf], upper]))
         first = np.where(lower > -np.inf, np.searchsorted(edges, before) + 1, 0)
@@ -43,18 +43,18 @@ class BinWindows(Struct, frozen=True):
         return len(self.edges) + 1
 
     def key(self) -> tuple[bytes, bytes, bytes]:
-        """Return what is the same for the same windows alone."""
+        """Return a hashable key that only equal windows share."""
         return self.edges.tobytes(), self.first.tobytes(), self.last.tobytes()
 
     def inside(self, binned: Array) -> Array:
         """Sum over the bins of each window, [..., windows]; `binned` is [..., bins].
 
-        A difference of two sums from the start would lose the digits of small ratios beside large
-        ones: sums start at the lower bound of each window.
+        Sums start at the lower bound of each window: the difference of two sums from the first bin
+        would lose the digits of small ratios next to large ones.
         """
         first, last = self.first, self.last
         if (last == last[0]).all() and (first <= last).all():
-            # Lower bounds alone: one cumulative sum from the top does for all of them.
+            # All windows end at the same bin: one cumulative sum from there serves all of them.
             upward = np.cumsum(binned[..., last[0] :: -1], axis=-1)
             result: Array = np.take(upward, last[0] - first, axis=-1)
             return result
@@ -70,7 +70,7 @@ class BinWindows(Struct, frozen=True):
         """Sum over the bins outside each window, [..., windows]; `binned` is [..., bins]."""
         nothing = np.zeros((*binned.shape[:-1], 1))
         below = np.concatenate([nothing, np.cumsum(binned, axis=-1)], axis=-1)
-        end = np.maximum(self.last, self.first - 1)  # where nothing fits, all is outside
+        end = np.maximum(self.last, self.first - 1)  # outside an empty window are all bins
         result: Array = below[..., self.first] + sums_above(binned)[..., end]
         return result
 
@@ -83,17 +83,17 @@ def sums_above(binned: Array) -> Array:
 def excess_above(counts: Array, over: Array, edges: Array) -> Array:
     """Sum (value - edge)+ for each edge, [rows, edges].
 
-    `over` holds sums of value - the edge below, by bin. X_k = X_{k+1} + over_{k+1} +
-    (edge_{k+1} - edge_k) #(above edge_{k+1}): all terms are positive, so no digits are lost.
+    `over` holds sums of (value - edge below it) by bin. X_k = X_{k+1} + over_{k+1} +
+    (edge_{k+1} - edge_k) #(above edge_{k+1}) has only positive terms, so no digits are lost.
     """
     steps = over[:, 1:].copy()
     steps[:, :-1] += np.diff(edges) * sums_above(counts)[:, 1:]
     return np.cumsum(steps[:, ::-1], axis=1)[:, ::-1]
 
 
-# Weights of sequences that are zeroed outside a window, but stay in the loss.
+# Quantities of weights, which are 0 outside a window although the sequences stay in the loss.
 OF_WEIGHTS = ("means", "squared_means", "weights", "squares", "gap", "over", "true")
-# Weights as trainers log them: before rejection.
+# Quantities of weights as trainers log them: before rejection.
 LOGGED = ("logged", "logged_squares")
 
 
@@ -101,23 +101,23 @@ class Layout(Struct, frozen=True):
     """The settings of a family: windows over bins of sequences, times columns.
 
     A family that keeps or weighs whole sequences by a statistic has sums by bin of that statistic.
-    What is left of its settings then, such as upper bounds of weights, makes the columns of the
-    sums, each of which many settings share.
+    The rest of its settings, such as upper bounds of weights, are the columns of the sums; many
+    settings share a column.
     """
 
     settings: EstimatorSettings
-    # The different ones that are left; they reject no sequence by a statistic.
+    # The distinct settings without the statistic of sequences.
     columns: EstimatorSettings
-    column: Index  # [settings] the column of each
-    # What has the statistic of sequences: "veto" is the smallest log-ratio, "weight" the ratio
-    # that the weight is made of; None: there is a single bin.
+    column: Index  # [settings] index in `columns`
+    # The statistic of sequences: that of a rejection; "veto", the smallest log-ratio; or "weight",
+    # the ratio that becomes the weight. None: there is a single bin.
     statistic: Rejection | str | None = None
-    windows: BinWindows | None = None  # [windows] different ones
-    window: Index | None = None  # [settings] the window of each
+    windows: BinWindows | None = None  # the distinct windows
+    window: Index | None = None  # [settings] index in `windows`
 
     @classmethod
     def of(cls, settings: EstimatorSettings) -> Layout:
-        """Lay out the settings of a family."""
+        """Make the layout of a family's settings."""
         weighting = settings.weighting
         if settings.veto is not None:
             assert not settings.rejections
@@ -161,10 +161,10 @@ class Layout(Struct, frozen=True):
         return 1 if self.windows is None else self.windows.count
 
     def read(self, quantity: str, sums: Array, *, outside: bool = False) -> Array:
-        """Read the sums of every setting, [..., settings], off `sums` [..., bins, columns].
+        """Return the sums of every setting, [..., settings], from `sums` [..., bins, columns].
 
-        They are over the sequences in the window of each setting, and with `outside` over the
-        others; a quantity that no window changes is added up over all sequences.
+        They are over the sequences in the window of each setting, or with `outside` over the
+        others; a quantity that windows do not change is summed over all sequences.
         """
         column = self.column if sums.shape[-1] > 1 else np.zeros_like(self.column)
         if self.rejects:
@@ -180,7 +180,7 @@ class Layout(Struct, frozen=True):
 
 
 def _different(settings: EstimatorSettings) -> tuple[EstimatorSettings, Index]:
-    """Return the settings, which have no veto, without repetitions, and the place of each."""
+    """Return the distinct settings, which have no veto, and the index of each setting in them."""
     weighting = settings.weighting
     bounds = np.concatenate([settings.reject_lower, settings.reject_upper])
     if weighting is not None and weighting.outside != "mask":

@@ -18,7 +18,7 @@ from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds, bounds_te
 
 
 class EstimatorSetting(Struct, frozen=True):
-    """One setting of a family, and how simple it is: 0 is the simplest."""
+    """One setting of a family, with its complexity: 0 is the simplest."""
 
     family: str  # "none": no correction
     bounds: Bounds
@@ -26,20 +26,20 @@ class EstimatorSetting(Struct, frozen=True):
 
     @property
     def correction(self) -> Correction:
-        """The correction that the setting stands for; none without a family."""
+        """Return the correction of this setting; for `none` one that does nothing."""
         if self.family == "none":
             return Correction()
         return FAMILIES[self.family].correction(self.bounds)
 
     @property
     def says(self) -> str:
-        """What the setting does to weights and loss mask."""
+        """Return what the setting does to weights and loss mask."""
         if self.family == "none":
             return "No correction: all tokens stay, with weight 1."
         return f"{describe(self.correction)}."
 
     def entry(self, name: str) -> Entry:
-        """Say what the candidate of this name does, and how simple it is."""
+        """Return what the candidate of this name does, and its complexity."""
         most = max(other.complexity for other in CANDIDATES.values())
         of = () if self.family == "none" else (self.family,)
         return Entry(
@@ -84,7 +84,7 @@ CANDIDATES: dict[str, EstimatorSetting] = {
     ),
 }
 
-# A family's name in candidates where it differs from its own.
+# Short name of a family in candidates -> the family's name.
 _SHORT = {"k3_rs": "seq_mean_k3"}
 _COMPLEXITY = {
     **{candidate.family: candidate.complexity for candidate in CANDIDATES.values()},
@@ -92,15 +92,15 @@ _COMPLEXITY = {
     "seq_icepop": 5,
     "seq_rs": 5,
 }
-_REJECTION = 3  # complexity of every other family: each is a rejection alone
+_REJECTION = 3  # complexity of all other families, which only reject
 _THRESHOLD = re.compile(r"\d[\d.]*(e[+-]?\d+)?")
 
 
 def find_candidate(name: str) -> EstimatorSetting:
-    """Return the setting of a candidate: one of CANDIDATES, or any family with its thresholds.
+    """Return the setting of a candidate: one of CANDIDATES, or any family with thresholds.
 
-    `seq_tis_3` is the family seq_tis with the upper bound 3; where a family has several bounds they
-    stand in the order in which its rows name them: `token_icepop_0.4_3`.
+    `seq_tis_3` is the family seq_tis with the upper bound 3; several bounds are in the order in
+    which the rows of the family name them: `token_icepop_0.4_3`.
     """
     if name in CANDIDATES:
         return CANDIDATES[name]
@@ -121,9 +121,9 @@ def find_candidate(name: str) -> EstimatorSetting:
     if len(values) != len(names) or not _in_order(dict(zip(names, values, strict=True))):
         wanted = "_".join(bound.upper() for bound in names)
         raise RcdiagError(
-            f"{setting('candidate', name)}: {FAMILIES[family].title} wants {len(names)} "
+            f"{setting('candidate', name)}: {FAMILIES[family].title} needs {len(names)} "
             f"{'bound' if len(names) == 1 else 'bounds in ascending order'}, above 0",
-            hint=f"{family}_{wanted}, in numbers",
+            hint=f"{family}_{wanted}, as numbers",
         )
     return EstimatorSetting(
         family, dict(zip(names, values, strict=True)), _COMPLEXITY.get(family, _REJECTION)
@@ -131,7 +131,7 @@ def find_candidate(name: str) -> EstimatorSetting:
 
 
 def _in_order(bounds: Bounds) -> bool:
-    """Tell whether bounds are above 0, and every lower one below its upper one."""
+    """Tell whether all bounds are above 0, and every lower bound is below its upper bound."""
     lower = {name: value for name, value in bounds.items() if name.endswith("lower")}
     return all(value > 0.0 for value in bounds.values()) and all(
         value < bounds.get(name.replace("lower", "upper"), float("inf"))
@@ -140,9 +140,9 @@ def _in_order(bounds: Bounds) -> bool:
 
 
 def candidates_with(own: Iterable[str]) -> dict[str, EstimatorSetting]:
-    """Return all candidates, with those of the user's own at the end.
+    """Return all candidates, followed by the user's own ones.
 
-    One that is among CANDIDATES under another spelling stands there once, under its own name.
+    One that is among CANDIDATES under another spelling is not repeated.
     """
     known = list(CANDIDATES.values())
     added = {name: find_candidate(name) for name in own if name not in CANDIDATES}

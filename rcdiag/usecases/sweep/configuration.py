@@ -1,4 +1,4 @@
-"""Candidates of a sweep, and every setting that it tries, as configurations of trainers."""
+"""Writes candidates and settings of a sweep as configurations of trainers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from rcdiag.usecases.sweep.estimator_families import FAMILIES, Bounds
 
 
 def check_configuration(trainer: str, candidate: str | None) -> None:
-    """Refuse before the sweep what no sweep could write."""
+    """Refuse, before the sweep, a candidate that the trainer cannot express."""
     emit(find_candidate(candidate or "none").correction, trainer)
 
 
 def configuration(advice: Recommendation, trainer: str, candidate: str | None = None) -> str:
-    """YAML for a trainer: of the candidate that is asked for, else of what is recommended.
+    """Return YAML for a trainer: of the given candidate, else of the recommended one.
 
-    Where candidates cannot be distinguished it is that of no correction. Where the trainer has no
-    such estimator it is comments alone, which say so and name the candidates that it does have.
-    Where the cause must be fixed first it is refused.
+    If candidates cannot be distinguished, it is that of no correction. If the trainer has no such
+    estimator, there are only comments that say so and name the candidates that it has. If the cause
+    must be fixed first, an error is raised.
     """
     if candidate is not None:
-        first = f"# {candidate}, as asked for; recommended: {advice.choice or advice.answer}"
+        first = f"# {candidate}, as requested; recommended: {advice.choice or advice.answer}"
         return _pasted([first], candidate, trainer)
     if advice.answer == "fix-the-cause":
         raise RcdiagError(
@@ -54,13 +54,13 @@ def _pasted(comments: list[str], name: str, trainer: str) -> str:
 
 
 def _instead(advice: Recommendation, trainer: str) -> list[str]:
-    """Return comments that name the candidates that the trainer can express, by rank."""
+    """Return comments with the candidates that the trainer can express, in the order of rank."""
     chosen = find_trainer(trainer)
     ranked = sorted(
         (candidate for candidate in advice.candidates if candidate.rank is not None),
         key=lambda candidate: candidate.rank or 0,
     )
-    if not ranked:  # as where the cause is to be fixed first
+    if not ranked:  # for example if the cause must be fixed first
         return []
     able = [one for one in ranked if expresses(chosen, find_candidate(one.name).correction)]
     if not able:
@@ -76,7 +76,7 @@ def _instead(advice: Recommendation, trainer: str) -> list[str]:
 
 
 def trainer_default(trainer: str, candidates: Mapping[str, EstimatorSetting]) -> str | None:
-    """Name the candidate that a run without any setting has; None where none is like it."""
+    """Return the candidate that equals the trainer's default; None if there is none."""
     chosen = find_trainer(trainer)
     own = chosen.read({**chosen.settings, **chosen.unset})
     if own.weighting is None and not own.rejections:
@@ -85,7 +85,7 @@ def trainer_default(trainer: str, candidates: Mapping[str, EstimatorSetting]) ->
 
 
 def choice_configurations(choice: str | None) -> dict[str, str]:
-    """Trainer -> YAML of the chosen candidate; a trainer that cannot express it says so."""
+    """Return trainer -> YAML of the chosen candidate, or a comment if it cannot express it."""
     if choice is None:
         return {}
     correction, texts = find_candidate(choice).correction, {}
@@ -97,12 +97,12 @@ def choice_configurations(choice: str | None) -> dict[str, str]:
     return texts
 
 
-# Nobody looks at each of more settings, and writing them would take most of the time of a sweep.
+# With more settings nobody looks at each, and writing them would take most of a sweep's time.
 MOST_WRITTEN = 200
 
 
 def family_configurations(family: str, grid: Sequence[Bounds]) -> dict[str, Configurations]:
-    """Trainer -> the YAML of every setting of a family, in the order of the grid.
+    """Return trainer -> the YAML of every setting of a family, in the order of the grid.
 
     Empty for a grid of more than MOST_WRITTEN settings.
     """
@@ -115,14 +115,17 @@ def family_configurations(family: str, grid: Sequence[Bounds]) -> dict[str, Conf
 def _written_at(
     at: int, family: str, grid: tuple[tuple[tuple[str, float], ...], ...]
 ) -> dict[str, Configurations]:
-    """Write a family's settings for every trainer, once for all tables; `at` is the revision."""
+    """Write a family's settings for every trainer, cached for all tables.
+
+    `at` is the revision of the registries, so that the cache is renewed after a change.
+    """
     corrections = [FAMILIES[family].correction(dict(bounds)) for bounds in grid]
     written = {}
     for name in on_sweep_page():
         trainer = find_trainer(name)
         texts: list[str | None] = []
         for correction in corrections:
-            # Not by `emit`, whose error looks for the trainers that could, which takes long.
+            # Not by `emit`: its error message searches for trainers that could, which takes long.
             try:
                 texts.append(emitted(correction, trainer).text)
             except Inexpressible:
@@ -137,7 +140,7 @@ MARK = "\u0001"  # stands where a template has a number
 
 
 def _factored(texts: Iterable[str | None]) -> Configurations:
-    """Factor texts into templates and numbers: those of one family differ in numbers alone."""
+    """Split texts into templates and numbers: texts of one family mostly differ in numbers only."""
     templates: dict[str, int] = {}
     entries = []
     for text in texts:

@@ -1,4 +1,4 @@
-"""Estimates of a family from its sums: a row per setting, with 95% intervals over clusters."""
+"""Estimates of a family from its sums: one row per setting, with 95% intervals over clusters."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from rcdiag.statistics.intervals import t_quantile
 from rcdiag.usecases.sweep.bins import Array
 from rcdiag.usecases.sweep.sums import LENGTHS, SweepState
 
-# An interval that is narrower than this share of its value is rounding: all clusters agree.
+# If an interval is narrower than this share of its value, all clusters agree up to rounding.
 ROUNDING = 1e-12
 
 
 class Estimates(Struct, frozen=True):
-    """Values and the ends of their intervals, [settings]; NaN where there is none."""
+    """Values and the ends of their intervals, [settings]; NaN if undefined."""
 
     values: Array
     low: Array
     high: Array
 
     def as_share(self) -> Estimates:
-        """Return the estimates with intervals that end at 0 and 1."""
+        """Return the estimates with intervals cut to 0 and 1."""
         return Estimates(self.values, np.maximum(self.low, 0.0), np.minimum(self.high, 1.0))
 
     def metrics(self) -> list[MetricValue]:
-        """Return the values with their intervals; None for what is not defined."""
+        """Return the values with their intervals; None for undefined ones."""
         values, low, high = self.values, self.low, self.high
         known = np.isfinite(values)
-        # All clusters agree, as where nothing is rejected: what was never seen has no error.
+        # If all clusters agree, as where nothing is rejected, no interval can be estimated.
         reach = ROUNDING * np.maximum(1.0, np.abs(values))
         bounded = known & np.isfinite(low) & np.isfinite(high) & ~(high - low <= reach)
         of_all = zip(*(x.tolist() for x in (values, low, high, known, bounded)), strict=True)
@@ -47,7 +47,7 @@ class Estimates(Struct, frozen=True):
 
 
 class FamilyEstimates:
-    """The formulas over one family's sums; all are of every setting, [settings]."""
+    """The formulas over one family's sums; each returns numbers of all settings, [settings]."""
 
     def __init__(self, state: SweepState, family: str) -> None:
         self.state, self.family = state, family
@@ -66,7 +66,7 @@ class FamilyEstimates:
         return result
 
     def base(self, quantity: str) -> Array:
-        """Return sums by cluster of what no setting changes, [clusters, 1]."""
+        """Return sums by cluster of a quantity that no setting changes, [clusters, 1]."""
         return self.state.base(quantity)[:, None]
 
     def unknown(self) -> Array:
@@ -74,7 +74,7 @@ class FamilyEstimates:
         return np.full(self.settings.count, np.nan)
 
     def ratio(self, numerators: Array, denominators: Array) -> Estimates:
-        """Sum over sum, with the linearised error of Cochran 1977, Sampling Techniques, 6.4."""
+        """Return sum / sum with the linearised error of Cochran 1977, Sampling Techniques, 6.4."""
         total = denominators.sum(axis=0)
         values = numerators.sum(axis=0) / total
         reach = self.reach((numerators - values * denominators) / total)
@@ -83,8 +83,8 @@ class FamilyEstimates:
     def reach(self, influence: Array) -> Array:
         """Return the half width of intervals from each cluster's influence, [clusters, settings].
 
-        The standard error is sqrt(G / (G - 1) sum influence^2), as the jackknife over clusters has
-        it to first order; NaN with one cluster.
+        The standard error is sqrt(G / (G - 1) sum influence^2), which is the jackknife over G
+        clusters to first order; NaN with one cluster.
         """
         clusters = self.state.num_clusters
         if clusters < 2:
@@ -94,7 +94,7 @@ class FamilyEstimates:
         return result
 
     def ess_seq(self) -> Estimates:
-        """(sum m)^2 / (n sum m^2), m the mean weight of a sequence; delta method on its log."""
+        """Return (sum m)^2 / (n sum m^2), m a sequence's mean weight; delta method on its log."""
         means, squares = self.sums("means"), self.sums("squared_means")
         sequences = self.base("sequences")
         sums = [column.sum(axis=0) for column in (means, squares, sequences)]
@@ -108,13 +108,13 @@ class FamilyEstimates:
         return self.sums("kept" if self.settings.weighting is None else "weights")
 
     def ess_token(self) -> Array:
-        """(sum w)^2 / (N sum w^2) over all tokens."""
+        """Return (sum w)^2 / (N sum w^2) over all tokens."""
         squares = self.total("kept" if self.settings.weighting is None else "squares")
         result: Array = self.weights().sum(axis=0) ** 2 / (self.base("tokens").sum() * squares)
         return result
 
     def ess_trainer(self) -> Array:
-        """1 / E[(w / (E[w] + 1e-8))^2] before rejection, as verl 0.9 logs it; NaN without IS."""
+        """Return 1 / E[(w / (E[w] + 1e-8))^2] before rejection, as verl 0.9; NaN without IS."""
         if self.settings.weighting is None:
             return self.unknown()
         tokens = self.base("tokens").sum() + EPSILON
@@ -123,7 +123,7 @@ class FamilyEstimates:
         return result
 
     def lost_mass(self) -> Estimates:
-        """E[ratio 1(rejected)] / E[ratio], at the level of the rejection."""
+        """Return E[ratio 1(rejected)] / E[ratio], at the level of the rejection."""
         if self.settings.rejects_tokens:
             kept = self.ratio(self.sums("kept_mass"), self.base("true_ratios"))
             return Estimates(1.0 - kept.values, 1.0 - kept.high, 1.0 - kept.low)
@@ -133,14 +133,14 @@ class FamilyEstimates:
         return self.ratio(rejected, self.base("mass"))
 
     def truncation_loss(self) -> Estimates:
-        """E[(ratio - C)+] / E[ratio], at the level of the weights."""
+        """Return E[(ratio - C)+] / E[ratio], at the level of the weights."""
         if not self.settings.truncates:
             return Estimates(*[self.unknown()] * 3)
         name = "true_ratios" if self.settings.weighs_tokens else "seq_true"
         return self.ratio(self.sums("excess"), self.base(name))
 
     def bias_bound(self) -> Array:
-        """E|ratio - weight| / E[ratio] over sequences; NaN without weights by sequence."""
+        """Return E|ratio - weight| / E[ratio] over sequences; NaN without sequence weights."""
         weighting = self.settings.weighting
         if weighting is None or weighting.level != "sequence":
             return self.unknown()
@@ -149,12 +149,12 @@ class FamilyEstimates:
         return result
 
     def weight_distance(self) -> Array:
-        """E|ratio - weight| over whole sequences, given E[ratio] = 1; from 0 to 2.
+        """Return E|ratio - weight| over whole sequences, given E[ratio] = 1; from 0 to 2.
 
-        1 - E[w] + 2 E[(w - ratio)+], w the mean weight of a sequence's tokens, 0 if rejected.
-        Written so that no ratio beyond the bounds comes in: it can be estimated where the tail
-        cannot. Where weights are by token it is no bound of the bias, but a measure of distance.
-        NaN where the ratio of a sequence is not known, be that sequence kept or not.
+        It is computed as 1 - E[w] + 2 E[(w - ratio)+], w the mean weight of a sequence's tokens, 0
+        if rejected. In this form no ratio beyond the bounds occurs, so that it can be estimated
+        even if the tail cannot. With token weights it is a distance, but no bound of the bias. NaN
+        if the ratio of any sequence, kept or not, is NaN.
         """
         if np.isnan(self.base("seq_true").sum()):
             return self.unknown()
@@ -165,14 +165,14 @@ class FamilyEstimates:
         return result
 
     def variance(self) -> Array:
-        """Var over sequences of their mean weight."""
+        """Return the variance over sequences of their mean weight."""
         count = self.base("sequences").sum()
         mean = self.total("means") / count
         result: Array = np.maximum(self.total("squared_means") / count - mean**2, 0.0)
         return result
 
     def mean_shift(self, signal: str) -> Estimates:
-        """Mean over kept sequences less that over all, of those whose value is known."""
+        """Return the mean over kept sequences minus that over all, where the value is known."""
         if (self.family, signal) not in self.state:
             return Estimates(*[self.unknown()] * 3)
         sums, counts = self.sums(signal), self.sums(f"{signal}_count")
@@ -184,7 +184,7 @@ class FamilyEstimates:
         return Estimates(shift, shift - reach, shift + reach)
 
     def keep_length_correlation(self) -> Array:
-        """Pearson correlation over sequences of the share of tokens kept with the length."""
+        """Return the Pearson correlation over sequences of the share of kept tokens and length."""
         count, tokens = self.base("sequences").sum(), self.base("tokens").sum()
         alive = self.total("alive")
         share = share_squared = alive
@@ -204,7 +204,7 @@ class FamilyEstimates:
         return np.where(defined, np.clip(correlation, -1.0, 1.0), np.nan)
 
     def kept_by_length(self) -> Array:
-        """Share of tokens kept by quarter of the lengths, [4, settings]; NaN for one without."""
+        """Return the share of kept tokens by quarter of lengths, [4, settings]; NaN if empty."""
         sequences = self.state.base("sequences_by_length")
         quartile = np.searchsorted(cuts(sequences), np.append(LENGTHS, LENGTHS[-1] + 1))
         kept = self.state["", "tokens_by_length"], self.state[self.family, "kept_by_length"]
@@ -216,19 +216,22 @@ class FamilyEstimates:
         return result
 
     def clamped_share(self) -> float:
-        """Share of tokens, or of sequences, as the weights are, at the safety bound or beyond."""
+        """Return the share of log-ratios at or beyond the safety bound.
+
+        It is over tokens if weights or rejection are by token, else over sequences.
+        """
         settings = self.settings
         by_token = settings.rejects_tokens or settings.weighs_tokens
         if settings.weighting is None and not settings.rejections:
-            return 0.0  # nothing is clamped where nothing is weighted or compared
+            return 0.0  # without weights and rejection nothing is clamped
         name, of = ("unsafe", "tokens") if by_token else ("unsafe_seq", "sequences")
         return float(self.base(name).sum() / self.base(of).sum())
 
 
 def cuts(sequences: Array) -> NDArray[np.int64]:
-    """Return the lengths up to which a quarter, half and three quarters of the sequences go.
+    """Return the quartiles of sequence lengths, in tokens.
 
-    `sequences` are counts by the bins of LENGTHS, so cuts are among these.
+    `sequences` are counts by the bins of LENGTHS, so quartiles are ends of these bins.
     """
     shares = np.cumsum(sequences) / sequences.sum()
     at = np.searchsorted(shares, (0.25, 0.5, 0.75))
@@ -237,7 +240,7 @@ def cuts(sequences: Array) -> NDArray[np.int64]:
 
 
 def length_quartiles(state: SweepState) -> list[float]:
-    """Return the three lengths that part the quarters of the sequences, in tokens."""
+    """Return the three quartiles of the sequence lengths, in tokens."""
     return [float(cut) for cut in cuts(state.base("sequences_by_length"))]
 
 

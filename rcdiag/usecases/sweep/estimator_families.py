@@ -1,6 +1,6 @@
-"""Families of estimators, and which settings of every family are tried.
+"""Families of estimators, and the settings of each that a sweep tries.
 
-Settings are wide, round and the same for every table, so that the states of two tables add up. To
+The grids are wide, round and the same for every table, so that the states of two tables add up. To
 add a family: one entry in FAMILIES.
 """
 
@@ -20,37 +20,37 @@ from rcdiag.entry import Entry
 
 Bounds = dict[str, float]
 
-# Three digits are enough for a grid with this many values.
+# Up to this many values of a grid are rounded to three digits.
 ROUND_UP_TO = 100
 FEWEST_PER_SIDE = 8
 
 
 def per_side(thresholds: int) -> int:
-    """Values of each of two bounds, so that their grid has about `thresholds` settings."""
+    """Return the number of values of each of two bounds, for a grid of about `thresholds`."""
     return max(FEWEST_PER_SIDE, round(float(np.sqrt(thresholds))))
 
 
 def spread(low: float, high: float, count: int, always: Sequence[float] = ()) -> list[float]:
-    """About `count` values from `low` to `high`, evenly in their logs, and those in `always`."""
+    """Return about `count` log-spaced values from `low` to `high`, and those in `always`."""
     digits = 3 if count <= ROUND_UP_TO else 6
     even = np.geomspace(low, high, max(count - len(always), 2))
     return sorted({*(float(f"{value:.{digits}g}") for value in even), *always})
 
 
 def _ratios(reach: float, count: int, always: Sequence[float]) -> list[float]:
-    """Ratios above 1, evenly in the logs of their logs: near 1 a little matters much."""
+    """Return ratios above 1 whose logs are log-spaced, since small differences near 1 matter."""
     digits = 3 if count <= ROUND_UP_TO else 6
     even = np.exp(np.geomspace(0.02, np.log(reach), max(count - len(always), 2)))
     return sorted({*(float(f"{value:.{digits}g}") for value in even), *always})
 
 
 def uppers(reach: float, always: Sequence[float], count: int) -> list[Bounds]:
-    """A grid of one upper bound on a ratio."""
+    """Return a grid of one upper bound on a ratio."""
     return [{"upper": value} for value in _ratios(reach, count, always)]
 
 
 def windows(reach: float, thresholds: int) -> list[Bounds]:
-    """A grid of lower and upper bounds on a ratio, 1 / reach to reach."""
+    """Return a grid of lower and upper bounds on a ratio, from 1 / reach to reach."""
     count = per_side(thresholds)
     highs = _ratios(reach, count, (2.0, 5.0))
     digits = 3 if count <= ROUND_UP_TO else 6
@@ -63,7 +63,7 @@ def _distances(count: int) -> list[float]:
 
 
 def geometric_windows(thresholds: int) -> list[Bounds]:
-    """Bounds 1 - a and 1 + b on the geometric ratio."""
+    """Return a grid of bounds 1 - a and 1 + b on the geometric ratio."""
     sides = _distances(per_side(thresholds))
     return [
         {"lower": round(1.0 - below, 9), "upper": round(1.0 + above, 9)}
@@ -72,7 +72,7 @@ def geometric_windows(thresholds: int) -> list[Bounds]:
 
 
 def geometric_pairs(reach: float, thresholds: int) -> list[Bounds]:
-    """Windows 1 - a to 1 + a of the geometric ratio by upper bounds of weights."""
+    """Return a grid of windows 1 - a to 1 + a on the geometric ratio, times bounds of weights."""
     side = per_side(thresholds)
     return [
         {"rs_lower": round(1.0 - away, 9), "rs_upper": round(1.0 + away, 9), "is_upper": upper}
@@ -81,7 +81,7 @@ def geometric_pairs(reach: float, thresholds: int) -> list[Bounds]:
 
 
 def k3_pairs(reach: float, thresholds: int) -> list[Bounds]:
-    """Upper bounds of the mean k3 by upper bounds of weights."""
+    """Return a grid of upper bounds of the mean k3, times upper bounds of weights."""
     side = per_side(thresholds)
     return [
         {"rs_upper": k3, "is_upper": upper}
@@ -95,24 +95,24 @@ TOKEN_REACH, SEQUENCE_REACH = 100.0, 1000.0
 
 
 class EstimatorFamily(Struct, frozen=True):
-    """An estimator whose bounds are still open. All settings of one differ in bounds alone."""
+    """A kind of estimator; its settings differ only in their bounds."""
 
     title: str
     about: str
-    level: Level  # of what the bounds hold; of pairs that of the rejection
+    level: Level  # level of the ratios that are bounded; of rejection, if there are weights too
     axis: str  # the bound that rows are ordered by
-    grid: Callable[[int], list[Bounds]]  # number wanted -> about as many settings
+    grid: Callable[[int], list[Bounds]]  # number of settings -> about that many settings
     correction: Callable[[Bounds], Correction]
     also_called: Mapping[str, str] = field(default_factory=dict)  # name in a document -> which
 
     @property
     def middle(self) -> Bounds:
-        """Bounds from the middle of the sweep, for an example."""
+        """Return bounds from the middle of the grid, for an example."""
         tried = settings(self, 20)
         return tried[len(tried) // 2]
 
     def entry(self) -> Entry:
-        """Say what the estimator does, on what its bounds hold, and what one setting of it is."""
+        """Return what the estimator does, what its bounds apply to, and an example setting."""
         bounds, units = self.middle, "bounds as ratios"
         correction = self.correction(bounds)
         if any(one.statistic.endswith(("_k2", "_k3")) for one in correction.rejections):
@@ -143,7 +143,7 @@ def _zeroed(level: Level, bounds: Bounds) -> Correction:
 
 
 def _masked(level: Level, bounds: Bounds) -> Correction:
-    """The ratio inside the bounds, rejection outside: what trainers call MIS."""
+    """Return MIS: the ratio as weight inside the bounds, rejection outside."""
     upper, lower = bounds["upper"], bounds["lower"]
     return Correction(Weighting(level, upper, lower, "mask"), (Rejection(level, upper, lower),))
 
@@ -305,7 +305,7 @@ FAMILIES: dict[str, EstimatorFamily] = {
 
 
 def settings(family: EstimatorFamily, thresholds: int, own: Sequence[Bounds] = ()) -> list[Bounds]:
-    """The settings of a family, with those of the user's own, in the order of its axis."""
+    """Return the settings of a family and the user's own ones, in the order of its axis."""
     grid = family.grid(thresholds)
     grid += [bounds for bounds in own if bounds not in grid]
     return sorted(grid, key=lambda bounds: (bounds[family.axis], *bounds.values()))

@@ -1,8 +1,9 @@
-"""What verl's own guide would choose for a table, beside what the data say.
+"""What verl's own guide would choose for a table, compared with rcdiag's recommendation.
 
-The guide (docs/algo/rollout_corr_math.md of verl 0.7.1, section 5.3) goes by severity (negligible,
-moderate, severe) and by length (short, long), and gives no numbers. rcdiag takes for severity the
-ends of the range that the guide calls typical for a bound on k3, and 1,000 tokens for long.
+The guide (docs/algo/rollout_corr_math.md of verl 0.7.1, section 5.3) chooses by severity
+(negligible, moderate, severe) and by length (short, long), and gives no numbers. For severity
+rcdiag takes the ends of the range that the guide calls typical for a bound on k3, for long
+responses 1,000 tokens.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from rcdiag.formats import number
 from rcdiag.results import MetricValue
 from rcdiag.results.sweep import Recommendation
 
-NEGLIGIBLE, SEVERE = 0.001, 0.01  # nats per token by k3: below the one, above the other
-LONG = 1000.0  # tokens of the median response
+# k3, nats per token: negligible below the first, severe above the second.
+NEGLIGIBLE, SEVERE = 0.001, 0.01
+LONG = 1000.0  # responses are long if the median has at least this many tokens
 
 NONE, TOKEN_TIS, SEQ_TIS, SEQ_MIS = "none", "token_tis_2", "seq_tis_2", "seq_mis_0.5_2"
 GEO_TOKEN_TIS = "geo_rs_0.999_1.001_token_tis_2"  # the guide's K1-RS-Token-TIS
@@ -31,13 +33,13 @@ def by_length(median: float) -> tuple[str, str]:
 
 
 def guide_sentence(advice: Recommendation, k3: MetricValue, median: float) -> str | None:
-    """Say what verl's guide would choose, and why the data say otherwise; None without a KL."""
+    """Say what verl's guide would choose, and how this compares with the data; None without k3."""
     if k3.value is None:
         return None
     severity, first = by_severity(k3.value)
     length, second = by_length(median)
     named, known = f"verl's: {_spoken(first)} ({severity})", f"k3_kl {number(k3.value)}"
-    # Where there is nothing to correct, the length of responses says nothing.
+    # If there is nothing to correct, the length of responses does not matter.
     if first == NONE:
         second = NONE
     else:
@@ -48,20 +50,20 @@ def guide_sentence(advice: Recommendation, k3: MetricValue, median: float) -> st
 
 
 def _against(advice: Recommendation, name: str) -> str:
-    """Say how a candidate of the guide fares on the data."""
+    """Compare a candidate of the guide with the recommendation."""
     if advice.answer == "fix-the-cause":
-        return "it does not ask whether the recorded policy sampled: here it did not"
+        return "it does not check whether the recorded policy sampled: here it did not"
     if advice.choice == name:
         return f"the data say {_spoken(name)} too"
     found = {candidate.name: candidate for candidate in advice.candidates}
     candidate = found.get(name)
     if candidate is None or advice.choice is None:
-        return "the data cannot tell candidates apart"
+        return "the data cannot distinguish candidates"
     if candidate.refused:
-        return f"{_spoken(name)} is refused here, it {candidate.refused[0]}"
+        return f"{_spoken(name)} is refused here: {candidate.refused[0]}"
     own, chosen = candidate.efficiency.value, found[advice.choice].efficiency.value
     if name in advice.indistinguishable:
-        return f"the data do not tell {_spoken(name)} from {_spoken(advice.choice)}"
+        return f"the data cannot distinguish {_spoken(name)} from {_spoken(advice.choice)}"
     if own and chosen:
         return f"{_spoken(name)} has {chosen / own:.2g} times the error of {_spoken(advice.choice)}"
     return f"the data choose {_spoken(advice.choice)}"

@@ -1,4 +1,4 @@
-"""The settings that a sweep tries, fixed before the pass so that sums of all parts add up."""
+"""The settings that a sweep tries, fixed before the pass so that the sums of all parts add up."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Grids = Mapping[str, Sequence[Bounds]]
 
 
 class SweepPlan(Struct, frozen=True, dict=True):
-    """The settings of all families, the candidates among them, and what is known of the table."""
+    """The settings of all families, the candidates among them, and facts about the table."""
 
-    grids: Grids  # family -> its settings; "none" has one, which corrects nothing
+    grids: Grids  # family -> its settings; "none" has a single one, without correction
     candidates: Mapping[str, EstimatorSetting] = field(
         default_factory=dict
     )  # judged by their gradients
     grouped: bool = False  # whether rows have a prompt group
     recorded: bool = False  # whether rows have an advantage
-    baseline: Baseline | None = None  # stands in for advantages that are not recorded
+    baseline: Baseline | None = None  # for advantages, if these are not recorded
     buckets: Buckets = field(default_factory=lambda: Buckets(np.empty(0, np.int32)))
-    # Hashes of all prompt groups, ascending, and the number of each; None: hashes are numbers.
+    # Hashes of all prompt groups, ascending, and the number of each; None: hashes are the numbers.
     groups: tuple[Keys, Keys] | None = None
 
     def cluster_numbers(self, clusters: Keys) -> Keys:
         """Return the number of each sequence's prompt group.
 
-        Which groups share a row of sums depends on these numbers, and not on their names.
+        These numbers, not the names of groups, decide which groups share a row of sums.
         """
         if self.groups is None:
             return clusters
@@ -46,7 +46,7 @@ class SweepPlan(Struct, frozen=True, dict=True):
 
     @cached_property
     def layouts(self) -> dict[str, Layout]:
-        """The settings of every family as they are read off sums."""
+        """Return the layout of every family's settings."""
         return {
             family: Layout.of(
                 EstimatorSettings.of(
@@ -57,22 +57,22 @@ class SweepPlan(Struct, frozen=True, dict=True):
         }
 
     def place(self, candidate: str) -> tuple[str, int]:
-        """Return the family of a candidate, and the number of its setting there."""
+        """Return the family of a candidate, and the index of its setting there."""
         setting = self.candidates[candidate]
         return setting.family, self.grids[setting.family].index(setting.bounds)
 
     @property
     def without_signal(self) -> bool:
-        """Whether the table has neither advantages nor rewards."""
+        """Tell whether the table has neither advantages nor rewards."""
         return not self.recorded and (self.baseline is None or np.isnan(self.baseline.overall))
 
 
 def plan_of_table(
     table: Table, thresholds: int, candidates: Mapping[str, EstimatorSetting] = CANDIDATES
 ) -> SweepPlan:
-    """Plan about `thresholds` settings of each family, the candidates' among them.
+    """Plan about `thresholds` settings of each family, including those of the candidates.
 
-    Groups, rewards and the first token ids of the table are read for it.
+    For this the table's groups, rewards and first token ids are read.
     """
     by_family: dict[str, list[Bounds]] = {}
     for candidate in candidates.values():

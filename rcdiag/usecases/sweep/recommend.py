@@ -1,11 +1,14 @@
-"""Recommend an estimator, in five steps that comments name; the procedure is rcdiag's own.
+"""Recommend an estimator in five steps, which comments name; the procedure is rcdiag's proposal.
 
-0 is there anything to correct, and are the ratios those of the distribution that sampled: if not,
-nothing is scored; 1 are the ratios of sequences a reference: if not, no bias is known and
-candidates cannot be distinguished; 2 the squared error of every candidate's batch gradient;
-3 constraints; 4 the simplest candidate whose error is the least, within one standard error and what
-is not worth a correction. Where the bias without correction is not known to within the noise of a
-batch, a candidate is taken only if it is better than none at 95%.
+0. Is there anything to correct, and did the recorded distribution sample? If not, no candidate is
+   scored.
+1. Are the ratios of sequences usable as a reference? If not, no bias is known, and candidates
+   cannot be distinguished.
+2. Estimate the squared error of every candidate's batch gradient.
+3. Refuse candidates that break a constraint.
+4. Take the simplest candidate within one standard error of the least error, plus what is not worth
+   a correction. If the bias without correction is not known to within the noise of a batch, a
+   candidate must be better than no correction at 95%.
 """
 
 from __future__ import annotations
@@ -34,20 +37,20 @@ from rcdiag.usecases.sweep.sums import SweepState
 
 Values = Mapping[str, MetricValue]
 
-# The weights of sequences differ from 1 by less than this on average: nothing to correct.
+# If sequence weights differ from 1 by less than this on average, there is nothing to correct.
 NEGLIGIBLE = 0.01
-# Candidates that a sentence names.
+# At most this many candidates are named in a sentence.
 SHOWN = 5
 
 
 class SweepEvidence(Struct, frozen=True):
-    """What the recommendation is made from."""
+    """The input of the recommendation."""
 
     state: SweepState
     rows: Mapping[str, Sequence[SweepRow]]  # family -> its rows
     values: Values  # of the mismatch suite
     bad_tokens: int  # unmasked tokens whose log-prob is NaN, infinite or impossible
-    diagnosis: Diagnosis | None = None  # of the table; None: nobody judged it
+    diagnosis: Diagnosis | None = None  # of the table; None: it was not diagnosed
 
     @property
     def sequences(self) -> int:
@@ -72,7 +75,7 @@ def recommend(evidence: SweepEvidence) -> Recommendation:
             f"{evidence.sequences:,} sequences in {evidence.clusters} clusters are few: the errors "
             "are rough."
         )
-    if unusable := _unusable(evidence):  # step 0: the judge of the table, and hygiene
+    if unusable := _unusable(evidence):  # step 0: broken tables and invalid log-probs
         return _without_scores("fix-the-cause", [*reasons, unusable])
     if evidence.clusters < 2:
         reasons.append(
@@ -110,14 +113,14 @@ def _decided(
 ) -> Recommendation:
     """Choose among scored candidates: steps 3 and 4, after the cases that need no correction.
 
-    `doubt` says why there is no reference, `away` is how far sequence weights are from 1 on
-    average, `reasons` are those found so far.
+    `doubt` says why there is no reference, `away` is the mean distance of sequence weights from 1,
+    `reasons` are those found so far.
     """
     values, state, scores, broken = evidence.values, evidence.state, ranking.scores, ranking.broken
     if state.plan.without_signal:
         reasons.append(
             "The table has no rewards and no advantages: every sequence counts with the advantage "
-            "1, so that only a shift in how often tokens are used is seen as bias."
+            "1, so that only a change in how often tokens are used counts as bias."
         )
     reasons += [] if doubt is None else [doubt]
     if evidence.diagnosis is not None and evidence.diagnosis.verdict == "healthy":
@@ -142,9 +145,8 @@ def _decided(
         by_noise = sorted(ranking.allowed, key=lambda name: scores.noise(name) or 0.0)
         with_noise = [f"{name} {number(scores.noise(name))}" for name in by_noise]
         reasons.append(
-            "Without a reference the bias of no candidate is known, and no correction may be the "
-            "worst of them: candidates cannot be distinguished. What they cost in variance: "
-            f"{_listed(with_noise)}."
+            "Without a reference no candidate's bias is known, and no correction may be the worst "
+            f"of them: candidates cannot be distinguished. Their variances: {_listed(with_noise)}."
         )
         return ranking.recommendation("cannot-distinguish", reasons, near=ranking.allowed)
     choice = ranking.simplest()  # step 4
@@ -157,8 +159,8 @@ def _decided(
         return ranking.recommendation("cannot-distinguish", reasons)
     mean = values["ratio_mean_seq"]
     if choice != "none" and mean.low is not None and mean.low > 1.0:
-        # Such ratios are not those of the sampler: none can be recommended. A mean below 1 does
-        # not refute the premise: rare large ratios are easily missed.
+        # Ratios with a mean above 1 are not relative to the sampler, so no correction by them is
+        # recommended. A mean below 1 may be chance: the sample may lack rare large ratios.
         reasons.append(
             f"A correction assumes E[ratio] = 1; over sequences it is {with_interval(mean)}, above "
             "1: no candidate is scored with these ratios."
@@ -170,7 +172,7 @@ def _decided(
 
 
 def _unusable(evidence: SweepEvidence) -> str | None:
-    """Say why no correction is of use before the fault of the table is removed; None if it is."""
+    """Say why no correction helps before the table is repaired; None if one may help."""
     diagnosis, bad = evidence.diagnosis, evidence.bad_tokens
     if diagnosis is not None and diagnosis.verdict == "broken":
         return f"{diagnosis.summary} No weights repair that: nothing is ranked."
@@ -183,14 +185,14 @@ def _unusable(evidence: SweepEvidence) -> str | None:
 
 
 def _not_the_sampler(values: Values) -> list[str]:
-    """Say why the recorded behavior policy is not the one that sampled; nothing where it may be."""
+    """Say why the recorded behavior policy did not sample; empty if it may have."""
     reasons = []
     kappa, z = values["kappa"], values["ratio_mean_z"]
     if kappa.level == "error":
         reasons.append(
             f"kappa is {with_interval(kappa)}, not near 1: the behavior log-probs "
-            "are not those of the policy that sampled, so the ratios are noise and correcting with "
-            "them does harm."
+            "are not those of the policy that sampled, so the ratios are noise and a correction "
+            "with them does harm."
         )
     if z.level == "error":
         mean = values["ratio_mean"].value
@@ -202,7 +204,7 @@ def _not_the_sampler(values: Values) -> list[str]:
 
 
 def _doubt(evidence: SweepEvidence) -> str | None:
-    """Say why sequence ratios are no reference: few effective sequences, or a heavy tail."""
+    """Say why sequence ratios cannot be the reference: few effective sequences, or a heavy tail."""
     ess, tail = evidence.values["ess_seq"].value, evidence.values["khat_seq"]
     effective = 0.0 if ess is None or not np.isfinite(ess) else ess * evidence.sequences
     if level(EFFECTIVE_SEQUENCES, effective) != "ok":
@@ -210,7 +212,7 @@ def _doubt(evidence: SweepEvidence) -> str | None:
             f"Weighted by their untruncated ratios the sequences count as {effective:.1f}; more "
             f"than {EFFECTIVE_SEQUENCES.warning:.0f} are needed as a reference."
         )
-    # Without a level the tail is of ratios near 1, and moves nothing however heavy.
+    # Without a level all ratios are near 1, so that even a heavy tail moves nothing.
     if tail.level is not None and tail.value is not None and level(HEAVY_TAIL, tail.value) != "ok":
         return (
             f"k-hat of the ratios of sequences is {tail.value:.2f}, not below "
@@ -220,7 +222,7 @@ def _doubt(evidence: SweepEvidence) -> str | None:
 
 
 def _premises(values: Values) -> list[str]:
-    """Say what is in doubt about the reference, and where a cause is worth finding first."""
+    """Say which assumptions of the reference are in doubt, and where to look for a cause first."""
     reasons = []
     mean, share = values["ratio_mean"], values["top_share"].value
     if mean.low is not None and mean.high is not None and not mean.low <= 1.0 <= mean.high:
@@ -237,7 +239,7 @@ def _premises(values: Values) -> list[str]:
 
 
 def _method(state: SweepState, referred: bool) -> str:
-    """Say how candidates were scored."""
+    """Describe how candidates were scored."""
     batches, baseline = len(state.steps), state.plan.baseline
     of = "the table" if batches == 1 else f"one of the {batches} steps"
     error, bias = "variance", ""
@@ -260,13 +262,13 @@ def _method(state: SweepState, referred: bool) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Name some candidates, the first ones where they are many."""
+    """List candidates, only the first SHOWN of many."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
 
 class _Ranking(Struct, frozen=True):
-    """The candidates by their scores, those that break a constraint last."""
+    """The candidates with their scores and the constraints that they break."""
 
     candidates: Mapping[str, EstimatorSetting]
     scores: GradientScores
@@ -279,24 +281,24 @@ class _Ranking(Struct, frozen=True):
 
     @property
     def best(self) -> str:
-        """The one with the least error of those that break no constraint."""
+        """Return the candidate with the least error of those that break no constraint."""
         return max(self.allowed, key=self.scores.place)
 
     @property
     def near(self) -> list[str]:
-        """Those that break no constraint, within one standard error of the best."""
+        """Return candidates that break no constraint, within one standard error of the best."""
         best = self.best if self.allowed else ""
         return [name for name in self.allowed if self.scores.within(best, name)]
 
     def simplest(self) -> str:
-        """The simplest within one standard error of the best; of equally simple ones the better."""
+        """Return the simplest candidate of `near`; of equally simple ones the better."""
         return min(
             self.near,
             key=lambda name: (self.candidates[name].complexity, -self.scores.place(name)),
         )
 
     def why(self, chosen: str) -> str:
-        """Say why a candidate is the simplest within one standard error of the least error."""
+        """Explain the choice of a candidate by the errors of it, of the best and of others."""
 
         def parts(name: str) -> str:
             most = self.scores.most_bias(name)
@@ -327,7 +329,7 @@ class _Ranking(Struct, frozen=True):
     ) -> Recommendation:
         """Return the candidates with their errors, and with their ranks if one is chosen.
 
-        `near` are those that cannot be distinguished, by default those of the property `near`.
+        `near` are the indistinguishable candidates, by default those of the property `near`.
         """
         candidates, allowed = self.candidates, [] if choice is None else self.allowed
         near = self.near if near is None else near
@@ -361,7 +363,7 @@ class _Ranking(Struct, frozen=True):
 def _unranked(
     evidence: SweepEvidence, broken: Mapping[str, list[str]], answer: str, reasons: list[str]
 ) -> Recommendation:
-    """Return candidates without scores and ranks: these ratios cannot distinguish them."""
+    """Return candidates without scores and ranks, because these ratios cannot distinguish them."""
     return replace(
         _without_scores(answer, reasons),
         candidates=[

@@ -1,6 +1,6 @@
-"""Use case `sweep`: every estimator over its thresholds on a recorded pair, and which to choose.
+"""Use case `sweep`: every estimator over its thresholds on a recorded pair, and a recommendation.
 
-One pass over the table; thresholds are declared before it, so shards add up.
+It is one pass over the table; thresholds are fixed before it, so that the sums of parts add up.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from rcdiag.usecases.sweep.plan import SweepPlan, plan_of_table
 from rcdiag.usecases.sweep.recommend import SweepEvidence, recommend
 from rcdiag.usecases.sweep.sums import SweepState
 
-# Tokens of a part for each setting. A state holds 13 kB of a setting, and every part has a state
-# that is made, sent and added up: of 21,500 settings 280 MB, two of them at a time.
+# A part has at least this many tokens for each setting, because every part's state must be made,
+# sent and added: it takes 13 kB per setting, 280 MB for 21,500 settings, two of them at a time.
 TOKENS_OF_SETTING = 1_000
 
 
@@ -56,11 +56,11 @@ def sweep(
     own: Sequence[str] = (),
     runner: Runner | None = None,
 ) -> SweepResult:
-    """Sweep every family over about `thresholds` settings, recommend one, and forecast.
+    """Sweep every family over about `thresholds` settings, recommend a candidate, and forecast.
 
     `own` are names of further candidates, such as `seq_tis_3`, which are ranked with the others.
-    `trainer` is the one whose default is named beside the choice; it changes no other field.
-    `runner` says where the pass over the table is done: in this process without one.
+    `trainer` is the trainer whose default is named next to the choice; it changes no other field.
+    `runner` says where the pass over the table runs; by default in this process.
     """
     name = find_trainer(trainer).name
     plan = plan_of_table(dump, thresholds, candidates_with(own))
@@ -101,7 +101,7 @@ def sweep(
 
 
 def _families(plan: SweepPlan, rows: Mapping[str, list[SweepRow]]) -> dict[str, SweepFamily]:
-    """Put the rows of every family under its title, with its settings for each trainer."""
+    """Return the families with their rows, and their settings as YAML for each trainer."""
     return {
         family: SweepFamily(
             title=about.title,
@@ -133,12 +133,12 @@ class SweepWalk(Walk[SweepState], frozen=True, kw_only=True):
         return state
 
     def in_short(self, state: SweepState) -> SweepState:
-        """Return the state of a part with counts in place of values."""
+        """Return the state of a part with values replaced by counts."""
         state.suite = in_short(state.suite)
         return state
 
     def merged(self, parts: Iterator[SweepState]) -> SweepState | None:
-        """Add up the states of parts in place: with many thresholds a copy is large."""
+        """Add up the states of parts in place, since a copy is large with many thresholds."""
         whole = next(parts, None)
         for part in parts:
             assert whole is not None
@@ -147,7 +147,7 @@ class SweepWalk(Walk[SweepState], frozen=True, kw_only=True):
 
 
 def _forecast(table: SequenceTable) -> Forecast:
-    """Forecast by length; where it could not be tested, only up to the longest response."""
+    """Forecast by length; if the forecast could not be tested, only up to the longest response."""
     about = forecast(table.lengths, table.sums["log_ratio"], table.cluster)
     if about.holds is not None:
         return about

@@ -3,10 +3,10 @@
 No model is run. The gradient of log p(token) with respect to the logits has 1 - p at the sampled
 token. Summed over tokens by their id, that is the gradient of the output bias. The most frequent
 ids have a dimension each; the others share the rest by a hash with random signs (CountSketch,
-Charikar, Chen and Farach-Colton 2002: inner products stay what they are in expectation). `centred`
-takes off what the target policy has on average, because a gradient of its log-probs has mean 0
-under it. Judging estimators by it is rcdiag's proposal. Where no advantages are recorded, reward
-less a baseline stands in for them; without rewards every sequence has the advantage 1.
+Charikar, Chen and Farach-Colton 2002, which keeps inner products in expectation). `centred`
+subtracts the target policy's mean, because a gradient of its log-probs has mean 0 under it. Judging
+estimators by this gradient is rcdiag's proposal. Without recorded advantages reward minus a
+baseline is used; without rewards every sequence has the advantage 1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 
 
 class Baseline(Struct, frozen=True):
-    """Mean reward of each prompt group, or of all where no group has two rewards."""
+    """Mean reward of each prompt group, or of all rows if no group has two rewards."""
 
     keys: NDArray[np.uint64]  # [groups] ascending
     means: Array  # [groups]
@@ -57,11 +57,11 @@ class Baseline(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Say what is taken off the reward."""
+        """Return a description of the baseline."""
         return "the mean of its prompt group" if len(self.keys) else "the mean of all"
 
     def advantage(self, pair: PolicyPair) -> Array:
-        """Return reward less its baseline, [sequences]; NaN where the reward is unknown."""
+        """Return reward minus baseline, [sequences]; NaN where the reward is unknown."""
         if pair.tokens.reward is None:
             return np.full(len(pair.lengths), np.nan)
         if not len(self.keys):
@@ -80,29 +80,29 @@ def recorded_advantage(pair: PolicyPair) -> Array:
 
 
 def advantages(pair: PolicyPair, baseline: Baseline | None) -> Array:
-    """Return the recorded advantages, else rewards less baseline, [sequences]; NaN if unknown."""
+    """Return the recorded advantages, else reward minus baseline, [sequences]; NaN if unknown."""
     if pair.tokens.advantage is not None or baseline is None:
         return recorded_advantage(pair)
     return baseline.advantage(pair)
 
 
 DIMENSIONS = 512
-OWN = DIMENSIONS // 2  # dimensions of one id each, where there are more ids than dimensions
+OWN = DIMENSIONS // 2  # dimensions with a single id, if there are more ids than dimensions
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Fibonacci hashing
 
 
 class Buckets(Struct, frozen=True, dict=True):
     """The dimension of each token id.
 
-    It depends on how frequent an id is and not on its number, so that a table whose ids are
-    renumbered has the same gradients. Only ids that `frequent` lacks are hashed by number.
+    It depends on the frequency rank of an id and not on its number, so that a table with renumbered
+    ids has the same gradients. Only ids that are not in `frequent` are hashed by number.
     """
 
     frequent: NDArray[np.int32]  # [ids] the most frequent first
 
     @cached_property
     def _by_number(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return the known ids, ascending, and the place of each among the frequent ones."""
+        """Return the known ids, ascending, and the frequency rank of each."""
         order = np.argsort(self.frequent)
         return self.frequent[order], order
 
@@ -124,7 +124,7 @@ class Buckets(Struct, frozen=True, dict=True):
 
 
 def hashed_dimensions(keys: NDArray[np.uint64], first: int) -> tuple[NDArray[np.int64], Array]:
-    """Return a dimension from `first` on, and a sign, for each key."""
+    """Return a dimension (at least `first`) and a sign for each key."""
     mixed = (keys + np.uint64(1)) * _MIX
     mixed = (mixed ^ (mixed >> np.uint64(32))) * _MIX
     bucket = (mixed >> np.uint64(33)).astype(np.int64) % (DIMENSIONS - first) + first
@@ -132,12 +132,12 @@ def hashed_dimensions(keys: NDArray[np.uint64], first: int) -> tuple[NDArray[np.
     return bucket, sign
 
 
-# The gradient that is aimed at: weighted by the untruncated ratios of sequences.
+# Name of the reference gradient, which is weighted by the untruncated ratios of sequences.
 REFERENCE = "reference"
 
 
 class CandidateGradients(Struct, frozen=True):
-    """The candidates' gradients and the reference's by cluster, and the tails of their weights.
+    """The gradients of candidates and reference by cluster, and the tails of candidates' weights.
 
     The last column of a gradient is the sum of its weights times advantages, for `centred`.
     """
@@ -154,7 +154,7 @@ def candidate_gradients(
     frequent: Buckets,
     clusters: NDArray[np.int64],
 ) -> CandidateGradients:
-    """Add up the weighted gradient of every candidate on one batch, by cluster.
+    """Sum the weighted gradient of every candidate over one batch, by cluster.
 
     `clusters` [sequences] are rows in the tables of sums.
     """
@@ -163,7 +163,7 @@ def candidate_gradients(
         return CandidateGradients(used, {}, {})
     advantage = advantages(pair, baseline)
     rewarded = baseline is not None and not np.isnan(baseline.overall)
-    if pair.tokens.advantage is None and not rewarded:  # of no sequence of the whole table
+    if pair.tokens.advantage is None and not rewarded:  # the whole table has none
         advantage = np.ones(len(pair.lengths))
     signal = np.nan_to_num(advantage, nan=0.0)
     size = np.where(np.isnan(advantage), 1.0, np.abs(advantage))
@@ -176,11 +176,11 @@ def candidate_gradients(
     lengths = pair.lengths.astype(np.float64)
 
     def by_cluster(values: Array) -> Array:
-        """Add up values of sequences, [clusters, 1]."""
+        """Sum values of sequences by cluster, [clusters, 1]."""
         return np.bincount(at, values, len(used)).astype(np.float64, copy=False)[:, None]
 
     def gradient(weights: Array, factor: Array) -> Array:
-        """Add up the gradients of log-probs with weights of tokens and a factor of sequences."""
+        """Sum gradients of log-probs, times weights [tokens] and factors [sequences]."""
         values = slope * weights * factor[owner]
         sums = np.bincount(cells, values, len(used) * DIMENSIONS).reshape(-1, DIMENSIONS)
         return np.hstack([sums, by_cluster(segment_sum(weights, pair.lengths) * factor)])
@@ -206,9 +206,9 @@ def candidate_gradients(
 def _weights_and_factors(
     correction: Correction, tokens: Tokens, rows: Sequences, made: dict[Quantity, Array]
 ) -> tuple[Array, Array]:
-    """Return the weights of tokens under a correction, [tokens], and factors of sequences, [rows].
+    """Return token weights [tokens] and sequence factors [rows] of a correction.
 
-    A token counts with the product of both. `made` keeps token weights that candidates share.
+    The weight of a token is the product of both. `made` caches token weights that candidates share.
     """
     if any(rejection.of_tokens for rejection in correction.rejections):
         return token_effects(correction, tokens, rows).final, np.ones(len(rows))
@@ -225,10 +225,10 @@ def _weights_and_factors(
 
 
 def centred(gradient: Array, scores: Array) -> Array:
-    """Take the target's mean off the gradient of every token, [clusters, DIMENSIONS].
+    """Return gradients minus the target's mean gradient per token, [clusters, DIMENSIONS].
 
-    `scores` are gradients of log-probs weighted by the ratios of tokens, without advantages: their
-    mean is what the target policy has on average, which is 0 for a true gradient of its log-probs.
+    `scores` are gradients of log-probs weighted by the ratios of tokens, without advantages. Their
+    mean estimates the mean under the target policy, which is 0 for a true gradient of log-probs.
     """
     of_all = scores.sum(axis=0)
     result: Array = gradient[:, :-1] - gradient[:, -1:] * (of_all[:-1] / of_all[-1])

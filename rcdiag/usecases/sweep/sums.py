@@ -1,7 +1,7 @@
-"""Sums of what every setting of a sweep does to the sequences of a table, in bounded memory.
+"""Sums over the sequences of a table under every setting of a sweep, in bounded memory.
 
-There is one array for each family and quantity, [cluster, bin, column], and parts of a table add
-up: any threshold's estimate and its interval over clusters is read off these (`estimates`).
+There is one array for each family and quantity, [cluster, bin, column]; the arrays of parts of a
+table add up. `estimates` computes each threshold's estimate and interval over clusters from them.
 """
 
 from __future__ import annotations
@@ -34,45 +34,45 @@ from rcdiag.usecases.sweep.token_bins import Chunk, chunks
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
 
-# The most cells of an array of sequences and settings, 2 MB; two families are at work at a time.
+# Largest array of sequences and settings, in cells (2 MB); two families are computed at a time.
 CELLS = 1 << 18
-# A sweep holds hundreds of numbers per cluster and setting: those of a table with more clusters
-# share rows, by their numbers modulo this. Intervals stay right, and their width is known to
-# sqrt(1 / 512), or 4%.
+# A sweep holds hundreds of numbers per cluster and setting. In a table with more clusters than this
+# several share a row, by their number modulo this. Intervals stay correct, and their width has a
+# relative error of sqrt(1 / 512), or 4%.
 MAX_CLUSTERS = 256
-# Prompt groups whose bits are spread out at a time.
+# Prompt groups whose bits are unpacked at a time.
 GROUPS_AT_ONCE = 1024
 
-# Lengths up to these are counted together: each by itself at first, then in steps of 4%.
+# Upper ends of the bins of lengths: each length up to 32 has its own, then in steps of 4%.
 LENGTHS = np.unique(
     np.concatenate([np.arange(1, 33), np.round(2.0 ** np.arange(5, 20, 0.0625))])
 ).astype(np.int64)
 
-# Quantities have a row for each cluster, but for these: those by length have one for each of
-# LENGTHS, and those of which no interval is given have one alone.
+# Sums have a row for each cluster, except those of these quantities: BY_LENGTH have a row for each
+# bin of LENGTHS, and OVER_ALL, which get no interval, have a single row.
 BY_LENGTH = ("kept_by_length", "sequences_by_length", "tokens_by_length")
 OVER_ALL = ("squares", "over", "gap", "true", "share", "share_squared", "logged", "logged_squares")
-# Quantities that depend on which sequences keep a token, and on nothing else.
+# Quantities that depend only on which sequences keep a token.
 OF_SEQUENCES = ("alive", "reward", "reward_count", "advantage", "advantage_count")
 
 Quantities = dict[str, Array]  # name -> [sequences, columns], or one column where they agree
 
 
 class SumRows:
-    """The row of a table of sums to which each of some sequences is added."""
+    """Adds values of sequences to the rows of a table of sums."""
 
     def __init__(self, rows: Index, size: int) -> None:
-        self.rows = rows  # [sequences]
-        self.size = size  # rows of the table
+        self.rows = rows  # [sequences] row to which each sequence is added
+        self.size = size  # number of rows of the table
 
     @cached_property
     def _used(self) -> tuple[Index, csc_array]:
-        """The rows that are added to, and the matrix that adds the sequences of each."""
+        """Return the distinct rows, and the matrix that sums the sequences of each."""
         used, at = np.unique(self.rows, return_inverse=True)
         return used, summing_matrix(at, len(used))
 
     def add(self, table: Array, values: Array) -> None:
-        """Add `values` [sequences, columns or 1] in place to a table with as many numbers a row."""
+        """Add `values` [sequences, columns or 1] in place to a table with the same columns."""
         sums = table.reshape(self.size, -1)
         if sums.shape[1] == 1:
             np.add.at(sums[:, 0], self.rows, values[:, 0])
@@ -81,12 +81,12 @@ class SumRows:
             sums[used] += matrix @ values
 
     def with_bins(self, bin_of: Index, bins: int) -> SumRows:
-        """Return the rows of a table that has `bins` rows for each of these."""
+        """Return the rows of a table that has `bins` rows for each row of this one."""
         return self if bins == 1 else SumRows(self.rows * bins + bin_of, self.size * bins)
 
 
 class Groups(Struct, frozen=True):
-    """The prompt groups that keep at least one sequence, and at least two: one bit for either."""
+    """Bits for prompt groups that keep at least one, and at least two sequences, by setting."""
 
     keys: Keys  # [groups] ascending
     one: NDArray[np.uint8]  # [groups, settings / 8]
@@ -94,12 +94,12 @@ class Groups(Struct, frozen=True):
 
     @classmethod
     def of(cls, keys: Keys, counts: NDArray[Any]) -> Groups:
-        """Make groups from numbers of kept sequences, [groups, settings]."""
+        """Make groups from the numbers of kept sequences, [groups, settings]."""
         return cls(keys, np.packbits(counts >= 1, axis=1), np.packbits(counts >= 2, axis=1))
 
     @classmethod
     def merged(cls, parts: Sequence[Groups]) -> Groups:
-        """Join the groups of parts: one sequence kept in each of two makes two."""
+        """Merge the groups of parts: a group with one kept sequence in two parts keeps two."""
         keys = np.unique(np.concatenate([part.keys for part in parts]))
         one = np.zeros((len(keys), parts[0].one.shape[1]), np.uint8)
         two = np.zeros_like(one)
@@ -110,7 +110,7 @@ class Groups(Struct, frozen=True):
         return cls(keys, one, two)
 
     def kept(self, settings: int) -> NDArray[np.int64]:
-        """Count the groups with two kept sequences, [settings]."""
+        """Count the groups with at least two kept sequences, [settings]."""
         counts = np.zeros(settings, np.int64)
         for start in range(0, len(self.keys), GROUPS_AT_ONCE):
             part = self.two[start : start + GROUPS_AT_ONCE]
@@ -125,19 +125,19 @@ class SweepState:
         self.plan = plan
         self.suite: SuiteState | None = None  # None where no row has a sampled token
         self.non_finite = NonFinite()
-        # (family or candidate, quantity) -> sums [rows, bins, columns]; "": of no setting.
+        # (family or candidate, quantity) -> sums [rows, bins, columns]; "": not of a setting.
         self.tables: dict[tuple[str, str], Array] = {}
-        # Family -> the least and the most share of its tokens that a sequence keeps, [columns].
+        # Family -> smallest and largest share of tokens that a sequence keeps, [columns].
         self.shares: dict[str, tuple[Array, Array]] = {}
         self.kept_groups: list[dict[str, Groups]] = []  # family -> groups; to be merged
-        # The largest log-ratio of a sequence; "mass" adds up ratios times exp(-it).
+        # The largest log-ratio of a sequence; "mass" sums ratio * exp(-shift), against overflow.
         self.shift = -np.inf
         self.steps: frozenset[int | None] = frozenset()
         # Candidate -> logs of weight times |advantage| of sequences.
         self.tails: dict[str, UpperTail] = {}
 
     def take(self, pair: PolicyPair) -> None:
-        """Take in the next batch."""
+        """Add the next batch."""
         self.non_finite = merge([self.non_finite, NonFinite.of(pair.tokens)])
         if not len(pair.lengths):
             return
@@ -166,7 +166,7 @@ class SweepState:
                 start += len(chunk.rows)
 
     def add(self, other: SweepState) -> None:
-        """Take in the state of the next rows, in place: with many thresholds a copy is large."""
+        """Add the state of the next rows, in place, since a copy is large with many thresholds."""
         with np.errstate(all="ignore"):
             factor = self._raise_shift(other.shift)
             for (family, quantity), sums in other.tables.items():
@@ -203,18 +203,18 @@ class SweepState:
         return len(self.clusters)
 
     def base(self, quantity: str) -> Array:
-        """Return the sums of what no setting changes, [rows]."""
+        """Return the sums of a quantity that no setting changes, [rows]."""
         return self["", quantity][:, 0, 0]
 
     def of_settings(self, family: str, quantity: str, *, outside: bool = False) -> Array:
-        """Return the sums of every setting, [rows, settings].
+        """Return the sums under every setting, [rows, settings].
 
         With `outside` they are over the sequences that a setting does not keep.
         """
         return self.plan.layouts[family].read(quantity, self[family, quantity], outside=outside)
 
     def groups_with_two(self, family: str) -> NDArray[np.int64]:
-        """Count the prompt groups that keep two sequences, [settings]; of "" all that have two."""
+        """Count the prompt groups that keep two sequences, [settings]; "" counts all with two."""
         settings = len(self.plan.grids[family]) if family else 1
         if not self.kept_groups:
             return np.zeros(settings, np.int64)
@@ -225,7 +225,7 @@ class SweepState:
         return np.repeat(groups[""].kept(1), settings)
 
     def _add_chunk(self, chunk: Chunk, clusters: Index) -> None:
-        """Take in some sequences of a batch; `clusters` [sequences] are the rows of theirs."""
+        """Add some sequences of a batch; `clusters` [sequences] are the rows of their clusters."""
         plan = self.plan
         self._raise_shift(float(log_ratio(chunk.rows, "sequence").max()))
         shift = self.shift if np.isfinite(self.shift) else 0.0
@@ -264,21 +264,24 @@ class SweepState:
             take_in(self.kept_groups, groups)
 
     def _table(self, family: str, quantity: str, bins: int, columns: int) -> Array:
-        """Return the sums of a quantity to be added to, [rows, bins, columns]."""
+        """Return the sums of a quantity to add to, zeros at first, [rows, bins, columns]."""
         if (family, quantity) not in self.tables:
             rows = {"cluster": MAX_CLUSTERS, "length": len(LENGTHS) + 1, "all": 1}
             self.tables[family, quantity] = np.zeros((rows[_rows_by(quantity)], bins, columns))
         return self.tables[family, quantity]
 
     def _add_shares(self, family: str, least: Array, most: Array) -> None:
-        """Take in the least and the most share of kept tokens of further sequences."""
+        """Merge with the smallest and largest share of kept tokens of further sequences."""
         if family in self.shares:
             own = self.shares[family]
             least, most = np.minimum(own[0], least), np.maximum(own[1], most)
         self.shares[family] = least, most
 
     def _raise_shift(self, largest: float) -> float:
-        """Hold ratios relative to a new largest; return the factor of sums held by `largest`."""
+        """Rescale "mass" if `largest` exceeds the shift.
+
+        Returns the factor for sums that were scaled by `largest`.
+        """
         old, self.shift = self.shift, float(np.maximum(self.shift, largest))
         if not np.isfinite(self.shift):  # NaN and infinity stay
             return 1.0
@@ -290,14 +293,14 @@ class SweepState:
 
 
 def _rows_by(quantity: str) -> str:
-    """Say what the rows of the sums of a quantity are: `cluster`, `length` or `all` in one."""
+    """Return what the rows of a quantity's sums are: `cluster`, `length`, or `all` in one row."""
     if quantity in BY_LENGTH:
         return "length"
     return "all" if quantity in OVER_ALL else "cluster"
 
 
 def _base_quantities(chunk: Chunk, mass: Array, signals: Mapping[str, Array]) -> Quantities:
-    """Return what does not depend on the settings, [sequences, 1]."""
+    """Return the quantities that do not depend on settings, [sequences, 1]."""
     rows, lengths = chunk.rows, chunk.lengths
     logs = log_ratio(rows, "sequence")[:, None]
     one = np.ones_like(lengths)
@@ -323,7 +326,7 @@ def _base_quantities(chunk: Chunk, mass: Array, signals: Mapping[str, Array]) ->
 def _quantities(
     chunk: Chunk, layout: Layout, mass: Array, signals: Mapping[str, Array]
 ) -> Quantities:
-    """Return what the settings of a family do to sequences, beyond the windows of its layout."""
+    """Return each sequence's quantities under the settings of a family's layout."""
     settings, effect = layout.columns, apply(chunk, layout.columns)
     by_token, weighting = settings.rejects_tokens, settings.weighting
     kept, weights = effect.kept, effect.loss_weights
@@ -333,7 +336,7 @@ def _quantities(
     alive = lives.astype(np.float64)
     true = np.exp(log_ratio(chunk.rows, "sequence"))[:, None]
     share = kept / chunk.lengths
-    means = alive  # of the weights of a sequence's tokens, 0 for those that are rejected
+    means = alive  # mean weight of a sequence's tokens, 0 for rejected ones
     if weighting is not None:
         means = weights.sum / chunk.lengths
     elif by_token:
@@ -351,7 +354,7 @@ def _quantities(
         if weighting.level == "sequence":
             quantities |= {"gap": np.abs(true - means), "true": true}
     if by_token:
-        # A sequence without a kept token has no kept mass, a NaN ratio or not.
+        # A sequence without a kept token has no kept mass, even if a ratio is NaN.
         kept_mass = np.where(lives, chunk.kept_true_ratios(settings), 0.0)
         quantities |= {"kept_mass": kept_mass, "share": share, "share_squared": np.square(share)}
     else:

@@ -1,4 +1,4 @@
-"""Tokens of some sequences, by sequence and bin of their ratio, k2 or k3."""
+"""Sums over the tokens of some sequences, by sequence and bin of ratio, k2 or k3."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from rcdiag.usecases.sweep.bins import Array, BinWindows, Index, Layout, excess_
 
 
 class Chunk(Struct):
-    """Consecutive sequences of a pair, and the tables of their tokens that were made so far.
+    """Consecutive sequences of a pair, with a cache of tables of their tokens.
 
-    It gives `corrections.apply` the sums over tokens of any number of settings.
+    `corrections.apply` gets the sums over tokens from it, for any number of settings.
     """
 
     rows: Sequences
     tokens: Tokens
     true: Array  # [tokens] ratios without a clamp
-    lowest: Array  # [sequences] smallest log-ratio, NaN aside
+    lowest: Array  # [sequences] smallest log-ratio, ignoring NaN
     advantage: Array  # [sequences] NaN = unknown
     made: dict[Any, Any] = field(default_factory=dict)
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what is made under a key, which several families share."""
+        """Return the cached value of a key, made at first use; families share these values."""
         if key not in self.made:
             self.made[key] = make()
         return self.made[key]
 
     @property
     def lengths(self) -> Array:
-        """Return the tokens of each sequence, [sequences, 1]."""
+        """Return the number of tokens of each sequence, [sequences, 1]."""
         return self.rows.lengths[:, None].astype(np.float64)
 
     @property
     def above_clamp(self) -> NDArray[np.bool_]:
-        """Tell which sequences have a token, or a product of ratios, above the trainer's clamp."""
+        """Flag sequences with a token ratio or product of ratios above the trainer's clamp."""
         of_tokens = self.rows.min(named("k1")) <= -SAFETY_BOUND
         return of_tokens | (self.rows.sum(LOG_RATIO) >= SAFETY_BOUND)
 
@@ -71,18 +71,18 @@ class Chunk(Struct):
         return np.searchsorted(layout.windows.edges, values)
 
     def kept_tokens(self, settings: EstimatorSettings) -> Array:
-        """Count the tokens that rejection by token keeps, [sequences, settings]."""
+        """Count the tokens that rejection of tokens keeps, [sequences, settings]."""
         return self._kept(settings, "count") if settings.rejects_tokens else self.lengths
 
     def kept_true_ratios(self, settings: EstimatorSettings) -> Array:
-        """Sum the true ratios of the tokens that rejection by token keeps."""
+        """Sum the true ratios of the tokens that rejection of tokens keeps."""
         if settings.rejects_tokens:
             return self._kept(settings, "true")
         return self.rows.sum(true_ratio)[:, None]
 
     def truncated_mass(self, settings: EstimatorSettings) -> Array:
-        """Sum (true ratio - C)+ at the level of the weights, where they are truncated at C."""
-        # Tokens are sorted by their clamped ratios: the same order up to the clamp.
+        """Sum (true ratio - C)+ at the level of the weights, which are truncated at C."""
+        # Tokens are sorted by clamped ratios, whose order is the same below the clamp.
         assert (settings.weight_upper < np.exp(SAFETY_BOUND)).all()
         if settings.weighs_tokens:
             edges, at = np.unique(settings.weight_upper, return_inverse=True)
@@ -92,14 +92,14 @@ class Chunk(Struct):
         return np.maximum(true - settings.weight_upper, 0.0)
 
     def weights(self, settings: EstimatorSettings) -> WeightSums:
-        """Sum the weights of all tokens by their own ratio."""
+        """Sum the weights of all tokens, each by its own ratio."""
         assert settings.weighting is not None
         if settings.weighting.outside == "mask":
             return WeightSums(self.rows.sum(RATIO)[:, None], self.rows.squares(RATIO)[:, None])
         if settings.weighting.outside == "zero":
             windows = BinWindows.between(settings.weight_lower, settings.weight_upper)
             return WeightSums(*(self._inside("ratio", windows, of) for of in ("ratio", "squares")))
-        # min(ratio, C): tokens up to C, and C for each one above.
+        # min(ratio, C): the ratios of tokens up to C, and C for each token above it.
         edges, at = np.unique(settings.weight_upper, return_inverse=True)
         windows = BinWindows.between(np.full(len(edges), -np.inf), edges)
         above = sums_above(self._table("ratio", edges, "count"))
@@ -109,24 +109,24 @@ class Chunk(Struct):
         return WeightSums(sums[:, at], squares[:, at])
 
     def kept_weights(self, settings: EstimatorSettings) -> WeightSums:
-        """Sum the ratios of the tokens that rejection by token keeps; no family truncates these."""
+        """Sum the ratios of the tokens that rejection of tokens keeps; no family truncates them."""
         assert settings.weighting is not None
         assert settings.weighting.outside == "mask"
         return WeightSums(self._kept(settings, "ratio"), self._kept(settings, "squares"))
 
     def vetoed(self, settings: EstimatorSettings) -> NDArray[np.bool_]:
-        """Tell which sequences have a token below the veto, [sequences, settings]."""
+        """Flag sequences that have a token below the veto, [sequences, settings]."""
         assert settings.veto is not None
         return self.lowest[:, None] < settings.veto
 
     def _kept(self, settings: EstimatorSettings, what: str) -> Array:
-        """Sum over the tokens that the one rejection by token keeps."""
+        """Sum `what` over the tokens that the only rejection of tokens keeps."""
         (rejection,) = settings.rejections
         windows = BinWindows.between(settings.reject_lower[0], settings.reject_upper[0])
         return self._inside(rejection.of_each_token, windows, what)
 
     def _inside(self, name: str, windows: BinWindows, what: str) -> Array:
-        """Sum over the tokens whose statistic is in each window, [sequences, windows]."""
+        """Sum `what` over the tokens whose statistic is in each window, [sequences, windows]."""
         result: Array = self.once(
             (name, windows.key(), what),
             lambda: windows.inside(self._table(name, windows.edges, what)),
@@ -134,10 +134,10 @@ class Chunk(Struct):
         return result
 
     def _table(self, name: str, edges: Array, what: str) -> Array:
-        """Sum something of each token by sequence and bin of its statistic, [sequences, bins].
+        """Sum `what` over tokens by sequence and bin of the statistic `name`, [sequences, bins].
 
-        That is the number of tokens (`count`), their clamped or true ratio (`ratio`, `true`), its
-        square, or what the true ratio is above the lower edge of the bin (`over`).
+        `what` is `count` (1), `ratio` (clamped ratio), `true` (unclamped ratio), `squares` (of the
+        clamped ratio) or `over` (true ratio minus the lower edge of the bin).
         """
         rows, bins, mark = len(self.rows), len(edges) + 1, edges.tobytes()
         if what == "true" and self.true is self.tokens.ratio:  # nothing was clamped
@@ -163,7 +163,7 @@ class Chunk(Struct):
 
 
 def chunks(pair: PolicyPair, advantage: Array, size: int) -> Iterator[Chunk]:
-    """Yield a pair in parts of at most `size` sequences."""
+    """Yield the sequences of a pair in chunks of at most `size`."""
     for start in range(0, len(pair.lengths), size):
         of_part = np.zeros(len(pair.lengths), np.bool_)
         of_part[start : start + size] = True

@@ -1,4 +1,4 @@
-"""Scenes with made-up logits: a sampler, a trainer and a model that never runs."""
+"""Test cases from made-up logits: a sampler, a trainer, and a model given by a table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Logits = NDArray[np.float32]
 
 
 class TableOfLogits:
-    """A model whose logits are those of a table, by row and position of the response."""
+    """A model whose logits are read from a table, by row and response position."""
 
     def __init__(self, logits: Logits, noise: float = 0.005) -> None:
         self.logits = logits  # [rows, length, vocabulary]
@@ -82,7 +82,7 @@ def made_up(
     noise: float = 0.004,
     seed: int = 0,
 ) -> tuple[Case, TableOfLogits]:
-    """Sample rows from a law that is made of the trainer's logits, and record its log-probs.
+    """Sample rows from a distribution derived from the trainer's logits; record its log-probs.
 
     `law` gets logits [vocabulary], the prompt and the response so far, and returns the logits that
     sample; `recorded` gets the sampler's log-probs and logits, and returns what is stored. The
@@ -127,7 +127,7 @@ def made_up(
 
 
 def made_tester(case: Case, model: TableOfLogits, name: str = "sampler") -> HypothesisTester:
-    """Put one side of a made-up case on the bench."""
+    """Make the tester of one side of a made-up case."""
     sample: RescoredSample = rescore(case, np.arange(len(case.lengths)), model)
     policy = case.sampler if name == "sampler" else case.trainer
     assert policy is not None

@@ -1,4 +1,4 @@
-"""Experiments that need no forward pass, on made-up logits with faults of known strength."""
+"""Experiments without a forward pass, on made-up logits with faults of known size."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def best(tester: HypothesisTester):
 
 
 @pytest.mark.parametrize("slug", list(LAWS))
-def test_the_cause_and_its_strength_are_recovered(slug):
+def test_the_cause_and_its_parameter_are_recovered(slug):
     case, model = made_up(LAWS[slug])
     tester = made_tester(case, model)
     assert not tester.side.explained
@@ -100,7 +100,7 @@ def test_the_cause_and_its_strength_are_recovered(slug):
         assert test.values["bias_9"] < -9.0
 
 
-def test_an_honest_engine_is_explained_and_no_law_is_named():
+def test_a_correct_engine_is_explained_and_no_cause_is_named():
     tester = made_tester(*made_up())
     assert tester.side.explained
     assert not [
@@ -118,12 +118,12 @@ RECORDED = {
 
 
 @pytest.mark.parametrize("slug", list(RECORDED))
-def test_what_else_was_recorded_is_told(slug):
+def test_a_wrong_recorded_quantity_is_identified(slug):
     case, model = made_up(recorded=RECORDED[slug])
     assert best(made_tester(case, model)).slug == slug
 
 
-def test_a_shifted_column_is_told():
+def test_a_shifted_column_is_identified():
     def shifted(own, logits):
         rows = own.reshape(60, 40)
         return np.concatenate([rows[:, 1:], np.zeros((60, 1))], axis=1).ravel()
@@ -132,7 +132,7 @@ def test_a_shifted_column_is_told():
     assert best(made_tester(case, model)).slug == "shift-by-one"
 
 
-def test_the_temperature_of_tokens_is_that_of_the_sampler_though_both_columns_are_raw():
+def test_tokens_give_the_sampling_temperature_if_both_columns_are_raw():
     case, model = made_up(lambda z, prompt, response: z / np.float32(0.7), noise=0.0)
     tester = made_tester(case, model)
     estimate = temperature_of_tokens(tester.sample.distribution)
@@ -151,7 +151,7 @@ def test_a_silent_kept_set_is_recovered_from_the_tokens():
     assert whole.gain < 5
 
 
-def test_what_is_left_has_the_scale_of_its_noise_whatever_a_few_tokens_do():
+def test_the_scale_of_residuals_is_robust_to_a_few_tokens():
     rng = np.random.default_rng(0)
     sensitivity = rng.uniform(0.01, 1.0, 4_000)
     recorded = sensitivity * rng.standard_cauchy(4_000) * 0.01
@@ -163,7 +163,7 @@ def test_what_is_left_has_the_scale_of_its_noise_whatever_a_few_tokens_do():
 
 
 @pytest.mark.parametrize("decimals", [2, 3, 4])
-def test_what_storage_rounds_away_is_not_left_unexplained(decimals):
+def test_rounding_by_storage_is_not_part_of_the_residual(decimals):
     rng = np.random.default_rng(0)
     expected = -(10.0 ** rng.uniform(-6.0, 0.8, 4_000))
     sensitivity = -np.expm1(expected)
@@ -189,7 +189,7 @@ def test_a_margin_counts_rows_not_tokens():
     assert margin(better, worse, four_rows) == 99.0  # every row gains the same
 
 
-def test_golden_finds_the_minimum():
+def test_golden_section_search_finds_the_minimum():
     place, least = golden(lambda x: (x - 0.3) ** 2 + 2.0, -1.0, 1.0, steps=30)
     assert place == pytest.approx(0.3, abs=1e-4)
     assert least == pytest.approx(2.0)
@@ -203,34 +203,34 @@ def test_bfloat16_rounds_to_even_as_torch_does():
 
 DIVISIONS = {
     "logits rounded to bfloat16": lambda z: bfloat16(z) / np.float32(0.7),
-    "logits and temperature rounded to bfloat16, divided in it": lambda z: bfloat16(
+    "logits and temperature rounded to bfloat16 and divided in bfloat16": lambda z: bfloat16(
         bfloat16(z) / np.float32(0.69921875)
     ),
 }
 
 
 @pytest.mark.parametrize("words", list(DIVISIONS))
-def test_where_the_temperature_is_divided_by_is_recovered(words):
-    """0.69921875 is 0.7 in bfloat16, whose step there is 1/256."""
+def test_the_dtype_of_the_division_by_the_temperature_is_recovered(words):
+    """0.7 in bfloat16 is 0.69921875; the spacing there is 1/256."""
     divided = DIVISIONS[words]
     case, model = made_up(lambda z, prompt, response: divided(z), temperature=0.7, noise=0.0)
     tests = list(bf16_logits.run(made_tester(case, model)))
     assert min(tests, key=lambda test: test.residual.nats).setting == words
 
 
-def test_at_temperature_1_there_is_no_division_to_try():
+def test_at_temperature_1_no_division_is_tried():
     case, model = made_up(lambda z, prompt, response: bfloat16(z), noise=0.0)
     (test,) = bf16_logits.run(made_tester(case, model))
     assert test.explained > 0.99
 
 
-def test_tokens_in_a_span_of_surprise_are_foreign_and_single_ones_are_not():
+def test_spans_of_unlikely_tokens_are_foreign_and_single_ones_are_not():
     surprisal = np.array([0.1, 9.0, 0.1, 0.1, 0.1, 0.1, 3.5, 3.5, 3.5, 3.5, 0.1, 0.1, 0.1, 0.1])
     foreign = foreign_tokens(-surprisal, np.zeros(14), np.zeros(14, np.int64))
     assert np.flatnonzero(foreign).tolist() == [6, 7, 8, 9]
 
 
-def test_a_span_does_not_reach_from_row_to_row():
+def test_a_span_ends_at_the_end_of_a_row():
     surprisal = np.array([0.1, 0.1, 9.0, 9.0, 9.0, 9.0, 0.1, 0.1])
     owner = np.array([0, 0, 0, 0, 1, 1, 1, 1])
     own = foreign_tokens(-surprisal, np.zeros(8), owner)
@@ -248,5 +248,5 @@ def test_a_span_does_not_reach_from_row_to_row():
         (Estimate(0.9, 0.9, 0.9), "0.9 (0.9 to 0.9)"),
     ],
 )
-def test_the_ends_of_an_interval_are_written_apart(estimate, written):
+def test_interval_ends_are_written_with_enough_digits_to_differ(estimate, written):
     assert str(estimate) == written

@@ -1,4 +1,4 @@
-"""What experiments conclude of a column: whose law, in which rows, and who saw other rows."""
+"""Conclusions from experiments: which distribution, in which rows, with which context."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def of_temperature(case: Case, model: TableOfLogits, temperature: float) -> NDAr
 
 
 @pytest.mark.parametrize("broken", ["sentinel", "floor-clip"])
-def test_tokens_without_values_count_in_the_law_that_sampled(broken):
-    """They are the rare ones: without them the tokens look as of a sharper law."""
+def test_tokens_without_values_count_for_the_sampling_distribution(broken):
+    """They are the rare tokens: without them the distribution would look sharper."""
     case, model = made_up(lambda logits, prompt, response: logits / np.float32(1.25))
     whole = run_experiments(case, model).temperature
     old = case.log_probs["old"]
@@ -60,7 +60,7 @@ def test_tokens_without_values_count_in_the_law_that_sampled(broken):
 
 
 @pytest.mark.parametrize("share", [0.15, 0.4])
-def test_a_law_of_some_rows_is_found_in_these(share):
+def test_a_distribution_of_some_rows_is_found_in_these_rows(share):
     """One engine of several returns log-probs from before the temperature."""
     case, model = made_up(
         lambda logits, prompt, response: logits / np.float32(T), temperature=T, noise=0.002
@@ -74,8 +74,8 @@ def test_a_law_of_some_rows_is_found_in_these(share):
     assert first[1].share_of_rows == pytest.approx(raw.mean(), abs=0.02)
 
 
-def test_which_of_two_temperatures_sampled_is_no_surer_than_the_tokens():
-    """Few tokens of two laws that are near to each other may be of either."""
+def test_confidence_between_two_temperatures_is_limited_by_the_tokens():
+    """A few tokens cannot decide between two similar distributions."""
     case, model = made_up(
         lambda logits, prompt, response: logits / np.float32(0.95), temperature=0.95, noise=0.0005
     )
@@ -92,8 +92,8 @@ def test_which_of_two_temperatures_sampled_is_no_surer_than_the_tokens():
     assert first[1].confidence < whole[1].confidence
 
 
-def test_a_few_contexts_of_the_trainer_that_are_far_off_are_no_rounding():
-    """Rounding moves all contexts alike; one small update moves few by much."""
+def test_large_differences_in_a_few_contexts_are_not_rounding():
+    """Rounding moves all contexts alike; a small update moves a few contexts by a lot."""
     rng = np.random.default_rng(1)
     case, model = made_up(noise=0.006)
     model.noise = 0.006
@@ -109,7 +109,7 @@ def test_a_few_contexts_of_the_trainer_that_are_far_off_are_no_rounding():
 
 
 class Packed(TableOfLogits):
-    """A model whose logits depend on what stands before a row's own prompt."""
+    """A model whose logits depend on the tokens before a row's own prompt."""
 
     def log_probs(
         self, passages: Sequence[Passage], change: Change | None = None
@@ -130,7 +130,7 @@ class Packed(TableOfLogits):
         return np.random.default_rng(seed).normal(0, 0.7, shape).astype(np.float32)
 
 
-def test_packs_are_found_though_each_row_has_its_own_place_in_one():
+def test_packing_is_found_at_any_position_in_the_pack():
     case, table = made_up()
     model = Packed(table.logits)
     starts = np.arange(ROWS) // 3 * 3
@@ -151,8 +151,8 @@ def test_packs_are_found_though_each_row_has_its_own_place_in_one():
     assert best.values["rows_before"] in (1.0, 1.5, 2.0)
 
 
-def test_what_stands_beside_a_row_is_tried_before_chance():
-    """Where one context has several values, no other experiment can explain them."""
+def test_neighbouring_rows_are_tried_before_nondeterminism():
+    """If one context has several values, only its neighbours can explain them."""
     case, model = made_up()
     stored = case.log_probs["old"] + np.random.default_rng(0).normal(0, 0.5, len(case.token_id))
     tester = made_tester(case.with_log_probs("old", stored), model, "trainer")
@@ -162,8 +162,8 @@ def test_what_stands_beside_a_row_is_tried_before_chance():
 
 
 @pytest.mark.parametrize(("guess", "with_law"), [(0.6, True), (0.97, False)])
-def test_a_law_that_no_experiment_explains_alone_is_named_with_the_rest(guess, with_law):
-    """Every law was tried alone: one that leaves more than noise has something else beside it."""
+def test_a_distribution_that_leaves_a_residual_is_named_with_a_second_cause(guess, with_law):
+    """Each experiment ran alone: a residual above noise means a second cause."""
     case, model = made_up(lambda logits, prompt, response: of_likeliest(logits))
     found = run_experiments(case, model)
     other = suspected(
@@ -180,7 +180,7 @@ def test_a_law_that_no_experiment_explains_alone_is_named_with_the_rest(guess, w
 @pytest.mark.parametrize(
     "refuted", [(), ("top-p-renormalised", "top-k-renormalised", "min-p-renormalised")]
 )
-def test_a_kept_set_of_the_table_stands_until_experiments_refute_all(refuted):
+def test_a_kept_set_found_in_the_table_is_kept_until_refuted(refuted):
     case, model = made_up(lambda logits, prompt, response: of_likeliest(logits))
     table, _ = verdict_with_experiments(case, None)
     assert table.causes[0].slug == "truncated-law"
@@ -193,8 +193,8 @@ def test_a_kept_set_of_the_table_stands_until_experiments_refute_all(refuted):
 
 
 @pytest.mark.parametrize(("residual", "with_rest"), [(0.02, False), (0.9, True)])
-def test_nothing_stands_beside_a_law_whose_trial_leaves_rounding(residual, with_rest):
-    """Its gain may be too unsure to be told from the columns alone, as in few rows."""
+def test_no_second_cause_if_the_residual_is_rounding(residual, with_rest):
+    """Even if its gain is too uncertain to be seen in the columns, as with few rows."""
     case, model = made_up(lambda logits, prompt, response: of_likeliest(logits))
     found = run_experiments(case, model)
     first = found.tests[0]
@@ -216,8 +216,8 @@ def test_nothing_stands_beside_a_law_whose_trial_leaves_rounding(residual, with_
 
 @pytest.mark.parametrize("sure", [0.7, 0.95])
 @pytest.mark.parametrize(("rows", "verdict"), [(None, "correctable"), (6, "inconclusive")])
-def test_what_no_experiment_explains_is_judged_by_who_sampled(sure, rows, verdict):
-    """Six rows cannot tell who sampled, however sure it is that the two sides differ."""
+def test_an_unexplained_mismatch_is_judged_by_who_sampled(sure, rows, verdict):
+    """Six rows cannot show who sampled, even if the two sides clearly differ."""
     case, model = made_up()
     far = np.random.default_rng(1).normal(0, 0.5, (len(case.token_id), VOCABULARY))
     other = model.logits.reshape(-1, VOCABULARY) + far.astype(np.float32)
@@ -234,7 +234,7 @@ def test_what_no_experiment_explains_is_judged_by_who_sampled(sure, rows, verdic
 
 
 @pytest.mark.parametrize(("sure", "with_zeros"), [(0.97, False), (0.6, True)])
-def test_certain_tokens_of_kept_sets_of_one_are_no_placeholders(sure, with_zeros):
+def test_zeros_of_single_token_kept_sets_are_not_placeholders(sure, with_zeros):
     case, model = made_up()
     rollout = case.log_probs["rollout"]
     case = case.with_log_probs("rollout", np.where(np.arange(len(rollout)) % 5, rollout, 0.0))
@@ -271,7 +271,7 @@ def test_an_umbrella_does_not_hide_that_the_record_did_not_sample(refuted):
 
 
 def of_likeliest(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Keep the likeliest eight of a context."""
+    """Keep the eight most likely tokens of a context."""
     made = logits.copy()
     made[np.argsort(-logits)[8:]] = np.float32(-1e9)
     return made

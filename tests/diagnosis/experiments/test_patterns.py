@@ -1,4 +1,4 @@
-"""How a column fails: from a token of every row's own on, or where all rows are alike."""
+"""Patterns of a faulty column: from a token that differs by row, or at a common position."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ROW = np.repeat(np.arange(ROWS), LENGTH)
 
 
 def shares(off: np.ndarray) -> tuple[float, float]:
-    """Return the shares of rows that are off before, and after, a token of their own."""
+    """Return the shares of rows that differ before, and after, a token of their own."""
     flags = off.ravel()
     usual = _usual(flags, POSITION, np.ones(len(flags), np.bool_))
     ends, begins = _within_rows(flags, ROW, ROWS, usual)
     return float(ends.mean()), float(begins.mean())
 
 
-def test_rows_that_are_off_from_a_token_of_their_own_on_are_told():
+def test_rows_that_differ_from_their_own_token_on_are_detected():
     rng = np.random.default_rng(0)
     first = rng.integers(20, 80, (ROWS, 1))
     off = (np.arange(LENGTH) >= first) & (rng.random((ROWS, LENGTH)) < 0.5)
@@ -31,8 +31,8 @@ def test_rows_that_are_off_from_a_token_of_their_own_on_are_told():
     assert begins < 0.05
 
 
-def test_sure_tokens_at_the_beginning_of_all_rows_are_no_beginning_of_a_fault():
-    """Responses that begin alike are sure of their first tokens, which no other weights move."""
+def test_certain_first_tokens_are_not_the_start_of_a_fault():
+    """Certain first tokens do not change with other weights."""
     rng = np.random.default_rng(1)
     off = (np.arange(LENGTH) >= 40) & (rng.random((ROWS, LENGTH)) < 0.1)
     ends, begins = shares(off)

@@ -1,4 +1,4 @@
-"""The sampler's experts, given to the model, explain a column that other experts made."""
+"""The sampler's experts, given to the model, explain a column with other routing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write(path: Path, table: pa.Table, column: str, values: pa.Array) -> Path:
 
 
 def rerouted(lists: list[list[list[int]]], share: float) -> list[list[list[int]]]:
-    """Give a share of the tokens another expert in one of their layers."""
+    """Replace one expert in a layer for a share of the tokens."""
     random = np.random.default_rng(0)
     for tokens in lists:
         for experts in tokens:
@@ -48,7 +48,7 @@ def rerouted(lists: list[list[list[int]]], share: float) -> list[list[list[int]]
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    """Rows whose sampler took other experts at some tokens: its log-probs are with these."""
+    """Make rows whose sampler used other experts at some tokens, with matching log-probs."""
     table = pq.read_table(TABLE).slice(0, ROWS).replace_schema_metadata(None)
     lists = rerouted(table["rollout_routed_experts"].to_pylist(), 0.05)
     path = tmp_path / "rerouted.parquet"
@@ -61,7 +61,7 @@ def made(tmp_path: Path) -> Path:
     return write(path, again, "rollout_log_probs", pa.array(rows, pa.list_(pa.float32())))
 
 
-def test_other_experts_are_named_and_their_experiment_explains_all(made):
+def test_recorded_experts_explain_a_column_with_other_routing(made):
     result = rcdiag.diagnose(made, model=MODEL)
     assert result.diagnosis.causes[0].slug == "moe-routing"
     (test,) = [one for one in result.experiments if one.experiment == "recorded-experts"]
@@ -70,7 +70,7 @@ def test_other_experts_are_named_and_their_experiment_explains_all(made):
 
 
 def test_experts_that_explain_nothing_rule_routing_out(made, tmp_path):
-    """The column is of the model's own experts at another temperature; the experts are drawn."""
+    """The column has the model's own experts at another temperature; recorded ones are random."""
     table = pq.read_table(made)
     hotter = pa.array([0.7] * len(table), pa.float64())
     path = write(tmp_path / "hot.parquet", table, "temperature", hotter)

@@ -1,4 +1,4 @@
-"""What an engine rounds is held against the model's own pass in bfloat16: size, tail, by token."""
+"""Rounding is compared with the model's own bfloat16 pass: size, tail, token dependence."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def first_of(case, model: TableOfLogits):
 
 
 @pytest.mark.parametrize(("times", "rounding"), [(0.7, True), (1.2, True), (2.2, False)])
-def test_more_noise_than_the_model_makes_in_bfloat16_is_no_rounding(times, rounding):
+def test_more_noise_than_the_models_own_bfloat16_is_not_rounding(times, rounding):
     slug, suspicion = first_of(*made_up(noise=times * ROUNDED))
     assert (slug == "engine-noise") == rounding
     assert (suspicion.confidence > 0.8) == rounding
 
 
-def test_few_tokens_that_rounding_does_not_put_off_leave_doubt():
-    """Most of a column is rounding, and the first tokens of responses are off by ten times that."""
+def test_a_few_tokens_beyond_rounding_reduce_the_confidence():
+    """Most tokens differ by rounding, the first tokens of responses by ten times as much."""
     case, model = made_up(noise=0.8 * ROUNDED)
     first = case.position < 1
     rng = np.random.default_rng(0)
@@ -55,7 +55,7 @@ def test_few_tokens_that_rounding_does_not_put_off_leave_doubt():
 
 
 class FirstTokensByPrompt(TableOfLogits):
-    """A model whose first logits of a response are others where its prompt is longer."""
+    """A model whose first response logits change if the prompt is longer."""
 
     def log_probs(
         self, passages: Sequence[Passage], change: Change | None = None
@@ -70,7 +70,7 @@ class FirstTokensByPrompt(TableOfLogits):
         return TrainerDistribution(moved.astype(np.float32), token, token, token).log_prob_at(1.0)
 
 
-def test_few_tokens_that_another_prompt_puts_off_are_explained_by_it():
+def test_first_tokens_that_differ_by_another_prompt_are_explained():
     case, made = made_up(noise=0.5 * ROUNDED)
     model = FirstTokensByPrompt(made.logits)
     prompts = [case.prompt_ids.row(row) for row in range(ROWS)]
@@ -92,8 +92,8 @@ def test_few_tokens_that_another_prompt_puts_off_are_explained_by_it():
 
 
 @pytest.mark.parametrize(("size", "slug"), [(1.2, "engine-noise"), (3.0, "weights-differ")])
-def test_what_follows_the_tokens_id_is_of_the_head(size, slug):
-    """Rows of another output head move the same ids by the same amount in every row."""
+def test_noise_that_depends_on_the_token_id_is_attributed_to_the_head(size, slug):
+    """Another output head shifts the same ids by the same amount in every row."""
     case, model = made_up(noise=0.3 * ROUNDED)
     head = np.random.default_rng(1).normal(0, size * ROUNDED, VOCABULARY)
     moved = np.minimum(case.log_probs["rollout"] + head[case.token_id], 0.0)
@@ -104,7 +104,7 @@ def test_what_follows_the_tokens_id_is_of_the_head(size, slug):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 0.9])
-def test_the_share_that_follows_an_id_is_recovered(share):
+def test_the_share_of_noise_by_token_id_is_recovered(share):
     rng = np.random.default_rng(2)
     token = rng.integers(0, 30, TOKENS)
     owner = np.repeat(np.arange(ROWS), TOKENS // ROWS + 1)[:TOKENS]
@@ -123,7 +123,7 @@ def test_the_share_that_follows_an_id_is_recovered(share):
 
 
 @pytest.mark.parametrize("scale", [0.0031, 0.01, 0.047])
-def test_the_scale_of_noise_is_found_between_the_points_of_the_grid(scale):
+def test_the_noise_scale_is_interpolated_between_grid_points(scale):
     rng = np.random.default_rng(3)
     residual = fit_residual(
         scale * rng.standard_cauchy(20_000),

@@ -1,4 +1,4 @@
-"""A budget: what takes longer than is left is not begun, and nothing is loaded before its use."""
+"""Time budget: an experiment that would exceed it is not started; loading is lazy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PASS = 0.05  # seconds
 
 
 class Slow(TableOfLogits):
-    """A model that takes a while for every pass, and counts them."""
+    """A slow model that counts its passes."""
 
     passes = 0
 
@@ -34,7 +34,7 @@ def unexplained_bench():
     return made_tester(case.with_log_probs("rollout", stored), model), model
 
 
-def test_what_takes_longer_than_is_left_is_not_begun_and_what_is_shorter_is():
+def test_only_experiments_that_fit_in_the_remaining_time_are_started():
     tester, model = unexplained_bench()
     sizes = {name: one.passes(tester) for name, one in EXPERIMENTS.items()}
     model.passes = 0
@@ -46,7 +46,7 @@ def test_what_takes_longer_than_is_left_is_not_begun_and_what_is_shorter_is():
     assert begun
     assert not begun & set(ran.open)
     assert all(sizes[name] < 12.0 for name in begun)
-    # The first pass alone is measured; no experiment takes several times its estimate.
+    # Only the first pass is measured; no experiment exceeds its estimate several times.
     assert model.passes < 40
 
 
@@ -84,22 +84,22 @@ class Loading(Slow):
         return super().log_probs(passages, change)
 
 
-def test_the_time_that_loading_takes_is_not_taken_for_that_of_a_row():
+def test_loading_time_is_not_counted_as_time_per_row():
     case, table = made_up()
     deadline = time.monotonic() + 200.0 * PASS
-    # Of four timed rows a 50th of a second each; with the loading, half a second each.
+    # Four timed rows take 1/50 s each; with the loading they would take half a second each.
     rows = rows_in_time(case, Loading(table.logits), 256, deadline, 0)
     assert len(rows) == len(case.lengths)
 
 
 def scattered():
-    """Return a case whose recorded log-probs are off by a factor of chance each, and its model."""
+    """Return a case whose recorded log-probs have independent random factors, and its model."""
     case, table = made_up()
     factor = np.exp(np.random.default_rng(0).normal(0, 0.1, len(case.token_id)))
     return case.with_log_probs("rollout", case.log_probs["rollout"] * factor), table
 
 
-def test_what_no_time_was_left_for_leaves_the_verdict_open():
+def test_experiments_that_did_not_run_leave_the_verdict_open():
     """Experiments that did not run rule nothing out."""
     case, table = scattered()
     case = replace(case, trainer=None, log_probs={"rollout": case.log_probs["rollout"]})
@@ -114,8 +114,8 @@ def test_what_no_time_was_left_for_leaves_the_verdict_open():
     assert f"No time was left for any of {residual} experiments" in diagnosis.summary
 
 
-def test_what_few_rows_cannot_tell_does_not_overrule_the_whole_table():
-    """What the table tells stands, and that no experiment has explained it is said with it."""
+def test_inconclusive_experiments_do_not_overrule_the_whole_table():
+    """The diagnosis of the table stands, with a note that no experiment explained it."""
     case, table = scattered()
     alone, _ = verdict_with_experiments(case, None)
     given = ExperimentOptions(deadline=time.monotonic() - 1.0)

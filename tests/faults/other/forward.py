@@ -66,7 +66,7 @@ class Checkpoints:
             log_prob=log_prob[own, token],
             entropy=-(p * log_prob).sum(1),
             top=log_prob.max(1),
-            reach=np.sqrt((1 - chosen) ** 2 + (p**2).sum(1) - chosen**2),
+            noise_gain=np.sqrt((1 - chosen) ** 2 + (p**2).sum(1) - chosen**2),
             logits_at=lambda index: made[index],
             tempered=lambda t: TrainerDistribution(made, token, token, token).log_prob_at(t),
         )

@@ -105,7 +105,7 @@ def test_everything_rejected_leaves_no_loss_and_the_others_go_on(table):
     result = replay_of(table, plan_of(none=nothing, some=REJECT), update_of())
     gone = result.presets["none"]
     assert (gone.loss, gone.kept_tokens) == (None, 0)
-    assert gone.undefined == "nothing is kept, so the mean has nothing in it"
+    assert gone.undefined == "no token is kept, so there is nothing to average"
     assert (gone.coefficients.norm, gone.coefficients.nonzero, gone.shares) == (0.0, 0, None)
     assert gone.health.verdict == "error"
     assert result.presets["some"].loss == pytest.approx(KEPT_SUM / 5)

@@ -147,7 +147,7 @@ def nothing(prompt: str, response: str, row: dict[str, Any]) -> float:
     ("reward", "output"),
     [
         (broken, r"the function failed \(KeyError: 'expected_answer'\)"),
-        (nothing, "the function gave nan"),
+        (nothing, "the function returned nan"),
         (lambda prompt, response, row: None, r"the function failed \(TypeError"),
     ],
 )
@@ -161,7 +161,7 @@ def test_rows_of_several_temperatures_have_no_fresh_samples(model, tmp_path):
     temperatures = [0.9] * (ROWS - 1) + [0.7]
     path = table_for(tmp_path / "t.parquet", model, temperature=temperatures)
     made = model_of(model, training_of(**FRESH), reward=twos)
-    with pytest.raises(RcdiagError, match="rows of 2 temperatures") as caught:
+    with pytest.raises(RcdiagError, match="rows have 2 temperatures") as caught:
         replay_model_of(path, made, "disabled")
     assert "--reference seq_is" in caught.value.hint
     assert (

@@ -70,7 +70,7 @@ def test_bypass_and_decoupled_part_at_the_second_step(over_steps):
 
 
 def test_more_steps_than_the_table_has_are_refused(model, two_steps):
-    with pytest.raises(RcdiagError, match=r"\(--steps 3\): the table has 2 steps") as caught:
+    with pytest.raises(RcdiagError, match=r"\(--steps 3\): the table has only 2 steps") as caught:
         replay_model_of(two_steps, model_of(model, steps=3))
     assert caught.value.hint == "`steps=2` (--steps 2)"
 

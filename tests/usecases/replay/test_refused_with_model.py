@@ -155,7 +155,7 @@ def test_everything_rejected_has_no_gradient_and_the_others_go_on(model, table):
     result = replay_model_of(table, model_of(model), "decoupled_geo_rs", "disabled").presets
     gone = result["decoupled_geo_rs"]
     assert (gone.loss, gone.kept_tokens, gone.after_step) == (None, 0, None)
-    assert gone.undefined == "nothing is kept, so the mean has nothing in it"
+    assert gone.undefined == "no token is kept, so there is nothing to average"
     assert gone.gradient is None or gone.gradient.grad_norm == 0.0
     assert not any("--model" in item for item in gone.health.not_judged)
     assert result["disabled"].after_step.kl_old_new.value > 0

@@ -1,4 +1,4 @@
-"""The tab Corrections: what each correction would do to the table, and which to take."""
+"""The tab Corrections: what each correction would do to the table, and which one to use."""
 
 from __future__ import annotations
 

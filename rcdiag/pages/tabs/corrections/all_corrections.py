@@ -1,4 +1,4 @@
-"""The table of all corrections, and the scatter that is linked with it."""
+"""The table of all corrections, and the scatter plot that is linked with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rcdiag.pages.blocks import (
     Paragraph,
     Section,
     amount,
-    equals,
+    equal_names,
     numbers,
     share,
     table,
@@ -32,7 +32,7 @@ from rcdiag.results.sweep import Recommendation
 
 
 def all_corrections(results: DumpResults, treatments: Sequence[Treatment]) -> Section:
-    """Fill the section: the scatter, the ranking, and the table that both are linked with."""
+    """Make the section: the scatter plot, the ranking, and the table linked with both."""
     estimated = results.weights_help and any(
         treatment.error is not None for treatment in treatments
     )
@@ -55,10 +55,10 @@ def all_corrections(results: DumpResults, treatments: Sequence[Treatment]) -> Se
 def _columns(
     results: DumpResults, treatments: Sequence[Treatment], *, estimated: bool
 ) -> list[ColumnOf]:
-    """Return every column that the results have, with what writes its cell."""
+    """Return all columns for which the results have data, with functions for their cells."""
     whole = results.score or results.sweep or results.largest
     levels = any(treatment.level for treatment in treatments)
-    columns = [words("Correction", lambda one: equals(one.names))]
+    columns = [words("Correction", lambda one: equal_names(one.names))]
     if results.weights_help:
         columns.append(words("Weights" if levels else "Why not", _level))
     if estimated:
@@ -83,7 +83,7 @@ def _columns(
 
 
 def _level(treatment: Treatment) -> Cell:
-    """Write the level of a preset, and why the sweep refuses it."""
+    """Return the cell with the level of a preset, and why the sweep refuses it."""
     refused = [] if treatment.candidate is None else treatment.candidate.refused
     if treatment.untouched:
         return text("no weights", order="ok", note=_refused(refused))
@@ -91,12 +91,12 @@ def _level(treatment: Treatment) -> Cell:
 
 
 def _error(treatment: Treatment) -> Cell:
-    """Write the expected error of the gradient, and the two parts that it is the sum of."""
+    """Return the cell with the expected error of the gradient, and the terms of its sum."""
     candidate = treatment.candidate
     if candidate is None or treatment.error is None:
         return amount(None)
     bias, variance = candidate.gradient_bias, number(candidate.gradient_noise)
-    if bias is None:  # without a reference
+    if bias is None:  # there is no reference gradient
         return amount(None, note=f"? + {variance}")
     return amount(treatment.error, note=f"{squared(bias)} + {variance}")
 
@@ -104,14 +104,14 @@ def _error(treatment: Treatment) -> Cell:
 def _how(results: DumpResults, treatments: Sequence[Treatment], estimated: bool) -> str:
     sentences = [
         "Corrections with equal numbers on this table share a row; a row opens to its settings and "
-        "what the trainer logs.",
-        "Numbers count valid sequences only; ESS is that of the weights as they enter the loss, 0 "
+        "to what the trainer logs.",
+        "Numbers cover valid sequences only; ESS is that of the weights as they enter the loss, 0 "
         "for rejected tokens. ESS of token weights and of sequence weights cannot be compared: "
         "token weights have less variance and more bias.",
     ]
     if results.weights_help and any(
         treatment.level for treatment in treatments
-    ):  # the column is there
+    ):  # only then the column exists
         sentences.append(
             "The level under Weights judges the weights and what is kept; the mismatch itself is "
             "judged on the first tab."
@@ -125,17 +125,17 @@ def _how(results: DumpResults, treatments: Sequence[Treatment], estimated: bool)
     if estimated and results.sweep is not None:
         advice = results.sweep.recommendation
         sentences += [
-            "Below the expected error stand its parts, bias² (`gradient_bias`) + variance "
-            f"(`gradient_noise`), in units of the variance without correction. {advice.method}",
+            "Below the expected error are its terms, bias² (`gradient_bias`) + variance "
+            f"(`gradient_noise`), relative to the variance without correction. {advice.method}",
             *_tags(advice),
         ]
     if results.score is not None and results.score.steps:
-        sentences.append("The whole table counts as one batch; each step by itself is in the JSON.")
+        sentences.append("The whole table counts as one batch; the JSON has each step separately.")
     return " ".join(sentences)
 
 
 def _tags(advice: Recommendation) -> list[str]:
-    """Say what the tags beside the recommended correction mean."""
+    """Explain the tags beside the corrections."""
     equal = as_good(advice)
     sentences = []
     if equal:
@@ -160,7 +160,7 @@ def _row(treatment: Treatment, results: DumpResults) -> dict[str, Any]:
 
 
 def _refused(reasons: Sequence[str]) -> str:
-    """Say the first reason against a correction, and how many more there are."""
+    """Return the first reason against a correction, and how many more there are."""
     if not reasons:
         return ""
     more = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
@@ -168,7 +168,7 @@ def _refused(reasons: Sequence[str]) -> str:
 
 
 def _scatter(treatments: Sequence[Treatment], results: DumpResults) -> Figure:
-    """Set bias against what the weights leave, a point for each row of the table."""
+    """Make the scatter plot of bias against ESS, a point for each row of the table."""
     best = recommended(results)
     chart = Chart(
         columns=("correction", "weight bias", "ESS of sequences", "variance", "note"),

@@ -1,4 +1,4 @@
-"""Sliders over the bounds of every swept family, and the configuration of what they show."""
+"""Sliders over the bounds of every swept family, with the configuration of their setting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rcdiag.pages.sweep.families import NUMBERS, family_chart
 from rcdiag.pages.tabs.corrections.treatments import NONE
 from rcdiag.results import SweepResult
 
-# Numbers that the sliders show for a setting, with their words.
+# Numbers that the sliders show for a setting, with their labels.
 READOUT = {
     "kept_token_share": "kept tokens",
     "kept_sequence_share": "kept sequences",
@@ -38,7 +38,7 @@ READOUT = {
     "keep_length_correlation": "keep-length correlation",
     "kept_by_length": "kept by quarter of length",
 }
-PICKED = "token_tis"  # the family that the sliders start with where nothing is recommended
+PICKED = "token_tis"  # the family that the sliders start with if nothing is recommended
 
 
 def sliders(results: DumpResults) -> Section | None:
@@ -46,7 +46,7 @@ def sliders(results: DumpResults) -> Section | None:
     if sweep is None or not sweep.families:
         return None
     start = _start(results, sweep)
-    # The script fills their rows from the result document, which has the same numbers.
+    # The script fills in their rows from the result document, which has the same numbers.
     charts = {
         name: {**family_chart(family).data(), "rows": []} for name, family in sweep.families.items()
     }
@@ -64,7 +64,7 @@ def sliders(results: DumpResults) -> Section | None:
 
 
 def _from(results: DumpResults, sweep: SweepResult, family: str) -> str:
-    """Say where the sliders start, and what they write."""
+    """Say where the sliders start, and what is shown below them."""
     choice = sweep.recommendation.choice if results.weights_help else None
     chosen = choice is not None and choice != NONE
     common = f"The sliders start at the common bound of {sweep.families[family].title}"
@@ -74,11 +74,11 @@ def _from(results: DumpResults, sweep: SweepResult, family: str) -> str:
         start = f"{common}: the recommendation is no correction, which has no bounds"
     else:
         start = f"{common}: nothing is recommended"
-    return f"{start}. Below the curves stands the trainer's configuration of what they show."
+    return f"{start}. Below the curves is the trainer's configuration of the setting shown."
 
 
 def _start(results: DumpResults, sweep: SweepResult) -> dict[str, Any]:
-    """Return family and row that the sliders start at: the recommendation, or the common bound."""
+    """Return the family and row that the sliders start at: the recommendation, or bound 2."""
     choice = sweep.recommendation.choice if results.weights_help else None
     candidates = {candidate.name: candidate for candidate in sweep.recommendation.candidates}
     chosen = candidates.get(choice or "")

@@ -1,4 +1,4 @@
-"""What longer responses would leave, and how far the forecast held on responses left out."""
+"""What longer responses would leave, and how well the forecast fits held-out responses."""
 
 from __future__ import annotations
 

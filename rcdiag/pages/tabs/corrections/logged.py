@@ -1,4 +1,4 @@
-"""The trainer's own log beside our numbers."""
+"""The comparison of the trainer's own log with our numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rcdiag.results import ScoreResult
 
 
 def own_log(score: ScoreResult | None) -> Section | None:
-    """Set the trainer's own log beside our numbers, what differs first."""
+    """Compare the trainer's own log with our numbers, keys that differ first."""
     logged = None if score is None else score.logged
     if logged is None:
         return None
@@ -30,8 +30,8 @@ def own_log(score: ScoreResult | None) -> Section | None:
     beside = preset if logged.preset else "the mismatch"
     steps = f" Steps: {logged.step_reason}." if logged.step_reason else ""
     how = (
-        f"`{logged.file}` ({logged.log_format}) beside {beside}.{steps} A key stands here with the "
-        "step at which it is furthest off; the result document has every step."
+        f"`{logged.file}` ({logged.log_format}) beside {beside}.{steps} Each key is shown at the "
+        "step of its largest difference; the result document has every step."
     )
     lines = table(
         "logged",
@@ -54,8 +54,8 @@ def own_log(score: ScoreResult | None) -> Section | None:
         blocks.append(Figures(items=figures))
     blocks += [Paragraph(text=how), lines]
     for keys, what in (
-        (list(logged.not_ours), "keys of the log that are no numbers of rcdiag"),
-        (logged.not_logged, "keys that the log lacks"),
+        (list(logged.not_ours), "keys of the log that rcdiag does not compute"),
+        (logged.not_logged, "keys that are not in the log"),
     ):
         if keys:
             blocks.append(Fold(label=f"{len(keys)} {what}", blocks=[Lines(items=keys)]))

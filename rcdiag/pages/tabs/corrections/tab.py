@@ -1,4 +1,4 @@
-"""The tab Corrections: presets and swept settings in one table, and what to take."""
+"""The tab Corrections: presets and swept settings in one table, and which one to use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rcdiag.results import Action
 
 
 def tab(results: DumpResults) -> Tab | None:
-    """Fill the tab; None where neither presets nor a sweep are known."""
+    """Make the tab; None if there are neither presets nor a sweep."""
     treatments = treatments_of(results)
     if not treatments:
         return None
@@ -36,7 +36,7 @@ def tab(results: DumpResults) -> Tab | None:
         "Corrections",
         _heading(results),
         _advice(results),
-        # Where weights help, readers should know that there are more settings than the presets.
+        # If weights help, first say that there are more settings than the presets.
         *((families, table) if verdict == "correctable" else (table, families)),
         own_log(results.score),
         sliders(results),
@@ -90,7 +90,7 @@ def _advice(results: DumpResults) -> Section | None:
 
 
 def _families(results: DumpResults) -> Section | None:
-    """Say how to get the settings beyond presets, where weights may help and no sweep is here."""
+    """Say how to get settings beyond presets, if weights may help and there is no sweep."""
     if results.sweep is not None or results.score is None or not results.weights_help:
         return None
     command = of_same_data(results.score, "sweep")
@@ -101,7 +101,7 @@ def _families(results: DumpResults) -> Section | None:
     )
     verdict = None if results.diagnosis is None else results.diagnosis.verdict
     if verdict == "healthy":
-        why = f"Nothing asks for a correction here. {why}"
+        why = f"This table needs no correction. {why}"
     steps = [Action(text="Sweep all families", command=f"{command} --html sweep.html")]
     return Section(
         title="Beyond presets: other thresholds",

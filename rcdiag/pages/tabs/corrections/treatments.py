@@ -17,7 +17,7 @@ NONE = "none"  # the candidate without any correction
 
 
 class Treatment(Struct, frozen=True, kw_only=True):
-    """What one correction does to the table; presets and candidates with equal numbers share it."""
+    """The effect of a correction on the table, shared by presets and candidates that equal it."""
 
     names: tuple[str, ...]
     kept_tokens: int
@@ -29,19 +29,19 @@ class Treatment(Struct, frozen=True, kw_only=True):
     bias_bound: float | None = None
     lost: float | None = None
     level: str = ""
-    untouched: bool = False  # no weights, and nothing rejected
+    untouched: bool = False  # has no weights and rejects nothing
     candidate: Candidate | None = None
     own: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Return the numbers by which corrections are distinguished."""
+        """Return the numbers by which equal corrections are recognised."""
         sizes = (_digits(self.ess_token), _digits(self.ess_seq))
         return (self.kept_tokens, self.kept_sequences, *sizes)
 
     @property
     def error(self) -> float | None:
-        """Return the expected squared error of the gradient, in units of uncorrected noise."""
+        """Return the expected squared error of the gradient, relative to uncorrected variance."""
         return None if self.candidate is None else error(self.candidate)
 
 
@@ -50,14 +50,14 @@ def _digits(value: float | None) -> float | None:
 
 
 def treatments_of(results: DumpResults) -> list[Treatment]:
-    """Return what every preset and candidate does, equal ones once, in the order of the table."""
+    """Return the effects of all presets and candidates, merged if equal, in table order."""
     merged: dict[tuple[Any, ...], Treatment] = {}
     for treatment in (*_of_presets(results), *_of_candidates(results.sweep)):
         known = merged.get(treatment.key)
         merged[treatment.key] = treatment if known is None else _joined(known, treatment)
 
     def order(treatment: Treatment) -> tuple[bool, float]:
-        """Put the least expected error first, then what is refused, then what was not estimated."""
+        """Sort by expected error, then refused ones, then those without an estimate."""
         if not results.weights_help or treatment.error is None:
             return (True, float("inf"))
         return (
@@ -69,7 +69,7 @@ def treatments_of(results: DumpResults) -> list[Treatment]:
 
 
 def _joined(one: Treatment, other: Treatment) -> Treatment:
-    """Merge two equal treatments, keeping all that is known of either."""
+    """Merge two equal treatments, filling missing values of one from the other."""
     filled = {
         name: value
         for name in ("bias", "variance", "bias_bound", "lost", "candidate")
@@ -83,7 +83,7 @@ def _joined(one: Treatment, other: Treatment) -> Treatment:
 
 
 def _of_presets(results: DumpResults) -> list[Treatment]:
-    """Return what every preset does; a swept setting that does the same gives bias and variance."""
+    """Return the effects of all presets, with bias and variance of an equal swept setting."""
     if results.score is None:
         return []
     families = {} if results.sweep is None else results.sweep.families
@@ -158,7 +158,7 @@ def _row_of(sweep: SweepResult, candidate: Candidate) -> SweepRow | None:
 
 
 def recommended(results: DumpResults) -> Treatment | None:
-    """Return the treatment that the sweep recommends, with the presets that do the same."""
+    """Return the treatment that the sweep recommends, with the presets that equal it."""
     choice = None if results.sweep is None else results.sweep.recommendation.choice
     if choice is None or not results.weights_help:
         return None
@@ -168,7 +168,7 @@ def recommended(results: DumpResults) -> Treatment | None:
 
 
 def tag_of(treatment: Treatment, results: DumpResults) -> str:
-    """Return the tag of a treatment: recommended, as good, ...; empty if it is worse."""
+    """Return the tag of a treatment: recommended, as good, ...; "" if it is worse."""
     sweep = results.sweep
     if sweep is None or not results.weights_help:
         return ""
