@@ -186,7 +186,7 @@ def test_a_field_that_is_not_as_described_is_named(place, value, fault):
 def test_a_field_that_every_document_has_is_missed_though_it_has_a_default():
     document = strict(to_json(make()))
     del document["mismatch"]["k3_kl"]["level"]
-    with pytest.raises(RcdiagError, match=r"whole result: `mismatch\.k3_kl\.level` is missing"):
+    with pytest.raises(RcdiagError, match=r"complete result: `mismatch\.k3_kl\.level` is missing"):
         from_json(json.dumps(document), "r.json")
 
 
