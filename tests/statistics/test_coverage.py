@@ -46,7 +46,7 @@ def holds(value: MetricValue, truth: float) -> bool:
 
 
 def naive(pair: PolicyPair, truth: float) -> dict[str, bool]:
-    """Tell whether naive 95% intervals of the mean k3, over tokens and sequences, cover the truth."""
+    """Tell whether naive 95% intervals of the mean k3 (tokens, sequences) cover the truth."""
     values = k3(pair.values.ratios)
     mean = values.mean()
     sums = segment_sum(values, pair.lengths)[:, None]
