@@ -146,7 +146,7 @@ def test_transformers_is_used_only_in_engines_and_learning():
     assert importers(outside, "transformers", "vllm", "peft", "huggingface_hub") == []
 
 
-def test_torch_is_used_only_where_models_are():
+def test_torch_is_used_only_in_engines_and_learning():
     outside = files_outside("rcdiag/engines/", "rcdiag/learning/")
     assert importers(outside, "torch") == []
 
