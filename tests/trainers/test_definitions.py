@@ -119,7 +119,7 @@ def test_rules_name_existing_losses_and_aggregations(name: str) -> None:
     assert rules.defaults.aggregation in rules.aggregations
 
 
-def test_names_load_only_the_trainers_folder():
+def test_names_of_generations_determine_their_folder():
     """The look-up of a trainer without importing other folders relies on this."""
     for folder in trainers.FOLDERS:
         family = folder.replace("_", "-")

@@ -35,7 +35,7 @@ def weights(mode: str, threshold: list[float], **others: Any) -> dict[str, Any]:
     return {"rollout_is_mode": mode, "rollout_is_threshold": threshold, **own}
 
 
-def test_the_settings_of_a_written_worker(tmp_path: Path) -> None:
+def test_the_settings_of_a_worker_configuration(tmp_path: Path) -> None:
     found = read(tmp_path, WORKER)
     assert found.trainer.name == "xtuner"
     assert found.settings["rollout_is_threshold"] == [5, 0.5]
