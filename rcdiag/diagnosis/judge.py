@@ -12,6 +12,7 @@ from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
 from rcdiag.diagnosis.causes.difference import beside_sampling_cause
 from rcdiag.diagnosis.causes.kept_sets import KEPT_SET_SLUGS
+from rcdiag.diagnosis.causes.unlogged_sampling import UNLOGGED_SLUGS
 from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, Onset
 from rcdiag.diagnosis.guides import beyond_guides
@@ -22,6 +23,7 @@ from rcdiag.diagnosis.thresholds import ENOUGH, MOST
 from rcdiag.diagnosis.validity import INVALID, UNKNOWN, VALID
 from rcdiag.formats import effective, plural, rough
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
+from rcdiag.statistics.extremes import impossible
 from rcdiag.statistics.intervals import too_few
 
 # Confidence from which a cause is named, and from which its `broken` verdict decides.
@@ -38,6 +40,16 @@ GENERIC_CAUSES = (GENERIC, "context-differs")
 IN_EVERY_ROW = ("vocab-shard-wrong",)
 MUCH_LESS = 0.1  # a cause whose confidence is lower by this is much less probable than another
 KEPT_SET_CAUSES = ("truncated-law", *KEPT_SET_SLUGS)
+# Cause -> causes that it imitates. Where it is named and not much less probable than those, they
+# are dropped.
+LEAVES_TRACE_OF = {
+    # Tool tokens that are still in the mask make any sampling distribution look flatter.
+    "mask-includes-tool": UNLOGGED_SLUGS,
+    # The trainer's softmax lacks a part of the vocabulary: a log-prob may be above 0.
+    "vocab-shard-wrong": ("nan-log-probs",),
+    # A token that is alone in its kept set is certain: its log-prob is 0.
+    **dict.fromkeys(KEPT_SET_SLUGS, ("zero-placeholder",)),
+}
 REPLAY = (
     "See what a replay over the kept ids changes: rcdiag score DUMP --model CKPT "
     "--policy old_kept=hf:float32,support=rollout -o kept.parquet"
@@ -53,7 +65,8 @@ def diagnose(case: Case) -> Diagnosis:
     features = Features(case)
     # Broken columns hold infinities and zeros, and what is computed from them is NaN.
     with np.errstate(all="ignore"):
-        return diagnosis_of(features, calibrated(features, suspicions(features)))
+        named = calibrated(features, suspicions(features))
+        return diagnosis_of(features, without_traces(named, named))
 
 
 def suspicions(features: Features) -> list[tuple[Cause, Suspicion]]:
@@ -265,6 +278,7 @@ def _steps_of_onset(case: Case, onset: Onset) -> Case:
 
 def diagnosis_of(features: Features, named: Named) -> Diagnosis:
     """Return the diagnosis of a case whose causes are named."""
+    features = _of_measured_rows(features)
     case = features.case
     pair = {"sampler": case.sampler}
     if case.trainer is not None:
@@ -284,6 +298,34 @@ def diagnosis_of(features: Features, named: Named) -> Diagnosis:
         ],
         over_steps=steps,
     )
+
+
+def _of_measured_rows(features: Features) -> Features:
+    """Return the features without rows that hold values which are no log-probs.
+
+    No number of a result is made of these rows, so none of the diagnosis is.
+    """
+    case = features.case
+    pair = [case.sampler, *([case.trainer] if case.trainer is not None else [])]
+    bad = np.any([impossible(case.log_probs[policy]) for policy in pair], axis=0) & case.mask
+    rows = np.bincount(case.owner[bad], minlength=len(case.lengths)) > 0
+    if not rows.any() or rows.all():
+        return features
+    return Features(case.without_rows(rows))
+
+
+def without_traces(entries: Named, everything: Named) -> list[tuple[Cause, Suspicion]]:
+    """Drop causes that a named cause imitates (`LEAVES_TRACE_OF`) and is not much less probable."""
+    explained = {
+        trace: found.confidence
+        for cause, found in everything
+        for trace in LEAVES_TRACE_OF.get(cause.name, ())
+    }
+    return [
+        (cause, found)
+        for cause, found in entries
+        if cause.name not in explained or explained[cause.name] <= found.confidence - MUCH_LESS
+    ]
 
 
 def _ordered_causes(features: Features, named: Named) -> list[NamedCause]:

@@ -16,12 +16,10 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import Cause, Suspicion
 from rcdiag.diagnosis.causes.kept_sets import KEPT_SET_SLUGS
-from rcdiag.diagnosis.causes.unlogged_sampling import UNLOGGED_SLUGS
 from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.experiments.outcome import Outcome, cause_of
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import (
-    MUCH_LESS,
     NAMED,
     Named,
     diagnosis_of,
@@ -29,6 +27,7 @@ from rcdiag.diagnosis.judge import (
     ranking_score,
     suspicions,
     verdict_of_cause,
+    without_traces,
 )
 from rcdiag.results.diagnosis import NOTHING_WRONG, Diagnosis
 
@@ -39,14 +38,6 @@ STANDS_FOR = {"truncated-law": KEPT_SET_SLUGS}
 # Cause from experiments -> its special case that only the table can name: experiments find which
 # weights sampled, the table shows how they lag over the steps.
 SPECIAL_CASES = {"stale-weights": "weights-never-synced"}
-# Cause -> causes that it imitates. Where it is named and not much less probable than those, they
-# are dropped.
-LEAVES_TRACE_OF = {
-    # Tool tokens that are still in the mask make any sampling distribution look flatter.
-    "mask-includes-tool": UNLOGGED_SLUGS,
-    # A token that is alone in its kept set is certain: its log-prob is 0.
-    **dict.fromkeys(KEPT_SET_SLUGS, ("zero-placeholder",)),
-}
 # Rows whose log-probs a repair moved are left out of the experiments if they are at most this
 # share of all rows; otherwise too few rows would remain.
 FEW_MOVED = 0.6
@@ -113,7 +104,7 @@ def selected(table: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, 
     tried = _confirmed(tried, left)
     left = [entry for entry in left if entry[0].name not in {cause.name for cause, _ in tried}]
     everything = [*settled, *left, *tried]
-    settled, left, tried = (_without_traces(each, everything) for each in (settled, left, tried))
+    settled, left, tried = (without_traces(each, everything) for each in (settled, left, tried))
     broken = [
         found.confidence
         for cause, found in settled
@@ -172,20 +163,6 @@ def _beside(left: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, Su
         ]
         return [*left, *more]
     return [(cause, _with_experiments(found, tried) if is_umbrella(cause) else found), *others]
-
-
-def _without_traces(entries: Named, everything: Named) -> list[tuple[Cause, Suspicion]]:
-    """Drop causes that a named cause imitates (`LEAVES_TRACE_OF`) and is not much less probable."""
-    explained = {
-        trace: found.confidence
-        for cause, found in everything
-        for trace in LEAVES_TRACE_OF.get(cause.name, ())
-    }
-    return [
-        (cause, found)
-        for cause, found in entries
-        if cause.name not in explained or explained[cause.name] <= found.confidence - MUCH_LESS
-    ]
 
 
 def _with_experiments(suspicion: Suspicion, tried: Named) -> Suspicion:

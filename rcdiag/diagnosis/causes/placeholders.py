@@ -39,20 +39,27 @@ LOWEST = -8.0  # nats; no frequent token has less, so that equal values below ar
 
 
 def _nan_log_probs(features: Features) -> Suspicion | None:
-    spoilt = [entry for entry in columns_of_pair(features) if entry[0] in features.case.not_numbers]
+    columns = [
+        (policy, column, _impossible(column)) for policy, column in columns_of_pair(features)
+    ]
+    spoilt = [entry for entry in columns if entry[2].any() or entry[0] in features.case.not_numbers]
     if not spoilt or tool_spans(features.case) is not None:
         return None
-    bad = np.any([~column.finite for _, column in spoilt], axis=0)
-    first_policy, column = spoilt[0]
+    bad = np.any([flags for *_, flags in spoilt], axis=0)
+    counts = {policy: _counted(features, policy, column, flags) for policy, column, flags in spoilt}
+    first_policy, column, _ = spoilt[0]
     return Suspicion(
         confidence=EXACT,
-        message=" ".join(_no_numbers(features, policy, column) for policy, column in spoilt),
+        message=" ".join(
+            _no_log_probs(policy, column.values[flags], *counts[policy])
+            for policy, column, flags in spoilt
+        ),
         evidence=[
             fact(
-                "tokens without a number",
+                "tokens without a log-prob",
                 "never so in a log-softmax of finite logits",
-                **{policy: features.case.not_numbers[policy][0] for policy, _ in spoilt},
-                first_row=min(features.case.not_numbers[policy][1] for policy, _ in spoilt),
+                **{policy: count for policy, (count, _) in counts.items()},
+                first_row=min(first for _, first in counts.values()),
             )
         ],
         side=side_of(features, first_policy),
@@ -62,13 +69,39 @@ def _nan_log_probs(features: Features) -> Suspicion | None:
     )
 
 
-def _no_numbers(features: Features, policy: str, column: StoredColumn) -> str:
-    """Say how many log-probs of a column are NaN or infinite, and in which row the first is."""
-    count, first = features.case.not_numbers[policy]
-    values = column.values[~column.finite]
-    what = "NaN" if np.isnan(values).all() else "NaN or infinite"
-    if len(values) and np.isinf(values).all():
-        what = "infinite"
+def _impossible(column: StoredColumn) -> Flags:
+    """Flag values that are no log-probs: NaN, infinite, or a column's positive exceptions.
+
+    Where more of them are positive, the column holds another quantity, which is a cause of its own.
+    """
+    positive = column.positive & ~column.in_positive_rows
+    exceptions = len(positive) > 0 and float(np.mean(positive)) < PART
+    return ~column.finite | (positive & exceptions)
+
+
+def _counted(
+    features: Features, policy: str, column: StoredColumn, flags: Flags
+) -> tuple[int, int]:
+    """Return how many values of a column are no log-probs, and the first row that has one.
+
+    NaN and infinite ones were counted in the whole table, the others are those of the rows read.
+    """
+    case = features.case
+    count, first = case.not_numbers.get(policy, (0, int(case.row.max())))
+    positive = np.flatnonzero(flags & column.finite)
+    if len(positive):
+        first = min(first, int(case.row[column.row_of[positive[0]]]))
+    return count + len(positive), first
+
+
+def _no_log_probs(policy: str, values: Array, count: int, first: int) -> str:
+    """Say how many values of a column are no log-probs, of what kind, and where the first is."""
+    kinds = {
+        "NaN": np.isnan(values),
+        "infinite": np.isinf(values),
+        "positive": np.isfinite(values),
+    }
+    what = " or ".join(kind for kind, flags in kinds.items() if flags.any()) or "NaN or infinite"
     if count == 1:
         return f"One log-prob of `{policy}` is {what}; it is in row {first}."
     return f"{count:,} log-probs of `{policy}` are {what}; the first is in row {first}."

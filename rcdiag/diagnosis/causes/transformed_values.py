@@ -8,7 +8,7 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Array, Case
 from rcdiag.diagnosis.causes.cause import EXACT, Suspicion, fact, shipped
-from rcdiag.diagnosis.causes.columns import by_column, repaired
+from rcdiag.diagnosis.causes.columns import by_column, repaired, share_of_rows
 from rcdiag.diagnosis.causes.recording import holds_entropy
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.storage import LOG_BASES, StoredColumn
@@ -33,31 +33,37 @@ TEMPERATURES = np.arange(1, 21) / 10
 
 @by_column
 def _sign_flipped(features: Features, policy: str, column: StoredColumn) -> Suspicion | None:
-    positive = column.values > 0
-    if np.mean(positive[column.values != 0] if (column.values != 0).any() else False) < NEARLY_ALL:
+    here = column.in_positive_rows
+    if not here.any() or holds_entropy(features, policy):
         return None
-    if holds_entropy(features, policy):
-        return None
+    values, other = column.values[here], column.other[here]
     # If both columns lost their sign, neither can confirm the other.
     alone = not column.other_is_informative
-    if alone and np.max(column.values, initial=0.0, where=column.finite) <= 1.0:
+    if alone and np.max(values, initial=0.0, where=np.isfinite(values)) <= 1.0:
         return None  # probabilities
-    rare = column.values[column.other < RARE]
+    rare = values[other < RARE]
     # At rare tokens entropies are one or two nats, surprisals are larger.
     far = len(rare) >= FEWEST and np.median(rare) > ABOVE_ENTROPIES
-    if not (alone or _similar_sizes(-column.values, column.other) or far):
+    if not (alone or _similar_sizes(-values, other) or far):
         return None
+    share = share_of_rows(column, here)
+    where = "" if share > NEARLY_ALL else f"In {share:.0%} of the rows "
+    all_values = f"{'the' if where else 'The'} values of `{policy}` are positive"
+    flipped = features.case.of_sampled(here)
     return Suspicion(
         confidence=EXACT,
-        message=f"The values of `{policy}` are positive: they are negative log-probs.",
+        message=f"{where}{all_values}: they are negative log-probs.",
         evidence=[
             fact(
-                "share of positive values", "no log-prob is positive", **{policy: np.mean(positive)}
+                "share of positive values",
+                "no log-prob is positive",
+                **{policy: np.mean(column.values > 0)},
             )
         ],
+        share_of_rows=share,
         also_possible=[],
         policy=policy,
-        mended=repaired(features.case, policy, np.negative),
+        mended=repaired(features.case, policy, lambda stored: np.where(flipped, -stored, stored)),
     )
 
 

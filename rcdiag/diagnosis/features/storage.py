@@ -78,6 +78,22 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
         return self.finite & (self.values > LARGEST_LOG_PROB)
 
     @cached_property
+    def in_positive_rows(self) -> Flags:
+        """Flag the tokens of rows in which nearly all values other than 0 are positive.
+
+        One such row has FEWEST_OF_ROW values at least, or all rows together are so.
+        """
+        rows = int(self.row_of[-1]) + 1 if len(self.row_of) else 0
+        positive, others = (
+            np.bincount(self.row_of, flags, rows) for flags in (self.values > 0, self.values != 0.0)
+        )
+        if positive.sum() > NEARLY_ALL * max(others.sum(), 1.0):
+            return np.ones(len(self.values), np.bool_)
+        rows_of_them = positive > NEARLY_ALL * np.maximum(others, 1.0)
+        flags: Flags = rows_of_them[self.row_of] & (others[rows_of_them] >= FEWEST_OF_ROW).any()
+        return flags
+
+    @cached_property
     def negative_values(self) -> Array:
         """Return the values below CERTAIN; values near 0 are on many grids."""
         return self.values[self.finite & (self.values < CERTAIN)]
