@@ -55,6 +55,18 @@ def test_a_lag_without_a_mismatch_is_no_cause() -> None:
     assert diagnosis.causes[0].slug == "engine-noise"
 
 
+def test_versions_that_count_updates_are_no_lag_of_steps() -> None:
+    """Three or four updates a step: step less version falls, as does the mismatch, unrelated."""
+    step = EVERY // 32
+    version = 3 * step + (EVERY % 32 >= 16) * (step > 0)
+    case = made(plain, drifted(0.002), rows=ROWS)
+    noise = np.random.default_rng(3).normal(0.0, 1.0, len(case.mask))
+    size = np.array([0.3, 0.1, 0.03, 0.01])[step][case.owner]
+    case = case.with_log_probs("old", np.minimum(case.log_probs["rollout"] + noise * size, -1e-6))
+    diagnosis = diagnose(with_versions(case, step - version, step))
+    assert "stale-weights" not in [cause.slug for cause in diagnosis.causes]
+
+
 def updated(strength: float) -> Case:
     """Compute `old` after an update that raised rows by their advantage."""
     case = made(plain, noisy(0.05), rows=ROWS)

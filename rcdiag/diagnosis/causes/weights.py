@@ -23,6 +23,7 @@ from rcdiag.diagnosis.causes.noise import is_engine_noise
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, LogRatios
 from rcdiag.diagnosis.thresholds import (
     COARSE,
+    FEW,
     FEWEST,
     FEWEST_OF_PATTERN,
     LARGER,
@@ -133,7 +134,10 @@ def _lagging(features: Features) -> Suspicion | None:
     least, most = float(behind.min()), float(behind.max())
     if least == most:
         return _constant_lag(features, int(least), lag[~known])
-    growth, z = _growth(features.location.rms_of_rows[known], behind)
+    step = features.case.facts.step
+    assert step is not None
+    steps = step[known].astype(np.float64)
+    growth, z = _growth(features.location.rms_of_rows[known], behind, steps)
     if z < SURELY or growth < LARGER:
         return None
     older, squares = behind > least, features.location.rms_of_rows[known] ** 2
@@ -152,22 +156,35 @@ def _lagging(features: Features) -> Suspicion | None:
     )
 
 
-def _growth(rms: Array, lag: Array) -> tuple[float, float]:
+def _growth(rms: Array, lag: Array, step: Array) -> tuple[float, float]:
     """Return the growth factor of the rows' rms over the range of lags, and the z of the slope.
 
-    Least squares of log rms on the lag with heteroscedasticity-robust errors; the logarithm limits
-    the influence of a few large rows. (1, 0) if fewer than two lags have enough rows.
+    Least squares of log rms on lag and step with heteroscedasticity-robust errors; the logarithm
+    limits the influence of a few large rows. A mismatch that moves with the step alone is not one
+    of the lag. Where lag and step cannot be separated, the lag counts if it can be one: 0 or more.
+    (1, 0) if fewer than two lags have enough rows.
     """
     counts = np.unique(lag, return_counts=True)[1]
     if (counts >= FEWEST_OF_PATTERN).sum() < 2:
         return 1.0, 0.0
     size = np.log(np.maximum(rms, 1e-6))
-    centred = lag - lag.mean()
-    slope = float(centred @ size / (centred @ centred))
-    residual = size - size.mean() - slope * centred
+    centred, rest = _without_trend(lag, step), _without_trend(size, step)
+    if centred @ centred < FEW * np.var(lag) * len(lag):
+        if lag.min() < 0.0:
+            return 1.0, 0.0
+        centred, rest = lag - lag.mean(), size - size.mean()
+    slope = float(centred @ rest / (centred @ centred))
+    residual = rest - slope * centred
     error = float(np.sqrt(np.sum((centred * residual) ** 2)) / (centred @ centred))
     growth = float(np.exp(np.clip(slope * (lag.max() - lag.min()), -50.0, 50.0)))
     return growth, slope / max(error, TINY)
+
+
+def _without_trend(values: Array, step: Array) -> Array:
+    """Return what a linear trend over the steps leaves of values; all [rows]."""
+    centred, steps = values - values.mean(), step - step.mean()
+    left: Array = centred - steps * (steps @ centred) / max(float(steps @ steps), TINY)
+    return left
 
 
 def _constant_lag(features: Features, lag: int, before: Array) -> Suspicion | None:
@@ -221,8 +238,7 @@ def _never_synced(features: Features) -> Suspicion | None:
     if onset is not None:
         parts = onset.steps
         later = parts.rms[onset.first :]
-        # A single step after many synced ones cannot show growth.
-        grows = later[-1] > LARGER * later[0] if len(later) > 1 else onset.first < FEWEST_OF_PATTERN
+        grows = later[-1] > LARGER * later[0]  # a single step shows no growth
         steadily = len(later) >= FEWEST_OF_PATTERN and float(np.mean(np.diff(later) > 0)) >= MOST
     elif (
         parts is not None
