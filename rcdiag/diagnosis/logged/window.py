@@ -103,14 +103,15 @@ class Window(Struct, frozen=True, dict=True):
         It is logged as the mean ratio, or follows from k3 - k1 = E[ratio] - 1; k2 - k1 is that to
         second order.
         """
-        if self.knows_ratio and (of_ratio := self.estimate("ratio_mean")) is not None:
+        if self.has_ratio and (of_ratio := self.estimate("ratio_mean")) is not None:
             return Estimate(of_ratio.value - 1.0, of_ratio.error)
         return self.estimate("k3", "k1") or self.estimate("k2", "k1")
 
     @property
-    def knows_ratio(self) -> bool:
-        """Tell whether the logged mean ratio, if there is one, is that of ratios no bound cut."""
-        return not (self.values("share_cut") > 0.0).any()
+    def has_ratio(self) -> bool:
+        """Tell whether the log has the mean of ratios, of which no bound cut any."""
+        cut = (self.values("share_cut") > 0.0).any()
+        return self.series("ratio_mean") is not None and not cut
 
     @cached_property
     def k1(self) -> Estimate | None:
@@ -118,7 +119,7 @@ class Window(Struct, frozen=True, dict=True):
         logged = self.estimate("k1") or self.estimate("log_ppl_diff")
         if logged is not None:
             return logged
-        derived = self.estimate("k3", "ratio_mean") if self.knows_ratio else None
+        derived = self.estimate("k3", "ratio_mean") if self.has_ratio else None
         return None if derived is None else Estimate(derived.value + 1.0, derived.error)
 
     @property
@@ -132,7 +133,7 @@ class Window(Struct, frozen=True, dict=True):
     @property
     def name_of_ratio(self) -> str:
         """Return the key of the mean ratio, or the sum of keys that it is computed as."""
-        if self.series("ratio_mean") is not None:
+        if self.has_ratio:
             return self.key("ratio_mean")
         size = "k3" if self.series("k3") is not None else "k2"
         return f"1 + {self.key(size)} - {self.key('k1')}"
