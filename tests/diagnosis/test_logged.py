@@ -431,6 +431,17 @@ def test_a_mismatch_that_grows_is_of_weights_that_stay_behind(tmp_path: Path) ->
     assert abs(diagnosis.causes[0].from_step - 21) <= 4
 
 
+def test_what_is_as_small_as_rounding_and_grows_is_left_open(tmp_path: Path) -> None:
+    rows = [gaussian(0.005 + 0.0006 * max(i - 20, 0), i) for i in range(STEPS)]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("inconclusive", "forwards-differ")
+    assert "as small as rounding" in diagnosis.causes[0].message
+    assert diagnosis.causes[0].from_step is not None
+    assert abs(diagnosis.causes[0].from_step - 21) <= 4
+    assert diagnosis.next
+
+
 def test_what_grows_at_a_learning_rate_of_0_is_not_of_updates(tmp_path: Path) -> None:
     rows = [{**gaussian(0.03 + 0.006 * max(i - 20, 0), i), "actor/lr": 0.0} for i in range(STEPS)]
     diagnosis = diagnosed(rows, tmp_path).diagnosis
