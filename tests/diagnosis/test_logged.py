@@ -290,9 +290,8 @@ def test_tokens_that_neither_distribution_sampled_are_not_aligned(tmp_path: Path
 def test_a_mean_of_ratios_that_a_bound_cut_is_not_their_mean(cut: float, known: bool) -> None:
     """NeMo RL logs the mean ratio after its bound, and the share of ratios beyond it."""
     log = {"k3": 0.2, "ratio_mean": 0.9, "share_cut": cut}
-    run = LoggedRun(
-        "log", Log(Path("log"), "jsonl", {}), {name: series([x] * 4, name) for name, x in log.items()}
-    )
+    of_log = {name: series([x] * 4, name) for name, x in log.items()}
+    run = LoggedRun("log", Log(Path("log"), "jsonl", {}), of_log)
     window = Window(run, run.steps)
     assert (window.excess is not None) is known
     assert (window.k1 is not None) is known
