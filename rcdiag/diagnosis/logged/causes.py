@@ -239,7 +239,10 @@ def _other_base(window: Window) -> Found | None:
 
 
 def _have_factor(window: Window, size: float) -> bool:
-    """Tell whether of both surprisals one is the other times a factor, or over it, in each step."""
+    """Tell whether one surprisal is the other times a factor, or over it, in each step.
+
+    Signs do not count.
+    """
     trainer, sampler = window.values("trainer_log_ppl"), window.values("sampler_log_ppl")
     if not len(trainer) or len(trainer) != len(sampler) or not (trainer * sampler != 0.0).all():
         return False
@@ -342,8 +345,8 @@ def _certain_tokens(window: Window) -> Found:
         slug="zero-placeholder",
         score=WEAK,
         verdict="broken",
-        message="The mean ratio is below 1, and by more at single tokens than a kept set explains: "
-        "log-probs of 0 are recorded that are none.",
+        message="The mean ratio is below 1, and ratios of single tokens are further below than a "
+        "kept set explains: log-probs of 0 are recorded that are none.",
         evidence=[
             *(window.fact(name, reads) for name, reads in shown.items() if window.series(name)),
             _of_k1(window, "above k3"),

@@ -215,8 +215,8 @@ def _grows(change: Change, found: Found) -> Found:
         slug="forwards-differ",
         score=GUESS,
         message=f"`{change.key}` grows steadily from step {change.step} on, from "
-        f"{change.before:.2g} to {change.after:.2g}. It is as small as rounding still, which does "
-        "not grow: weights that fall behind do, or surprisals that grow as much.",
+        f"{change.before:.2g} to {change.after:.2g}. It is still as small as rounding, but "
+        "rounding stays as it is unless surprisals grow as much: weights may be falling behind.",
         evidence=[
             fact(change.key, "grows with the steps", before=change.before, after=change.after),
             *found.evidence,
