@@ -224,8 +224,92 @@ def test_tokens_that_the_trainer_finds_likelier_show_a_raw_record(tmp_path: Path
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "temperature-raw-recorded")
 
 
-def test_a_draft_is_not_a_sharper_copy_of_the_sampling_distribution(tmp_path: Path) -> None:
-    """Tokens that are 20 times less likely for the recorded model keep k3 above -k1."""
+def test_a_flatter_copy_lowers_no_probability_by_half(tmp_path: Path) -> None:
+    """Two tokens of .9 and .1, sampled at temperature 2: .75 and .25, and recorded raw."""
+    raw, sampled = np.array([0.9, 0.1]), np.array([0.75, 0.25])
+    ratio = sampled / raw
+    for least, slug in ((ratio.min(), "temperature-raw-recorded"), (0.01, "forwards-differ")):
+        rows = run_of(0.01, 0.01)
+        for i, row in enumerate(rows):
+            wobble = 1.0 + 0.01 * (i % 5)
+            k1 = float(-(sampled * np.log(ratio)).sum()) * wobble
+            row |= {
+                "rollout_corr/kl": k1,
+                "rollout_corr/k3_kl": float((sampled * ratio).sum() - 1.0) * wobble + k1,
+                "rollout_corr/log_ppl_diff": k1,
+                "rollout_corr/rollout_is_min": least,
+                "training/rollout_actor_probs_pearson_corr": 0.99,
+            }
+        diagnosis = diagnosed(rows, tmp_path).diagnosis
+        assert diagnosis is not None
+        assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", slug)
+        assert diagnosis.causes[0].side == "recorder"
+
+
+def test_zeros_among_log_probs_leave_no_ratio_above_1(tmp_path: Path) -> None:
+    """Of surprisals of 2 nats one in fifty is recorded as 0; slime logs no probabilities."""
+    share, p = 0.02, float(np.exp(-2.0))
+    rows = []
+    for i in range(STEPS):
+        zeros = share * (1.0 + 0.05 * (i % 5))
+        k1 = zeros * 2.0
+        rows.append(
+            {
+                "train/mis_kl": k1,
+                "train/mis_k3_kl": zeros * (p - 1.0) + k1,
+                "train/mis_tis_weight_before_bound": 1.0 - zeros * (1.0 - p),
+                "train/mis_chi2_token": -zeros * (1.0 - p**2),
+                "train/mis_training_log_ppl": 2.0,
+                "train/mis_rollout_log_ppl": 2.0 - k1,
+            }
+        )
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "zero-placeholder")
+
+
+def test_tokens_that_neither_distribution_sampled_are_not_aligned(tmp_path: Path) -> None:
+    """Short responses: an end of 4 nats that a shift drops leaves the means apart."""
+    rows = run_of(0.01, 0.01)
+    for i, row in enumerate(rows[BEGINS:]):
+        k1 = 0.13 + 0.002 * (i % 5)
+        row |= {
+            "rollout_corr/kl": k1,
+            "rollout_corr/k3_kl": 2.0 + 0.02 * (i % 4),
+            "rollout_corr/log_ppl_diff": k1,
+            "rollout_corr/log_ppl_abs_diff": k1,
+            "training/rollout_actor_probs_pearson_corr": 0.02,
+        }
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "shift-by-one")
+    assert "neither distribution" in diagnosis.causes[0].message
+
+
+@pytest.mark.parametrize(("cut", "known"), [(0.0, True), (0.03, False)])
+def test_a_mean_of_ratios_that_a_bound_cut_is_not_their_mean(cut: float, known: bool) -> None:
+    """NeMo RL logs the mean ratio after its bound, and the share of ratios beyond it."""
+    log = {"k3": 0.2, "ratio_mean": 0.9, "share_cut": cut}
+    of_log = {name: series([x] * 4, name) for name, x in log.items()}
+    run = LoggedRun("log", Log(Path("log"), "jsonl", {}), of_log)
+    window = Window(run, run.steps)
+    assert (window.excess is not None) is known
+    assert (window.k1 is not None) is known
+
+
+def test_steps_before_a_window_are_near_its_steps() -> None:
+    run = LoggedRun("log", Log(Path("log"), "jsonl", {}), {"k3": series(np.ones(30))})
+    one = Window(run, np.arange(20, 30)).before
+    several = Window(run, np.array([10, 13, 20])).before
+    assert one is not None
+    assert several is not None
+    assert one.steps.tolist() == [15, 16, 17, 18, 19]
+    assert several.steps.tolist() == [5, 6, 7, 8, 9, 11, 12, 15, 16, 17, 18, 19]
+    assert Window(run, np.arange(3)).before is None
+
+
+def test_a_draft_is_no_sharper_copy_of_what_sampled(tmp_path: Path) -> None:
+    """Tokens that the recorded model finds 20 times less likely leave k3 above -k1."""
     rows = run_of(0.01, 0.01)
     for i, row in enumerate(rows):
         rare = 0.03 + 0.001 * (i % 5)  # share of such tokens; the others are as likely in both
@@ -272,6 +356,9 @@ def test_equal_surprisals_at_other_tokens_are_not_aligned(tmp_path: Path) -> Non
     [
         ("rollout_corr/rollout_log_ppl", 0.0, "zero-placeholder"),
         ("rollout_corr/rollout_log_ppl", -1.9, "sign-flipped"),
+        # The same number as the trainer's in each step, or on the mean alone.
+        ("rollout_corr/rollout_log_ppl", -0.5, "sign-flipped"),
+        ("rollout_corr/rollout_log_ppl", -0.515, "entropy-recorded"),
         ("rollout_corr/rollout_log_ppl", -0.7, "probabilities-stored"),
         # Tokens of .5 nats have a mean probability of exp(-.5) = .61 at least.
         ("rollout_corr/rollout_log_ppl", -0.3, "entropy-recorded"),
@@ -343,7 +430,18 @@ def test_a_growing_mismatch_is_weights_never_synced(tmp_path: Path) -> None:
     assert abs(diagnosis.causes[0].from_step - 21) <= 4
 
 
-def test_growth_at_a_learning_rate_of_0_is_not_from_updates(tmp_path: Path) -> None:
+def test_what_is_as_small_as_rounding_and_grows_is_left_open(tmp_path: Path) -> None:
+    rows = [gaussian(0.005 + 0.0006 * max(i - 20, 0), i) for i in range(STEPS)]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("inconclusive", "forwards-differ")
+    assert "as small as rounding" in diagnosis.causes[0].message
+    assert diagnosis.causes[0].from_step is not None
+    assert abs(diagnosis.causes[0].from_step - 21) <= 4
+    assert diagnosis.next
+
+
+def test_what_grows_at_a_learning_rate_of_0_is_not_of_updates(tmp_path: Path) -> None:
     rows = [{**gaussian(0.03 + 0.006 * max(i - 20, 0), i), "actor/lr": 0.0} for i in range(STEPS)]
     diagnosis = diagnosed(rows, tmp_path).diagnosis
     assert diagnosis is not None

@@ -90,7 +90,9 @@ HONEST_RATIO = (
     "context-stripped",
     "prompt-template",
 )
-OTHER = ".healthy.jsonl"  # the log of a healthy run that accompanies one with a fault
+# Its values are those of a wrong checkpoint on the mean; only repeated tokens tell them apart.
+OTHER_LOGITS = "logits-not-shifted"
+OTHER = ".healthy.jsonl"  # the log of a healthy run beside one with a fault
 BELOW_GUIDES = 0.045  # nats rms; k3 of .001
 
 
@@ -103,6 +105,7 @@ def make_log(seed: int, index: int, path: Path) -> dict[str, Any]:
     course = drawn_course(rng, kind, healthy=healthy_kind)
     faulty, label = make(seed, index, kind)
     before, _ = make(seed, index, "healthy")
+    before, faulty = with_mask(before), with_mask(faulty)
     names = ("response_ids", "response_mask", "rollout_log_probs", "old_log_probs", "old_entropy")
     # A run with the fault from the beginning uses no columns of the healthy table.
     tables = [faulty] if course.name == "always" else [before, faulty]
@@ -125,8 +128,9 @@ def make_log(seed: int, index: int, path: Path) -> dict[str, Any]:
     if kind == "nan-log-probs" and "NaN" not in path.read_text():  # the trainer leaves them out
         acceptable += ["engine-noise", "healthy"]
         verdicts += ["healthy"]
-    if kind in HONEST_RATIO:
+    if kind in HONEST_RATIO or kind == OTHER_LOGITS:
         acceptable += UMBRELLAS
+    if kind in HONEST_RATIO:
         verdicts += ["correctable", "inconclusive"]
     return {
         "index": index,
@@ -143,6 +147,14 @@ def make_log(seed: int, index: int, path: Path) -> dict[str, Any]:
         "acceptable": acceptable,
         "verdicts": verdicts,
     }
+
+
+def with_mask(table: pa.Table) -> pa.Table:
+    """Return a table with a mask; one that only some rows had would be dropped."""
+    if "response_mask" in table.column_names:
+        return table
+    ones = [np.ones(len(ids), np.uint8) for ids in table["response_ids"].to_pylist()]
+    return table.append_column("response_mask", pa.array(ones, pa.list_(pa.uint8())))
 
 
 def to_say(course: Course) -> list[str]:

@@ -228,6 +228,7 @@ def _short(fingerprint: object) -> str:
 def _never_synced(features: Features) -> Suspicion | None:
     """Detect a mismatch that grows over the steps, as where a sampler keeps its first weights."""
     parts, log_ratios, onset = features.location.by_step, features.log_ratios, features.onset
+    directed = log_ratios.by_token_id.correlation > RELATED
     if (
         log_ratios.one_sided > ONE_SIDED
         or features.validity.answer == INVALID
@@ -238,7 +239,9 @@ def _never_synced(features: Features) -> Suspicion | None:
     if onset is not None:
         parts = onset.steps
         later = parts.rms[onset.first :]
-        grows = later[-1] > LARGER * later[0]  # a single step shows no growth
+        # A single step shows no growth. After few synced ones, shifts by token id are of weights.
+        single = onset.first < FEWEST_OF_PATTERN and directed
+        grows = later[-1] > LARGER * later[0] if len(later) > 1 else single
         steadily = len(later) >= FEWEST_OF_PATTERN and float(np.mean(np.diff(later) > 0)) >= MOST
     elif (
         parts is not None
@@ -251,7 +254,6 @@ def _never_synced(features: Features) -> Suspicion | None:
         return None
     if parts is None or not grows:
         return None
-    directed = log_ratios.by_token_id.correlation > RELATED
     first = parts.labels[0 if onset is None else onset.first - 1]
     before = parts.rms[0] if onset is None else np.median(parts.rms[: onset.first])
     return Suspicion(

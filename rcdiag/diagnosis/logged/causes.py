@@ -33,11 +33,11 @@ CERTAIN = 0.95
 OTHER_ENTROPY = math.log(1.25)
 # |k1|, nats, above which a few large ratios dominate means of ratios over a step.
 HEAVY = 0.7
-# Two columns hold the same values in another order if their log-ratios are at least APART nats rms
-# and the mean surprisals differ by less than SAME_SURPRISAL of that. The trainer finds tokens
-# likelier if its mean surprisal is lower by more than NO_LESS of it.
-SAME_SURPRISAL, APART, NO_LESS = 0.05, 0.3, 0.02
-# Correlation of probabilities above which both columns belong to the same tokens.
+# Mean surprisals that differ by less than this share of the mismatch's size, which is at least
+# APART nats rms, belong to the same values in another order.
+SAME_SURPRISAL, APART = 0.05, 0.3
+HALF = 0.5  # of a token's probability
+# Correlation of probabilities above which the values stand at their own tokens.
 RELATED = 0.9
 # Rows differ in both directions if |mean difference| / mean |difference| of rows is below this.
 ALIKE = 0.5
@@ -70,6 +70,12 @@ Weigh = Callable[[Window], Found | None]
 def _of_k1(window: Window, reads: str) -> dict[str, Any]:
     assert window.k1 is not None
     return fact(window.key_of_k1, reads, value=float(f"{window.k1.value:.4g}"))
+
+
+def _of_ratio(window: Window, reads: str) -> dict[str, Any]:
+    assert window.excess is not None
+    value = float(f"{1.0 + window.excess.value:.4g}")
+    return fact(window.name_of_ratio, reads, value=value, z=round(window.excess.z, 1))
 
 
 def _not_finite(window: Window) -> Found | None:
@@ -115,19 +121,17 @@ def _impossible_surprisals(window: Window) -> Found | None:
         if value is None or value > 1e-6:
             continue
         other = window.number("trainer_log_ppl" if side == "recorder" else "sampler_log_ppl")
-        mirrored = other is not None and abs(value + other) < SAME_SURPRISAL * other
+        on_the_mean = other is not None and abs(value + other) < SAME_SURPRISAL * other
+        least = 0.0 if other is None else math.exp(-other)  # of a mean probability, by Jensen
         if abs(value) <= 1e-6:
-            slug, what = "zero-placeholder", "exactly 0: the log-probs are placeholders"
-        elif value >= -1.0 and not mirrored and (other is None or -value >= math.exp(-other)):
-            slug, what = "probabilities-stored", "between -1 and 0: minus a mean probability"
-        elif value >= -1.0 and not mirrored:
-            # By Jensen's inequality the mean probability is at least exp(-surprisal).
-            slug, what = (
-                "entropy-recorded",
-                "below 0, too small for a probability: minus an entropy",
-            )
-        else:
+            slug, what = "zero-placeholder", "exactly 0: zeros stand where log-probs belong"
+        elif _have_factor(window, 1.0) or (value < -1.0 and not on_the_mean):
             slug, what = "sign-flipped", "below 0: log-probs have the other sign"
+        elif on_the_mean or -value < least:
+            # Entropies have the mean of surprisals, but not their value in each step.
+            slug, what = "entropy-recorded", "below 0, and no mean probability: minus an entropy"
+        else:
+            slug, what = "probabilities-stored", "between -1 and 0: minus a mean probability"
         return Found(
             slug=slug,
             score=EXACT if slug in ("zero-placeholder", "sign-flipped") else CLEAR,
@@ -154,30 +158,47 @@ def _worse_than_uniform(window: Window) -> Found | None:
         score=CLEAR,
         verdict="broken",
         side="trainer",
-        message=f"`{window.key('trainer_log_ppl')}` is {value:.3g} nats, above the {bound:.1f} "
-        "nats of a uniform guess: the trainer's forward pass is broken, or its column belongs to "
-        "other tokens.",
+        message=f"`{window.key('trainer_log_ppl')}` is {value:.3g} nats, above the {bound:.1f} of "
+        "a uniform guess: the trainer's forward pass is broken, or it reads each token's log-prob "
+        "from the logits of another one.",
         evidence=evidence,
-        also_possible=["shift-by-one", "rows-swapped", "attention-to-padding", "position-ids"],
+        # Not a shift of the column or an exchange of its rows, which leave the mean as it was.
+        also_possible=["logits-not-shifted", "attention-to-padding", "context-differs"],
     )
 
 
 def _other_tokens(window: Window) -> Found | None:
-    """Look for columns with equal mean surprisals but large log-ratios: misaligned tokens."""
+    """Look for columns whose tokens do not belong together.
+
+    Their mean surprisals are equal: the same values stand at other tokens. Or neither distribution
+    sampled: tokens of the recorded one have E[ratio] = 1, those of the trainer's have k1 < 0.
+    """
     rms, pearson = window.rms, window.number("pearson")
-    difference = window.k1
+    difference, excess = window.k1, window.excess
     if rms is None or rms < APART or difference is None:
         return None
-    if abs(difference.value) > SAME_SURPRISAL * rms or (pearson is not None and pearson > RELATED):
+    if pearson is not None and pearson > RELATED:
+        return None
+    evidence = [window.fact(next(n for n in SIZES if window.series(n)), "large at single tokens")]
+    if abs(difference.value) < SAME_SURPRISAL * rms:
+        shown = (
+            f"Both columns have the same mean surprisal (`{window.key_of_k1}` "
+            f"{difference.value:.2g}) but"
+        )
+        evidence.append(_of_k1(window, "near 0: the same values, at other tokens"))
+    elif excess is not None and 0.0 < difference.value < HEAVY and _surely_above_1(window):
+        shown = (
+            f"E[ratio] is {1.0 + excess.value:.2g}, not 1, and the trainer does not find the "
+            f"tokens likelier (`{window.key_of_k1}` {difference.value:.2g}): neither distribution "
+            "sampled them, and the columns"
+        )
+        evidence += [_of_k1(window, "not below 0"), _of_ratio(window, "above 1")]
+    else:
         return None
     # A shift drops a token at the same end of each row, mostly a certain one: all rows change in
     # the same direction.
     of_rows, mean = window.number("log_ppl_abs_diff"), window.number("log_ppl_diff")
     swapped = of_rows is not None and mean is not None and abs(mean) < ALIKE * of_rows
-    evidence = [
-        window.fact(next(n for n in SIZES if window.series(n)), "large at single tokens"),
-        _of_k1(window, "near 0: the same values, at other tokens"),
-    ]
     if of_rows is not None:
         reads = "rows differ in both directions" if swapped else "rows differ in one direction"
         evidence.append(window.fact("log_ppl_abs_diff", reads))
@@ -187,22 +208,22 @@ def _other_tokens(window: Window) -> Found | None:
         slug="rows-swapped" if swapped else "shift-by-one",
         score=LIKELY,
         verdict="broken",
-        message=f"Both columns have the same mean surprisal (`{window.key_of_k1}` "
-        f"{difference.value:.2g}) but differ by {rms:.2g} nats at single tokens: the "
-        "tokens are not aligned.",
+        message=f"{shown} differ by {rms:.2g} nats at single tokens: the tokens are not aligned.",
         evidence=evidence,
-        also_possible=["shift-by-one", "rows-swapped", "shift-some-rows", "shift-after-tool"],
+        also_possible=[
+            "shift-by-one",
+            "rows-swapped",
+            "shift-some-rows",
+            "shift-after-tool",
+            "mask-includes-tool",
+        ],
     )
 
 
 def _other_base(window: Window) -> Found | None:
-    """Look for a ratio of the two mean surprisals that is ln 2 or ln 10 in every step."""
-    trainer, sampler = window.values("trainer_log_ppl"), window.values("sampler_log_ppl")
-    if not len(trainer) or len(trainer) != len(sampler) or not (trainer * sampler != 0.0).all():
-        return None
-    factor = np.abs(np.log(np.abs(trainer / sampler)))
+    """Look for surprisals of which one is the other times ln 2 or ln 10, step by step."""
     for base, size in BASES.items():
-        if np.abs(factor - abs(math.log(size))).max() < EXACTLY:
+        if _have_factor(window, size):
             return Found(
                 slug="log-base",
                 score=CLEAR,
@@ -217,41 +238,55 @@ def _other_base(window: Window) -> Found | None:
     return None
 
 
-def _not_the_sampler(window: Window) -> Found | None:
-    """Look for tokens that are likelier under the trainer than under the recorded policy."""
-    k1 = window.k1
+def _have_factor(window: Window, size: float) -> bool:
+    """Tell whether one surprisal is the other times a factor, or over it, in each step.
+
+    Signs do not count.
+    """
+    trainer, sampler = window.values("trainer_log_ppl"), window.values("sampler_log_ppl")
+    if not len(trainer) or len(trainer) != len(sampler) or not (trainer * sampler != 0.0).all():
+        return False
+    factor = np.abs(np.log(np.abs(trainer / sampler)))
+    return bool(np.abs(factor - abs(math.log(size))).max() < EXACTLY)
+
+
+def _surely_above_1(window: Window) -> bool:
+    """Tell whether E[ratio] is above 1 surely, and by a share of k3 that counts."""
     excess, rms = window.excess, window.rms
-    if k1 is None or rms is None or rms < ENGINE:
+    if excess is None or rms is None:
+        return False
+    return excess.z > SURELY and excess.value > OF_K3 * rms**2 / 2.0
+
+
+def _not_the_sampler(window: Window) -> Found | None:
+    """Look for tokens that the trainer finds likelier than the policy that is said to sample."""
+    k1, excess, rms = window.k1, window.excess, window.rms
+    if k1 is None or rms is None or rms < ENGINE or k1.value >= 0.0:
         return None
-    below = k1.z < -SURELY and k1.value < -NO_LESS * rms
-    if not below:
+    # E[ratio] - 1 is k3 - k1, and so about twice as far from 0 as k1.
+    if not (k1.z < -SURELY if excess is None else _surely_above_1(window)):
         return None
     evidence = [_of_k1(window, "below 0: the trainer finds the tokens likelier")]
     if excess is not None:
-        evidence.append(
-            fact(
-                window.name_of_ratio,
-                "E[ratio] is above 1: the recorded distribution did not sample",
-                value=float(f"{1.0 + excess.value:.4g}"),
-                z=round(excess.z, 1),
-            )
-        )
+        reads = "E[ratio] is above 1: the recorded distribution did not sample"
+        evidence.append(_of_ratio(window, reads))
     finds = (
         "The trainer finds the sampled tokens likelier than the recorded policy does, by "
         f"{-k1.value:.2g} nats a token"
     )
-    # A lower temperature raises no probability by a large factor, so that k3 stays below -k1. For
-    # another model single tokens are far less likely.
-    if rms**2 / 2.0 > -k1.value:
+    # A sharper temperature raises no probability by a large factor, so that k3 stays below -k1; a
+    # flatter one lowers none. To another model single tokens are far more and far less likely.
+    least = window.number("least_ratio")
+    if rms**2 / 2.0 > -k1.value and (least is None or least < HALF):
         size = next(name for name in SIZES if window.series(name))
         return Found(
             slug="forwards-differ",
             score=WEAK,
             verdict="broken",
             message=f"{finds}, and single tokens by far more: the recorded distribution is not the "
-            "one that sampled, nor a less peaked copy of it, as where a draft model's log-probs "
-            "are recorded.",
-            evidence=[*evidence, window.fact(size, "more than a lower temperature explains")],
+            "one that sampled, nor a copy of it at another temperature, as where a draft model's "
+            "log-probs are recorded.",
+            evidence=[*evidence, window.fact(size, "more than a lower temperature makes")],
             side="recorder",
             also_possible=["draft-recorded", "weights-differ", "temperature-raw-recorded"],
         )
@@ -276,11 +311,12 @@ def _kept_set(window: Window) -> Found | None:
     left_out = -excess.value  # the probability that the trainer gives to tokens left out
     if excess.z > -SURELY or not max(OF_K3 * k3, LEAST_LEFT_OUT) < left_out < MOST_LEFT_OUT:
         return None
-    # Renormalisation over a set of probability q raises a probability by at most 1 - q.
-    largest = window.number("prob_diff_max")
-    if largest is not None and largest > CERTAIN:
+    # Renormalised over a set with the probability q, a probability grows by 1 - q at most. Where
+    # all tokens have the same q, k3 = q - 1 - ln q is less than 1 - q.
+    largest, squares = window.number("prob_diff_max"), window.estimate("chi2_token")
+    none_above_1 = squares is not None and squares.value <= excess.value  # ratio^2 <= ratio
+    if (largest is not None and largest > CERTAIN) or (left_out < k3 and none_above_1):
         return _certain_tokens(window)
-    # Where all tokens have the same q, k3 = q - 1 - ln q is less than 1 - q.
     if left_out < k3:
         return None
     return Found(
@@ -291,12 +327,7 @@ def _kept_set(window: Window) -> Found | None:
         "its probability to tokens that the sampler's top-p, top-k or min-p left out, and the "
         "recorded log-probs are renormalised over the rest.",
         evidence=[
-            fact(
-                window.name_of_ratio,
-                "E[ratio] is the kept probability",
-                value=float(f"{1.0 + excess.value:.4g}"),
-                z=round(excess.z, 1),
-            ),
+            _of_ratio(window, "E[ratio] is the kept probability"),
             _of_k1(window, "above k3"),
         ],
         side="recorder",
@@ -305,15 +336,19 @@ def _kept_set(window: Window) -> Found | None:
 
 
 def _certain_tokens(window: Window) -> Found:
-    """Report tokens whose recorded probability is about 1 while the trainer's is not."""
+    """Tokens whose recorded probability is about 1 where the trainer's is not."""
+    shown = {
+        "prob_diff_max": "the largest distance of both probabilities of a token",
+        "chi2_token": "E[ratio^2] is below 1 as well",
+    }
     return Found(
         slug="zero-placeholder",
         score=WEAK,
         verdict="broken",
-        message=f"The mean ratio is below 1, and at some tokens the two probabilities differ by "
-        f"{window.number('prob_diff_max'):.2g}: placeholders of 0 are recorded as log-probs.",
+        message="The mean ratio is below 1, and ratios of single tokens are further below than a "
+        "kept set explains: log-probs of 0 are recorded that are none.",
         evidence=[
-            window.fact("prob_diff_max", "one side is certain of a token, the other is not"),
+            *(window.fact(name, reads) for name, reads in shown.items() if window.series(name)),
             _of_k1(window, "above k3"),
         ],
         also_possible=["top-one-recorded", "truncated-law"],
@@ -327,10 +362,12 @@ def _other_temperature(window: Window) -> Found | None:
     responses: their ratio need not be 1, but it stays constant.
     """
     k1, rms, before = window.k1, window.rms, window.before
-    now, then = _entropy_over_surprisal(window), before and _entropy_over_surprisal(before)
-    if now is None or not then or k1 is None or rms is None or rms < ENGINE:
+    if k1 is None or rms is None or rms < ENGINE or not 0.0 < k1.value < HEAVY:
         return None
-    if abs(math.log(now / then)) < OTHER_ENTROPY or not 0.0 < k1.value < HEAVY:
+    if before is None or before.rms is None or before.rms >= ENGINE:
+        return None  # The mismatch was there before the factor changed.
+    now, then = _entropy_over_surprisal(window), _entropy_over_surprisal(before)
+    if now is None or then is None or abs(math.log(now / then)) < OTHER_ENTROPY:
         return None
     flatter = now > then
     return Found(
@@ -382,14 +419,8 @@ def _other_forward(window: Window) -> Found | None:
     )
     evidence = [window.fact(name, "beyond the rounding of two engines") for name in names]
     if excess is not None:
-        evidence.append(
-            fact(
-                window.name_of_ratio,
-                "E[ratio] near 1: the recorded distribution sampled" if sampled else "E[ratio]",
-                value=float(f"{1.0 + excess.value:.4g}"),
-                z=round(excess.z, 1),
-            )
-        )
+        reads = "E[ratio] near 1: the recorded distribution sampled" if sampled else "E[ratio]"
+        evidence.append(_of_ratio(window, reads))
     if (rms or 0.0) > LARGEST_DRIFT:
         away = 0.0 if window.k1 is None else window.k1.value
         doubtless = away > BEYOND_DOUBT or (known and not sampled)

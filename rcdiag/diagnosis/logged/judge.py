@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.causes.catalogue import CAUSES
-from rcdiag.diagnosis.causes.cause import LIKELY, fact
+from rcdiag.diagnosis.causes.cause import GUESS, LIKELY, fact
 from rcdiag.diagnosis.confidence import COEFFICIENTS, MOST
 from rcdiag.diagnosis.judge import DECIDES
 from rcdiag.diagnosis.logged.causes import ENGINE, SIZES, Found, found_in
@@ -34,7 +34,7 @@ from rcdiag.results.diagnosis import (
 # size of the mismatch, changes, the surprisals are used, which also change with entropy and length.
 DIVIDING = (*SIZES, "pearson", "prob_diff", "k1")
 SURPRISALS = ("trainer_log_ppl", "sampler_log_ppl")
-# If a mismatch grows steadily by this factor of k3, the sampler's weights fall behind.
+# A mismatch that creeps by this factor is one of weights that fall behind.
 FELL_BEHIND = 4.0
 # Least rank correlation of the mismatch with the staleness of the weights, over FEWEST steps or
 # more, for stale weights to be named.
@@ -68,10 +68,13 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
     if not run.of_mismatch:
         return Judged(diagnosis=_nothing_compared(run, family), changes=changes)
     stretches = _stretches(run, changes, periodic)
-    found = [(window, found_in(window)) for window in stretches]
-    named = [(window, one) for window, one in found if one is not None]
+    named = [
+        (window, _by_course(run, changes, window, one))
+        for window in stretches
+        if (one := found_in(window)) is not None
+    ]
     faults = [(window, one) for window, one in named if one.slug not in NOTHING_WRONG]
-    began = _each_once(run, changes, faults or named[-1:])
+    began = _each_once(run.steps[0], changes, faults or named[-1:])
     named_causes = sorted(
         ((_named_cause(one, window, step), window) for one, (window, step) in began.items()),
         key=lambda one: (ORDER.index(one[0].verdict), -one[0].confidence),
@@ -144,16 +147,16 @@ def _grown(run: LoggedRun, step: int, last: int) -> int:
 
 
 def _each_once(
-    run: LoggedRun, changes: Sequence[Change], faults: Sequence[tuple[Window, Found]]
+    start: int, changes: Sequence[Change], faults: Sequence[tuple[Window, Found]]
 ) -> dict[Found, tuple[Window, int | None]]:
     """Return each cause once, with the first stretch that shows it and the step it began at.
 
     The step is None if the cause is there from the first step on.
     """
     causes: dict[str, tuple[Found, tuple[Window, int | None]]] = {}
-    for window, found in faults:
-        one, began = _by_course(run, changes, found), _began(changes, window)
-        step = None if began <= run.steps[0] else began
+    for window, one in faults:
+        began = _began(changes, window)
+        step = None if began <= start else began
         causes.setdefault(one.slug, (one, (window, step)))
     return dict(causes.values())
 
@@ -168,8 +171,17 @@ def _began(changes: Sequence[Change], window: Window) -> int:
     return min(bends, default=window.first)
 
 
-def _by_course(run: LoggedRun, changes: Sequence[Change], found: Found) -> Found:
-    """Replace an unspecific cause by stale weights if the mismatch over the steps shows them."""
+def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found: Found) -> Found:
+    """Name weights that lag, or no rounding, where the course of the mismatch shows it."""
+    grown = [
+        change
+        for change in changes
+        if change.quantity in (*SIZES, "prob_diff")
+        and change.shape == "creep"
+        and change.after > FELL_BEHIND * max(change.before, 1e-7)
+    ]
+    if found.slug == "engine-noise" and grown and grown[0].step <= window.first:
+        return _grows(grown[0], found)
     if found.slug != "forwards-differ" or found.verdict == "broken":
         return found
     size = next((run.series[name] for name in SIZES if name in run.series), None)
@@ -185,13 +197,7 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], found: Found) -> Found
             "weights lag.",
             fact(staleness.key, "the mismatch grows with it", rank_correlation=round(r, 2)),
         )
-    bends = [
-        change
-        for change in changes
-        if change.quantity == size.quantity.name
-        and change.shape == "creep"
-        and change.after > FELL_BEHIND * max(change.before, 1e-7)
-    ]
+    bends = [change for change in grown if change.quantity == size.quantity.name]
     if bends and trained(run, bends[0].low):
         one = bends[0]
         return _as(
@@ -203,6 +209,23 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], found: Found) -> Found
             fact(one.key, "grows with the steps", before=one.before, after=one.after),
         )
     return found
+
+
+def _grows(change: Change, found: Found) -> Found:
+    """Name a mismatch of rounding's size that grows with the steps, which rounding does not."""
+    return Found(
+        slug="forwards-differ",
+        score=GUESS,
+        message=f"`{change.key}` grows steadily from step {change.step} on, from "
+        f"{change.before:.2g} to {change.after:.2g}. It is still as small as rounding, but "
+        "rounding stays as it is unless surprisals grow as much: weights may be falling behind.",
+        evidence=[
+            fact(change.key, "grows with the steps", before=change.before, after=change.after),
+            *found.evidence,
+        ],
+        verdict="inconclusive",
+        also_possible=(*STALE, "engine-noise"),
+    )
 
 
 def _as(found: Found, slug: str, score: float, message: str, evidence: dict[str, Any]) -> Found:

@@ -13,7 +13,8 @@ from rcdiag.diagnosis.logged.run import Array, Counts, LoggedRun, Series
 
 # E|x| of a standard normal x.
 ABS_MEAN = 0.7979
-FEWEST = 2  # steps that a standard error needs
+FEWEST = 2  # steps of which a standard error is computed
+NEAR = 5  # steps that count as shortly before another one
 
 
 class Estimate(Struct, frozen=True):
@@ -41,9 +42,14 @@ class Window(Struct, frozen=True, dict=True):
 
     @property
     def before(self) -> Window | None:
-        """Return the steps before this window; None where there are none."""
-        steps = self.run.steps[self.run.steps < self.first]
-        return Window(self.run, steps) if len(steps) else None
+        """Return steps shortly before those of this window; None where there are none.
+
+        What drifts over a run has the same level there, so that a difference is one of this window.
+        """
+        steps = self.run.steps
+        near = np.searchsorted(steps, self.steps)[:, None] - np.arange(1, NEAR + 1)
+        others = np.setdiff1d(steps[near[near >= 0]], self.steps)
+        return Window(self.run, others) if len(others) else None
 
     def series(self, name: str) -> Series | None:
         """Return the whole series of a quantity; None where the log lacks it."""
@@ -97,9 +103,15 @@ class Window(Struct, frozen=True, dict=True):
         It is taken from the logged mean ratio, or from k3 - k1 = E[ratio] - 1, or from k2 - k1,
         which is the same to second order.
         """
-        if (of_ratio := self.estimate("ratio_mean")) is not None:
+        if self.has_ratio and (of_ratio := self.estimate("ratio_mean")) is not None:
             return Estimate(of_ratio.value - 1.0, of_ratio.error)
         return self.estimate("k3", "k1") or self.estimate("k2", "k1")
+
+    @property
+    def has_ratio(self) -> bool:
+        """Tell whether the log has the mean of ratios, of which no bound cut any."""
+        cut = (self.values("share_cut") > 0.0).any()
+        return self.series("ratio_mean") is not None and not cut
 
     @cached_property
     def k1(self) -> Estimate | None:
@@ -107,7 +119,7 @@ class Window(Struct, frozen=True, dict=True):
         logged = self.estimate("k1") or self.estimate("log_ppl_diff")
         if logged is not None:
             return logged
-        derived = self.estimate("k3", "ratio_mean")
+        derived = self.estimate("k3", "ratio_mean") if self.has_ratio else None
         return None if derived is None else Estimate(derived.value + 1.0, derived.error)
 
     @property
@@ -120,8 +132,8 @@ class Window(Struct, frozen=True, dict=True):
 
     @property
     def name_of_ratio(self) -> str:
-        """Return the key of the mean ratio, or the formula of keys that it is computed by."""
-        if self.series("ratio_mean") is not None:
+        """Return the key of the mean ratio, or the sum of keys that it is computed as."""
+        if self.has_ratio:
             return self.key("ratio_mean")
         size = "k3" if self.series("k3") is not None else "k2"
         return f"1 + {self.key(size)} - {self.key('k1')}"
