@@ -51,7 +51,7 @@ class Command(TyperCommand):
         return option.common or option.argument
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, with the names that are known by then in their places."""
+        """Write the help; lists of names are filled in only now."""
         for option in self.params:
             assert isinstance(option, (TyperArgument, TyperOption))
             if option.name in self.own:
@@ -63,7 +63,7 @@ class Command(TyperCommand):
         super().format_help(ctx, formatter)
 
     def help_of(self, name: str) -> str:
-        """Write the first sentence on a parameter, in words of a command line, and an example."""
+        """Return a parameter's description with flags for parameter names, and an example."""
         parameter, option = self.own[name]
         words = re.sub(r"`(\w+)`", self._as_flag, parameter.sentence)
         names = f" ({names_of(option.names)})" if option.names else ""

@@ -1,4 +1,4 @@
-"""Who may import whom: the layers of the house, read off the source."""
+"""Which package may import which: the layers of the architecture, checked on the source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 LIBRARY = sorted((ROOT / "rcdiag").rglob("*.py"))
 CLI = sorted((ROOT / "cli").rglob("*.py"))
 
-# Every package imports only what stands in a lower line.
+# Every package imports only packages in lower lines.
 LAYERS = (
     ("errors",),
     ("entry", "files", "formats", "lazy", "registry", "extras"),
@@ -39,9 +39,9 @@ def name_of(path: Path) -> str:
 
 @cache
 def imports_of(path: Path) -> frozenset[str]:
-    """Dotted names of all modules that a file imports, at its top or inside functions.
+    """Return dotted names of all modules that a file imports, at its top or inside functions.
 
-    Of `import_module(f"rcdiag.glossary.{name}")` this is what stands before the first brace.
+    For `import_module(f"rcdiag.glossary.{name}")` it is the text before the first brace.
     """
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -56,13 +56,13 @@ def imports_of(path: Path) -> frozenset[str]:
 
 
 def _beginning(text: ast.expr) -> str:
-    """The constant text, or the constant beginning of an f-string; empty where there is none."""
+    """Return a constant text, or the constant beginning of an f-string, else an empty text."""
     first = text.values[0] if isinstance(text, ast.JoinedStr) else text
     return str(first.value) if isinstance(first, ast.Constant) else ""
 
 
 def importers(files: list[Path], *packages: str) -> list[str]:
-    """The files that import one of the packages, or something in it."""
+    """Return the files that import one of the packages, or something in it."""
     return [
         name_of(path)
         for path in files
@@ -83,7 +83,7 @@ def package_of(module: str) -> str:
 
 
 def upward_imports(path: Path) -> list[str]:
-    """What a file imports of its own layer (another package of it) or of a higher one."""
+    """Return imports of a file from another package of its own layer or from a higher layer."""
     package = path.relative_to(ROOT / "rcdiag").parts[0].removesuffix(".py")
     if package == "__init__":
         return []
@@ -95,13 +95,13 @@ def upward_imports(path: Path) -> list[str]:
     ]
 
 
-def test_there_is_something_to_look_at():
+def test_source_files_are_found():
     assert len(LIBRARY) > 100
     assert "rcdiag.errors.RcdiagError" in imports_of(ROOT / "rcdiag" / "results" / "document.py")
     assert "rcdiag.glossary" in imports_of(ROOT / "rcdiag" / "glossary" / "kinds.py")
 
 
-def test_imports_by_name_are_seen(tmp_path):
+def test_imports_by_name_are_detected(tmp_path):
     file = tmp_path / "late.py"
     file.write_text(
         "import importlib\n"
@@ -114,7 +114,7 @@ def test_imports_by_name_are_seen(tmp_path):
 
 
 @pytest.mark.parametrize("package", LAYER)
-def test_a_package_imports_only_what_stands_below(package):
+def test_a_package_imports_only_lower_packages(package):
     files = [
         p for p in LIBRARY if name_of(p).startswith((f"rcdiag/{package}/", f"rcdiag/{package}.py"))
     ]
@@ -127,11 +127,11 @@ def test_every_package_has_a_layer():
     assert entries - {"__init__"} <= set(LAYER)
 
 
-def test_the_library_knows_no_command_line():
+def test_the_library_does_not_import_the_command_line():
     assert importers(LIBRARY, "typer", "rich", "click", "cli") == []
 
 
-def test_tables_are_read_and_written_in_table_and_passed_on_by_engines():
+def test_arrow_is_used_only_in_table_and_engines():
     frames = ("rcdiag/results/frames.py", "rcdiag/results/show.py")  # polars, on demand
     outside = files_outside("rcdiag/table/", "rcdiag/engines/", *frames)
     assert importers(outside, "pyarrow", "polars") == []
@@ -139,23 +139,23 @@ def test_tables_are_read_and_written_in_table_and_passed_on_by_engines():
     assert importers(files_outside("rcdiag/table/", *frames), "polars") == []
 
 
-def test_models_live_in_engines_and_learning():
+def test_transformers_is_used_only_in_engines_and_learning():
     outside = files_outside(
         "rcdiag/engines/", "rcdiag/learning/", "rcdiag/table/readers/text_only.py"
     )
     assert importers(outside, "transformers", "vllm", "peft", "huggingface_hub") == []
 
 
-def test_torch_is_for_models():
+def test_torch_is_used_only_in_engines_and_learning():
     outside = files_outside("rcdiag/engines/", "rcdiag/learning/")
     assert importers(outside, "torch") == []
 
 
-def test_drawing_lives_in_pages():
+def test_matplotlib_is_used_only_in_pages():
     assert importers(files_outside("rcdiag/pages/"), "matplotlib", "jinja2") == []
 
 
-def test_pages_are_made_from_results_alone():
+def test_pages_import_only_results():
     files = [path for path in LIBRARY if name_of(path).startswith("rcdiag/pages/")]
     heavy = ("torch", "polars", "pyarrow", "transformers", "vllm")
     makers = ("table", "engines", "learning", "corrections", "trainers", "usecases")
@@ -167,20 +167,20 @@ def test_commands_import_no_engine_and_no_file_format():
     assert importers(CLI, *heavy) == []
 
 
-# What runs in the process of an engine, which may be the Python of another environment.
+# Modules that run in the process of an engine, maybe in the Python of another environment.
 IN_ENGINES = ("worker", "hf.engine", "vllm.engine", "vllm.plugin", "vllm.prefill")
 OF_ENGINES = {"numpy", "torch", "transformers", "vllm"}
 
 
 def file_of(module: str) -> Path | None:
-    """The file of a module of the library; None for a name in a module, or of another package."""
+    """Return the file of a module of the library; None for other names."""
     path = ROOT / module.replace(".", "/")
     files = (path.with_suffix(".py"), path / "__init__.py")
     return next((file for file in files if file.is_file()), None)
 
 
-def test_an_engine_s_process_needs_numpy_and_the_engine_alone():
-    """Also of Python 3.10, whose syntax is asked of every file that is imported there."""
+def test_an_engines_process_needs_only_numpy_and_the_engine():
+    """Every file that is imported there must also be valid Python 3.10."""
     waiting = [f"rcdiag.engines.{module}" for module in IN_ENGINES]
     seen: set[Path] = set()
     while waiting:
@@ -205,7 +205,7 @@ def test_an_engine_s_process_needs_numpy_and_the_engine_alone():
 
 
 def imports_at_top(path: Path, modules: set[str], *, with_types: bool = False) -> set[str]:
-    """Those of `modules` that are imported when the file is, or for type checking alone."""
+    """Return the `modules` that are imported at the top level, or for type checking only."""
     names: set[str] = set()
     body = ast.parse(path.read_text()).body
     if with_types:
@@ -219,7 +219,7 @@ def imports_at_top(path: Path, modules: set[str], *, with_types: bool = False) -
     return names & modules
 
 
-def test_no_files_import_each_other_in_a_circle_for_types_neither():
+def test_no_import_cycles_even_for_type_checking():
     files = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for path in (*LIBRARY, *CLI)

@@ -1,4 +1,4 @@
-"""Numbers have the digits that their interval bears."""
+"""Numbers have the digits that their interval supports."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ def test_no_number_has_more_than_five_significant_digits(numbers):
 
 
 @given(FINITE)
-def test_a_number_without_an_interval_is_near_what_it_writes(value):
+def test_a_number_without_an_interval_is_close_to_its_text(value):
     assert math.isclose(read(number(value)), value, rel_tol=6e-3, abs_tol=1e-12)
 
 
-def test_shares_of_almost_nothing_and_almost_all_are_not_written_as_powers():
+def test_shares_near_0_and_1_are_not_written_as_powers():
     assert percentage(-1.55e-7) == ">-0.01%"
     assert percentage(3e-6) == "<0.01%"
     assert percentage(0.999999) == "99.9999%"
 
 
-def test_one_is_singular_and_all_other_counts_are_plural():
+def test_counts_of_one_are_singular_and_others_plural():
     assert [plural(count, "sequence") for count in (0, 1, 2304)] == [
         "0 sequences",
         "1 sequence",

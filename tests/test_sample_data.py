@@ -1,4 +1,4 @@
-"""The shipped data is what its README says, and was really made by the shipped policies."""
+"""The shipped data match their README, and were made by the shipped policies."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_every_step_holds_32_prompts_with_8_samples():
         assert np.array_equal(np.unique(groups, return_counts=True)[1], np.full(32, 8))
 
 
-def test_all_of_it_is_small():
+def test_the_sample_data_are_small():
     sizes = [path.stat().st_size for path in DATA.rglob("*") if path.is_file()]
     assert sum(sizes) < 25e6
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_table_is_scored_from_what_was_recorded(table):
+def test_every_table_is_scored_from_recorded_log_probs(table):
     result = score(open_table(DATA / f"{table}.parquet"))
     assert result.num_sequences >= 256
     values = [value.value for value in result.mismatch.values()]
@@ -79,16 +79,16 @@ def test_stale_rollouts_are_farther_away_than_fresh_ones():
     assert stale.low > 10 * fresh.high
 
 
-def test_the_sampler_s_own_log_probs_are_those_of_the_law_that_sampled():
-    """E[ratio] = 1 and kappa = 1 where the target is the sampler of exact log-probs."""
+def test_the_samplers_own_log_probs_are_those_that_sampled():
+    """With the exact sampler, E[ratio] = 1 and kappa = 1."""
     result = score(open_table(DATA / "rollouts.parquet")).mismatch
     assert result["ratio_mean_z"].level == "ok"
     for name in ("ratio_mean", "ratio_mean_seq", "kappa"):
         assert result[name].low <= 1.0 <= result[name].high, name
 
 
-def test_log_probs_recorded_before_the_temperature_are_not():
-    """Sampled at 0.7 and scored so by the trainer: the tokens come from the target, kappa < 0."""
+def test_log_probs_recorded_before_the_temperature_did_not_sample():
+    """Sampled at 0.7 and scored at 0.7 by the trainer: tokens come from the target, kappa < 0."""
     table = DATA / "temperature.parquet"
     result = score(open_table(table))
     assert result.mismatch["ratio_mean_z"].level == "error"
@@ -123,7 +123,7 @@ def test_kept_sets_are_named_and_a_replay_over_them_repairs_the_ratio():
     assert (cause.slug, cause.verdict) == ("top-p-renormalised", "broken")
 
 
-def test_expected_ratios_of_kept_sets_are_sums_over_their_tokens(monkeypatch):
+def test_expected_ratios_of_kept_sets_are_exact_sums(monkeypatch):
     """The table of docs/kept-sets.md, on a few tokens: the mean ratio is the kept mass."""
     monkeypatch.syspath_prepend(str(DATA))
     kept_sets = importlib.import_module("kept_sets")
@@ -171,7 +171,7 @@ def test_advantages_are_those_of_their_groups():
 
 @pytest.fixture(scope="module")
 def last_step(tmp_path_factory) -> Path:
-    """Some rows of the last step, scored again with the policy of that step."""
+    """Rows of the last step, rescored with the policy of that step."""
     folder = tmp_path_factory.mktemp("last")
     table = pq.read_table(DATA / "rollouts.parquet")
     last = table.filter(np.array(table["step"]) == max(table["step"].to_pylist()))
@@ -182,13 +182,13 @@ def last_step(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def last_step_prefill(last_step) -> Path:
-    """The same rows, scored by vLLM all tokens at once too."""
+    """The same rows, also scored by vLLM's prefill."""
     out = last_step.with_name("prefill.parquet")
     return with_policies(last_step, out, {"vllm_prefill": "vllm:bfloat16"})
 
 
 def with_policies(table: Path, out: Path, policies: dict[str, str]) -> Path:
-    """Write the table with these policies of the last step in it too; return its path."""
+    """Add policies of the last step to the table; returns the path of the new table."""
     model = DATA / "policy" / "step_8"
     options = [part for name, what in policies.items() for part in ("--policy", f"{name}={what}")]
     run = rcdiag_alone("score", table, "--model", model, *options, "-o", out, "--json")
@@ -199,7 +199,7 @@ def with_policies(table: Path, out: Path, policies: dict[str, str]) -> Path:
 
 @pytest.mark.engine
 def test_the_shipped_policy_gives_the_log_probs_that_the_trainer_recorded(last_step):
-    """To the rounding of float32 sums in another order; a wrong weight would show at 1e-2."""
+    """Up to rounding of float32 sums in another order; wrong weights would differ by 1e-2."""
     recorded, again = (
         scored(last_step, "old_log_probs"),
         scored(last_step, "hf_fp32_log_probs"),
@@ -215,10 +215,10 @@ def test_the_shipped_policy_gives_the_log_probs_that_the_trainer_recorded(last_s
         pytest.param("last_step_prefill", "prefill", marks=pytest.mark.slow),
     ],
 )
-def test_vllm_gives_what_the_sampler_recorded_up_to_bfloat16(request, table, path):
+def test_vllm_reproduces_the_recorded_log_probs_up_to_bfloat16(request, table, path):
     """Two CPUs are two engines of one precision, whose roundings are independent at worst.
 
-    The bound is not a number: how far each lies from float32 says how far apart they may be.
+    The bound comes from the distance of each to float32.
     """
     rows = request.getfixturevalue(table)
     recorded, exact = scored(rows, "rollout_log_probs"), scored(rows, "old_log_probs")
@@ -232,8 +232,8 @@ def test_vllm_gives_what_the_sampler_recorded_up_to_bfloat16(request, table, pat
     assert rms(again - recorded) < 1.1 * np.hypot(sampler, engine)
 
 
-def test_routing_of_the_mixture_is_what_its_columns_say():
-    """Counted token by token: 4 layers of 2 experts, in whatever order."""
+def test_routing_metrics_of_the_mixture_match_its_columns():
+    """Counted token by token: 4 layers of 2 experts, in any order."""
     rows = pq.read_table(DATA / "moe.parquet").to_pylist()
     squares = {False: [], True: []}
     by_layer = [0, 0, 0, 0]

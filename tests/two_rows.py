@@ -1,4 +1,4 @@
-"""The two short sequences of which the examples of definitions are worked out."""
+"""The two short sequences of the examples in definitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOY = "log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5]"
 
 @cache
 def toy_pair() -> PolicyPair:
-    """The third row has no token that counts."""
+    """Return the toy pair; its third row has no unmasked token."""
     ratios = np.concatenate([np.array(row) for row in LOG_RATIOS])
     behavior = np.array(BEHAVIOR)
     return pair_of(

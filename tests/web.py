@@ -1,4 +1,4 @@
-"""A web server on this machine, whose pages and listings a test writes."""
+"""A local web server, whose pages and listings are defined by the test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HTML, BINARY = "text/html", "application/octet-stream"
 
 
 def listing(*links: str) -> bytes:
-    """Return a page of links, as a server lists the files of a folder."""
+    """Return a page of links, as in a server's folder listing."""
     return "".join(f'<a href="{link}">x</a>\n' for link in links).encode()
 
 
@@ -40,7 +40,7 @@ def serving(pages: Mapping[str, bytes], content: bytes = b"") -> Iterator[str]:
         do_HEAD = do_GET
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)

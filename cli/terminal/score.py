@@ -194,13 +194,15 @@ def _correction_table(out: Console, result: ScoreResult) -> Table:
 
 
 def _histogram_line(histogram: dict[str, Any], width: int) -> str:
-    """Draw the log-ratio histogram in one line of blocks, log-scaled, at most 40 of them."""
+    """Return the log-ratio histogram as a line of at most 40 blocks, both scales logarithmic."""
     edges, counts = histogram["edges"], histogram["counts"]
     filled = [index for index, count in enumerate(counts) if count]
     if not filled:
         return ""
     first, last = filled[0], filled[-1] + 1
-    blocks = max(8, min(40, width - 38))  # beside the words and both ends
+    blocks = max(
+        8, min(40, width - 38)
+    )  # leaves room for the label and for the numbers at both ends
     step = -(-(last - first) // blocks)
     sums = [sum(counts[i : min(i + step, last)]) for i in range(first, last, step)]
     top = max(total.bit_length() for total in sums)

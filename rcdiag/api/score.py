@@ -95,8 +95,8 @@ def score(
         ladder: ready set of policies to score: vllm and hf from low to full precision, or decode,
             prefill and hf in one precision.
         noise_floor: score one policy again in other batches, as NAME_again.
-        trainer: trainer whose presets and metrics are computed, or `all`: the default generation
-            of each. The newest verl by default.
+        trainer: trainer whose presets and metrics are computed, or `all`: the default of each. The
+            newest verl by default.
         presets: presets of the trainer to compute; all by default.
         settings: changed settings of presets. `{"decoupled_token_is": {"rollout_is_threshold": 3}}`
         trainer_config: the trainer's own configuration instead of presets: YAML, TOML, JSON or a

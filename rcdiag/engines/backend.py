@@ -166,7 +166,7 @@ class Backend:
         return Entry(
             what=f"{self.says} Its policies stand for the {stands_for}.",
             formula=f"--policy NAME={self.name}[:DTYPE][,key=value...]",
-            units=f"dtypes: {', '.join(self.dtypes)}; {self.default_dtype} where none is given",
+            units=f"dtypes: {', '.join(self.dtypes)}; {self.default_dtype} by default",
             generations={key: option.words for key, option in self.known_options.items()},
             example=f"--policy {self.example or policy}",
             see=("engine", "trainer"),

@@ -93,7 +93,7 @@ def spec_of(about: dict[str, Any], model: str | None) -> PolicySpec | None:
     if comparable and fingerprint(check_checkpoint(str(where))) != weights:
         raise RcdiagError(
             f"{where}: these are not the weights that `{about['name']}` was scored with",
-            hint=f"give its checkpoint with {setting('model')}, or score the policy anew",
+            hint=f"give its checkpoint with {setting('model')}, or score the policy again",
         )
     options = {key: value for key, value in about["options"].items() if key != "repeat_of"}
     _check_settings(about["name"], options, BACKENDS[about["backend"]])

@@ -163,7 +163,7 @@ class EngineProcess:
         what = f"{spec.backend}, {spec.dtype}, {spec.options or 'no options'}"
         return RcdiagError(
             f"policy `{spec.name}` ({what}): the engine failed: {why}",
-            hint=f"what it printed is in {self._job.folder / self._job.log}; with -o FILE the same "
+            hint=f"its output is in {self._job.folder / self._job.log}; with -o FILE the same "
             "command goes on from the finished parts",
         )
 

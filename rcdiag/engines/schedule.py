@@ -189,7 +189,7 @@ class Schedule:
         if in_a_row >= ATTEMPTS:
             self._say(f"{lost.reason.message}; {others} other engines go on")
             return True
-        self._say(f"{lost.reason.message}; another is started, and goes on where it was")
+        self._say(f"{lost.reason.message}; another is started and scores the same part again")
         return False
 
     def _requeue(self, part: TablePart, deaths: int) -> None:

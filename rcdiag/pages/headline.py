@@ -75,7 +75,7 @@ class Headline(Struct, frozen=True, kw_only=True):
     evidence: Sequence[str]
     also: Sequence[str]  # further causes, a sentence each
     steps: str  # what moved over the training steps; "" for a single step
-    change: str  # which tokens a change of the mismatch over the steps comes from; "" without one
+    change: str  # parts of a change over the steps: length, uncertainty, mismatch per token; or ""
     ruled_out: Sequence[tuple[str, str]]  # causes, and the evidence against each
     next: Sequence[Action]
     numbers: str  # the command's own answer, and the number of findings
@@ -131,7 +131,7 @@ def headline(result: Result, sentence: str) -> Headline:
 
 
 def _change(diagnosis: Diagnosis) -> str:
-    """Say which tokens a change of the mismatch over the steps comes from."""
+    """Say how much lengths, uncertainty and mismatch per token contribute to a change."""
     change = None if diagnosis.over_steps is None else diagnosis.over_steps.change
     return "" if change is None else sentence(change)
 

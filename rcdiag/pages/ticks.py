@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 LETTER = 0.62  # width of a letter relative to its size
 PLOT_SHARE = 0.78  # share of a panel's width that the plot takes
 STEPS = [1, 2, 2.5, 5, 10]  # distances between ticks, times a power of ten
-# Decades that a logarithmic axis spans at most, and the multiples of powers of ten that its ticks
-# are then at.
+# For a logarithmic axis that spans fewer than so many decades: the multiples of powers of ten at
+# which it has ticks.
 SUBS = (
     (1.2, (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)),
     (2.5, (1.0, 2.0, 5.0)),

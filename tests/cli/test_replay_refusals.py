@@ -61,7 +61,7 @@ ASKED = [
     (("--model", "x", "--evaluate", "8"), "--evaluate needs --reward", "FILE.py:FUNCTION"),
     (
         ("--model", "x", "--reward", "no.py:one"),
-        "--reward no.py:one: is not FILE.py:FUNCTION",
+        "--reward no.py:one is not FILE.py:FUNCTION",
         "",
     ),
 ]

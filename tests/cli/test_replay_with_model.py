@@ -126,7 +126,7 @@ def test_a_reward_that_raises_is_an_error_without_traceback(rcdiag, model, table
     ran = rcdiag("replay", table, "--model", model, *options)
     ran.refuses(
         "error: --reward: the function failed (KeyError: 'expected')",
-        "hint: it takes (prompt, response, row) and gives a number",
+        "hint: it takes (prompt, response, row) and returns a number",
     )
 
 

@@ -148,7 +148,7 @@ def test_the_recommended_configuration_is_read_back_as_its_candidate(rcdiag, tab
 def test_another_candidate_is_not_called_the_recommended_one(rcdiag, table, swept):
     ran = rcdiag("sweep", table, *FEW, "--emit", "verl", "--candidate", "token_tis_5")
     first, choice = ran.out.splitlines()[0], swept.recommendation.choice
-    assert first == f"# token_tis_5, as asked for; recommended: {choice}"
+    assert first == f"# token_tis_5, as requested; recommended: {choice}"
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_no_configuration_is_written_where_the_cause_must_be_fixed(rcdiag, tmp_p
     assert result.exists()
     named = rcdiag("sweep", table, *FEW, "--emit", "verl", "--candidate", "seq_tis_2", "-q")
     assert named.code == 0
-    assert named.out.startswith("# seq_tis_2, as asked for; recommended: fix-the-cause\n")
+    assert named.out.startswith("# seq_tis_2, as requested; recommended: fix-the-cause\n")
 
 
 @pytest.mark.parametrize("quiet", [[], ["-q"]])

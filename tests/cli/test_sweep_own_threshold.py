@@ -52,8 +52,8 @@ def test_the_names_of_all_candidates_are_of_that_form(name, monkeypatch):
     ("name", "output"),
     [
         ("seq_tls_3", "no such candidate"),
-        ("seq_tis", "sequence TIS wants 1 bound, above 0"),
-        ("seq_tis_1.2.3", "sequence TIS wants 1 bound, above 0"),
+        ("seq_tis", "sequence TIS needs 1 bound, above 0"),
+        ("seq_tis_1.2.3", "sequence TIS needs 1 bound, above 0"),
         ("seq_tis_0", "above 0"),
         ("seq_mis_2_0.5", "in ascending order"),
     ],

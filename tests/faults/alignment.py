@@ -1,4 +1,4 @@
-"""Faults of alignment: numbers that belong to other tokens, and masks that cover other tokens."""
+"""Faults of alignment: values at wrong tokens, and masks over wrong tokens."""
 
 from __future__ import annotations
 

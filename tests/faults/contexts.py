@@ -1,4 +1,4 @@
-"""Faults of context: the two sides do not see the same tokens before a response."""
+"""Faults of context: the two sides see different tokens before a response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.faults.sampling import Answers, Contexts, Rows, Scores, contexts_of, 
 
 
 def see(recipe: Recipe, side: str, view: View) -> None:
-    """Let one side look at the prompts in its own way."""
+    """Change the prompts as seen by one side."""
     if side == "sampler":
         recipe.sampler_view, recipe.honest_sampler = view, False
     else:
@@ -161,7 +161,7 @@ def context_stripped(recipe: Recipe, random: Random) -> Effect:
 
 
 def _stripped(ids: np.ndarray, turns: np.ndarray, turn: int, how: str) -> np.ndarray:
-    """Return what the trainer keeps of the turns before one."""
+    """Return the tokens that the trainer keeps of earlier turns."""
     if how == "earlier turns dropped":
         return ids[turns == turn - 1]
     inside = np.cumsum(ids == RESULT) - np.cumsum(ids == RESULT_END) + (ids == RESULT_END)

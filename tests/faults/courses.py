@@ -1,4 +1,4 @@
-"""The course of a made run: in which steps a fault holds, what drifts, where it was resumed."""
+"""The course of a generated run: steps with the fault, drifts, restarts."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ FEWEST = 8  # steps before and after a change
 
 @dataclass
 class Course:
-    """What happens over the steps of a run; all places are indices of steps."""
+    """Events over the steps of a run; all positions are step indices."""
 
     name: str
-    steps: list[int]  # by the run's own counter
-    shares: np.ndarray  # [steps] of the rows that have the fault
-    first: int | None = None  # None: from the beginning on, or never
-    period: int | None = None  # of the steps with the fault
-    resumed: int | None = None  # the run went on from before this step
-    lost: int = 0  # steps that were logged before it was resumed, and again after it
+    steps: list[int]  # step numbers by the run's own counter
+    shares: np.ndarray  # share of rows with the fault, [steps]
+    first: int | None = None  # None: from the beginning, or never
+    period: int | None = None  # period of the steps with the fault
+    resumed: int | None = None  # the run was resumed before this step
+    lost: int = 0  # number of steps that were logged before and again after the restart
     rate: str = "constant"  # learning rate: `constant`, `to 0`, or `0`
-    surprise: float = 0.0  # drift of the rows to surprising ones, standard deviations
-    length: float = 0.0  # and to long ones
+    surprise: float = 0.0  # drift towards rows of high surprisal, standard deviations
+    length: float = 0.0  # and towards long rows
 
     @property
     def learning_rate(self) -> np.ndarray:
@@ -35,7 +35,7 @@ class Course:
 
 
 def drawn_course(rng: np.random.Generator, kind: str, *, healthy: bool) -> Course:
-    """Draw the course of a run whose fault is of a kind."""
+    """Draw the course of a run with a kind of fault."""
     count = int(rng.integers(30, 70))
     counter = int(rng.choice([0, 100])) + np.arange(1, count + 1)
     begins = int(rng.integers(FEWEST, count - 2 * FEWEST))
@@ -107,7 +107,7 @@ def _leaning(table: pa.Table, course: Course) -> np.ndarray:
     """Return the logarithm of each row's odds at the end of a run over those at its middle."""
     length = np.log([len(row) for row in table["response_ids"].to_pylist()])
     leaning = course.length * _standard(length)
-    # By entropies alone: rows drawn for the surprisal of what was sampled are no samples any more.
+    # By entropies only: selecting by surprisal of sampled tokens would bias the sample.
     if "old_entropy" in table.column_names:
         entropy = np.array([_size(row) for row in table["old_entropy"].to_pylist()])
         leaning += course.surprise * _standard(entropy)

@@ -36,16 +36,16 @@ NOTHING_WRONG = "nothing wrong"
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """The answer to one table beside its key."""
+    """The diagnosis of one table, with its answer key."""
 
     label: dict[str, Any]
-    verdict: str | None  # None where the table was refused
-    causes: tuple[tuple[str, float], ...]  # slug, confidence; the deciding one first
+    verdict: str | None  # None if the table was refused
+    causes: tuple[tuple[str, float], ...]  # (slug, confidence), the deciding one first
     seconds: float
     error: str | None = None
 
     def keys(self, model: bool) -> list[list[str]]:
-        """Return the right answers to each fault of the table."""
+        """Return the correct answers for each fault of the table."""
         return self.label["acceptable_each" + ("_with_model" if model else "")]
 
     def verdicts(self, model: bool) -> list[str]:
@@ -60,7 +60,7 @@ class Judged:
         return self.label["family"] if len(self.keys(False)) == 1 else "two faults"
 
     def right(self, model: bool) -> bool:
-        """Return whether the first cause is an answer to one of the table's faults."""
+        """Return whether the first cause is correct for one of the table's faults."""
         return any(self.top in key for key in self.keys(model))
 
     def all_named(self, model: bool) -> bool:
@@ -74,22 +74,22 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """What a diagnosis has to reach, as shares of tables."""
+    """Required shares of tables for a diagnosis."""
 
     right: float = 0.9  # first cause, among tables with one fault
-    fix_missed: float = 0.02  # among tables with a fault that no weights mend, and that shows
+    fix_missed: float = 0.02  # among tables with a visible fault that no weights repair
     false_alarms: float = 0.03  # verdict "broken" among healthy tables
     both_named: float = 0.7
-    calibration: float = 0.1  # largest distance of a full bin's confidence from its share right
+    calibration: float = 0.1  # largest difference of confidence and correct share in a full bin
 
 
 def diagnose(path: Path, model: str | None) -> Any:
-    """Return rcdiag's diagnosis of a table, with the trainer's checkpoint where one is given."""
+    """Return rcdiag's diagnosis of a table, with the trainer's checkpoint if given."""
     return rcdiag.diagnose(path, model=model).diagnosis
 
 
 def judge(label: dict[str, Any], folder: Path, *, model: bool) -> Judged:
-    """Ask for the diagnosis of one table."""
+    """Diagnose one table."""
     began = time.perf_counter()
     try:
         numbers = diagnose(folder / label["file"], str(ROOT / label["model"]) if model else None)
@@ -104,7 +104,7 @@ def judge(label: dict[str, Any], folder: Path, *, model: bool) -> Judged:
 def made_and_judged(
     number: int, *, seed: int, folder: Path, models: Sequence[bool] = (False,), small: bool = False
 ) -> list[Judged]:
-    """Make one table of a seed and ask for its diagnosis, without and with the checkpoint."""
+    """Make one table of a seed, and diagnose it without and with the checkpoint."""
     torch.set_num_threads(1)
     label = make_table(seed, number, folder / f"t{number:03}.parquet", small=small)
     return [judge(label, folder, model=model) for model in models]
@@ -116,7 +116,7 @@ def share(values: Iterable[bool]) -> float | None:
 
 
 def summary(judged: Sequence[Judged], *, model: bool = False) -> dict[str, Any]:
-    """Return every share that the aims name, with the number of tables behind it."""
+    """Return every share in the targets, with its number of tables."""
     single = [item for item in judged if item.family not in ("two faults", NOTHING_WRONG)]
     healthy = [item for item in judged if item.healthy]
     double = [item for item in judged if item.family == "two faults"]
@@ -165,7 +165,7 @@ def summary(judged: Sequence[Judged], *, model: bool = False) -> dict[str, Any]:
 
 
 def calibration(judged: Sequence[Judged], *, model: bool) -> list[dict[str, float]]:
-    """Return how often causes of about one confidence are right, bin by bin."""
+    """Return the share of correct causes by bin of confidence."""
     named = [
         (confidence, any(slug in key for key in item.keys(model)))
         for item in judged
@@ -190,7 +190,7 @@ def calibration(judged: Sequence[Judged], *, model: bool) -> list[dict[str, floa
 
 
 def confusions(judged: Sequence[Judged], *, model: bool) -> dict[str, dict[str, int]]:
-    """Return what was named in place of each cause, where that was wrong."""
+    """Return the wrong causes that were named in place of each cause."""
     counted: dict[str, Counter[str]] = {}
     for item in judged:
         if not item.right(model):
@@ -251,7 +251,7 @@ def _percent(value: dict[str, Any]) -> str:
 
 
 def wrong(judged: Sequence[Judged], *, model: bool) -> list[str]:
-    """Write a line for each table whose answer is not right."""
+    """Write one line per table with a wrong answer."""
     return [
         f"{item.label['file']} {'+'.join(item.label['labels'])} ({item.label['note']}): "
         f"{item.verdict}, {item.causes[:3]} {item.error or ''}"
@@ -261,7 +261,7 @@ def wrong(judged: Sequence[Judged], *, model: bool) -> list[str]:
 
 
 def run_of(seed: int | None, answers: Mapping[bool, Sequence[Judged]]) -> dict[str, Any]:
-    """Return the numbers of one run; `answers` has those without and with the checkpoint."""
+    """Return the numbers of one run; `answers` are without and with the checkpoint."""
     names = {False: "table_alone", True: "with_model"}
     return {"seed": seed} | {
         names[model]: summary(judged, model=model) for model, judged in answers.items()
@@ -269,7 +269,7 @@ def run_of(seed: int | None, answers: Mapping[bool, Sequence[Judged]]) -> dict[s
 
 
 def document_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what is stored of some runs."""
+    """Return the stored document of some runs."""
     return {
         "machine": machine(),
         "date": time.strftime("%Y-%m-%d"),
@@ -281,7 +281,7 @@ def document_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def judge_seed(
     seed: int, tables: int, models: Sequence[bool], processes: int
 ) -> dict[bool, list[Judged]]:
-    """Make the first tables of a seed and judge them, in some processes."""
+    """Make the first tables of a seed and judge them, in several processes."""
     with tempfile.TemporaryDirectory() as folder:
         work = partial(made_and_judged, seed=seed, folder=Path(folder), models=models)
         with ProcessPoolExecutor(processes) as pool:

@@ -1,4 +1,4 @@
-"""What a fault is: a function that spoils a recipe with a strength drawn at random."""
+"""A fault is a function that changes a recipe, with a random strength."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ SAMPLING, SCORING, RECORDING = "sampling", "scoring", "recording"
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """What a fault did to a recipe, for the label."""
+    """The effect of a fault on a recipe, for the label."""
 
     note: str
     side: str  # sampler, trainer, recorder or storage
     strength: float | str
-    only: tuple[str, ...] | None = None  # the other right answers, where the facts leave fewer
-    temperature_column: bool | None = None  # True = the table has to have one, False = must not
-    step_column: bool = False  # True = the table has to have it
+    only: tuple[str, ...] | None = None  # the other correct answers, if the facts restrict them
+    temperature_column: bool | None = None  # True = the table must have one, False = must not
+    step_column: bool = False  # True = the table must have it
 
 
 @dataclass(frozen=True)
 class Fault:
     slug: str
     spoil: Callable[[Recipe, Random], Effect]
-    stage: str  # faults of different stages can stand in one table
-    plan: str  # which batches serve: "single", "tools", "steps", "plain" (temperature 1) or "any"
+    stage: str  # faults of different stages can be combined in one table
+    plan: str  # suitable batches: "single", "tools", "steps", "plain" (temperature 1) or "any"
     weight: float
 
 
@@ -37,7 +37,7 @@ FAULTS: list[Fault] = []
 def fault(
     slug: str, stage: str, *, plan: str = "single", weight: float = 1.0
 ) -> Callable[[Callable[[Recipe, Random], Effect]], Callable[[Recipe, Random], Effect]]:
-    """Register a way in which a cause comes about; a slug may have several."""
+    """Register a mechanism of a cause; a slug may have several."""
 
     def registered(spoil: Callable[[Recipe, Random], Effect]) -> Callable[[Recipe, Random], Effect]:
         FAULTS.append(Fault(slug, spoil, stage, plan, weight))

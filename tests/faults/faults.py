@@ -1,4 +1,4 @@
-"""All faults, and the draw of one or two of them for a table."""
+"""All faults, and the random choice of one or two for a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.faults.recipe import Plan, Random, Recipe, recipe_of
 from tests.faults.vocabulary import FAMILY
 
 HEALTHY, TWO = 0.14, 0.1  # shares of tables without a fault, and with two
-# Faults that are seen beside each other: neither hides the other.
+# Faults that are visible together: neither hides the other.
 FIRST = (
     *("temperature-raw-recorded", "trainer-without-temperature", "sampler-ignores-temperature"),
     *("stale-weights", "repetition-penalty", "presence-penalty", "top-k-renormalised"),
@@ -36,7 +36,7 @@ SECOND = (
 
 @dataclass(frozen=True)
 class Choice:
-    """The faults of one table, what they did, and the recipe that they spoilt."""
+    """The faults of one table, their effects, and the changed recipe."""
 
     faults: list[Fault]
     effects: list[Effect]
@@ -44,7 +44,7 @@ class Choice:
 
 
 def choose(random: Random, batches: Sequence[Plan]) -> Choice:
-    """Draw the faults of a table and a batch that serves them, and spoil its recipe."""
+    """Draw the faults of a table and a suitable batch, and change its recipe."""
     drawn, which = [], random.random()
     healthy = [item for item in FAULTS if FAMILY[item.slug] == "nothing wrong"]
     if which < HEALTHY:
@@ -60,7 +60,7 @@ def choose(random: Random, batches: Sequence[Plan]) -> Choice:
 
 
 def spoilt(drawn: list[Fault], random: Random, batches: Sequence[Plan]) -> Choice:
-    """Apply faults to the recipe of a batch that serves them."""
+    """Apply faults to the recipe of a suitable batch."""
     serving = [plan for plan in batches if all(serves(plan, item.plan) for item in drawn)]
     plan = serving[int(random.integers(len(serving)))]
     recipe = recipe_of(plan, int(random.integers(2**31)))

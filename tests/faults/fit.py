@@ -47,7 +47,7 @@ from tests.faults.tables import make_table
 
 Array = NDArray[np.float64]
 Run = Callable[[Case], Outcome]
-RIDGE = 1.0  # as if each coefficient had been seen at 0 with a standard error of 1
+RIDGE = 1.0  # ridge: a prior of 0 with a standard deviation of 1 for each coefficient
 BINS = np.linspace(0.0, 1.0, 11)
 FOLDS = 5
 # Rows that experiments read, and the share of tables whose experiments run out of time.
@@ -55,7 +55,7 @@ ROWS, IN_HASTE, SECONDS = (32, 64, 128), 0.1, 3.0
 
 
 def answers(label: dict[str, Any], *, model: bool) -> set[str]:
-    """Return the slugs that are right for one of a table's faults."""
+    """Return the slugs that are correct for one of a table's faults."""
     key = "acceptable_each_with_model" if model else "acceptable_each"
     several = [fault["acceptable"] for fault in label.get("faults", [])] + label.get(key, [])
     return {*label["acceptable"], *(slug for one in several for slug in one)}
@@ -80,9 +80,9 @@ def observed(path: Path, label: dict[str, Any], run: Run | None) -> list[dict[st
 def observations(
     features: Features, found: Named, named: Named, right: set[str]
 ) -> list[dict[str, Any]]:
-    """Return an observation of each cause that is found.
+    """Return an observation for each cause that is found.
 
-    That the rest is rounding is no cause beside a fault that is named.
+    Engine noise beside a named fault does not count as a cause.
     """
     faults = any(cause.name not in NOTHING_WRONG for cause, _ in named)
     return [
@@ -136,7 +136,7 @@ def of_second(seed: int, number: int, path: Path, *, model: bool) -> list[dict[s
 def stored(
     store: Path, name: str, observe: Callable[[int, Path], list[dict[str, Any]]], count: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the observations of some tables, each from the store where it is there."""
+    """Yield the observations of some tables, from the store if available."""
     for number in range(count):
         kept = store / f"{name}-{number:04}.json"
         if not kept.exists():
@@ -159,7 +159,7 @@ def fitted(x: Array, y: Array) -> Array:
 
 
 def held_out(x: Array, y: Array) -> Array:
-    """Return the probability of every observation by a fit that has not seen its fold."""
+    """Return the out-of-fold probability of every observation."""
     fold = np.random.default_rng(0).permutation(len(y)) % FOLDS
     p = np.empty(len(y))
     for number in range(FOLDS):
@@ -169,7 +169,7 @@ def held_out(x: Array, y: Array) -> Array:
 
 
 def calibration(p: Array, y: Array) -> list[str]:
-    """Return, for each bin of .1, how many causes were named so surely and how many are right."""
+    """Return for each confidence bin of .1 the numbers of named and of correct causes."""
     place = np.clip(np.digitize(p, BINS) - 1, 0, len(BINS) - 2)
     return [
         f"{BINS[index]:.1f} to {BINS[index + 1]:.1f}: {int(y[place == index].sum())} right of "
@@ -190,7 +190,7 @@ def section(seen: list[dict[str, Any]], command: str, tables: int) -> dict[str, 
 
 
 def written(sections: dict[str, dict[str, Any]]) -> str:
-    """Return the file of all sources' coefficients."""
+    """Return the text of the file with all sources' coefficients."""
     lines = ["# Coefficients of the confidence in a named cause, by predictor, for each source."]
     for source, part in sections.items():
         lines += ["", f"[{source}]"]

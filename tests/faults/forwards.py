@@ -76,7 +76,7 @@ def bf16_logits(recipe: Recipe, random: Random) -> Effect:
 
 
 def quantised(recipe: Recipe, random: Random, how: str, change: policies.Change) -> None:
-    """Sample with every matrix but the embedding changed; now and then the metadata say so."""
+    """Sample with all matrices except the embedding changed; sometimes the metadata say so."""
     recipe.sample_with(
         lambda step: engine(step).with_tensors(
             lambda n, v: change(v) if policies.is_matrix(n, v) else v

@@ -1,4 +1,4 @@
-"""Tables without a fault, hard ones too: long responses, heavy tails, few rows, equal columns."""
+"""Tables without a fault, including hard ones: long, heavy-tailed, few rows, equal columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.faults.prompts import END
 from tests.faults.recipe import Draft, Plan, Random, Recipe, engine, shared_answers, trainer
 from tests.faults.sampling import KEPT, Answers, Scores, contexts_of, score
 
-VERSIONS = 6  # of the noise at each context of the pool
+VERSIONS = 6  # number of noise draws at each context of the pool
 
 
 @fault("engine-noise", SAMPLING, plan="any", weight=2.0)
@@ -115,7 +115,7 @@ def _long(
 
 @cache
 def _pool(plan: Plan) -> tuple[Tensor, np.ndarray]:
-    """Return the sampler's logits at the contexts of some responses, and where responses begin."""
+    """Return the sampler's logits at contexts of some responses, and the starts of responses."""
     answers = shared_answers(plan)
     rows = answers.rows(answers.ids)[:64]
     result = score(
@@ -128,9 +128,9 @@ def _pool(plan: Plan) -> tuple[Tensor, np.ndarray]:
 def _drawn(
     plan: Plan, random: Random, length: int, rows: int, noise: float, degrees: float | None
 ) -> tuple[Answers, Scores]:
-    """Draw tokens from the sampler's laws at contexts of the pool; the trainer's have noise on.
+    """Draw tokens from the sampler at contexts of the pool; the trainer's logits have noise.
 
-    Each context has its laws, and tokens are drawn from the sampler's: E[ratio] = 1 holds exactly.
+    Tokens are drawn from the sampler's distribution at each context, so E[ratio] = 1 exactly.
     """
     logits, starts = _pool(plan)
     law = logits.log_softmax(-1)
@@ -165,7 +165,7 @@ def _drawn(
 
 
 def _walk(starts: np.ndarray, length: int, random: Random) -> np.ndarray:
-    """Return contexts of one long response: those of whole responses, without their ends."""
+    """Return contexts of one long response, made of whole responses without their ends."""
     parts: list[np.ndarray] = []
     while sum(map(len, parts)) < length:
         row = int(random.integers(len(starts) - 1))

@@ -1,4 +1,4 @@
-"""The law that a sampler draws tokens from, made from the network's logits."""
+"""The distribution that a sampler draws from, computed from the network's logits."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ END = 1
 class Law:
     """Sampling parameters, in the order in which vLLM applies them to the logits."""
 
-    min_tokens: int = 0  # before so many tokens the end token is banned
-    bias: tuple[tuple[int, float], ...] = ()  # token id, what is added to its logit
-    repetition: float = 1.0  # divides (multiplies) positive (negative) logits of seen tokens
-    presence: float = 0.0  # subtracted from the logits of tokens that stand in the response
+    min_tokens: int = 0  # the end token is banned before this number of tokens
+    bias: tuple[tuple[int, float], ...] = ()  # token id -> number added to its logit
+    repetition: float = 1.0  # divisor (factor) of positive (negative) logits of seen tokens
+    presence: float = 0.0  # subtracted from the logits of tokens in the response
     temperature: float = 1.0
     min_p: float = 0.0
     top_k: int = 0

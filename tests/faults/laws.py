@@ -1,4 +1,4 @@
-"""Faults of the sampling law: what drew the tokens, what was recorded, what the trainer divides."""
+"""Faults of the sampling distribution: temperatures, kept sets, penalties, and their record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def temperature_raw_recorded(recipe: Recipe, random: Random) -> Effect:
 
 @fault("temperature-raw-recorded", SAMPLING)
 def one_replica_records_raw(recipe: Recipe, random: Random) -> Effect:
-    """Record raw log-probs in one engine only, of which the metadata know nothing."""
+    """Record raw log-probs in one engine only, which the metadata do not mention."""
     temperature, engines = temperature_off_one(random), int(random.integers(2, 6))
     recipe.sample_by(Law(temperature=temperature))
     recipe.trainer_temperature = temperature
@@ -54,7 +54,7 @@ def trainer_without_temperature(recipe: Recipe, random: Random) -> Effect:
     temperature = temperature_off_one(random)
     recipe.sample_by(Law(temperature=temperature))
     recipe.trainer_temperature = 1.0
-    # Without a column nobody knows which of the two laws was wanted.
+    # Without a column the intended distribution is unknown.
     stated = bool(random.random() < 0.7)
     only = () if stated else ("sampler-ignores-temperature",)
     return Effect(
@@ -110,7 +110,7 @@ def log_probs_divided(recipe: Recipe, random: Random) -> Effect:
 
 
 def restricted(recipe: Recipe, random: Random, **kept: float) -> None:
-    """Sample with a kept set, now and then at a temperature that both sides know."""
+    """Sample with a kept set, sometimes at a temperature that both sides use."""
     temperature = round(float(random.uniform(0.8, 1.3)), 2) if random.random() < 0.3 else 1.0
     recipe.sample_by(Law(temperature=temperature, **kept))  # type: ignore[arg-type]
     recipe.trainer_temperature = temperature
@@ -191,7 +191,7 @@ def draft_recorded(recipe: Recipe, random: Random) -> Effect:
 
     def spoil(draft: Draft, random: Random) -> None:
         network = engine(other)
-        if quality == "far":  # further from the target than any checkpoint is
+        if quality == "far":  # a larger distance from the target than any checkpoint
             network = mixed(network, tensors(step), -float(random.uniform(0.3, 1.0)))
         recipe_rows = [network] * len(draft.answers.lengths)
         drafted = scored(recipe, draft.answers, recipe_rows, 1.0, None).log_prob

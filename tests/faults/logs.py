@@ -35,7 +35,7 @@ from tests.faults.courses import Course, drawn_course, drawn_rows
 from tests.faults.fit import section, written
 from tests.faults.other.make import make
 
-# Kinds of tables whose fault a mean over a step shows; `healthy` twice as often as each.
+# Kinds of tables whose fault shows in step means; `healthy` is twice as frequent as each.
 KINDS = (
     "healthy",
     "healthy, vocabulary of 24",
@@ -64,7 +64,7 @@ KINDS = (
     "partial-sync",
     "honest noise, larger",
 )
-# A trainer's keys of the mismatch: preset whose metrics are taken, what its loggers put before.
+# A trainer's mismatch keys: preset with the metrics, and the prefix of its logger.
 TRAINERS = {
     "verl": ("decoupled_token_is", ""),
     "slime": (None, "train/"),
@@ -73,29 +73,29 @@ TRAINERS = {
     "prime-rl": (None, ""),
     "ms-swift": (None, ""),
 }
-# What verl logs of the two policies beside its correction, and rcdiag's own metric.
+# verl's debug metrics of the two policies, and rcdiag's own metric.
 BESIDE_CORRECTION = {
     "training/rollout_probs_diff_mean": "prob_diff_mean",
     "training/rollout_probs_diff_max": "prob_diff_max",
     "training/rollout_actor_probs_pearson_corr": "prob_pearson",
 }
-MICRO_BATCHES = 4  # of a step whose log has means of them
-# These log no more than the size of log-ratios: an umbrella is all that can be known.
+MICRO_BATCHES = 4  # micro-batches of a step whose log has their means
+# These log only the size of log-ratios, so only an umbrella cause can be named.
 SIZE_ALONE = ("trl", "prime-rl", "nemo-rl")
 UMBRELLAS = ("forwards-differ", "weights-differ", "context-differs")
-# The recorded distribution sampled: means over tokens show no more than that the sides differ.
+# The recorded distribution sampled: token means show only that the sides differ.
 HONEST_RATIO = (
     "trainer-without-temperature",
     "position-ids",
     "context-stripped",
     "prompt-template",
 )
-OTHER = ".healthy.jsonl"  # the log of a healthy run beside one with a fault
+OTHER = ".healthy.jsonl"  # the log of a healthy run that accompanies one with a fault
 BELOW_GUIDES = 0.045  # nats rms; k3 of .001
 
 
 def make_log(seed: int, index: int, path: Path) -> dict[str, Any]:
-    """Write log `index` of a seed, and the log of a healthy run beside it; return its label."""
+    """Write log `index` of a seed, and the log of a healthy run; returns its label."""
     rng = np.random.default_rng([seed, index, 7])
     kind = KINDS[index % len(KINDS)]
     trainer = list(TRAINERS)[int(rng.choice(len(TRAINERS), p=[0.5, 0.1, 0.1, 0.1, 0.1, 0.1]))]
@@ -104,7 +104,7 @@ def make_log(seed: int, index: int, path: Path) -> dict[str, Any]:
     faulty, label = make(seed, index, kind)
     before, _ = make(seed, index, "healthy")
     names = ("response_ids", "response_mask", "rollout_log_probs", "old_log_probs", "old_entropy")
-    # Of a run that has the fault from its beginning on, no column of the healthy table counts.
+    # A run with the fault from the beginning uses no columns of the healthy table.
     tables = [faulty] if course.name == "always" else [before, faulty]
     kept = [name for name in names if all(name in table.column_names for table in tables)]
     before, faulty = tables[0].select(kept), faulty.select(kept)
@@ -146,7 +146,7 @@ def make_log(seed: int, index: int, path: Path) -> dict[str, Any]:
 
 
 def to_say(course: Course) -> list[str]:
-    """Return words that belong into what is said of the steps."""
+    """Return words that the description of the steps must contain."""
     words = []
     if course.name == "back":
         words.append("back")
@@ -188,7 +188,7 @@ def _write_log(
         row |= {key: float(values[place]) for key, values in others.items()}
         index = place if place < len(course.steps) else again_from + place - len(course.steps)
         row["actor/lr"] = float(course.learning_rate[index])
-        if index % 10 == 9:  # of an evaluation
+        if index % 10 == 9:  # steps of an evaluation
             row["val-core/math/acc/mean@1"] = float(0.3 + 0.02 * rng.standard_normal())
         lines.append({"step": course.steps[index], **row})
     again = lines[len(course.steps) :]
@@ -198,7 +198,7 @@ def _write_log(
 
 
 def logged(source: str, trainer: str) -> dict[int, dict[str, float]]:
-    """Return what a trainer logs of each step of a table."""
+    """Return a trainer's logged metrics for each step of a table."""
     preset, prefix = TRAINERS[trainer]
     result = rcdiag.score(source, trainer=trainer, presets=preset or ())
     rows: dict[int, dict[str, float]] = {}
@@ -218,7 +218,7 @@ def logged(source: str, trainer: str) -> dict[int, dict[str, float]]:
 
 
 def beside(count: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Return the numbers of a run that say nothing of its sampler."""
+    """Return metrics of a run that are unrelated to the sampler."""
     place = np.linspace(0.0, 1.0, count)
 
     def series(level: float, drift: float, noise: float) -> Any:
@@ -233,7 +233,7 @@ def beside(count: int, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def judged(index: int, seed: int) -> dict[str, Any]:
-    """Make a log, ask for its diagnosis, and return the label with the answer."""
+    """Make a log and diagnose it; returns label and answer."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.jsonl"
         label = make_log(seed, index, path)
@@ -241,7 +241,7 @@ def judged(index: int, seed: int) -> dict[str, Any]:
 
 
 def answer(path: Path) -> dict[str, Any]:
-    """Return what rcdiag says of a log, alone and beside that of a healthy run."""
+    """Return rcdiag's diagnosis of a log, alone and together with a healthy run."""
     said = rcdiag.diagnose(str(path)).diagnosis
     assert said is not None
     other, says = path.with_suffix(OTHER), None
@@ -262,23 +262,23 @@ def right(one: dict[str, Any]) -> bool:
 
 
 def near(one: dict[str, Any]) -> bool:
-    """Tell whether the step from which the fault is said to hold is within two of the truth."""
+    """Tell whether the first step of the fault is within two steps of the truth."""
     return one["from_step"] is not None and abs(one["from_step"] - one["first"]) <= 2
 
 
 def parted(one: dict[str, Any]) -> bool:
-    """Tell whether the step at which a run is said to leave a healthy one is within two."""
+    """Tell whether the step of divergence from a healthy run is within two steps of the truth."""
     step = re.search(r"at step (\d+)", one["says_beside"])
     return step is not None and abs(int(step[1]) - one["first"]) <= 2
 
 
 def unsaid(one: dict[str, Any]) -> list[str]:
-    """Return the words that belong into what is said of the steps and are not there."""
+    """Return the required words that are missing in the description of the steps."""
     return [words for words in one["to_say"] if words not in one["says"]]
 
 
 def untrue(one: dict[str, Any]) -> list[str]:
-    """Return what is said of the steps and did not happen."""
+    """Return statements about the steps that are false."""
     may_be_said = {
         "back": one["course"] == "back",
         "every": one["course"] == "periodic",
@@ -288,11 +288,11 @@ def untrue(one: dict[str, Any]) -> list[str]:
 
 
 def summary(results: list[dict[str, Any]]) -> list[str]:
-    """Return the shares that the aims name, and what was said instead."""
+    """Return the shares in the targets, and the wrong statements."""
     faulty = [one for one in results if not one["healthy"]]
     healthy = [one for one in results if one["healthy"]]
     begun = [one for one in faulty if one["first"] is not None and right(one)]
-    # Below the guides nothing is to be seen, and what grows from 0 on is seen later.
+    # A mismatch below the guides is invisible, and a growing one is visible later.
     seen = [one for one in begun if "healthy" not in one["verdicts"] or near(one)]
     sudden = [one for one in seen if one["course"] != "creeps"]
     told = [one for one in sudden if one["to_say"]]

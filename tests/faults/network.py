@@ -1,4 +1,4 @@
-"""The forward pass of the sample policy, written out so that each step of it can be made wrong.
+"""The forward pass of the sample policy, written so that each step can be changed.
 
 It is Qwen3 (rotary positions, grouped queries, normalised queries and keys, gated MLP, tied head)
 on a key-value cache. With the default options it is the trainer's pass in float32, equal to that of
@@ -23,33 +23,35 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options say how a network computes; the defaults are those of the trainer in float32."""
+    """Options of a forward pass; the defaults are those of the trainer in float32."""
 
-    rounding: str | None = None  # where activations become bfloat16: "decode", "prefill", nowhere
-    coarse: bool = False  # float8 inputs of the MLPs, as kernels of a busy batch may have them
+    rounding: str | None = (
+        None  # where activations are rounded to bfloat16: "decode", "prefill", or nowhere
+    )
+    coarse: bool = False  # float8 inputs of the MLPs
     float8_inputs: bool = False
     theta: float = 10_000.0
     position_scale: float = 1.0
     eps: float = 1e-6
-    window: int | None = None  # tokens that attention reaches back
+    window: int | None = None  # attention window, tokens
     softcap: float | None = None
     bfloat16_logits: bool = False
-    float8_cache: float | None = None  # scale of keys and values in float8
+    float8_cache: float | None = None  # scale of float8 keys and values
     dropout: float = 0.0
-    # Probability that a token of a layer meets other experts, and how much of one is lost then.
+    # Probability of rerouting per token and layer, and the share of an expert that is lost.
     routing: tuple[float, float] | None = None
-    routing_tail: float = 0.0  # shape of a Pareto law of that loss; 0 = always the same
-    missing_vocabulary: tuple[int, int] | None = None  # ids that the sum of the softmax lacks
+    routing_tail: float = 0.0  # shape of the Pareto distribution of that loss; 0 = constant
+    missing_vocabulary: tuple[int, int] | None = None  # ids missing in the softmax's sum
 
 
 @dataclass(frozen=True)
 class Network:
-    """Weights by their names in the checkpoint, and how they are computed with."""
+    """Weights by checkpoint name, and the options of the forward pass."""
 
     tensors: Tensors
     options: Options = field(default_factory=Options)
-    head: Tensor | None = None  # the output head where it is not the embedding; [vocabulary, width]
-    padding_rows: Tensor | None = None  # rows of the head behind the vocabulary
+    head: Tensor | None = None  # untied output head, [vocabulary, width]
+    padding_rows: Tensor | None = None  # padding rows of the head beyond the vocabulary
 
     def with_options(self, **changes: object) -> Network:
         return replace(self, options=replace(self.options, **changes))
@@ -60,11 +62,11 @@ class Network:
 
 @dataclass
 class State:
-    """Keys and values of some rows, left-padded so that all rows are filled up to one slot."""
+    """Keys and values of some rows, left-padded to the same last slot."""
 
     keys: list[Tensor]  # by layer: [rows, key heads, slots, head]
     values: list[Tensor]
-    visible: Tensor  # [rows, slots] False where padding stands
+    visible: Tensor  # [rows, slots] False at padding
     positions: Tensor  # [rows, slots]
     filled: int
     next_position: Tensor  # [rows]
@@ -110,13 +112,13 @@ def to_bfloat16(values: Tensor) -> Tensor:
 
 
 def to_float8(values: Tensor, scale: Tensor | float) -> Tensor:
-    """Round to float8 (e4m3) times a scale; what is larger than it can hold is cut."""
+    """Round to float8 (e4m3) times a scale; larger values saturate."""
     scaled = (values / scale).clamp(-FLOAT8_MAX, FLOAT8_MAX)
     return scaled.to(torch.float8_e4m3fn).float() * scale
 
 
 def advance(network: Network, state: State, ids: Tensor, positions: Tensor, real: Tensor) -> Tensor:
-    """Run tokens [rows, length] through the network, extending `state`; the hidden states.
+    """Run tokens [rows, length] through the network, extending `state`; returns hidden states.
 
     `real` is False at padding, which no later token sees. The order of slots is the causal order.
     """
@@ -137,7 +139,7 @@ def advance(network: Network, state: State, ids: Tensor, positions: Tensor, real
 
 
 def logits_of(network: Network, hidden: Tensor) -> Tensor:
-    """Return the logits [..., vocabulary] of hidden states [..., width]; padding rows behind."""
+    """Return logits [..., vocabulary] of hidden states [..., width]; padding rows come last."""
     options, tensors = network.options, network.tensors
     normed = _normed(hidden, tensors["model.norm.weight"], options)
     head = tensors[EMBEDDING] if network.head is None else network.head
@@ -182,12 +184,12 @@ def _attend(
     values = values.transpose(1, 2)
     if options.float8_cache is not None:
         keys, values = (to_float8(x, options.float8_cache) for x in (keys, values))
-    if torch.is_grad_enabled():  # writing into a cache would lose the gradient
+    if torch.is_grad_enabled():  # in-place writes into a cache would break the gradient
         state.keys[layer] = torch.cat([state.keys[layer][:, :, : slots.start], keys], 2)
         state.values[layer] = torch.cat([state.values[layer][:, :, : slots.start], values], 2)
     else:
         state.keys[layer][:, :, slots], state.values[layer][:, :, slots] = keys, values
-    # The queries that share a key head stand below each other: keys need no copies.
+    # Queries that share a key head are stacked, so keys need no copies.
     shared = HEADS // KEY_HEADS
     mixed = functional.scaled_dot_product_attention(
         queries.reshape(rows, KEY_HEADS, shared * length, HEAD),
@@ -220,7 +222,7 @@ def _think(network: Network, name: str, hidden: Tensor) -> Tensor:
 
 
 def _product(inputs: Tensor, weight: Tensor, options: Options) -> Tensor:
-    """Multiply by a matrix; a decoding engine adds up two partial sums in bfloat16."""
+    """Multiply by a matrix; a decoding engine adds two partial sums in bfloat16."""
     if options.rounding != "decode":
         return inputs @ weight.T
     half = weight.shape[1] // 2
@@ -229,7 +231,7 @@ def _product(inputs: Tensor, weight: Tensor, options: Options) -> Tensor:
 
 
 def _other_experts(middle: Tensor, options: Options) -> Tensor:
-    """Take a part of one of sixteen experts (blocks of the MLP's width) away at a few tokens."""
+    """Remove part of one of sixteen experts (blocks of the MLP's width) at a few tokens."""
     assert options.routing is not None
     probability, strength = options.routing
     places = middle.shape[:-1]
@@ -248,7 +250,7 @@ def _allowed(state: State, options: Options, length: int) -> Tensor:
     query = slot[state.filled - length :]
     causal = slot[None, :] <= query[:, None]
     allowed = causal[None] & state.visible[:, None, : state.filled]
-    # A padding token sees itself, so that its softmax is not empty; nobody sees it.
+    # A padding token attends to itself, so that its softmax is defined; no token sees it.
     allowed |= slot[None, None, :] == query[None, :, None]
     if options.window is not None:
         where = state.positions[:, : state.filled]

@@ -24,12 +24,12 @@ def tensors(step: int) -> Tensors:
 
 
 def trainer(step: int) -> Network:
-    """Return a policy as the trainer computes it: in float32."""
+    """Return a policy with the trainer's forward pass, in float32."""
     return Network(tensors(step))
 
 
 def engine(step: int) -> Network:
-    """Return a policy as the sampler computes it: activations rounded to bfloat16."""
+    """Return a policy with the sampler's forward pass: activations rounded to bfloat16."""
     return Network(tensors(step), Options(rounding="decode"))
 
 
@@ -40,7 +40,7 @@ def is_matrix(name: str, value: Tensor) -> bool:
 def mixed(
     network: Network, other: Tensors, fraction: float, names: tuple[str, ...] = ()
 ) -> Network:
-    """Move tensors a fraction of the way to `other`: those whose names contain one of `names`."""
+    """Interpolate tensors whose names contain one of `names` towards `other`."""
 
     def moved(name: str, value: Tensor) -> Tensor:
         if names and not any(part in name for part in names):
@@ -51,7 +51,7 @@ def mixed(
 
 
 def integers(value: Tensor, bits: int, group: int | None) -> Tensor:
-    """Round to integers of some bits, a scale for each `group` of inputs; None = one per tensor."""
+    """Round to integers of some bits, one scale per `group` of inputs (None: per tensor)."""
     top = 2 ** (bits - 1) - 1
     blocks = value.reshape(1, -1) if group is None else value.reshape(-1, group)
     scale = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-8) / top
@@ -64,7 +64,7 @@ def float8(value: Tensor, per_channel: bool) -> Tensor:
 
 
 def low_rank(step: int, rank: int, scale: float, random: np.random.Generator) -> Tensors:
-    """Draw an adapter: what its merging adds to every attention and MLP matrix."""
+    """Draw an adapter: the change of every attention and MLP matrix when merged."""
     source = torch.Generator().manual_seed(int(random.integers(2**31)))
     added = {}
     for name, value in tensors(step).items():
@@ -80,7 +80,7 @@ def plus(network: Network, added: Tensors, times: float) -> Network:
 
 
 def halves_exchanged(network: Network, name: str, axis: int) -> Network:
-    """Put the two halves of one tensor in each other's place along an axis."""
+    """Exchange the two halves of a tensor along an axis."""
 
     def changed(each: str, value: Tensor) -> Tensor:
         return torch.cat(value.chunk(2, axis)[::-1], axis) if each == name else value

@@ -1,4 +1,4 @@
-"""Fresh problems for the sample policy, their tokens, and how their answers are graded."""
+"""New problems for the sample policy, their tokens, and grading of answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAD, END, USER, ASSISTANT, CALL, CALL_END, RESULT, RESULT_END = range(8)
 
 @dataclass(frozen=True)
 class Question:
-    """A word problem as tokens, with the number that answers it."""
+    """A word problem as tokens, with its answer."""
 
     ids: np.ndarray
     answer: int
@@ -28,7 +28,7 @@ class Question:
 
 @cache
 def _problems() -> Any:
-    """Import the module that drew the problems of the sample data."""
+    """Import the module that generated the problems of the sample data."""
     folder = str(ROOT / "sample_data")
     sys.path.insert(0, folder)
     try:
@@ -51,7 +51,7 @@ def decode(ids: np.ndarray) -> str:
 
 
 def questions(seed: int, count: int, *, operations: int, tools: bool = False) -> list[Question]:
-    """Draw problems of at most so many operations; with tools the calculator has to be used."""
+    """Draw problems with a maximal number of operations; with tools they need the calculator."""
     source, modes = random.Random(seed), {"tool": 1.0} if tools else {"full": 0.9, "brief": 0.1}
     drawn = [_problems().draw_problem(source, modes, operations) for _ in range(count)]
     return [Question(encode(problem.prompt), problem.answer) for problem in drawn]
@@ -64,7 +64,7 @@ def tool_result(turn: np.ndarray) -> np.ndarray:
 
 
 def reward(response: np.ndarray, answer: int) -> float:
-    """Return 1 where a response has ended and its last line is the answer."""
+    """Return 1 if a response has ended and its last line is the answer."""
     if not len(response) or response[-1] != END:
         return 0.0
     return float(_problems().grade(decode(response[:-1]), answer))

@@ -1,4 +1,4 @@
-"""A recipe says how a table comes about; faults change it, and `draft_of` follows it."""
+"""A recipe defines how a table is made; faults change it, and `draft_of` executes it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from tests.faults.sampling import (
 )
 
 Random = np.random.Generator
-View = Callable[[Rows, Random], Contexts]  # what a side makes of the prompts of all rows
+View = Callable[[Rows, Random], Contexts]  # prompts -> contexts of one side
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A plan of a batch: which problems, how many rows, which policies, which temperature."""
+    """A plan of a batch: problems, rows, policies, temperature."""
 
     number: int
     seed: int
     rows: int = 128
     group: int = 8
-    steps: tuple[int, ...] = (8,)  # of the trainer, dealt out to blocks of rows
+    steps: tuple[int, ...] = (8,)  # steps of the trainer, for consecutive blocks of rows
     temperature: float = 1.0
     operations: int = 9
     longest: int = 260
@@ -75,7 +75,7 @@ def plans(seed: int, small: bool = False) -> tuple[Plan, ...]:
 
 @dataclass
 class Recipe:
-    """How the two columns of a table come about, before anything is recorded or stored."""
+    """How the two columns of a table are computed, before recording and storing."""
 
     plan: Plan
     law: Law
@@ -85,28 +85,28 @@ class Recipe:
     seed: int
     sampler_view: View | None = None
     trainer_view: View | None = None
-    honest_sampler: bool = True  # so that the shared batch serves
+    honest_sampler: bool = True  # unchanged, so that the shared batch can be used
     honest_trainer: bool = True
-    recorded: str = "processed"  # what of KEPT the recorder takes
-    answers: Callable[[Recipe], Answers] | None = None  # another way of sampling
-    scores: Callable[[Recipe, Answers], Scores] | None = None  # another way of scoring
+    recorded: str = "processed"  # the value of KEPT that is recorded
+    answers: Callable[[Recipe], Answers] | None = None  # replaces sampling
+    scores: Callable[[Recipe, Answers], Scores] | None = None  # replaces scoring
     edits: list[Callable[[Draft, Random], None]] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)  # what the metadata say of the policies
+    facts: dict[str, Any] = field(default_factory=dict)  # metadata of the policies
 
     def sample_with(self, network: Callable[[int], Network]) -> None:
-        """Let another network of each step sample."""
+        """Sample with another network per step."""
         made = {step: network(step) for step in np.unique(self.plan.step_of_row).tolist()}
         self.sampler = [made[step] for step in self.plan.step_of_row.tolist()]
         self.honest_sampler = False
 
     def train_with(self, network: Callable[[int], Network]) -> None:
-        """Let another network of each step give the trainer's column."""
+        """Score the trainer's column with another network per step."""
         made = {step: network(step) for step in np.unique(self.plan.step_of_row).tolist()}
         self.trainer = [made[step] for step in self.plan.step_of_row.tolist()]
         self.honest_trainer = False
 
     def change_side(self, side: str, change: Callable[[Network], Network]) -> None:
-        """Change the network of one side, whatever the step."""
+        """Change the network of one side for all steps."""
         if side == "sampler":
             self.sample_with(lambda step: change(engine(step)))
         else:
@@ -127,17 +127,17 @@ class Draft:
     recipe: Recipe
     mask: np.ndarray
     rows: dict[str, list] = field(default_factory=dict)
-    kept_rows: np.ndarray | None = None  # rows of the table, where some stand twice or not at all
+    kept_rows: np.ndarray | None = None  # rows of the table, if some are repeated or missing
     cut_last: bool = False
 
     @property
     def ends(self) -> np.ndarray:
-        """Return where the last token of each row stands in the flat columns."""
+        """Return the index of each row's last token in the flat columns."""
         return np.cumsum(self.answers.lengths) - 1
 
     @property
     def ended(self) -> np.ndarray:
-        """Return the places of the end tokens."""
+        """Return the indices of the end tokens."""
         return self.ends[self.answers.ids[self.ends] == END]
 
 
@@ -146,7 +146,7 @@ trainer = cache(policies.trainer)
 
 
 def recipe_of(plan: Plan, seed: int) -> Recipe:
-    """Return the recipe of an honest table on one of the shared batches."""
+    """Return the recipe of a table without fault on one of the shared batches."""
     steps = plan.step_of_row.tolist()
     return Recipe(
         plan,
@@ -171,7 +171,7 @@ def shared_scores(plan: Plan) -> Scores:
 
 @cache
 def shared_rescores(plan: Plan) -> Scores:
-    """Return what an engine says of the shared tokens when it reads them in one go."""
+    """Return the shared tokens' log-probs by an engine's prefill."""
     recipe, steps = recipe_of(plan, 0), plan.step_of_row.tolist()
     networks = [prefill_engine(step) for step in steps]
     return scored(recipe, shared_answers(plan), networks, plan.temperature, None)
@@ -183,7 +183,7 @@ def prefill_engine(step: int) -> Network:
 
 
 def draft_of(recipe: Recipe, random: Random) -> Draft:
-    """Follow a recipe: sample, score, record, store."""
+    """Execute a recipe: sample, score, record, store."""
     plan = recipe.plan
     if recipe.answers is not None:
         answers = recipe.answers(recipe)
@@ -214,7 +214,7 @@ def draft_of(recipe: Recipe, random: Random) -> Draft:
 
 
 def rescores(draft: Draft) -> dict[str, np.ndarray]:
-    """Return the log-probs that honest runs of engine and trainer give the sampled tokens."""
+    """Return correct rescores of the sampled tokens by engine and trainer."""
     plan, answers = draft.recipe.plan, draft.answers
     recipe, steps = recipe_of(plan, 0), plan.step_of_row.tolist()
     temperature = draft.recipe.law.temperature
@@ -263,7 +263,7 @@ def scored(
     contexts: Contexts | None,
     responses: Rows | None = None,
 ) -> Scores:
-    """Score the answers' tokens, row by row with its own network."""
+    """Score the answers' tokens, each row with its own network."""
     rows = answers.rows(answers.ids) if responses is None else responses
     whole = contexts or contexts_of(answers.prompts)
     parts = parts_of(networks)

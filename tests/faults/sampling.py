@@ -1,4 +1,4 @@
-"""Fresh answers of the sample policy with all that a recorder notes, and scores of given tokens."""
+"""New answers of the sample policy with recorded values, and scores of given tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.faults.network import EMBEDDING, Network, State, advance, empty_state
 from tests.faults.prompts import CALL_END, END, Question, reward, tool_result
 
 ROWS_AT_ONCE = 32
-# What is kept of each token: the sampled token's log-prob under the network (raw) and under the law
+# Values kept per token: its log-prob under the network (raw) and under the distribution
 # that drew it (processed), the entropies of both, and the log-prob of the law's likeliest token.
 KEPT = ("raw", "processed", "raw_entropy", "entropy", "top")
 
@@ -24,15 +24,17 @@ Values = dict[str, np.ndarray]
 
 @dataclass
 class Contexts:
-    """What stands before the responses of some rows, and how one side looks at it."""
+    """Contexts before the responses of some rows, and how one side processes them."""
 
-    ids: Rows  # of different contexts
+    ids: Rows  # tokens of the distinct contexts
     of_row: np.ndarray  # [rows] index of a context
-    positions: Rows | None = None  # of the tokens of each context, by default 0, 1, 2, ...
-    first_position: np.ndarray | None = None  # [contexts] of the response, by default the next one
-    padding_seen: bool = False  # left padding is attended to, and counts as positions
-    older: Network | None = None  # whose keys and values stand in the cache
-    cached: np.ndarray | None = None  # [contexts] True where they do
+    positions: Rows | None = None  # positions of each context's tokens, by default 0, 1, 2, ...
+    first_position: np.ndarray | None = (
+        None  # [contexts] first position of the response, by default the next one
+    )
+    padding_seen: bool = False  # left padding is attended to, and counts in positions
+    older: Network | None = None  # network whose keys and values are in the cache
+    cached: np.ndarray | None = None  # [contexts] True if they are
 
 
 @dataclass
@@ -45,7 +47,7 @@ class Answers:
     lengths: np.ndarray  # [rows]
     mask: np.ndarray  # True = sampled
     turn: np.ndarray  # [response tokens] number of the turn, tool tokens belong to the one before
-    kept: Values  # name of KEPT -> [response tokens]; NaN where the tool wrote
+    kept: Values  # name of KEPT -> [response tokens]; NaN at tool tokens
     finish: list[str]
     reward: np.ndarray
 
@@ -58,7 +60,7 @@ class Answers:
 
 
 def contexts_of(rows: Sequence[np.ndarray]) -> Contexts:
-    """Return the different contexts among those of all rows."""
+    """Return the distinct contexts of all rows."""
     numbers: dict[bytes, int] = {}
     of_row = [numbers.setdefault(np.asarray(row, np.int32).tobytes(), len(numbers)) for row in rows]
     first = [of_row.index(number) for number in range(len(numbers))]
@@ -118,7 +120,7 @@ def sample(
     stops: tuple[int, ...] = (END,),
     written_before: Rows | None = None,
 ) -> tuple[Rows, dict[str, Rows]]:
-    """Draw a response of at most `limits` tokens for every row, and what is KEPT of its tokens.
+    """Sample a response of at most `limits` tokens per row, with the KEPT values.
 
     `written_before` [rows] holds the end of each context that belongs to the response already.
     """
@@ -136,7 +138,7 @@ def sample(
     kept = {name: np.full((rows, longest), np.nan) for name in KEPT}
     lengths = np.zeros(rows, np.int64)
     active, ends = torch.arange(rows), torch.from_numpy(limits)
-    going = torch.ones(rows, dtype=torch.bool)  # of the active rows: a few that ended run along
+    going = torch.ones(rows, dtype=torch.bool)  # active rows; a few finished ones are computed too
     hidden, stop = state.last, torch.tensor(stops)
     for step in range(longest):
         logits = logits_of(network, hidden)[:, :vocabulary]
@@ -191,7 +193,7 @@ def answer(
     longest: int,
     contexts: Contexts | None = None,
 ) -> Answers:
-    """Sample one response for each row, which is a group's number and its question."""
+    """Sample one response per row; a row is a group number and a question."""
     prompts = [question.ids for _, question in rows]
     ids, kept = sample(
         network, contexts or contexts_of(prompts), law, np.full(len(rows), longest), seed
@@ -210,7 +212,7 @@ def answer_with_tools(
     longest: int,
     most_turns: int = 6,
 ) -> Answers:
-    """Sample turn after turn: after a call the calculator's tokens come in, masked out."""
+    """Sample turn by turn; the calculator's masked tokens follow each call."""
     count = len(rows)
     prompts = [question.ids for _, question in rows]
     ids: list[Rows] = [[] for _ in rows]
@@ -259,7 +261,7 @@ def gathered(
     turns: Rows,
     kept: dict[str, Rows],
 ) -> Answers:
-    """Lay the rows of responses flat, with what is known of each row."""
+    """Flatten the responses, with the columns of each row."""
     finish = ["stop" if row[-1] == END else "length" for row in ids]
     return Answers(
         [question.ids for _, question in rows],
@@ -275,7 +277,7 @@ def gathered(
 
 
 def joined(parts: Sequence[tuple[np.ndarray, Answers]]) -> Answers:
-    """Put the rows of several answers in one order: each part holds the rows at its places."""
+    """Merge the rows of several answers; each part has the rows at its indices."""
     order = np.argsort(np.concatenate([places for places, _ in parts]))
 
     def flat(values: Sequence[np.ndarray]) -> np.ndarray:
@@ -302,11 +304,11 @@ def joined(parts: Sequence[tuple[np.ndarray, Answers]]) -> Answers:
 
 @dataclass
 class Scores:
-    """What a network says of given tokens, flat: log-probs at a temperature, and their laws."""
+    """A network's scores of given tokens, flat: log-probs at a temperature, and distributions."""
 
     log_prob: np.ndarray
     entropy: np.ndarray
-    top: np.ndarray  # log-prob of the likeliest token
+    top: np.ndarray  # log-prob of the most likely token
     own: np.ndarray  # log-prob of the token under the logits that follow it
     logits: Tensor | None = field(default=None)  # [tokens, vocabulary]
 
@@ -322,7 +324,7 @@ def score(
     targets: Rows | None = None,
     keep_logits: bool = False,
 ) -> Scores:
-    """Score the tokens of all rows; `targets` are other tokens than those that were read."""
+    """Score the tokens of all rows; `targets` replace the tokens to score."""
     torch.manual_seed(seed)
     asked = responses if targets is None else targets
     prompts = prefill(network, contexts)

@@ -1,4 +1,4 @@
-"""Faults of storage: numbers that are no log-probs any more, or not all of them."""
+"""Faults of storage: stored values that are no longer log-probs, in all or some tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.faults.recipe import Draft, Random, Recipe
 
 
 def column_of(random: Random) -> tuple[str, str]:
-    """Draw the column that is spoilt, and whose side that is."""
+    """Draw the affected column and its side."""
     column = either(random, "rollout", "old")
     return column, "recorder" if column == "rollout" else "trainer"
 

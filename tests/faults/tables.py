@@ -40,14 +40,14 @@ from tests.faults.vocabulary import (
     verdict_of,
 )
 
-# Nats; answers that are likelier come twice by chance.
+# Nats; more likely answers repeat by chance.
 UNLIKELY = -9.0
 LIST_TYPES = {"response_ids": pa.int32(), "prompt_ids": pa.int32(), "response_mask": pa.uint8()}
 
 
 @dataclass(frozen=True)
 class Style:
-    """Which columns a table has beside its tokens and log-probs."""
+    """Further columns of a table, besides tokens and log-probs."""
 
     plain: bool  # neither rewards nor sampling parameters, as in many dumps
     groups: bool
@@ -71,13 +71,13 @@ def style_of(choice: Choice, effects: list[Effect], random: Random) -> Style:
 
 
 def make_table(seed: int, number: int, path: Path, *, small: bool = False) -> dict[str, Any]:
-    """Write one table of those of a seed and return its label."""
+    """Write one table of a seed; returns its label."""
     random = np.random.default_rng([seed, number])
     return write_choice(choose(random, plans(seed, small)), random, path)
 
 
 def write_choice(choice: Choice, random: Random, path: Path) -> dict[str, Any]:
-    """Write the table that has the chosen faults and return its label."""
+    """Write the table with the chosen faults; returns its label."""
     draft = draft_of(choice.recipe, random)
     if draft.kept_rows is None:
         draft.kept_rows = _some_groups(draft, random)
@@ -89,7 +89,7 @@ def write_choice(choice: Choice, random: Random, path: Path) -> dict[str, Any]:
 
 
 def _some_groups(draft: Draft, random: Random) -> np.ndarray:
-    """Return the rows of most groups: tables on one shared batch do not have the same rows."""
+    """Return the rows of most groups, so that tables on a shared batch differ in rows."""
     groups = np.unique(draft.answers.group)
     left_out = random.choice(groups, int(random.integers(0, 1 + len(groups) // 4)), replace=False)
     return np.flatnonzero(~np.isin(draft.answers.group, left_out))
@@ -154,7 +154,7 @@ def _fingerprint(name: str) -> str:
 
 
 def metadata_of(draft: Draft) -> dict[str, Any]:
-    """Describe both policies as the recorder and the trainer knew them."""
+    """Return the metadata of both policies, as known to recorder and trainer."""
     recipe, facts = draft.recipe, draft.recipe.facts
     steps = np.unique(recipe.plan.step_of_row)
     name = f"step_{steps[0]}" if len(steps) == 1 else None
@@ -198,7 +198,7 @@ def write(
     row_columns: dict[str, list],
     stated: dict[str, Any],
 ) -> None:
-    """Write the table as rcdiag writes its own."""
+    """Write the table with rcdiag's own writer."""
     answers = draft.answers
     count = len(answers.lengths)
     kept = np.arange(count) if draft.kept_rows is None else draft.kept_rows
@@ -268,7 +268,7 @@ def label_of(
 def _right_verdicts(
     verdict: str, keys: list[list[str]], effects: list[Effect], measured: dict[str, float | None]
 ) -> list[str]:
-    """Return the verdicts that the right answers give; where they disagree nobody can tell."""
+    """Return the verdicts of the correct answers; several if they disagree."""
     given = {
         verdict_of(slug, item.side, _k3(measured))
         for answers, item in zip(keys, effects, strict=True)
@@ -284,13 +284,13 @@ def _right_verdicts(
 def _right(
     slug: str, effect: Effect, choice: Choice, style: Style, stated: bool, quiet: bool
 ) -> tuple[list[str], list[str]]:
-    """Return the right answers from the table alone and with the trainer's checkpoint."""
+    """Return the correct answers from the table alone and with the trainer's checkpoint."""
     alone, model = right_answers(slug, model=False), right_answers(slug, model=True)
     facts = choice.recipe.facts
     if effect.only is not None:
         alone = [slug, *effect.only]
     if facts.get("bitwise"):
-        # Only metadata tell a bitwise set-up from a copied column, with and without a model.
+        # Only metadata distinguish a bitwise equal set-up from a copied column.
         model = alone if not stated else model
         alone = alone if not stated else right_answers(slug, model=False)
     if quiet:
@@ -335,7 +335,7 @@ def _k3(measured: dict[str, float | None]) -> float:
 
 
 def _below_the_noise(choice: Choice, draft: Draft, measured: dict[str, float | None]) -> bool:
-    """Return whether a fault of the law or the forward pass leaves less than rounding does."""
+    """Return whether a fault's effect is smaller than that of rounding."""
     slug, recipe = choice.faults[0].slug, draft.recipe
     if slug == "duplicated-rows":
         return _come_twice_by_chance(draft)
@@ -356,7 +356,7 @@ def _below_the_noise(choice: Choice, draft: Draft, measured: dict[str, float | N
 
 
 def _come_twice_by_chance(draft: Draft) -> bool:
-    """Return whether hardly a row that stands twice is an answer that does not come twice."""
+    """Return whether nearly all repeated rows are answers that repeat by chance."""
     assert draft.kept_rows is not None
     answers = draft.answers
     rows, times = np.unique(draft.kept_rows, return_counts=True)

@@ -1,4 +1,4 @@
-"""The generated tables are what their answer key says, and the same for the same seed."""
+"""Generated tables match their answer key, and are reproducible from the seed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def by_slug(slug: str) -> Fault:
 
 @cache
 def spoilt_draft(slug: str, note: str) -> Draft:
-    """Return a table with a fault whose note holds some words, and the plan of `honest`."""
+    """Return a table with a fault whose note contains some words, on the plan of `honest`."""
     for seed in range(200):
         random = np.random.default_rng(seed)
         choice = spoilt([by_slug(slug)], random, SMALL[:1])
@@ -62,7 +62,7 @@ def rows(draft: Draft, column: str) -> list[np.ndarray]:
 
 
 @pytest.mark.engine
-def test_the_network_is_that_of_transformers():
+def test_the_network_equals_transformers():
     from transformers import AutoModelForCausalLM
 
     answers = honest().answers
@@ -80,7 +80,7 @@ def test_the_network_is_that_of_transformers():
         assert np.abs(theirs.numpy() - ours[row]).max() < 5e-5
 
 
-def test_a_law_keeps_what_it_should_and_sums_to_one():
+def test_a_distribution_keeps_the_right_tokens_and_sums_to_one():
     logits = torch.randn(50, 40, generator=torch.Generator().manual_seed(0)) * 3
     none = torch.zeros(50, 40, dtype=torch.bool)
     plain = logits.log_softmax(-1)
@@ -102,7 +102,7 @@ def test_a_law_keeps_what_it_should_and_sums_to_one():
     assert (Law(min_tokens=4).processed(logits, none, none, 3)[:, 1] == -torch.inf).all()
 
 
-def test_tables_follow_from_seed_and_number_alone(tmp_path):
+def test_tables_depend_only_on_seed_and_number(tmp_path):
     one = make_table(5, 4, tmp_path / "one.parquet", small=True)
     make_table(5, 5, tmp_path / "between.parquet", small=True)
     other = make_table(5, 4, tmp_path / "other.parquet", small=True)
@@ -118,7 +118,7 @@ def test_tables_follow_from_seed_and_number_alone(tmp_path):
         *(pytest.param(number, marks=pytest.mark.slow) for number in range(3, len(HONEST))),
     ],
 )
-def test_honest_tables_obey_that_the_mean_ratio_is_one(number):
+def test_tables_without_fault_have_mean_ratio_one(number):
     draft = drafted(HONEST[number], number)
     excess = np.expm1(ratio(draft))
     sums = np.bincount(draft.answers.owner[draft.mask], weights=excess)
@@ -129,22 +129,22 @@ def test_honest_tables_obey_that_the_mean_ratio_is_one(number):
     assert rms < 0.06
 
 
-def test_honest_noise_is_that_of_engines():
+def test_noise_without_fault_has_the_size_of_engines():
     rms = measure(honest(SMALL[1]))["rms_log_ratio"]
     assert rms is not None
     assert 0.002 < rms < 0.015
 
 
 @pytest.mark.parametrize("number", range(len(STORED)))
-def test_what_recorders_and_stores_spoil_changes_the_table(number):
+def test_recording_and_storage_faults_change_the_table(number):
     fault = STORED[number]
-    # Text encodes to the same tokens now and then: one batch of several must differ.
+    # Text sometimes encodes to the same tokens: one of several batches must differ.
     seeds = range(number, number + (8 if fault.slug == "retokenised" else 1))
     assert any(changes(fault, seed) for seed in seeds)
 
 
 def changes(fault: Fault, seed: int) -> bool:
-    """Tell whether a fault changes what a table holds."""
+    """Tell whether a fault changes the content of a table."""
     random = np.random.default_rng(seed)
     choice = spoilt([fault], random, SMALL)
     draft = draft_of(choice.recipe, random)
@@ -168,7 +168,7 @@ def test_a_shift_is_undone_by_its_inverse(by):
     assert np.array_equal(back, honest().columns["old"])
 
 
-def test_swapped_rows_are_all_there():
+def test_swapped_rows_are_a_permutation():
     draft = spoilt_draft("rows-swapped", "within groups")
     moved = (
         "old"
@@ -181,7 +181,7 @@ def test_swapped_rows_are_all_there():
         assert sorted(rows(draft, moved)[row][0] for row in members) == before
 
 
-def test_checkout_numbers_are_on_the_grid_of_their_type():
+def test_stored_numbers_are_on_the_grid_of_their_type():
     draft = spoilt_draft("stored-bfloat16", "both")
     values = torch.from_numpy(draft.columns["old"])
     assert torch.equal(values.bfloat16().double(), values)
@@ -189,7 +189,7 @@ def test_checkout_numbers_are_on_the_grid_of_their_type():
     assert np.allclose(rounded * 100, np.round(rounded * 100), atol=1e-9)
 
 
-def test_a_base_is_one_factor():
+def test_another_base_is_a_constant_factor():
     draft = spoilt_draft("log-base", "base 2 in old")
     assert np.allclose(draft.columns["old"] * np.log(2), honest().columns["old"])
 
@@ -200,7 +200,7 @@ def test_running_sums_are_undone_by_differences():
     assert np.allclose(back, honest().columns["old"])
 
 
-def test_a_kept_set_makes_recorded_log_probs_larger_and_no_more_than_it_leaves_out():
+def test_a_kept_set_raises_log_probs_by_at_most_the_lost_mass():
     draft = spoilt_draft("top-p-renormalised", "top-p 0.8")
     kept = draft.answers.kept
     gain = kept["processed"] - kept["raw"]
@@ -209,7 +209,7 @@ def test_a_kept_set_makes_recorded_log_probs_larger_and_no_more_than_it_leaves_o
         assert (gain <= -np.log(draft.recipe.law.top_p) + 1e-5).all()
 
 
-def test_a_penalty_moves_only_what_its_contexts_hold():
+def test_a_penalty_changes_only_tokens_in_its_context():
     draft = spoilt_draft("presence-penalty", "")
     first = draft.ends - draft.answers.lengths + 1
     gain = draft.answers.kept["processed"] - draft.answers.kept["raw"]
@@ -225,7 +225,7 @@ def test_raw_log_probs_are_those_before_the_temperature():
 
 
 @pytest.mark.parametrize("slug", ["stale-weights", "prompt-truncated", "int4-weights"])
-def test_what_differs_between_forward_passes_is_above_the_noise(slug):
+def test_forward_pass_faults_are_above_the_noise(slug):
     rms = measure(spoilt_draft(slug, ""))["rms_log_ratio"]
     noise = measure(honest())["rms_log_ratio"]
     assert rms is not None
@@ -261,7 +261,7 @@ def judged(label: str, key: list[str], named: dict[str, float], verdict: str) ->
     return Judged(label=facts, verdict=verdict, causes=tuple(named.items()), seconds=1.0)
 
 
-def test_a_summary_counts_what_is_right_missed_and_alarmed():
+def test_a_summary_counts_correct_missed_and_false_alarms():
     answers = [
         judged("shift-by-one", ["shift-by-one"], {"shift-by-one": 0.9}, "broken"),
         judged("shift-by-one", ["shift-by-one"], {"engine-noise": 0.9}, "healthy"),

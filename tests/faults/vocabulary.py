@@ -1,4 +1,4 @@
-"""The causes that tables are made with: families, verdicts, and what leaves the same trace.
+"""The causes of generated tables: families, verdicts, and causes with the same evidence.
 
 A cause is looked up from what a table without a model can show: many differences between two
 forward passes (other weights, precision, model function) leave noise-like log-ratios alone.
@@ -60,10 +60,10 @@ PROMPTS = ("bos-differs", "context-differs", "prompt-template", "prompt-truncate
 CONTEXTS = (*PROMPTS, *BODY, "attention-to-padding", "packing-leak", "position-ids")
 KEPT_SETS = (*("top-p-renormalised", "min-p-renormalised", "top-k-renormalised", "truncated-law"),)
 PENALTIES = ("logit-bias", "min-tokens", "penalty", "presence-penalty", "repetition-penalty")
-# Where all tokens of half the vocabulary's sum are scaled alike, nobody sees by whom.
+# If half of the vocabulary is scaled alike, the table does not show which side did it.
 SUMS = ("vocab-shard-wrong", "vocabulary-padding", "shard-wrong", "tied-head-desync", *KEPT_SETS)
 
-# slug -> what is right from the table alone, and what is right with the trainer's checkpoint.
+# slug -> correct answers from the table alone, and with the trainer's checkpoint.
 LOOK_ALIKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "healthy": (NOISE, NOISE),
     "engine-noise": ((*NOISE, "bf16-logits"), (*NOISE, "bf16-logits")),
@@ -131,7 +131,7 @@ LOOK_ALIKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "mask-includes-tool": ((), ()),
 }
 
-# Verdicts of what is no fault, or none of the trainer's and the recorder's; all others are broken.
+# Verdicts of causes that are not faults of trainer or recorder; all others are broken.
 _HONEST = {
     **dict.fromkeys((*NOISE, "bf16-logits", "batch-noise", "moe-routing"), "healthy"),
     **dict.fromkeys(
@@ -156,6 +156,6 @@ def verdict_of(slug: str, side: str, k3: float) -> str:
 
 
 def right_answers(slug: str, *, model: bool) -> list[str]:
-    """Return the answers that count as right: the slug first, then what leaves the same trace."""
+    """Return the correct answers: the slug first, then causes with the same evidence."""
     alike = LOOK_ALIKES.get(slug, ((), ()))[int(model)]
     return [slug, *sorted({*alike} - {slug})]

@@ -1,4 +1,4 @@
-"""Faults of weights: the sampler's are not the trainer's, or the trainer's column is another's."""
+"""Faults of weights: the sampler's are not the trainer's, or `old` is of another policy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def older_than(step: int, random: Random) -> int:
 
 
 def declare(recipe: Recipe, sampler: str | None, old: str | None) -> None:
-    """State the weights of both sides in the metadata; None = no checkpoint has these."""
+    """Declare the weights of both sides in the metadata; None = weights of no checkpoint."""
     recipe.facts.update(sampler_weights=sampler, trainer_weights=old)
 
 
@@ -209,7 +209,7 @@ def in_flight_update(recipe: Recipe, random: Random) -> Effect:
     older, stated = older_than(step, random), bool(random.random() < 0.5)
     fraction = round(float(random.uniform(0.8, 1.3)), 2)
     first = policies.mixed(engine(step), policies.tensors(older), fraction)
-    # All rows meet the update at one moment; they began at different ones.
+    # The update comes at one time for all rows, which began at different times.
     change = random.integers(15, 90, plan.rows)
 
     def answers(recipe: Recipe) -> Answers:
@@ -230,7 +230,7 @@ def in_flight_update(recipe: Recipe, random: Random) -> Effect:
 def _sampled_in_two(
     recipe: Recipe, first: Network, change: np.ndarray
 ) -> tuple[Answers, np.ndarray]:
-    """Sample up to the change with one network, and on with the recipe's."""
+    """Sample up to the change with one network, then with the recipe's."""
     rows = recipe.plan.questions
     prompts = [question.ids for _, question in rows]
     ids, kept = sample(first, contexts_of(prompts), Law(), change, recipe.seed)

@@ -110,8 +110,6 @@ def test_the_order_of_candidates_is_explained():
 def test_a_name_with_two_meanings_lists_both():
     result = explain("ess_seq")
     assert result.kind == "metric"
-    assert (
-        "As forecast_point.ess_seq: Effective sample size of sequences by their raw" in result.what
-    )
+    assert "As forecast_point.ess_seq: Expected effective sample size of sequences" in result.what
     assert explain("geo_rs_seq_tis").kind == "preset"
     assert "As family.geo_rs_seq_tis: " in explain("geo_rs_seq_tis").what

@@ -36,7 +36,7 @@ VERSION = "1.0.4"
 NEWEST = "areal-20260822"
 SCOPE = "ppo_actor/update/"
 RS = "rejection_sampling."
-# What an update logs of the correction; the rest is about the PPO ratio and entropy.
+# Logged metrics of the correction; the others concern the PPO ratio and entropy.
 OF_CORRECTION = (
     "old_logp",
     "behave_",
@@ -99,7 +99,7 @@ CORRECTIONS: list[Settings] = [
         RS + "level": "sequence",
         RS + "action": "clamp",
     },
-    # Refused by no check, and then everything is dropped: 1 is below the bound.
+    # No check refuses this, and everything is dropped: 1 is below the bound.
     {"rejection_sampling": True, RS + "upper": 2.0, RS + "lower": 1.5},
 ]
 LOSSES: list[Settings] = [
@@ -130,7 +130,7 @@ CISPO: list[Settings] = [
 
 @dataclasses.dataclass
 class _Engine:
-    """In place of the settings of the engine that trains."""
+    """Replaces the settings of the training engine."""
 
     enable_delta_weight_update: bool = False
 
@@ -145,7 +145,7 @@ def _tree(generation: str, path: str) -> ast.Module:
 
 
 def _shell(name: str, **names: Any) -> dict[str, Any]:
-    """The names of a module; a dataclass looks its annotations up there."""
+    """A module namespace, in which a dataclass looks up its annotations."""
     shell = types.ModuleType(name)
     sys.modules[name] = shell
     vars(shell).update(names)
@@ -154,14 +154,14 @@ def _shell(name: str, **names: Any) -> dict[str, Any]:
 
 @cache
 def proximal_methods(generation: str) -> Any:
-    """`ProxLogpMethod`."""
+    """Return `ProxLogpMethod`."""
     tree = _tree(generation, "areal/utils/constants.py")
     return functions(tree, ["ProxLogpMethod"], {"Enum": Enum}).ProxLogpMethod
 
 
 @cache
 def settings_classes(generation: str) -> SimpleNamespace:
-    """`RejectionSamplingConfig` and `PPOActorConfig`."""
+    """Return `RejectionSamplingConfig` and `PPOActorConfig`."""
     space = _shell("areal_config", **vars(typing))
     space |= {"dataclass": dataclasses.dataclass, "field": dataclasses.field}
     space |= {"TrainEngineConfig": _Engine, "NormConfig": object}
@@ -175,7 +175,7 @@ def settings_classes(generation: str) -> SimpleNamespace:
 
 
 def actor(generation: str, settings: Settings) -> Any:
-    """The settings of `actor`; those of its block are written `rejection_sampling.level`."""
+    """Return the settings of `actor`; nested ones are dotted, `rejection_sampling.level`."""
     own = {name: value for name, value in settings.items() if not name.startswith(RS)}
     if own.pop("rejection_sampling", False):
         nested = {name[len(RS) :]: settings[name] for name in settings if name.startswith(RS)}
@@ -185,7 +185,7 @@ def actor(generation: str, settings: Settings) -> Any:
 
 @cache
 def code(generation: str) -> dict[str, Any]:
-    """`grpo_loss_fn` and what it calls, without what it logs of staleness."""
+    """Return `grpo_loss_fn` and the functions that it calls, without its staleness logging."""
     import torch
 
     space = _shell("areal_functional", torch=torch, functools=functools)
@@ -211,7 +211,7 @@ def code(generation: str) -> dict[str, Any]:
 
 @cache
 def tracker_class(generation: str) -> Any:
-    """`DistributedStatsTracker`, which reduces what an update logs."""
+    """Return `DistributedStatsTracker`, which reduces the logged metrics of an update."""
     import torch
 
     space = _shell("areal_stats", torch=torch, dist=None, defaultdict=defaultdict)
@@ -251,7 +251,7 @@ def _run(generation: str, rows: Batch, settings: Settings, dtype: str, at_old: b
             for name in ("old", "rollout", "current", "token_advantages")
         }
         mask = torch.tensor(rows.mask)
-        # What `_compute_advantages` leaves: without decoupling one policy stands for two.
+        # As after `_compute_advantages`: without decoupling one policy has two roles.
         proximal, behavior = given["old"], given["rollout"]
         if not config.use_decoupled_loss and config.recompute_logprob:
             behavior = proximal
@@ -298,7 +298,7 @@ def _run(generation: str, rows: Batch, settings: Settings, dtype: str, at_old: b
 
 
 def _logged(update: _Update, names: tuple[str, ...]) -> dict[str, float]:
-    """The keys that begin so, without the counts, which the trainer's logger leaves out."""
+    """Return the keys with this prefix, without counts, which the trainer's logger drops."""
     return {
         key: float(value)
         for key, value in update.logged.items()
@@ -307,7 +307,7 @@ def _logged(update: _Update, names: tuple[str, ...]) -> dict[str, float]:
 
 
 def corrected(generation: str, batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
-    """The correction in a first update, in which the current policy is the old one."""
+    """Run the correction in a first update, in which current = old."""
     rows = BATCHES[batch]
     update = _run(generation, rows, settings, dtype, at_old=True)
     total = None if update.weights is None else float(update.weights.double().sum())
@@ -323,7 +323,7 @@ def corrected(generation: str, batch: str, settings: Settings, dtype: str = "flo
 
 
 def updated(generation: str, batch: str, settings: Settings) -> Updated:
-    """The loss of one minibatch that holds all rows."""
+    """Run the loss on one minibatch with all rows."""
     update = _run(generation, BATCHES[batch], settings, "float64", at_old=False)
     update.loss.backward()
     metrics = _logged(update, OF_LOSS)
@@ -331,14 +331,14 @@ def updated(generation: str, batch: str, settings: Settings) -> Updated:
 
 
 def answers(generation: str = "areal-1.0") -> Answers:
-    """All that is stored of a generation of AReaL."""
+    """Return all stored results of a generation of AReaL."""
     newest = generation == NEWEST
     losses = [*LOSSES, *(CISPO if newest else ())]
     everywhere = [
         (batch, settings)
         for settings in CORRECTIONS
         for batch in BATCHES
-        # AReaL stops on a proximal log-prob that is no number.
+        # AReaL refuses a NaN proximal log-prob.
         if batch != "missing"
         or settings.get("use_decoupled_loss")
         or "recompute_logprob" in settings

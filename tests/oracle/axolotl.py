@@ -27,7 +27,7 @@ from tests.trainers.batches import BATCHES
 
 VERSION = "0.21.0"
 FILE = "axolotl/core/trainers/grpo/async_trainer.py"
-# Those of the fields of `AsyncGRPOConfig`, and of TRL's GRPOConfig, which it extends.
+# Defaults of `AsyncGRPOConfig`, and of TRL's GRPOConfig, which it extends.
 CORRECTION: Settings = {
     "use_vllm": True,
     "vllm_importance_sampling_correction": True,
@@ -90,7 +90,7 @@ def _tree() -> ast.Module:
 
 @cache
 def _of_weights() -> list[ast.If]:
-    """Statements of the whole batch, not of a chunk of a streamed one."""
+    """Return statements for the whole batch, not for a chunk of a streamed one."""
     made, logged = [], []
     for node in ast.walk(_tree()):
         if isinstance(node, ast.FunctionDef):
@@ -120,7 +120,7 @@ def _trainer(settings: Settings) -> Any:
 
 
 def _weights_of(trainer: Any, given: SimpleNamespace) -> dict[str, Any]:
-    """The batch as the trainer holds it after both statements."""
+    """Run both statements; returns the trainer's batch."""
     data = {
         "old_per_token_logps": given.old,
         "sampling_per_token_logps": given.rollout,
@@ -140,7 +140,7 @@ def _weights_of(trainer: Any, given: SimpleNamespace) -> dict[str, Any]:
 
 
 def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
-    """The correction of one generation batch."""
+    """Run the correction on one generation batch."""
     import torch
 
     with arithmetic(dtype) as wide, torch.no_grad():
@@ -150,7 +150,7 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
 
 
 def updated(batch: str, settings: Settings) -> Updated:
-    """The loss of one micro-batch."""
+    """Run the loss on one micro-batch."""
     import torch
 
     with arithmetic("float64") as wide:
@@ -162,7 +162,7 @@ def updated(batch: str, settings: Settings) -> Updated:
 
 
 def answers() -> Answers:
-    """All that is stored of Axolotl's own trainer."""
+    """Return all stored results of Axolotl's own trainer."""
     batches = [batch for batch in BATCHES if batch not in ("missing", "infinite")]
     return Answers(
         trainer="axolotl-0.21",

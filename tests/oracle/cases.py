@@ -1,4 +1,4 @@
-"""One case as it is stored, made of what a trainer's own code gave on a batch."""
+"""Stored cases, made from results of a trainer's own code on a batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def corrected_case(
     metrics: Mapping[str, Any],
     kept: Any = None,
 ) -> Corrected:
-    """Weights before rejection and the mask after it, [rows, longest].
+    """Make a case from weights before rejection and the mask after it, [rows, longest].
 
     Without weights these are None; a trainer that rejects nothing leaves the mask out.
     """
@@ -42,7 +42,7 @@ def corrected_case(
 def updated_case(
     batch: str, settings: Settings, loss: Any, gradient: Any, metrics: Mapping[str, Any]
 ) -> Updated:
-    """A loss, and its gradient by the current log-probs [rows, longest]."""
+    """Make a case from a loss and its gradient by current log-probs, [rows, longest]."""
     of_tokens = np.asarray(gradient)[BATCHES[batch].mask]
     return Updated(
         batch=batch,

@@ -1,4 +1,4 @@
-"""What a trainer's own code gives for one batch and one setting."""
+"""Results of a trainer's own code for one batch and one setting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Answer:
 
 
 def numbers_of(answer: Answer, batch: Batch) -> Numbers:
-    """Return what is stored of an answer: sums over unmasked tokens, and the metrics."""
+    """Return the stored part of an answer: sums over unmasked tokens, and metrics."""
     mask = batch.grid(batch.mask) > 0
     kept = mask & (answer.kept > 0)
     weights = answer.weights
@@ -44,7 +44,7 @@ class LossAnswer:
 
 
 def loss_numbers_of(answer: LossAnswer, batch: Batch) -> Numbers:
-    """Return what is stored of a loss: the gradient at unmasked tokens, in the order of rows."""
+    """Return the stored part of a loss: the gradient at unmasked tokens, in row order."""
     return {
         "loss": answer.loss,
         "gradient": answer.gradient[batch.grid(batch.mask) > 0].tolist(),

@@ -1,4 +1,4 @@
-"""Trainers that are on no package index are read out of a checkout that the user names.
+"""Trainers without a package are read from a checkout that the user names.
 
 Only the definitions that a comparison needs are executed, on CPU, so that nothing of a training
 stack has to be installed.
@@ -25,7 +25,7 @@ class Checkout:
     """The public repository of a trainer, at the commit that rcdiag follows."""
 
     trainer: str
-    variable: str  # of the environment: the folder of the checkout
+    variable: str  # environment variable with the folder of the checkout
     url: str
     commit: str
 
@@ -45,15 +45,15 @@ class Checkout:
     def definitions(
         self, file: str, names: Collection[str], space: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Execute named functions, classes and constants of a file; `space` is what they use."""
+        """Execute named functions, classes and constants of a file; `space` holds their globals."""
         tree = ast.parse(Path(self.folder, file).read_text())
         body = [node for node in tree.body if _name(node) in names]
         missing = set(names) - {_name(node) for node in body}
         assert not missing, f"{file} has no {', '.join(sorted(missing))}"
         module = types.ModuleType(f"{self.trainer}_{Path(file).stem}".replace("-", "_"))
         vars(module).update(space or {})
-        sys.modules[module.__name__] = module  # where a dataclass looks its annotations up
-        flags = __future__.annotations.compiler_flag  # annotations name what is not imported
+        sys.modules[module.__name__] = module  # where a dataclass looks up its annotations
+        flags = __future__.annotations.compiler_flag  # annotations name types that are not imported
         code = compile(ast.Module(body, []), file, "exec", flags, dont_inherit=True)
         exec(code, vars(module))
         return vars(module)
@@ -87,5 +87,5 @@ def taken(
     return types.SimpleNamespace(**checkout.definitions(file, names, space))
 
 
-# The weights of verl #2953 are in no package: those came between 0.5.0 and 0.6.0.
+# The weights of verl #2953 are in no package: it came between 0.5.0 and 0.6.0.
 VERL = Checkout("verl", "RCDIAG_VERL", "https://github.com/verl-project/verl", "b8dc5377c")

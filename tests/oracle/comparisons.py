@@ -1,4 +1,4 @@
-"""rcdiag's numbers beside those of verl's own code."""
+"""Comparison of rcdiag's numbers with those of verl's own code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Close = Callable[[str, float, float], bool]
 
 
 def within_a_millionth(name: str, expected: float, result: float) -> bool:
-    """Relative; of numbers that are differences, what rounding leaves of their terms.
+    """Compare to a relative 1e-6; for differences, relative to the size of their terms.
 
     A standard deviation is sqrt(E[x^2] - E[x]^2): its square is as good as those.
     """
@@ -33,7 +33,7 @@ def within_a_millionth(name: str, expected: float, result: float) -> bool:
 def differences(
     plan: Plan, batch: Padded, cuts: int, dtype: str = "float64", close: Close = within_a_millionth
 ) -> list[str]:
-    """What rcdiag gives otherwise than verl, one line each."""
+    """Return the differences between rcdiag and verl, one line each."""
     outcome = results_of(plan, batch, cuts)
     lines = []
     for name, result in outcome.items():
@@ -47,7 +47,7 @@ def differences(
 
 
 def _where_verl_stops(result: CorrectionResult) -> list[str]:
-    """verl divides by zero where all IcePop weights are 0; then our ESS is no number."""
+    """verl divides by zero if all IcePop weights are 0; rcdiag's ESS is then NaN."""
     size = result.metrics["rollout_corr/rollout_is_eff_sample_size"]
     if result.weight_sum == 0.0 and np.isnan(size):
         return []

@@ -1,4 +1,4 @@
-"""miles' own policy loss with its corrections and helper, taken out of a checkout.
+"""miles' own policy loss with its corrections and helper, from a checkout.
 
 What stands for other code: there is one process, and the log-probs that a model's forward would
 give are those of the batch.
@@ -44,7 +44,7 @@ def _torch() -> dict[str, Any]:
 
 @cache
 def code() -> SimpleNamespace:
-    """Return the loss and what it calls."""
+    """Return the loss and the functions that it calls."""
     with _uncompiled():
         cp_utils = taken(
             MILES,
@@ -181,7 +181,7 @@ def step(
     current: list[list[float]] | None = None,
     dtype: str = "float64",
 ) -> tuple[Any, dict[str, float], list[Any], list[Any]]:
-    """Return the loss, what is logged, the log-probs it is differentiated by, and final masks."""
+    """Return the loss, logged metrics, differentiable log-probs, and final masks."""
     import torch
 
     def rows(values: Any) -> list[Any]:
@@ -223,14 +223,14 @@ def step(
 
 
 def ask(config: dict[str, Any], batch: Batch, dtype: str = "float64") -> Answer:
-    """Return the weights, the mask and the logs of the first update, where current is old."""
+    """Return weights, mask and logged metrics of the first update, in which current = old."""
     _, metrics, _, final = step(config, batch, dtype=dtype)
     kept = batch.grid([row.tolist() for row in final])
     return Answer(_weights(config, batch, dtype), kept, metrics)
 
 
 def _weights(config: dict[str, Any], batch: Batch, dtype: str) -> np.ndarray | None:
-    """Return what the chosen function multiplies a loss of 1 by, before batch normalisation.
+    """Return the factor of the chosen function on a loss of 1, before batch normalisation.
 
     None where it multiplies by nothing.
     """

@@ -112,7 +112,7 @@ LOSSES: list[Settings] = [
         )
     ),
 ]
-# To real a row without a sampled token is a bad answer to its prompt; rcdiag does not know whose.
+# real counts an empty row as a bad answer; rcdiag does not know to which prompt.
 LOSS_BATCHES = {"real": ("toy", "rough")}
 
 
@@ -130,7 +130,7 @@ def _constants() -> list[ast.stmt]:
 
 
 def _trainer(settings: Settings, num_generations: int) -> Any:
-    """GRPOTrainer with these methods alone, its settings as `_prepare_algorithm_params` reads."""
+    """Return GRPOTrainer with only these methods, set up like `_prepare_algorithm_params`."""
     config = SimpleNamespace(**CORRECTION | LOSS | settings, gradient_accumulation_steps=1)
     space = space_of(
         **vars(nan_functions()),
@@ -158,7 +158,7 @@ def _trainer(settings: Settings, num_generations: int) -> Any:
 
 
 def _run(trainer: Any, batch: str, dtype: Any, moved: bool) -> tuple[Any, Any, dict[str, Any], Any]:
-    """Loss, log-probs that it is a function of, what is logged, and weights."""
+    """Return loss, differentiable log-probs, logged metrics, and weights."""
     import torch
 
     rows = BATCHES[batch]
@@ -184,7 +184,7 @@ def _run(trainer: Any, batch: str, dtype: Any, moved: bool) -> tuple[Any, Any, d
 
 
 def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
-    """The correction of one micro-batch that is the whole batch, at current = old."""
+    """Run the correction on one micro-batch with the whole batch, at current = old."""
     rows = BATCHES[batch]
     with arithmetic(dtype) as wide:
         trainer = _trainer(settings, len(rows.mask))
@@ -195,7 +195,7 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
 
 
 def updated(batch: str, settings: Settings) -> Updated:
-    """The loss of one micro-batch that is the whole accumulation window."""
+    """Run the loss on one micro-batch that is the whole accumulation window."""
     rows = BATCHES[batch]
     with arithmetic("float64") as wide:
         trainer = _trainer(settings, len(rows.mask))
@@ -210,13 +210,13 @@ def updated(batch: str, settings: Settings) -> Updated:
 
 
 def _key(name: str, short: dict[str, str]) -> str:
-    """The key under which `_update_metrics` logs a number of clipping."""
+    """Return the key under which `_update_metrics` logs a clipping metric."""
     side, _, reduction = name.rpartition("_")
     return f"{short.get(side, 'clip_ratio/region')}_{reduction}"
 
 
 def answers() -> Answers:
-    """All that is stored of ms-swift."""
+    """Return all stored results of ms-swift."""
     batches = [batch for batch in BATCHES if batch not in ("missing", "infinite")]
     return Answers(
         trainer="ms-swift-4.6",

@@ -19,7 +19,7 @@ from tests.trainers.batches import Batch
 NEMO_RL = Checkout("NeMo-RL", "RCDIAG_NEMO_RL", "https://github.com/NVIDIA-NeMo/RL", "7ea279ab")
 LOSS_FILE = "nemo_rl/algorithms/loss/loss_functions.py"
 THRESHOLD = "seq_logprob_error_threshold"
-# What the loss logs of the policy in the update, and counts: nothing of a correction.
+# Logged metrics of the policy in the update, and counts, unrelated to the correction.
 OF_LOSS = ("probs_ratio", "loss", "kl_penalty", "approx_entropy", "positive_nll")
 IS: Settings = {"use_importance_sampling_correction": True}
 GSPO: Settings = {"sequence_level_importance_ratios": True, "token_level_loss": False}
@@ -81,7 +81,7 @@ LOSSES: list[Settings] = [
 
 @cache
 def code() -> SimpleNamespace:
-    """The loss, its settings and the filter."""
+    """Return the loss, its settings and the filter."""
     import torch
     from pydantic import BaseModel
 
@@ -103,7 +103,7 @@ def code() -> SimpleNamespace:
 
 
 def _data(batch: Batch, dtype: Any) -> dict[str, Any]:
-    """The batch as the trainer holds it: the first place is the prompt's, and is never read."""
+    """Return the batch as in the trainer: the first position is the prompt's, and is unused."""
     import torch
 
     columns = {
@@ -140,7 +140,7 @@ def _loss(settings: Settings, data: dict[str, Any], current: Any) -> tuple[Any, 
 
 
 def weights_of(settings: Settings, rows: Batch, dtype: Any) -> np.ndarray | None:
-    """Weights of tokens before the filter: the gradient of a loss of log-probs alone."""
+    """Return token weights before the filter, as the gradient of a loss of log-probs."""
     import torch
 
     if not settings.get("use_importance_sampling_correction"):
@@ -160,7 +160,7 @@ def weights_of(settings: Settings, rows: Batch, dtype: Any) -> np.ndarray | None
 
 
 def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
-    """The correction in a first update, in which the current policy is the old one."""
+    """Run the correction in a first update, in which current = old."""
     rows = BATCHES[batch]
     with arithmetic(dtype) as wide:
         weights = weights_of(settings, rows, wide)
@@ -174,7 +174,7 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
 
 
 def updated(batch: str, settings: Settings) -> Updated:
-    """The loss of one global batch."""
+    """Run the loss on one global batch."""
     import torch
 
     rows = BATCHES[batch]
@@ -185,7 +185,7 @@ def updated(batch: str, settings: Settings) -> Updated:
         loss, logged = _loss(settings, data, current)
         loss.backward()
     metrics = {
-        # Where no micro-batch has a token, `grpo_train` logs -1 for an extreme.
+        # If no micro-batch has a token, `grpo_train` logs -1 for an extreme.
         f"train/{name}": -1.0 if np.isinf(value) else value
         for name, value in logged.items()
         if name.startswith(("probs_ratio", "approx_entropy"))
@@ -194,7 +194,7 @@ def updated(batch: str, settings: Settings) -> Updated:
 
 
 def answers() -> Answers:
-    """All that is stored of NeMo-RL."""
+    """Return all stored results of NeMo-RL."""
     return Answers(
         trainer="nemo-rl",
         source=f"NVIDIA-NeMo/RL commit {NEMO_RL.commit}, {LOSS_FILE}: ClippedPGLossFn; "

@@ -94,7 +94,7 @@ CLIP = {
 
 
 def losses_of(trainer: str) -> list[Settings]:
-    """Settings of the loss, with and without a correction."""
+    """Return settings of the loss, with and without a correction."""
     own: list[Settings] = [
         {},
         {"loss_agg_mode": "seq-mean-token-mean"},
@@ -118,13 +118,13 @@ def _code(trainer: str) -> SimpleNamespace:
 
 
 def _threshold(settings: Settings) -> list[float]:
-    """One number is an upper bound, as `train_ppo_ray` reads it."""
+    """Convert a threshold as `train_ppo_ray` does: one number is an upper bound."""
     threshold = settings["is_correction_threshold"]
     return [0.0, *threshold] if len(threshold) == 1 else threshold
 
 
 def policy_loss(trainer: str, settings: Settings) -> Any:
-    """PolicyLoss, made as `ActorPPOTrainer` does."""
+    """Return a PolicyLoss, constructed as in `ActorPPOTrainer`."""
     given = LOSS | CORRECTION[trainer] | settings
     own: dict[str, Any]
     if trainer == "openrlhf-0.11.2":
@@ -150,7 +150,7 @@ def policy_loss(trainer: str, settings: Settings) -> Any:
 
 
 def _tensors(batch: str, dtype: Any) -> dict[str, Any]:
-    """The batch as OpenRLHF holds it: advantages for each token, a mask of bools."""
+    """Return the batch as in OpenRLHF: advantages per token, a boolean mask."""
     import torch
 
     rows = BATCHES[batch]
@@ -168,7 +168,7 @@ NAMES = ("vllm_kl", "is_filter_ratio")
 
 
 def corrected(trainer: str, batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
-    """The correction of one micro-batch that is the whole batch."""
+    """Run the correction on one micro-batch with the whole batch."""
     import torch
 
     given_on = CORRECTION[trainer] | settings
@@ -186,7 +186,7 @@ def corrected(trainer: str, batch: str, settings: Settings, dtype: str = "float6
 
 
 def updated(trainer: str, batch: str, settings: Settings) -> Updated:
-    """The loss of one micro-batch that is the whole step."""
+    """Run the loss on one micro-batch that is the whole step."""
     rows = BATCHES[batch]
     with arithmetic("float64") as wide:
         given = _tensors(batch, wide)
@@ -207,7 +207,7 @@ def updated(trainer: str, batch: str, settings: Settings) -> Updated:
 
 
 def answers(trainer: str) -> Answers:
-    """All that is stored of a generation."""
+    """Return all stored results of a generation."""
     batches = [batch for batch in BATCHES if batch not in ("missing", "infinite")]
     return Answers(
         trainer=trainer,

@@ -40,7 +40,7 @@ CORRECTIONS: list[Settings] = [
 
 @cache
 def code() -> SimpleNamespace:
-    """The step, and what makes its numbers those of a training step."""
+    """Return the step, and the function that reduces its metrics over a training step."""
     from typing import Optional
 
     import torch
@@ -62,7 +62,7 @@ def _step(settings: Settings, rows: Batch, current: Any) -> tuple[Any, dict[str,
 
     labels = column(np.where(rows.mask, 0, -100), -100)
     counts = (labels != -100).sum(dim=1, keepdim=True).expand_as(labels)
-    # A log-prob of 0 leaves nothing to the other word: it is just below, with the same gradient.
+    # A log-prob of 0 would leave the other word 0: it is slightly lower, with the same gradient.
     below = current + (current.clamp(max=-1e-13) - current).detach()
     inside = column(rows.response)[:, 1:].bool()
     known = torch.where(inside, below, torch.tensor(-1.0, dtype=wide))
@@ -106,7 +106,7 @@ def _step(settings: Settings, rows: Batch, current: Any) -> tuple[Any, dict[str,
 
 
 def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
-    """The numbers of a first update; weights are the gradient of log-probs over -A."""
+    """Run a first update; weights are the gradient by log-probs divided by -A."""
     import torch
 
     rows = BATCHES[batch]
@@ -124,7 +124,7 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
 
 
 def updated(batch: str, settings: Settings) -> Updated:
-    """The loss of one batch of samples, and its gradient."""
+    """Run the loss on one batch of samples; returns loss and gradient."""
     import torch
 
     rows = BATCHES[batch]
@@ -136,7 +136,7 @@ def updated(batch: str, settings: Settings) -> Updated:
 
 
 def answers() -> Answers:
-    """All that is stored of PipelineRL."""
+    """Return all stored results of PipelineRL."""
     return Answers(
         trainer="pipelinerl",
         source=f"ServiceNow/PipelineRL commit {PIPELINERL.commit}, {RL}: rl_step; {UTILS}: "

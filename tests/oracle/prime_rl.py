@@ -1,4 +1,4 @@
-"""prime-rl's own loss and its statistics over a step, taken out of a checkout."""
+"""prime-rl's own loss and its statistics over a step, from a checkout."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _code() -> SimpleNamespace:
 
 
 def losses(config: dict[str, Any], batch: Batch, dtype: str = "float64") -> tuple[list, list]:
-    """Return prime-rl's outputs of each row, and the log-probs that they depend on."""
+    """Return prime-rl's outputs per row, and the log-probs that they depend on."""
     import torch
 
     settings = SimpleNamespace(**{**DEFAULTS, **config})
@@ -92,7 +92,7 @@ def _statistics(tensors: dict[str, Any]) -> dict[str, float]:
 
 
 class _Stay:
-    """Stands for a tensor that is sent to a GPU: it stays where it is."""
+    """Replaces a tensor that is sent to a GPU: it stays on the CPU."""
 
     def __init__(self, values: Any) -> None:
         self.values = values
@@ -103,7 +103,7 @@ class _Stay:
 
 @contextmanager
 def _in(dtype: str) -> Iterator[None]:
-    """Let means of flags be of this arithmetic too."""
+    """Make means of flags use this dtype too."""
     import torch
 
     before = torch.get_default_dtype()
@@ -147,9 +147,9 @@ def _asked(config: dict[str, Any], batch: Batch, dtype: str) -> Answer:
 
 
 def _factors(config: dict[str, Any], batch: Batch, dtype: str) -> np.ndarray:
-    """Return d loss / d current over -A: what the policy term is multiplied by, 0 where dropped.
+    """Return d loss / d current over -A, the factor of the policy term, 0 if dropped.
 
-    Where the advantage is 0 it is that of a tiny advantage below 0, which drops the same tokens.
+    For an advantage of 0 a tiny negative advantage is used, which drops the same tokens.
     """
     advantages = [value or -1e-30 for value in batch.advantages]
     alone = Batch(batch.old, batch.rollout, batch.mask, advantages)

@@ -1,4 +1,4 @@
-"""Functions of trainers out of their published wheels, without what their modules import.
+"""Functions of trainers from their published wheels, without their modules' imports.
 
 A wheel is downloaded once per run, without its dependencies. What is executed is named function by
 function, method by method, or statement by statement of a function too large to run.
@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-# A wheel may ask for another Python, or be built for one system: nothing of it is installed.
+# A wheel may need another Python or system: nothing of it is installed.
 _ANY_PYTHON = ("--only-binary", ":all:", "--python-version", "3.12")
 _NEWER_PYTHON = ("--only-binary", ":all:", "--python-version", "3.14")
 _LINUX = (
@@ -45,21 +45,21 @@ def wheel(package: str, version: str) -> zipfile.ZipFile:
 
 @cache
 def module(package: str, version: str, path: str) -> ast.Module:
-    """The tree of a file; `path` is that in the repository of the trainer."""
+    """Return the syntax tree of a file; `path` is relative to the trainer's repository."""
     files = wheel(package, version)
     (name,) = (name for name in files.namelist() if name == path or name.endswith(f"/{path}"))
     return ast.parse(files.read(name).decode())
 
 
 def space_of(**names: Any) -> dict[str, Any]:
-    """What trainers' functions take for granted: torch and math, and the names given."""
+    """Return globals for trainers' functions: torch, math, and the given names."""
     import torch
 
     return {"torch": torch, "math": math, "annotations": None, **names}
 
 
 def execute(body: Sequence[ast.stmt], space: dict[str, Any]) -> dict[str, Any]:
-    """Run statements; annotations name types that are not imported, so they stay text."""
+    """Execute statements; annotations name types that are not imported, so they stay text."""
     future = ast.ImportFrom("__future__", [ast.alias("annotations")], 0)
     tree = ast.fix_missing_locations(ast.Module([future, *body], []))
     exec(compile(tree, "trainer", "exec"), space)
@@ -67,7 +67,7 @@ def execute(body: Sequence[ast.stmt], space: dict[str, Any]) -> dict[str, Any]:
 
 
 def functions(tree: ast.Module, names: Sequence[str], space: dict[str, Any]) -> SimpleNamespace:
-    """Functions and classes of a module."""
+    """Return functions and classes of a module."""
     wanted = [
         node
         for node in tree.body
@@ -79,7 +79,7 @@ def functions(tree: ast.Module, names: Sequence[str], space: dict[str, Any]) -> 
 
 @cache
 def method(tree: ast.Module, owner: str, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef:
-    """A method of a class, as a tree."""
+    """Return the syntax tree of a method."""
     (found,) = (
         node
         for node in ast.walk(tree)
@@ -91,7 +91,7 @@ def method(tree: ast.Module, owner: str, name: str) -> ast.FunctionDef | ast.Asy
 
 
 def bare_class(tree: ast.Module, owner: str, names: Sequence[str], space: dict[str, Any]) -> Any:
-    """A class with these methods of the trainer's class and nothing else."""
+    """Return a class with only these methods of the trainer's class."""
     body: list[ast.stmt] = [method(tree, owner, name) for name in names]
     shell = ast.ClassDef("Bare", [], [], body, [])
     return execute([shell], space)["Bare"]
@@ -99,7 +99,7 @@ def bare_class(tree: ast.Module, owner: str, names: Sequence[str], space: dict[s
 
 @cache
 def branches(function: ast.FunctionDef, test: str) -> list[ast.If]:
-    """Every `if` of a function whose test holds these words, in the order of the file."""
+    """Return every `if` of a function whose test contains these words, in file order."""
     found = [
         node
         for node in ast.walk(function)
@@ -110,7 +110,7 @@ def branches(function: ast.FunctionDef, test: str) -> list[ast.If]:
 
 @contextmanager
 def arithmetic(dtype: str) -> Iterator[Any]:
-    """In float64 every `.float()` of a trainer stays float64, and so do its new tensors."""
+    """Run in float64: every `.float()` and new tensor of a trainer stays float64."""
     import torch
 
     wide = getattr(torch, dtype)

@@ -1,6 +1,6 @@
 """RLinf's own losses and its distance of log-probs, out of a checkout: one micro-batch.
 
-Its losses take float32 alone; in float64 they see a torch whose float32 is float64.
+Its losses accept only float32; in float64 they run with a torch whose float32 is float64.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LOSSES: list[Settings] = [
 
 @cache
 def code() -> SimpleNamespace:
-    """The two losses, the aggregations and the distance."""
+    """Return the two losses, the aggregations and the distance."""
     import torch
 
     space: dict[str, Any] = {"torch": torch, "Callable": Callable, "Optional": Optional}
@@ -75,7 +75,7 @@ def code() -> SimpleNamespace:
 def _step(
     settings: Settings, rows: Batch, current: Any, advantages: Any, dtype: str
 ) -> tuple[Any, dict[str, float], Any]:
-    """Return the loss of one micro-batch, what is logged of it, and the mask of the loss."""
+    """Return the loss of one micro-batch, its logged metrics, and the loss mask."""
     import torch
 
     wide = getattr(torch, dtype)
@@ -125,7 +125,7 @@ def _step(
 
 
 def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
-    """The correction in a first update; weights are the gradient by log-probs over -A."""
+    """Run the correction in a first update; weights are the gradient by log-probs over -A."""
     import torch
 
     rows = BATCHES[batch]
@@ -146,7 +146,7 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
 
 
 def updated(batch: str, settings: Settings) -> Updated:
-    """The loss of one micro-batch, and its gradient."""
+    """Run the loss on one micro-batch; returns loss and gradient."""
     import torch
 
     rows = BATCHES[batch]
@@ -164,7 +164,7 @@ def updated(batch: str, settings: Settings) -> Updated:
 
 
 def answers() -> Answers:
-    """All that is stored of RLinf."""
+    """Return all stored results of RLinf."""
     return Answers(
         trainer="rlinf",
         source=f"RLinf/RLinf commit {RLINF.commit}, {LOSSES_FILE}: compute_ppo_actor_loss, "

@@ -60,7 +60,7 @@ LOSSES: list[Settings] = [
 
 @contextmanager
 def widened(dtype: str) -> Iterator[Any]:
-    """Let tensors that the code makes in float32 be of this arithmetic."""
+    """Make new float32 tensors of the code use this dtype."""
     import torch
 
     wide = getattr(torch, dtype)
@@ -72,7 +72,7 @@ def widened(dtype: str) -> Iterator[Any]:
 
 
 def on_verl(batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
-    """The weights of rLLM's verl backend, and what it logs."""
+    """Return weights and logged metrics of rLLM's verl backend."""
     import torch
 
     rows, helper = BATCHES[batch], verl.helper("verl-0.8.0")
@@ -100,7 +100,7 @@ def on_verl(batch: str, settings: Settings, dtype: str = "float64") -> Corrected
 
 @cache
 def cookbook() -> SimpleNamespace:
-    """The weights, the data for the servers, and the client's loss."""
+    """Return the functions for weights, data for the servers, and the client's loss."""
     import dataclasses
     import typing
 
@@ -129,12 +129,12 @@ def _defined(file: str) -> set[str]:
 
 
 class _Fields(SimpleNamespace):
-    """Stands for a class of tinker's: what it is given, by name."""
+    """Replaces a class of tinker: holds its arguments by name."""
 
 
 @contextmanager
 def _importable() -> Iterator[None]:
-    """Let functions find what they import late from the cookbook."""
+    """Make the cookbook importable for functions with late imports."""
     names = ("training", "training.utils", "training.utils.rl")
     modules = {name: types.ModuleType(name) for name in names}
     modules |= {f"training.utils.rl.{name}": cookbook() for name in ("common", "tis")}
@@ -144,13 +144,13 @@ def _importable() -> Iterator[None]:
 
 @cache
 def trainer() -> Any:
-    """The two static functions of rLLM's trainer that make its numbers."""
+    """Return the two static functions of rLLM's trainer that compute its metrics."""
     tree = ast.parse(Path(RLLM.folder, POLICY_TRAINER).read_text())
     return bare_class(tree, "FireworksPolicyTrainer", ("_compute_offpolicy_metrics",), space_of())
 
 
 class _Inputs:
-    """A batch as the trainer holds it: lists of one row each."""
+    """A batch as in the trainer: lists of one row each."""
 
     def __init__(self, batch: Batch, settings: Settings) -> None:
         def rows(values: np.ndarray) -> list[list[float]]:
@@ -179,7 +179,7 @@ class _Inputs:
 
 
 def on_fireworks(batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
-    """The weights that go into advantages, and what rLLM logs."""
+    """Return the weights that multiply advantages, and rLLM's logged metrics."""
     rows = BATCHES[batch]
     inputs = _Inputs(rows, settings)
     with widened(dtype), _importable():
@@ -202,7 +202,7 @@ def on_fireworks(batch: str, settings: Settings, dtype: str = "float64") -> Corr
 
 
 def updated(batch: str, settings: Settings) -> Updated:
-    """The client's loss of one batch, divided as rLLM asks the servers to."""
+    """Run the client's loss on one batch, divided as rLLM requests from the servers."""
     import torch
 
     rows = BATCHES[batch]
@@ -241,7 +241,7 @@ def updated(batch: str, settings: Settings) -> Updated:
 
 
 def answers_of_verl() -> Answers:
-    """All that is stored of rLLM's verl backend."""
+    """Return all stored results of rLLM's verl backend."""
     return Answers(
         trainer="rllm-verl",
         source="package verl 0.8.0, verl/trainer/ppo/rollout_corr_helper.py: "
@@ -256,7 +256,7 @@ def answers_of_verl() -> Answers:
 
 
 def answers_of_fireworks() -> Answers:
-    """All that is stored of rLLM's Fireworks backend."""
+    """Return all stored results of rLLM's Fireworks backend."""
     return Answers(
         trainer="rllm-fireworks",
         source=f"rllm-org/rllm commit {RLLM.commit}, {POLICY_TRAINER}: _compute_offpolicy_metrics; "

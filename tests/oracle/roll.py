@@ -1,4 +1,4 @@
-"""ROLL's own correction and aggregation, taken out of a checkout."""
+"""ROLL's own correction and aggregation, from a checkout."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def code() -> SimpleNamespace:
 
 
 def settings_of(config: dict[str, Any]) -> SimpleNamespace:
-    """Return the settings as ROLL holds them, its defaults filled in."""
+    """Return the settings in ROLL's layout, with its defaults."""
     weight = {**WEIGHT, **config.get("is_weight", {})}
     filters = [{**FILTER, **each} for each in config.get("filters", [])]
     return SimpleNamespace(

@@ -115,7 +115,7 @@ def _tree(path: str) -> ast.Module:
 
 
 def _plain(tree: ast.Module, names: list[str]) -> ast.Module:
-    """The functions without the decorators that put them into a registry of Ray."""
+    """Return the functions without the decorators that register them in Ray."""
     wanted = [
         node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in names
     ]
@@ -126,7 +126,7 @@ def _plain(tree: ast.Module, names: list[str]) -> ast.Module:
 
 @cache
 def code(dtype: str) -> SimpleNamespace:
-    """The functions on corrections, losses and reductions."""
+    """Return the functions for corrections, losses and reductions."""
     space: dict[str, Any] = {"torch": _Torch(dtype)}
     functions(_tree(f"{UTILS}/torch_utils.py"), ["masked_mean", "safe_exp_delta"], space)
     corrections = _tree(f"{UTILS}/off_policy_correction_utils.py")
@@ -140,9 +140,9 @@ def code(dtype: str) -> SimpleNamespace:
 
 @cache
 def settings_class() -> Any:
-    """`AlgorithmConfig`, with the classes of its nested settings."""
+    """Return `AlgorithmConfig` with the classes of its nested settings."""
     shell = types.ModuleType("skyrl_config")
-    sys.modules[shell.__name__] = shell  # a dataclass looks its annotations up there
+    sys.modules[shell.__name__] = shell  # a dataclass looks up its annotations there
     vars(shell).update(vars(typing))
     vars(shell).update(BaseConfig=object, dataclass=dataclasses.dataclass, field=dataclasses.field)
     tree = _tree("skyrl/train/config/config.py")
@@ -152,7 +152,7 @@ def settings_class() -> Any:
 
 
 def algorithm(settings: Settings) -> Any:
-    """The settings of `trainer.algorithm`; those of nested blocks are given without the block."""
+    """Return the settings of `trainer.algorithm`; nested ones are given without their block."""
     config = settings_class()()
     blocks = [config, *(getattr(config, name) for name in NESTED)]
     for name, value in settings.items():
@@ -186,7 +186,7 @@ def _validated(config: Any) -> None:
 
 @cache
 def wire() -> SimpleNamespace:
-    """What the sampler's server makes of its log-probs: -9999 where one is missing or no number."""
+    """Convert log-probs like the sampler's server: -9999 for missing or NaN values."""
     tree = _tree("skyrl/backends/skyrl_train/inference_servers/generate_wire.py")
     names = ("CLAMPED_LOGPROB",)
     constants = [
@@ -199,7 +199,7 @@ def wire() -> SimpleNamespace:
 
 
 def handed_out(log_probs: np.ndarray) -> np.ndarray:
-    """Log-probs as the sampler's server hands them out."""
+    """Return log-probs as the sampler's server returns them."""
     entries = [{0: SimpleNamespace(logprob=float(value))} for value in log_probs.ravel()]
     content, _ = wire().build_logprobs_content([0] * len(entries), entries)
     return np.array([each["logprob"] for each in content]).reshape(log_probs.shape)
@@ -216,7 +216,7 @@ def _tensors(batch: Batch, dtype: Any) -> SimpleNamespace:
 
 
 def distances(given: SimpleNamespace) -> dict[str, float]:
-    """`policy/rollout_train_logprobs_abs_diff_*`, by the statement of the trainer's forward."""
+    """Compute `policy/rollout_train_logprobs_abs_diff_*` by the trainer's own statement."""
     forward = method(_tree("skyrl/train/trainer.py"), "RayPPOTrainer", "fwd_logprobs_values_reward")
     (statement,) = branches(forward, "action_log_probs is not None")
     space: dict[str, Any] = {
@@ -228,7 +228,7 @@ def distances(given: SimpleNamespace) -> dict[str, float]:
 
 
 def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Corrected:
-    """The correction of one micro-batch that holds all rows."""
+    """Run the correction on one micro-batch with all rows."""
     with arithmetic(dtype) as wide:
         given = _tensors(BATCHES[batch], wide)
         weights, metrics, kept = code(dtype).compute_off_policy_correction(
@@ -240,12 +240,12 @@ def corrected(batch: str, settings: Settings, dtype: str = "float64") -> Correct
 
 
 def one_prompt(rows: int) -> list[tuple[int, int]]:
-    """All rows as the responses to one prompt."""
+    """Return all rows as responses to one prompt."""
     return [(0, rows)]
 
 
 def updated(batch: str, settings: Settings) -> Updated:
-    """The loss of one micro-batch that holds all rows of the minibatch."""
+    """Run the loss on one micro-batch with all rows of the minibatch."""
     rows = BATCHES[batch]
     with arithmetic("float64") as wide:
         given, config = _tensors(rows, wide), algorithm(settings)
@@ -265,7 +265,7 @@ def updated(batch: str, settings: Settings) -> Updated:
 
 
 def answers() -> Answers:
-    """All that is stored of SkyRL."""
+    """Return all stored results of SkyRL."""
     return Answers(
         trainer="skyrl-0.4",
         source=f"skyrl {VERSION} on PyPI, {UTILS}/off_policy_correction_utils.py: "

@@ -1,4 +1,4 @@
-"""slime's own loss and MIS helper, imported out of a checkout, on CPU in float64.
+"""slime's own loss and MIS helper, imported from a checkout, on CPU in float64.
 
 slime is on no package index: RCDIAG_SLIME names the checkout. rcdiag follows commit 624b824a8.
 What stands for other code: Megatron says that there is one process, the model's forward gives the
@@ -35,12 +35,12 @@ needs_slime = pytest.mark.skipif(
 )
 MEGATRON = "slime.backends.megatron_utils"
 MIS = "examples.train_infer_mismatch_helper.mis"
-OURS = ("slime", "examples", "megatron")  # packages that are importable only here
+OURS = ("slime", "examples", "megatron")  # packages that are importable only in this module
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What slime logs of one step; the gradient is by log-prob, [rows, width]."""
+    """Logged metrics of one step in slime; the gradient is by log-probs, [rows, width]."""
 
     loss: float
     metrics: dict[str, float]
@@ -72,7 +72,7 @@ _modules: dict[str, types.ModuleType] = {}
 
 @contextmanager
 def importable() -> Iterator[None]:
-    """slime can be imported for this while, also by its own `load_function`."""
+    """Make slime importable in this block, also for its own `load_function`."""
     import torch
 
     if "megatron" in sys.modules:  # by a block around this one
@@ -92,13 +92,13 @@ def importable() -> Iterator[None]:
 
 @cache
 def code(name: str) -> types.ModuleType:
-    """A module of slime."""
+    """Import a module of slime."""
     with importable():
         return importlib.import_module(name)
 
 
 def _forward(logits: Any, *, args: Namespace, **_: Any) -> tuple[Any, dict[str, list[Any]]]:
-    """In place of the model's forward: the log-probs that `args` hold."""
+    """Replaces the model's forward: returns the log-probs in `args`."""
     import torch
 
     entropy = [torch.zeros_like(row).detach() for row in args.current]
@@ -106,7 +106,7 @@ def _forward(logits: Any, *, args: Namespace, **_: Any) -> tuple[Any, dict[str, 
 
 
 def corrected(args: Namespace, **given: Any) -> tuple[Any, list[Any], dict[str, Any]]:
-    """A custom TIS function: weights and masks that `args` hold."""
+    """Custom TIS function that returns the weights and masks in `args`."""
     import torch
 
     if args.weights is not None:
@@ -115,7 +115,7 @@ def corrected(args: Namespace, **given: Any) -> tuple[Any, list[Any], dict[str, 
 
 
 def _arguments(loss: str, chosen: LossSettings) -> dict[str, Any]:
-    """The trainer's command line."""
+    """Build the trainer's command-line arguments."""
     own = {name: value(chosen, name) for name in DECLARED}
     return {
         "advantage_estimator": "grpo" if loss == "vanilla" else loss,
@@ -139,7 +139,7 @@ def _arguments(loss: str, chosen: LossSettings) -> dict[str, Any]:
 
 
 def _correction(batch: PaddedLoss, rows: Any) -> dict[str, Any]:
-    """Weights and rejection as a custom function hands them out."""
+    """Return weights and masks in the form of a custom function."""
     if batch.weights is None and (batch.kept == batch.mask).all():
         return {"custom_tis_function_path": None}
     return {
@@ -157,7 +157,7 @@ def ask(
     rollout: np.ndarray | None,
     **others: Any,
 ) -> Answer:
-    """One step of one micro-batch. With `others` on the command line: in place of `_correction`."""
+    """Run one step on one micro-batch; `others` on the command line replace `_correction`."""
     import torch
 
     def rows(values: np.ndarray) -> list[Any]:
@@ -169,7 +169,7 @@ def ask(
     count, width = batch.mask.shape
     data = {
         "advantages": rows(batch.advantages),
-        # Masks and their sums are int and float32 in slime; in float64 that would round metrics.
+        # Masks and their sums are int and float32 in slime, which would round float64 metrics.
         "loss_masks": rows(batch.mask),
         "rollout_mask_sums": rows(batch.mask.sum(axis=1)),
         "response_lengths": [width] * count,
@@ -195,7 +195,7 @@ def ask(
 
 
 def _logged(args: Namespace, log: dict[str, Any], count: int) -> dict[str, float]:
-    """Metrics of the step, by slime's own reduction."""
+    """Return the metrics of the step, by slime's own reduction."""
     import torch.distributed
 
     with patch.object(torch.distributed, "all_reduce", lambda *_, **__: None):

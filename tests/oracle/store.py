@@ -46,7 +46,7 @@ ANSWERS: dict[str, Callable[[], Answers]] = {
     "torchtitan/torchtitan": torchtitan.answers,
     "unsloth/unsloth": unsloth.answers,
 }
-# Checkouts without which there is no answer.
+# Checkouts that the answers need.
 CHECKOUTS: dict[str, tuple[Checkout, ...]] = {
     "nemo_rl/nemo-rl": (nemo_rl.NEMO_RL,),
     "areal/areal-20260822": (AREAL,),

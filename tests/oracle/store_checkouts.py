@@ -1,4 +1,4 @@
-"""Stores what trainers' own code gives: `python -m tests.oracle.store_checkouts`.
+"""Store results of trainers' own code: `python -m tests.oracle.store_checkouts`.
 
 Checkouts are named by environment variables.
 
@@ -43,7 +43,7 @@ class Oracle:
         return FOLDER / self.folder / "numbers.json"
 
     def numbers(self) -> Numbers:
-        """Ask for every variant on two batches, and for the default on all."""
+        """Run every variant on two batches, and the default on all."""
         cases = [
             {"variant": variant, "batch": batch, **numbers_of(self.ask(config, rows), rows)}
             for variant, config in self.settings.VARIANTS.items()

@@ -1,4 +1,4 @@
-"""Numbers that are stored in `tests/trainers/` are those of the trainers' own code."""
+"""Stored numbers in `tests/trainers/` equal those of the trainers' own code."""
 
 from __future__ import annotations
 

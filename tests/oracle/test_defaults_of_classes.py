@@ -1,4 +1,4 @@
-"""Defaults of settings, and what is refused, beside the classes of the trainers' own code."""
+"""Defaults and refusals of settings against the classes of the trainers' own code."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ RS = {"use_decoupled_loss": True, "rejection_sampling": True}
         {"agg": "median"},
     ],
 )
-def test_both_stop_on_a_block_of_areal(own: dict[str, Any]) -> None:
+def test_both_refuse_a_block_of_areal(own: dict[str, Any]) -> None:
     settings = {**RS, **{areal.RS + name: value for name, value in own.items()}}
     trainer = find_trainer(AREAL)
     with pytest.raises(ValueError, match=r".+"):
@@ -80,7 +80,7 @@ def test_both_stop_on_a_block_of_areal(own: dict[str, Any]) -> None:
         nemo_rl._of("truncate", 2.0),
     ],
 )
-def test_both_stop_on_a_loss_of_nemo_rl(settings: dict[str, Any]) -> None:
+def test_both_refuse_a_loss_of_nemo_rl(settings: dict[str, Any]) -> None:
     trainer = find_trainer("nemo-rl")
     with pytest.raises(AssertionError):
         nemo_rl.code().ClippedPGLossFn(nemo_rl.code().ClippedPGLossConfig(**settings))

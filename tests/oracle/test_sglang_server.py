@@ -1,4 +1,4 @@
-"""What the engine `server` asks of SGLang and reads, held against SGLang's own code.
+"""Requests and answers of the engine `server` against SGLang's own code.
 
 Its modules import CUDA kernels, so its functions are taken out of the published wheel one by one.
 """
@@ -48,7 +48,7 @@ def fields(path: str, owner: str) -> set[str]:
 
 
 @pytest.mark.parametrize("adapter", [False, True])
-def test_every_key_of_a_request_is_one_of_sglangs(adapter):
+def test_every_key_of_a_request_exists_in_sglang(adapter):
     from msgspec.structs import replace
 
     body = SglangApi().request(replace(SERVED, adapter=adapter), [1, 2, 3], 2)
@@ -58,9 +58,9 @@ def test_every_key_of_a_request_is_one_of_sglangs(adapter):
 
 
 def sglangs_answer(body: dict[str, Any], cached: int) -> dict[str, Any]:
-    """The answer that SGLang's own functions make of a request, after `cached` tokens in its cache.
+    """Return the answer of SGLang's own functions to a request, with `cached` tokens cached.
 
-    Logits stand at the positions that are computed; the last one's log-prob is of a token that is
+    Logits exist at the computed positions; the last one's log-prob belongs to a token that is
     not in the prompt.
     """
     ids, first = body["input_ids"], body["logprob_start_len"]
@@ -111,7 +111,7 @@ def sglangs_answer(body: dict[str, Any], cached: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("start", [1, 2, 5, 8])
 @pytest.mark.parametrize("cached", [0, 1, 4, 9])
-def test_log_probs_are_read_at_their_own_tokens_whatever_is_cached(start, cached):
+def test_log_probs_are_read_at_their_own_tokens_with_any_cache(start, cached):
     ids = np.random.default_rng(start).integers(0, VOCABULARY, 9).tolist()
     api = SglangApi()
     answer = sglangs_answer(api.request(SERVED, ids, start), cached)
@@ -119,8 +119,8 @@ def test_log_probs_are_read_at_their_own_tokens_whatever_is_cached(start, cached
     assert np.array_equal(np.array(found, np.float32), expected(ids[:start], ids[start:]))
 
 
-def test_input_log_probs_know_no_temperature():
-    """The day that they do, rows of other temperatures need not be refused any longer."""
+def test_input_log_probs_ignore_the_temperature():
+    """If this test fails, rows of other temperatures need no longer be refused."""
     processor = ast.unparse(
         named("sglang/srt/layers/logprob_processor.py", "InputLogprobProcessor")
     )
@@ -129,7 +129,7 @@ def test_input_log_probs_know_no_temperature():
     assert "input_logprob_temperature" not in fields(MANAGERS + "io_struct.py", "GenerateReqInput")
 
 
-def test_the_facts_that_are_asked_for_are_there():
+def test_the_requested_facts_exist():
     server = ast.unparse(source("sglang/srt/entrypoints/http_server.py"))
     for path in (
         "/model_info",

@@ -36,7 +36,7 @@ OPSM = st.sampled_from((None, 1e-4, 0.1))
 
 @st.composite
 def batches(draw: st.DrawFn, corrected: bool) -> tuple[PaddedLoss, np.ndarray]:
-    """With a third policy, the rollout; weights and rejection only where there is a correction.
+    """Draw batches with a rollout policy; weights and rejection only with a correction.
 
     Masked tokens have the advantage 0: slime's opsm_clipfrac counts those below 0.
     """
@@ -64,7 +64,7 @@ def ours(
 
 
 def differences(answer: Answer, result: LossResult, batch: PaddedLoss) -> list[str]:
-    # rcdiag's is the loss without entropy and KL terms; here they are 0.
+    # rcdiag's loss has no entropy and KL terms; here they are 0.
     expected = {key: value for key, value in answer.metrics.items() if key != "entropy_loss"}
     outcome = {**result.metrics, "loss": result.loss}
     lines = [f"only one has {key}" for key in set(expected) ^ set(outcome)]
@@ -104,8 +104,8 @@ def test_without_correction(loss, drawn, clips, opsm, alone):
 @every_loss
 @given(drawn=batches(False), clips=st.fixed_dictionaries(CLIPS), opsm=OPSM)
 @settings(max_examples=150)
-def test_on_the_rollouts_own_log_probs(loss, drawn, clips, opsm):
-    """--use-rollout-logprobs: the PPO ratio is that of current and rollout."""
+def test_with_use_rollout_logprobs(loss, drawn, clips, opsm):
+    """With --use-rollout-logprobs the PPO ratio is current / rollout."""
     assert compared(loss, drawn, clips, opsm_delta=opsm, use_rollout_logprobs=True) == []
 
 
@@ -113,14 +113,14 @@ def test_on_the_rollouts_own_log_probs(loss, drawn, clips, opsm):
 @given(drawn=batches(True), clips=st.fixed_dictionaries(CLIPS), opsm=OPSM)
 @settings(max_examples=150)
 def test_weights_and_rejection_of_a_helper(loss, drawn, clips, opsm):
-    """Modified masks zero what is rejected and leave all denominators, as after mis.py."""
+    """Modified masks zero rejected tokens and leave all denominators, as after mis.py."""
     assert compared(loss, drawn, clips, opsm_delta=opsm) == []
 
 
 @every_loss
 @given(drawn=batches(False), below=st.floats(-2.0, -0.1))
-def test_opsm_counts_masked_tokens_in_what_it_logs(loss, drawn, below):
-    """A tool token has an advantage in slime; its share is of unmasked tokens, and can pass 1."""
+def test_opsm_counts_masked_tokens_in_its_metric(loss, drawn, below):
+    """Tool tokens have an advantage in slime, so the share of unmasked tokens can exceed 1."""
     batch, rollout = drawn
     chosen = default_settings("slime").changed(opsm_delta=0.1)
     result = ours(loss, batch, chosen, rollout)
@@ -157,8 +157,8 @@ NO_NUMBERS = st.lists(st.sampled_from((-1.0, -1.0, -np.inf, np.nan)), min_size=3
     own=st.sampled_from(({}, {"opsm_delta": 0.1}, {"use_rollout_logprobs": True})),
 )
 @settings(max_examples=200)
-def test_log_probs_that_are_no_numbers(loss, policies, advantage, kept, clip_c, own):
-    """Beside a token that is in order; rejection does not help where slime multiplies by 0."""
+def test_nan_log_probs(loss, policies, advantage, kept, clip_c, own):
+    """Beside a valid token; rejection does not help, since slime multiplies by 0."""
     current, old, rollout = (np.array([[value, -1.0]]) for value in policies)
     stays = np.array([[kept or "bypass" in own, True]])
     weights = None if stays.all() else np.ones((1, 2))
@@ -169,7 +169,7 @@ def test_log_probs_that_are_no_numbers(loss, policies, advantage, kept, clip_c, 
 
 
 def parsed_defaults() -> dict[str, Any]:
-    """Of slime's command line: its module imports the sampler, so it is read and not run."""
+    """Parse the defaults in slime's source, since importing it would load the sampler."""
     tree = ast.parse(Path(CHECKOUT, "slime/utils/arguments.py").read_text())
     result = {}
     for node in ast.walk(tree):
@@ -184,16 +184,18 @@ def parsed_defaults() -> dict[str, Any]:
 def test_the_same_defaults():
     theirs, chosen = parsed_defaults(), default_settings("slime")
     assert theirs["--eps-clip"] == value(chosen, "clip_low") == value(chosen, "clip_high")
-    assert theirs["--eps-clip-high"] is None  # then it is --eps-clip
+    assert theirs["--eps-clip-high"] is None  # None stands for --eps-clip
     assert theirs["--eps-clip-c"] == value(chosen, "clip_c")
     assert theirs["--opsm-delta"] == 1e-4
-    ours = find_trainer("miles").settings  # slime's flags; of slime rcdiag has the helper's file
+    ours = find_trainer(
+        "miles"
+    ).settings  # slime's flags; rcdiag's settings are those of the helper's file
     for flag in ("use_tis", "tis_clip", "tis_clip_low"):
         assert theirs["--" + flag.replace("_", "-")] == ours[flag]
     assert not theirs["--use-rollout-logprobs"]
 
 
-def test_both_stop_at_a_dual_clip_that_is_not_above_one():
+def test_both_refuse_a_dual_clip_not_above_one():
     loss = code("slime.utils.ppo_utils").compute_policy_loss
     assert code(f"{MEGATRON}.loss").compute_policy_loss is loss
     with pytest.raises(AssertionError, match=r"greater than 1\.0"):

@@ -34,13 +34,13 @@ from tests.usecases.replay.builders import batch_of
 pytestmark = [pytest.mark.oracle, needs_slime]
 CONFIGS = configs_of("slime")
 NEAR, FAR = ("near", "wide", "met", "equal"), ("far", "cancelling")
-# Of the helper, without the flags of slime.
+# Settings of the helper, without the flags of slime.
 SETTINGS = {name: find_trainer("slime").settings[name] for name in ("use_tis", *HELPER)}
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Of one micro-batch."""
+    """Result of the helper on one micro-batch."""
 
     metrics: dict[str, float]
     kept: list[int]  # tokens of each row, after rejection
@@ -48,10 +48,10 @@ class Answer:
 
 
 def asked(config: dict[str, Any], batch: Padded, masked: bool = True) -> Answer:
-    """The helper's answer; without `masked` its rows hold unmasked tokens only."""
+    """Run the helper; without `masked` its rows have only unmasked tokens."""
     import torch
 
-    # A tool token: the sampler stores 0. Where slime's masks multiply, NaN would stay NaN.
+    # The sampler stores 0 at tool tokens; NaN would survive slime's multiplication by masks.
     clean = batch.with_masked(-1.5, 0.0)
     taken = np.ones(batch.mask.shape, np.bool_) if masked else batch.mask
     old, rollout, masks = (
@@ -101,7 +101,7 @@ def differences(config: dict[str, Any], batch: Padded, masked: bool = True) -> l
 
 @given(batch=batches(NEAR))
 @settings(max_examples=150)
-def test_the_file_as_it_is_shipped(batch):
+def test_the_shipped_settings(batch):
     assert differences({}, batch) == []
 
 
@@ -114,7 +114,7 @@ def test_drawn_settings(config, batch):
 @given(config=CONFIGS, batch=batches(FAR))
 @settings(max_examples=300)
 def test_far_log_ratios(config, batch):
-    """Without masked tokens: where a number of a whole row is infinite, slime takes it times 0."""
+    """Without masked tokens, since slime multiplies infinite row values by 0 there."""
     assert differences(config, batch, masked=False) == []
 
 
@@ -133,8 +133,8 @@ def test_larger_batches(config, seed, sd):
     ),
 )
 @settings(max_examples=200)
-def test_unmasked_log_probs_that_are_no_numbers(config, rows):
-    """The rollout policy was sure of every token, so that the log-ratio is the target's."""
+def test_unmasked_nan_log_probs(config, rows):
+    """The rollout log-probs are 0, so that the log-ratio is the target's log-prob."""
     filled = padded([[0.0] * len(row) for row in rows])
     old = filled.old.copy()
     old[filled.mask] = [value for row in rows for value in row]
@@ -165,7 +165,7 @@ BATCH = padded([[0.1, -0.2], [0.0, 0.3]])
         {"tis_upper_bound": None},
     ],
 )
-def test_what_slime_stops_at_is_refused(config):
+def test_settings_that_slime_refuses_are_refused(config):
     with pytest.raises((ValueError, AssertionError, TypeError)):
         asked(config, BATCH)
     assert [item.slug for item in plan_of("slime", config).findings] == ["trainer-refuses"]
@@ -202,7 +202,7 @@ def step_differences(
 @given(config=CONFIGS, drawn=losses(False), clip_c=st.sampled_from((None, 1.5)))
 @settings(max_examples=200)
 def test_replayed_steps(loss, config, drawn, clip_c):
-    """Correction and loss together: the whole of what slime logs, and its gradient."""
+    """Correction and loss together: all logged metrics of slime, and its gradient."""
     if drawn[0].mask.any():
         chosen = default_settings("slime").changed(clip_c=clip_c)
         assert step_differences(plan_of("slime", config), loss, drawn, chosen) == []

@@ -1,4 +1,4 @@
-"""The stored numbers of trainers are those that their published code gives."""
+"""Stored numbers of trainers equal those of their published code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.oracle
 
 
 def close(stored: Any, computed: Any, tolerance: float) -> bool:
-    """Equal in shape; numbers within what another build of torch may round otherwise."""
+    """Check equal structure, with numbers up to the rounding of another torch build."""
     if isinstance(stored, dict):
         return stored.keys() == computed.keys() and all(
             close(value, computed[name], tolerance) for name, value in stored.items()
@@ -30,7 +30,7 @@ def close(stored: Any, computed: Any, tolerance: float) -> bool:
 
 
 def each_trainer() -> list[Any]:
-    """Those of a checkout are skipped without it."""
+    """Yield all trainers; those that need a checkout are skipped without it."""
     needs = {name: [one.needed for one in several] for name, several in CHECKOUTS.items()}
     return [pytest.param(name, marks=needs.get(name, [])) for name in ANSWERS]
 

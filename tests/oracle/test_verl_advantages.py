@@ -50,14 +50,14 @@ REWARDS = st.integers(-8, 8).map(lambda count: count / 4)
 @given(data=st.data(), rows=st.integers(2, 8), width=st.integers(2, 5))
 @settings(max_examples=150)
 def test_advantages_are_verls(source, data, rows, width):
-    """On masks with holes; the reward stands at the last unmasked token, as verl puts it."""
+    """With masked tokens; the reward is at the last unmasked token, as in verl."""
     import torch
 
     mask = _grid(data.draw, st.sampled_from((True, True, False)), rows, width)
     mask[:, 0] = True
     reward = np.array(data.draw(st.lists(REWARDS, min_size=rows, max_size=rows)))
     group = np.array(data.draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows)))
-    # As verl runs it; in float64 its 1e-8 beside the count of tokens would be a mean of its own.
+    # In float32 as in verl; in float64 its 1e-8 on the token count would change the mean.
     dtype = torch.float32 if source == "reinforce++" else torch.float64
     by_token = torch.zeros(mask.shape, dtype=dtype)
     last = width - 1 - mask[:, ::-1].argmax(axis=1)

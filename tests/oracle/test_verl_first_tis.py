@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.oracle, VERL.needed]
 
 @cache
 def vanilla() -> Any:
-    """`compute_policy_loss_vanilla` of the checkout."""
+    """Return `compute_policy_loss_vanilla` of the checkout."""
     import torch
 
     of_file = "verl/utils/torch_functional.py"

@@ -22,14 +22,14 @@ every_generation = pytest.mark.parametrize("trainer", PACKAGES)
 
 
 def in_float32(batch: Padded) -> Padded:
-    """The same batch in the numbers that float32 has."""
+    """Round a batch to float32."""
     return replace(
         batch, old=batch.old.astype(np.float32), rollout=batch.rollout.astype(np.float32)
     )
 
 
 def close(name: str, expected: float, result: float) -> bool:
-    """Within 2e-6, relative above 1.
+    """Compare to 2e-6, relative above 1.
 
     rcdiag takes the same float32 numbers of tokens and adds them up in float64, verl in float32.
     What that cannot agree on: `std` is sqrt(E[x^2] - E[x]^2), so that only its square has this
@@ -66,7 +66,7 @@ def test_drawn_settings(trainer, data, seed, sd):
 @every_generation
 @given(data=st.data(), batch=batches(kinds=("met", "equal")))
 @settings(max_examples=150)
-def test_bounds_that_are_met(trainer, data, batch):
+def test_values_on_a_bound(trainer, data, batch):
     plan = plan_of(trainer, data.draw(configs_of(trainer)), arithmetic="float32")
     accuracy = close if trainer == "verl-0.8.0" else close_in_fractions_too
     assert differences(plan, in_float32(batch), 1, "float32", accuracy) == []

@@ -1,4 +1,4 @@
-"""`score --logged` on logs that verl's own code makes of the sample table, in float32."""
+"""`score --logged` on logs by verl's own code on the sample table, in float32."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = (0, 1, 2)
 
 
 def padded(rows: Sequence[Row]) -> Padded:
-    """Rows as verl holds them, in float32."""
+    """Return padded float32 rows as in verl."""
     lengths = [len(old) for _, old in rows]
     mask = np.arange(max(lengths)) < np.array(lengths)[:, None]
     rollout, old = (np.zeros(mask.shape, np.float32) for _ in range(2))
@@ -30,7 +30,7 @@ def padded(rows: Sequence[Row]) -> Padded:
 
 
 def logged_by(trainer: str, preset: str, rows: Sequence[Row], size: int) -> Numbers:
-    """What verl logs of rows, as the mean over micro-batches of `size` rows."""
+    """Return verl's logged metrics, averaged over micro-batches of `size` rows."""
     known = find_trainer(trainer)
     config = {**known.settings, **known.presets[preset]}
     parts = [rows[at : at + size] for at in range(0, len(rows), size)]

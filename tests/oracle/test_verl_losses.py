@@ -25,9 +25,9 @@ every_generation = pytest.mark.parametrize("trainer", PACKAGES)
 
 
 def close(expected: float, result: float, terms: float = 0.0) -> bool:
-    """Within a millionth; of sums that cancel, a tenth of that of the size of their terms.
+    """Compare to 1e-6; cancelling sums to 1e-7 of the size of their terms.
 
-    verl adds 1e-8 to denominators: that much of each term is left where terms cancel.
+    verl adds 1e-8 to denominators, which remains of each term if terms cancel.
     """
     if np.isnan(expected) or np.isnan(result):
         return bool(np.isnan(expected) and np.isnan(result))
@@ -46,8 +46,8 @@ def differences(answer: Answer, result: LossResult, batch: PaddedLoss) -> list[s
             for at in np.ndindex(*gradient.shape)
         }
     elif np.isfinite(answer.gradient).all() and answer.gradient.any():
-        # 0.6.0's loss is NaN where the mean of a row is 0/0. Its gradient is NaN too, but where all
-        # tokens of such rows are clipped, through which no gradient passes, NaN or not.
+        # 0.6.0's loss is NaN if the mean of a row is 0/0. Its gradient is NaN too, unless all
+        # tokens of such rows are clipped, which stops the gradient.
         of_empty_rows = answer.gradient[~(batch.mask & batch.kept).any(axis=1)]
         if not np.isnan(answer.loss) or not len(of_empty_rows) or of_empty_rows.any():
             lines.append(f"undefined, but verl has the gradient {answer.gradient}")
@@ -63,17 +63,17 @@ def aggregations_of(trainer: str) -> st.SearchStrategy[str]:
     return st.sampled_from(list(RULES[trainer].aggregations))
 
 
-def is_of_its_own(trainer: str, loss: str) -> bool:
+def is_callable_alone(trainer: str, loss: str) -> bool:
     """`reinforce` of 0.6.1 cannot be called without the correction that comes before it."""
     return trainer != "verl-0.6.1" or loss != "reinforce"
 
 
 def chooses_alike(loss: str, batch: PaddedLoss, drawn: dict[str, float]) -> bool:
-    """Whether the tokens of kl_cov do not hang on the last digit of a covariance."""
+    """Whether the tokens of kl_cov do not depend on the last digit of a covariance."""
     return loss != "kl_cov" or nearest_choices_differ(batch.flat(), drawn["kl_cov_ratio"], 1e-9)
 
 
-CASES = [case for case in losses_of(*PACKAGES) if is_of_its_own(*case)]
+CASES = [case for case in losses_of(*PACKAGES) if is_callable_alone(*case)]
 
 
 @pytest.mark.parametrize(("trainer", "loss"), CASES)
@@ -93,7 +93,7 @@ def test_losses_by_their_own_denominators(trainer, loss, data, batch, drawn):
 def test_denominators_of_the_whole_batch(trainer, loss, data, batch, drawn, scale):
     """`global_batch_info` holds what the trainer counted before rejection, or a constant."""
     aggregation = data.draw(aggregations_of(trainer))
-    # geo_mean takes no notice of what the trainer counted, and sums count nothing.
+    # geo_mean ignores the trainer's counts, and sums have none.
     counts_nothing = RULES[trainer].aggregations[aggregation].count.unit == "nothing"
     fixed = loss == "geo_mean" or (counts_nothing and loss not in RULES[trainer].fixed)
     which = "all" if fixed else data.draw(st.sampled_from(("all", "constant")))
@@ -117,7 +117,7 @@ def test_denominators_of_the_whole_batch(trainer, loss, data, batch, drawn, scal
 
 @pytest.mark.parametrize(("trainer", "loss"), CASES)
 def test_far_log_ratios(trainer, loss):
-    """Beyond all clamps, one token at a time: sums of such terms would drown the others."""
+    """Beyond all clamps, one token at a time, since such terms would dominate sums."""
     for move in (12.0, 25.0, -12.0, -25.0, 0.0):
         for advantage in (1.0, -1.0, 0.0):
             current = np.full((1, 1), -1.0 + min(move, 0.0))
@@ -132,7 +132,7 @@ def test_far_log_ratios(trainer, loss):
 def test_every_loss_is_known(trainer):
     registered = set(core_algos(trainer).POLICY_LOSS_REGISTRY)
     ours = set(RULES[trainer].losses)
-    # These choose among losses and correct before them.
+    # These select a loss after a correction.
     assert registered - {"bypass_mode", "rollout_correction"} == ours - {"reinforce"}
     bypass = bool(registered & {"bypass_mode", "rollout_correction"})
     assert bypass == ("reinforce" in ours)
@@ -159,7 +159,7 @@ def without_correction(loss: str) -> dict[str, object]:
 @pytest.mark.parametrize("loss", ["vanilla", "reinforce"])
 @given(data=st.data(), batch=padded_losses(), drawn=SETTINGS)
 @settings(max_examples=40)
-def test_bypass_is_the_same_loss_with_old_as_rollout(trainer, loss, data, batch, drawn):
+def test_bypass_equals_the_loss_with_old_as_rollout(trainer, loss, data, batch, drawn):
     if (trainer, loss) == ("verl-0.6.1", "vanilla") or not batch.mask.any():
         return  # it has reinforce only; the correction stops on an empty batch
     chosen = loss_settings(**drawn, aggregation=data.draw(aggregations_of(trainer)))
@@ -183,7 +183,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("loss", "given_settings"), REFUSED)
-def test_what_verl_stops_on_is_refused(loss, given_settings):
+def test_settings_that_verl_refuses_are_refused(loss, given_settings):
     ones = np.ones((2, 2))
     batch = PaddedLoss(-ones, -2 * ones, ones, ones > 0, ones > 0)
     chosen = loss_settings(**given_settings)

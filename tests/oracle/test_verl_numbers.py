@@ -55,8 +55,8 @@ def test_many_settings_on_larger_batches(trainer, data):
 @every_generation
 @given(data=st.data())
 @settings(max_examples=40)
-def test_unmasked_log_probs_that_are_no_numbers(trainer, data):
-    """-inf is a token that the new policy never takes; NaN is an error of an engine."""
+def test_unmasked_nan_log_probs(trainer, data):
+    """-inf is a token that the new policy never samples; NaN is an engine error."""
     rows = data.draw(
         st.lists(
             st.lists(st.sampled_from((0.0, 0.5, -30.0, -np.inf, np.nan)), min_size=1, max_size=4),
@@ -69,7 +69,7 @@ def test_unmasked_log_probs_that_are_no_numbers(trainer, data):
 
 
 def _sure_rollout(rows: list[list[float]]) -> Padded:
-    """The rollout policy was sure of every token, so that the log-ratio is the target's."""
+    """Set rollout log-probs to 0, so that the log-ratio is the target's log-prob."""
     filled = padded([[0.0] * len(row) for row in rows])
     old = filled.old.copy()
     old[filled.mask] = [value for row in rows for value in row]
@@ -79,7 +79,7 @@ def _sure_rollout(rows: list[list[float]]) -> Padded:
 @pytest.mark.parametrize("trainer", ["verl-0.7.1", "verl-0.8.0", "verl-0.9"])
 @pytest.mark.parametrize("bounds", ["0.6_1.6", "0.7_1.3", "0.999_1.001", "0.1_10", "1.25"])
 @pytest.mark.parametrize("option", ["token_k1", "seq_sum_k1"])
-def test_k1_bounds_met_to_the_last_bit(trainer, bounds, option):
+def test_values_on_a_k1_bound_to_the_last_bit(trainer, bounds, option):
     ends = np.log([float(item) for item in bounds.split("_")])
     around = np.array([[end, np.nextafter(end, 9), np.nextafter(end, -9)] for end in ends])
     batch = padded([[value] for value in (*around.ravel(), *-around.ravel())])

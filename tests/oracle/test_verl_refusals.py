@@ -1,4 +1,4 @@
-"""What verl's code stops at, rcdiag refuses; what it takes, rcdiag takes but for a few."""
+"""rcdiag refuses what verl refuses, and accepts what verl accepts, with a few exceptions."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ CONFIGS = {
     "verl-0.8.0": BY_K,
     "verl-0.9": BY_K,
 }
-# A flag or a number below 0 where a bound is wanted: verl calculates with it, we say what is wrong.
+# A flag or a negative number as a bound: verl computes with it, rcdiag refuses it.
 STRICTER = (
     ("rollout_is_threshold", True),
     ("rollout_is_threshold", -1.0),
@@ -91,7 +91,7 @@ def cases() -> list[Any]:
 
 
 def verl_stops(trainer: str, config: Config) -> bool:
-    """The constructions of torch and Python that fail are as good as verl's own words."""
+    """Tell whether verl raises; errors of torch and Python count like verl's own."""
     try:
         ask(trainer, {**find_trainer(trainer).settings, **config}, BATCH)
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError):
@@ -111,7 +111,7 @@ def test_the_same_settings_are_refused(trainer, config):
     if we_refuse(trainer, config):
         assert any(item in config.items() for item in STRICTER)
         return
-    # What both take, both take in the same way.
+    # Settings that both accept are interpreted in the same way.
     assert differences(plan_of(trainer, config), BATCH, 1) == []
 
 

@@ -28,7 +28,7 @@ TRAINERS = ("verl-0.7.0", "verl-0.7.1", "verl-0.9")
 
 @st.composite
 def updates(draw: st.DrawFn) -> tuple[PaddedLoss, np.ndarray]:
-    """Three policies on rows with holes, and rows without a token; the third is the rollout."""
+    """Draw three policies on rows with masked tokens, and empty rows; the third is the rollout."""
     batch = draw(padded_losses())
     reach = draw(st.sampled_from((1.0, 0.1, 0.004)))
     moved = _grid(draw, SMALL, *batch.old.shape) * reach + 0.000217
@@ -36,7 +36,7 @@ def updates(draw: st.DrawFn) -> tuple[PaddedLoss, np.ndarray]:
 
 
 def of_verl(plan: Plan, name: str, batch: PaddedLoss, rollout: np.ndarray, chosen: LossSettings):
-    """The trainer's own path: the driver's weights and mask, or the loss that makes its own."""
+    """Run verl's own path: the driver's weights and mask, or the loss that computes them."""
     trainer, config = plan.trainer.name, dict(plan.configs[name])
     if config["bypass_mode"]:
         anchored = replace(batch, old=rollout)
@@ -78,7 +78,7 @@ def differences(plan: Plan, name: str, batch: PaddedLoss, rollout: np.ndarray, c
 @pytest.mark.parametrize("trainer", TRAINERS)
 @given(drawn=updates(), data=st.data())
 @settings(max_examples=60)
-def test_every_preset_makes_verls_own_loss_and_gradient(trainer, drawn, data):
+def test_every_preset_gives_verls_own_loss_and_gradient(trainer, drawn, data):
     batch, rollout = drawn
     if not batch.mask.any():
         return
@@ -109,6 +109,6 @@ def test_batch_normalised_weights_are_verls_in_both_modes(trainer, drawn, level)
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_bypass_presets_of_both_kinds_are_among_those_compared(trainer):
+def test_both_kinds_of_bypass_presets_are_compared(trainer):
     bypass = [item for item in plan_of(trainer).configs.values() if item["bypass_mode"]]
     assert {item["loss_type"] for item in bypass} == {"ppo_clip", "reinforce"}

@@ -186,7 +186,7 @@ def test_a_field_of_wrong_type_is_named(place, value, fault):
 def test_a_required_field_with_a_default_is_still_required():
     document = strict(to_json(make()))
     del document["mismatch"]["k3_kl"]["level"]
-    with pytest.raises(RcdiagError, match=r"whole result: `mismatch\.k3_kl\.level` is missing"):
+    with pytest.raises(RcdiagError, match=r"complete result: `mismatch\.k3_kl\.level` is missing"):
         from_json(json.dumps(document), "r.json")
 
 

@@ -1,4 +1,4 @@
-"""Small tables to join, and what is in the joined one."""
+"""Small tables to join, and the content of the joined table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOG_PROBS = [[-1.0, -2.0], [-3.0], [-4.0, -5.0, -6.0], [-7.0]]
 
 
 def table(path: Path, name: str = "rollout", order=range(4), *, ids: Any = IDS, **more) -> Path:
-    """Rows of TOKENS with one policy; `ids` None leaves `sample_id` out."""
+    """Write rows of TOKENS with one policy; without `sample_id` if `ids` is None."""
     columns: dict[str, Any] = {"response_ids": [TOKENS[row] for row in order], **more}
     if ids is not None:
         columns["sample_id"] = [ids[row] for row in order]

@@ -1,4 +1,4 @@
-"""A dump format of somebody else: one definition, found by every command that reads a table."""
+"""A dump format of a plugin is one definition, used by every command that reads a table."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def as_parquet(path: Path, rows: Sequence[Mapping]) -> Path:
     return path
 
 
-def test_a_format_is_found_by_its_files_and_by_its_name(tmp_path, toy):
+def test_a_format_is_detected_and_can_be_named(tmp_path, toy):
     rows = rows_of(20)
     path = write(tmp_path / "a.toyjsonl", rows, {"policies": {"old": {"backend": "trainer"}}})
     for table in (
@@ -95,7 +95,7 @@ def test_several_files_are_one_table_and_errors_name_the_file_as_it_was_given(tm
     assert f"{second}, row 5" in caught.value.message
 
 
-def test_columns_may_be_renamed_and_the_fingerprint_is_of_the_rows(tmp_path, toy):
+def test_columns_may_be_renamed_and_the_fingerprint_depends_on_the_rows(tmp_path, toy):
     path = write(tmp_path / "a.toyjsonl", rows_of(5))
     table_names = {"sampler_log_probs": "rollout_log_probs"}
     table = open_table(path, table_names)
@@ -105,7 +105,7 @@ def test_columns_may_be_renamed_and_the_fingerprint_is_of_the_rows(tmp_path, toy
     assert open_table(path, table_names).fingerprint != table.fingerprint
 
 
-def test_the_converted_files_go_with_the_table(tmp_path, toy):
+def test_the_converted_files_are_deleted_with_the_table(tmp_path, toy):
     table = open_table(write(tmp_path / "a.toyjsonl", rows_of(5)))
     converted = table.files[0].parquet
     assert converted.exists()
@@ -126,7 +126,7 @@ def test_a_table_of_another_format_is_joined_with_one_of_parquet(tmp_path, toy):
 
 
 @pytest.mark.parametrize("command", ["score", "compare", "sweep", "replay"])
-def test_every_command_gives_what_it_gives_for_parquet(command, rcdiag, tmp_path, toy):
+def test_every_command_gives_the_same_as_for_parquet(command, rcdiag, tmp_path, toy):
     rows = rows_of()
     ours = rcdiag(command, write(tmp_path / "a.toyjsonl", rows), "--json").document
     theirs = rcdiag(command, as_parquet(tmp_path / "a.parquet", rows), "--json").document
@@ -138,7 +138,7 @@ def test_every_command_gives_what_it_gives_for_parquet(command, rcdiag, tmp_path
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_a_format_that_nobody_knows_is_refused_with_those_that_are_known(tmp_path, toy, mixed):
+def test_an_unknown_format_is_refused_with_the_known_ones(tmp_path, toy, mixed):
     path = tmp_path / "a.weird"
     path.write_text("?")
     good = write(tmp_path / "a.toyjsonl", rows_of(2))
@@ -147,7 +147,7 @@ def test_a_format_that_nobody_knows_is_refused_with_those_that_are_known(tmp_pat
     assert {"parquet", "toyjsonl"} <= set(re.findall(r"[\w-]+", caught.value.hint))
 
 
-def test_files_of_two_formats_are_no_table(tmp_path, toy):
+def test_files_of_two_formats_are_refused(tmp_path, toy):
     rows = rows_of(2)
     both = [write(tmp_path / "a.toyjsonl", rows), as_parquet(tmp_path / "a.parquet", rows)]
     with pytest.raises(RcdiagError, match="not the format of the other files"):
@@ -160,14 +160,14 @@ def test_files_of_two_formats_are_no_table(tmp_path, toy):
         assert open_table(tmp_path, format=name).num_rows == 2
 
 
-def test_a_format_that_is_asked_for_by_a_wrong_name_is_refused(tmp_path):
+def test_a_wrong_format_name_is_refused(tmp_path):
     path = write_table(tmp_path / "a.parquet", response_ids=[[1]])
     with pytest.raises(RcdiagError, match="format parkuet: no such format") as caught:
         open_table(path, format="parkuet")
     assert "parquet" in caught.value.hint
 
 
-def test_a_file_without_the_suffix_is_known_by_its_first_bytes(tmp_path):
+def test_a_file_without_the_suffix_is_detected_by_its_first_bytes(tmp_path):
     path = write_table(tmp_path / "rows", response_ids=[[1]])
     assert open_table(path).num_rows == 1
 
@@ -194,7 +194,7 @@ def test_a_reader_of_an_installed_package_is_found_by_the_command_line(tmp_path,
 
 
 def test_an_added_reader_is_in_the_help_and_explained(rcdiag, monkeypatch):
-    """Those of an installed one: tests/test_contributing.py."""
+    """tests/test_contributing.py tests an installed reader."""
     monkeypatch.setenv("COLUMNS", "300")
     with READERS.with_added(TOY):
         assert "toyjsonl" in rcdiag("score", "--help").out
@@ -203,7 +203,7 @@ def test_an_added_reader_is_in_the_help_and_explained(rcdiag, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.engine
-def test_a_table_of_another_format_is_scored_by_an_engine_and_goes_on_after_a_kill(tmp_path):
+def test_a_table_of_another_format_is_scored_and_resumed_after_a_kill(tmp_path):
     plugin = install(tmp_path / "site", "toy_reader", PLUGIN)
     install(plugin, "toy_plugin", "from tests.engines.toy_engine import register")
     rows = [{**row, "response_ids": [id % 16 for id in row["response_ids"]]} for row in rows_of()]
@@ -213,7 +213,7 @@ def test_a_table_of_another_format_is_scored_by_an_engine_and_goes_on_after_a_ki
         ran = rcdiag_with(plugin, *command, "--target", "new", "-o", out, "--json")
         assert ran.returncode == 0, ran.stderr
         assert json.loads(ran.stdout)["provenance"]["dump"] == [str(path)]
-        # What a run leaves that is killed after its last rename: it is known as this run's own.
+        # The files of a run killed after its last rename are recognised as its own.
         out.with_name(out.name + ".parts").mkdir()
     scored = pq.read_table(out)
     assert scored.column_names == [*TYPES, "new_log_probs"]

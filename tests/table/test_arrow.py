@@ -1,4 +1,4 @@
-"""Arrow columns as numpy arrays, against Arrow's own way."""
+"""Arrow columns as numpy arrays, against Arrow's own conversion."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VALUES = (
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda values: f"{values.type}-{values.null_count}")
 @pytest.mark.parametrize("part", [slice(0, 20), slice(9, 18), slice(8, 16), slice(5, 5)], ids=str)
-def test_values_are_those_that_arrow_gives(values, part):
+def test_values_equal_arrows_own(values, part):
     column = values[part]
     expected = column.to_numpy(zero_copy_only=False)
     numbers = as_numpy(column)

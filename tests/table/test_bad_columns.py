@@ -1,4 +1,4 @@
-"""Columns that are missing, mistyped or mapped wrongly: the error names them, and a way out."""
+"""Columns that are missing, mistyped or mapped wrongly: errors name them, with a hint."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def refused(source: Path | str, renames: dict[str, str] | None = None) -> Rcdiag
     return caught.value
 
 
-def test_a_missing_column_is_named_and_the_near_name_offered(tmp_path):
+def test_a_missing_column_is_named_with_the_closest_name(tmp_path):
     error = refused(write_table(tmp_path / "a.parquet", response_id=pa.array([[1]])))
     assert "`response_ids`" in error.message
     assert "--column response_ids=response_id" in error.hint
 
 
-def test_a_missing_column_without_a_near_name_still_says_how_to_map(tmp_path):
+def test_a_missing_column_without_a_close_name_still_says_how_to_map(tmp_path):
     error = refused(write_table(tmp_path / "a.parquet", xyz=pa.array([[1]])))
     assert "--column response_ids=" in error.hint
     assert "xyz" in error.message
 
 
-def test_a_near_name_is_offered_for_log_probs(tmp_path):
+def test_a_close_name_is_suggested_for_log_probs(tmp_path):
     path = write_table(
         tmp_path / "a.parquet",
         response_ids=[[1]],
@@ -51,9 +51,7 @@ def test_a_near_name_is_offered_for_log_probs(tmp_path):
     ("missing", "existing"),
     [("old_log_probs", "rollout_log_probs"), ("prompt_ids", "response_ids")],
 )
-def test_a_column_with_another_meaning_is_never_offered_as_the_near_name(
-    tmp_path, missing, existing
-):
+def test_a_column_with_another_meaning_is_never_suggested(tmp_path, missing, existing):
     path = write_table(tmp_path / "a.parquet", response_ids=[[1]], rollout_log_probs=[[-1.0]])
     with pytest.raises(RcdiagError) as caught:
         open_table(path).require(missing)
@@ -86,7 +84,7 @@ def test_a_column_with_another_meaning_is_never_offered_as_the_near_name(
         ("old_routed_experts", pa.array([[1, 2]])),
     ],
 )
-def test_a_wrong_type_is_refused_with_the_column_and_the_wanted_type(tmp_path, column, values):
+def test_a_wrong_type_is_refused_with_the_column_and_the_expected_type(tmp_path, column, values):
     columns = {"response_ids": pa.array([[1]], pa.list_(pa.int32())), column: values}
     path = write_table(tmp_path / "a.parquet", **columns)
     error = refused(path)
@@ -98,7 +96,7 @@ def test_a_wrong_type_is_refused_with_the_column_and_the_wanted_type(tmp_path, c
     "values", [[12.0, 13.0], ["12", "13"], ["step_12", "step_13"], ["global_step12", " 13.0"]]
 )
 @pytest.mark.parametrize("form", ["parquet", "jsonl", "renamed", "beside others"])
-def test_steps_that_are_whole_floats_or_named_are_numbers(tmp_path, values, form):
+def test_steps_as_whole_floats_or_with_a_name_are_integers(tmp_path, values, form):
     name = "at" if form == "renamed" else "step"
     rows = {"response_ids": [[1], [2]], "rollout_log_probs": [[-1.0], [-1.0]], name: values}
     paths = [tmp_path / ("a.jsonl" if form == "jsonl" else "a.parquet")]
@@ -116,7 +114,7 @@ def test_steps_that_are_whole_floats_or_named_are_numbers(tmp_path, values, form
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
 @pytest.mark.parametrize("value", [12.5, "epoch_1_step_2", "late"])
-def test_a_step_that_is_no_whole_number_is_refused_with_its_row(tmp_path, form, value):
+def test_a_step_that_is_not_an_integer_is_refused_with_its_row(tmp_path, form, value):
     fine = 12.0 if isinstance(value, float) else "12"
     rows = {"response_ids": [[1], [2]], "old_log_probs": [[-1.0], [-1.0]], "step": [fine, value]}
     path = tmp_path / f"a.{form}"
@@ -131,7 +129,7 @@ def test_a_step_that_is_no_whole_number_is_refused_with_its_row(tmp_path, form, 
     assert caught.value.message.startswith(f"{path}, {place}: column `step`")
 
 
-def test_a_mapping_to_a_column_that_is_not_there_is_refused(tmp_path):
+def test_a_mapping_to_a_missing_column_is_refused(tmp_path):
     path = write_table(tmp_path / "a.parquet", response_ids=[[1]])
     assert "`lp`" in refused(path, {"old_log_probs": "lp"}).message
 
@@ -142,13 +140,13 @@ def test_a_mapping_onto_a_name_that_is_taken_is_refused(tmp_path):
     assert "`old_log_probs`" in refused(path, {"old_log_probs": "lp"}).message
 
 
-def test_one_column_cannot_stand_for_two(tmp_path):
+def test_one_column_cannot_be_mapped_to_two(tmp_path):
     path = write_table(tmp_path / "a.parquet", response_ids=[[1]], lp=pa.array([[-2.0]]))
     with pytest.raises(RcdiagError, match="lp"):
         open_table(path, {"old_log_probs": "lp", "rollout_log_probs": "lp"})
 
 
-def test_files_with_different_columns_are_no_table(tmp_path):
+def test_files_with_different_columns_are_refused(tmp_path):
     write_table(tmp_path / "a.parquet", response_ids=[[1]])
     write_table(tmp_path / "b.parquet", response_ids=[[1]], old_log_probs=[[-1.0]])
     with pytest.raises(
@@ -160,15 +158,15 @@ def test_files_with_different_columns_are_no_table(tmp_path):
         open_table([tmp_path / "b.parquet", tmp_path / "a.parquet"])
 
 
-def test_a_file_of_another_kind_is_not_asked_for_columns_of_its_own(tmp_path):
-    """Its neighbour is a table: that the two are given together is what is wrong."""
+def test_a_file_of_another_kind_is_reported_as_such(tmp_path):
+    """The other file is a table, so the error is about giving the two together."""
     write_table(tmp_path / "a.parquet", response_ids=[[1]])
     pq.write_table(pa.table({"loss": [0.5]}), tmp_path / "b.parquet")
     with pytest.raises(RcdiagError, match=r"b\.parquet: .* no `response_ids`; it also has `loss`"):
         open_table(tmp_path)
 
 
-def test_files_with_different_types_are_no_table(tmp_path):
+def test_files_with_different_types_are_refused(tmp_path):
     write_table(tmp_path / "a.parquet", response_ids=[[1]])
     write_table(tmp_path / "b.parquet", response_ids=pa.array([[1]], pa.list_(pa.int64())))
     with pytest.raises(RcdiagError, match=r"`response_ids` is list<.*int64>, not list<.*int32>"):

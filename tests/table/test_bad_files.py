@@ -1,4 +1,4 @@
-"""Files and schemas that cannot be read: the error names the file, and says what to do."""
+"""Unreadable files and schemas: the error names the file and says what to do."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_table_without_rows_is_refused(tmp_path):
     assert "zero rows" in refused(write_table(tmp_path / "a.parquet", response_ids=[])).message
 
 
-def test_damaged_metadata_of_ours_is_refused(tmp_path):
+def test_damaged_rcdiag_metadata_are_refused(tmp_path):
     table = pa.table({"response_ids": [[1]]}).replace_schema_metadata({b"rcdiag": b"{no json"})
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(RcdiagError, match=r"a\.parquet"):

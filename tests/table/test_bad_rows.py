@@ -1,4 +1,4 @@
-"""Rows that cannot be used: the error names file, row and column, and says what to do."""
+"""Invalid rows: the error names file, row and column, and says what to do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def decode_all(source: Path) -> None:
 
 
 def refused(tmp_path: Path, **columns: object) -> RcdiagError:
-    """The complaint about the second of two files, whose row 2 is the bad one."""
+    """Return the error about the second of two files, whose row 2 is invalid."""
     first, second = (tmp_path / name for name in ("first.parquet", "second.parquet"))
     bad = {**GOOD, **columns}
     kinds = {name: values.type for name, values in bad.items() if isinstance(values, pa.Array)}
@@ -73,7 +73,7 @@ def test_lengths_that_disagree_in_two_rows_but_not_in_sum(tmp_path):
 
 @pytest.mark.parametrize("column", ["response_ids", "prompt_ids"])
 @pytest.mark.parametrize("value", [-1, -100, 2**31, 2**40])
-def test_token_ids_that_cannot_be(tmp_path, column, value):
+def test_impossible_token_ids(tmp_path, column, value):
     rows = [*GOOD[column][:2], [4, value][-len(GOOD[column][2]) :]]
     error = refused(tmp_path, **{column: pa.array(rows, pa.list_(pa.int64()))})
     assert str(value) in error.message
@@ -100,8 +100,8 @@ def test_nulls_inside_a_list_at_an_unmasked_token(tmp_path, column):
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, np.inf])
-def test_temperatures_that_cannot_be(tmp_path, value):
-    """A model cannot score at them; recorded log-probs are compared all the same."""
+def test_impossible_temperatures(tmp_path, value):
+    """No model can score at them, but recorded log-probs are still compared."""
     refused(tmp_path, temperature=[1.0, 1.0, value])
 
 
@@ -111,7 +111,7 @@ def test_nulls_at_masked_tokens_are_ignored(tmp_path):
 
 
 @pytest.mark.parametrize("first_too", [True, False])
-def test_log_probs_of_the_prompt_too(tmp_path, first_too):
+def test_log_probs_that_include_the_prompt(tmp_path, first_too):
     """An engine may return none for the first token of a prompt."""
     prompts = [[1, 2, 3, 4]] * 3
     values = [[-1.0] * ((4 if first_too else 3) + len(row)) for row in GOOD["old_log_probs"]]

@@ -23,7 +23,7 @@ LOG_PROBS = [[-1.0, -2.0], [], [-3.0, -0.5, 0.0]]
 
 
 def batch_of(tmp_path, **columns) -> RowBatch:
-    """In memory, so that Arrow's own layouts arrive as they are."""
+    """Make a batch in memory, which keeps Arrow's own layouts."""
     return in_memory(arrow_table(**columns), tmp_path / "a.parquet")
 
 
@@ -131,8 +131,8 @@ def test_a_slice_of_a_batch_keeps_its_row_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("every", [2, 1000])
-def test_rows_are_taken_with_their_numbers(tmp_path, every):
-    """Few runs of neighbours are cut out as a whole, many are taken one by one."""
+def test_selected_rows_keep_their_numbers(tmp_path, every):
+    """A few runs of adjacent rows are sliced, many runs are gathered row by row."""
     rows = np.arange(3000)
     batch = batch_of(tmp_path, response_ids=[[row] for row in rows.tolist()]).slice(5, 3000)
     some = batch.take(batch.numbers % every == 0)
@@ -141,7 +141,7 @@ def test_rows_are_taken_with_their_numbers(tmp_path, every):
     assert some.where(1).endswith(f"row {some.numbers[1]}")
 
 
-def test_masked_values_are_ignored_whatever_they_are(tmp_path):
+def test_masked_values_are_ignored(tmp_path):
     garbage = [[-1.0, np.nan], [], [np.inf, 1e30, -2.0]]
     mask = [[1, 0], [], [0, 0, 1]]
     batch = batch_of(tmp_path, response_ids=IDS, response_mask=mask, rollout_log_probs=garbage,
@@ -150,7 +150,7 @@ def test_masked_values_are_ignored_whatever_they_are(tmp_path):
     assert tokens.log_probs["rollout"].tolist() == [-1.0, -2.0]
 
 
-def test_non_finite_values_at_unmasked_tokens_are_let_in_to_be_counted(tmp_path):
+def test_non_finite_values_at_unmasked_tokens_are_accepted_and_counted(tmp_path):
     values = [[np.nan, -np.inf], [], [np.inf, -1.0, -1.0]]
     result = decode(batch_of(tmp_path, response_ids=IDS, old_log_probs=values), ["old"])
     assert np.isnan(result.log_probs["old"][0])
@@ -171,7 +171,7 @@ def test_keys_are_the_same_in_every_batch_and_width(tmp_path):
     assert other.tolist() == [one[2], one[0]]
 
 
-def test_an_advantage_is_that_of_the_row(tmp_path):
+def test_an_advantage_belongs_to_its_row(tmp_path):
     batch = batch_of(tmp_path, response_ids=IDS, advantage=[1.5, None, -2.0])
     result = decode(batch).advantage
     assert result[[0, 2]].tolist() == [1.5, -2.0]
@@ -187,13 +187,13 @@ def test_advantages_of_tokens_are_averaged_where_the_policy_sampled(tmp_path):
     assert np.isnan(result[1])
 
 
-def test_the_advantage_of_the_row_comes_first(tmp_path):
+def test_the_advantage_of_the_row_takes_precedence(tmp_path):
     values = pa.array([[1.0, 2.0], [], [9.0, 2.0, 4.0]], pa.list_(pa.float32()))
     batch = batch_of(tmp_path, response_ids=IDS, advantages=values, advantage=[7.0, 8.0, 9.0])
     assert decode(batch).advantage.tolist() == [7.0, 8.0, 9.0]
 
 
-def test_advantages_are_as_many_as_tokens(tmp_path):
+def test_the_number_of_advantages_must_equal_the_tokens(tmp_path):
     values = pa.array([[1.0], [], [9.0, 2.0, 4.0]], pa.list_(pa.float32()))
     with pytest.raises(RcdiagError, match="column `advantages`"):
         decode(batch_of(tmp_path, response_ids=IDS, advantages=values))
@@ -259,8 +259,8 @@ def test_a_null_in_a_list_of_a_token_is_refused(tmp_path):
         decode(batch)
 
 
-def test_batches_have_fewer_rows_where_kept_sets_are_large(tmp_path):
-    """Of 10 tokens a row, with 400 kept ids each, 2,000 rows hold 8 million ids."""
+def test_batches_have_fewer_rows_if_kept_sets_are_large(tmp_path):
+    """2,000 rows of 10 tokens with 400 kept ids each hold 8 million ids."""
     lists = pa.list_(pa.list_(pa.int32()))
     ids = pa.array([[7] * 10] * 3, pa.list_(pa.int32()))
     for name, count in (("few", 2), ("many", 400)):

@@ -1,4 +1,4 @@
-"""Some prompt groups of a table are drawn: which, from where, and what the result says of it."""
+"""Drawing of prompt groups: which ones, from which files, and what the result reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rcdiag.table.opening import open_table
 from rcdiag.table.table import Table
 from tests.builders import write_table
 
-FILES, GROUPS, SIZE = 4, 25, 4  # 400 rows: groups of 4, 25 in each file, a row group for each
+FILES, GROUPS, SIZE = 4, 25, 4  # 400 rows in groups of 4, 25 groups per file, one row group each
 
 
 def write_files(folder: Path, *, groups: bool = True) -> Path:
@@ -57,7 +57,7 @@ def test_whole_groups_of_all_files_are_drawn(tmp_path):
     assert some.metadata == table.metadata
 
 
-def test_the_seed_decides_and_every_group_is_as_likely(tmp_path):
+def test_draws_depend_on_the_seed_and_groups_are_equally_likely(tmp_path):
     table = open_table(write_files(tmp_path))
     assert ids(draw_rows(table, 40, seed=1)) == ids(draw_rows(table, 40, seed=1))
     assert ids(draw_rows(table, 40, seed=1)) != ids(draw_rows(table, 40, seed=2))
@@ -79,7 +79,7 @@ def test_rows_keep_their_names_and_numbers(tmp_path):
         assert batch.where(batch.table.num_rows - 1) == table.where(sample)
 
 
-def test_without_groups_rows_are_drawn_by_themselves(tmp_path):
+def test_without_groups_single_rows_are_drawn(tmp_path):
     some = draw_rows(open_table(write_files(tmp_path, groups=False)), 81, seed=0)
     assert some.num_rows == 81
 
@@ -96,7 +96,7 @@ def test_row_groups_without_a_drawn_row_are_not_read(tmp_path, monkeypatch):
     table = open_table(write_files(tmp_path))
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", counted)
     draw_rows(table, 40, seed=0)
-    assert len(read) == 10  # as many as groups drawn, of 100
+    assert len(read) == 10  # as many as drawn groups, of 100
 
 
 def test_a_small_table_is_taken_whole(tmp_path):
@@ -106,7 +106,7 @@ def test_a_small_table_is_taken_whole(tmp_path):
         draw_rows(table, 0, seed=0)
 
 
-def test_results_say_how_many_rows_were_drawn(tmp_path):
+def test_results_state_how_many_rows_were_drawn(tmp_path):
     source = write_files(tmp_path)
     result = rcdiag.score(source, rows=40, seed=5)
     drawn = ids(draw_rows(open_table(source), 40, seed=5))

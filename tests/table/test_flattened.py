@@ -1,4 +1,4 @@
-"""Parquet files and tables in memory whose tokens stand in fields of structs are read."""
+"""Parquet files and tables in memory with tokens in struct fields are read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_fields_of_structs_are_columns(form, tmp_path):
         assert row["prompt.text"] == "a"
 
 
-def test_structs_beside_the_tokens_stay_what_they_are(tmp_path):
+def test_other_structs_are_unchanged(tmp_path):
     rows = [{**row["response"], "tool": {"name": "sh"}} for row in ROWS]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
     table = rcdiag.open_table(tmp_path / "t.parquet", columns={"response_ids": "token_ids"})
@@ -61,7 +61,7 @@ def test_a_path_that_is_also_a_column_is_refused(tmp_path):
         read(path)
 
 
-def test_a_path_that_leads_nowhere_names_what_there_is(tmp_path):
+def test_a_path_to_a_missing_field_lists_the_existing_ones(tmp_path):
     pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "t.parquet")
     with pytest.raises(RcdiagError, match=r"no column `response\.ids`, the right side .*found: .*"):
         read(tmp_path / "t.parquet", response_ids="response.ids")
@@ -69,7 +69,7 @@ def test_a_path_that_leads_nowhere_names_what_there_is(tmp_path):
 
 @pytest.mark.parametrize("source", ["parquet", "memory"])
 def test_fields_of_lists_of_structs_are_lists(source, tmp_path):
-    """One object for each token, as responses of servers have them."""
+    """One object per token, as in responses of servers."""
     lists = [[(5, -0.5), (6, -1.5)], [], [(7, -0.25)]]
     rows = [
         {"output": {"tokens": [{"id": i, "r": r, "old": r / 2} for i, r in tokens]}, "uid": "a"}
@@ -89,13 +89,13 @@ def test_fields_of_lists_of_structs_are_lists(source, tmp_path):
 
 
 def test_a_file_with_structs_is_scored(tmp_path):
-    """Reading it says what was taken to a listener, as every command has one."""
+    """The columns that were read are reported to a listener."""
     path = tmp_path / "t.parquet"
     pq.write_table(pa.Table.from_pylist(ROWS), path)
     assert rcdiag.score(path, columns=COLUMNS).num_tokens == 12
 
 
-def test_chat_messages_are_no_lists_of_tokens(tmp_path):
+def test_chat_messages_are_not_lists_of_tokens(tmp_path):
     path = tmp_path / "t.parquet"
     rows = [{"messages": [{"role": "user", "content": "2 + 3 ="}], "score": 1.0}]
     pq.write_table(pa.Table.from_pylist(rows), path)

@@ -1,4 +1,4 @@
-"""A table with more rows than the memory holds is refused, with the limit named."""
+"""A table with more rows than fit in memory is refused, and the error names the limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def table(tmp_path):
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """Give the machine some free memory, and its container a limit."""
+    """Return a function that sets the machine's free memory and the container's limit."""
 
     def with_memory(free: int, limit: str) -> None:
         info, container = tmp_path / "meminfo", tmp_path / "memory.max"
@@ -45,7 +45,7 @@ def test_free_memory_is_that_of_the_machine_within_its_container(machine, free, 
     assert memory.free_memory() == expected
 
 
-def test_a_system_that_does_not_say_refuses_nothing(table, tmp_path, monkeypatch):
+def test_nothing_is_refused_if_free_memory_is_unknown(table, tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "MEMINFO", tmp_path / "none")
     assert memory.free_memory() is None
     assert score(table).num_sequences == 3

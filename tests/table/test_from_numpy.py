@@ -1,4 +1,4 @@
-"""Numbers and texts become the columns that Arrow's own `array` makes of them."""
+"""Numbers and texts become the same columns as with Arrow's own `array`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ARRAYS = (
 
 
 @pytest.mark.parametrize("values", ARRAYS, ids=lambda values: f"{values.dtype}-{len(values)}")
-def test_arrays_are_the_columns_that_arrow_makes(values):
+def test_arrays_become_the_same_columns_as_with_arrow(values):
     made, expected = from_numpy(values), pa.array(values)
     made.validate(full=True)
     assert (made.type, made.null_count) == (expected.type, expected.null_count)
@@ -51,7 +51,7 @@ ROWS: tuple[tuple[list[Any], pa.DataType | None], ...] = (
 
 
 @pytest.mark.parametrize(("values", "kind"), ROWS, ids=lambda value: str(value)[:40])
-def test_values_of_rows_are_the_columns_that_arrow_makes(values, kind):
+def test_values_per_row_become_the_same_columns_as_with_arrow(values, kind):
     made, expected = from_python(values, kind), pa.array(values, kind)
     made.validate(full=True)
     assert (made.type, made.null_count) == (expected.type, expected.null_count)
@@ -59,7 +59,7 @@ def test_values_of_rows_are_the_columns_that_arrow_makes(values, kind):
 
 
 @pytest.mark.parametrize("values", [["a", 1], ["\ud800"], [2**63], [True, 1]], ids=repr)
-def test_what_arrow_refuses_is_refused_alike(values):
+def test_values_that_arrow_refuses_are_refused(values):
     with pytest.raises(Exception) as expected:  # noqa: PT011
         pa.array(values)
     with pytest.raises(type(expected.value)):
@@ -78,13 +78,13 @@ def test_what_arrow_refuses_is_refused_alike(values):
     ],
     ids=str,
 )
-def test_lists_of_rows_are_the_columns_that_arrow_makes(rows):
+def test_lists_of_rows_become_the_same_columns_as_with_arrow(rows):
     made = lists(rows, np.float32)
     made.validate(full=True)
     assert made.equals(pa.array(rows, pa.list_(pa.float32())))
 
 
-def test_pandas_stays_where_it_is():
+def test_pandas_is_not_imported():
     code = (
         "import sys, numpy as np\n"
         "from rcdiag.table.arrow import from_numpy, from_python, lists\n"

@@ -1,4 +1,4 @@
-"""What the user gives for all rows: for parquet it is filled in when rows are read."""
+"""Values of `--given`, which for parquet are filled in when rows are read."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_rows_that_are_drawn_keep_their_groups(tmp_path):
         pa.array([0.7] * 12, "float"),
     ],
 )
-def test_values_of_the_dump_may_be_given_again_and_gaps_are_filled(tmp_path, values):
+def test_given_values_may_repeat_the_dump_and_fill_gaps(tmp_path, values):
     path = write_table(tmp_path / "a.parquet", response_ids=IDS, temperature=values)
     table = open_table(path, given={"temperature": 0.7})
     assert column(table, "temperature") == pytest.approx([0.7] * 12)
@@ -100,7 +100,7 @@ def test_values_that_the_dump_contradicts_are_refused(tmp_path, name, values, gi
     assert f"--given {option}={given}" in caught.value.message
 
 
-def test_groups_of_the_dump_with_the_given_size_are_fine(tmp_path):
+def test_groups_of_the_dump_may_have_the_given_size(tmp_path):
     path = write_table(tmp_path / "a.parquet", response_ids=IDS, group_id=[1, 2, 3, 4] * 3)
     assert column(open_table(path, given={"group_size": 3}), "group_id") == [1, 2, 3, 4] * 3
 
@@ -118,7 +118,7 @@ def test_groups_of_the_dump_with_the_given_size_are_fine(tmp_path):
         ({"group_size": 0}, "not a whole number, 1 or more", ""),
     ],
 )
-def test_what_cannot_be_given_is_refused(path, given, output, way):
+def test_other_names_cannot_be_given(path, given, output, way):
     with pytest.raises(RcdiagError) as caught:
         open_table(path, given=given)
     assert output in caught.value.message
@@ -137,7 +137,7 @@ def test_text_is_read_as_the_type_of_its_column():
     assert read_given(None) == {}
 
 
-def test_joined_tables_have_what_is_given_for_each(tmp_path, path):
+def test_joined_tables_have_the_given_values(tmp_path, path):
     write_table(tmp_path / "b.parquet", response_ids=IDS, old_log_probs=[[-1.5]] * 12)
     given = {"temperature": 0.7, "group_size": 4}
     tables = [open_table(path, given=given), open_table(tmp_path / "b.parquet")]
@@ -147,6 +147,6 @@ def test_joined_tables_have_what_is_given_for_each(tmp_path, path):
     assert joined.metadata["given"] == given
 
 
-def test_a_reward_is_chosen_only_where_a_dump_has_several(path):
+def test_a_reward_is_chosen_only_if_a_dump_has_several(path):
     with pytest.raises(RcdiagError, match="has no dictionaries of rewards"):
         open_table(path, given={"reward_key": "right"})

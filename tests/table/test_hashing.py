@@ -1,4 +1,4 @@
-"""Hashes of ids tell different ones apart, and are the same however a column is cut."""
+"""Hashes of ids differ for different ids, and do not depend on how a column is sliced."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def array(texts: list[str]) -> pa.LargeStringArray:
 
 
 @given(st.lists(st.text(max_size=40), max_size=20), st.integers(0, 20), st.integers(0, 20))
-def test_equal_texts_alone_have_equal_hashes_in_any_slice(
+def test_only_equal_texts_have_equal_hashes_in_any_slice(
     texts: list[str], first: int, length: int
 ) -> None:
     hashes = hashed_texts(array(texts))
@@ -26,7 +26,7 @@ def test_equal_texts_alone_have_equal_hashes_in_any_slice(
     assert part.tolist() == hashes[first : first + length].tolist()
 
 
-def test_texts_that_differ_in_one_place_only_are_told_apart() -> None:
+def test_texts_that_differ_in_one_byte_have_different_hashes() -> None:
     texts = ["", "\0", "\0\0", "a", "a\0", "b" * 7, "b" * 8, "b" * 9, "c" * 8 + "d", "d" * 8 + "c"]
     assert len(set(hashed_texts(array(texts)).tolist())) == len(texts)
 
@@ -51,7 +51,7 @@ def test_lists_are_hashed_by_their_numbers_in_order() -> None:
     assert len(set(hashes)) == 5
 
 
-def test_rows_are_hashed_by_all_their_numbers_and_null_is_none() -> None:
+def test_rows_are_hashed_by_all_numbers_and_null_differs() -> None:
     rows = [([1, 2], 3), ([1, 2], None), ([], 3), (None, 3), ([1, 2], 0), ([1], 3), ([1, 2], 3)]
     ids, steps = zip(*rows, strict=True)
     small = pa.table({"ids": pa.array(ids, pa.list_(pa.int32())), "step": pa.array(steps)})

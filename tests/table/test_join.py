@@ -1,4 +1,4 @@
-"""Several tables as one: the same samples with the same tokens, all else counted and named."""
+"""Joining tables: equal samples with equal tokens; all other rows are counted and named."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.table.joining import IDS, LOG_PROBS, TOKENS, joined, log_probs, rows,
 from tests.usecases.compare.tables import write_policies
 
 
-def test_samples_in_another_order_meet_by_their_id(tmp_path):
+def test_samples_in_another_order_are_joined_by_id(tmp_path):
     one = table(tmp_path / "a.parquet")
     other = table(tmp_path / "b.parquet", "old", [2, 0, 3, 1])
     dump, report = joined(tmp_path, one, other)
@@ -45,7 +45,7 @@ def test_rows_with_other_tokens_are_left_out_and_named(tmp_path):
     assert report.missing_rows == {"a": 0, "b": 0}
 
 
-def test_of_many_rows_left_out_the_first_ten_are_named(tmp_path):
+def test_the_first_ten_of_many_rows_left_out_are_named(tmp_path):
     ids = list(range(40))
     for name, first in (("a", 0), ("b", 20)):
         write_policies(
@@ -71,7 +71,7 @@ def test_of_many_rows_left_out_the_first_ten_are_named(tmp_path):
         (pa.array(IDS).dictionary_encode(), pa.array(reversed(IDS)).dictionary_encode()),
     ],
 )
-def test_ids_of_like_types_meet(tmp_path, one, other):
+def test_ids_of_similar_types_are_joined(tmp_path, one, other):
     for name, ids in (("a", one), ("b", other)):
         order = [["s0", "s1", "s2", "s3", 3, 1, 2, 0].index(item.as_py()) % 4 for item in ids]
         write_policies(
@@ -85,7 +85,7 @@ def test_ids_of_like_types_meet(tmp_path, one, other):
     assert log_probs(dump, "a") == log_probs(dump, "b")
 
 
-def test_without_ids_rows_meet_by_their_number(tmp_path):
+def test_without_ids_rows_are_joined_by_number(tmp_path):
     one = table(tmp_path / "a.parquet", ids=None)
     other = table(tmp_path / "b.parquet", "old", [0, 2, 1], ids=None)
     dump, report = joined(tmp_path, one, other)

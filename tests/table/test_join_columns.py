@@ -1,4 +1,4 @@
-"""What a joined table holds: policies of all, everything else of the first."""
+"""Columns of a joined table: policies of all tables, everything else from the first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_policies_of_equal_names_get_the_later_tables_name(tmp_path):
     assert log_probs(dump, "rollout_b") == lower
 
 
-def test_three_tables_keep_what_all_have(tmp_path):
+def test_three_tables_keep_their_common_rows(tmp_path):
     one = table(tmp_path / "a.parquet", order=[0, 1, 2])
     two = table(tmp_path / "b.parquet", order=[1, 2, 3])
     three = table(tmp_path / "c.parquet", order=[3, 2])
@@ -42,7 +42,7 @@ def test_three_tables_keep_what_all_have(tmp_path):
     )
 
 
-def test_a_row_that_one_lacks_and_another_tokenised_otherwise_is_counted_once_each(tmp_path):
+def test_a_missing_and_a_differing_row_are_counted_once_each(tmp_path):
     one = table(tmp_path / "a.parquet")
     two = table(tmp_path / "b.parquet", order=[0, 1, 2])
     three = write_policies(
@@ -57,7 +57,7 @@ def test_a_row_that_one_lacks_and_another_tokenised_otherwise_is_counted_once_ea
     assert report.missing_rows == {"a": 0, "b": 1, "c": 0}
 
 
-def test_a_name_that_is_taken_already_is_not_given_again(tmp_path):
+def test_a_name_in_use_is_not_given_again(tmp_path):
     one = write_policies(
         tmp_path / "a.parquet",
         {"old": LOG_PROBS, "old_b": LOG_PROBS},
@@ -68,7 +68,7 @@ def test_a_name_that_is_taken_already_is_not_given_again(tmp_path):
     assert dump.policies == ["old", "old_b", "old_b_b"]
 
 
-def test_what_is_known_of_policies_is_kept_under_their_new_names(tmp_path):
+def test_metadata_of_policies_are_kept_under_their_new_names(tmp_path):
     for name, dtype in (("a", "bfloat16"), ("b", "float32")):
         write_policies(
             tmp_path / f"{name}.parquet",
@@ -89,8 +89,8 @@ def test_what_is_known_of_policies_is_kept_under_their_new_names(tmp_path):
     assert dump.metadata["format_version"] == 1
 
 
-def test_a_repeat_stays_that_of_its_own_tables_policy(tmp_path):
-    """Both tables have `vllm`; the repeat of the second is no repeat of the first's."""
+def test_a_repeat_belongs_to_the_policy_of_its_own_table(tmp_path):
+    """Both tables have `vllm`; the repeat in the second does not repeat the first's."""
     lower = [[value - 1.0 for value in row] for row in LOG_PROBS]
     one = write_policies(
         tmp_path / "a.parquet",
@@ -111,7 +111,7 @@ def test_a_repeat_stays_that_of_its_own_tables_policy(tmp_path):
     assert (floor.policy, floor.repeat, floor.k2.value) == ("vllm_b", "vllm_again", 0.0)
 
 
-def test_all_else_is_of_the_first_table(tmp_path):
+def test_other_columns_come_from_the_first_table(tmp_path):
     one = table(tmp_path / "a.parquet", group_id=["g"] * 4, note=list("wxyz"))
     other = table(tmp_path / "b.parquet", "old", group_id=["h"] * 4, response_mask=[[0]] * 4)
     dump, _ = joined(tmp_path, one, other)
@@ -133,7 +133,7 @@ def test_renamed_columns_are_read_under_their_meaning(tmp_path):
 
 @pytest.mark.parametrize("kind", [pa.list_, pa.large_list, lambda each: pa.list_(each, 2)])
 @pytest.mark.parametrize("token", [pa.int32(), pa.int64(), pa.uint16()])
-def test_tokens_are_equal_whatever_the_type_of_their_lists(tmp_path, kind, token):
+def test_tokens_are_compared_across_list_types(tmp_path, kind, token):
     ids, values = [[1, 2], [3, 4]], [[-1.0, -2.0], [-3.0, -4.0]]
     write_policies(tmp_path / "a.parquet", {"rollout": values}, response_ids=ids)
     columns = {
@@ -164,7 +164,7 @@ def test_a_file_name_with_glob_characters_is_that_file(tmp_path):
     assert joined(tmp_path, one, other)[1].common_samples == 4
 
 
-def test_empty_responses_are_joined_as_they_are(tmp_path):
+def test_empty_responses_are_joined(tmp_path):
     for name in ("a", "b"):
         write_policies(
             tmp_path / f"{name}.parquet",
@@ -177,7 +177,7 @@ def test_empty_responses_are_joined_as_they_are(tmp_path):
     assert json.dumps(log_probs(dump, "b")) == "[[], [-1.0]]"
 
 
-def test_a_table_without_log_probs_says_only_which_samples_it_has(tmp_path):
+def test_a_table_without_log_probs_only_selects_samples(tmp_path):
     one = table(tmp_path / "a.parquet")
     columns = {"response_ids": [[3], [1, 2]], "sample_id": ["s1", "s0"]}
     other = write_table(tmp_path / "b.parquet", **columns)
@@ -186,7 +186,7 @@ def test_a_table_without_log_probs_says_only_which_samples_it_has(tmp_path):
     assert (dump.policies, report.common_samples) == (["rollout"], 2)
 
 
-def test_log_probs_that_several_dumps_of_a_run_hold_alike_are_kept_once(tmp_path):
+def test_equal_log_probs_of_several_dumps_are_kept_once(tmp_path):
     paths = [table(tmp_path / f"{name}.parquet") for name in "abc"]
     lower = [[value - 1.0 for value in row] for row in LOG_PROBS]
     write_policies(paths[2], {"rollout": lower}, response_ids=TOKENS, sample_id=IDS)

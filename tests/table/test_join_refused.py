@@ -1,4 +1,4 @@
-"""Tables that cannot be joined: a complaint with a way out, never rows too many or too few."""
+"""Tables that cannot be joined give an error with a hint, never too many or too few rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_ids_of_different_kinds_are_refused_with_a_hint(tmp_path):
 
 
 @pytest.mark.parametrize("lacking", ["a", "b"])
-def test_ids_in_one_table_alone_are_refused(tmp_path, lacking):
+def test_ids_in_only_one_table_are_refused(tmp_path, lacking):
     one = table(tmp_path / "a.parquet", ids=None if lacking == "a" else IDS)
     other = table(tmp_path / "b.parquet", "old", ids=None if lacking == "b" else IDS)
     with pytest.raises(RcdiagError, match=rf"{lacking}\.parquet: no column `sample_id`") as caught:
@@ -32,7 +32,7 @@ def test_ids_in_one_table_alone_are_refused(tmp_path, lacking):
 @pytest.mark.parametrize("where", ["a", "b"])
 @pytest.mark.parametrize("tokens", [[3], [9]])
 def test_a_repeated_id_is_refused_naming_its_table(tmp_path, where, tokens):
-    """Also where only one of both has the tokens of the other table."""
+    """Also if only one of the repeated rows matches the other table's tokens."""
     for name in ("a", "b"):
         again = [1] if name == where else []
         table(tmp_path / f"{name}.parquet", name, [0, 1, 2, 3, *again])
@@ -50,7 +50,7 @@ def test_a_repeated_id_is_refused_naming_its_table(tmp_path, where, tokens):
     assert caught.value.hint
 
 
-def test_nothing_in_common_is_refused(tmp_path):
+def test_tables_without_common_rows_are_refused(tmp_path):
     one = table(tmp_path / "a.parquet", order=[0, 1])
     other = table(tmp_path / "b.parquet", "old", [2, 3])
     with pytest.raises(RcdiagError, match="no sample is in all") as caught:
@@ -60,7 +60,7 @@ def test_nothing_in_common_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["a", "b"])
-def test_a_row_without_tokens_to_compare_is_counted_and_never_dropped_in_silence(tmp_path, where):
+def test_a_row_without_tokens_to_compare_is_counted(tmp_path, where):
     for name in ("a", "b"):
         ids = [TOKENS[0], None if name == where else TOKENS[1]]
         lists = {name: LOG_PROBS[:2]}
@@ -76,8 +76,8 @@ def test_a_row_without_tokens_to_compare_is_counted_and_never_dropped_in_silence
 
 
 @pytest.mark.parametrize("longer", ["a", "b"])
-def test_a_token_that_one_side_has_more_is_named(tmp_path, longer):
-    """As where the trainer's chat template puts a separator that the agent loop lost."""
+def test_an_extra_token_on_one_side_is_named(tmp_path, longer):
+    """For example a separator of the chat template that the agent loop lost."""
     lost, whole = [5, 6, 8, 9, 5, 6, 8, 9], [5, 6, 7, 8, 9, 5, 6, 7, 8, 9]
     for name in ("a", "b"):
         ids = whole if name == longer else lost
@@ -95,7 +95,7 @@ def test_a_token_that_one_side_has_more_is_named(tmp_path, longer):
     )
 
 
-def test_tokens_that_differ_otherwise_have_their_place_named(tmp_path):
+def test_the_position_of_other_differences_is_named(tmp_path):
     for name, ids in (("a", [5, 6, 8]), ("b", [5, 4, 2])):
         lists = {name: [[-0.5] * 3]}
         path = tmp_path / f"{name}.parquet"

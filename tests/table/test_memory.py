@@ -1,4 +1,4 @@
-"""Tables in memory give what the same table gives as a file."""
+"""Tables in memory give the same results as files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def stored(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_table_in_memory_gives_what_the_file_gives(stored, name):
+def test_a_table_in_memory_gives_the_same_as_the_file(stored, name):
     rows = FORMS[name]()
     assert name_in_memory(rows) == name
     result, expected = rcdiag.score(rows), rcdiag.score(stored)
@@ -66,7 +66,7 @@ def test_a_table_in_memory_gives_what_the_file_gives(stored, name):
     assert result.provenance["rows"] == len(LENGTHS)
 
 
-def test_equal_tables_have_equal_fingerprints_and_the_rest_goes_with_the_table():
+def test_equal_tables_have_equal_fingerprints_and_temporary_files_are_deleted():
     one, other = rcdiag.open_table(lists()), rcdiag.open_table(lists())
     assert one.fingerprint == other.fingerprint
     folder = one.files[0].parquet.parent
@@ -75,7 +75,7 @@ def test_equal_tables_have_equal_fingerprints_and_the_rest_goes_with_the_table()
     assert not folder.exists()
 
 
-def test_other_names_are_read_and_mapped():
+def test_other_column_names_are_read_and_mapped():
     table = arrow().rename_columns(["responses", "inference_logprobs", "mine", "uid", "reward"])
     opened = rcdiag.open_table(table, columns={"old_log_probs": "mine"})
     assert opened.policies == ["rollout", "old"]
@@ -118,7 +118,7 @@ def test_tensors_are_cut_by_their_masks():
     assert np.allclose(old, expected, rtol=2**-8)
 
 
-def test_an_attention_mask_of_prompt_and_response_cuts_both():
+def test_an_attention_mask_over_prompt_and_response_cuts_both():
     place = np.arange(6)
     rows = {
         "prompts": left_padded(),
@@ -131,8 +131,8 @@ def test_an_attention_mask_of_prompt_and_response_cuts_both():
     assert batch["prompt_ids"].to_pylist() == [list(range(1, n + 1)) for n in LENGTHS]
 
 
-def test_a_tail_that_a_response_mask_leaves_out_is_cut_where_it_is_padding_for_certain():
-    """A tool's tokens at the end are masked too, and stay: they are other tokens."""
+def test_a_masked_tail_is_cut_only_if_it_is_certainly_padding():
+    """Tool tokens at the end are masked too, but kept, since they are not padding."""
     ids, place = padded("response_ids", 0), np.arange(6)
     mask = (place < LENGTHS[:, None]).astype(int)
     mask[0, LENGTHS[0] - 1] = 0  # the last token is a tool's
@@ -146,13 +146,13 @@ def test_a_tail_that_a_response_mask_leaves_out_is_cut_where_it_is_padding_for_c
     assert sum(batch["response_mask"].to_pylist()[0]) == LENGTHS[0] - 1
     (change,) = table.metadata["conversion"]["changes"]
     assert "where `response_mask` is 0" in change
-    # Log-probs behind the mask: no padding for certain, so that nothing is cut.
+    # Log-probs at masked tokens: not certainly padding, so nothing is cut.
     rows["old_log_probs"] = padded("old_log_probs", -3.0)
     batch = next(rcdiag.open_table(rows).batches()).table
     assert {len(row) for row in batch["response_ids"].to_pylist()} == {6}
 
 
-def test_a_padded_matrix_without_a_mask_is_refused_whatever_its_log_probs():
+def test_a_padded_matrix_without_a_mask_is_refused_for_any_log_probs():
     rows = {"response_ids": padded("response_ids", 0), "old_log_probs": padded("old_log_probs", -3)}
     with pytest.raises(RcdiagError, match="padded to 6 tokens with token 0") as caught:
         rcdiag.open_table(rows)
@@ -183,14 +183,14 @@ def test_rows_may_be_arrays_tensors_and_tuples():
         (3, "not a table"),
     ],
 )
-def test_what_is_no_table_is_refused_with_column_and_row(rows, message):
+def test_invalid_tables_are_refused_with_column_and_row(rows, message):
     with pytest.raises(RcdiagError) as caught:
         rcdiag.open_table(rows)
     assert message in caught.value.message
     assert caught.value.hint
 
 
-def test_rows_of_several_types_are_read_in_the_one_that_holds_them():
+def test_rows_of_several_types_get_their_common_type():
     torch = pytest.importorskip("torch")
     rows = {
         "response_ids": [np.array([1, 2], np.int32), np.array([3], np.uint16), [4]],
@@ -219,7 +219,7 @@ def test_a_row_in_memory_is_named_in_errors():
         rcdiag.score(rows)
 
 
-def test_a_query_that_fails_says_so():
+def test_a_failing_lazy_query_is_an_error():
     frame = pl.from_arrow(arrow()).lazy().select(pl.col("no_such"))
     with pytest.raises(RcdiagError, match="polars LazyFrame in memory: polars cannot evaluate it"):
         rcdiag.open_table(frame)
@@ -304,7 +304,7 @@ def test_a_frame_without_rows_is_refused():
         ({"response_ids": ["[1, 2]"]}, "column `response_ids` is string", "json"),
     ],
 )
-def test_lists_of_something_else_are_refused_with_what_to_do(rows, message, way):
+def test_lists_of_other_values_are_refused_with_a_hint(rows, message, way):
     with pytest.raises(RcdiagError) as caught:
         rcdiag.open_table(rows)
     assert message in caught.value.message

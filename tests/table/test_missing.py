@@ -1,4 +1,4 @@
-"""All columns that a table lacks are named at once, and the hint works when it is followed."""
+"""One error names all missing columns, and its hint works when followed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refused(path: Path, renames: dict[str, str] | None = None, needed=NEEDED) ->
 
 
 def columns_of(hint: str) -> dict[str, str]:
-    """The mapping that a hint asks for."""
+    """Return the mapping in a hint."""
     columns = dict(re.findall(r"--column (\w+)=(\w+)", hint))
     assert f"`columns={columns}` (" in hint  # in Python as on the command line
     return columns
@@ -62,7 +62,7 @@ def test_all_missing_columns_are_in_one_message_and_the_hint_opens_the_table(own
         ("current", "new_logprobs"),
     ],
 )
-def test_words_of_a_column_say_whose_log_probs_it_holds(tmp_path, role, column):
+def test_words_in_a_column_name_suggest_its_policy(tmp_path, role, column):
     others = {name: LOG_PROBS for name in ("logprobs", "ref_logprobs", "some_probs", column)}
     path = write_table(tmp_path / "a.parquet", tokens=OWN["response"], **others)
     with pytest.raises(RcdiagError) as caught:
@@ -70,13 +70,13 @@ def test_words_of_a_column_say_whose_log_probs_it_holds(tmp_path, role, column):
     assert columns_of(caught.value.hint) == {f"{role}_log_probs": column}
 
 
-def test_log_probs_of_a_reference_model_are_never_offered(tmp_path):
+def test_log_probs_of_a_reference_model_are_never_suggested(tmp_path):
     path = write_table(tmp_path / "a.parquet", tokens=OWN["response"], ref_logprobs=LOG_PROBS)
     hint = refused(path, {"response_ids": "tokens"} | {"step": "nothing"}).hint
     assert "ref_logprobs" not in hint
 
 
-def test_a_typo_on_the_right_side_gets_the_column_that_was_meant(own):
+def test_a_typo_on_the_right_side_gets_the_closest_column(own):
     error = refused(own, {"response_ids": "respons"})
     assert "`respons`, the right side of response_ids=respons" in error.message
     open_table(own, {"response_ids": "respons"} | columns_of(error.hint))
@@ -91,7 +91,7 @@ def test_a_typo_on_the_right_side_gets_the_column_that_was_meant(own):
         ("group", "group_id"),
     ],
 )
-def test_a_wrong_left_side_gets_the_name_that_was_meant(own, wrong, right):
+def test_a_typo_on_the_left_side_gets_the_closest_name(own, wrong, right):
     error = refused(own, {wrong: "response"})
     assert f"rcdiag reads no column `{wrong}`, the left side" in error.message
     meant = f"`columns={dict(((right, 'response'),))}` (--column {right}=response)"
@@ -104,19 +104,19 @@ def test_two_wrong_sides_are_both_named(own):
     assert columns_of(error.hint) == {"response_ids": "response"}
 
 
-def test_swapped_sides_are_seen(own):
+def test_swapped_sides_are_detected(own):
     error = refused(own, {"response": "response_ids"})
     assert "the two sides are swapped" in error.message
     open_table(own, columns_of(error.hint))
 
 
-def test_found_names_are_those_of_the_file(own):
+def test_suggested_names_are_those_of_the_file(own):
     with pytest.raises(RcdiagError) as caught:
         open_table(own, {"response_ids": "response"}).require("rollout_log_probs")
     assert f"found: {', '.join(OWN)}" in caught.value.message
 
 
-def test_a_column_is_offered_for_one_thing_and_in_a_type_that_is_read(tmp_path):
+def test_a_column_is_suggested_once_and_only_with_a_readable_type(tmp_path):
     path = write_table(
         tmp_path / "a.parquet",
         tokens=pa.array(["text", "alone"]),
@@ -128,14 +128,14 @@ def test_a_column_is_offered_for_one_thing_and_in_a_type_that_is_read(tmp_path):
     assert sorted(columns[name] for name in NEEDED) == ["YOUR_COLUMN", "logprobs"]
 
 
-def test_a_dump_of_text_alone_is_told_that_token_ids_have_to_be_recorded(tmp_path):
+def test_a_dump_of_text_needs_recorded_token_ids(tmp_path):
     path = write_table(tmp_path / "a.parquet", output=pa.array(["text"]), score=pa.array([1.0]))
     hint = refused(path).hint
     assert "token ids" in hint
     assert "--column" not in hint
 
 
-def test_what_is_read_by_its_name_is_said_beside_what_is_missing(tmp_path):
+def test_recognised_columns_are_listed_beside_missing_ones(tmp_path):
     path = write_table(
         tmp_path / "a.parquet",
         tokens=OWN["response"],
@@ -150,14 +150,14 @@ def test_what_is_read_by_its_name_is_said_beside_what_is_missing(tmp_path):
     open_table(path, columns_of(caught.value.hint)).require(*NEEDED)
 
 
-def test_a_mask_of_no_name_is_seen_and_no_other(own, tmp_path):
+def test_only_a_mask_with_an_unknown_name_is_suggested(own, tmp_path):
     columns = {"response_ids": [[1]], "mask": pa.array([[1]]), "mask_ratio": pa.array([0.5])}
     path = write_table(tmp_path / "a.parquet", **columns)
     assert open_table(path).unread == {"response_mask": "mask"}
     assert open_table(path, {"response_mask": "mask"}).unread == {}
 
 
-def test_both_sides_are_not_scored_with_one_engine(tmp_path):
+def test_two_missing_sides_are_scored_by_two_engines(tmp_path):
     """`--model` alone scores `rollout` with vLLM and `old` with transformers."""
     path = write_table(tmp_path / "a.parquet", response_ids=OWN["response"])
     with pytest.raises(RcdiagError) as caught:

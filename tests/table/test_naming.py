@@ -1,4 +1,4 @@
-"""Columns in the names of trainers and engines are taken where nothing speaks against it."""
+"""Columns named as in trainers and engines are recognised unless there is doubt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refused(folder: Path, renames: dict[str, str] | None = None, **columns: obje
     return caught.value
 
 
-def test_every_known_name_belongs_to_a_column_and_is_no_name_of_the_table():
+def test_every_known_name_maps_to_a_column_and_is_not_a_table_name():
     for column, names in known_names().items():
         assert column_spec(column) is not None
         for known in names:
@@ -81,7 +81,7 @@ def test_every_known_name_belongs_to_a_column_and_is_no_name_of_the_table():
         ),
     ],
 )
-def test_names_of_trainers_are_taken(tmp_path, columns, taken):
+def test_names_of_trainers_are_recognised(tmp_path, columns, taken):
     table = table_of(tmp_path, **columns)
     assert dict(table.naming.taken) == taken
     assert dict(table.renames) == taken
@@ -107,7 +107,7 @@ def test_names_of_trainers_are_taken(tmp_path, columns, taken):
         ("weight_version", pa.array(["3", "4"]), "policy_version"),
     ],
 )
-def test_other_columns_are_taken_too(tmp_path, own, values, name):
+def test_other_columns_are_recognised_too(tmp_path, own, values, name):
     table = table_of(tmp_path, response_ids=IDS, **{own: values})
     assert dict(table.naming.taken) == {name: own}
     assert name in table.columns
@@ -133,13 +133,13 @@ def test_other_columns_are_taken_too(tmp_path, own, values, name):
         ("group_size", pa.array([8, 8]), "group_id"),
     ],
 )
-def test_what_may_mean_something_else_is_left_alone(tmp_path, own, values, name):
+def test_ambiguous_columns_are_not_recognised(tmp_path, own, values, name):
     table = table_of(tmp_path, response_ids=IDS, **{own: values})
     assert not table.naming.taken
     assert name not in table.columns
 
 
-def test_two_columns_that_may_be_one_are_both_named(tmp_path):
+def test_two_candidates_for_one_column_are_both_named(tmp_path):
     two = {"generation_logprobs": LOG_PROBS, "inference_logprobs": LOG_PROBS}
     error = refused(tmp_path, response_ids=IDS, old_log_probs=LOG_PROBS, **two)
     assert "`generation_logprobs` and `inference_logprobs` both have a name for it" in error.message
@@ -147,7 +147,7 @@ def test_two_columns_that_may_be_one_are_both_named(tmp_path):
     assert not table.naming.taken
 
 
-def test_a_list_with_the_prompt_in_it_is_not_the_response(tmp_path):
+def test_a_list_that_includes_the_prompt_is_not_the_response(tmp_path):
     error = refused(
         tmp_path, input_ids=WHOLE, inference_logprobs=LOG_PROBS, prev_logprobs=LOG_PROBS
     )
@@ -177,7 +177,7 @@ def test_log_probs_of_zero_at_the_first_tokens_look_like_a_prompt(tmp_path):
     assert "may begin with the prompt: `generation_logprobs` is 0 at the first" in error.message
 
 
-def test_a_name_for_the_response_goes_before_one_for_the_whole_sequence(tmp_path):
+def test_a_name_for_the_response_precedes_one_for_the_whole_sequence(tmp_path):
     table = table_of(tmp_path, responses=IDS, input_ids=WHOLE, rollout_logprobs=LOG_PROBS)
     assert table.naming.taken["response_ids"] == "responses"
 
@@ -189,14 +189,14 @@ def test_logprobs_beside_columns_of_an_engine_are_the_samplers(tmp_path):
 
 
 @pytest.mark.parametrize("beside", [{}, {"finish_reason": ["stop", "stop"], "logps": LOG_PROBS}])
-def test_logprobs_say_no_policy_in_doubt(tmp_path, beside):
+def test_logprobs_alone_name_no_policy(tmp_path, beside):
     columns = {"response_ids": IDS, "logprobs": LOG_PROBS, **beside}
     table = table_of(tmp_path, **columns)
     assert not table.naming.taken
     assert "its name does not say whose" in refused(tmp_path, **columns).message
 
 
-def test_a_mapping_wins_and_an_empty_one_reads_none(tmp_path):
+def test_a_mapping_takes_precedence_and_an_empty_one_disables(tmp_path):
     columns = {"response_ids": IDS, "uid": pa.array(["a", "b"]), "my_group": pa.array(["x", "x"])}
     assert table_of(tmp_path, **columns).naming.taken == {"group_id": "uid"}
     mapped = table_of(tmp_path, {"group_id": "my_group"}, **columns)
@@ -212,13 +212,13 @@ def test_an_empty_mapping_does_not_hide_a_column_of_the_file(tmp_path):
         table_of(tmp_path, {"step": ""}, response_ids=IDS, step=[1, 2])
 
 
-def test_a_column_in_its_own_name_is_never_replaced(tmp_path):
+def test_a_column_with_a_table_name_is_never_replaced(tmp_path):
     columns = {"response_ids": IDS, "rollout_log_probs": LOG_PROBS, "group_id": ["a", "b"]}
     others = {"inference_logprobs": LOG_PROBS, "uid": ["c", "d"], "tokens": WHOLE}
     assert not table_of(tmp_path, **columns, **others).naming.taken
 
 
-def test_only_the_first_rows_are_held_against_each_other(tmp_path):
+def test_only_the_first_rows_are_compared(tmp_path):
     rows = FIRST_ROWS + 10
     columns = {"response_ids": pa.array([[1, 2]] * rows)}
     lengths = [2] * (rows - 1) + [3]
@@ -252,7 +252,7 @@ def test_spellings_of_own_names(name, column):
         ("data.responses", "data.rollout_log_probs", "data.old_log_probs", "data.uid"),
     ],
 )
-def test_other_spellings_of_known_names_are_taken(tokens, rollout, old, group, tmp_path):
+def test_other_spellings_of_known_names_are_recognised(tokens, rollout, old, group, tmp_path):
     written = {
         tokens: [[1, 2], [3]], rollout: [[-1.0, -2.0], [-3.0]], old: [[-1.5, -2.5], [-3.5]],
         group: ["a", "a"],
@@ -271,7 +271,7 @@ def test_two_spellings_of_one_column_are_both_named(tmp_path):
     assert "`rolloutLogProbs` and `data.rollout_logps` both have a name for it" in error.message
 
 
-def test_log_probs_of_another_type_say_so_and_probabilities_are_not_offered(tmp_path):
+def test_log_probs_of_another_type_are_reported_and_probabilities_ignored(tmp_path):
     others = {"rollout_logprobs": pa.array([b"ab", b"c"]), "old_probs": LOG_PROBS}
     error = refused(tmp_path, responses=IDS, **others)
     assert "`rollout_logprobs`: its type is binary" in error.message

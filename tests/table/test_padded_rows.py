@@ -1,4 +1,4 @@
-"""Padded rows are masked by a mask, refused without one, and genuine rows are never refused."""
+"""Padded rows are cut by a mask, refused without one; genuine rows are never refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS, WIDTH, PAD = 40, 30, 7
 
 
 def rows(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Lengths, token ids and two columns of log-probs, all [rows, width] but the first."""
+    """Return lengths [rows], and token ids and two log-prob columns, [rows, width]."""
     random = np.random.default_rng(seed)
     lengths = random.integers(5, WIDTH + 1, ROWS)
     ids = random.integers(10, 1000, (ROWS, WIDTH))
@@ -37,7 +37,7 @@ def columns(ids: np.ndarray, rollout: np.ndarray, old: np.ndarray) -> dict[str, 
 
 
 def padded() -> tuple[dict[str, pa.Array], np.ndarray, dict[str, pa.Array]]:
-    """Padded columns, their mask, [rows, width], and the same rows without padding."""
+    """Return padded columns, their mask [rows, width], and the same rows without padding."""
     lengths, ids, rollout, old = rows()
     inside = np.arange(WIDTH) < lengths[:, None]
     cut = [[row[:n] for row, n in zip(part, lengths, strict=True)] for part in (ids, rollout, old)]
@@ -53,14 +53,14 @@ def table_of(folder: Path, **table: object) -> Table:
     return open_table(write_table(folder / "a.parquet", **table))
 
 
-def test_padding_without_a_mask_is_refused_with_the_way_out(tmp_path):
+def test_padding_without_a_mask_is_refused_with_a_hint(tmp_path):
     filled, mask, genuine = padded()
     with pytest.raises(RcdiagError) as caught:
         table_of(tmp_path, **filled)
     assert f"all of {WIDTH} tokens" in caught.value.message
     assert f"token {PAD}" in caught.value.message
     assert "--column response_mask=" in caught.value.hint
-    # Both ways out of the hint.
+    # Both solutions in the hint.
     table_of(tmp_path, **genuine)
     assert table_of(tmp_path, **filled, response_mask=pa.array(list(mask))).naming.padding
     ones = pa.array(list(np.ones_like(mask)))
@@ -83,7 +83,7 @@ def test_a_mask_of_the_same_width_leaves_the_padding_out(tmp_path, name):
     assert result.provenance["columns_read_as"] == {"response_mask": name}
 
 
-def test_the_end_of_a_sequence_may_be_the_token_that_fills_up(tmp_path):
+def test_the_end_token_may_be_the_padding_token(tmp_path):
     lengths, ids, rollout, old = rows()
     ends = np.arange(WIDTH) >= lengths[:, None] - 1
     filled = columns(np.where(ends, PAD, ids), np.where(ends, 0, rollout), np.where(ends, 0, old))
@@ -105,7 +105,7 @@ def test_two_masks_that_may_cut_are_both_named(tmp_path):
         table_of(tmp_path, **filled, **twice)
 
 
-def test_padding_is_seen_in_other_names_and_in_small_row_groups(tmp_path):
+def test_padding_is_found_with_other_names_and_in_small_row_groups(tmp_path):
     filled, _, _ = padded()
     names = ("responses", "generation_logprobs", "prev_logprobs")
     other = dict(zip(names, filled.values(), strict=True))
@@ -114,14 +114,14 @@ def test_padding_is_seen_in_other_names_and_in_small_row_groups(tmp_path):
         open_table(path)
 
 
-def test_rows_cut_off_at_one_length_are_genuine(tmp_path):
+def test_rows_truncated_at_one_length_are_genuine(tmp_path):
     _, ids, rollout, old = rows()
     assert table_of(tmp_path, **columns(ids, rollout, old)).naming.padding is None
 
 
 def test_certain_tokens_at_the_end_are_genuine(tmp_path):
     _, ids, rollout, old = rows()
-    ids[:, -1] = PAD  # every row ends in one token that both sides are sure of
+    ids[:, -1] = PAD  # every row ends in one token with log-prob 0 on both sides
     rollout[:, -3:] = old[:, -3:] = 0.0
     assert table_of(tmp_path, **columns(ids, rollout, old)).naming.padding is None
 

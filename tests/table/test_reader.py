@@ -39,7 +39,7 @@ def test_a_directory_and_a_glob_are_one_table_in_order_of_names(tmp_path, source
     assert read_ids(dump) == [*IDS, [9]]
 
 
-def test_row_groups_are_read_one_after_the_other_with_their_row_numbers(tmp_path, monkeypatch):
+def test_row_groups_are_read_in_order_with_row_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr("rcdiag.table.readers.parquet.TOKENS_PER_BATCH", 3)
     rows = [[index] * (index % 3) for index in range(25)]
     write_table(tmp_path / "a.parquet", rows_per_group=4, response_ids=rows)
@@ -70,7 +70,7 @@ def test_names_of_list_elements_may_differ_between_files(tmp_path):
     assert read_ids(open_table(tmp_path)) == [[1], [2]]
 
 
-def test_extra_columns_are_there_untouched(tmp_path):
+def test_extra_columns_are_kept_unchanged(tmp_path):
     extra = pa.array([{"tool": "bash", "turns": [1, 2]}, None, None])
     dump = open_table(write_table(tmp_path / "a.parquet", response_ids=IDS, note=extra))
     assert read_ids(dump, "note") == extra.to_pylist()
@@ -91,7 +91,7 @@ def test_policies_are_those_with_log_probs(tmp_path):
     assert open_table(path).policies == ["rollout", "vllm_bf16", "hf-fp32"]
 
 
-def test_tables_of_polars_are_read(tmp_path):
+def test_tables_written_by_polars_are_read(tmp_path):
     import polars as pl
 
     frame = pl.DataFrame({"response_ids": IDS, "sample_id": ["a", "b", "c"]})
@@ -99,7 +99,7 @@ def test_tables_of_polars_are_read(tmp_path):
     assert read_ids(open_table(tmp_path / "a.parquet")) == IDS
 
 
-def test_the_fingerprint_is_of_the_content(tmp_path):
+def test_the_fingerprint_depends_on_the_content(tmp_path):
     one = write_table(tmp_path / "a.parquet", response_ids=IDS)
     same = write_table(tmp_path / "b.parquet", response_ids=IDS)
     other = write_table(tmp_path / "c.parquet", response_ids=[[7]])

@@ -20,7 +20,7 @@ import rcdiag
 from rcdiag import RcdiagError, Recorder
 from rcdiag.table.recorder import LEDGERS
 
-LIMIT = 300.0  # seconds until a process has done what takes it one, on any machine
+LIMIT = 300.0  # seconds: a generous limit for steps of about one second
 
 
 def add(recorder: Recorder, rows: int = 1, step: int = 0, **columns: Any) -> None:
@@ -38,7 +38,7 @@ def parts(folder: Path) -> list[str]:
 
 
 def left_over(folder: Path) -> list[str]:
-    """Names of files that are no parts: none should be there after a recorder is closed."""
+    """Return the names of temporary files, of which a closed recorder leaves none."""
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".parquet")
 
 
@@ -48,7 +48,7 @@ def steps_of(source: Path) -> list[int]:
 
 
 def child(code: str, *arguments: object) -> subprocess.Popen:
-    """Run Python code with `add` of this file and a recorder's folder as its first argument."""
+    """Run Python code that can use `add`, with a recorder's folder as its first argument."""
     head = "import os, sys, time\nfrom tests.table.test_recorder import *\n"
     return subprocess.Popen(
         [sys.executable, "-c", head + textwrap.dedent(code), *map(str, arguments)],
@@ -65,7 +65,7 @@ def finish(process: subprocess.Popen) -> None:
 
 
 def kill(process: subprocess.Popen) -> None:
-    """Wait until a child is ready, and kill it as the system does when memory is short."""
+    """Wait until a child is ready, then kill it by SIGKILL."""
     assert process.stdout is not None
     ready = process.stdout.readline()
     process.send_signal(signal.SIGKILL)
@@ -73,7 +73,7 @@ def kill(process: subprocess.Popen) -> None:
     assert ready == "ready\n", errors
 
 
-def test_what_is_recorded_is_a_table_that_commands_read(tmp_path):
+def test_a_recording_is_a_table_that_commands_read(tmp_path):
     metadata = {"policies": {"rollout": {"backend": "vllm", "dtype": "bfloat16"}}}
     with Recorder(tmp_path / "dump", metadata=metadata) as recorder:
         recorder.describe("old", backend="fsdp", temperature=1.0)
@@ -93,7 +93,7 @@ def test_what_is_recorded_is_a_table_that_commands_read(tmp_path):
     assert left_over(tmp_path / "dump") == []
 
 
-def test_parts_follow_each_other_by_step_rank_and_number(tmp_path):
+def test_files_sort_by_step_rank_and_number(tmp_path):
     recorders = {
         (rank, step): Recorder(tmp_path, rank=rank) for step in (100, 9) for rank in (11, 2)
     }
@@ -128,7 +128,7 @@ def test_rows_are_written_when_there_are_enough(tmp_path):
         assert recorder.pending_rows == 0
 
 
-def test_rows_are_written_in_time_though_nothing_is_added(tmp_path):
+def test_rows_are_written_after_a_time_limit(tmp_path):
     with Recorder(tmp_path, flush_seconds=0.05) as recorder:
         for number in (1, 2):
             add(recorder)
@@ -146,7 +146,7 @@ def test_a_large_batch_becomes_row_groups_of_bounded_size(tmp_path):
     assert file.metadata.num_rows == 5000
 
 
-def test_a_batch_that_is_refused_leaves_the_others(tmp_path):
+def test_a_refused_batch_does_not_affect_others(tmp_path):
     with Recorder(tmp_path) as recorder:
         add(recorder, 2)
         with pytest.raises(RcdiagError, match="row 0 of the batch"):
@@ -171,10 +171,10 @@ def test_batches_with_other_columns_are_one_table(tmp_path):
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert [row["reward"] for row in rows] == [None, 0.5, None, None]
     assert [row["note"] for row in rows] == [None, "x", None, None]
-    # Without a mask all tokens are the policy's; unknown advantages are NaN.
+    # Without a mask all tokens count as sampled; unknown advantages are NaN.
     assert [row["response_mask"] for row in rows] == [[1, 1], [1, 0], [1, 1], [1]]
     assert str([row["advantages"] for row in rows]) == "[[nan, nan], [1.0, 1.0], [nan, nan], [nan]]"
-    # -0.1 needs 64 bits: the column of the table has them, whatever the file.
+    # -0.1 needs 64 bits: the table's column is float64 for all files.
     assert rows[3]["old_log_probs"] == [-0.1]
     assert rcdiag.score(table).num_tokens == 6
     assert [batch.table.num_rows for batch in table.batches(["note"])] == [2, 1, 1]
@@ -190,7 +190,7 @@ def test_rows_that_lack_log_probs_are_counted(tmp_path):
     assert finding.evidence["first_rows"] == {"old": [1]}
 
 
-def test_parts_of_recorders_that_disagree_are_named(tmp_path):
+def test_inconsistent_files_of_recorders_are_named(tmp_path):
     for value in (1, [[1, 2]]):
         with Recorder(tmp_path) as recorder:
             add(recorder, 1, 0, policy_version=value)
@@ -216,7 +216,7 @@ def test_other_files_still_need_the_same_columns(tmp_path):
         rcdiag.open_table(tmp_path)
 
 
-def test_what_was_added_before_an_error_is_written(tmp_path):
+def test_rows_added_before_an_error_are_written(tmp_path):
     def training() -> None:
         with Recorder(tmp_path) as recorder:
             add(recorder, 3)
@@ -227,7 +227,7 @@ def test_what_was_added_before_an_error_is_written(tmp_path):
     assert rcdiag.open_table(tmp_path).num_rows == 3
 
 
-def test_a_closed_recorder_takes_nothing(tmp_path):
+def test_a_closed_recorder_refuses_rows(tmp_path):
     recorder = Recorder(tmp_path)
     recorder.close()
     recorder.close()
@@ -252,20 +252,20 @@ KILLED = """
 """
 
 
-def test_a_killed_process_loses_what_was_pending_and_the_next_one_says_how_much(tmp_path):
+def test_a_killed_process_loses_pending_rows_and_the_next_reports_them(tmp_path):
     process = child(KILLED, tmp_path)
     while not parts(tmp_path) and process.poll() is None:
         time.sleep(0.01)
     with Recorder(tmp_path) as other:
-        assert other.lost_rows == 0  # its process lives: nothing is lost
+        assert other.lost_rows == 0  # its process is alive: nothing is lost
     kill(process)
-    # What a kill in the middle of a part leaves is no part, and goes with the next recorder.
+    # A partial file left by a kill is not read, and is removed by the next recorder.
     (ledger,) = tmp_path.glob(LEDGERS)
     run = ledger.name.removeprefix(".").removesuffix(".rows")
     half = tmp_path / f".step-0000000002.rank-00000.{run}.000001.parquet.1.tmp"
     half.write_bytes(b"PAR1")
     assert rcdiag.open_table(tmp_path).num_rows == 10
-    for _ in range(2):  # it stays known
+    for _ in range(2):  # the number is kept
         with Recorder(tmp_path) as recorder:
             assert recorder.lost_rows == 7
             add(recorder, 1, 3)
@@ -291,7 +291,7 @@ def test_two_processes_write_to_one_folder_at_once(tmp_path):
                 add(recorder, 3, step, engine=os.environ["RANK"])
     """
     processes = []
-    for rank in ("0", "1", "1"):  # two that have the same rank by mistake, too
+    for rank in ("0", "1", "1"):  # also two processes with the same rank by mistake
         os.environ["RANK"] = rank
         try:
             processes.append(child(code, tmp_path))
@@ -308,13 +308,13 @@ def test_a_restart_appends(tmp_path):
         with Recorder(tmp_path) as recorder:
             add(recorder, 2, step)
     assert steps_of(tmp_path) == [1, 1, 2, 2]
-    # A run that goes back to an earlier step keeps what was there.
+    # A run that returns to an earlier step keeps the existing rows.
     with Recorder(tmp_path) as recorder:
         add(recorder, 1, 1)
     assert steps_of(tmp_path) == [1, 1, 1, 2, 2]
 
 
-def test_a_forked_process_writes_its_own_rows_alone(tmp_path):
+def test_a_forked_process_writes_only_its_own_rows(tmp_path):
     code = """
         recorder = Recorder(sys.argv[1])
         add(recorder, 2, 1)
@@ -365,7 +365,7 @@ def test_threads_may_share_a_recorder(tmp_path):
     assert sorted(steps_of(tmp_path)) == sorted(list(range(25)) * 8)
 
 
-def test_a_full_disk_loses_nothing_that_it_can_take_later(tmp_path):
+def test_rows_pending_on_a_full_disk_are_written_later(tmp_path):
     code = """
         import resource
         from rcdiag.errors import RcdiagError
@@ -404,14 +404,14 @@ def test_a_full_disk_loses_nothing_that_it_can_take_later(tmp_path):
 @pytest.mark.parametrize(
     ("loop", "errors"),
     [
-        ("recorder.close()", 1),  # the loop's own error, that of nobody else
+        ("recorder.close()", 1),  # the error of the loop itself
         ("recorder.add(response_ids=[[1]], step=0, temperature=-1)", 2),  # another one
-        ("recorder._flush_in_time()", 1),  # the timer has nobody to tell
-        ("with contextlib.suppress(RcdiagError): recorder.flush()", 0),  # it was heard
+        ("recorder._flush_in_time()", 1),  # the timer cannot raise to the user
+        ("with contextlib.suppress(RcdiagError): recorder.flush()", 0),  # it was raised
         ("with contextlib.suppress(RcdiagError): recorder.flush()\n        add(recorder, 1, 2)", 1),
     ],
 )
-def test_an_error_of_a_full_disk_is_told_once(loop, errors, tmp_path):
+def test_an_error_of_a_full_disk_is_raised_once(loop, errors, tmp_path):
     code = f"""
         import contextlib, resource
         from rcdiag.errors import RcdiagError
@@ -433,12 +433,12 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path):
     assert caught.value.hint
 
 
-def test_metadata_that_is_no_json_is_refused(tmp_path):
+def test_metadata_that_is_not_json_is_refused(tmp_path):
     with pytest.raises(RcdiagError, match="`policies` is not JSON"):
         Recorder(tmp_path, metadata={"policies": {"old": {"dtype": object()}}})
 
 
-def test_the_rank_is_that_of_the_launcher(tmp_path, monkeypatch):
+def test_the_rank_comes_from_the_launcher(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "7")
     with Recorder(tmp_path) as recorder:
         add(recorder)
@@ -453,7 +453,7 @@ def test_importing_the_recorder_loads_no_torch():
 
 @pytest.mark.parametrize("name", ["group_id", "step", "sample_id", "prompt_ids"])
 @pytest.mark.parametrize("first", [True, False])
-def test_rows_are_told_apart_in_all_batches_or_in_none(name, first, tmp_path):
+def test_identifying_columns_are_in_all_batches_or_in_none(name, first, tmp_path):
     batch = {"response_ids": [[1], [2]], "rollout_log_probs": [[-1.0], [-2.0]]}
     told = {name: [[1], [2]] if name == "prompt_ids" else [1, 2]}
     with Recorder(tmp_path) as recorder:

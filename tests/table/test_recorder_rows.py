@@ -1,4 +1,4 @@
-"""What a recorder takes: tensors, padded matrices, ragged lists, single values; and what not."""
+"""Arguments of a recorder: tensors, padded matrices, ragged lists, single values, errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 ROWS = [[11, 12, 13], [21], [], [41, 42]]
 LENGTHS = [3, 1, 0, 2]
-LOG_PROBS = [[-0.5, -1.25, -0.0], [-3.0], [], [-0.125, -2.0]]  # float16 and bfloat16 hold them
+LOG_PROBS = [[-0.5, -1.25, -0.0], [-3.0], [], [-0.125, -2.0]]  # exact in float16 and bfloat16
 PADDED_IDS = [[11, 12, 13, 0], [21, 0, 0, 0], [0, 0, 0, 0], [41, 42, 0, 0]]
 PADDED_LOG_PROBS = [[-0.5, -1.25, -0.0, 0], [-3.0, 7, 7, 7], [1, 1, 1, 1], [-0.125, -2.0, 9, 9]]
 ATTENTION = [[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 0, 0]]
@@ -78,7 +78,7 @@ def test_one_response_is_a_batch_of_one_row(kind):
 
 @pytest.mark.parametrize("floats", FLOATS)
 @pytest.mark.parametrize("ids", IDS)
-def test_rows_of_many_lengths_come_in_any_form(ids, floats):
+def test_rows_of_different_lengths_are_accepted_in_any_form(ids, floats):
     rows = rows_of({"response_ids": IDS[ids], "old_log_probs": FLOATS[floats]})
     assert rows.to_pydict() == {"response_ids": ROWS, "old_log_probs": LOG_PROBS}
     assert rows.schema.types == [pa.list_(pa.int32()), pa.list_(pa.float32())]
@@ -99,11 +99,11 @@ BY_RAGGED_MASK = {"response_mask": [[1] * length for length in LENGTHS]}
     ]
     + [
         (form, cutting)
-        for form in (np.array, torch.tensor)  # lists beside a response mask are rows as they are
+        for form in (np.array, torch.tensor)  # lists beside a response mask are not cut
         for cutting in (BY_MASK, BY_RAGGED_MASK)
     ],
 )
-def test_padding_is_cut_by_what_says_where_it_is(form, cutting):
+def test_padding_is_cut_by_masks_and_lengths(form, cutting):
     given = {
         name: value if cutting is BY_RAGGED_MASK else form(value) for name, value in cutting.items()
     }
@@ -124,7 +124,7 @@ def test_an_attention_mask_over_prompt_and_response_cuts_both():
         response_ids=responses, prompt_ids=prompts, attention_mask=attention, response_mask=mask
     )
     assert rows["prompt_ids"] == [[5], [6, 7]]
-    # The token of a tool at the end of a response stays, because the attention mask has it.
+    # A tool token at the end of a response is kept, because the attention mask includes it.
     assert rows["response_ids"] == [[1, 2], [3]]
     assert rows["response_mask"] == [[1, 0], [1]]
 
@@ -139,7 +139,7 @@ def test_responses_at_the_right_end_of_a_matrix_are_cut_by_attention():
     assert rows["old_log_probs"] == [[-1.0], [-2.0, -3.0, -4.0]]
 
 
-def test_prompts_have_a_mask_of_their_own():
+def test_prompts_are_cut_by_their_own_mask():
     prompts = torch.tensor([[0, 5], [6, 7]])
     rows = made(response_ids=[[1], [2]], prompt_ids=prompts, prompt_mask=prompts > 0)
     assert rows["prompt_ids"] == [[5], [6, 7]]
@@ -152,7 +152,7 @@ def test_without_a_mask_padding_is_refused():
     assert "lengths" in error.hint
     error = refused(response_ids=[[1], [2]], prompt_ids=np.ones((2, 3), int))
     assert "prompt_mask" in error.hint
-    # Beside ragged tokens a matrix is padded too, however it is.
+    # A matrix beside ragged tokens is padded too.
     assert "padded" in refused(response_ids=ROWS, old_log_probs=np.zeros((4, 3))).message
 
 
@@ -202,7 +202,7 @@ def test_columns_of_the_user_are_kept_as_they_are():
     assert rows["features"] == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_versions_and_experts_by_token():
+def test_versions_and_experts_per_token():
     experts = np.arange(2 * 2 * 2 * 3).reshape(2, 2, 2, 3)
     rows = rows_of(
         {
@@ -273,7 +273,7 @@ def test_a_row_without_log_probs_is_null():
     assert rows["rollout_log_probs"] == [None, [-1.0]]
 
 
-def test_the_rows_do_not_change_with_the_tensors_that_they_came_from():
+def test_rows_do_not_change_with_their_source_tensors():
     ids, log_probs, reward = np.array([[1, 2]]), torch.tensor([[-1.0, -2.0]]), np.array([1.0])
     rows = rows_of(
         {"response_ids": ids, "lengths": [2], "old_log_probs": log_probs, "reward": reward}
@@ -285,7 +285,7 @@ def test_the_rows_do_not_change_with_the_tensors_that_they_came_from():
 
 
 @pytest.mark.parametrize("cutting", [{}, {"lengths": [2]}])
-def test_nor_with_arrays_of_the_user(cutting):
+def test_rows_do_not_change_with_arrays_of_the_user(cutting):
     numbers = np.array([[5, 6]])
     rows = rows_of({"response_ids": [[1, 2]], "numbers": numbers, **cutting})
     numbers[:] = 9
@@ -343,12 +343,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_does_not_fit_is_named(case):
+def test_inconsistent_arguments_are_named(case):
     columns, message = WRONG[case]
     assert message.strip("`") in refused(response_ids=ROWS, **columns).message
 
 
-def test_hints_name_the_column_that_is_meant():
+def test_hints_name_the_closest_column():
     hint = refused(response_ids=ROWS, rollout_logprobs=LOG_PROBS).hint
     assert "did you mean rollout_log_probs?" in hint
     hint = refused(response_ids=ROWS, sampling_per_token_logps=LOG_PROBS).hint
@@ -373,7 +373,7 @@ def test_hints_name_the_column_that_is_meant():
         ([[1], None], "row 1 of the batch: None"),
     ],
 )
-def test_tokens_that_are_none(ids, message):
+def test_invalid_tokens(ids, message):
     assert message in refused(response_ids=ids).message
 
 
@@ -394,16 +394,16 @@ def test_tokens_that_are_none(ids, message):
         ),
     ],
 )
-def test_cuts_that_do_not_fit(columns, message):
+def test_inconsistent_masks_and_lengths(columns, message):
     assert message in refused(response_ids=np.array(PADDED_IDS), **columns).message
 
 
-def test_what_has_a_meaning_is_taken():
+def test_valid_values_are_accepted():
     columns = made(
         response_ids=ROWS,
         rollout_log_probs=[[float("nan"), 0.5, -float("inf")], [-1.0], [], [-1.0, -1.0]],
         old_entropy=[[-9.0, 0.0, 1.5], [1.0], [], [1.0, 1.0]],
-        response_mask=[[0, 1, 1], [1], [], [1, 1]],  # what stands at other tokens is not asked
+        response_mask=[[0, 1, 1], [1], [], [1, 1]],  # values at masked tokens are not checked
         reward=[float("nan"), None, True, -3],
         advantage=np.float32(-0.5),
         top_k=-1,

@@ -1,4 +1,4 @@
-"""Parquet behind a URL is read where it is: by ranges, never whole, and with no secret shown."""
+"""Parquet behind a URL is read in place, by ranges, without showing secrets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = 4000
 
 @pytest.fixture
 def fetched(memory, monkeypatch) -> list[tuple[str, int]]:
-    """The ranges that are fetched: path and bytes."""
+    """Record the fetched ranges: path and bytes."""
     ranges: list[tuple[str, int]] = []
     fetch = type(memory).cat_file
 
@@ -38,7 +38,7 @@ def fetched(memory, monkeypatch) -> list[tuple[str, int]]:
 
 @pytest.fixture
 def large(memory, tmp_path):
-    """A table of several row groups, with a wide column that no number is made of."""
+    """A table of several row groups, with a wide column that no metric uses."""
     generator = np.random.default_rng(3)
     lengths = generator.integers(5, 15, ROWS)
     tokens = [generator.integers(0, 9, n).tolist() for n in lengths]
@@ -70,7 +70,7 @@ def test_only_the_columns_that_are_read_are_fetched(memory, fetched, large):
     assert max(size for _, size in fetched) < whole / 4, "the file was fetched whole"
 
 
-def test_a_part_of_the_rows_fetches_their_row_groups_alone(memory, fetched, large):
+def test_a_range_of_rows_fetches_only_its_row_groups(memory, fetched, large):
     table = rcdiag.open_table("memory://run/large.parquet")
     fetched.clear()
     rows = list(table.batches(["picture"], (1500, 1600)))
@@ -101,7 +101,7 @@ def test_a_folder_of_parquet_is_one_table_in_the_order_of_numbers(memory, tmp_pa
     assert table.where(1) == "memory:///run/step_10.parquet, row 0"
 
 
-def test_another_process_reads_the_same_object_and_no_later_one(memory, large):
+def test_another_process_reads_the_same_version_of_an_object(memory, large):
     table = rcdiag.open_table("memory://run/large.parquet")
     sent = pickle.loads(pickle.dumps(table.for_workers()))
     assert sum(batch.table.num_rows for batch in sent.batches(["response_ids"])) == ROWS
@@ -118,7 +118,7 @@ def test_an_object_that_shrinks_while_it_is_read_is_an_error(memory, large):
     assert "changed while it was read" in caught.value.hint
 
 
-def test_an_object_that_is_another_one_at_the_end_is_an_error(memory, large):
+def test_an_object_that_changed_until_the_end_is_an_error(memory, large):
     table = rcdiag.open_table("memory://run/large.parquet")
     batches = table.batches()
     memory.pipe("/run/large.parquet", large.read_bytes())
@@ -126,7 +126,7 @@ def test_an_object_that_is_another_one_at_the_end_is_an_error(memory, large):
         list(batches)
 
 
-def test_a_broken_connection_names_the_url_and_the_way_out(memory, large, monkeypatch):
+def test_a_broken_connection_names_the_url_with_a_hint(memory, large, monkeypatch):
     table = rcdiag.open_table("memory://run/large.parquet")
 
     def broken(*args: object, **keywords: object) -> None:
@@ -179,7 +179,7 @@ def test_no_secret_is_in_a_result_or_an_error(memory, large, monkeypatch):
         assert secret not in error.message + error.hint + str(error.args)
 
 
-def test_a_remote_file_says_its_url_without_secrets():
+def test_a_remote_file_shows_its_url_without_secrets():
     class System:
         def unstrip_protocol(self, path: str) -> str:
             return f"https://user:pass@host/{path}?sig=abc"

@@ -1,4 +1,4 @@
-"""Folders beside an output go with their process, or with the next one where it was killed."""
+"""Temporary folders beside an output are removed by their process, or after a kill by the next."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ sys.stdin.read()
 
 
 def started(output: Path) -> tuple[subprocess.Popen[str], Path]:
-    """Start a process that holds a folder beside the output; gives the folder too."""
+    """Start a process that holds a folder beside the output; returns process and folder."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(output)],
         stdin=subprocess.PIPE,
@@ -32,7 +32,7 @@ def started(output: Path) -> tuple[subprocess.Popen[str], Path]:
     return process, Path(process.stdout.readline().strip())
 
 
-def test_what_a_killed_process_left_goes_with_the_next_one(tmp_path):
+def test_the_folder_of_a_killed_process_is_removed_by_the_next(tmp_path):
     output = tmp_path / "out.parquet"
     process, left = started(output)
     process.send_signal(signal.SIGKILL)
@@ -44,7 +44,7 @@ def test_what_a_killed_process_left_goes_with_the_next_one(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_folder_of_a_process_that_lives_stays(tmp_path):
+def test_the_folder_of_a_running_process_is_kept(tmp_path):
     output = tmp_path / "out.parquet"
     process, held = started(output)
     Scratch(output).remove()
@@ -54,7 +54,7 @@ def test_the_folder_of_a_process_that_lives_stays(tmp_path):
 
 
 def test_no_other_folder_is_touched(tmp_path):
-    """Of another output, without a lock, with another name, or a link."""
+    """Folders of another output, without a lock, with another name, or a link."""
     output = tmp_path / "out.parquet"
     others = [
         ".out.parquet.abcdefgh",
@@ -76,7 +76,7 @@ def test_no_other_folder_is_touched(tmp_path):
     assert (elsewhere / LOCK).exists()
 
 
-def test_a_folder_whose_lock_is_a_link_is_none_of_ours(tmp_path):
+def test_a_folder_whose_lock_is_a_link_is_not_touched(tmp_path):
     folder = tmp_path / ".out.parquet.abcdefgh"
     folder.mkdir()
     (tmp_path / "mine").write_text("mine")

@@ -19,7 +19,7 @@ ROWS = 23
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory) -> Table:
-    """23 rows in three files with row groups of three rows; row i holds i tokens."""
+    """Write 23 rows in three files with row groups of three rows; row i has i tokens."""
     folder = tmp_path_factory.mktemp("dump")
     for name, start, stop in (("a", 0, 10), ("b", 10, 11), ("c", 11, ROWS)):
         rows = range(start, stop)
@@ -39,7 +39,7 @@ def rows_of(dump: Table, ranges: list[RowRange]) -> list[list[int]]:
 
 
 @given(st.sets(st.integers(1, ROWS - 1)), st.integers(1, 60))
-def test_any_partition_gives_back_all_rows(dump, cuts, tokens_per_batch):
+def test_any_partition_reads_all_rows(dump, cuts, tokens_per_batch):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rcdiag.table.readers.parquet.TOKENS_PER_BATCH", tokens_per_batch)
         bounds = [0, *sorted(cuts), ROWS]
@@ -58,7 +58,7 @@ def test_no_range_reads_nothing(dump):
     assert rows_of(dump, []) == []
 
 
-def test_parts_of_a_range_know_their_files_and_rows(dump):
+def test_parts_of_a_range_have_files_and_row_numbers(dump):
     (parts,) = read_chunks(dump, [(9, 12)])
     places = ["a.parquet, row 9", "b.parquet, row 0", "c.parquet, row 0"]
     assert [part.where(0).rpartition("/")[2] for part in parts] == places
@@ -67,7 +67,7 @@ def test_parts_of_a_range_know_their_files_and_rows(dump):
     assert whole(parts).table.num_rows == 3
 
 
-def test_a_range_that_starts_with_a_file_has_no_part_of_the_file_before(dump):
+def test_a_range_that_starts_with_a_file_excludes_the_previous_file(dump):
     _, parts = read_chunks(dump, [(0, 10), (10, 12)])
     assert [(part.first_row, part.table.num_rows) for part in parts] == [(10, 1), (11, 1)]
 
@@ -81,13 +81,13 @@ def test_trajectories_are_all_rows_with_the_wanted_policies(dump):
     )
 
 
-def test_a_policy_that_is_not_there_is_refused_before_any_row_is_read(dump):
+def test_a_missing_policy_is_refused_before_any_row_is_read(dump):
     with pytest.raises(RcdiagError, match="current_log_probs"):
         next(read_trajectories(dump, ["current"]))
 
 
-def test_columns_that_are_not_asked_for_are_not_even_looked_at(tmp_path):
-    """Bad values of a third policy are no reason to refuse the two that are compared."""
+def test_columns_that_are_not_requested_are_not_read(tmp_path):
+    """Invalid values of a third policy do not affect the two that are compared."""
     path = write_table(
         tmp_path / "a.parquet",
         response_ids=[[1]],

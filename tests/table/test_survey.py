@@ -69,7 +69,7 @@ def test_an_empty_prompt_before_a_response_is_refused(tmp_path):
     assert "`prompt_ids`" in error.message
 
 
-def test_an_empty_prompt_before_an_empty_response_is_harmless(tmp_path):
+def test_an_empty_prompt_before_an_empty_response_is_accepted(tmp_path):
     assert make(tmp_path, prompt_ids=[[1], []], response_ids=[[1], []]).tokens == 2
 
 
@@ -88,7 +88,7 @@ def test_duplicate_sample_ids_are_refused(tmp_path):
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.integers(1, 60))
-def test_ranges_cover_every_row_once_and_hold_no_more_tokens_than_asked(lengths, tokens):
+def test_ranges_cover_every_row_once_within_the_token_limit(lengths, tokens):
     sizes = np.array(lengths)
     result = Survey(
         prompt_lengths=sizes,

@@ -1,4 +1,4 @@
-"""The one door: which tokens pass it, what stands beside them, and how batches are put together."""
+"""`sampled_tokens`: which tokens it keeps, their columns, and how batches are merged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLICIES = ("rollout", "old")
 
 
 def table_of(rows: int, seed: int = 0, steps: bool = True) -> Trajectories:
-    """A table with every column; some rows have no token at all, some only masked ones."""
+    """Make a table with every column; some rows are empty, some have only masked tokens."""
     random = np.random.default_rng(seed)
     lengths = random.integers(0, 7, rows)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -44,7 +44,7 @@ def table_of(rows: int, seed: int = 0, steps: bool = True) -> Trajectories:
 
 
 def rows_of(table: Trajectories, start: int, end: int) -> Trajectories:
-    """Consecutive rows of a table."""
+    """Return consecutive rows of a table."""
     offsets = table.response_ids.offsets[start : end + 1]
     tokens = slice(offsets[0], offsets[-1])
     of_rows = ("group", "step", "reward", "advantage", "sample_id")
@@ -64,7 +64,7 @@ def rows_of(table: Trajectories, start: int, end: int) -> Trajectories:
 
 
 def assert_same(result: TokenBatch, expected: TokenBatch) -> None:
-    """Both hold the same in every field; no turns are turns of 1."""
+    """Check that all fields are equal; missing turns equal turns of 1."""
     for field in fields(TokenBatch):
         one, other = (_plain(getattr(item, field.name)) for item in (result, expected))
         if field.name == "turn":
@@ -78,7 +78,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def test_only_unmasked_tokens_pass_the_door():
+def test_only_unmasked_tokens_are_kept():
     trajectories = make_trajectories(
         [[-1.0, np.nan, -3.0], [], [-4.0]], [[-1.5, np.inf, -3.5], [], [5.0]], [[1, 0, 1], [], [0]]
     )
@@ -95,7 +95,7 @@ def test_swapped_names_swap_the_sides():
     assert pair.log_ratio.tolist() == [2.0]
 
 
-def test_everything_beside_the_tokens_is_that_of_a_loop():
+def test_columns_of_tokens_equal_those_of_a_loop():
     table = table_of(40)
     tokens = sampled_tokens(table, POLICIES)
     assert set(tokens.log_probs) == set(POLICIES)
@@ -136,7 +136,7 @@ def test_everything_beside_the_tokens_is_that_of_a_loop():
 
 @pytest.mark.parametrize("steps", [True, False])
 @pytest.mark.parametrize("cuts", [(20,), (1, 2, 39), tuple(range(1, 40))])
-def test_batches_of_a_table_add_up_to_the_whole(cuts, steps):
+def test_batches_of_a_table_merge_to_the_whole(cuts, steps):
     table = table_of(40, seed=1, steps=steps)
     ends = zip([0, *cuts], [*cuts, 40], strict=True)
     parts = [sampled_tokens(rows_of(table, start, end), POLICIES) for start, end in ends]
@@ -145,7 +145,7 @@ def test_batches_of_a_table_add_up_to_the_whole(cuts, steps):
     assert joined_batches(parts).rewards.tolist() == whole.reward.tolist()
 
 
-def test_a_batch_of_one_turn_and_one_of_two_add_up():
+def test_a_batch_of_one_turn_and_one_of_two_merge():
     """Without a masked token no turns are stored: all are 1."""
     one = sampled_tokens(make_trajectories([[-1.0] * 3], [[-1.0] * 3]), POLICIES)
     rows = make_trajectories([[-1.0] * 3], [[-1.0] * 3], [[1, 0, 1]], first_row=1)
@@ -168,7 +168,7 @@ def test_the_parts_of_every_step_are_its_rows():
         assert_same(replace(part, width=0), replace(alone, width=0))
 
 
-def test_a_step_without_a_token_is_there_with_its_rows():
+def test_a_step_without_a_token_is_kept_with_its_rows():
     rows = make_trajectories([[-1.0], [-1.0]], [[-1.0], [-1.0]], [[1], [0]], step=[1, 2])
     parts = sampled_tokens(rows, POLICIES).by_step()
     assert [len(part.lengths) for part in parts.values()] == [1, 0]
@@ -196,8 +196,8 @@ def test_unknown_rewards_are_nan():
     assert np.isnan(tokens.rewards).tolist() == [True, True]
 
 
-def test_masked_tokens_are_there_where_they_are_asked_for():
-    """A row without a sampled token has masked ones; steps and shards part and join them."""
+def test_masked_tokens_are_included_on_request():
+    """Also for rows without a sampled token, and when split by step and merged."""
     rows = make_trajectories(
         [[-1.0, -2.0, -3.0], [-4.0, -5.0], [-6.0]],
         [[-1.5, -2.5, -3.5], [-4.5, -5.5], [-6.5]],

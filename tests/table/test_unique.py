@@ -1,4 +1,4 @@
-"""Samples that stand twice are refused where rows are matched by their ids."""
+"""Duplicate samples are refused if rows are matched by id."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read(source) -> None:
     check_unique(table, [hashed(batch, "sample_id") for batch in table.batches(["sample_id"])])
 
 
-def test_statistics_read_them_all(tmp_path):
+def test_statistics_accept_duplicate_ids(tmp_path):
     path = write_table(tmp_path / "a.parquet", response_ids=[[1]] * 2, sample_id=["a", "a"])
     (rows,) = read_trajectories(open_table(path), ())
     assert rows.sample_id == ["a", "a"]
@@ -47,13 +47,13 @@ def test_an_id_repeated_in_another_file_names_both_files(tmp_path):
     assert "b.parquet, row 0" in caught.value.message
 
 
-def test_the_number_of_repeated_rows_is_said(tmp_path):
+def test_the_number_of_repeated_rows_is_stated(tmp_path):
     path = write_table(tmp_path / "a.parquet", response_ids=[[1]] * 5, sample_id=list("aabab"))
     with pytest.raises(RcdiagError, match="3 repeated"):
         read(path)
 
 
-def test_of_many_repeated_rows_the_first_two_are_named(tmp_path):
+def test_the_first_two_of_many_repeated_rows_are_named(tmp_path):
     path = write_table(tmp_path / "a.parquet", response_ids=[[1]] * 500, sample_id=[4] * 500)
     with pytest.raises(RcdiagError, match=r"row 1: column `sample_id` .* row 0 \(499 repeated"):
         read(path)

@@ -25,7 +25,7 @@ OF_TRL = {
 
 
 def lists(tensors: dict[str, Any], *, fixed: bool = False) -> pa.Table:
-    """Return a batch's tensors as columns of lists, of one fixed size where asked."""
+    """Return a batch's tensors as list columns, optionally of one fixed size."""
     columns = {}
     for name, tensor in tensors.items():
         array = pa.array(list(tensor.numpy()))
@@ -89,7 +89,7 @@ def test_a_mask_with_a_hole_is_refused_by_its_row(hole, tmp_path):
         rcdiag.open_table({name: tensor.numpy() for name, tensor in tensors.items()})
 
 
-def test_rows_of_their_own_length_behind_padded_ones_are_refused(tmp_path):
+def test_unpadded_rows_after_padded_ones_are_refused(tmp_path):
     batch = rollouts(300)
     table = lists(of_verl(batch))
     rows = table.to_pylist()
@@ -100,7 +100,7 @@ def test_rows_of_their_own_length_behind_padded_ones_are_refused(tmp_path):
         rcdiag.open_table(tmp_path / "batch.parquet")
 
 
-def test_a_mask_that_the_user_maps_is_read_as_the_user_says(tmp_path):
+def test_a_mask_mapped_by_the_user_is_used(tmp_path):
     tensors = of_trl(rollouts(8))
     del tensors["tool_mask"]
     pq.write_table(lists(tensors), tmp_path / "batch.parquet")
@@ -110,7 +110,7 @@ def test_a_mask_that_the_user_maps_is_read_as_the_user_says(tmp_path):
     assert widths == {tensors["completion_ids"].shape[1]}
 
 
-def test_columns_in_other_names_are_said(tmp_path):
+def test_columns_with_other_names_are_reported(tmp_path):
     columns = {"responses": [[1, 2]], "rollout_logprobs": [[-0.5, -0.25]]}
     pq.write_table(pa.table(columns), tmp_path / "batch.parquet")
     _, result = converted(tmp_path / "batch.parquet", tmp_path)

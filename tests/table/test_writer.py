@@ -1,4 +1,4 @@
-"""Writing tables: round trips, encodings, provenance, and never half a file."""
+"""Writing tables: round trips, encodings, provenance, and no partial files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_is_written_is_read_back(tmp_path):
+def test_a_written_table_is_read_back(tmp_path):
     path = write(tmp_path / "a.parquet", TABLE, TABLE.slice(1, 2))
     expected = pa.concat_tables([TABLE, TABLE.slice(1, 2)])
     assert pq.read_table(path).to_pylist()[4] == expected.to_pylist()[4]
@@ -83,7 +83,7 @@ def test_rows_are_gathered_into_row_groups(tmp_path, monkeypatch):
     assert pq.ParquetFile(path).metadata.num_rows == 15
 
 
-def test_provenance_is_json_beside_the_metadata_that_was_there(tmp_path):
+def test_provenance_is_json_beside_existing_metadata(tmp_path):
     table = TABLE.replace_schema_metadata({b"mine": b"kept"})
     write(tmp_path / "a.parquet", table, metadata={"policies": {"old": {"dtype": "float32"}}})
     metadata = pq.read_schema(tmp_path / "a.parquet").metadata
@@ -93,7 +93,7 @@ def test_provenance_is_json_beside_the_metadata_that_was_there(tmp_path):
     assert open_table(tmp_path / "a.parquet").metadata == expected
 
 
-def test_nothing_is_at_the_path_until_all_is_written(tmp_path):
+def test_the_file_appears_only_when_complete(tmp_path):
     path = tmp_path / "a.parquet"
     with TableWriter(path, TABLE.schema, {}) as writer:
         writer.write(TABLE)
@@ -123,7 +123,7 @@ def test_a_failure_leaves_an_existing_file_untouched(tmp_path):
     assert names_in(tmp_path) == ["a.parquet"]
 
 
-def test_missing_folders_are_made(tmp_path):
+def test_missing_folders_are_created(tmp_path):
     assert write(tmp_path / "new" / "deep" / "a.parquet", TABLE).exists()
 
 
@@ -134,7 +134,7 @@ def test_a_path_below_a_file_is_refused(tmp_path):
     assert caught.value.hint
 
 
-def test_a_folder_at_the_path_is_refused_and_left_alone(tmp_path):
+def test_a_folder_at_the_path_is_refused_and_unchanged(tmp_path):
     (tmp_path / "a.parquet").mkdir()
     with pytest.raises(RcdiagError, match="cannot be written"):
         write(tmp_path / "a.parquet", TABLE)

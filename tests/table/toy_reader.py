@@ -1,4 +1,4 @@
-"""A dump format of somebody else: JSON lines, the first of which says who made them."""
+"""A dump format of a plugin: JSON lines, the first of which identifies the writer."""
 
 from __future__ import annotations
 

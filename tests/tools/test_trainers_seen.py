@@ -1,4 +1,4 @@
-"""What is new, gone or changed in a checkout or wheel of a trainer is listed, and nothing else."""
+"""New, removed and changed settings and keys of a trainer are listed, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from rcdiag.trainers import find_trainer
 from tools.trainers_seen import compared, main, read_source
 
-# The losses of prime-rl as its generation of September has them, in a few words of our own.
+# Our own abridged version of prime-rl's losses, as of its September generation.
 CONFIG = """
 class IPOLossConfig(BaseConfig):
     type: Literal["ipo"] = "ipo"
@@ -48,7 +48,7 @@ def checkout(folder: Path, config: str = CONFIG, loss: str = LOSS) -> Path:
     (folder / "src" / "config.py").write_text(config)
     (folder / "src" / "loss.py").write_text(loss)
     (folder / "src" / "template.py").write_text("class {{ name }}:\n")
-    # Tests of a trainer say nothing of it.
+    # Tests of a trainer are ignored.
     (folder / "src" / "tests" / "test_config.py").write_text("ratio_low: float = 0.9\n")
     return folder
 
@@ -57,7 +57,7 @@ def lines(path: Path) -> list[str]:
     return compared(find_trainer("prime-rl"), read_source(path))
 
 
-def test_nothing_is_listed_of_what_is_known(tmp_path: Path) -> None:
+def test_known_settings_and_keys_are_not_listed(tmp_path: Path) -> None:
     assert lines(checkout(tmp_path)) == []
 
 
@@ -111,14 +111,14 @@ parser.add_argument("--use_rho_correction", action="store_true")
     assert "gone     setting rho_mask_lower_bound" in found
 
 
-def test_yaml_is_asked_where_no_class_has_a_setting(tmp_path: Path) -> None:
+def test_yaml_is_searched_for_settings_without_a_class(tmp_path: Path) -> None:
     (tmp_path / "mis.yaml").write_text("tis_mode: clip\nrs_veto_threshold: 1.0e-4\n")
     found = compared(find_trainer("slime"), read_source(tmp_path))
     assert "default  tis_mode: 'truncate' in rcdiag, 'clip' (mis.yaml, line 0)" in found
     assert not [one for one in found if "rs_veto_threshold" in one]
 
 
-def test_the_command_says_up_to_when_the_trainer_is_known(
+def test_the_command_states_the_date_up_to_which_the_trainer_is_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = checkout(tmp_path)

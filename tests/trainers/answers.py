@@ -1,4 +1,4 @@
-"""What a trainer's own code gave on a batch, and how it is stored."""
+"""Results of a trainer's own code on a batch, and their storage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Corrected:
-    """One correction on one batch; weights are before rejection."""
+    """Result of one correction on one batch; weights are before rejection."""
 
     batch: str
     settings: Settings
@@ -23,13 +23,13 @@ class Corrected:
     kept_tokens: int
     kept_sequences: int
     metrics: dict[str, float]
-    # Whether OPSM lets each row into the loss, where it is on and current = old.
+    # Whether OPSM keeps each row in the loss, if it is on and current = old.
     rows_in_loss: list[bool] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Updated:
-    """One loss on one batch, and its gradient by each unmasked token's current log-prob."""
+    """Result of one loss on one batch, with its gradient by unmasked current log-probs."""
 
     batch: str
     settings: Settings
@@ -40,7 +40,7 @@ class Updated:
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """All that is stored of a generation; `source` names package, version, file and functions."""
+    """Stored results of a generation; `source` names package, version, file and functions."""
 
     trainer: str
     source: str
@@ -49,7 +49,7 @@ class Answers:
 
 
 def read_answers(path: Path) -> Answers:
-    """Stored numbers; JSON has NaN and Infinity as Python writes them."""
+    """Read stored numbers; the JSON has NaN and Infinity as Python writes them."""
     stored = json.loads(path.read_text())
     return Answers(
         trainer=stored["trainer"],
@@ -60,7 +60,7 @@ def read_answers(path: Path) -> Answers:
 
 
 def write_answers(path: Path, answers: Answers) -> None:
-    """One line for each case, so that a change shows where it is."""
+    """Write one line per case, so that diffs are readable."""
 
     def lines(cases: Iterable[Any]) -> str:
         return ",\n".join("  " + json.dumps(_short(asdict(case))) for case in cases)
@@ -73,7 +73,7 @@ def write_answers(path: Path, answers: Answers) -> None:
 
 
 def _short(case: dict[str, Any]) -> dict[str, Any]:
-    """Without what is not there."""
+    """Return a case without its missing fields."""
     return {
         name: value
         for name, value in case.items()

@@ -17,15 +17,15 @@ from rcdiag.table.trajectories import Ragged, Trajectories
 class Batch:
     """Log-probs and mask [rows, longest], advantages [rows]; 0 beyond the response."""
 
-    old: np.ndarray  # the trainer's before the update
+    old: np.ndarray  # of the trainer before the update
     rollout: np.ndarray
-    current: np.ndarray  # the trainer's in the update
-    response: np.ndarray  # where the response stands, tools' tokens included
-    mask: np.ndarray  # of the response, what was sampled
+    current: np.ndarray  # of the trainer in the update
+    response: np.ndarray  # mask of the response, tool tokens included
+    mask: np.ndarray  # mask of the sampled tokens
     advantages: np.ndarray
 
     def trajectories(self, rows: slice = slice(None)) -> Trajectories:
-        """Rows as a table holds them: the whole response, with what the mask leaves out."""
+        """Convert to trajectories: the whole response, including masked tokens."""
         within = self.response[rows]
         lengths = within.sum(axis=1)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -46,7 +46,7 @@ class Batch:
 
 
 def toy() -> Batch:
-    """Two rows; the masked token of the second is a tool's, with log-prob 0 at the sampler."""
+    """Make two rows; the masked token of the second is a tool token with sampler log-prob 0."""
     old = np.array([[-0.5, -1.0, -2.0, 0, 0, 0], [-0.1, -0.2, -0.3, -0.1, -5.0, -0.2]])
     rollout = np.array([[-0.4, -1.1, -1.0, 0, 0, 0], [-0.1, -0.25, -0.2, 0.0, -2.0, -0.2]])
     mask = np.array([[1, 1, 1, 0, 0, 0], [1, 1, 1, 0, 1, 1]], np.bool_)
@@ -55,7 +55,7 @@ def toy() -> Batch:
 
 
 def drawn(seed: int, lengths: list[int], spread: float, holes: float = 0.2) -> Batch:
-    """Rows of these lengths; log-ratios of old to rollout have that spread, in nats."""
+    """Draw rows of these lengths, with log-ratios of old to rollout of this spread, nats."""
     draw = np.random.default_rng(seed)
     shape = (len(lengths), max(lengths))
     within = np.arange(shape[1]) < np.array(lengths)[:, None]
@@ -71,7 +71,7 @@ def drawn(seed: int, lengths: list[int], spread: float, holes: float = 0.2) -> B
 
 
 def beyond() -> Batch:
-    """A few tokens lie beyond 20 nats, where some trainers clamp; a row has no token at all."""
+    """Make a batch with log-ratios beyond 20 nats, where some trainers clamp, and an empty row."""
     batch = drawn(3, [4, 6, 2, 5], 0.5)
     old, rollout, mask = batch.old.copy(), batch.rollout.copy(), batch.mask.copy()
     old[0, 1], rollout[0, 1], mask[0, 1] = -26.5, -1.25, True
@@ -81,7 +81,7 @@ def beyond() -> Batch:
 
 
 def missing() -> Batch:
-    """The sampler gave no log-prob of one token in each of two rows: NaN."""
+    """Make a batch with a NaN sampler log-prob in each of two rows."""
     batch = drawn(4, [5, 7, 3], 0.4)
     rollout, mask = batch.rollout.copy(), batch.mask.copy()
     rollout[0, 2], mask[0, 2] = np.nan, True
@@ -90,7 +90,7 @@ def missing() -> Batch:
 
 
 def infinite() -> Batch:
-    """The sampler calls a token impossible that the trainer gives a log-prob: minus infinity."""
+    """Make a batch with a sampler log-prob of minus infinity."""
     batch = drawn(5, [4, 6, 5], 0.4)
     rollout, mask = batch.rollout.copy(), batch.mask.copy()
     rollout[1, 3], mask[1, 3] = -np.inf, True
@@ -105,5 +105,5 @@ BATCHES = {
     "missing": missing(),
     "infinite": infinite(),
 }
-# AReaL stops on what is infinite, and SkyRL's and NeMo-RL's samplers hand a finite floor out.
+# AReaL refuses infinities, and SkyRL's and NeMo-RL's samplers return a finite floor.
 WITHOUT_INFINITY = {name: batch for name, batch in BATCHES.items() if name != "infinite"}

@@ -1,4 +1,4 @@
-"""Small batches on which the numbers of trainers are stored: log-probs, masks, advantages."""
+"""Small batches for which numbers of trainers are stored: log-probs, masks, advantages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Rows = list[list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of unequal lengths; masked places hold what a sampler stores at tool tokens, 0."""
+    """Rows of unequal lengths; masked positions are 0, as samplers store at tool tokens."""
 
     old: Rows
     rollout: Rows
     mask: list[list[int]]
-    advantages: list[float]  # one for each row
+    advantages: list[float]  # one per row
 
     @property
     def lengths(self) -> list[int]:
@@ -63,7 +63,7 @@ def drawn(seed: int, lengths: list[int], sd: float, bias: float = 0.0) -> Batch:
 
 
 def _with(batch: Batch, row: int, at: int, value: float) -> Batch:
-    """Return the batch with another log-prob of the sampler at one unmasked token."""
+    """Return the batch with a different sampler log-prob at one unmasked token."""
     rollout = [list(values) for values in batch.rollout]
     assert batch.mask[row][at]
     rollout[row][at] = value
@@ -88,7 +88,7 @@ BATCHES = {
 
 
 def moved(batch: Batch, seed: int) -> Rows:
-    """Draw log-probs of a policy that an update moved away from the old one."""
+    """Draw log-probs of a policy that differs from the old one by an update."""
     random = np.random.default_rng(seed)
     return [
         np.round(np.minimum(np.array(row) + random.normal(0.0, 0.25, len(row)), -1e-4), 6).tolist()
@@ -96,5 +96,5 @@ def moved(batch: Batch, seed: int) -> Rows:
     ]
 
 
-# Batches on which the losses of an update are stored, with the policy that is updated.
+# Batches for which losses of an update are stored, with current log-probs.
 CURRENT = {"toy": moved(TOY, 21), "wild": moved(WILD, 22), "advantage 0": moved(WILD, 22)}

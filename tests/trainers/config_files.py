@@ -8,7 +8,7 @@ from rcdiag.trainers.own_config import TrainerConfig, read_trainer_config
 
 
 def read(folder: Path, text: str, trainer: str | None = None) -> TrainerConfig:
-    """What rcdiag makes of a file with this text, whose format and trainer it finds out."""
+    """Read a file with this text, with format and trainer detected."""
     file = folder / "config"
     file.write_text(text)
     return read_trainer_config(file, trainer)

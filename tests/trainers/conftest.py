@@ -1,4 +1,4 @@
-"""The command line in this process, as the tests of the commands have it."""
+"""The command line in this process, from the tests of the commands."""
 
 from __future__ import annotations
 

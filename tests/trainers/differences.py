@@ -1,4 +1,4 @@
-"""Numbers are compared by name, down through tables and lists."""
+"""Comparison of nested numbers by name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def differing(wanted: Any, found: Any, tolerance: float, name: str = "") -> list[str]:
-    """Say where two nested numbers differ by more than a share of the larger, one line each.
+    """Describe where nested numbers differ by more than a relative tolerance, one line each.
 
-    Two NaN are equal. Numbers that are sums of cancelling terms may differ by the tolerance itself.
+    Two NaN are equal. Sums of cancelling terms may differ by the tolerance in absolute terms.
     """
     if isinstance(wanted, dict) and isinstance(found, dict):
         lines = [f"{name} only one has {key}" for key in wanted.keys() ^ found.keys()]

@@ -1,4 +1,4 @@
-"""A trainer that is one folder and one registration is there in every command."""
+"""A registered trainer (one folder) is available in every command."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_its_config_is_written_and_read_back(rcdiag: Rcdiag, table: Path, tmp_pa
     assert "smallest" in on_sweep_page()
 
 
-def test_its_loss_is_replayed_with_a_setting_of_its_own(rcdiag: Rcdiag, table: Path) -> None:
+def test_its_loss_is_replayed_with_its_own_setting(rcdiag: Rcdiag, table: Path) -> None:
     losses = []
     for heat in (1, 2):
         ran = rcdiag(
@@ -92,7 +92,7 @@ def test_its_names_are_explained(rcdiag: Rcdiag, name: str, says: str) -> None:
     assert says in " ".join(ran.out.split())
 
 
-def test_its_name_alone_is_its_newest_generation() -> None:
+def test_its_name_stands_for_its_newest_generation() -> None:
     assert find_trainer("smallest") is SMALLEST
     assert {"smallest", "smallest-1.0"} <= set(trainer_names())
     with pytest.raises(RcdiagError, match="no such trainer") as error:
@@ -100,7 +100,7 @@ def test_its_name_alone_is_its_newest_generation() -> None:
     assert "did you mean smallest-1.0?" in error.value.hint
 
 
-def test_nothing_of_it_stays() -> None:
+def test_it_is_gone_after_removal() -> None:
     TRAINERS.remove(SMALLEST.name)
     try:
         assert "smallest" not in trainer_names()

@@ -1,4 +1,4 @@
-"""What a pass makes is found out on made-up rows: no branch on numbers asks for anything more."""
+"""The sums of a pass are determined on made-up rows: no real batch requests others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rcdiag.usecases.corrected import CorrectionRows, asked_by, correction_resul
 
 NAN = float("nan")
 MASKED = None
-# Log-ratios by row, nats; what is None is a token that the mask leaves out.
+# Log-ratios by row, nats; None is a masked token.
 BATCHES: dict[str, list] = {
     "no row": [],
     "rows without a token": [[], []],
@@ -41,9 +41,9 @@ BATCHES: dict[str, list] = {
 
 
 def trajectories(rows: list, *, steps: bool = False) -> Trajectories:
-    """Rows of log-ratios of a trainer that is sure of each token, or of a sure sampler.
+    """Make rows of log-ratios in which trainer or sampler has log-prob 0 at each token.
 
-    With steps there are two of them, and advantages of both signs.
+    With `steps` there are two steps, and advantages of both signs.
     """
     flat = [value for row in rows for value in row]
     ratios = np.array([0.0 if value is MASKED else value for value in flat], np.float64)
@@ -59,7 +59,7 @@ def trajectories(rows: list, *, steps: bool = False) -> Trajectories:
 
 
 def compute(plan: Plan, asked: Questions, rows: Trajectories) -> None:
-    """Compute a plan on a batch as `score` does: step by step, and on all steps together."""
+    """Compute a plan on a batch as `score` does: per step, and over all steps."""
     tokens = sampled_tokens(rows, ("rollout", "old"), masked=bool(asked.of_masked))
     pair = PolicyPair(tokens, "rollout", "old")
     reduced = CorrectionRows.of(pair.by_step(), plan, asked)
@@ -70,7 +70,7 @@ def compute(plan: Plan, asked: Questions, rows: Trajectories) -> None:
 
 @pytest.mark.parametrize("arithmetic", ["float64", "float32"])
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_no_batch_makes_a_preset_ask_for_more(trainer: str, arithmetic: str) -> None:
+def test_no_batch_makes_a_preset_request_other_sums(trainer: str, arithmetic: str) -> None:
     own = TRAINERS[trainer]
     for preset, config in own.presets.items():
         plan = plan_corrections(own, {preset: config}, arithmetic)
@@ -83,7 +83,7 @@ def test_no_batch_makes_a_preset_ask_for_more(trainer: str, arithmetic: str) -> 
 
 @quantity
 def distance(tokens: Tokens) -> Array:
-    """Return |log_ratio|, nats."""
+    """Return |log_ratio|, in nats."""
     return np.abs(tokens.log_ratio)
 
 
@@ -92,7 +92,7 @@ def plan_of(metrics: Callable[[Batch, Correction], dict[str, float]]) -> Plan:
     return plan_corrections(trainer, {"token_truncate": trainer.presets["token_truncate"]})
 
 
-def test_a_question_after_a_branch_on_numbers_is_an_error_that_says_which() -> None:
+def test_a_request_that_depends_on_numbers_is_an_error_that_names_it() -> None:
     def metrics(batch: Batch, correction: Correction) -> dict[str, float]:
         if batch.rows.sum(RATIO).sum() > 100.0:
             return {"distance": float(batch.rows.max(distance).max())}
@@ -107,7 +107,7 @@ def test_a_question_after_a_branch_on_numbers_is_an_error_that_says_which() -> N
     assert "before any branch" in error.value.hint
 
 
-def test_a_metric_of_one_line_is_what_it_says() -> None:
+def test_a_metric_of_one_line_is_correct() -> None:
     def metrics(batch: Batch, correction: Correction) -> dict[str, float]:
         return {
             "share": batch.token_mean(RATIO > 1.2),

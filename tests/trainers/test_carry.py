@@ -1,4 +1,4 @@
-"""A preset of one trainer is carried over to the others, and all defaults stand side by side."""
+"""A preset of one trainer is carried to the others, and all defaults are compared."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def by_family(correction: Correction, source: str) -> dict:
     return {one.trainer.family: one for one in carried(correction, find_trainer(source))}
 
 
-def test_an_equal_reads_back_as_the_same_correction():
+def test_an_equivalent_reads_back_as_the_same_correction():
     correction = Correction(weighting=Weighting("token", 3.0))
     slime = by_family(correction, "verl")["slime"]
     assert slime.equal
     assert slime.settings.settings["tis_upper_bound"] == 3.0
 
 
-def test_a_near_one_says_what_it_does_otherwise():
-    """The MIS helper rejects where IcePop by sequence gives weight 0."""
+def test_a_close_equivalent_states_its_differences():
+    """The MIS helper rejects, while sequence-level IcePop gives weight 0."""
     correction = Correction(weighting=Weighting("sequence", 5.0, 0.5, "zero"))
     slime = by_family(correction, "verl")["slime"]
     assert slime.settings is not None
@@ -40,7 +40,7 @@ def test_slime_has_icepop_of_tokens_by_a_flag():
     assert slime.settings.settings["custom_tis_function_path"].endswith("loss.icepop_function")
 
 
-def test_what_has_nothing_near_says_what_it_lacks():
+def test_a_trainer_without_an_equivalent_states_what_it_lacks():
     correction = Correction(rejections=(Rejection("seq_max_k3", 0.5),))
     slime = by_family(correction, "verl")["slime"]
     assert slime.settings is None
@@ -55,7 +55,7 @@ def test_the_source_is_named_by_trainer_and_preset():
     assert "decoupled_token_is" in error.value.hint
 
 
-def test_all_trainers_stand_side_by_side():
+def test_all_trainers_are_compared():
     result = rcdiag.score(ROLLOUTS, trainer="all", rows=64)
     assert set(result.corrections) <= set(families())
     assert {"verl", "slime"} <= set(result.corrections)
@@ -67,7 +67,7 @@ def test_all_trainers_stand_side_by_side():
     assert result.corrections["slime"].metrics == alone.corrections["tis_by_flag"].metrics
 
 
-def test_a_carried_preset_has_the_numbers_of_its_trainers():
+def test_a_carried_preset_has_the_numbers_of_the_other_trainer():
     result = rcdiag.score(ROLLOUTS, carry="verl:decoupled_token_is", rows=64)
     own = rcdiag.score(ROLLOUTS, presets="decoupled_token_is", rows=64)
     first = result.corrections["verl:decoupled_token_is"]
@@ -89,7 +89,7 @@ def test_a_carried_preset_has_the_numbers_of_its_trainers():
         {"trainer": "all", "settings": {"default": {"use_tis": True}}},
     ],
 )
-def test_what_has_no_meaning_beside_all_trainers_is_refused(given):
+def test_options_incompatible_with_all_trainers_are_refused(given):
     with pytest.raises(RcdiagError) as error:
         rcdiag.score(ROLLOUTS, **given)
     assert error.value.hint

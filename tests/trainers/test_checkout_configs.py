@@ -77,7 +77,7 @@ FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_read_as_its_trainers(name: str, tmp_path: Path) -> None:
+def test_the_trainer_of_a_file_is_detected(name: str, tmp_path: Path) -> None:
     text, trainer, settings = FILES[name]
     path = tmp_path / "config"
     path.write_text(text)
@@ -89,7 +89,7 @@ def test_a_file_is_read_as_its_trainers(name: str, tmp_path: Path) -> None:
     assert ("trainer-defaults" in slugs) == (settings == {})
 
 
-def test_the_helpers_yaml_alone_is_miles_only_when_told(tmp_path: Path) -> None:
+def test_the_helpers_yaml_alone_is_miles_only_with_trainer(tmp_path: Path) -> None:
     path = tmp_path / "mis.yaml"
     path.write_text("use_tis: true\ntis_mode: mask\n")
     assert read_trainer_config(path).trainer.family == "slime"
@@ -156,21 +156,23 @@ def test_traps(trainer: str, text: str, slug: str, tmp_path: Path) -> None:
         ("miles", {"use_tis": True, "custom_tis_function_path": "a.b.c"}, "does not know"),
     ],
 )
-def test_what_the_trainer_refuses(trainer: str, settings: dict[str, Any], message: str) -> None:
+def test_settings_that_the_trainer_refuses(
+    trainer: str, settings: dict[str, Any], message: str
+) -> None:
     plan = plan_corrections(find_trainer(trainer), {"it": settings})
     (finding,) = (each for each in plan.findings if each.slug == "trainer-refuses")
     assert message in finding.message
     assert plan.corrections == {}
 
 
-def test_a_function_of_ones_own_is_not_computed() -> None:
+def test_a_custom_function_is_not_computed() -> None:
     plan = plan_corrections(find_trainer("prime-rl"), {"it": {"type": "custom"}})
     assert [finding.slug for finding in plan.findings] == ["settings-not-computed"]
     assert "type: custom, a function of your own" in plan.findings[0].message
     assert plan.corrections == {}
 
 
-def test_a_trainers_name_means_the_generation_whose_file_it_is(tmp_path: Path) -> None:
+def test_a_trainers_name_uses_the_generation_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "config"
     for text, generation in (
         ("[loss]\ndppo_mask_low = 0.1\n", "prime-rl-20260821"),
@@ -182,7 +184,7 @@ def test_a_trainers_name_means_the_generation_whose_file_it_is(tmp_path: Path) -
         assert read_trainer_config(path, "prime-rl").trainer.name == generation
 
 
-def test_kpop_is_newer_than_what_is_known(tmp_path: Path) -> None:
+def test_kpop_gives_newer_than_known(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text('[trainer.loss]\ntype = "kpop"\nkpop_threshold = 0.1\n')
     read = read_trainer_config(path, "prime-rl")
@@ -221,7 +223,9 @@ EMITTED = {
 @pytest.mark.parametrize(
     ("name", "settings"), [(name, each) for name, given in EMITTED.items() for each in given]
 )
-def test_what_is_written_is_read_back(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_a_written_configuration_is_read_back(
+    name: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
     trainer = find_trainer(name)
     correction = trainer.read({**trainer.settings, **settings})
     assert expresses(trainer, correction)
@@ -232,7 +236,7 @@ def test_what_is_written_is_read_back(name: str, settings: dict[str, Any], tmp_p
     assert equivalent(correction, again)
 
 
-def test_what_a_trainer_has_no_settings_for_is_refused() -> None:
+def test_a_correction_that_a_trainer_cannot_express_is_refused() -> None:
     verl = find_trainer("verl")
     correction = verl.read({**verl.settings, **verl.presets["decoupled_seq_is_rs"]})
     for name in ("prime-rl", "open-instruct"):

@@ -1,4 +1,4 @@
-"""Corrections and losses, held against numbers that trainers' own code gave (`tests/oracle`)."""
+"""Corrections and losses against stored numbers of the trainers' own code (`tests/oracle`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.trainers.update_settings import update_of
 from tests.usecases.replay.builders import batch_of
 
 FOLDERS = ("prime_rl", "open_instruct", "roll", "miles")
-# Some counts and flags are float32 in the trainers themselves.
+# Some counts and flags are float32 in the trainers.
 TOLERANCE = 1e-7
 
 
@@ -42,12 +42,12 @@ def variants(folder: str) -> Any:
 
 
 def trainer_of(folder: str) -> Trainer:
-    """Return the generation whose numbers are stored."""
+    """Return the generation of the stored numbers."""
     return find_trainer(getattr(variants(folder), "TRAINER", folder.replace("_", "-")))
 
 
 def settings_of(folder: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by the names that rcdiag has for them: those of mappings are dotted."""
+    """Return settings under rcdiag's names; those in mappings are dotted."""
     flat: dict[str, Any] = {}
     for name, value in config.items():
         inner = value if isinstance(value, dict) else {}
@@ -97,7 +97,7 @@ def test_a_correction(folder: str, case: Mapping[str, Any]) -> None:
 
 
 def document_of(folder: str, config: Mapping[str, Any]) -> Document:
-    """Return the settings where the trainer's own file has them."""
+    """Return the settings as a document in the trainer's own layout."""
     if folder == "prime_rl":
         return Document({"trainer": {"loss": config}})
     if folder == "roll":
@@ -109,13 +109,13 @@ def document_of(folder: str, config: Mapping[str, Any]) -> Document:
     return Document(config)
 
 
-# Settings of an update that are none of the correction.
+# Settings of an update that do not belong to the correction.
 ELSEWHERE = {
     *("loss_fn", "clip_higher", "loss_denominator", "use_opsm", "opsm_delta"),
     *("advantage_estimator", "importance_sampling", "pg_variant", "loss_agg_mode"),
     *("dual_clip_loss", "use_pg_clip_range", "pg_clip_low", "pg_clip_high"),
 }
-# Where rcdiag has a number that the trainer logs under another name or reduction, or has none.
+# Metrics that the trainer logs under another name or reduction, or that rcdiag lacks.
 LOGGED = {
     "miles": {"pg_clipfrac", "ppo_kl", "ess_ratio", "ois", "pg_loss", "opsm_clipfrac"},
     "open_instruct": {"policy/clipfrac_avg", "loss/policy_avg", "val/ratio"},
@@ -163,7 +163,7 @@ def test_a_loss(folder: str, case: Mapping[str, Any]) -> None:
         batch.mask,
     )
     update = update_of(replace(plan, document=document_of(folder, config)))
-    # ROLL's own code was asked with the advantages for scores.
+    # ROLL's own code was run with the advantages as scores.
     rewards = np.array(batch.advantages)[[any(row) for row in batch.mask]]
     replayed = replace(replayed, tokens=replace(replayed.tokens, reward=rewards))
     result = loss_of_preset("it", replayed, update).result

@@ -1,4 +1,4 @@
-"""A trainer is told by the keys of its own file, which is read as it would; traps are said."""
+"""A trainer is detected by its file's keys, the file is read as it does, traps are reported."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def plan_of(folder: Path, text: str, trainer: str | None = None) -> Plan:
         ("python3 /workspace/miles/train.py --calculate-per-token-loss\n", "miles"),
     ],
 )
-def test_the_trainer_is_told_by_the_keys(text: str, trainer: str, tmp_path: Path) -> None:
+def test_the_trainer_is_detected_by_the_keys(text: str, trainer: str, tmp_path: Path) -> None:
     plan = plan_of(tmp_path, text)
     assert plan.trainer.name == trainer
     assert list(plan.corrections) == ["config"]
 
 
-def test_settings_of_vllms_correction_mean_that_vllm_samples(tmp_path: Path) -> None:
+def test_settings_of_vllms_correction_imply_sampling_with_vllm(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, f"{MODE}: token_truncate\n")
     assert plan.configs["config"]["use_vllm"] is True
     assert plan.corrections["config"].weighting == Weighting("token", 3.0, 0.0, "clip")
@@ -107,7 +107,7 @@ def test_a_run_that_sets_nothing_runs_the_defaults_of_its_trainer(
     assert "trainer-defaults" in {finding.slug for finding in plan.findings}
 
 
-def test_a_script_of_slime_without_a_name_is_read_when_told(tmp_path: Path) -> None:
+def test_an_unnamed_script_of_slime_is_read_with_trainer(tmp_path: Path) -> None:
     script = f"python3 train.py {RUN}\n"
     with pytest.raises(RcdiagError, match="no settings of a rollout correction"):
         read(tmp_path, script)
@@ -116,14 +116,14 @@ def test_a_script_of_slime_without_a_name_is_read_when_told(tmp_path: Path) -> N
         read(tmp_path, "learning_rate: 1.0e-6\n", "slime")
 
 
-def test_a_script_that_only_calls_another_is_said_to_have_no_flags(tmp_path: Path) -> None:
+def test_a_script_that_only_calls_another_has_no_flags(tmp_path: Path) -> None:
     script = '#!/usr/bin/env bash\n: "${RUN:=$(date)}"\nbash "$HERE/run.sh" "$@"\n'
     with pytest.raises(RcdiagError, match="a script without any flag or `name=value` of a trainer"):
         read(tmp_path, script)
 
 
-def test_a_recipe_stands_on_another_file(tmp_path: Path) -> None:
-    """As NeMo-RL's recipes do: nearer files win, lists of files from the last one on."""
+def test_a_recipe_inherits_from_another_file(tmp_path: Path) -> None:
+    """As in NeMo-RL's recipes: closer files take precedence, later files in lists too."""
     base = "loss_fn: {use_importance_sampling_correction: true, ratio_clip_min: 0.2}\ngrpo: {}\n"
     (tmp_path / "base.yaml").write_text(base)
     (tmp_path / "middle.yaml").write_text(
@@ -142,7 +142,7 @@ def test_a_recipe_stands_on_another_file(tmp_path: Path) -> None:
     assert read(tmp_path, alone).settings == {}
 
 
-def test_a_recipe_without_its_file_says_so(tmp_path: Path) -> None:
+def test_a_recipe_with_a_missing_base_file_is_an_error(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "defaults: gone.yaml\nloss_fn: {ratio_clip_min: 0.2}\ngrpo: {}\n")
     (finding,) = (one for one in plan.findings if one.slug == "base-config-missing")
     assert "gone.yaml" in finding.message
@@ -166,7 +166,7 @@ def test_the_old_cap_overwrites_the_upper_bound(tmp_path: Path) -> None:
         f"{MODE}: token_truncate\nvllm_importance_sampling_clip_max: null\n",
     ],
 )
-def test_trl_stops_where_its_config_does(text: str, tmp_path: Path) -> None:
+def test_settings_that_trls_config_refuses_are_refused(text: str, tmp_path: Path) -> None:
     plan = plan_of(tmp_path, f"use_vllm: true\n{text}")
     assert plan.corrections == {}
     assert [finding.slug for finding in plan.findings] == ["trainer-refuses"]
@@ -180,7 +180,9 @@ def test_trl_stops_where_its_config_does(text: str, tmp_path: Path) -> None:
         ("level token --algo.advantage.is_correction_threshold 1 2 3", "wanted LOW HIGH, or HIGH"),
     ],
 )
-def test_openrlhf_stops_where_its_loss_does(flags: str, message: str, tmp_path: Path) -> None:
+def test_settings_that_openrlhfs_loss_refuses_are_refused(
+    flags: str, message: str, tmp_path: Path
+) -> None:
     plan = plan_of(tmp_path, f"{OPENRLHF} --algo.advantage.is_correction_{flags}\n")
     assert plan.corrections == {}
     assert message in plan.findings[0].message
@@ -202,7 +204,7 @@ def newer(plan: Plan) -> Finding:
     return finding
 
 
-def test_a_slip_is_said_with_what_was_meant(tmp_path: Path) -> None:
+def test_a_misspelt_setting_is_reported_with_the_closest_one(tmp_path: Path) -> None:
     text = f"use_vllm: true\n{MODE}: token_mask\n"
     plan = plan_of(tmp_path, f"{text}vllm_importance_sampling_clipmax: 2.0\n")
     finding = newer(plan)
@@ -236,11 +238,13 @@ def test_a_slip_is_said_with_what_was_meant(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_slip_alone_in_its_block_is_said(tmp_path: Path, text: str, near: str) -> None:
+def test_a_single_misspelt_setting_of_a_block_is_reported(
+    tmp_path: Path, text: str, near: str
+) -> None:
     assert f"did you mean {near}?" in newer(plan_of(tmp_path, text)).fix
 
 
-def test_a_slip_in_a_filter_of_roll_says_what_was_meant(tmp_path: Path) -> None:
+def test_a_misspelt_setting_in_a_filter_of_roll_gets_the_closest_one(tmp_path: Path) -> None:
     filters = "train_infer_correction: {filters: [{enabled: true, agg_typ: token}]}\n"
     plan = plan_of(tmp_path, f"actor_train: {{n: 1}}\nactor_infer: {{n: 1}}\n{filters}")
     assert plan.corrections == {}
@@ -267,10 +271,10 @@ def test_a_slip_in_a_filter_of_roll_says_what_was_meant(tmp_path: Path) -> None:
         ('[trainer.loss]\ntype = "ipo"\nscore_centering = true\n[inference]\n', "prime-rl-2026"),
     ],
 )
-def test_a_key_that_is_newer_is_left_out_and_said(tmp_path: Path, text: str, message: str) -> None:
+def test_a_newer_key_is_ignored_with_a_warning(tmp_path: Path, text: str, message: str) -> None:
     plan = plan_of(tmp_path, text)
     assert list(plan.corrections) == ["config"]
-    if not message:  # an older generation has it, and is taken
+    if not message:  # an older generation has it, and is used
         assert plan.trainer.name == "verl-0.7.0"
         assert "newer-than-known" not in slugs(plan)
         return
@@ -290,7 +294,7 @@ def test_a_key_that_is_newer_is_left_out_and_said(tmp_path: Path, text: str, mes
         (f"use_vllm: true\n{MODE}: turn_mask\n", MODE, "turn_mask", "sequence_mask", "token_mask"),
     ],
 )  # fmt: skip
-def test_a_value_that_the_newest_generation_did_not_have_is_newer(
+def test_an_unknown_value_counts_as_newer(
     tmp_path: Path, text: str, name: str, value: str, assumed: str, choice: str
 ) -> None:
     plan = plan_of(tmp_path, text)
@@ -304,7 +308,7 @@ def test_a_value_that_the_newest_generation_did_not_have_is_newer(
     assert plan.configs["config"][name] == assumed
 
 
-def test_a_setting_of_another_generation_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_setting_of_another_generation_is_reported_as_such(tmp_path: Path) -> None:
     text = (
         "algorithm: {rollout_correction: {rollout_is: token, rollout_token_veto_threshold: 0.1}}\n"
     )
@@ -317,7 +321,7 @@ def slugs(plan: Plan) -> set[str]:
     return {finding.slug for finding in plan.findings}
 
 
-def test_traps_are_said(tmp_path: Path) -> None:
+def test_traps_are_findings(tmp_path: Path) -> None:
     masked = f"{AXOLOTL}  async_prefetch: true\n  {MODE}: sequence_mask\n"
     assert "mask-lifted-to-floor" in slugs(plan_of(tmp_path, masked))
     truncated = f"{AXOLOTL}  async_prefetch: true\n"

@@ -1,4 +1,4 @@
-"""A definition agrees with the words beside it, and with what the trainer logs."""
+"""Definitions agree with their texts, and with what the trainer logs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rcdiag.usecases.corrected import CorrectionRows, asked_by
 from tests.two_rows import toy_pair
 
 PACKAGES = sorted({trainer.package for trainer in TRAINERS.values()})
-# The number that each trainer logs of what it divides weights by.
+# The metric in which each trainer logs the divisor of its weights.
 FACTOR = {"verl": "rollout_corr/rollout_is_batch_norm_factor", "slime": "mis_batch_norm_factor"}
 NORMALISED = {
     "verl": {"rollout_is": "token", "rollout_is_batch_normalize": True},
@@ -72,12 +72,12 @@ def test_settings_are_written_for_the_newest_and_for_older_ones() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in writers() if TRAINERS[name].config.path])
-def test_settings_stand_where_the_words_say(name: str) -> None:
+def test_settings_are_located_as_their_texts_say(name: str) -> None:
     assert ".".join(TRAINERS[name].config.path) == TRAINERS[name].words.place
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_terms_are_names_that_are_explained_and_say_what_the_term_says(package: str) -> None:
+def test_terms_refer_to_explained_names(package: str) -> None:
     for name, term in read_terms(package).items():
         told = " ".join(explain(name).generations.values())
         assert term.says
@@ -88,7 +88,7 @@ def test_terms_are_names_that_are_explained_and_say_what_the_term_says(package: 
     "name", [name for name in TRAINERS if name not in OLD and TRAINERS[name].family in FACTOR]
 )
 def test_weights_are_divided_by_what_the_trainer_logs(name: str) -> None:
-    """slime logs a mean over rows in which a row without a token is 0; it divides by another."""
+    """slime logs a mean over rows that counts empty rows as 0, and divides by another one."""
     trainer = TRAINERS[name]
     plan = plan_corrections(trainer, {"it": NORMALISED[trainer.family]})
     (correction,) = plan.corrections.values()
@@ -111,7 +111,7 @@ def test_without_normalisation_the_divisor_is_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TRAINERS)
-def test_rules_name_losses_and_aggregations_that_are_there(name: str) -> None:
+def test_rules_name_existing_losses_and_aggregations(name: str) -> None:
     rules = TRAINERS[name].update
     assert all(loss == item.name for loss, item in rules.losses.items())
     assert all(aggregation == item.name for aggregation, item in rules.aggregations.items())
@@ -119,8 +119,8 @@ def test_rules_name_losses_and_aggregations_that_are_there(name: str) -> None:
     assert rules.defaults.aggregation in rules.aggregations
 
 
-def test_names_lead_to_the_folder_alone():
-    """What finds a trainer without importing the others' folders rests on it."""
+def test_names_of_generations_determine_their_folder():
+    """The look-up of a trainer without importing other folders relies on this."""
     for folder in trainers.FOLDERS:
         family = folder.replace("_", "-")
         for trainer in importlib.import_module(f"rcdiag.trainers.{folder}").GENERATIONS:
@@ -132,7 +132,7 @@ def test_names_lead_to_the_folder_alone():
     assert {each.parent.name for each in folders} == set(trainers.FOLDERS)
 
 
-def test_a_trainer_without_a_correction_is_said_to_have_none_with_the_date() -> None:
+def test_a_trainer_without_a_correction_is_explained_with_the_date() -> None:
     for name in ("llamafactory", "LLaMA-Factory", "llama_factory"):
         with pytest.raises(RcdiagError, match="no correction to compute, as of commit") as error:
             find_trainer(name)
@@ -142,12 +142,12 @@ def test_a_trainer_without_a_correction_is_said_to_have_none_with_the_date() -> 
         find_trainer("llamafactor")
 
 
-def test_a_fork_corrects_by_the_code_of_its_original() -> None:
-    """vime's flags and functions are those of slime."""
+def test_a_fork_uses_the_definitions_of_its_original() -> None:
+    """vime has slime's flags and functions."""
     assert find_trainer("vime") is find_trainer("slime")
 
 
-def test_what_is_said_of_a_trainer_has_a_date() -> None:
+def test_every_generation_has_a_date() -> None:
     dated = [one.words.released for one in TRAINERS.values()]
     dated += [text for one in TRAINERS.values() for text in one.words.also_called.values()]
     dated += [one.seen for one in trainers_without_correction().values()]

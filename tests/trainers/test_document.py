@@ -76,7 +76,7 @@ python3 after.py
 """
 
 
-def test_values_of_a_flag_end_with_its_line_its_array_and_its_command():
+def test_values_of_a_flag_end_with_its_line_array_or_command():
     assert Document.parse(SCRIPT, Path("run.sh")).tree == {
         "use_tis": True,
         "tis_clip": 1.8,
@@ -91,7 +91,7 @@ def test_values_of_a_flag_end_with_its_line_its_array_and_its_command():
     }
 
 
-def test_flags_are_true_alone_and_lists_with_several_values():
+def test_flags_without_value_are_true_and_several_values_a_list():
     document = parsed(
         "ARGS=(\n  --use-tis\n  --tis-clip 1e-4  # a comment\n"
         "  --threshold 0.5 5.0\n  --path None\n)"
@@ -104,7 +104,7 @@ def test_flags_are_true_alone_and_lists_with_several_values():
     }
 
 
-def test_the_shallowest_place_is_found_and_null_is_a_value():
+def test_the_shallowest_match_is_used_and_null_is_a_value():
     document = parsed("a: {b: {kind: deep}}\nc: {kind: null}\n")
     assert document.find("kind") is None
     assert document.find("b.kind") == "deep"
@@ -113,7 +113,7 @@ def test_the_shallowest_place_is_found_and_null_is_a_value():
     assert document.has("a.b")
 
 
-def test_what_is_no_configuration_says_what_it_should_be(tmp_path):
+def test_other_files_are_refused_with_the_expected_format(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text("a: [1, 2")
     with pytest.raises(RcdiagError, match=r"config\.yaml: cannot be read") as error:

@@ -23,7 +23,7 @@ def correction_of_file(path: Path, trainer: str | None) -> Correction:
 
 
 @pytest.mark.parametrize("trainer", [name for name in STORED if TRAINERS[name].config.write])
-def test_what_is_read_is_written_and_read_back(trainer: str, tmp_path: Path) -> None:
+def test_settings_survive_writing_and_reading(trainer: str, tmp_path: Path) -> None:
     file = tmp_path / "config"
     for case in read_answers(STORED[trainer]).corrections:
         if case.batch != "toy":
@@ -72,6 +72,6 @@ TOKEN = Weighting("token", 2.0)
         (Correction(Weighting("sequence", 2.0)), "ms-swift", "products of ratios"),
     ],
 )
-def test_what_a_trainer_lacks(correction: Correction, trainer: str, lacks: str) -> None:
+def test_corrections_that_a_trainer_lacks(correction: Correction, trainer: str, lacks: str) -> None:
     with pytest.raises(RcdiagError, match=lacks):
         emit(correction, trainer)

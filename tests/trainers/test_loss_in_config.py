@@ -1,4 +1,4 @@
-"""A trainer's own configuration says which policy loss `replay` takes, and with which bounds."""
+"""A trainer's own configuration sets the policy loss of `replay`, and its bounds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def updated(
     return update_of(plan_of(trainer=trainer, trainer_config=file), loss_settings, **given)
 
 
-# Trainer, its file, and the loss, the aggregation and the settings that follow.
+# Trainer, its file, and the expected loss, aggregation and settings.
 FILES: list[tuple[str, str, str, str, dict[str, Any]]] = [
     (
         "verl",
@@ -188,20 +188,20 @@ def test_without_a_setting_of_the_loss_there_is_no_note(tmp_path: Path) -> None:
     assert "loss-of-trainer-config" not in [one.slug for one in update.plan.findings]
 
 
-def test_open_instruct_clips_at_its_own_bound() -> None:
-    """Its clip is 0.2 below and 0.272 above where nobody sets another."""
+def test_open_instruct_has_its_own_clip_defaults() -> None:
+    """Its clip range is 0.2 below and 0.272 above by default."""
     update = update_of(plan_of(trainer="open-instruct"), clip_high=None)
     assert update.settings.value(CLIP_HIGH) == 0.272
 
 
-def test_the_clip_is_that_of_the_loss() -> None:
-    """SkyRL's cispo lets the ratio go from 0 to 5 where nobody sets its bounds."""
+def test_the_default_clip_depends_on_the_loss() -> None:
+    """SkyRL's cispo bounds the ratio to 0 and 5 by default."""
     plan = plan_of(trainer="skyrl")
     assert update_of(plan, loss="cispo").clip == (1.0, 4.0)
     assert update_of(plan, loss="cispo", clip_high=2.0).clip == (1.0, 2.0)
 
 
-def test_a_clip_ratio_that_verl_does_not_read_is_said(tmp_path: Path) -> None:
+def test_a_clip_ratio_that_verl_does_not_read_is_a_finding(tmp_path: Path) -> None:
     text = "algorithm: {rollout_correction: {rollout_is: token}}\n"
     text += "actor_rollout_ref: {actor: {clip_ratio: 0.4, loss_agg_mode: token-sum}}"
     update = updated(tmp_path, text)
@@ -233,7 +233,7 @@ def test_a_clip_ratio_that_verl_does_not_read_is_said(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_an_unknown_loss_stops_replay_and_another_can_be_named(
+def test_an_unknown_loss_is_refused_unless_another_is_named(
     tmp_path: Path, trainer: str, text: str, names: str
 ) -> None:
     with pytest.raises(RcdiagError, match=names):
@@ -241,11 +241,11 @@ def test_an_unknown_loss_stops_replay_and_another_can_be_named(
     assert updated(tmp_path, text, trainer, loss="vanilla").loss == "vanilla"
 
 
-def test_references_of_hydra_say_nothing(tmp_path: Path) -> None:
+def test_references_of_hydra_are_ignored(tmp_path: Path) -> None:
     text = VERL.replace("clip_ratio_c: 10", "clip_ratio_c: ${oc.select:other,3.0}")
     assert "clip_c" not in updated(tmp_path, text).settings.own
 
 
-def test_a_bound_that_is_no_number_names_its_key(tmp_path: Path) -> None:
+def test_a_bound_that_is_not_a_number_names_its_key(tmp_path: Path) -> None:
     with pytest.raises(RcdiagError, match="eps_clip: wanted a number"):
         updated(tmp_path, "actor: {use_decoupled_loss: true, eps_clip: wide}")

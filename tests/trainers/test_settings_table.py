@@ -1,4 +1,4 @@
-"""The tables of trainers: what their columns do, and that every name in them is one that exists."""
+"""Settings tables of trainers: their columns, and that all names in them exist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rcdiag.trainers.settings_table import Refused, Setting, Settings, read_tabl
 from rcdiag.trainers.toml_words import read_findings
 from rcdiag.trainers.writing import facts_of
 
-OPSM = "off_policy_mask_threshold"  # which no preset has
+OPSM = "off_policy_mask_threshold"  # used by no preset
 GENERATIONS = "".join(
     f'[{name}]\nsays = "s"\nreleased = "r"\nplace = "p"\nsource = "s"\n'
     for name in ("a-1", "a-2", "a-3")
@@ -24,7 +24,7 @@ GENERATIONS = "".join(
 
 
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str) -> str:
-    """A package of three generations with a name of its own, since what is read is kept."""
+    """Make a package of three generations with a unique name, since tables are cached."""
     name = f"tables_{tmp_path.name}".replace("-", "_")
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("")
@@ -75,7 +75,7 @@ def test_generations_differ_in_settings_and_defaults(
         ('[header]\nhydra = 1\n[cap]\nsays = "s"', r"\[header\]: `hydra`: Expected `bool`"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_errors_in_a_table_are_named(
     table: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(RcdiagError, match=message):
@@ -95,7 +95,7 @@ def test_what_is_wrong_is_named(
         ({}, [1], [1]),
     ],
 )
-def test_values_are_taken_as_the_trainer_does(
+def test_values_are_accepted_as_by_the_trainer(
     columns: dict[str, Any], value: Any, taken: Any
 ) -> None:
     setting = Setting(name="cap", **columns)
@@ -116,9 +116,7 @@ def test_values_are_taken_as_the_trainer_does(
         ({"type": "choice", "choices": ("token",)}, "tokn", "cap: 'tokn' is not one of its values"),
     ],
 )
-def test_values_on_which_the_trainer_stops(
-    columns: dict[str, Any], value: Any, message: str
-) -> None:
+def test_values_that_the_trainer_refuses(columns: dict[str, Any], value: Any, message: str) -> None:
     with pytest.raises(Refused) as error:
         Setting(name="cap", **columns).checked(value)
     assert error.value.message.startswith(message)
@@ -197,13 +195,13 @@ def test_conditions_of_tables_are_on_settings_that_exist(name: str) -> None:
 
 
 def test_facts_that_tables_name_are_facts_of_some_correction() -> None:
-    """A slip in the name of a fact would leave a setting unwritten, or a refusal unsaid."""
+    """A misspelt fact would silently drop a setting or a refusal."""
     corrections = []
     for trainer in TRAINERS.values():
         opsm = {"opsm": {OPSM: 0.5}} if OPSM in trainer.settings else {}
         plan = plan_corrections(trainer, {**trainer.presets, **opsm})
         corrections += plan.corrections.values()
-    known: dict[str, set[str]] = {}  # of the generations of a trainer, which share a table
+    known: dict[str, set[str]] = {}  # over the generations of a trainer, which share a table
     for trainer in TRAINERS.values():
         own = None if trainer.config.write is None else trainer.config.write.keywords["own_facts"]
         for correction in corrections:

@@ -1,4 +1,4 @@
-"""Scripts of trainers hold their settings in variables; those that a run would tell stay open."""
+"""Shell variables in scripts: assigned values are used, values known only at run time refused."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_settings_in_variables_are_read(tmp_path):
     "given",
     [
         "HIGH=0.28\nif $WIDE; then\n  HIGH=0.4\nfi\n",  # two values
-        "HIGH=$(cat high.txt)\n",  # what a command says
+        "HIGH=$(cat high.txt)\n",  # the output of a command
         "HIGH=`cat high.txt`\n",
-        "",  # the environment's
+        "",  # from the environment
     ],
 )
 @pytest.mark.parametrize("used", ["$HIGH", "${HIGH}"])
-def test_what_only_a_run_would_tell_is_refused_and_no_default_taken(given, used, tmp_path):
+def test_values_known_only_at_run_time_are_refused(given, used, tmp_path):
     path = tmp_path / "run.sh"
     path.write_text(
         f"{given}python3 -m verl.trainer.main_ppo \\\n"
@@ -69,7 +69,7 @@ def test_what_only_a_run_would_tell_is_refused_and_no_default_taken(given, used,
     assert "write the number in its place" in str(refused.value.hint)
 
 
-def test_a_setting_that_only_a_run_would_tell_is_refused(tmp_path):
+def test_a_setting_known_only_at_run_time_is_refused(tmp_path):
     path = tmp_path / "run.sh"
     path.write_text(SKYRL.replace("METRIC=${METRIC:-geometric}", "METRIC=$(cat metric)"))
     with pytest.raises(

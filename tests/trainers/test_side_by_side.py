@@ -1,4 +1,4 @@
-"""docs/trainers-side-by-side.md: what it names on our side can be laid beside the trainer."""
+"""docs/trainers-side-by-side.md names existing code of rcdiag."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "trainers-side-by-side.md").read_text(encoding="utf-8")
-SHARED = ("corrections", "losses")  # beside the trainer's own folder
+SHARED = ("corrections", "losses")  # in addition to the trainer's folder
 _SECTION = re.compile(
     r"^## .*?\bHere:\s+`rcdiag/trainers/(\w+)/`.*?(?=^## |\Z)", re.MULTILINE | re.S
 )
 
 
 def named(section: str) -> Iterator[str]:
-    """The words of code in the last column of the tables of a section."""
+    """Return the code words in the last column of a section's tables."""
     for line in section.splitlines():
         cells = [cell.strip() for cell in line.split(" | ")]
         if line.startswith("| ") and len(cells) > 1:
@@ -33,7 +33,7 @@ def test_the_page_has_three_trainers() -> None:
 
 
 @pytest.mark.parametrize("trainer", SECTIONS)
-def test_what_it_names_is_in_the_code(trainer: str) -> None:
+def test_names_in_it_are_in_the_code(trainer: str) -> None:
     folders = [f"trainers/{trainer}", *SHARED]
     files = [path for folder in folders for path in (ROOT / "rcdiag" / folder).glob("*")]
     texts = [path.name + path.read_text(encoding="utf-8") for path in files if path.is_file()]

@@ -1,4 +1,4 @@
-"""slime's own clamp and IcePop, which flags choose, against numbers computed here."""
+"""slime's built-in clamp and IcePop, selected by flags, against numbers computed here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import rcdiag
 
-# A row with a tool token whose log-prob was stored as 0, and one without.
+# One row with a tool token with log-prob 0, and one without.
 OLD = [[-0.5, -1.0, -2.0], [-0.1, -0.2, -0.3, -0.1, -5.0, -0.2]]
 ROLLOUT = [[-0.4, -1.1, -1.0], [-0.1, -0.25, -0.2, 0.0, -2.0, -0.2]]
 MASK = [[1, 1, 1], [1, 1, 1, 0, 1, 1]]
@@ -74,14 +74,14 @@ def test_weights_and_metrics_of_the_built_in_functions(tmp_path, icepop, per_tok
     )
 
 
-def test_flags_without_a_switch_weigh_nothing(tmp_path):
+def test_flags_without_use_tis_have_no_effect(tmp_path):
     result = corrected(tmp_path, "python3 train.py --use-rollout-logprobs --tis-clip 2.0\n")
     (outcome,) = result.corrections.values()
     assert outcome.weight_sum is None
     assert list(outcome.metrics) == ["train_rollout_logprob_abs_diff"]
 
 
-def test_a_command_that_calls_the_helper_says_where_its_settings_are(tmp_path):
+def test_a_command_with_the_helper_refers_to_its_settings(tmp_path):
     path = "examples.train_infer_mismatch_helper.mis.compute_mis_weights_with_cp"
     flags = f"--custom-tis-function-path {path} --custom-config-path mis.yaml"
     result = corrected(tmp_path, SCRIPT.format(flags=flags))
@@ -97,7 +97,7 @@ def test_a_command_that_calls_the_helper_says_where_its_settings_are(tmp_path):
         ("--use-rollout-correction", "use_rollout_correction", "use_tis"),
     ],
 )
-def test_a_flag_that_only_the_readme_has_is_refused(tmp_path, flags, name, own):
+def test_a_flag_that_exists_only_in_the_readme_is_refused(tmp_path, flags, name, own):
     with pytest.raises(rcdiag.RcdiagError, match=f"slime has no setting `{name}`") as error:
         corrected(tmp_path, SCRIPT.format(flags=flags))
     assert (

@@ -1,4 +1,4 @@
-"""Corrections, beside numbers that the trainers' own code gave."""
+"""Corrections against stored numbers of the trainers' own code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOLERANCE = {"float64": 1e-9, "float32": 1e-3}
 
 
 def result_of(trainer: str, case: Corrected, cuts: int) -> CorrectionResult:
-    """The correction of a stored case, its rows read in so many shards."""
+    """Compute the correction of a stored case, with its rows in this number of shards."""
     plan = plan_corrections(TRAINERS[trainer], {"it": case.settings}, case.arithmetic)
     batch = BATCHES[case.batch]
     wanted = asked_by(plan)
@@ -37,7 +37,7 @@ def result_of(trainer: str, case: Corrected, cuts: int) -> CorrectionResult:
 
 
 def kept(case: Corrected) -> tuple[int, int]:
-    """Tokens and sequences in the loss; OPSM of TRL and Axolotl multiplies the loss by 0."""
+    """Return kept tokens and sequences; OPSM of TRL and Axolotl multiplies the loss by 0."""
     if case.rows_in_loss is None:
         return case.kept_tokens, case.kept_sequences
     mask = BATCHES[case.batch].mask & np.array(case.rows_in_loss)[:, None]

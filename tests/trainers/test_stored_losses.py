@@ -1,4 +1,4 @@
-"""Losses, what is logged of them and their gradients, beside numbers of the trainers' own code."""
+"""Losses, logged metrics and gradients against stored numbers of the trainers' own code."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def of_correction(trainer: str) -> set[str]:
 
 
 def replayed(trainer: str, case: Updated) -> PresetLoss:
-    """The update of a stored case, under its correction."""
+    """Replay the update of a stored case with its correction."""
     config = {name: case.settings[name] for name in of_correction(trainer) & case.settings.keys()}
     plan = plan_corrections(TRAINERS[trainer], {"it": config})
     update = update_of(replace(plan, document=document_of(trainer, case.settings)))
     tokens = sampled_tokens(BATCHES[case.batch].trajectories(), ("rollout", "old", "current"))
     bad = NonFinite.of(tokens)
-    # One prompt, as the trainers' own code was asked.
+    # One prompt group, as in the stored case.
     tokens = replace(tokens, cluster=np.zeros_like(tokens.cluster))
     batch = ReplayBatch(step=None, tokens=tokens, parts=[], non_finite=bad)
     assert tokens.advantage is not None
@@ -58,8 +58,8 @@ def differences(trainer: str, case: Updated) -> list[str]:
     return [f"{case.batch} {case.settings}: {line}" for line in lines]
 
 
-def test_vespo_takes_no_weights_of_sequences() -> None:
-    """TRL stops on these settings."""
+def test_vespo_refuses_sequence_weights() -> None:
+    """TRL refuses these settings."""
     case = Updated(batch="mild", settings={"loss_type": "vespo"}, loss=0.0, metrics={}, gradient=[])
     with pytest.raises(RcdiagError, match="vespo takes weights of tokens"):
         replayed("trl-1.16", case)

@@ -1,4 +1,4 @@
-"""SkyRL, NeMo-RL and AReaL: their own files, what they stop on, their traps."""
+"""SkyRL, NeMo-RL and AReaL: their configuration files, refusals and traps."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ gconfig: {}
 
 
 class FirstUpdate:
-    """The toy pair in a first update, advantages 1 and -1, under settings of a trainer."""
+    """The toy pair in a first update, with advantages 1 and -1, under a trainer's settings."""
 
     def __init__(self, name: str, settings: Config, empty: int = 0) -> None:
         pair = toy_pair()
@@ -140,7 +140,7 @@ def test_the_settings_that_areal_removed(tmp_path: Path) -> None:
     assert slugs(found) == ["removed-setting"]
 
 
-def test_a_slip_is_said(tmp_path: Path) -> None:
+def test_a_misspelt_setting_is_reported(tmp_path: Path) -> None:
     block = "off_policy_correction: {tis_ratio_type: token, geo_mask_hgih: 1.02}"
     found = read(tmp_path, f"trainer: {{algorithm: {{{block}}}}}\n")
     (finding,) = found.findings
@@ -149,7 +149,7 @@ def test_a_slip_is_said(tmp_path: Path) -> None:
     assert found.settings == {"tis_ratio_type": "token"}
 
 
-def test_names_that_are_like_a_setting_and_no_slip(tmp_path: Path) -> None:
+def test_names_similar_to_a_setting_are_not_misspellings(tmp_path: Path) -> None:
     assert read(tmp_path, NEMO_RL).trainer.name == "nemo-rl"
 
 
@@ -177,14 +177,16 @@ def test_names_that_are_like_a_setting_and_no_slip(tmp_path: Path) -> None:
         ("areal", {"rejection_sampling.metric": "binary_kl"}, "a dead option"),
     ],
 )
-def test_what_a_trainer_stops_on(trainer: str, settings: dict[str, Any], message: str) -> None:
+def test_settings_that_a_trainer_refuses(
+    trainer: str, settings: dict[str, Any], message: str
+) -> None:
     found = find_trainer(trainer)
     on = {"use_decoupled_loss": True, "rejection_sampling": True} if trainer == "areal" else {}
     with pytest.raises(Refused, match=message):
         found.read({**found.settings, **on, **settings})
 
 
-def test_what_a_trainer_takes_and_no_table_gives_is_not_said_to_stop_it() -> None:
+def test_settings_that_rcdiag_cannot_compute_are_not_called_refused() -> None:
     settings = {"use_decoupled_loss": True, "prox_logp_method": "loglinear"}
     plan = plan_corrections(find_trainer("areal"), {"it": settings})
     (finding,) = plan.findings
@@ -250,8 +252,8 @@ def test_weights_of_use_tis_alone_are_minus_one() -> None:
         ("loss_dppo_tv", [np.exp(0.1), np.exp(-0.1), 0.0, 0.0, np.exp(-0.5)]),
     ],
 )
-def test_weights_that_the_loss_makes(preset: str, expected: list[float]) -> None:
-    """By hand, at the first update; they are told apart from weights that are multiplied in."""
+def test_weights_computed_inside_the_loss(preset: str, expected: list[float]) -> None:
+    """By hand, at the first update; they differ from weights that multiply the loss."""
     update = FirstUpdate("skyrl-0.4", TRAINERS["skyrl-0.4"].presets[preset], empty=1)
     effects = update.effects
     assert update.correction.weights_in_loss
@@ -278,7 +280,7 @@ def test_m2po_compares_tokens_of_the_whole_batch() -> None:
         assert result_of("areal", config, batch).kept_tokens == kept, threshold
 
 
-def test_prime_rls_icepop_drops_by_ratio_and_logs_what_it_drops() -> None:
+def test_prime_rls_icepop_drops_by_ratio_and_logs_the_dropped_share() -> None:
     """By hand: ratios e^0.1, e^-0.1, e^1.5 and e^-1.2, e^-0.5 against a band from 0.5 to 4."""
     name = "prime-rl-20260918"
     band = {"type": "icepop", "ratio_low": 0.5, "ratio_high": 4.0}
@@ -300,8 +302,8 @@ def test_prime_rls_icepop_drops_by_ratio_and_logs_what_it_drops() -> None:
     assert edge.effects.kept[2]
 
 
-def test_one_meaning_of_the_weight_sum() -> None:
-    """Sums of weights run over the mask before rejection, whichever trainer rejects."""
+def test_the_weight_sum_has_one_definition() -> None:
+    """For every trainer the sum of weights runs over the mask before rejection."""
     by_trainer: dict[str, dict[str, Any]] = {
         "prime-rl": {"type": "icepop", "ratio_low": 0.9, "ratio_high": 1.1},
         "prime-rl-20260821": {"dppo_mask_low": 0.0, "dppo_mask_high": 0.0},
@@ -320,7 +322,7 @@ def test_one_meaning_of_the_weight_sum() -> None:
         assert result.weight_sum == pytest.approx(ratios.sum(), rel=1e-6)
 
 
-def test_what_skyrl_logs_of_a_loss_on_the_rollout() -> None:
+def test_metrics_of_skyrls_loss_on_the_rollout() -> None:
     """By hand, at the first update: ratios e^0.1, e^-0.1, e^1.5, e^-1.2, e^-0.5 of the toy."""
     presets = TRAINERS["skyrl-0.4"].presets
 
@@ -345,7 +347,7 @@ def test_what_skyrl_logs_of_a_loss_on_the_rollout() -> None:
 
 
 def test_trls_asynchronous_grpo_corrects_nothing(tmp_path: Path) -> None:
-    """Its file is told by its own names; the mismatch is in the PPO ratio that it logs."""
+    """Its file is detected by its own names; the logged PPO ratio includes the mismatch."""
     found = read(tmp_path, "max_staleness: 8\nweight_sync_steps: 1\nepsilon_high: 0.28\n")
     assert found.trainer.name == "trl-async-1.16"
     correction = found.trainer.read({**found.trainer.settings, **found.settings})

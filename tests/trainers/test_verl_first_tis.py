@@ -43,7 +43,7 @@ def test_without_a_positive_cap_there_are_no_weights(cap):
 
 
 @pytest.mark.parametrize("loss", list(RULES[TRAINER].losses))
-def test_the_vanilla_loss_alone_is_weighted(loss):
+def test_only_the_vanilla_loss_is_weighted(loss):
     update = ([-1.0, -0.5, -2.0], [-1.1, -0.6, -1.9], [1.0, -1.0, 0.5], [2, 1])
     of_weights = [
         evaluate(loss_batch(*update, weights=weights), loss, loss_settings(), TRAINER).loss
@@ -60,12 +60,12 @@ def test_a_whole_configuration_is_recognised(tmp_path):
     assert [finding.slug for finding in off.findings] == ["rollout-log-probs-off"]
 
 
-def test_settings_of_a_later_generation_beside_it_decide(tmp_path):
+def test_settings_of_a_later_generation_take_precedence(tmp_path):
     text = WHOLE.format(cap=-1, more="") + "algorithm: {rollout_correction: {rollout_is: token}}\n"
     assert read(tmp_path, text).trainer.name == "verl-0.9"
 
 
-def test_the_name_of_the_first_example_is_refused_with_the_own_one(tmp_path):
+def test_the_name_in_the_first_example_is_refused_with_the_real_one(tmp_path):
     text = "actor_rollout_ref: {actor: {tis_imp_ratio_cap: 2.0, behav_imp_weight_cap: 10.0}}\n"
     with pytest.raises(RcdiagError) as error:
         read(tmp_path, text)

@@ -65,7 +65,7 @@ def test_verls_own_presets_are_typical(trainer):
     assert "outside-typical-range" not in slugs
 
 
-def test_explain_names_the_ranges_and_who_says_so():
+def test_explain_names_the_ranges_with_their_source():
     healthy = explain("rollout_is_threshold").healthy
     assert healthy is not None
     assert "verl's guide (docs/algo/rollout_corr_math.md) names 1.5 to 5 for token" in healthy

@@ -1,4 +1,4 @@
-"""The words of trainers: nothing is without one, none is orphaned, what they say is so."""
+"""Texts of trainers: complete, none orphaned, and correct."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_generations_are_those_of_the_registry() -> None:
     assert list(PACKAGE_OF) == list(TRAINERS)
 
 
-def test_every_logged_key_has_words_and_no_words_are_orphaned() -> None:
+def test_every_logged_key_has_a_text_and_no_text_is_orphaned() -> None:
     for trainer in TRAINERS:
         keys = read_keys(PACKAGE_OF[trainer]).values()
         known = {key.names[trainer] for key in keys if trainer in key.names}
@@ -55,13 +55,13 @@ def test_every_logged_key_has_words_and_no_words_are_orphaned() -> None:
         assert known - elsewhere == all_logged(trainer)
 
 
-def test_every_setting_has_words() -> None:
+def test_every_setting_has_a_text() -> None:
     for trainer in TRAINERS:
         assert set(TRAINERS[trainer].settings) <= set(read_settings(PACKAGE_OF[trainer]))
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_words_of_settings_are_of_generations_that_have_them(package: str) -> None:
+def test_texts_of_settings_name_generations_that_have_them(package: str) -> None:
     for name, setting in read_settings(package).items():
         having = {item for item in read_generations(package) if name in TRAINERS[item].settings}
         assert having, name
@@ -69,7 +69,7 @@ def test_words_of_settings_are_of_generations_that_have_them(package: str) -> No
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_names_to_see_exist(package: str) -> None:
+def test_names_under_see_exist(package: str) -> None:
     words: list[KeyWords | SettingWords] = [
         *read_keys(package).values(),
         *read_settings(package).values(),
@@ -79,7 +79,7 @@ def test_names_to_see_exist(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_spelling_is_of_one_key(package: str) -> None:
+def test_a_spelling_belongs_to_one_key(package: str) -> None:
     spellings = [item for key in read_keys(package).values() for item in key.spellings]
     assert len(spellings) == len(set(spellings))
 
@@ -92,7 +92,7 @@ def test_a_key_is_spelt_with_every_prefix() -> None:
     assert "train/mis_kl" in read_keys("rcdiag.trainers.slime")["kl"].spellings
 
 
-def test_renamed_presets_are_presets_that_no_generation_has_together() -> None:
+def test_old_and_new_preset_names_are_never_in_one_generation() -> None:
     for package in PACKAGES:
         for name, others in read_renamed_presets(package).items():
             having = [set(TRAINERS[item].presets) for item in read_generations(package)]
@@ -100,7 +100,7 @@ def test_renamed_presets_are_presets_that_no_generation_has_together() -> None:
             assert not any(name in presets and presets & set(others) for presets in having)
 
 
-# Worked numbers.
+# Examples with numbers.
 
 
 def _value(key: KeyWords, trainer: str) -> float:
@@ -124,7 +124,7 @@ def test_worked_numbers() -> None:
                 assert f"{key.numbers[trainer]:.4g}" == f"{_value(key, trainer):.4g}", name
 
 
-def test_the_texts_of_worked_numbers_are_those_of_the_toy() -> None:
+def test_examples_use_the_toy_batch() -> None:
     def rows(values: np.ndarray) -> str:
         parts = np.split(values, np.cumsum(LENGTHS)[:-1])
         return ", ".join(f"[{', '.join(f'{item:g}' for item in part)}]" for part in parts)
@@ -139,7 +139,7 @@ def test_the_texts_of_worked_numbers_are_those_of_the_toy() -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_where_rcdiag_has_what_the_trainers_metrics_lack(package: str) -> None:
+def test_metrics_that_only_rcdiag_computes(package: str) -> None:
     known = {*LossResult.__struct_fields__, *(f"mismatch.{name}" for name in METRICS)}
     known |= {"not observable", "a constant"}
     assert {key.result for key in read_keys(package).values() if key.result} <= known
@@ -149,7 +149,7 @@ SLIME = read_keys("rcdiag.trainers.slime")
 
 
 def _tis(log_ratios: list[float]) -> dict[str, float]:
-    """What slime's own correction logs of tokens with these log-ratios of old to rollout."""
+    """Compute slime's logged metrics for tokens with these log-ratios of old to rollout."""
     config = TRAINERS["slime"].presets["tis_by_flag"]
     return result_of("slime", dict(config), padded([[value] for value in log_ratios])).metrics
 
@@ -208,7 +208,7 @@ def test_worked_dual_clip_of_verl() -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_which_losses_log_a_key(package: str) -> None:
+def test_a_key_lists_the_losses_that_log_it(package: str) -> None:
     newest = list(read_generations(package))[-1]
     logging = by_losses(newest)
     for name, key in read_keys(package).items():
@@ -231,7 +231,7 @@ def test_a_loss_without_a_number_logs_0_or_nothing() -> None:
                 assert key.generations[trainer].endswith("logs 0" if in_all else "logs nothing")
 
 
-# The reader.
+# Reading the TOML files.
 
 
 def test_groups_of_generations() -> None:
@@ -251,7 +251,7 @@ HEADER = '[header.families.own]\nprefix = ""\n'
 
 
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: str, settings: str = "") -> str:
-    """A package of words with a name of its own, since what is read is kept."""
+    """Make a package of texts with a unique name, since texts are cached."""
     name = f"words_{tmp_path.name}".replace("-", "_")
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text("")
@@ -292,7 +292,7 @@ def test_the_smallest_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ('says = "a', r"keys.toml: not valid TOML"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_errors_in_a_file_are_named(
     table: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = package(tmp_path, monkeypatch, f"{HEADER}[kl]\n{table}\n")
@@ -300,7 +300,7 @@ def test_what_is_wrong_is_named(
         read_keys(name)
 
 
-def test_what_a_key_does_not_say_is_that_of_its_family(
+def test_a_key_inherits_missing_fields_from_its_family(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     header = '[header.families.one]\nprefix = "one/"\nexample = "{of} two"\n'
@@ -345,7 +345,7 @@ def test_a_generation_has_all_its_fields(tmp_path: Path, monkeypatch: pytest.Mon
         read_generations(name)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = package(tmp_path, monkeypatch, "")
     (tmp_path / name / "keys.toml").unlink()
     with pytest.raises(RcdiagError, match=r"keys.toml: missing"):

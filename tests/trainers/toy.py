@@ -1,4 +1,4 @@
-"""The batch on which worked numbers of keys are computed, and what trainers log on it."""
+"""The batch of the examples, and the metrics that trainers log on it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ADVANTAGES = np.array([1.0, 1.0, 1.0, -1.0, -1.0])
 Config = dict[str, Any]
 
 
-# Settings under which trainers log what they log under none of their presets.
+# Settings under which trainers log keys that none of their presets logs.
 MIS = "mis.compute_mis_weights_with_cp"
 MORE_SETTINGS: dict[str, tuple[Config, ...]] = {
     "miles": tuple(
@@ -38,7 +38,7 @@ MORE_SETTINGS: dict[str, tuple[Config, ...]] = {
 
 
 def _settings(trainer: str) -> Iterator[Config]:
-    """Settings under which a trainer logs all that it can, those of worked numbers first."""
+    """Return settings that together log all keys of a trainer, those of examples first."""
     has = TRAINERS[trainer].settings
     if TRAINERS[trainer].family not in ("verl", "slime") or trainer == "verl-20250826":
         yield from MORE_SETTINGS.get(trainer, ())
@@ -67,7 +67,7 @@ def _settings(trainer: str) -> Iterator[Config]:
 
 @cache
 def logged(trainer: str) -> dict[str, float]:
-    """All that a trainer logs on the toy, each key under the first settings that log it."""
+    """Compute all keys of a trainer on the toy, each under the first settings that log it."""
     configs = {str(number): config for number, config in enumerate(_settings(trainer))}
     plan = plan_corrections(TRAINERS[trainer], configs)
     rows = CorrectionRows.of({None: toy_pair()}, plan, asked_by(plan)).whole
@@ -79,10 +79,10 @@ def logged(trainer: str) -> dict[str, float]:
 
 
 def update(trainer: str, kept: list[bool] | None = None) -> LossBatch:
-    """The batch of an update: log-ratios are of current to old, the rollout is old - 0.1."""
+    """Make the batch of an update: log-ratios of current to old; rollout = old - 0.1."""
     rollout = BEHAVIOR - 0.1 if trainer in ("slime", "miles") else None
     current = BEHAVIOR + LOG_RATIOS
-    # Both log ois beside weights.
+    # Both log ois if there are weights.
     weights = np.ones(len(current)) if trainer in ("slime", "miles") else None
     return loss_batch(
         *(current, BEHAVIOR, ADVANTAGES, LENGTHS),
@@ -94,18 +94,18 @@ def update(trainer: str, kept: list[bool] | None = None) -> LossBatch:
     )
 
 
-# Settings without which a loss is refused.
+# Settings that a loss requires.
 NEEDED: dict[str, Config] = {"luspo": {"importance_sampling_level": "sequence"}}
 
 
 def replayed(trainer: str, loss: str, **own: Any) -> LossResult:
-    """A policy loss on the toy, with settings of its own."""
+    """Compute a policy loss on the toy with its own settings."""
     settings = default_settings(trainer).changed(dro_beta=0.1, **NEEDED.get(loss, {}), **own)
     return evaluate(update(trainer), loss, settings, trainer)
 
 
 def by_losses(trainer: str) -> dict[str, set[str]]:
-    """Policy loss -> all keys that it can log."""
+    """Return policy loss -> all keys that it can log."""
     own: dict[str, dict[str, Any]] = {
         "slime": {"opsm_delta": 1e-4},
         "miles": {"opsm_delta": 1e-4},

@@ -1,4 +1,4 @@
-"""Settings of trainers' updates, as stored cases have them, as the configuration file of a run."""
+"""Settings of stored update cases as the configuration file of a run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _skyrl(settings: Settings) -> dict[str, Any]:
 
 
 def document_of(trainer: str, settings: Settings) -> Document:
-    """Put the settings where the trainer's own file has them."""
+    """Return the settings in the layout of the trainer's own file."""
     family = TRAINERS[trainer].family
     if family == "openrlhf" and "eps_clip_low" in settings:
         ends = [settings["eps_clip_low"], settings["eps_clip_high"]]
@@ -47,7 +47,7 @@ def document_of(trainer: str, settings: Settings) -> Document:
 
 
 def update_of(plan: Plan, loss_settings: Any = (), **given: Any) -> TrainerUpdate:
-    """The update on a table with advantages; what is not given is the trainer's own choice."""
+    """Make the update on a table with advantages; the rest are the trainer's defaults."""
     options = dict.fromkeys(
         ("loss", "aggregation", "denominator", "constant", "loss_scale_factor", "advantage")
     )

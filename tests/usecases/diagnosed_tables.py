@@ -1,4 +1,4 @@
-"""Forty tables with the verdict and the first cause that every command gives them."""
+"""Forty tables with their verdict and first cause, the same in every command."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def both(change: Callable[[np.ndarray], np.ndarray]) -> Case:
 
 
 def stated(case: Case, **policies: dict[str, Any]) -> Case:
-    """Let the file's metadata say something of the policies."""
+    """Add facts about the policies to the file's metadata."""
     return replace(case, metadata={"policies": policies})
 
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """A table, the verdict on it and its first cause."""
+    """A table with its expected verdict and first cause."""
 
     verdict: str
     slug: str
@@ -173,7 +173,7 @@ TABLES: dict[str, Diagnosed] = {
 
 
 def summed(case: Case, policy: str) -> Case:
-    """Store running sums of each row."""
+    """Store cumulative sums of each row."""
     values = case.log_probs[policy].copy()
     for start, length in zip(case.start, case.lengths, strict=True):
         values[start : start + length] = np.cumsum(values[start : start + length])
@@ -181,7 +181,7 @@ def summed(case: Case, policy: str) -> Case:
 
 
 def late(law: Any, first_row: int) -> Any:
-    """Follow a law in the rows from one on, and an engine's noise in those before."""
+    """Use a distribution in the rows from one on, and engine noise in earlier rows."""
     before = noisy(0.01)
 
     def mixed(logits: np.ndarray, state: Any) -> np.ndarray:
@@ -193,7 +193,7 @@ def late(law: Any, first_row: int) -> Any:
 
 
 def written(name: str, folder: Path, *, prompts: bool = False) -> Path:
-    """Write one of the tables with advantages; with prompts a checkpoint can score it."""
+    """Write one of the tables with advantages, and with prompts for scoring."""
     case = TABLES[name].case()
     columns: dict[str, Any] = {
         "advantage": np.random.default_rng(0).standard_normal(len(case.lengths))

@@ -1,4 +1,4 @@
-"""Tables of extreme shapes are walked in bounded memory, or refused with the limit named."""
+"""Tables of extreme shapes are processed in bounded memory, or refused with the limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = 4_096
 
 
 def stored(tmp_path: Path, rows: int, length: int, steps: int = 1) -> Path:
-    """A table of rows of one length, four rows to a group, in float32 as dumps are."""
+    """Write a float32 table of rows of equal length, four rows per group."""
     random = np.random.default_rng(0)
     behavior = -random.exponential(1.0, (rows, length)).astype(np.float32)
     noise = random.normal(0.0, 0.01, behavior.shape).astype(np.float32)
@@ -54,7 +54,7 @@ def test_a_row_beyond_the_limit_is_refused_with_the_limit(tmp_path, monkeypatch,
     assert caught.value.hint
 
 
-def test_long_rows_that_stand_together_are_walked_apart(tmp_path, monkeypatch, plan):
+def test_adjacent_long_rows_are_processed_in_separate_batches(tmp_path, monkeypatch, plan):
     path = stored(tmp_path, rows=60, length=40, steps=3)
     expected = score(open_table(path), plan=plan)
     walked: list[int] = []
@@ -74,7 +74,7 @@ def test_long_rows_that_stand_together_are_walked_apart(tmp_path, monkeypatch, p
 
 
 @pytest.mark.parametrize("length", [1, 20])
-def test_a_pass_keeps_about_a_kilobyte_of_a_sequence(tmp_path, plan, length):
+def test_a_pass_stores_about_a_kilobyte_per_sequence(tmp_path, plan, length):
     path = stored(tmp_path, rows=ROWS, length=length)
     reading, _ = _read(open_table(path), "rollout", "old", plan, None)
     assert reading.rows is not None

@@ -1,4 +1,4 @@
-"""The case of a diagnosis: rows of a pass that reads the table anyway, heads of endless rows."""
+"""The case of a diagnosis: rows sampled during a pass, and heads of very long rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
     )
 
 
-def test_rows_of_the_pass_are_those_that_a_second_reading_takes(path):
+def test_rows_of_the_pass_equal_those_of_a_second_reading(path):
     table = open_table(path)
     sample = sample_in_pass(table, PAIR)
     batches = token_batches(table, Walk(policies=PAIR, prompts=True), sample)
@@ -48,12 +48,12 @@ def test_rows_of_the_pass_are_those_that_a_second_reading_takes(path):
     assert case.facts.engine == again.facts.engine
 
 
-def test_a_pass_over_other_policies_makes_no_case(path):
+def test_a_pass_over_some_policies_makes_no_case(path):
     assert sample_in_pass(open_table(path), ("rollout",)) is None
 
 
 @pytest.mark.parametrize("tokens", [30, 300, 3_000])
-def test_samples_of_parts_merge_into_that_of_the_table(path, tokens):
+def test_samples_of_parts_merge_into_the_sample_of_the_table(path, tokens):
     table = open_table(path)
     whole = read_case(table, *PAIR, tokens=tokens)
     begun = CaseSample.of(table, *PAIR, tokens=tokens)
@@ -68,7 +68,7 @@ def test_samples_of_parts_merge_into_that_of_the_table(path, tokens):
     assert np.array_equal(case.facts.prompt, whole.facts.prompt)
 
 
-def test_of_an_endless_row_the_head_is_judged(path):
+def test_only_the_head_of_a_very_long_row_is_judged(path):
     whole = read_case(open_table(path), *PAIR)
     case = read_case(open_table(path), *PAIR, tokens=10)
     assert case.lengths.max() == 20

@@ -1,4 +1,4 @@
-"""Which two policies are compared where `--policy` scores one and no pair is named."""
+"""The pair that is compared if `--policy` scores a policy and no pair is named."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.engines.toy_engine import make_checkpoint
         (["inference"], ["hf_fp32"], ("inference", "hf_fp32")),
     ],
 )
-def test_what_is_scored_is_compared_with_the_only_recorded_one(recorded, scored, pair):
+def test_a_scored_policy_is_compared_with_the_only_recorded_one(recorded, scored, pair):
     chosen = choose_pair(recorded, scored, None, None)
     assert (chosen.behavior, chosen.target) == pair
     assert chosen.reason == f"{scored[0]} is compared with {recorded[0]}, the only recorded policy"
 
 
-def test_where_rollout_and_old_are_there_they_are_compared_and_the_reason_says_how():
+def test_rollout_and_old_are_compared_if_both_exist():
     chosen = choose_pair(["rollout", "old"], ["hf_fp32"], None, None)
     assert (chosen.behavior, chosen.target) == ("rollout", "old")
     assert chosen.reason is not None
@@ -48,14 +48,14 @@ def test_where_rollout_and_old_are_there_they_are_compared_and_the_reason_says_h
         (["rollout"], ["a", "b"], None, None),
     ],
 )
-def test_otherwise_the_pair_is_what_is_named_or_the_default(recorded, scored, behavior, target):
+def test_otherwise_the_pair_is_the_named_one_or_the_default(recorded, scored, behavior, target):
     chosen = choose_pair(recorded, scored, behavior, target)
     assert (chosen.behavior, chosen.target) == (behavior or "rollout", target or "old")
     assert chosen.reason is None
 
 
 class Heard(Progress):
-    """A listener that keeps the sentences."""
+    """A listener that stores the messages."""
 
     def __init__(self) -> None:
         self.sentences: list[str] = []
@@ -64,7 +64,7 @@ class Heard(Progress):
         self.sentences.append(text)
 
 
-def test_the_choice_is_said_before_the_scoring_and_stands_in_the_result(tmp_path):
+def test_the_choice_is_reported_before_scoring_and_stored_in_the_result(tmp_path):
     rows = {"prompt_ids": [[1], [2]], "response_ids": [[3, 4], [5]]}
     logs = [[-1.0, -2.0], [-1.5]]
     path = write_table(tmp_path / "a.parquet", **rows, rollout_log_probs=logs, new_log_probs=logs)

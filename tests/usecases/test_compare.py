@@ -45,7 +45,7 @@ def found(table) -> CompareResult:
 
 
 def near(value: MetricValue, *, rel: float = 1e-12, abs: float = 0.0) -> Any:
-    """Equal to a value, its interval and its level, but for rounding."""
+    """Return a value, interval and level that compare up to rounding."""
     return [
         item if item is None or isinstance(item, str) else pytest.approx(item, rel=rel, abs=abs)
         for item in numbers(value)
@@ -56,7 +56,7 @@ def numbers(value: MetricValue) -> list[Any]:
     return [value.value, value.low, value.high, value.level]
 
 
-def test_every_ordered_pair_is_there(found):
+def test_every_ordered_pair_is_given(found):
     assert set(found.pairs) == {f"{a}->{b}" for a, b in permutations(POLICIES, 2)}
     for name, pair in found.pairs.items():
         assert name == f"{pair.behavior}->{pair.target}"
@@ -64,8 +64,8 @@ def test_every_ordered_pair_is_there(found):
 
 @pytest.mark.parametrize("pair", [("rollout", "old"), ("old", "rollout"), ("hf_fp32", "vllm_bf16")])
 @pytest.mark.parametrize("seed", [0, 5])
-def test_a_pair_has_the_numbers_and_intervals_that_score_gives(table, pair, seed):
-    """All of them where the behavior policy sampled, else those that presuppose no sampling law."""
+def test_a_pair_has_the_values_and_intervals_of_score(table, pair, seed):
+    """All metrics if the behavior policy sampled, otherwise those that presuppose no sampler."""
     behavior, target = pair
     mine = compare(open_table(table), seed=seed).pairs[f"{behavior}->{target}"].mismatch
     theirs = score(open_table(table), behavior=behavior, target=target, seed=seed).mismatch
@@ -75,7 +75,7 @@ def test_a_pair_has_the_numbers_and_intervals_that_score_gives(table, pair, seed
             assert numbers(mine[name]) == near(value), name
 
 
-def test_sizes_are_those_of_score(found, table):
+def test_counts_are_those_of_score(found, table):
     other = score(open_table(table))
     assert found.num_sequences == other.num_sequences
     assert found.num_tokens == other.num_tokens == sum(map(sum, MASK))
@@ -94,7 +94,7 @@ def test_behavior_and_target_name_the_ends_of_the_ladder(table):
     assert (found.ladder.policies[0], found.ladder.policies[-1]) == ("hf_fp32", "rollout")
 
 
-def test_chosen_policies_are_compared_alone_and_in_their_order(table):
+def test_only_chosen_policies_are_compared_in_their_order(table):
     order = ["old", "rollout", "vllm_bf16"]
     found = compare(open_table(table), policies=order)
     assert found.ladder.policies == order
@@ -110,7 +110,7 @@ def test_every_unordered_pair_has_figures_that_count_all_tokens(found):
         assert sum(item.tokens for item in figure.by_probability.bins) == found.num_tokens
 
 
-def test_who_is_who_is_read_off_the_metadata(found):
+def test_roles_are_read_from_the_metadata(found):
     roles = {name: item.role for name, item in found.policies.items()}
     assert roles == {
         "rollout": "sampler",
@@ -123,7 +123,7 @@ def test_who_is_who_is_read_off_the_metadata(found):
     assert found.policies["old"].scoring == SCORED[2]
 
 
-def test_mean_log_probs_and_the_nearest_are_those_of_the_tokens(found):
+def test_mean_log_probs_and_the_nearest_policy_come_from_the_tokens(found):
     for name, lists in POLICIES.items():
         kept = np.concatenate(lists)[np.concatenate(MASK).astype(bool)]
         assert found.policies[name].log_prob_mean.value == pytest.approx(kept.mean(), rel=1e-12)

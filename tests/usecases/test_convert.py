@@ -1,4 +1,4 @@
-"""A dump becomes a parquet file, and a result says what became of it."""
+"""A dump is converted to a parquet file, and the result reports changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def left(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_a_dump_is_one_parquet_file_with_what_was_done(tmp_path):
+def test_a_dump_becomes_one_parquet_file_with_a_report(tmp_path):
     rows = run_rows()
     about = {"policies": {"rollout": {"backend": "vllm", "dtype": "bfloat16"}}}
     source = write_toy(tmp_path / "a.toyjsonl", part(rows, SAMPLER), about)
@@ -62,7 +62,7 @@ def test_a_dump_is_one_parquet_file_with_what_was_done(tmp_path):
     assert left(out.parent) == {"out.parquet"}
 
 
-def test_the_written_file_is_the_table_that_commands_see(tmp_path):
+def test_the_written_file_equals_the_table_of_commands(tmp_path):
     rows = run_rows()
     source = write_toy(tmp_path / "a.toyjsonl", part(rows, (*SAMPLER, "old_log_probs", "step")))
     out = tmp_path / "out.parquet"
@@ -90,7 +90,7 @@ def test_dumps_of_one_run_are_written_as_one(tmp_path):
     assert left(tmp_path) == {"a.toyjsonl", "b.parquet", "out.parquet"}
 
 
-def test_parquet_in_other_names_is_checked_and_written_in_ours(tmp_path):
+def test_parquet_with_other_names_is_checked_and_renamed(tmp_path):
     columns = {"ids": [[1, 2], [3]], "logp": [[-1.0, -0.5], [-2.0]], "ref": [[0.0, 0.0], [0.0]]}
     source = write_table(tmp_path / "a.parquet", **columns)
     names = {"response_ids": "ids", "rollout_log_probs": "logp", "old_log_probs": "ref"}
@@ -100,8 +100,8 @@ def test_parquet_in_other_names_is_checked_and_written_in_ours(tmp_path):
     assert pq.read_schema(tmp_path / "out.parquet").names == [*list(names)[:2], "step"]
 
 
-def test_a_column_that_may_be_the_log_probs_that_are_lacking_is_offered(tmp_path):
-    """A name such as `logprobs` does not say whose they are: it is never taken, and is not lost."""
+def test_a_possible_log_prob_column_is_suggested(tmp_path):
+    """A name such as `logprobs` names no policy: it is kept, but not used as a policy."""
     columns = {"logprobs": [[-1.0, -0.5], [-2.0]], "old_log_probs": [[-1.5, -0.25], [-1.0]]}
     source = write_table(tmp_path / "a.parquet", response_ids=[[1, 2], [3]], **columns)
     lacking = rcdiag.convert(source, tmp_path / "out.parquet").lacking["rollout_log_probs"]
@@ -112,7 +112,7 @@ def test_a_column_that_may_be_the_log_probs_that_are_lacking_is_offered(tmp_path
     assert mapped.policies == ["rollout", "old"]
 
 
-def test_an_output_is_overwritten_with_force_alone(tmp_path):
+def test_an_output_is_overwritten_only_with_force(tmp_path):
     source = write_toy(tmp_path / "a.toyjsonl", part(run_rows(), SAMPLER))
     out = tmp_path / "out.parquet"
     out.write_text("mine")
@@ -124,7 +124,7 @@ def test_an_output_is_overwritten_with_force_alone(tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["row", "given", "interrupt"])
-def test_nothing_is_left_of_a_conversion_that_failed(tmp_path, fault):
+def test_a_failed_conversion_leaves_nothing(tmp_path, fault):
     rows = part(run_rows(count=400), SAMPLER)
     if fault == "row":
         rows[399]["rollout_log_probs"] = [-1.0] * 99
@@ -152,7 +152,7 @@ def test_a_join_that_fails_leaves_nothing(tmp_path):
     assert left(tmp_path / "out") == set()
 
 
-def test_progress_is_told_by_file(tmp_path):
+def test_progress_is_reported_by_file(tmp_path):
     for step in (1, 2, 10):
         write_toy(tmp_path / f"{step}.toyjsonl", part(run_rows(), SAMPLER)[: 10 * step])
     heard: list[tuple[str, int, int, int]] = []
@@ -191,7 +191,7 @@ def test_the_result_is_a_document_that_is_read_back(tmp_path):
         rcdiag.report(tmp_path / "result.json", tmp_path / "page.html")
 
 
-def test_a_table_that_is_open_takes_no_format_or_given_values(tmp_path):
+def test_an_open_table_accepts_no_format_or_given_values(tmp_path):
     table = rcdiag.open_table(write_toy(tmp_path / "a.toyjsonl", part(run_rows(), SAMPLER)))
     with pytest.raises(RcdiagError, match="open table cannot be mapped or given"):
         rcdiag.score(table, given={"step": 1})
@@ -205,7 +205,7 @@ def test_a_file_of_the_dump_is_never_overwritten(tmp_path):
             rcdiag.convert(source, out, force=True)
 
 
-def test_what_a_conversion_changed_is_said_by_every_command(tmp_path):
+def test_changes_of_a_conversion_are_reported_by_every_command(tmp_path):
     source = write_toy(tmp_path / "a.toyjsonl", part(run_rows(), SAMPLER))
     heard: list[str] = []
 
@@ -216,4 +216,4 @@ def test_what_a_conversion_changed_is_said_by_every_command(tmp_path):
     rcdiag.open_table(source, progress=Listener())
     assert heard == ["toyjsonl: group_id: rows with equal prompts are a prompt group"]
     rcdiag.convert(source, tmp_path / "out.parquet", progress=Listener())
-    assert len(heard) == 1  # the result itself says it
+    assert len(heard) == 1  # the result itself reports it

@@ -27,7 +27,7 @@ def stale() -> DiagnoseResult:
 
 
 @pytest.mark.engine
-def test_the_old_checkpoint_beside_the_trainers_is_named(stale):
+def test_an_older_checkpoint_in_the_same_folder_is_named(stale):
     assert stale.diagnosis is not None
     first = stale.diagnosis.causes[0]
     assert (first.slug, first.verdict) == ("stale-weights", "correctable")
@@ -44,12 +44,12 @@ def test_the_evidence_counts_every_row_once(stale):
     assert evidence.pop("name") == "rows by the weights that explain them"
     evidence.pop("reads")
     assert sum(evidence.values()) == stale.rows_read
-    assert all(evidence.values())  # what made no row is not listed
+    assert all(evidence.values())  # checkpoints without rows are not listed
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("verbose", [False, True])
-def test_the_screen_lists_what_comes_nearer_and_counts_the_rest(stale, verbose):
+def test_the_screen_lists_better_fits_and_counts_the_rest(stale, verbose):
     out = StringIO()
     draw_diagnose(Console(file=out, width=200), stale, verbose)
     labels = ("rollout  ",) if verbose else ("explained  ", "in part  ")
@@ -65,7 +65,7 @@ def test_the_screen_lists_what_comes_nearer_and_counts_the_rest(stale, verbose):
         assert f"{rest} more settings (all: -v)" in " ".join(out.getvalue().split())
 
 
-def test_a_table_without_log_probs_is_refused_with_the_commands_that_give_it_some(tmp_path):
+def test_a_table_without_log_probs_is_refused_with_commands_that_score_it(tmp_path):
     table = write_table(tmp_path / "a dump.parquet", response_ids=[[1, 2]], prompt_ids=[[3]])
     with pytest.raises(RcdiagError, match="no column of log-probs") as caught:
         rcdiag.diagnose(table)
@@ -82,8 +82,8 @@ def test_a_table_without_log_probs_is_refused_with_the_commands_that_give_it_som
 
 @pytest.mark.slow
 @pytest.mark.engine
-def test_without_time_the_likeliest_is_tried_first_on_few_rows():
-    """The file says that both sides' weights differ, which outweighs every other experiment."""
+def test_with_little_time_the_most_likely_cause_is_tested_first_on_few_rows():
+    """The metadata declare different weights, which outweighs every other experiment."""
     hurried = rcdiag.diagnose(SAMPLES / "stale.parquet", model=POLICY / "step_8", budget=0.01)
     assert hurried.diagnosis is not None
     first = hurried.diagnosis.causes[0]
@@ -94,7 +94,7 @@ def test_without_time_the_likeliest_is_tried_first_on_few_rows():
 
 
 @pytest.mark.engine
-def test_without_time_what_did_not_run_is_open():
+def test_experiments_that_did_not_run_for_lack_of_time_are_open():
     table = SAMPLES / "temperature.parquet"
     hurried = rcdiag.diagnose(table, model=POLICY / "step_8", budget=0.01)
     assert hurried.rows_read == 16
@@ -102,11 +102,13 @@ def test_without_time_what_did_not_run_is_open():
     assert {"quantities", "kept-sets"} <= set(hurried.open)
     assert hurried.diagnosis is not None
     assert hurried.diagnosis.next[0].text.startswith("run what did not fit into the budget")
-    assert hurried.diagnosis.verdict == "broken"  # the law of the tokens needs no experiment
+    assert (
+        hurried.diagnosis.verdict == "broken"
+    )  # the temperature of the tokens needs no forward pass
 
 
 @pytest.mark.engine
-def test_a_result_is_the_same_after_json(stale, tmp_path):
+def test_a_result_survives_a_json_round_trip(stale, tmp_path):
     stale.save(tmp_path / "r.json")
     again = rcdiag.load_result(tmp_path / "r.json")
     assert json.loads(again.to_json()) == json.loads(stale.to_json())
@@ -117,7 +119,7 @@ def test_a_result_is_the_same_after_json(stale, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.engine
-def test_the_temperature_of_the_sampler_is_told_by_the_tokens():
+def test_the_temperature_of_the_sampler_is_estimated_from_the_tokens():
     result = rcdiag.diagnose(SAMPLES / "temperature.parquet", model=POLICY / "step_8", rows=64)
     assert result.diagnosis is not None
     assert result.diagnosis.verdict == "broken"
@@ -131,7 +133,7 @@ def test_the_temperature_of_the_sampler_is_told_by_the_tokens():
 
 @pytest.mark.slow
 @pytest.mark.engine
-def test_an_honest_run_leaves_an_engines_noise():
+def test_a_healthy_run_leaves_engine_noise():
     result = rcdiag.diagnose(SAMPLES / "multi_turn.parquet", model=POLICY / "step_8", rows=48)
     assert result.diagnosis is not None
     assert result.diagnosis.verdict in ("healthy", "correctable")
@@ -147,8 +149,8 @@ def test_an_honest_run_leaves_an_engines_noise():
         (str(POLICY / "step_{step}"), [0, 4, 8]),
     ],
 )
-def test_a_checkpoint_speaks_of_its_own_steps_rows(model, steps):
-    """The table holds nine steps, three of which have a checkpoint."""
+def test_a_checkpoint_is_applied_to_the_rows_of_its_step(model, steps):
+    """The table has nine steps, three of them with a checkpoint."""
     result = rcdiag.diagnose(SAMPLES / "rollouts.parquet", model=model, rows=24)
     assert result.steps_of_model == steps
     assert result.diagnosis is not None
@@ -158,7 +160,7 @@ def test_a_checkpoint_speaks_of_its_own_steps_rows(model, steps):
 
 @pytest.mark.slow
 @pytest.mark.engine
-def test_columns_that_agree_are_not_blamed_for_a_wrong_checkpoint():
+def test_agreeing_columns_are_not_blamed_for_a_wrong_checkpoint():
     result = rcdiag.diagnose(SAMPLES / "multi_turn.parquet", model=POLICY / "step_0", rows=24)
     assert result.diagnosis is not None
     assert result.diagnosis.verdict in ("healthy", "correctable")
@@ -167,7 +169,7 @@ def test_columns_that_agree_are_not_blamed_for_a_wrong_checkpoint():
 
 
 def _scored_otherwise(fault: str) -> dict[str, list]:
-    """Score rows of the sample with the trainer's weights, one thing being wrong."""
+    """Score rows of the sample with the trainer's weights and one fault."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -204,8 +206,8 @@ def _scored_otherwise(fault: str) -> dict[str, list]:
         ("rotary base", "rope-theta"),
     ],
 )
-def test_what_the_trainer_computed_otherwise_is_found_on_few_rows(fault, slug):
-    """A base 1.2 times the model's lies between those that are scanned."""
+def test_a_fault_of_the_trainers_forward_is_found_on_few_rows(fault, slug):
+    """A rotary base of 1.2 times the model's is between scanned values."""
     table = rcdiag.open_table(_scored_otherwise(fault))
     result = rcdiag.diagnose(table, model=POLICY / "step_8")
     assert result.diagnosis is not None
@@ -214,7 +216,7 @@ def test_what_the_trainer_computed_otherwise_is_found_on_few_rows(fault, slug):
     assert first.confidence > 0.9
 
 
-def test_a_table_without_prompts_is_judged_by_itself(tmp_path):
+def test_a_table_without_prompts_is_judged_without_experiments(tmp_path):
     rows = pq.read_table(SAMPLES / "stale.parquet").drop_columns(["prompt_ids"])
     pq.write_table(rows, tmp_path / "bare.parquet")
     result = rcdiag.diagnose(tmp_path / "bare.parquet", model=POLICY / "step_8")
@@ -260,6 +262,6 @@ def test_checkpoints_beside_a_checkpoint_are_those_of_other_steps():
         ({"model": "/nowhere/at/all"}, "no such folder"),
     ],
 )
-def test_what_cannot_be_run_is_refused(tmp_path, options, message):
+def test_impossible_options_are_refused(tmp_path, options, message):
     with pytest.raises(RcdiagError, match=message):
         rcdiag.diagnose(small_table(tmp_path / "t.parquet"), **options)

@@ -1,4 +1,4 @@
-"""A dry run says parts, engines, tokens, time and disk, and where the rate comes from."""
+"""A dry run states parts, engines, tokens, time and disk, and the source of the rate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.engines.engine_here import toy_scoring
 
 @pytest.fixture
 def setting(tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
-    """What scores a small table in three parts."""
+    """A set-up that scores a small table in three parts."""
     monkeypatch.setattr("rcdiag.engines.scoring.TOKENS_PER_PART", 5)
     with toy_scoring(tmp_path) as given:
         yield given
@@ -35,13 +35,13 @@ def test_without_a_rate_the_time_is_unknown(setting, tmp_path):
     assert not (tmp_path / "out.parquet").exists()
 
 
-def test_a_given_rate_makes_hours(setting):
+def test_a_given_rate_gives_the_time(setting):
     text = rcdiag.score.dry_run(**setting, rate=15 / 7200)
     assert "about 2.0 hours at 0 tokens per second and engine (as " in text
     assert "about 15 s at 1 tokens" in rcdiag.score.dry_run(**setting, rate=1)
 
 
-def test_the_last_round_of_parts_counts_whole(setting, monkeypatch):
+def test_the_last_round_of_parts_counts_fully(setting, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     text = rcdiag.score.dry_run(**setting, rate=0.01, devices=2)
     assert "2 engines side by side" in text
@@ -49,12 +49,12 @@ def test_the_last_round_of_parts_counts_whole(setting, monkeypatch):
 
 
 @pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf")])
-def test_a_rate_that_no_engine_has_is_refused(setting, rate):
+def test_an_invalid_rate_is_refused(setting, rate):
     with pytest.raises(RcdiagError, match="not a number of tokens per second"):
         rcdiag.score.dry_run(**setting, rate=rate)
 
 
-def test_finished_parts_tell_the_rate(setting, tmp_path, monkeypatch):
+def test_the_rate_comes_from_finished_parts(setting, tmp_path, monkeypatch):
     out = tmp_path / "out.parquet"
     plan = plan_of(setting, out)
     (spec,) = plan.specs
@@ -76,7 +76,7 @@ def plan_of(setting: dict[str, Any], out: Path):
     return plan_scoring(rcdiag.open_table(setting["source"]), [spec], out, SILENT.say)
 
 
-def test_an_earlier_scoring_of_the_table_tells_the_rate(setting, tmp_path):
+def test_the_rate_comes_from_an_earlier_scoring_of_the_table(setting, tmp_path):
     out = tmp_path / "scored.parquet"
     rcdiag.score(**setting, output=out)
     metadata = rcdiag.open_table(out).metadata
@@ -88,7 +88,7 @@ def test_an_earlier_scoring_of_the_table_tells_the_rate(setting, tmp_path):
     assert "the time is unknown" in rcdiag.score.dry_run(**other), "another policy's rate"
 
 
-def test_the_disk_that_outputs_take_is_an_upper_bound(setting, tmp_path):
+def test_the_stated_disk_space_is_an_upper_bound(setting, tmp_path):
     out = tmp_path / "out.parquet"
     text = rcdiag.score.dry_run(**setting, output=out)
     (said,) = re.findall(r"up to (\d+) (k?)B, and beside it", text)
@@ -99,7 +99,7 @@ def test_the_disk_that_outputs_take_is_an_upper_bound(setting, tmp_path):
 
 
 @pytest.mark.parametrize("command", [rcdiag.score, rcdiag.compare, rcdiag.sweep])
-def test_recorded_columns_are_a_pass_of_tokens(tmp_path, command):
+def test_recorded_columns_need_only_a_pass(tmp_path, command):
     table = write_table(
         tmp_path / "table.parquet",
         response_ids=[[1, 2], [3]],

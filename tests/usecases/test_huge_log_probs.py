@@ -1,4 +1,4 @@
-"""Log-probs of any size end in numbers that are right, or in none and a finding: no traceback."""
+"""Log-probs of any size give correct metrics, or null and a finding, never a traceback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGE = [-50.0, -1e9, -1e12]
 
 
 def table_of(path, value: float, where: str):
-    """Every fifth row holds `value` under one policy or both; gives the path and the log-probs."""
+    """Write `value` into every fifth row of some policies; returns path and log-probs."""
     generator = np.random.default_rng(7)
     lengths = generator.integers(3, 12, ROWS)
     behavior = [-1.5 - 3.0 * generator.random(n) for n in lengths]
@@ -42,7 +42,7 @@ def ess(behavior: list[np.ndarray], target: list[np.ndarray]) -> float:
 
 @pytest.mark.parametrize("where", ["behavior", "target", "both"])
 @pytest.mark.parametrize("value", HUGE)
-def test_rows_with_log_probs_as_good_as_infinite_are_left_out(tmp_path, value, where):
+def test_rows_with_practically_infinite_log_probs_are_left_out(tmp_path, value, where):
     path, behavior, target = table_of(tmp_path / "a.parquet", value, where)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -56,7 +56,7 @@ def test_rows_with_log_probs_as_good_as_infinite_are_left_out(tmp_path, value, w
 
 @pytest.mark.parametrize("where", ["behavior", "target", "both"])
 @pytest.mark.parametrize("value", LARGE)
-def test_smaller_ones_count_as_they_are(tmp_path, value, where):
+def test_smaller_log_probs_are_used(tmp_path, value, where):
     path, behavior, target = table_of(tmp_path / "a.parquet", value, where)
     result = rcdiag.score(path)
     assert result.rows_left_out == 0

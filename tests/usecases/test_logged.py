@@ -1,4 +1,4 @@
-"""A trainer's own log beside our numbers: theirs come from plain loops over the sample table."""
+"""A trainer's log compared with rcdiag; the log is computed in plain loops over the sample."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rows():
 
 @cache
 def first_steps() -> pl.DataFrame:
-    """The rows of the sample table's first three steps, one more than the logs here have."""
+    """Rows of the sample table's first three steps, one more step than in the logs."""
     return pl.read_parquet(ROLLOUTS).filter(pl.col("step") <= 2)
 
 
@@ -45,7 +45,7 @@ def slugs(result: ScoreResult) -> set[str]:
     return {finding.slug for finding in result.findings if finding.slug.startswith("logged-")}
 
 
-def test_a_log_of_the_same_numbers_agrees_whatever_the_trainer_is(rows, tmp_path):
+def test_a_log_of_the_same_numbers_agrees_for_any_trainer(rows, tmp_path):
     log = write_log(tmp_path / "log.jsonl", {s: verl_run.token_is(rows[s]) for s in STEPS})
     result = scored(log, presets=())
     found = result.logged
@@ -64,7 +64,7 @@ def test_a_log_of_the_same_numbers_agrees_whatever_the_trainer_is(rows, tmp_path
     assert from_json(result.to_json(), "again.json").logged == found
 
 
-def test_without_a_log_there_is_nothing_beside_our_numbers(tmp_path):
+def test_without_a_log_there_is_no_comparison(tmp_path):
     table = write_table(
         tmp_path / "t.parquet",
         response_ids=[[1, 2]],
@@ -87,7 +87,7 @@ def test_float32(rows, tmp_path):
     assert slugs(result) == {"logged-agrees"}
 
 
-def test_rounding_is_no_reason_for_one_per_cent(rows, tmp_path):
+def test_rounding_does_not_explain_one_per_cent(rows, tmp_path):
     numbers = {s: verl_run.in_float32(rows[s]) for s in STEPS}
     numbers[0]["k3_kl"] *= 1.01
     found = scored(write_log(tmp_path / "log.jsonl", numbers))
@@ -137,7 +137,7 @@ def test_another_preset(rows, tmp_path):
     assert found["kl"].agrees
 
 
-def test_the_opposite_sign_and_what_rejection_leaves(rows, tmp_path):
+def test_the_opposite_sign_and_kept_tokens_as_reasons(rows, tmp_path):
     left = {s: verl_run.policies(verl_run.after_rejection(rows[s])) for s in STEPS}
     turned = {s: {"log_ppl_diff": -verl_run.policies(rows[s])["log_ppl_diff"]} for s in STEPS}
     numbers = {s: {**{k: left[s][k] for k in ("kl", "k3_kl")}, **turned[s]} for s in STEPS}
@@ -148,12 +148,12 @@ def test_the_opposite_sign_and_what_rejection_leaves(rows, tmp_path):
     assert found["kl"].explained_by == found["k3_kl"].explained_by == "after rejection"
 
 
-def test_a_number_that_nothing_explains_is_said_to_be_so(rows, tmp_path):
+def test_an_unexplained_number_is_reported_as_such(rows, tmp_path):
     numbers = {s: verl_run.token_is(rows[s]) for s in STEPS}
     numbers[1]["k3_kl"] *= 1.37
     result = scored(write_log(tmp_path / "log.jsonl", numbers))
     assert result.logged is not None
-    wrong = result.logged.keys[0]  # those that differ come first
+    wrong = result.logged.keys[0]  # keys that differ come first
     assert (wrong.key, wrong.log_step, wrong.agrees) == (f"{PREFIX}k3_kl", 1, False)
     assert wrong.explained_by is None
     assert wrong.difference == pytest.approx(0.37 * wrong.ours)
@@ -165,7 +165,7 @@ def test_a_number_that_nothing_explains_is_said_to_be_so(rows, tmp_path):
     assert slugs(result) == {"logged-differs"}
 
 
-def test_the_digits_of_the_log_count(rows, tmp_path):
+def test_numbers_agree_to_the_digits_of_the_log(rows, tmp_path):
     numbers = {s: verl_run.token_is(rows[s]) for s in STEPS}
     rounded = {
         s: {key: round(value, 6) for key, value in row.items()} for s, row in numbers.items()
@@ -202,7 +202,7 @@ def one_step(path: Path, rows, **columns) -> Path:
     return write_table(path, **names, **columns)
 
 
-def test_a_table_without_steps_takes_the_step_that_is_given_or_else_the_nearest(rows, tmp_path):
+def test_a_table_without_steps_uses_the_given_or_closest_step(rows, tmp_path):
     table = one_step(tmp_path / "table.parquet", rows[1])
     log = write_log(tmp_path / "log.jsonl", {s + 10: verl_run.token_is(rows[s]) for s in STEPS})
     nearest = scored(log, table).logged
@@ -255,7 +255,7 @@ def test_a_log_of_another_run_or_trainer_is_refused(rows, tmp_path):
         scored(log, rows=10)
 
 
-def test_keys_of_slime_stand_behind_the_word_of_its_logger(rows, tmp_path):
+def test_keys_of_slime_may_have_a_prefix_of_its_logger(rows, tmp_path):
     means = verl_run.micro_batches(verl_run.policies, 1)(rows[0])
     of_tokens = verl_run.policies(rows[0])
     numbers = {"mis_kl": means["kl"], "mis_k3_kl": of_tokens["k3_kl"]}
@@ -277,7 +277,7 @@ def test_keys_of_roll_lose_their_tag_in_its_tracker(tmp_path):
 
 
 def test_a_correction_of_whole_batches_has_a_log_too(tmp_path):
-    """M2PO compares all tokens of a batch, of which parts say nothing."""
+    """M2PO compares all tokens of a batch, so micro-batches do not explain it."""
     ours = rcdiag.score(ROLLOUTS, trainer="areal", presets="token_mask").corrections["token_mask"]
     doubled = {key: 2.0 * value for key, value in ours.metrics.items()}
     log = write_log(tmp_path / "log.jsonl", {0: doubled}, prefix="")

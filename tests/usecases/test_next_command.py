@@ -1,4 +1,4 @@
-"""A command that a diagnosis names can be pasted: it has the sources in the user's own words."""
+"""An advised command can be pasted: it names the sources as the user gave them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.builders import write_table
 
 
 def differing(path, seed):
-    """A table of two forward passes that differ by more than rounding, which asks for a model."""
+    """A table whose forward passes differ beyond rounding, so that a model is advised."""
     random = np.random.default_rng(seed)
     rollout = random.uniform(-3.0, -0.1, (64, 40))
     old = np.minimum(rollout + random.normal(0.0, 0.05, rollout.shape), -1e-4)

@@ -1,4 +1,4 @@
-"""All commands and the API carry one diagnosis of a table, and the same numbers."""
+"""All commands and the API give the same diagnosis of a table, and the same numbers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.diagnosis.tables import write
 from tests.usecases.diagnosed_tables import ROWS, TABLES, small, stored, with_nan, written
 
 COMMANDS = ("score", "compare", "sweep", "replay")
-# The page of a sweep takes seconds.
+# slow: the page of a sweep takes seconds.
 WITH_PAGES = ("score", "compare", pytest.param("sweep", marks=pytest.mark.slow), "replay")
 
 
 def quick(command: str) -> tuple[object, ...]:
-    """A command with what makes it quick: no test here reads a sweep's thresholds."""
+    """Return a command with options that make it fast: tests here need no thresholds."""
     return (command, "--thresholds", 4) if command == "sweep" else (command,)
 
 
@@ -37,7 +37,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> Tables:
 
 
 class Tables:
-    """Paths of the tables by name, each written when a test first asks for it."""
+    """Paths of the tables by name, each written on first use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.paths = folder, dict[str, Path]()
@@ -57,12 +57,12 @@ def told(diagnosis: dict[str, Any]) -> str:
 
 
 def _often(names: Iterable[str], *quick: str) -> list[ParameterSet]:
-    """Return tables as parameters; all but the quick ones run nightly."""
+    """Return tables as test parameters; all except the fast ones run nightly."""
     return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
 
 
 QUICK = list(TABLES)[:14]
-# A value with its interval, as sentences of findings give them.
+# A value with its interval, as in sentences of findings.
 WITH_INTERVAL = re.compile(r"(\w+) is (\S+) \((\S+) to (\S+?)\)")
 
 
@@ -77,7 +77,7 @@ def test_there_are_forty_tables():
 
 
 @pytest.mark.parametrize("name", _often(TABLES, *QUICK))
-def test_every_command_says_the_same(name, paths, rcdiag):  # noqa: F811
+def test_every_command_gives_the_same_diagnosis(name, paths, rcdiag):  # noqa: F811
     expected, results = TABLES[name], {}
     for command in COMMANDS:
         ran = rcdiag(*quick(command), paths[name], "--json")
@@ -94,7 +94,7 @@ def test_every_command_says_the_same(name, paths, rcdiag):  # noqa: F811
 
 
 def advice_follows_the_verdict(verdict: str, results: dict[str, Any]) -> None:
-    """Check that no finding advises what another command refuses."""
+    """Check that no finding advises an action that another command refuses."""
     if verdict == "broken":
         for result in results.values():
             advice = " ".join(finding["fix"] for finding in result["findings"])
@@ -111,7 +111,7 @@ def advice_follows_the_verdict(verdict: str, results: dict[str, Any]) -> None:
 
 
 def numbers_are_the_same(results: dict[str, Any]) -> None:
-    """Check that a number of one pair has one value, interval and level wherever it stands."""
+    """Check that a metric of a pair has the same value, interval and level everywhere."""
     score, compared, replayed = (results[name] for name in ("score", "compare", "replay"))
     pair = compared["pairs"][f"{score['behavior']}->{score['target']}"]["mismatch"]
     assert {name: pair[name] for name in score["mismatch"]} == score["mismatch"]
@@ -140,16 +140,16 @@ def as_said(value: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def count_of(finding: dict[str, Any]) -> str:
-    """Return the count that a finding begins with."""
+    """Return the count at the beginning of a finding."""
     return finding["message"].split()[0]
 
 
 @pytest.mark.parametrize("name", _often(TABLES, "temperature", "drift", "healthy"))
-def test_every_screen_begins_alike(name, paths, rcdiag):  # noqa: F811
+def test_every_screen_begins_with_the_same_lines(name, paths, rcdiag):  # noqa: F811
     tops = set()
     for command in COMMANDS:
         top = rcdiag(*quick(command), paths[name]).out.split("\nnumbers ")[0]
-        # A replay is of one step, and `diagnose` may read a part; others leave rows out.
+        # A replay is of one step, `diagnose` may read a part, and others may leave out rows.
         size = r"[\d,]+( of [\d,]+)? responses( \([\d,]+ left out\))?, [\d,]+ tokens"
         tops.add(re.sub(r"\s+", " ", re.sub(size, "", top)))
     (top,) = tops
@@ -158,13 +158,13 @@ def test_every_screen_begins_alike(name, paths, rcdiag):  # noqa: F811
 
 @pytest.mark.parametrize("command", ["score", "replay"])
 @pytest.mark.parametrize(("name", "against"), [("temperature", True), ("healthy", False)])
-def test_the_screen_says_where_no_preset_helps(command, name, against, paths, rcdiag):  # noqa: F811
+def test_the_screen_says_if_no_preset_helps(command, name, against, paths, rcdiag):  # noqa: F811
     screen = " ".join(rcdiag(command, paths[name]).out.split())
     assert ("No preset repairs this" in screen) == against
 
 
 @pytest.mark.parametrize("name", ["healthy", "temperature", "all NaN"])
-def test_the_api_says_the_same(name, paths, rcdiag):  # noqa: F811
+def test_the_api_gives_the_same_diagnosis(name, paths, rcdiag):  # noqa: F811
     block = document(rcdiag("score", paths[name], "--json"))["diagnosis"]
     for call in (api.score, api.compare, api.sweep, api.replay):
         diagnosis = call(paths[name]).diagnosis
@@ -191,7 +191,7 @@ def test_a_verdict_below_the_level_does_not_count(paths, rcdiag):  # noqa: F811
 
 
 @pytest.mark.parametrize("command", WITH_PAGES)
-def test_a_report_has_the_words_of_the_screen(command, paths, tmp_path, rcdiag):  # noqa: F811
+def test_a_report_has_the_sentences_of_the_screen(command, paths, tmp_path, rcdiag):  # noqa: F811
     result, html = tmp_path / "r.json", tmp_path / "r.html"
     screen = rcdiag(*quick(command), paths["temperature"], "--result", result).out
     again = rcdiag("report", result, "--html", html).out
@@ -215,7 +215,7 @@ def test_pages_of_tables_that_cannot_be_measured(command, name, paths, tmp_path,
 
 
 @pytest.mark.parametrize("name", ["all NaN", "both NaN", "positive", "infinite"])
-def test_numbers_without_meaning_are_null(name, paths, rcdiag):  # noqa: F811
+def test_meaningless_numbers_are_null(name, paths, rcdiag):  # noqa: F811
     score = document(rcdiag("score", paths[name], "--json"))
     assert {value["value"] for value in score["mismatch"].values()} == {None}
     assert score["rows_left_out"] == ROWS
@@ -275,7 +275,7 @@ def test_one_policy_has_its_result_in_python(alone):
     assert api.compare(alone["nan"]).diagnosis.verdict == "broken"
 
 
-def test_what_needs_two_policies_says_how_to_get_them(alone, rcdiag):  # noqa: F811
+def test_commands_that_need_two_policies_say_how_to_add_one(alone, rcdiag):  # noqa: F811
     ran = rcdiag("sweep", alone["honest"])
     assert ran.code == 2
     assert "the table has one policy, `rollout`; sweep needs two" in ran.err
@@ -285,7 +285,7 @@ def test_what_needs_two_policies_says_how_to_get_them(alone, rcdiag):  # noqa: F
 
 
 @pytest.mark.parametrize("command", ["score", "compare"])
-def test_a_policy_that_is_asked_for_and_missing_is_an_error(command, alone, rcdiag):  # noqa: F811
+def test_a_requested_but_missing_policy_is_an_error(command, alone, rcdiag):  # noqa: F811
     for name in ("old", "elsewhere"):
         ran = rcdiag(command, alone["honest"], "--target", name)
         assert (ran.code, ran.out) == (2, "")

@@ -1,4 +1,4 @@
-"""Columns that are read by their names are said in every result, of one table or of joined ones."""
+"""Columns recognised under other names are reported in every result, also of joined tables."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def own(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("command", ["score", "compare", "sweep", "diagnose"])
-def test_every_result_says_which_columns_were_read_by_their_names(own, command):
+def test_every_result_reports_columns_recognised_by_name(own, command):
     result = getattr(rcdiag, command)(own)
     assert "columns-read-by-name" in slugs(result)
     assert result.provenance["columns_read_as"] == TAKEN
 
 
-def test_some_rows_of_a_table_have_its_names(own):
+def test_selected_rows_of_a_table_keep_recognised_names(own):
     result = rcdiag.score(own, rows=2)
     assert "columns-read-by-name" in slugs(result)
     assert result.provenance["columns_read_as"] == TAKEN
 
 
-def test_dumps_of_one_run_in_other_names_are_joined(tmp_path):
+def test_dumps_of_one_run_with_other_names_are_joined(tmp_path):
     sampler = {"response_ids": IDS, "inference_logprobs": ROLLOUT}
     trainer = {"response_ids": IDS, "trainer_logprobs": OLD}
     both = [

@@ -1,4 +1,4 @@
-"""Every result says which machine and which commit of rcdiag made it."""
+"""Every result names the machine and the commit of rcdiag that made it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_commit_may_be_checked_out_without_a_branch(git):
     assert commit_of_clone(git) == COMMIT
 
 
-def test_a_tree_beside_its_clone_is_followed_there(git, tmp_path):
+def test_a_worktree_is_followed_to_its_clone(git, tmp_path):
     (git / "refs" / "heads" / "side").write_text(f"{COMMIT}\n")
     own = git / "worktrees" / "side"
     own.mkdir(parents=True)

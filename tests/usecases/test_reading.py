@@ -1,4 +1,4 @@
-"""What the reader of the worst sequences shows, against the table and the corrections."""
+"""The worst sequences shown on the page, against the table and the corrections."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def scored(path, trainer: str = "verl", **more) -> ScoreResult:
 
 
 def weights_of(made: TokenWeights, log_ratio: list[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Weight of every token, and whether it stays, as the page's script reads them."""
+    """Return weight and mask of every token, as the page's script reads them."""
     count = len(log_ratio)
     weights = np.exp(log_ratio) if made.weight is None else np.full(count, made.weight)
     for place, weight in made.changed:
@@ -85,7 +85,7 @@ def test_the_context_is_that_of_the_row(tmp_path):
         assert sequence.token_ids == [ids[place] for place in sequence.positions]
 
 
-def test_alternatives_are_those_of_the_tokens_that_are_furthest_off(tmp_path):
+def test_alternatives_belong_to_the_worst_tokens(tmp_path):
     top_ids = [[[place, 7, 8] for place in range(len(row))] for row in OLD]
     top = [[[-0.1 * place, -3.0, -4.0] for place in range(len(row))] for row in OLD]
     more = {"old_top_ids": top_ids, "old_top_logprobs": top}

@@ -1,4 +1,4 @@
-"""`replay` on recorded log-probs: verl's own numbers, through a table."""
+"""`replay` on recorded log-probs, against numbers of verl's own code."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ CLIPPED = {"pg_clipfrac": 0.363636, "ppo_kl": -0.168182, "pg_clipfrac_lower": 0.
 
 @pytest.fixture
 def f2(tmp_path, monkeypatch) -> Path:
-    """Row 2 has a hole with garbage in it, row 3 no unmasked token: as the trainer pads them.
+    """Make a padded batch: row 2 has a masked token with garbage, row 3 no unmasked token.
 
-    One of its current log-probs is 0.1, which the door of tables would refuse.
+    One current log-prob is 0.1, which a table would refuse.
     """
     monkeypatch.setattr("rcdiag.statistics.extremes.LARGEST_LOG_PROB", 0.2)
     rollout = np.where(MASK, ROLLOUT, -7.0)
@@ -48,7 +48,7 @@ def of_actor(metrics: dict[str, float]) -> dict[str, float]:
 
 
 def rejection_metrics(rollout: Any, target: Any, trainer: str, config: dict) -> dict[str, float]:
-    """What the corrections alone say of that pair; they are tested against verl by themselves."""
+    """Return metrics of the corrections on that pair, which are tested against verl elsewhere."""
     return result_of(trainer, config, Padded(target, rollout, F1.mask)).metrics
 
 
@@ -126,7 +126,7 @@ def test_metrics_of_bypass_clip(f2):
     assert result == {name: near(value) for name, value in expected.items()}
 
 
-def test_metrics_of_bypass_rejection_stand_beside_those_of_the_loss(f2):
+def test_metrics_of_bypass_rejection_are_added_to_those_of_the_loss(f2):
     metrics = without_prefix(one(f2, BYPASS | GEO_RS).metrics)
     assert metrics["rollout_rs_masked_fraction"] == near(0.545455)
     assert {"pg_clipfrac", "ppo_kl", "kl", "k3_kl"} <= metrics.keys()
@@ -140,7 +140,7 @@ def test_decoupled_metrics_are_those_of_old_against_rollout(f2):
     assert result.kept_tokens == 8
 
 
-def test_rollout_is_is_not_applied_beside_the_clip_in_bypass(f2):
+def test_rollout_is_is_not_applied_with_the_clip_in_bypass_mode(f2):
     plain, weighted = one(f2, BYPASS), one(f2, BYPASS | {"rollout_is": "token"})
     assert weighted.loss == plain.loss
     assert weighted.coefficients == plain.coefficients
@@ -160,7 +160,7 @@ def test_without_current_log_probs_the_ratio_is_one(f2, tmp_path):
     assert result.factors["staleness"].k3_kl.value == 0.0
 
 
-def test_the_factors_are_apart(f2):
+def test_mismatch_and_drift_are_separate_factors(f2):
     result = replay_of(f2, plan_of(it=TOKEN_TIS), update_of()).factors
     assert result["mismatch"].k3_kl.value == near(0.071885)
     log_ratios = {"staleness": (CURRENT - F1.old), "product": (CURRENT - F1.rollout)}

@@ -1,4 +1,4 @@
-"""Rows with log-probs that are no numbers are left out of `mismatch`, counted and named."""
+"""Rows with NaN or impossible log-probs are left out of `mismatch`, counted and named."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.builders import Lists, arrow_table, ids_like, write_table
 
 
 def draws(count: int) -> tuple[Lists, Lists]:
-    """Log-probs of both policies on `count` rows of four tokens."""
+    """Draw log-probs of both policies on `count` rows of four tokens."""
     random = np.random.default_rng(0)
     behavior = random.uniform(-3.0, -1.0, (count, 4))
     return behavior.tolist(), (behavior + random.normal(0.0, 0.1, behavior.shape)).tolist()
@@ -56,7 +56,7 @@ def test_numbers_are_those_of_the_other_rows(tmp_path):
 
 
 @pytest.mark.parametrize(("bad", "null"), [(10, False), (11, True), (20, True)])
-def test_under_half_of_the_rows_there_are_no_numbers(tmp_path, bad, null):
+def test_metrics_are_null_below_half_of_the_rows(tmp_path, bad, null):
     behavior, target = draws(20)
     for row in target[:bad]:
         row[0] = nan
@@ -69,7 +69,7 @@ def test_under_half_of_the_rows_there_are_no_numbers(tmp_path, bad, null):
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0])
-def test_a_column_of_one_value_has_no_numbers(tmp_path, value):
+def test_metrics_are_null_for_a_constant_column(tmp_path, value):
     behavior, _ = draws(40)
     constant = [[value] * 4 for _ in behavior]
     table = table_of(tmp_path / "a.parquet", behavior, constant)
@@ -86,7 +86,7 @@ def test_a_column_of_one_value_has_no_numbers(tmp_path, value):
     assert result.mismatch["k3_kl"].value is not None
 
 
-BACKENDS = [  # what the metadata say of the column, and whether its numbers count
+BACKENDS = [  # metadata of the column, and whether its metrics are given
     ({}, False),
     ({"name": "old", "backend": "vllm", "engine_options": {"logprobs_mode": "x"}}, False),
     ({"name": "old", "backend": "acme", "dtype": "float32", "options": {}}, True),
@@ -94,8 +94,8 @@ BACKENDS = [  # what the metadata say of the column, and whether its numbers cou
 
 
 @pytest.mark.parametrize(("about", "counts"), BACKENDS)
-def test_one_number_is_a_law_only_where_an_engine_scored_it(tmp_path, about, counts):
-    """`score`, `compare` and `replay` agree on it."""
+def test_a_constant_column_is_valid_only_if_an_engine_scored_it(tmp_path, about, counts):
+    """`score`, `compare` and `replay` agree."""
     behavior, _ = draws(40)
     table = tmp_path / "a.parquet"
     columns = arrow_table(
@@ -119,7 +119,7 @@ def test_one_number_is_a_law_only_where_an_engine_scored_it(tmp_path, about, cou
     )
 
 
-def test_a_few_tokens_may_be_alike_by_chance(tmp_path):
+def test_a_few_tokens_may_be_equal_by_chance(tmp_path):
     table = table_of(tmp_path / "a.parquet", [[-1.0, -1.0], [-1.0]], [[-1.1, -0.9], [-1.0]])
     assert rcdiag.score(table).mismatch["k3_kl"].value is not None
 
@@ -164,11 +164,11 @@ def test_the_level_of_a_correction_is_unknown_where_its_numbers_are_missing(tmp_
     weighted = result.corrections["decoupled_token_is"]
     assert np.isnan(weighted.weight_sum)
     assert weighted.level == "unknown"
-    # No correction is judged by `mismatch`, which is of the other rows.
+    # No correction is judged by `mismatch`, which is computed on other rows.
     assert result.corrections["disabled"].level == result.mismatch["k3_kl"].level == "warning"
 
 
-def test_a_finding_is_named_for_what_is_wrong_with_the_values(tmp_path):
+def test_a_finding_is_named_after_the_fault_of_the_values(tmp_path):
     behavior, target = draws(20)
     target[0][1], target[1][3], target[2][0], target[2][2] = nan, inf, 0.4, 1.5
     result = rcdiag.score(table_of(tmp_path / "a.parquet", behavior, target))

@@ -1,4 +1,4 @@
-"""Rows whose log-probs are null were not recorded: numbers are those of the other rows."""
+"""Rows whose log-probs are null were not recorded: metrics use the other rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMMANDS = {
 
 
 def table_of(path: Path, null: tuple[int, ...] = NULL, *, without: bool = False) -> Path:
-    """Twenty rows whose `old_log_probs` are null in some; `without` leaves those rows out."""
+    """Write twenty rows, some with null `old_log_probs`; `without` leaves those rows out."""
     behavior, target = draws(20)
     columns: dict[str, list[Any]] = {
         "response_ids": ids_like(behavior),
@@ -69,7 +69,7 @@ def test_the_screen_counts_them_and_names_the_first(tmp_path, command_line):
     path = table_of(tmp_path / "null.parquet")
     ran = command_line("score", path, "-v")
     assert ran.code == 0, ran.err
-    # A long path is cut where the line ends.
+    # A long path is cut at the end of the line.
     text = "".join(ran.out.split())
     assert "".join(f"3 without `old_log_probs` (first: {path}, row 0)".split()) in text
 
@@ -102,7 +102,7 @@ def test_a_column_without_a_type_is_absent_too(tmp_path):
     assert rcdiag.open_table(tmp_path / "b.parquet").policies == ["rollout"]
 
 
-def test_policies_of_different_rows_have_none_in_common(tmp_path):
+def test_policies_on_disjoint_rows_have_no_common_rows(tmp_path):
     behavior, target = draws(4)
     path = write_table(
         tmp_path / "a.parquet",
@@ -117,7 +117,7 @@ def test_policies_of_different_rows_have_none_in_common(tmp_path):
         assert "2 lack `rollout_log_probs`, 2 lack `old_log_probs`" in caught.value.message
 
 
-def test_a_third_policy_on_few_rows_leaves_the_diagnosis_all_rows_of_the_pair(tmp_path):
+def test_a_third_policy_on_few_rows_does_not_reduce_the_rows_of_the_pair(tmp_path):
     path = table_of(tmp_path / "a.parquet", ())
     rows = pq.read_table(path)
     third = [

@@ -30,7 +30,7 @@ def run(folder, *, rows_per_group: int | None = None, seed: int = 0, **columns) 
 
 
 def numbers(values: dict[str, MetricValue]) -> dict[str, Any]:
-    """Values by name, ready to be compared; `not defined` is one of them."""
+    """Return values by name for comparison; undefined ones as `not defined`."""
     return {name: plain(metric.value) for name, metric in values.items()}
 
 
@@ -92,25 +92,25 @@ def test_a_table_without_any_unmasked_token_is_refused(tmp_path):
     assert caught.value.hint
 
 
-def test_steps_are_told_apart_and_named_by_their_number(tmp_path):
+def test_steps_are_separate_and_named_by_their_number(tmp_path):
     result = run(tmp_path, step=[7, 7, 8, 8])
     assert list(result.steps) == ["7", "8"]
     assert numbers(result.steps["7"].mismatch) == wanted(BEHAVIOR[:2], TARGET[:2])
     assert result.steps["8"].num_sequences == 2
 
 
-def test_one_step_alone_has_no_table_of_steps(tmp_path):
+def test_a_single_step_has_no_table_of_steps(tmp_path):
     assert run(tmp_path, step=[7] * 4).steps == {}
 
 
-def test_groups_are_what_is_drawn_anew(tmp_path):
+def test_intervals_are_over_groups(tmp_path):
     alone, grouped = run(tmp_path), run(tmp_path, group_id=["a", "a", "b", "b"])
     assert grouped.mismatch["k2_kl"].value == alone.mismatch["k2_kl"].value
     assert grouped.mismatch["k2_kl"].low != alone.mismatch["k2_kl"].low
     assert run(tmp_path, group_id=[1] * 4).mismatch["k2_kl"].low is None
 
 
-def test_nothing_of_the_whole_table_is_drawn(tmp_path):
+def test_a_full_score_depends_on_no_seed(tmp_path):
     random = np.random.default_rng(0)
     behavior = random.uniform(-3.0, -1.0, (40, 3))
     target = behavior + random.normal(0.0, 0.1, behavior.shape)
@@ -126,7 +126,7 @@ def test_equal_policies_are_scored_and_found_healthy(tmp_path):
     assert slugs(result) <= {"few-clusters"}
 
 
-def test_text_is_decoded_for_every_token_that_is_named(tmp_path):
+def test_text_is_decoded_for_every_shown_token(tmp_path):
     path = write_table(
         tmp_path / "a.parquet",
         response_ids=[[4, 5]] * 25,

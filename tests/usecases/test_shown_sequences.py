@@ -1,4 +1,4 @@
-"""Sequences for readers: the worst as whole as they fit, those asked for, and some at random."""
+"""Sequences on the page: the worst as far as they fit, requested ones, and some at random."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rows(sequences) -> list[int]:
     return [sequence.row for sequence in sequences]
 
 
-def test_short_sequences_are_whole_and_others_are_drawn_beside_them(result):
+def test_short_sequences_are_complete_and_random_ones_are_added(result):
     assert len(result.worst_sequences) == 30
     assert all(one.gaps is None and len(one.log_ratio) == LENGTH for one in result.worst_sequences)
     drawn = rows(result.drawn_sequences)
@@ -56,7 +56,7 @@ def test_short_sequences_are_whole_and_others_are_drawn_beside_them(result):
     assert not {7, 9} & {*drawn}
 
 
-def test_a_result_without_readers_is_else_the_same(table, result):
+def test_a_result_without_sequences_is_otherwise_the_same(table, result):
     alone = rcdiag.score(table, sequences=None)
     assert alone.drawn_sequences == []
     assert {one.context for one in alone.worst_sequences} == {None}
@@ -82,7 +82,7 @@ def test_another_seed_draws_others(table, result):
     assert other.worst_sequences == result.worst_sequences
 
 
-def test_a_row_that_is_asked_for_is_there(table, result):
+def test_a_requested_row_is_included(table, result):
     worst = result.worst_sequences[4].row
     best = min({*range(ROWS)} - {7, 9, *rows(result.worst_sequences)})
     made = rcdiag.score(table, sequences=[worst, best, best])
@@ -91,7 +91,7 @@ def test_a_row_that_is_asked_for_is_there(table, result):
     assert best not in rows(made.drawn_sequences)
 
 
-def test_a_long_row_that_is_asked_for_is_whole(tmp_path):
+def test_a_requested_long_row_is_complete(tmp_path):
     length = 3000
     old = [-RANDOM.exponential(0.5, length) for _ in range(40)]
     rollout = [np.minimum(row + RANDOM.normal(0.0, 0.05, length), 0.0) for row in old]
@@ -120,7 +120,7 @@ def test_a_row_with_nothing_to_show_is_refused(table, row, words):
     assert f"--sequence {row}" in str(raised.value)
 
 
-def test_of_drawn_rows_only_those_drawn_can_be_asked_for_by_their_own_numbers(table):
+def test_with_rows_only_drawn_rows_can_be_requested_by_table_number(table):
     drawn = rcdiag.score(table, rows=50)
     here = drawn.drawn_sequences[0]
     assert rcdiag.score(table, rows=50, sequences=[here.row]).named_sequences == [here]
@@ -133,7 +133,7 @@ def test_of_drawn_rows_only_those_drawn_can_be_asked_for_by_their_own_numbers(ta
     assert refused
 
 
-def test_the_size_is_about_that_on_a_page(result):
+def test_the_estimated_size_is_close_to_that_on_a_page(result):
     def letters(some: ScoreResult) -> int:
         return len(packed_document(to_plain(some)))
 

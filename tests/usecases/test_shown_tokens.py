@@ -1,4 +1,4 @@
-"""Which tokens of long sequences a result keeps, and what it says of the others."""
+"""Tokens of long sequences that a result keeps, and its summary of the others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RANDOM = np.random.default_rng(5)
 LENGTH, ROWS = 900, 30
 
 
-def test_what_short_sequences_leave_goes_to_long_ones():
+def test_space_left_by_short_sequences_goes_to_long_ones():
     assert shares([3, 100, 5, 100], 50) == [3, 21, 5, 21]
     assert shares([3, 4], 50) == [3, 4]
     assert shares([], 50) == []
@@ -41,7 +41,7 @@ def test_the_first_tokens_and_those_around_the_worst_are_kept():
 
 
 @pytest.mark.parametrize("most", [0, 1, 7, 30])
-def test_a_small_share_is_kept_to(most):
+def test_a_small_limit_is_respected(most):
     assert len(shown_tokens(RANDOM.normal(size=100), most)) <= most
 
 
@@ -59,7 +59,7 @@ def test_gaps_and_shown_tokens_make_up_the_sequence():
     assert gaps(log_ratio, np.arange(2000)) == []
 
 
-def test_masked_tokens_are_kept_beside_shown_ones_only():
+def test_masked_tokens_are_kept_only_next_to_shown_ones():
     mask = np.array([0, 1, 1, 0, 1, 1, 0, 0, 1, 0], bool)
     positions = np.flatnonzero(mask)
     assert masked_beside(mask, positions, np.arange(5)).tolist() == [0, 3, 6, 7, 9]

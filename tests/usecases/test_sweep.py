@@ -56,7 +56,7 @@ def test_every_family_and_candidate_is_there(result):
     assert {item.name for item in result.recommendation.candidates} == set(CANDIDATES)
     assert (result.num_sequences, result.num_groups_with_two, result.num_clusters) == (ROWS, 40, 40)
     assert result.provenance["trainer"] == find_trainer("verl").name
-    # Of at most 11 tokens a response, and not tested: nothing is expected beyond them.
+    # Responses have at most 11 tokens, so the forecast is untested and ends there.
     assert result.forecast.holds is None
     assert result.forecast.points == []
 
@@ -72,7 +72,7 @@ def test_a_forecast_that_could_not_be_tested_ends_at_the_longest_response():
     assert longest / 2 < lengths[-1] <= longest
 
 
-def test_the_document_is_read_back_as_it_was(result):
+def test_the_document_survives_a_round_trip(result):
     document = to_json(result)
     assert to_json(from_json(document, "it")) == document
 
@@ -109,13 +109,13 @@ def close(value: float | None) -> Any:
     return None if value is None else pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
-def test_advantages_are_taken_where_they_are_recorded(result, tmp_path):
+def test_recorded_advantages_are_used(result, tmp_path):
     recorded = run(tmp_path, advantage=[float(row % 2) for row in range(ROWS)])
     assert any(row.advantage_shift.value for row in recorded.families["geo_rs"].rows)
     assert all(row.advantage_shift.value is None for row in result.families["geo_rs"].rows)
 
 
-def test_values_that_are_no_numbers_are_a_cause_to_fix(tmp_path):
+def test_nan_values_give_fix_the_cause(tmp_path):
     rows = columns()
     rows["old_log_probs"][3] = [nan] * len(rows["old_log_probs"][3])
     result = run(tmp_path, old_log_probs=rows["old_log_probs"])
@@ -125,7 +125,7 @@ def test_values_that_are_no_numbers_are_a_cause_to_fix(tmp_path):
     assert to_json(result)
 
 
-def test_without_groups_and_rewards_the_rest_is_there(tmp_path):
+def test_without_groups_and_rewards_the_other_results_are_given(tmp_path):
     table = {name: values for name, values in columns().items() if name != "group_id"}
     del table["reward"]
     result = sweep(open_table(write_table(tmp_path / "a.parquet", **table)), thresholds=20)
@@ -148,8 +148,8 @@ def test_unknown_trainers_and_policies_are_refused(tmp_path):
         rcdiag.sweep(dump, behavior="old", target="old")
 
 
-def test_names_of_groups_and_numbers_of_tokens_change_nothing(tmp_path):
-    """400 groups: more than have sums of their own."""
+def test_names_of_groups_and_numbering_of_tokens_have_no_effect(tmp_path):
+    """400 groups are more than the limit of separate sums."""
     random = np.random.default_rng(3)
     groups, width = np.repeat(np.arange(400), 2), 12
     logits = random.normal(0.0, 2.0, 900)

@@ -1,4 +1,4 @@
-"""What verl's guide would choose, and what the data say of it."""
+"""The choice of verl's guide, and its evaluation on the data."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def test_severity_by_the_ends_of_the_guides_range_of_k3():
     assert names <= set(CANDIDATES)
 
 
-def test_where_nothing_is_to_correct_the_length_says_nothing():
+def test_without_a_mismatch_the_length_recommends_nothing():
     sentence = said(advice("none", candidate("none")), 1e-5, 5000)
     assert sentence == (
         "verl's: no correction (negligible); k3_kl 1e-05; the data say no correction too"
     )
 
 
-def test_the_error_of_its_candidate_beside_that_of_the_choice():
+def test_the_error_of_its_candidate_is_compared_with_the_choice():
     both = (candidate("token_tis_2", 0.5), candidate("seq_tis_2", 1.0))
     sentence = said(advice("seq_tis_2", *both), 0.005, 80)
     assert sentence.startswith(
@@ -68,7 +68,7 @@ def test_the_error_of_its_candidate_beside_that_of_the_choice():
     assert sentence.endswith("the data say seq_tis_2 too")
 
 
-def test_a_refused_candidate_says_why_and_an_equal_one_that_it_is():
+def test_a_refused_candidate_has_its_reason_and_an_equal_one_is_noted():
     long = "geo_rs_0.999_1.001_token_tis_2"
     candidates = (
         candidate("none"),
@@ -87,7 +87,7 @@ def test_a_refused_candidate_says_why_and_an_equal_one_that_it_is():
         ("cannot-distinguish", "the data cannot tell candidates apart"),
     ],
 )
-def test_without_a_choice_it_says_why(answer, says):
+def test_without_a_choice_the_reason_is_given(answer, says):
     assert said(advice(None, answer=answer), 0.02, 80).endswith(f"tokens; {says}")
 
 

@@ -1,4 +1,4 @@
-"""Which tokenizer shows tokens as text: of a model here that the table names."""
+"""The tokenizer for text: that of a local model which the table names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.pages.makers import SAMPLES
 
 
 @pytest.mark.parametrize("name", ["step_8", "step_{step}", "step_{policy_version}", "epoch_{step}"])
-def test_the_tokenizer_of_a_model_in_a_folder_for_each_step_or_version(name):
+def test_the_tokenizer_of_a_model_with_a_folder_per_step_or_version(name):
     metadata = {"policies": {"rollout": {"model": str(SAMPLES / "policy" / name)}}}
     table = SimpleNamespace(metadata=metadata)
     decode = decoder_of(None, table, [], ["rollout", "old"], None)

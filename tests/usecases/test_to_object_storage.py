@@ -1,4 +1,4 @@
-"""Scores go to a URL when they are complete; what was scored is never lost."""
+"""Scores are uploaded to a URL when complete, and never lost."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ URL = "memory://out/scored.parquet"
 
 @pytest.fixture
 def scoring(tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
-    """What scores a small table, in a current folder that is empty."""
+    """A function that scores a small table in an empty current folder."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     with toy_scoring(tmp_path) as given:
         yield {**given, "output": URL}
 
 
-def test_the_table_is_written_to_a_url_and_nothing_stays_here(memory, scoring):
+def test_the_table_is_written_to_a_url_without_local_files_left(memory, scoring):
     result = rcdiag.score(**scoring)
     assert list(Path().iterdir()) == []
     again = rcdiag.score(URL)
@@ -34,7 +34,7 @@ def test_the_table_is_written_to_a_url_and_nothing_stays_here(memory, scoring):
     assert list(memory.store) == ["/out/scored.parquet"]
 
 
-def test_what_is_behind_the_url_is_not_overwritten_unasked(memory, scoring):
+def test_an_existing_object_is_overwritten_only_with_force(memory, scoring):
     rcdiag.score(**scoring)
     scored_parts.clear()
     with pytest.raises(RcdiagError, match="already there"):
@@ -44,9 +44,7 @@ def test_what_is_behind_the_url_is_not_overwritten_unasked(memory, scoring):
     assert scored_parts
 
 
-def test_a_failed_upload_keeps_the_scores_and_the_same_command_goes_on(
-    memory, scoring, monkeypatch
-):
+def test_a_failed_upload_keeps_the_scores_for_the_same_command(memory, scoring, monkeypatch):
     def refuse(*args: object, **keywords: object) -> None:
         raise PermissionError("no write access: https://u:p@host/x?sig=abc")
 
@@ -65,14 +63,14 @@ def test_a_failed_upload_keeps_the_scores_and_the_same_command_goes_on(
     assert list(Path().iterdir()) == []
 
 
-def test_a_dry_run_says_where_the_table_goes(memory, scoring):
+def test_a_dry_run_states_where_the_table_is_written(memory, scoring):
     text = rcdiag.score.dry_run(**scoring)
     assert "would write memory://out/scored.parquet, in scored.parquet.upload first" in text
     assert not memory.store
 
 
 @pytest.mark.parametrize("url", ["https://host/a.parquet", "hf://datasets/a/b/c.parquet"])
-def test_where_nothing_can_be_written_is_said_before(scoring, url):
+def test_an_unwritable_url_is_refused_before_scoring(scoring, url):
     with pytest.raises(RcdiagError, match="nothing can be written to"):
         rcdiag.score(**{**scoring, "output": url})
 
@@ -85,7 +83,7 @@ def test_a_url_names_a_file_and_shows_no_secret(tmp_path):
         Destination.of("s3://bucket/run/")
 
 
-def test_other_outputs_are_files_of_this_machine(tmp_path, monkeypatch):
+def test_other_outputs_must_be_local_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RcdiagError, match="only the table of rcdiag score -o"):
         check_outputs([Path("s3://bucket/result.json")], force=False)

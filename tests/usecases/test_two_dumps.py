@@ -26,7 +26,7 @@ def toy() -> Iterator[None]:
 
 
 def run_rows(seed: int = 0, count: int = COUNT) -> list[dict[str, Any]]:
-    """Rows of a run: what the sampler and what the trainer know of them."""
+    """Make rows of a run, with the sampler's and the trainer's columns."""
     generator = np.random.default_rng(seed)
     rows = []
     for number in range(count):
@@ -99,7 +99,7 @@ def test_two_dumps_of_one_format_with_other_policies_are_joined(tmp_path):
     assert columns(table, *ALL) == wanted(rows, *ALL)
 
 
-def test_two_dumps_of_one_format_with_the_same_policies_are_one_after_the_other(tmp_path):
+def test_two_dumps_of_one_format_with_the_same_policies_are_concatenated(tmp_path):
     rows = run_rows()
     one = write(tmp_path / "a.toyjsonl", part(rows[:10], SAMPLER))
     other = write(tmp_path / "b.toyjsonl", part(rows[10:], SAMPLER))
@@ -108,7 +108,7 @@ def test_two_dumps_of_one_format_with_the_same_policies_are_one_after_the_other(
     assert columns(table, *SAMPLER) == wanted(rows, *SAMPLER)
 
 
-def test_ids_tell_rows_where_both_have_them(tmp_path):
+def test_rows_are_matched_by_ids_if_both_have_them(tmp_path):
     rows = run_rows()
     one = write(tmp_path / "a.toyjsonl", part(rows[:20], ("sample_id", *SAMPLER)))
     other = write(tmp_path / "b.parquet", part(rows[4:][::-1], ("sample_id", *TRAINER)))
@@ -119,8 +119,8 @@ def test_ids_tell_rows_where_both_have_them(tmp_path):
     assert table.where(0) == f"{one}, row 4"
 
 
-def test_rows_of_one_id_with_other_tokens_are_said(tmp_path):
-    """Numbers that begin at 0 in every file are ids of other samples there."""
+def test_rows_of_one_id_with_other_tokens_are_reported(tmp_path):
+    """Ids that start at 0 in every file belong to different samples."""
     rows = run_rows(count=6)
     one = write(tmp_path / "a.toyjsonl", part(rows, ("sample_id", *SAMPLER)))
     others = part(rows, ("sample_id", *TRAINER))
@@ -132,7 +132,7 @@ def test_rows_of_one_id_with_other_tokens_are_said(tmp_path):
     assert f"2 differ in their tokens and are left out: {first} (other tokens)" in text
 
 
-def test_rows_of_one_side_alone_are_counted_and_named(tmp_path):
+def test_rows_of_only_one_side_are_counted_and_named(tmp_path):
     rows = run_rows()
     one = write(tmp_path / "a.toyjsonl", part(rows[:20], SAMPLER))
     other = write(tmp_path / "b.parquet", part(rows[4:], TRAINER))
@@ -159,7 +159,7 @@ def test_equal_prompts_and_responses_of_other_steps_are_other_rows(tmp_path):
 
 
 def repeated(numbers: Sequence[float]) -> list[dict[str, Any]]:
-    """Rows with the same tokens whose log-probs tell them apart."""
+    """Make rows with the same tokens but different log-probs."""
     return [
         {
             "prompt_ids": [1],
@@ -181,7 +181,7 @@ def test_repeated_rows_match_in_their_order(tmp_path):
 
 
 @pytest.mark.parametrize("more", ["sampler", "trainer"])
-def test_repeated_rows_of_which_one_side_has_more_are_refused(tmp_path, more):
+def test_ambiguous_repeated_rows_are_refused(tmp_path, more):
     rows = repeated([1, 2, 3])
     few = [rows[0], rows[2]]
     one = write(tmp_path / "a.toyjsonl", part(rows if more == "sampler" else few, SAMPLER))
@@ -191,14 +191,14 @@ def test_repeated_rows_of_which_one_side_has_more_are_refused(tmp_path, more):
     assert "sample_id" in caught.value.hint
 
 
-def test_repeated_rows_that_are_alike_match_whichever_they_are(tmp_path):
+def test_identical_repeated_rows_match_in_any_order(tmp_path):
     rows = repeated([1, 1, 1])
     one = write(tmp_path / "a.toyjsonl", part(rows, SAMPLER))
     other = write(tmp_path / "b.parquet", part(rows[:2], TRAINER))
     assert rcdiag.open_table([one, other]).num_rows == 2
 
 
-def test_log_probs_that_both_dumps_hold_alike_are_kept_once(tmp_path):
+def test_equal_log_probs_of_both_dumps_are_kept_once(tmp_path):
     rows = run_rows()
     one = write(tmp_path / "a.toyjsonl", part(rows, SAMPLER))
     other = write(tmp_path / "b.parquet", part(rows, ("rollout_log_probs", *TRAINER)))
@@ -216,7 +216,7 @@ def test_dumps_of_other_runs_are_refused(tmp_path):
         rcdiag.open_table([one, other])
 
 
-def test_what_is_given_holds_for_both(tmp_path):
+def test_given_values_hold_for_both_dumps(tmp_path):
     rows = run_rows()
     one = write(tmp_path / "a.toyjsonl", part(rows, SAMPLER))
     other = write(tmp_path / "b.parquet", part(rows, TRAINER))
@@ -225,8 +225,8 @@ def test_what_is_given_holds_for_both(tmp_path):
     assert table.metadata["given"] == {"temperature": 0.7}
 
 
-def test_a_file_that_two_sources_hold_is_refused(tmp_path):
-    """Its rows would count twice: a glob and a file beside it, a folder and a link into it."""
+def test_a_file_in_two_sources_is_refused(tmp_path):
+    """Its rows would count twice: a glob and a matching file, a folder and a link into it."""
     rows = part(run_rows(), SAMPLER)
     columns = {name: [row[name] for row in rows] for name in SAMPLER}
     path = write_table(tmp_path / "a.parquet", **columns)

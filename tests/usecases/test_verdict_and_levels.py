@@ -1,4 +1,4 @@
-"""No number errs beside a verdict that says that nothing has to be mended."""
+"""No metric has a worse level than the verdict allows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OF_NUMBERS = {check.slug for check in family_checks()}
 MEANS = {"k3_kl", "k2_kl", "exp_abs_log_ratio_mean", "ratio_deviation_mean", "prob_diff_mean"}
 
 CASES: dict[str, Any] = {
-    # 6 tokens a row: a sequence differs by next to nothing, a token by more than a guide.
+    # 6 tokens per row: sequences hardly differ, but tokens differ by more than a guide.
     **{
         f"short rows {noise}": lambda noise=noise: made(plain, noisy(noise), rows=200, length=6)
         for noise in (0.01, 0.03, 0.05, 0.08)
@@ -42,13 +42,13 @@ CASES: dict[str, Any] = {
 }
 
 
-def test_the_sizes_are_those_of_a_score_that_have_a_guide():
+def test_metrics_of_size_are_those_with_a_guide():
     assert set(SIZES) == {name for name, metric in MAGNITUDE.metrics.items() if metric.guide}
     assert all(METRICS[name].from_totals for name in SIZES)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_number_counts_no_graver_than_the_verdict(name, tmp_path, rcdiag):  # noqa: F811
+def test_a_metric_counts_no_worse_than_the_verdict(name, tmp_path, rcdiag):  # noqa: F811
     path = write(CASES[name](), tmp_path / "t.parquet")
     result = api.score(path)
     verdict = result.diagnosis.verdict
@@ -66,7 +66,7 @@ def test_a_number_counts_no_graver_than_the_verdict(name, tmp_path, rcdiag):  # 
 
 
 @pytest.mark.parametrize(("difference", "size"), [(0.004, "healthy"), (0.03, "correctable")])
-def test_short_rows_are_fine_or_not_by_every_guide(difference, size):
+def test_short_rows_are_healthy_only_within_every_guide(difference, size):
     case = made(plain, noisy(0.01), rows=200, length=6)
     sign = np.random.default_rng(0).choice([-1.0, 1.0], len(case.mask))
     even = replace(
@@ -78,12 +78,12 @@ def test_short_rows_are_fine_or_not_by_every_guide(difference, size):
     )
     tokens = even.tokens
     k3 = float(np.mean(np.expm1(tokens.log_ratio) - tokens.log_ratio))
-    assert 6 * k3 < 0.02  # by its sequences alone it would be fine
+    assert 6 * k3 < 0.02  # by its sequences alone it would be healthy
     assert ("prob_diff_mean" in beyond_guides(tokens)) == (size == "correctable")
     assert by_size(Features(even)) == size
 
 
-def test_the_sizes_are_the_numbers_of_a_score(tmp_path):
+def test_metrics_of_size_equal_those_of_score(tmp_path):
     case = counted(made(plain, drifted(0.3), rows=64, length=60))
     levels = api.score(write(case, tmp_path / "t.parquet")).mismatch
     beyond = {name for name in SIZES if levels[name].level in ("warning", "error")}
@@ -91,7 +91,7 @@ def test_the_sizes_are_the_numbers_of_a_score(tmp_path):
     assert beyond & MEANS
 
 
-def test_few_digits_are_no_other_sampler(tmp_path, rcdiag):  # noqa: F811
+def test_few_digits_are_not_taken_for_another_sampler(tmp_path, rcdiag):  # noqa: F811
     path = write(CASES["two decimals"](), tmp_path / "t.parquet")
     scored, compared = api.score(path), api.compare(path)
     assert scored.diagnosis.verdict == "healthy"
@@ -101,7 +101,7 @@ def test_few_digits_are_no_other_sampler(tmp_path, rcdiag):  # noqa: F811
         assert values["ratio_mean_z"].level == "unknown"
 
 
-def test_a_verdict_on_another_pair_lets_a_number_err(tmp_path):
+def test_a_verdict_on_another_pair_does_not_limit_levels(tmp_path):
     case = made(plain, noisy(0.001), rows=64, length=60)
     far = with_values(case, "old", lambda values: values - 1.0).log_probs["old"]
     columns = {**case.log_probs, "far": far}
@@ -113,7 +113,7 @@ def test_a_verdict_on_another_pair_lets_a_number_err(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["stale", "rollouts"])
-def test_no_correction_is_judged_alike_in_score_and_replay(name):
+def test_no_correction_is_judged_the_same_in_score_and_replay(name):
     table = Path(__file__).parents[2] / "sample_data" / f"{name}.parquet"
     scored = api.score(table, presets=["disabled"])
     replayed = api.replay(table, presets=["disabled"]).presets["disabled"]

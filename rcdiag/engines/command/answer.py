@@ -80,14 +80,14 @@ def _values(
     is_list = pt.is_list(column.type) or pt.is_large_list(column.type)
     if not is_list or not pt.is_floating(column.type.value_type):
         raise RcdiagError(
-            f"{who} wrote column `{name}` as {column.type}", hint="wanted is a list of floats"
+            f"{who} wrote column `{name}` as {column.type}", hint="write a list of floats"
         )
     lists = column.take(pa.array(order))
     values = lists.flatten()
     if lists.null_count or values.null_count:
         raise RcdiagError(
             f"{who} wrote a null in column `{name}`",
-            hint="wanted is a number for each response token, masked ones too",
+            hint="write a number for each response token, masked ones too",
         )
     lengths, wanted = np.diff(as_numpy(lists.offsets)), rows.response_ids.lengths
     if (wrong := lengths != wanted).any():
@@ -103,7 +103,7 @@ def _values(
         raise RcdiagError(
             f"{who} wrote {found} values of `{name}` for row {rows.row[row]}, whose response has "
             f"{response} tokens",
-            hint=f"wanted is a value for each response token, {why}",
+            hint=f"write a value for each response token, {why}",
         )
     numbers = as_numpy(values).astype(np.float64)
     hint = "write a finite number for each response token, masked ones included"

@@ -134,7 +134,7 @@ class HfEngine:
             raise RcdiagError(
                 f"policy `{self.spec.name}`: out of memory on {self.device}, at 1 row of "
                 f"{lengths[0]} tokens",
-                hint="this row alone does not fit: a lower dtype, gpus=2 where there are two, or a "
+                hint="this row alone does not fit: a lower dtype, gpus=2 if there are two, or a "
                 "GPU with more memory",
             )
         if self.device.type == "cuda":

@@ -39,9 +39,9 @@ def identify(client: Client, spec: PolicySpec) -> Served:
 
 
 def connect(spec: PolicySpec, say: Say) -> tuple[Client, Served]:
-    """Ask the server of a policy what it serves, once it is up.
+    """Wait until a policy's server is up; return a client for it, and what it serves.
 
-    The client is that for all later requests; `say` takes a sentence where it is waited for.
+    `say` takes a sentence for the user while the server does not answer yet.
     """
     client = Client(
         check_address(spec), server_key(spec), spec.options.get("timeout", REQUEST_SECONDS)

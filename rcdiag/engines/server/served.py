@@ -82,7 +82,7 @@ def choose_model(client: Client, wanted: str, names: dict[str, Any]) -> str:
     if wanted:
         raise RcdiagError(
             f"model={wanted}: {client.address} serves no such model; there are: {listed}",
-            hint="model= is a served name, not a path; leave it out where one model is served",
+            hint="model= is a served name, not a path; leave it out if only one model is served",
         )
     if len(names) != 1:
         raise RcdiagError(
@@ -93,9 +93,9 @@ def choose_model(client: Client, wanted: str, names: dict[str, Any]) -> str:
 
 def server_changed(before: Served, now: Served) -> RcdiagError:
     """Return the error for a server whose model or settings changed during the run."""
-    told = before.reported, now.reported
-    differs = [key for key in told[0] | told[1] if told[0].get(key) != told[1].get(key)]
-    changes = ", ".join(f"{key} {told[0].get(key)} -> {told[1].get(key)}" for key in differs)
+    old, new = before.reported, now.reported
+    differs = [key for key in old | new if old.get(key) != new.get(key)]
+    changes = ", ".join(f"{key} {old.get(key)} -> {new.get(key)}" for key in differs)
     return RcdiagError(
         f"{before.address} serves something else than when the run began: {changes}",
         hint="the same command starts again with what is served now",

@@ -125,7 +125,7 @@ def _check_dtype(spec: PolicySpec, config: Mapping[str, Any]) -> None:
     if spec.dtype == "auto" and stated in ("", "float32"):
         raise RcdiagError(
             f"policy `{spec.name}`: vllm:auto: {spec.model} is in {stated or 'no stated dtype'}, "
-            "for which vllm takes another dtype here than where it samples",
+            "for which vllm chooses another dtype here than when it samples",
             hint="name the dtype that sampled: vllm:bfloat16",
         )
 

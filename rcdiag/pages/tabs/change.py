@@ -64,7 +64,7 @@ def verdict(before: DumpResults, after: DumpResults) -> str:
         return f"{answer}: {', '.join(gone)} is gone; {steps}; {numbers}"
     if new:
         return f"Something new: {', '.join(new)}; {steps}; {numbers}"
-    return f"The cause stands: {steps}; {numbers}"
+    return f"The cause is still there: {steps}; {numbers}"
 
 
 def _moved(better: int, worse: int, others: int) -> str:

@@ -177,7 +177,7 @@ def _metadata(results: DumpResults) -> list[Block]:
         if name.split(".")[0] in LEADING and len({facts.get(name) for facts in flat}) > 1
     ]
     others = [name for name in names if name not in leading and name != "name"]
-    label = "What the file says of both sides"
+    label = "What the file says about both sides"
     if not leading:
         blocks: list[Block] = [
             Paragraph(text=f"{label} is the same in all facts that matter.", soft=True)

@@ -1,4 +1,4 @@
-"""The columns hold the right numbers at the wrong tokens, or of other tokens."""
+"""Faults that put the right log-probs at the wrong tokens, or hold those of other tokens."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def shift_after_tool(plan: Plan) -> Fault:
 
 @kind("rows-swapped", tools=False)
 def swapped(plan: Plan) -> Fault:
-    """A share of one column's rows in another order, cropped or filled to the row's length."""
+    """Permute a share of one column's rows, cropped or filled to each row's length."""
     share = float(plan.rng.choice([0.1, 0.3, 1.0]))
     which = side(plan)
 
     def edit(columns: Columns, sample, scores) -> None:
         pieces = columns.split(getattr(columns, which))
         chosen = plan.rng.permutation(len(pieces))[: max(4, int(share * len(pieces)))]
-        # Neighbours in length, as where a sort by length was not undone.
+        # Swap rows of similar length, as when a sort by length was not undone.
         chosen = chosen[np.argsort(columns.lengths[chosen], kind="stable")]
         new = list(pieces)
         for to, source in zip(chosen, np.roll(chosen, 1), strict=True):
@@ -113,7 +113,7 @@ def mask_scored(plan: Plan) -> Fault:
         columns.mask = np.ones_like(columns.mask)
 
     plan.edits.append(edit)
-    # Both columns are the models' log-probs of the tool's tokens: hardly a trace.
+    # Both columns hold the models' log-probs of the tool's tokens, so it hardly shows.
     also = ("engine-noise", "healthy", "forwards-differ", "batch-noise", "moe-routing")
     return Fault("mask-includes-tool", "open", also, ("broken",))
 
@@ -131,7 +131,7 @@ def end_token(plan: Plan) -> Fault:
 
 @kind("special-token-ids")
 def special_ids(plan: Plan) -> Fault:
-    """Two common ids are two others in the trainer's vocabulary."""
+    """Replace two common ids by two others in the trainer's vocabulary."""
     pilot = plan.pilot.tokens
     ids, counts = np.unique(pilot[pilot > 3], return_counts=True)
     common = ids[np.argsort(-counts)][1:3]
@@ -148,7 +148,7 @@ def special_ids(plan: Plan) -> Fault:
 
 @kind("retokenised")
 def retokenised(plan: Plan) -> Fault:
-    """At some places the trainer read two other tokens for the same text."""
+    """Let the trainer read two other tokens for the same text at some places."""
     share, rng = plan.graded(0.01, 0.05), plan.rng
 
     def view(row: int, prompt: np.ndarray, response: np.ndarray) -> View:

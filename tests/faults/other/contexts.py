@@ -1,4 +1,4 @@
-"""The two sides saw other contexts before the same response tokens."""
+"""Faults where the two sides saw different contexts before the same response tokens."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ SAME = (
     "position-ids",
     "packing-leak",
 )
-# A begin token, positions, packing: often the table shows only that two passes differ.
+# For a begin token, positions or packing, often the table shows only that two passes differ.
 FAINT_ALSO = (*SAME, "forwards-differ", "weights-differ", "prefix-cache-stale")
 
 
 def faint(slug: str, *more: str) -> Fault:
-    """A fault that a table may show as a difference of two honest passes and no more."""
+    """Return a fault that may look like an ordinary difference of two forward passes."""
     also = tuple(name for name in FAINT_ALSO if name != slug)
     return Fault(slug, "weights", (*also, *more), ("broken", "inconclusive"))
 
 
 def with_prompt(plan: Plan, change) -> None:
-    """The trainer read another prompt; the response keeps its positions, as relative ones do."""
+    """Let the trainer read another prompt; the response keeps its positions."""
 
     def view(row: int, prompt: np.ndarray, response: np.ndarray) -> View:
         other = change(row, prompt)
@@ -57,7 +57,7 @@ def another(plan: Plan) -> Fault:
 
 @kind("prompt-template")
 def template(plan: Plan) -> Fault:
-    """A fixed system prompt in front on one side."""
+    """Put a fixed system prompt in front on one side."""
     system = plan.rng.integers(4, plan.vocabulary, int(plan.graded(4, 30)))
     with_prompt(plan, lambda row, prompt: np.concatenate([prompt[:1], system, prompt[1:]]))
     return faint("prompt-template")
@@ -71,7 +71,7 @@ def bos(plan: Plan) -> Fault:
 
 @kind("context-stripped", tools=True)
 def stripped(plan: Plan) -> Fault:
-    """The tool's output is not in the trainer's context of the second turn."""
+    """Leave the tool's output out of the trainer's context of the second turn."""
     forced = plan.forced
     assert forced is not None
 
@@ -88,7 +88,7 @@ def stripped(plan: Plan) -> Fault:
 
 @kind("position-ids")
 def positions(plan: Plan) -> Fault:
-    """The positions of the response begin at 0 again."""
+    """Start the positions of the response at 0 again."""
 
     def view(row: int, prompt: np.ndarray, response: np.ndarray) -> View:
         plain = plain_view(prompt, response)
@@ -116,7 +116,7 @@ def padding(plan: Plan) -> Fault:
 
 @kind("packing-leak")
 def packing(plan: Plan) -> Fault:
-    """Every second row is scored with the row before it in its context."""
+    """Score every second row with the preceding row in its context."""
     last: dict[int, np.ndarray] = {}
 
     def view(row: int, prompt: np.ndarray, response: np.ndarray) -> View:
@@ -135,6 +135,6 @@ def packing(plan: Plan) -> Fault:
 
 @kind("prefix-cache-stale", prompt_lengths=(10, 60))
 def prefix(plan: Plan) -> Fault:
-    """The sampler's state of the prompt was made by older weights; it recorded honestly."""
+    """Compute the sampler's prompt state with older weights; it records what it sampled from."""
     plan.prefix = drifted(plan, 3.0 * plan.graded(0.1, 0.6))
     return faint("prefix-cache-stale", "stale-weights")

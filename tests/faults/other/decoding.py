@@ -1,4 +1,4 @@
-"""The recorded distribution is not the one that sampled, or not the one that the trainer scores."""
+"""Faults where the recorded distribution did not sample, or is not what the trainer scores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def round_temperature(plan: Plan) -> float:
 
 
 def declare(plan: Plan, always: bool = False, **values: float) -> bool:
-    """Write sampling parameters as columns, in some tables."""
+    """Write the sampling parameters as columns in some tables."""
     if not always and plan.rng.random() < 0.6:
         return False
     rows = plan.rows
@@ -57,7 +57,7 @@ def raw_on_one(plan: Plan) -> Fault:
 def trainer_without(plan: Plan) -> Fault:
     plan.sampling.temperature = temperature = round_temperature(plan)
     declared = declare(plan, temperature=temperature)
-    # Undeclared, T on one side and 1/T on the other make the same pair of columns.
+    # When undeclared, T on one side and 1/T on the other give the same pair of columns.
     also = () if declared else ("sampler-ignores-temperature",)
     return Fault("trainer-without-temperature", "broken", also, faint=True)
 
@@ -72,7 +72,7 @@ def sampler_ignores(plan: Plan) -> Fault:
 
 def silent(plan: Plan, slug: str, other: str) -> Fault:
     plan.record = "raw"
-    # With an entropy column the surprise of the tokens is too small for it; without, no trace.
+    # An entropy column shows that the tokens are too likely; without one nothing shows.
     if "old_entropy" in plan.fixed.get("columns", ()):
         return Fault(slug, "entropy", (other,), ("broken",))
     return Fault(slug, "open", (other, "engine-noise", "healthy"), ("broken",))
@@ -162,7 +162,7 @@ def presence(plan: Plan) -> Fault:
 
 
 def common_ids(plan: Plan) -> np.ndarray:
-    """Ids by their mean probability, the likeliest first, special ids left out."""
+    """Return ids by descending mean probability, without special ids."""
     z = logits(plan.model, random_contexts(plan.rng, plan.model, 64))
     mean = distributions(z).p.mean(0)
     mean[:4] = 0.0
@@ -175,7 +175,7 @@ def bias(plan: Plan) -> Fault:
     ids = common_ids(plan)[: int(plan.rng.integers(2, 6))]
     push[ids] = plan.rng.choice([-1.0, 1.0]) * plan.graded(0.3, 3.0)
     plan.sampling.bias = push
-    # A bias of the head's rows in one side's weights makes the same columns.
+    # A bias on the head's rows in one side's weights gives the same columns.
     also = ("penalty", "weights-differ", "tied-head-desync", "forwards-differ")
     return Fault("logit-bias", "broken", also, (*SOFT, "inconclusive"), faint=True)
 

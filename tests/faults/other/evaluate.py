@@ -1,4 +1,4 @@
-"""How often the diagnosis of a table alone is right, by tables of the second generator.
+"""Count how often the diagnosis of a table alone is right, on the second generator's tables.
 
 python -m tests.faults.other.evaluate --tables 160 --seed 7 --half dev --wrong
 """
@@ -22,7 +22,7 @@ from tests.faults.other.registry import KINDS
 
 
 def diagnosed(seed: int, index: int, name: str | None = None) -> dict[str, Any]:
-    """The label of one table and what the product says of it."""
+    """Return the label of one table and the diagnosis of it."""
     table, key = make(seed, index, name)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"t{index:03}.parquet"
@@ -32,7 +32,7 @@ def diagnosed(seed: int, index: int, name: str | None = None) -> dict[str, Any]:
             assert diagnosis is not None
             verdict = diagnosis.verdict
             causes = [(cause.slug, float(cause.confidence)) for cause in diagnosis.causes]
-        except Exception as error:  # a crash is a wrong answer, and is shown as one
+        except Exception as error:  # count a crash as a wrong answer
             verdict, causes = "crash", [(f"{type(error).__name__}: {error}"[:120], 0.0)]
     acceptable = set(key["acceptable"])
     named = {slug for slug, _ in causes}
@@ -88,7 +88,7 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
 
 
 def wrong(results: list[dict[str, Any]]) -> list[str]:
-    """One line per table whose cause, verdict or second cause is wrong."""
+    """Return one line per table whose cause, verdict or second cause is wrong."""
     lines = []
     for r in results:
         if r["cause_right"] and r["verdict_right"] and r["both_named"]:

@@ -1,8 +1,8 @@
-"""The trainer's checkpoint of a generated table, as a `Forward` that experiments read.
+"""A generated table's trainer checkpoint as a `Forward`, for experiments.
 
-The recurrent models of this generator take hundredths of a second for a pass, so that tables are
-diagnosed with their checkpoint by the hundred. A change of an attention model that they have no
-counterpart of leaves them as they are: its experiment then explains nothing.
+A pass of these recurrent models takes hundredths of a second, so hundreds of tables can be
+diagnosed with their checkpoint. A change that exists only for attention models leaves them as
+they are, and its experiment then explains nothing.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from tests.faults.other.precision import float8, integers, quantised
 from tests.faults.other.sampling import View, read_hidden
 from tests.faults.other.tables import SILENT, Plan, label, to_arrow
 
-# Vocabularies whose logits are quick to compute, and tokens that a table has at most.
+# Vocabularies whose logits are quick to compute, and the most tokens of a table.
 VOCABULARIES, TOKENS = (24, 192), 8_000
-# Kinds whose trainer's column is not of the trainer's own weights.
+# Kinds whose trainer column does not come from the trainer's own weights.
 OF_OTHER_WEIGHTS = ("reference-as-old", "old-after-update", "vocab-shard-wrong")
 
 
 @dataclass
 class Checkpoints:
-    """The trainer's weights by row of a table, and other checkpoints by folder."""
+    """The trainer's weights for each row of a table, and other checkpoints by folder."""
 
     models: list[Model]
     of_row: np.ndarray  # [rows] index into `models`
@@ -134,7 +134,7 @@ class Checkpoints:
 
 
 def _view(passage: Passage, late: int, prefix: Model | None) -> View:
-    """Return a passage as the scorer of this generator reads it."""
+    """Return a passage in the form that this generator's scorer takes."""
     ids = passage.ids.astype(np.int64)
     positions = np.arange(len(ids)) if passage.positions is None else passage.positions
     begin = max(passage.prefix - 1, 0) if prefix is not None else 0
@@ -167,7 +167,7 @@ def _chosen(made: np.ndarray, passages: Sequence[Passage]) -> np.ndarray:
 
 
 def make_with_checkpoint(seed: int, index: int) -> tuple[pa.Table, dict, Checkpoints]:
-    """Table `index` of a seed, small, with its label and the trainer's checkpoint."""
+    """Return a small table `index` of a seed, its label and the trainer's checkpoint."""
     rng = np.random.default_rng([seed, index, 1])
     tokens = int(rng.uniform(0.3, 1.0) * TOKENS)
     vocabulary = int(rng.choice(VOCABULARIES, p=(0.2, 0.8)))
@@ -177,7 +177,7 @@ def make_with_checkpoint(seed: int, index: int) -> tuple[pa.Table, dict, Checkpo
     key = {"kind": made.name, **label(faults, truth), "healthy": made.healthy}
     checkpoints = checkpoints_of(plan, made.name, columns.repeat)
     if len(plan.sampler_models) > 1 or rng.random() < 0.5:
-        # Others are at hand in half of the tables.
+        # Half of the tables have other checkpoints available.
         checkpoints.others = {
             Path(f"other_{number}"): model for number, model in enumerate(plan.sampler_models)
         }
@@ -185,7 +185,7 @@ def make_with_checkpoint(seed: int, index: int) -> tuple[pa.Table, dict, Checkpo
 
 
 def checkpoints_of(plan: Plan, kind: str, repeat: np.ndarray | None) -> Checkpoints:
-    """Return the trainer's weights by row: without what its forward pass did wrong with them."""
+    """Return the trainer's weights by row, without the faults of its forward pass."""
     models = [
         Model(plan.model.weights if kind in OF_OTHER_WEIGHTS else model.weights)
         for model in plan.trainer_models

@@ -1,7 +1,7 @@
-"""The two forward passes compute other functions of the same weights.
+"""Faults where the two forward passes compute different functions of the same weights.
 
-Of most of these the table shows no more than that the two sides differ while the sampler was
-honest, so an umbrella and `correctable` are fair.
+For most of these the table shows only that the two sides differ while the recorded log-probs
+are right, so a general cause and `correctable` are acceptable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ALIKE = ("forwards-differ", "weights-differ", "stale-weights", "partial-sync")
 
 @kind("rope-theta")
 def frequencies(plan: Plan) -> Fault:
-    """Another base of the position features: the difference grows along the row at first."""
+    """Change the base of the position features; the difference first grows along the row."""
     plan.trainer_models = [replace(plan.model, frequency=1.0 + plan.graded(0.003, 0.3))]
     also = (*ALIKE, "position-ids", "context-differs", "fp8-kv-cache", "sliding-window")
     size = plan.rms(plan.trainer_models[0])
@@ -29,7 +29,7 @@ def frequencies(plan: Plan) -> Fault:
 @kind("norm-eps")
 def epsilon(plan: Plan) -> Fault:
     plan.trainer_models = [replace(plan.model, eps=plan.graded(0.003, 0.2))]
-    # A larger epsilon scales the hidden vector down, near to a temperature.
+    # A larger epsilon scales the hidden vector down, much like a temperature.
     also = (*ALIKE, "trainer-without-temperature", "sampler-ignores-temperature", "logit-softcap")
     size = plan.rms(plan.trainer_models[0])
     return Fault("norm-eps", "weights", also, ("broken", "inconclusive"), size=size)
@@ -46,13 +46,13 @@ def softcap(plan: Plan) -> Fault:
 
 @kind("vocabulary-padding")
 def padding(plan: Plan) -> Fault:
-    """Padding rows of the head, logits 0, in the trainer's softmax: E[ratio] is below 1."""
+    """Add the head's padding rows (logits 0) to the trainer's softmax; E[ratio] is below 1."""
     share = plan.graded(0.01, 0.4)
-    # So many rows that they take `share` of the probability in the middle context.
+    # Enough rows to take `share` of the probability in the median context.
     z = logits(plan.model, random_contexts(plan.rng, plan.model, 64))
     rows = share / (1.0 - share) * float(np.exp(np.median(distributions(z).norm)))
     plan.trainer_models = [replace(plan.model, padding_rows=max(1, round(rows)))]
-    # Kept mass, banned ids and padding all lower one side's normaliser by context.
+    # Kept mass, banned ids and padding all change one side's normaliser by context.
     also = ("truncated-law", "top-p-renormalised", "top-k-renormalised", "min-p-renormalised",
             "logit-bias", "penalty", "forwards-differ")  # fmt: skip
     size = plan.rms(plan.trainer_models[0])

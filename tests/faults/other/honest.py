@@ -1,4 +1,4 @@
-"""Tables with nothing wrong, and the honest noise of engines."""
+"""Tables without a fault, and the ordinary noise of engines."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ROUNDING = ("healthy", "bf16-logits", "batch-noise")
 
 
 def engines(plan: Plan, size: float, **noise: object) -> None:
-    """Noise of `size` nats rms in all: most on the sampler, the rest on the trainer."""
+    """Add noise of `size` nats rms in total, most of it on the sampler."""
     plan.floor = size
     plan.sampler_noise = plan.noise(0.9 * size, **noise)
     plan.trainer_noise = plan.noise(0.436 * size, **noise)
 
 
 def noisy(size: float, *also: str) -> Fault:
-    # From .03 nats on the table alone cannot tell rounding from a coarser precision.
+    # From .03 nats the table alone cannot distinguish rounding from a coarser precision.
     coarse = ("quantised-weights", "fp8-weights", "int8-weights", "fp8-kv-cache")
     wide = (*coarse, "forwards-differ", "dropout-in-trainer") if size > 0.03 else ()
     return Fault("engine-noise", "honest", (*ROUNDING, *wide, *also))
@@ -91,7 +91,7 @@ def sampler_alone(plan: Plan) -> Fault:
 
 @kind("moe-routing", experts=8)
 def routing(plan: Plan) -> Fault:
-    """Flips of experts by a noisy router, honest: the sampler samples from what it computed."""
+    """Flip experts by a noisy router; the sampler still samples from what it computed."""
     plan.trainer_noise = SILENT
     bulk = plan.noise(plan.floor)
     plan.sampler_noise = replace(bulk, router=plan.graded(0.003, 0.06))
@@ -101,7 +101,7 @@ def routing(plan: Plan) -> Fault:
 
 @kind("batch-noise")
 def batches(plan: Plan) -> Fault:
-    """Noise that depends on the batch that a row met: a few levels, by row."""
+    """Give each row one of a few noise levels, as if it depended on the row's batch."""
     size = plan.graded(0.02, 0.15)
     scale = plan.rng.choice([0.2, 1.0, 3.0], plan.rows)
     plan.floor = size
@@ -113,7 +113,7 @@ def batches(plan: Plan) -> Fault:
 
 @kind("versions from another origin", healthy=True, steps=4, tokens=10_000)
 def other_origin(plan: Plan) -> Fault:
-    """All rows are on policy; versions count optimiser steps, or from another start."""
+    """Make all rows on policy, with versions in optimiser steps or from another start."""
     factor, start = [(1, 117), (4, 0), (1, -40)][int(plan.rng.integers(3))]
     version = factor * (plan.step + 40) + start
     size = plan.graded(0.003, 0.02)
@@ -134,7 +134,7 @@ def one_policy(plan: Plan) -> Fault:
         columns.drop = (dropped,)
 
     plan.edits.append(drop)
-    # Nothing was compared: any cause that leaves no trace in one column may be named.
+    # Nothing was compared, so any cause that one column cannot show may be named.
     return Fault("*", "alone", verdicts=("inconclusive",))
 
 

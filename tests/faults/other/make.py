@@ -19,18 +19,18 @@ HALVES = ("dev", "kept")
 
 
 def half(index: int) -> str:
-    """Tables of even index are for development; those of odd index are kept aside."""
+    """Return the half: even indices are for development, odd ones are held out."""
     return HALVES[index % 2]
 
 
 def cycle() -> list[str]:
-    """Every kind, the healthy ones twice, in an order in which any stretch is a mixture."""
+    """Return every kind, the healthy ones twice, shuffled so that any stretch is a mixture."""
     names = list(KINDS) + [name for name, made in KINDS.items() if made.healthy]
     return [names[i] for i in np.random.default_rng(0).permutation(len(names))]
 
 
 def kind_of(index: int) -> str:
-    """Two neighbours are of one kind, so that each half has all kinds."""
+    """Return the kind of a table; neighbours share one, so that each half has all kinds."""
     names = cycle()
     return names[index // 2 % len(names)]
 
@@ -38,17 +38,17 @@ def kind_of(index: int) -> str:
 def planned(
     seed: int, index: int, name: str | None = None, **sizes: Any
 ) -> tuple[Plan, list[Fault], Kind]:
-    """The plan of table `index` of a seed with its faults; a kind's own sizes go before `sizes`."""
+    """Return the plan and faults of table `index`; a kind's own sizes override `sizes`."""
     made = KINDS[name or kind_of(index)]
     plan = Plan(np.random.default_rng([seed, index]), **{**sizes, **made.fixed})
     return plan, made.build(plan), made
 
 
 def make(seed: int, index: int, name: str | None = None) -> tuple[pa.Table, dict[str, Any]]:
-    """Table `index` of a seed and its label; nothing else goes into it.
+    """Return table `index` of a seed and its label, which depend on nothing else.
 
     A label's `faults` lists each fault with its acceptable causes, `visible` where it is above the
-    engines' noise; "*" accepts any cause (one policy alone: nothing was compared).
+    engines' noise; "*" accepts any cause (for one policy alone, where nothing was compared).
     """
     plan, faults, made = planned(seed, index, name)
     columns, truth, _ = plan.run()

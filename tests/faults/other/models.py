@@ -1,4 +1,4 @@
-"""Random recurrent language models: next-token logits that depend on the whole context."""
+"""Random recurrent language models whose next-token logits depend on the whole context."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Weights = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Model:
-    """Weights, and what the forward pass does with them beside the weights."""
+    """The weights, and settings of the forward pass."""
 
     weights: Weights
     frequency: float = 1.0  # factor on the frequencies of the position features
@@ -37,10 +37,10 @@ class Model:
 
 @dataclass(frozen=True)
 class Noise:
-    """Rounding noise of an engine: on the hidden vector, and on the router of an expert model.
+    """Rounding noise of an engine, on the hidden vector and on an expert model's router.
 
-    It is drawn independently of the token that follows, so a sampler that samples from its own
-    noisy distribution stays honest.
+    It is independent of the token that follows, so a sampler that samples from its own noisy
+    distribution still records correct log-probs.
     """
 
     scale: float = 0.0
@@ -69,7 +69,7 @@ class Noise:
 def random_weights(
     rng: np.random.Generator, vocabulary: int, zipf: float = 1.0, experts: int = 0
 ) -> Weights:
-    """Unscaled weights; `set_entropy` scales the head."""
+    """Return unscaled weights; `set_entropy` scales the head."""
 
     def matrix(*shape: int, gain: float = 1.0) -> np.ndarray:
         return (gain / np.sqrt(shape[-2]) * rng.standard_normal(shape)).astype(np.float32)
@@ -80,7 +80,7 @@ def random_weights(
         "input": matrix(WIDTH, WIDTH),
         "recurrent": matrix(WIDTH, WIDTH, gain=0.5),
         "position": matrix(2 * len(FREQUENCIES), WIDTH, gain=0.15),
-        # From channels that hold the last token alone to those that hold the prompt for long.
+        # From channels that hold only the last token to those that remember the prompt.
         "decay": rng.choice([0.0, 0.3, 0.6, 0.8, 0.9, 0.97, 0.99], WIDTH).astype(np.float32),
         "norm": np.ones(WIDTH, np.float32),
         "head": rng.standard_normal((vocabulary, WIDTH)).astype(np.float32) / np.sqrt(WIDTH),
@@ -102,13 +102,13 @@ def random_weights(
 def advance(
     model: Model, state: np.ndarray, tokens: np.ndarray, positions: np.ndarray
 ) -> np.ndarray:
-    """The state (rows, width) after one more token each."""
+    """Return the state (rows, width) after one more token each."""
     w = model.weights
     angles = positions[:, None] * (FREQUENCIES * model.frequency)
     features = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
     new = w["embedding"][tokens] @ w["input"] + features @ w["position"]
     new = np.tanh(new + state @ w["recurrent"])
-    # Slow channels carry less, so that what is far back matters less than the last tokens.
+    # Slow channels have smaller weight, so that distant tokens matter less than recent ones.
     state = w["decay"] * state + (1.0 - w["decay"]) ** 0.75 * new
     return model.state_rounding(state) if model.state_rounding else state
 
@@ -118,7 +118,7 @@ def hidden(
     state: np.ndarray,
     noise: tuple[np.ndarray | None, np.ndarray | None] = (None, None),
 ) -> np.ndarray:
-    """The normed hidden vector (rows, width) that the head reads."""
+    """Return the normalised hidden vector (rows, width) that the head reads."""
     w = model.weights
     if "experts" in w:
         gates = 3.0 * (state @ w["router"])
@@ -138,7 +138,7 @@ def hidden(
 def logits(model: Model, vectors: np.ndarray) -> np.ndarray:
     z = vectors @ model.weights["head"].T
     z += model.weights["bias"]
-    # By the largest logit, or a sharp model would end at once in some contexts and never in others.
+    # Relative to the largest logit; else a sharp model ends at once or never, by context.
     z[:, EOS] = z[:, PAD:].max(1) + model.weights["end"]
     if model.softcap:
         z = model.softcap * np.tanh(z / model.softcap)
@@ -172,7 +172,7 @@ def distributions(z: np.ndarray, padding_rows: int = 0) -> Distributions:
 
 
 def random_contexts(rng: np.random.Generator, model: Model, rows: int) -> np.ndarray:
-    """Hidden vectors after twelve tokens drawn from the model's biases."""
+    """Return hidden vectors after twelve tokens drawn from the model's biases."""
     odds = np.exp(2.5 * model.weights["bias"].astype(np.float64))
     state = np.zeros((rows, WIDTH), np.float32)
     for position in range(12):
@@ -184,7 +184,7 @@ def random_contexts(rng: np.random.Generator, model: Model, rows: int) -> np.nda
 def set_entropy(
     rng: np.random.Generator, model: Model, entropy: float, end_probability: float
 ) -> Model:
-    """Scale head and bias to a mean entropy (nats), and let a response end with this hazard."""
+    """Scale head and bias to a mean entropy (nats), and set the hazard of ending a response."""
     vectors = random_contexts(rng, model, 64 if model.vocabulary > 10_000 else 256)
     low, high = 0.05, 400.0
     for _ in range(12):

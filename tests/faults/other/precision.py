@@ -1,4 +1,4 @@
-"""Coarse precision: the sampler is honest, its numbers are rounded."""
+"""Faults of coarse precision: the sampler records what it sampled from, but rounded."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def bfloat16(x: np.ndarray) -> np.ndarray:
 
 
 def float8(x: np.ndarray) -> np.ndarray:
-    """e4m3 with one scale for the tensor."""
+    """Round to e4m3 with one scale for the tensor."""
     scale = np.abs(x).max() / 448.0
     return mantissa((x / scale).astype(np.float32), 3, 2.0**-6) * np.float32(scale)
 
 
 def integers(x: np.ndarray, bits: int, block: int) -> np.ndarray:
-    """Symmetric integers, one scale for `block` numbers of a row."""
+    """Round to symmetric integers, with one scale for `block` numbers of a row."""
     parts = x.reshape(-1, block)
     scale = np.abs(parts).max(1, keepdims=True) / (2 ** (bits - 1) - 1)
     return (np.round(parts / scale) * scale).reshape(x.shape).astype(np.float32)
@@ -52,7 +52,7 @@ def weights_fault(plan: Plan, slug: str, rounding) -> Fault:
     plan.sampler_models = [quantised(plan.model, rounding)]
     size = plan.rms(plan.sampler_models[0])
     noise = ("engine-noise", "healthy", "bf16-logits", "batch-noise") if size < 0.06 else ()
-    # A fixed change of weights may as well be an older version of them.
+    # A fixed change of weights looks like an older version of them.
     also = (*QUANTISED, *OTHER, "stale-weights", *noise)
     return Fault(slug, "honest", also, size=size)
 
@@ -87,7 +87,7 @@ def fp8(plan: Plan) -> Fault:
 
 @kind("fp8-kv-cache")
 def fp8_cache(plan: Plan) -> Fault:
-    # The cache is what lasts: the slow channels of the state.
+    # The slow channels of the state play the part of the cache.
     slow = plan.model.weights["decay"] >= plan.rng.choice([0.3, 0.8, 0.97])
 
     def rounding(state: np.ndarray) -> np.ndarray:
@@ -109,7 +109,7 @@ def bf16_logits(plan: Plan) -> Fault:
 
 @kind("dropout-in-trainer")
 def dropout(plan: Plan) -> Fault:
-    """Dropout of a branch that makes up `share` of the hidden vector."""
+    """Apply dropout to a branch that makes up `share` of the hidden vector."""
     size, rate, rng = plan.graded(0.03, 0.5), 0.1, plan.rng
     views, before = plan.pilot_views, plan.pilot_own
 

@@ -1,4 +1,4 @@
-"""What was written is not the log-prob, or is damaged."""
+"""Faults where the written value is damaged or not the log-prob."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def on_rollout(plan: Plan, change: Callable[[np.ndarray], np.ndarray]) -> None:
 
 
 def on_a_side(plan: Plan, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    """On the sampler's column or the trainer's."""
+    """Apply the fault to the sampler's column or the trainer's."""
     if plan.rng.random() < 0.6:
         on_rollout(plan, change)
         return
@@ -57,7 +57,7 @@ def entropy_negative(plan: Plan) -> Fault:
 
 @kind("draft-recorded")
 def draft(plan: Plan) -> Fault:
-    """The draft model's log-probs for tokens that the target model's distribution made."""
+    """Record the draft model's log-probs for tokens sampled from the target model."""
     small = drifted(plan, plan.graded(0.3, 1.5))
 
     def edit(columns: Columns, sample: Sample, scores: Scores) -> None:
@@ -66,7 +66,7 @@ def draft(plan: Plan) -> Fault:
         columns.rollout = score(small, views, plan.rng, SILENT).log_probs
 
     plan.edits.append(edit)
-    # The tokens are the trainer's; that the recorded model is a draft does not show.
+    # The tokens are the trainer's; the table cannot show that the recorded model is a draft.
     also = ("forwards-differ", "weights-differ")
     return Fault("draft-recorded", "broken", also, ("inconclusive",))
 
@@ -154,7 +154,7 @@ def rounded(plan: Plan, slug: str, change: Callable[[np.ndarray], np.ndarray]) -
 
     both = plan.rng.random() < 0.4
     plan.edits.append(edit)
-    # Below or about the engines' noise it is no fault; above it is one that the guides weigh.
+    # It counts as a fault only above the engines' noise.
     return Fault(slug, "honest", SMALL, ("healthy", "broken"))
 
 
@@ -209,7 +209,7 @@ def cumulative(plan: Plan) -> Fault:
 
 @kind("padding in the rows")
 def padded(plan: Plan) -> Fault:
-    """Rows are padded to one length, the padding counted: id 2, both log-probs 0."""
+    """Pad rows to one length and count the padding (id 2, both log-probs 0) as response."""
 
     def edit(columns: Columns, sample: Sample, scores: Scores) -> None:
         longest = int(np.median(columns.lengths))

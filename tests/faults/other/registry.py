@@ -1,4 +1,4 @@
-"""The kinds of tables: a name, what it fixes of the plan, and the fault it puts there."""
+"""The kinds of tables: a name, the settings it fixes in the plan, and the fault it adds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sample responses from models, and score given responses: exact log-probs at every token."""
+"""Sample responses from models and score given responses, with exact log-probs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEVER = np.float32(-1e30)  # finite: 0 * NEVER is 0
 
 @dataclass
 class Sampling:
-    """What the sampler does to the logits before it samples, in vLLM's order."""
+    """How the sampler changes the logits before it samples, in vLLM's order."""
 
     temperature: float | np.ndarray = 1.0  # or one for each row
     top_p: float = 1.0
@@ -44,7 +44,7 @@ class Sampling:
         return scale and not cuts and not pushes
 
     def apply(self, z: np.ndarray, rows: np.ndarray, t: int, seen: np.ndarray) -> np.ndarray:
-        """The logits that are sampled from; `seen` (table rows, vocabulary) marks earlier ids."""
+        """Return the logits to sample from; `seen` (table rows, vocabulary) marks earlier ids."""
         z = z.copy()
         if t < self.min_tokens:
             z[:, EOS] = NEVER
@@ -101,12 +101,12 @@ class Sample:
 
     @property
     def place(self) -> np.ndarray:
-        """Index of each token in its row."""
+        """Return the index of each token in its row."""
         return np.arange(len(self.tokens)) - np.repeat(self.offsets[:-1], self.lengths)
 
 
 def draw(rng: np.random.Generator, odds: np.ndarray) -> np.ndarray:
-    """One id per row of unnormalised probabilities, by blocks of the cumulative sum."""
+    """Draw one id per row of unnormalised probabilities, by blocks of the cumulative sum."""
     n, size = odds.shape
     if size % BLOCK:
         odds = np.pad(odds, ((0, 0), (0, -size % BLOCK)))
@@ -137,11 +137,11 @@ def generate(
     """Sample responses of at most `lengths`; a response ends after the end token.
 
     Args:
-        which: index into `models`, by row.
-        forced: (rows, longest) tokens that are not sampled; -1 where the model samples.
+        which: index into `models` for each row.
+        forced: (rows, longest) ids of tokens that are not sampled; -1 where the model samples.
         switch: place from which on a row is sampled by the next model of the list; the state
             of the earlier tokens is kept, as in-flight updates keep the cache.
-        prefix: the model that reads the prompts where it is another one.
+        prefix: the model that reads the prompts, if it is another one.
     """
     count, longest = len(prompts), int(lengths.max())
     vocabulary, experts = models[0].vocabulary, models[0].weights.get("router", np.empty((0, 0)))
@@ -176,7 +176,7 @@ def generate(
             if not sampling.plain:
                 chosen = sampling.apply(z, rows, t, seen)
                 own = distributions(chosen)
-                # A banned token's logit is far below any that a model makes.
+                # A banned token's logit is far below any that a model returns.
                 mass = np.where(chosen > NEVER / 100, raw.p, 0.0).sum(1)
                 shift = np.where(own.odds > 0, chosen - z, 0.0)
                 divergence = (own.p * shift).sum(1) - own.norm + raw.norm
@@ -210,13 +210,13 @@ def generate(
 
 @dataclass
 class View:
-    """What a scorer saw of one row: tokens, their positions, and where each target is read."""
+    """One row as a scorer saw it: tokens, positions, and where each target is read."""
 
     inputs: np.ndarray
     read: np.ndarray  # for each target, index into `inputs` of the last token before it
     targets: np.ndarray
     positions: np.ndarray = field(default_factory=lambda: np.empty(0, int))
-    state: np.ndarray | None = None  # what came before the first input
+    state: np.ndarray | None = None  # state before the first input
 
     def __post_init__(self) -> None:
         if not len(self.positions):
@@ -241,7 +241,7 @@ class Scores:
 def read_hidden(
     model: Model, views: Sequence[View], rng: np.random.Generator, noise: Noise
 ) -> np.ndarray:
-    """The hidden vectors (targets, width) that predict the targets of all rows, flat."""
+    """Return the hidden vectors (targets, width) that predict the targets of all rows, flat."""
     sizes = np.array([len(view.inputs) for view in views])
     starts = np.concatenate([[0], np.cumsum(sizes)])[:-1]
     inputs = np.concatenate([view.inputs for view in views])
@@ -274,7 +274,7 @@ def score(
     temperature: float = 1.0,
     change: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Scores:
-    """Log-probs of the targets; `change` is applied to the hidden vectors (dropout)."""
+    """Return log-probs of the targets; `change` is applied to the hidden vectors (dropout)."""
     vectors = read_hidden(model, views, rng, noise)
     if change is not None:
         vectors = change(vectors)

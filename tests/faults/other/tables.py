@@ -1,4 +1,4 @@
-"""From a plan (models, sampling, what each column holds) to a table and its label."""
+"""Make a table and its label from a plan (models, sampling, content of each column)."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ SILENT = Noise()
 
 @dataclass
 class Fault:
-    """One fault of a table and the answers to it that are fair from the table alone.
+    """One fault of a table and the acceptable answers to it from the table alone.
 
-    `family` says which verdict is right: `honest` and `weights` by the size of the log-ratio,
-    `broken` always, `open` where the columns leave no trace, `alone` where nothing is compared,
-    `entropy` where a column of entropies shows it, given enough tokens.
+    `family` decides the right verdict: `honest` and `weights` by the size of the log-ratio,
+    `broken` always broken, `open` where the columns show nothing, `alone` where nothing is
+    compared, `entropy` where a column of entropies shows it, given enough tokens.
     """
 
     slug: str
@@ -54,12 +54,12 @@ class Fault:
     also: tuple[str, ...] = ()  # other acceptable causes
     verdicts: tuple[str, ...] = ()  # other acceptable verdicts
     size: float | None = None  # rms log-ratio (nats) that the fault alone makes, where known
-    faint: bool = False  # may drown in the noise of the engines
+    faint: bool = False  # may be smaller than the engines' noise
 
 
 @dataclass
 class Columns:
-    """The flat token columns and row columns that a fault may edit before they are written."""
+    """Flat token columns and row columns, which a fault may edit before they are written."""
 
     lengths: np.ndarray
     tokens: np.ndarray
@@ -68,7 +68,7 @@ class Columns:
     old: np.ndarray
     extra: dict[str, np.ndarray] = field(default_factory=dict)  # flat, by token
     rows: dict[str, Any] = field(default_factory=dict)  # by row
-    repeat: np.ndarray | None = None  # rows to write, in this order, where not each one once
+    repeat: np.ndarray | None = None  # rows to write, in this order; default: each one once
     drop: tuple[str, ...] = ()
 
     @property
@@ -88,7 +88,7 @@ class Columns:
 
 
 class Plan:
-    """A healthy table that is about to be made; a fault changes parts of it."""
+    """The settings of a healthy table; a fault changes some of them."""
 
     def __init__(self, rng: np.random.Generator, **fixed: Any) -> None:
         self.rng, self.fixed = rng, fixed
@@ -161,11 +161,11 @@ class Plan:
                 self.forced[row, begin] = TOOL
 
     def between(self, low: float, high: float) -> float:
-        """A number between, uniform in the logarithm."""
+        """Draw a number between the two, uniform in the logarithm."""
         return float(low * (high / low) ** self.rng.random())
 
     def graded(self, low: float, high: float) -> float:
-        """The same, by the table's strength, which the label states."""
+        """Return a number between the two by the table's strength, which the label states."""
         return float(low * (high / low) ** self.strength)
 
     def prompt_tokens(self, count: int) -> np.ndarray:
@@ -174,7 +174,7 @@ class Plan:
             ids[0] = BOS
         return ids
 
-    # Sizes are set on a pilot: a short honest sample of the plan's own model.
+    # Sizes are calibrated on a pilot, a short fault-free sample of the plan's own model.
 
     @cached_property
     def pilot(self) -> Sample:
@@ -203,11 +203,11 @@ class Plan:
         return score(model, self.pilot_views, self.rng, noise).log_probs
 
     def rms(self, model: Model, noise: Noise = SILENT) -> float:
-        """Log-ratio between a model and the plan's own on the pilot's tokens, nats rms."""
+        """Return the rms log-ratio (nats) of a model to the plan's own on the pilot's tokens."""
         return float(np.sqrt(((self.pilot_scores(model, noise) - self.pilot_own) ** 2).mean()))
 
     def solve(self, size: Callable[[float], float], target: float) -> float:
-        """The scale at which `size(scale)`, an rms in nats, is `target`."""
+        """Return the scale at which `size(scale)`, an rms in nats, is `target`."""
         scale = 0.02
         for _ in range(6):
             now = size(scale)
@@ -217,7 +217,7 @@ class Plan:
         return scale
 
     def noise(self, target: float, **kind: Any) -> Noise:
-        """Noise on one side that makes log-ratios of `target` nats rms."""
+        """Return noise on one side that gives log-ratios of `target` nats rms."""
         kind = {"scale": 1.0, **kind}
         router = kind.pop("router", 0.0)
 
@@ -233,7 +233,7 @@ class Plan:
 
         return made(self.solve(size, target))
 
-    # Making the table.
+    # Make the table.
 
     def run(self) -> tuple[Columns, dict[str, Any], Sample]:
         rng = self.rng
@@ -310,7 +310,7 @@ class Plan:
         return columns, truth, sample
 
     def _row_columns(self, columns: Columns, sample: Sample) -> None:
-        """Rewards by the tokens of a response, advantages by group, and what a dump may carry."""
+        """Return rewards (from a response's tokens), advantages by group and optional columns."""
         rng, rows = self.rng, columns.rows
         worth = rng.standard_normal(self.vocabulary)
         mean = np.array([worth[ids].mean() for ids in sample.rows(sample.tokens)])
@@ -401,7 +401,7 @@ def to_arrow(columns: Columns, plan: Plan) -> pa.Table:
 
 
 def label(faults: list[Fault], truth: dict[str, Any]) -> dict[str, Any]:
-    """The answer key of a table: causes and verdicts that are fair from the table alone."""
+    """Return a table's answer key: acceptable causes and verdicts from the table alone."""
     rms, tokens, length = truth["rms_log_ratio"], truth["tokens"], truth["mean_length"]
     keys: list[dict[str, Any]] = []
     verdicts: set[str] = set()
@@ -420,7 +420,7 @@ def label(faults: list[Fault], truth: dict[str, Any]) -> dict[str, Any]:
         keys.append({"slug": fault.slug, "acceptable": acceptable, "visible": not hidden})
         family = fault.family
         if family == "entropy":
-            # The tokens are less surprising than the recorded entropies; is it shown?
+            # Are there enough tokens to show that they are likelier than the entropies say?
             family = "broken" if abs(truth["surprise_z"]) > 5.0 else "open"
             keys[-1]["acceptable"] += [] if family == "broken" else ["engine-noise", "healthy"]
         if family == "broken":
@@ -440,10 +440,10 @@ def label(faults: list[Fault], truth: dict[str, Any]) -> dict[str, Any]:
 
 
 def honest_verdicts(family: str, rms: float, tokens: int, length: float) -> set[str]:
-    """By what the mismatch costs: effective share of tokens exp(-rms^2), of rows to the length.
+    """Return verdicts by cost: effective share exp(-rms^2) of tokens, to the length for rows.
 
-    Beside the plain cases both words are fair. `inconclusive` is fair where tokens sampled from
-    the trainer (mean ratio about 1 + rms^2) would not be told from tokens that the sampler drew.
+    In borderline cases both verdicts are acceptable. `inconclusive` is acceptable where tokens
+    sampled from the trainer (mean ratio about 1 + rms^2) look like tokens that the sampler drew.
     """
     verdicts = set()
     if rms < (0.06 if family == "honest" else 0.03):

@@ -1,4 +1,4 @@
-"""The generator's tables are what their labels say, by closed forms."""
+"""Check by closed forms that the generator's tables have the faults of their labels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def log_ratio(table: pa.Table) -> np.ndarray:
 
 
 def small_plan(name: str) -> Plan:
-    """A plan of a kind on a small vocabulary, which is quick."""
+    """Return a plan of a kind on a small vocabulary, for speed."""
     made = KINDS[name]
     fixed = {**made.fixed, "vocabulary": 192, "tokens": 6_000, "entropy": 1.2}
     plan = Plan(np.random.default_rng(11), **fixed)
@@ -64,12 +64,12 @@ HONEST = [
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_mean_ratio_is_one_where_the_recorded_distribution_sampled(name: str) -> None:
+def test_mean_ratio_is_one_if_the_recorded_distribution_sampled(name: str) -> None:
     assert abs(z_of(np.exp(log_ratio(small(name))), 1.0)) < 4.5
 
 
 @pytest.mark.parametrize("name", ["temperature-raw-recorded", "draft-recorded"])
-def test_mean_ratio_is_not_one_where_another_distribution_sampled(name: str) -> None:
+def test_mean_ratio_is_not_one_if_another_distribution_sampled(name: str) -> None:
     assert z_of(np.exp(log_ratio(small(name))), 1.0) > 5.0
 
 
@@ -101,14 +101,14 @@ def test_recorded_log_probs_are_log_softmax_values() -> None:
     np.testing.assert_allclose(sample.raw, expected[at, sample.tokens], atol=1e-4)
     entropy = -(np.exp(expected) * expected).sum(1)
     np.testing.assert_allclose(sample.entropy, entropy, atol=1e-4)
-    # Tokens of the distribution itself are as surprising as its entropy says.
+    # The mean surprise of sampled tokens equals the distribution's entropy.
     assert abs(z_of(-sample.raw - sample.raw_entropy, 0.0)) < 4.5
     # A row ends at its end token and nowhere else.
     ends = sample.offsets[1:] - 1
     assert set(np.flatnonzero(sample.tokens == EOS)) <= set(ends)
 
 
-def test_divergence_is_that_of_the_temperature() -> None:
+def test_divergence_equals_that_of_the_temperature() -> None:
     plan = Plan(np.random.default_rng(4), vocabulary=192, tokens=3_000, tools=False)
     vectors = random_contexts(plan.rng, plan.model, 8)
     z = logits(plan.model, vectors).astype(np.float64)
@@ -137,14 +137,14 @@ def test_draws_follow_the_probabilities() -> None:
     assert chi < 99 + 5 * np.sqrt(2 * 99)
 
 
-def test_head_gradient_is_that_of_finite_differences() -> None:
+def test_head_gradient_matches_finite_differences() -> None:
     plan = Plan(np.random.default_rng(6), vocabulary=24, tokens=3_000, tools=False)
     rng = plan.rng
     vectors, tokens = random_contexts(rng, plan.model, 5), rng.integers(4, 24, 5)
     weight = rng.standard_normal(5).astype(np.float32)
     gradient = head_gradient(plan.model, vectors, tokens, weight)
     direction = rng.standard_normal(gradient.shape).astype(np.float32)
-    # The end token's logit follows the largest other one, which the gradient leaves out.
+    # The end token's logit depends on the largest other one, which the gradient ignores.
     direction[EOS] = gradient[EOS] = 0.0
 
     def value(step: float) -> float:
@@ -161,7 +161,7 @@ def test_head_gradient_is_that_of_finite_differences() -> None:
     assert slope == pytest.approx(float((gradient * direction).sum()), rel=0.02, abs=0.02)
 
 
-def test_log_ratio_of_an_update_on_these_rows_goes_with_the_advantage() -> None:
+def test_log_ratio_of_an_update_correlates_with_the_advantage() -> None:
     table = small("old-after-update")
     difference = flat(table, "old_log_probs") - flat(table, "rollout_log_probs")
     lengths = table["response_ids"].combine_chunks().value_lengths().to_numpy()
@@ -178,7 +178,7 @@ def test_rounding_to_known_grids() -> None:
     assert len(np.unique(np.abs(float8(np.linspace(0.0, 448.0, 100_000))))) <= 127
 
 
-def test_sizes_that_a_plan_asks_for_are_met() -> None:
+def test_faults_have_the_size_that_the_plan_asks_for() -> None:
     plan = small_plan("stale-weights, trained")
     asked = 0.02 * (0.7 / 0.02) ** plan.strength
     assert 0.6 < plan.run()[1]["rms_log_ratio"] / asked < 1.6
@@ -191,7 +191,7 @@ def test_another_prompt_matters_most_at_the_first_tokens() -> None:
     assert difference[sample.place < 5].mean() > 3 * difference[sample.place > 40].mean()
 
 
-def test_a_table_is_determined_by_seed_and_index() -> None:
+def test_seed_and_index_determine_the_table() -> None:
     one, key = make(7, 1, QUICK)
     again, same = make(7, 1, QUICK)
     assert one.equals(again)
@@ -210,11 +210,11 @@ def test_every_kind_is_in_each_half() -> None:
 def test_verdicts_by_cost() -> None:
     assert honest_verdicts("honest", 0.005, 10_000, 50.0) == {"healthy"}
     assert honest_verdicts("honest", 0.3, 10_000, 50.0) == {"correctable"}
-    # Whether the sampler's distribution sampled cannot be seen on 100 tokens.
+    # 100 tokens cannot show whether the recorded distribution sampled them.
     assert "inconclusive" in honest_verdicts("weights", 0.1, 100, 50.0)
 
 
-def test_the_checkpoint_of_a_table_is_its_trainer():
+def test_the_checkpoint_reproduces_the_trainer_column():
     """A healthy trainer's column is the checkpoint's up to noise, in read and log_probs alike."""
     index = next(at for at in range(400) if kind_of(at) == "healthy")
     table, key, checkpoints = make_with_checkpoint(3, index)

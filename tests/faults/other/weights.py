@@ -1,4 +1,4 @@
-"""Faults of weights: the sampler's parameters are not the trainer's."""
+"""Faults where the sampler's weights are not the trainer's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAG = ("stale-weights", "weights-never-synced", "partial-sync")
 def head_gradient(
     model: Model, vectors: np.ndarray, tokens: np.ndarray, weight: np.ndarray
 ) -> np.ndarray:
-    """d/d head of sum(weight * log-prob of the token): a policy gradient, (vocabulary, width)."""
+    """Return the policy gradient d/d head of sum(weight * log-prob), (vocabulary, width)."""
     gradient = np.zeros_like(model.weights["head"])
     chunk = max(16, 2_000_000 // model.vocabulary)
     for begin in range(0, len(tokens), chunk):
@@ -36,7 +36,7 @@ def head_gradient(
 
 
 def interpolation(plan: Plan) -> Weights:
-    """Towards another random model, all matrices."""
+    """Interpolate all matrices towards another random model."""
     own = plan.model.weights
     other = random_weights(plan.rng, plan.vocabulary, experts=plan.experts)
     other["head"] *= own["head"].std() / other["head"].std()
@@ -48,7 +48,7 @@ def interpolation(plan: Plan) -> Weights:
 
 
 def training(plan: Plan) -> Weights:
-    """As training moves weights: the head along a policy gradient, the rest in low rank."""
+    """Move weights as training does: the head along a policy gradient, the rest in low rank."""
     rng, own, pilot = plan.rng, plan.model.weights, plan.pilot
     views = plan.pilot_views
     vectors = read_hidden(plan.model, views, rng, SILENT)
@@ -83,14 +83,14 @@ def drift(plan: Plan) -> Weights:
 
 
 def drifted(plan: Plan, target: float, only: tuple[str, ...] = (), to: Weights | None = None):
-    """The model after a drift that makes log-ratios of `target` nats rms."""
+    """Return the model after a drift that gives log-ratios of `target` nats rms."""
     delta = to if to is not None else drift(plan)
     scale = plan.solve(lambda s: plan.rms(moved(plan.model, delta, s, only)), target)
     return moved(plan.model, delta, scale, only)
 
 
 def path(plan: Plan, points: int, target: float) -> list[Model]:
-    """The weights of successive steps: a drift of `target` nats rms a step, with some noise."""
+    """Return the weights of successive steps, about `target` nats rms apart."""
     delta = drift(plan)
     scale = plan.solve(lambda s: plan.rms(moved(plan.model, delta, s)), target)
     models = [plan.model]

@@ -1,4 +1,4 @@
-"""Pickles and torch files that name classes which are not installed, as their writers make them."""
+"""Pickles and torch files that name classes of packages which are not installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 
 class Named:
-    """A class or function of a package that is not installed; pickled as its name alone."""
+    """A class or function of a package that is not installed; pickled as its name."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
@@ -33,7 +33,7 @@ class Built:
 
 
 class Writer(pickle._Pickler):
-    """A pickler that writes a `Named` as the name that it stands for."""
+    """A pickler that writes a `Named` as its name."""
 
     dispatch: ClassVar[dict] = dict(pickle._Pickler.dispatch)
     write: Callable[[bytes], Any]
@@ -50,7 +50,7 @@ def pickled(value: Any, protocol: int = 4) -> bytes:
     return stream.getvalue()
 
 
-# What torch.save needs of a module of pickles.
+# The interface that torch.save needs of a pickle module.
 MODULE = SimpleNamespace(__name__="pickled", Pickler=Writer, dumps=pickled)
 
 
@@ -100,13 +100,13 @@ def consolidated(tensors: dict[str, torch.Tensor]) -> Built:
 
 
 def non_tensor(value: Any) -> Built:
-    """Return a NonTensorData, which holds one value, or an array of one for each row."""
+    """Return a NonTensorData, which holds one value, or an array with one value per row."""
     state = {"tensordict": tensordict({}), "non_tensordict": {"data": value}}
     return Built(Named("tensordict.tensorclass", "NonTensorData"), (), state)
 
 
 def stacked(values: list[Any]) -> Built:
-    """Return a NonTensorStack, which holds one value for each row."""
+    """Return a NonTensorStack, which holds one value per row."""
     items = [non_tensor(value) for value in values]
     state = {"stack_dim": 0, "tensordicts": items, "_batch_size": torch.Size([len(values)])}
     return Built(Named("tensordict.tensorclass", "NonTensorStack"), (), state)

@@ -1,4 +1,4 @@
-"""Responses made up for the readers of padded batches, and the matrices that trainers make."""
+"""Made-up responses for the readers of padded batches, and padded matrices as in trainers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 
 from rcdiag.table.opening import open_table
 
-PAD = 7  # also a token of every response: padding cannot be told by its id
+PAD = 7  # also a token of every response: padding cannot be recognised by its id
 COLUMNS = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "old_entropy", "advantages")
 
 
 @dataclass
 class Rollouts:
-    """Rows of a batch, as the table should have them."""
+    """Expected rows of a table."""
 
     rows: list[dict[str, Any]]
     prompt_width: int
@@ -28,7 +28,7 @@ class Rollouts:
         return len(self.rows)
 
     def but_for(self, *rows: int) -> Rollouts:
-        """Return the batch without some rows."""
+        """Return these rows without some of them."""
         kept = [row for number, row in enumerate(self.rows) if number not in rows]
         return Rollouts(kept, self.prompt_width, self.response_width)
 
@@ -36,7 +36,7 @@ class Rollouts:
         return [row[name] for row in self.rows]
 
     def matrix(self, name: str, kind: torch.dtype, fill: float = 0, right: bool = False) -> Any:
-        """Return a column as a padded matrix; `right` puts values at the right of the padding."""
+        """Return a column as a padded matrix, padded on the left with `right`."""
         width = self.prompt_width if name == "prompt_ids" else self.response_width
         matrix = torch.full((len(self), width), fill, dtype=kind)
         for index, values in enumerate(self.column(name)):
@@ -64,7 +64,7 @@ def rollouts(count: int = 8, seed: int = 0, group: int = 2) -> Rollouts:
         ids = random.integers(0, 150_000, size)
         ids[-1:] = PAD
         mask = (random.random(size) > 0.3).astype(int)
-        mask[-2:] = row % 2  # of even rows the last tokens are those of a tool
+        mask[-2:] = row % 2  # the last tokens of even rows are tool tokens
 
         def values(scale: float = 1.0, size: int = size) -> list[float]:
             return (-random.exponential(scale, size) - 0.01).astype(np.float32).tolist()
@@ -85,15 +85,15 @@ def rollouts(count: int = 8, seed: int = 0, group: int = 2) -> Rollouts:
 
 
 def read(source: Path | str | Sequence[Path], **options: Any) -> tuple[list[dict[str, Any]], Any]:
-    """Return the rows of a dump as the table has them, and the table."""
+    """Read a dump; returns its rows and the table."""
     table = open_table(source, **options)
     return [row for batch in table.batches() for row in batch.table.to_pylist()], table
 
 
 def assert_rows(result: list[dict[str, Any]], truth: list[dict[str, Any]]) -> None:
-    """Compare cell by cell; every column of the truth is needed.
+    """Compare cell by cell; every expected column must be there.
 
-    Where the truth holds log-probs, there must be no others.
+    If log-probs are expected, there must be no others.
     """
     assert len(result) == len(truth)
     for index, (one, other) in enumerate(zip(result, truth, strict=True)):

@@ -1,4 +1,4 @@
-"""What a reader makes of files, as lists of plain rows."""
+"""Rows that a reader yields for files, as plain lists."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Converted:
 
 
 def rows_of(reader: Reader, *files: Path, **given: Any) -> Converted:
-    """Read files in the reader's own order, after detecting each of them."""
+    """Detect and read files in the reader's own order."""
     assert all(reader.detect(Peek(file)) for file in files)
     dump = Dump(files=tuple(sorted(files, key=reader.order)), given=given)
     rows: list[dict[str, Any]] = []
@@ -64,5 +64,5 @@ def write_lines(file: Path, records: Iterable[Any]) -> Path:
 
 
 def drawn_floats(rng: np.random.Generator, count: int) -> list[float]:
-    """Return log-probs as trainers write them: float64 numbers that float32 holds exactly."""
+    """Return log-probs as trainers write them: float64 numbers exact in float32."""
     return (-rng.exponential(0.5, count)).astype(np.float32).astype(float).tolist()

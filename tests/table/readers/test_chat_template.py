@@ -1,4 +1,4 @@
-"""Prompts of later turns against a chat template, for dumps that have the messages."""
+"""Prompts of later turns are compared with the chat template if the dump has messages."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.table.readers import test_rllm as rllm
 from tests.table.readers.rows_of import drawn_floats, write_lines
 from tools.docs.commands import ROOT
 
-pytestmark = pytest.mark.engine  # transformers loads the tokenizer
+pytestmark = pytest.mark.engine  # slow: transformers loads the tokenizer
 
 POLICY = ROOT / "sample_data" / "policy" / "step_8"
 END, NEWLINE = "<|end|>", "\n"
-# As Qwen's: a newline between two messages. The tools of a request stand before them.
+# Like Qwen's: a newline between two messages. Tools of a request precede them.
 TEMPLATE = (
     "{% for m in messages %}"
     "{% if m.role == 'unknown' %}{{ raise_exception('no such role') }}{% endif %}"
@@ -44,7 +44,7 @@ def folder(tokenizer, tmp_path_factory) -> Path:
 
 
 def episode(tokenizer, *, behind: str = NEWLINE, turns: int = 3, before: str = "") -> dict:
-    """Return an episode whose loop puts `behind` between a sampled turn and the tool's message."""
+    """Return an episode whose agent loop appends `behind` after a sampled turn."""
 
     def ids(text: str) -> list[int]:
         return tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -88,7 +88,9 @@ def read(source: Path, tmp_path: Path, folder: Path) -> tuple[dict, dict]:
         ("!!", OTHER),
     ],
 )
-def test_what_stands_behind_a_turn(tmp_path, folder, tokenizer, behind, kind):
+def test_tokens_between_turns_are_compared_with_the_template(
+    tmp_path, folder, tokenizer, behind, kind
+):
     whole = episode(tokenizer, behind=behind)
     facts, changes = converted(tmp_path, folder, whole, whole)
     assert changes[kind] == 4
@@ -101,8 +103,8 @@ def test_what_stands_behind_a_turn(tmp_path, folder, tokenizer, behind, kind):
         assert tokenizer.decode(facts["token"]) == NEWLINE
 
 
-def test_what_is_before_the_turns_may_differ(tmp_path, folder, tokenizer):
-    """As where the tools of a request are in the prompt, and not in the dump."""
+def test_the_beginning_of_the_prompt_may_differ(tmp_path, folder, tokenizer):
+    """For example if the tools of a request are in the prompt, but not in the dump."""
     facts, changes = converted(tmp_path, folder, episode(tokenizer, before="tools: calculator"))
     assert changes[AGREE] == 2
     facts, _ = converted(tmp_path, folder, episode(tokenizer, before="tools", behind=""))
@@ -118,7 +120,7 @@ def test_a_diagnosis_reads_it(tmp_path, folder, tokenizer):
     assert rcdiag.diagnose(out).diagnosis.causes[0].slug == "turn-boundary"
 
 
-def test_messages_that_the_template_refuses(tmp_path, folder, tokenizer):
+def test_messages_that_the_template_rejects(tmp_path, folder, tokenizer):
     whole = episode(tokenizer)
     for step in whole["trajectories"][0]["steps"]:
         step["chat_completions"][0] = {"role": "unknown", "content": ""}
@@ -126,7 +128,7 @@ def test_messages_that_the_template_refuses(tmp_path, folder, tokenizer):
     assert changes[OTHER] == 2
 
 
-def test_a_dump_without_messages_is_not_held_against_anything(tmp_path, folder, tokenizer):
+def test_a_dump_without_messages_is_not_compared(tmp_path, folder, tokenizer):
     whole = episode(tokenizer)
     for step in whole["trajectories"][0]["steps"]:
         step["chat_completions"] = []
@@ -140,7 +142,7 @@ def test_a_tokenizer_without_a_template(tmp_path, tokenizer):
 
 
 def of_gym(whole: dict) -> dict:
-    """Write an episode as NeMo-Gym does: the items of a call, and then that of the tool."""
+    """Write an episode as NeMo-Gym does: the items of a call, then the tool's item."""
     output = []
     for step in whole["trajectories"][0]["steps"]:
         asked, answer = step["chat_completions"][:-1], step["chat_completions"][-1]
@@ -166,7 +168,7 @@ def of_gym(whole: dict) -> dict:
 
 
 def of_atif(whole: dict) -> dict:
-    """Write an episode as Harbor's trajectories have it: what a step observed is part of it."""
+    """Write an episode as a Harbor trajectory, in which observations belong to their step."""
     steps = [{"source": "user", "message": "2 + 3 ="}]
     for step in whole["trajectories"][0]["steps"]:
         chat = step["chat_completions"]

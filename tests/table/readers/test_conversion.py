@@ -1,4 +1,4 @@
-"""What every format goes through: checks, types, placeholders, groups, one schema."""
+"""Conversion common to all formats: checks, types, placeholders, groups, one schema."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_bad_row_is_named_by_file_and_record(tmp_path, change, output):
 
 @pytest.mark.parametrize("name", ["step", "group_id", "sample_id", "prompt_ids"])
 @pytest.mark.parametrize("is_null", [True, False])
-def test_what_tells_rows_apart_is_in_all_of_them_or_in_none(tmp_path, name, is_null):
+def test_identifying_columns_are_in_all_rows_or_in_none(tmp_path, name, is_null):
     value = {"prompt_ids": [7], "sample_id": "a"}.get(name, 7)
     write_toy(tmp_path / "1.toyjsonl", [row(1, **{name: value}), row(2, **{name: value})])
     lacking = [row(3, **{name: None})] if is_null else [row(3)]
@@ -108,7 +108,7 @@ def test_what_tells_rows_apart_is_in_all_of_them_or_in_none(tmp_path, name, is_n
     assert open_table(tmp_path / "1.toyjsonl").num_rows == 2
 
 
-def test_a_given_step_is_that_of_rows_without_one(tmp_path):
+def test_a_given_step_fills_rows_without_one(tmp_path):
     write_toy(tmp_path / "1.toyjsonl", [row(1, step=7), row(2)])
     assert column(open_table(tmp_path, given={"step": 7}), "step") == [7, 7]
 
@@ -137,7 +137,7 @@ def test_columns_that_some_files_lack_are_null_there(tmp_path, monkeypatch):
     assert list(table.files[0].parquet.parent.iterdir()) == [table.files[0].parquet]
 
 
-def test_types_that_nothing_unites_are_dropped_or_refused(tmp_path):
+def test_columns_without_a_common_type_are_dropped_or_refused(tmp_path):
     write_toy(tmp_path / "1.toyjsonl", [row(1, note="text")])
     write_toy(tmp_path / "2.toyjsonl", [row(2, note={"a": 1})])
     write_toy(tmp_path / "3.toyjsonl", [row(3, note={"a": 1})])
@@ -155,7 +155,7 @@ def test_types_that_nothing_unites_are_dropped_or_refused(tmp_path):
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -1.0, -9999.0])
-def test_a_column_of_placeholders_is_dropped_and_said(tmp_path, value):
+def test_a_column_of_placeholders_is_dropped_and_reported(tmp_path, value):
     mask = [1, 1, 0]
     filled = {"old_log_probs": [value, value, -3.0], "response_mask": mask}
     about = {"policies": {"old": {"backend": "trainer"}, "rollout": {"backend": "vllm"}}}
@@ -171,7 +171,7 @@ def test_a_column_of_placeholders_is_dropped_and_said(tmp_path, value):
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -1.0])
 def test_placeholders_in_one_file_of_several_are_refused_with_the_file(tmp_path, value):
-    """A step for which the engine gave none has zeros that are no log-probs."""
+    """A step without log-probs from the engine has zeros as placeholders."""
     for number in range(3):
         constant = {"rollout_log_probs": [value] * 2} if number == 1 else {}
         rows = [row(1, 2, **constant) for _ in range(50)]
@@ -214,7 +214,7 @@ def test_null_log_probs_are_nan(tmp_path):
     assert result[1][1] == -1.0
 
 
-def test_log_probs_that_are_the_samplers_are_said_to_be(tmp_path):
+def test_trainer_log_probs_equal_to_the_samplers_are_reported(tmp_path):
     rows = [row(1, 2), row(3)]
     same = [{**line, "old_log_probs": line["rollout_log_probs"]} for line in rows]
     output = (
@@ -289,7 +289,7 @@ def test_groups_of_a_given_size_are_checked_where_the_format_does_not_order_them
 
 @pytest.mark.parametrize("first", [True, False])
 def test_groups_of_ids_and_of_prompts_are_never_mixed(tmp_path, first):
-    """The numbers of groups by prompt would be ids of other groups."""
+    """Numbers of groups by prompt could equal ids of other groups."""
     own, without = prompts([1], [2], group_id=[1, 2]), prompts([3], [4])
     write_toy(tmp_path / "1.toyjsonl", own if first else without)
     write_toy(tmp_path / "2.toyjsonl", without if first else own)
@@ -324,7 +324,7 @@ def test_formats_of_text_are_refused_with_the_trainers_own_option(tmp_path):
     assert "--tokenizer PATH" in error.hint
 
 
-def test_an_error_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_an_error_leaves_no_file_behind(tmp_path, monkeypatch):
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
@@ -334,7 +334,7 @@ def test_an_error_leaves_nothing_behind(tmp_path, monkeypatch):
 
 
 def big(columns: Mapping[str, Any], blocks: int) -> Reader:
-    """Return a reader that makes blocks of rows out of nothing."""
+    """Return a reader that generates blocks of rows."""
 
     def read(dump: Dump) -> Iterator[Rows]:
         batch = pa.record_batch(columns)

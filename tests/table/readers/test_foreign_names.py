@@ -1,4 +1,4 @@
-"""No name that a server or an archive gives leads a copy out of its folder."""
+"""No name from a server or an archive writes a copy outside its folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLIMBING = {
 
 @pytest.fixture
 def home(tmp_path, monkeypatch) -> Path:
-    """A folder that holds the temporary one deep inside: whatever leaves the latter stays here."""
+    """A folder with the temporary one deep inside, to catch files written outside it."""
     temporary = tmp_path / "1" / "2" / "3" / "4" / "5" / "temporary"
     temporary.mkdir(parents=True)
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -38,7 +38,7 @@ def home(tmp_path, monkeypatch) -> Path:
 
 
 def written(home: Path) -> list[Path]:
-    """Return the files that lie in no folder of their own below the temporary one."""
+    """Return the files outside the folders of single copies."""
     temporary = Path(tempfile.gettempdir())
     files = [path for path in home.rglob("*") if path.is_file()]
     return [
@@ -50,7 +50,7 @@ def written(home: Path) -> list[Path]:
 
 @pytest.mark.parametrize("pattern", ["**", "**/*.jsonl", "*/*.jsonl", ""])
 @pytest.mark.parametrize("kind", CLIMBING)
-def test_a_listing_of_a_web_server_leads_no_copy_out(kind, pattern, home):
+def test_a_listing_of_a_web_server_writes_no_copy_outside(kind, pattern, home):
     pytest.importorskip("aiohttp")
     pages: dict[str, bytes] = {}
     with serving(pages, LINE) as host:
@@ -68,7 +68,7 @@ def test_a_listing_of_a_web_server_leads_no_copy_out(kind, pattern, home):
     assert written(home) == []
 
 
-def test_an_honest_listing_is_copied(home):
+def test_a_harmless_listing_is_copied(home):
     pytest.importorskip("aiohttp")
     links = listing("a.jsonl", "b/", "../", "/", "/elsewhere/")
     pages = {"/d/": links, "/d/b/": listing("c.jsonl")}
@@ -125,13 +125,13 @@ def test_a_name_that_leaves_its_folder_is_refused(name, tmp_path):
 @pytest.mark.parametrize("name", ["x", "a/b/x", "a//x", "./x", "..x", "a..b/x", "step 1 %41/x"])
 def test_other_names_are_paths_of_the_folder(name, tmp_path):
     (tmp_path / "real").mkdir()
-    (tmp_path / "folder").symlink_to(tmp_path / "real")  # one's own link to the folder
+    (tmp_path / "folder").symlink_to(tmp_path / "real")  # the user's own link to the folder
     for folder in (tmp_path / "real", tmp_path / "folder"):
         assert inside(folder, name, "s3://b/d") == folder / name
 
 
 def test_two_names_of_one_path_are_refused(memory, monkeypatch):
-    """The second copy would take the place of the first, whose rows would be missing."""
+    """The second copy would replace the first, whose rows would be missing."""
     memory.pipe("/run/a.jsonl", LINE)
     names = ["/run/a.jsonl", "/run/./a.jsonl"]
     monkeypatch.setattr(type(memory), "glob", lambda *_: names)

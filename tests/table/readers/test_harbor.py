@@ -14,7 +14,7 @@ from tests.table.readers.rows_of import refusal, rows_of
 
 
 def chat(*turns, **fields):
-    """Return a RolloutDetail: three lists with one list for every turn."""
+    """Return a RolloutDetail: three lists with one list per turn."""
     names = ("prompt_token_ids", "completion_token_ids", "logprobs")
     columns = zip(*turns, strict=True)
     return dict(zip(names, map(list, columns), strict=True)) | fields
@@ -70,8 +70,8 @@ def test_a_trial(tmp_path):
     assert result.changes == {JOINED: 1}
 
 
-def test_summaries_of_subagents_are_chats_of_their_own(tmp_path):
-    """After a summary terminus-2 goes on with another history, in the same chat."""
+def test_summaries_of_subagents_are_separate_chats(tmp_path):
+    """After a summary terminus-2 continues with another history in the same chat."""
     main = chat(*TURNS, ([1, 7], [6], [-2.0]))
     summary = chat(([1, 2, 3, 4, 9], [7], [-0.5]))
     result = rows_of(HARBOR, written(tmp_path, trial(main, summary)))
@@ -116,7 +116,7 @@ def test_a_reward_under_any_name(tmp_path, rewards, reward):
 
 
 def test_a_folder_of_jobs(tmp_path):
-    """A folder holds result and trajectory of every trial: the same calls, to be read once."""
+    """A folder has result and trajectory of every trial: the same calls, to be read once."""
     for place in range(3):
         line = trial(chat(*TURNS), trial_name=f"t{place}")
         written(tmp_path, line, f"job/t{place}/result.json")
@@ -209,7 +209,7 @@ def test_result_and_trajectory_give_the_same_tokens(tmp_path):
     ]
 
 
-def test_steps_that_are_no_call_of_their_own(tmp_path):
+def test_steps_without_a_model_call(tmp_path):
     line = trajectory(*TURNS)
     line["steps"] = [
         step(1, turn=TURNS[0], is_copied_context=True),
@@ -234,7 +234,7 @@ def test_subagents_of_a_trajectory(tmp_path):
     assert result.column("agent") == ["terminus-2", "helper"]
 
 
-def test_subagents_inside_of_each_other_without_end_are_refused(tmp_path):
+def test_endlessly_nested_subagents_are_refused(tmp_path):
     file = tmp_path / "trajectory.json"
     opened = '{"schema_version": "ATIF-v1.7", "steps": [], "subagent_trajectories": ['
     file.write_text(opened * 5000 + "]}" * 5000)

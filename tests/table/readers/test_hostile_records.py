@@ -1,4 +1,4 @@
-"""Any value in any place of a record is converted or refused with a message: no traceback."""
+"""Any value at any position of a record is converted or refused, without a traceback."""
 
 import copy
 import json
@@ -66,7 +66,7 @@ def with_value(record, path, value):
 
 
 def message(file: Path, name: str) -> str | None:
-    """Return the message with which a file is refused; None where it becomes a table."""
+    """Return the message with which a file is refused, or None if it is converted."""
     try:
         table = rcdiag.open_table(str(file), format=name)
         for _ in table.batches():

@@ -1,4 +1,4 @@
-"""JSON lines under anybody's own names are read as a parquet file with the same columns is."""
+"""JSON lines with arbitrary column names are read like parquet with the same columns."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_numbers_are_those_of_the_same_columns_in_parquet(tmp_path):
 
 
 def test_names_of_trainers_are_read_and_padding_is_cut(tmp_path):
-    """As TRL's tensors: padded to one width, each with its mask."""
+    """Like TRL's tensors: padded to one width, each with its mask."""
     rows = [
         {
             "prompt_ids": [0, 7],
@@ -115,7 +115,7 @@ def test_fields_of_objects_are_columns(tmp_path):
     assert len(rows) == 4
 
 
-def test_a_nested_name_that_may_be_several_is_not_guessed(tmp_path):
+def test_an_ambiguous_nested_name_is_not_guessed(tmp_path):
     path = write(tmp_path / "t.jsonl", [nested(place) for place in range(4)])
     with pytest.raises(RcdiagError, match=r"no column `rollout_log_probs` \(`response.logprobs`"):
         rcdiag.score(path)
@@ -146,7 +146,7 @@ def test_objects_without_fields_are_text(tmp_path):
     assert [each["of.a.b"] for each in read] == [None, 1, None]
 
 
-def test_how_far_the_reading_is_can_be_heard(tmp_path, monkeypatch):
+def test_progress_of_reading_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(json_lines, "VALUES_AT_A_TIME", 14)
     for name in ("1.jsonl", "2.jsonl"):
         write(tmp_path / name, [row(), row(), row()])
@@ -176,7 +176,7 @@ def test_an_error_names_the_line(tmp_path):
         ([2**70, -1.0], "at place 0"),
     ],
 )
-def test_what_is_no_list_of_numbers_among_such_lists_is_refused(tmp_path, value, what):
+def test_other_values_among_lists_of_numbers_are_refused(tmp_path, value, what):
     path = write(tmp_path / "t.jsonl", [row(), row(sampler=value)])
     with pytest.raises(RcdiagError, match=rf"line 2: .*{what}"):
         rcdiag.score(path, columns=OWN)
@@ -192,7 +192,7 @@ def test_other_columns_without_one_type_are_left_out(tmp_path, monkeypatch):
     ]
 
 
-def test_lists_of_nulls_are_lists_of_numbers_to_come(tmp_path, monkeypatch):
+def test_lists_of_nulls_take_the_type_of_later_lists(tmp_path, monkeypatch):
     monkeypatch.setattr(json_lines, "VALUES_AT_A_TIME", 1)
     rows = [row(sampler=[None, None]), row(rewards=[None]), row(rewards=[0.5])]
     table = rcdiag.open_table(write(tmp_path / "t.jsonl", rows), columns=OWN)
@@ -201,14 +201,14 @@ def test_lists_of_nulls_are_lists_of_numbers_to_come(tmp_path, monkeypatch):
     assert [each["rollout_log_probs"] for each in read] == [[None, None], *[[-0.5, -1.5]] * 2]
 
 
-def test_types_that_nothing_unites_are_refused(tmp_path, monkeypatch):
+def test_columns_without_a_common_type_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(json_lines, "VALUES_AT_A_TIME", 1)
     path = write(tmp_path / "t.jsonl", [row(), row(sampler="none")])
     with pytest.raises(RcdiagError, match="`sampler` is a list of numbers in some lines"):
         rcdiag.score(path, columns=OWN)
 
 
-def test_a_log_beside_a_dump_is_no_part_of_it(tmp_path):
+def test_a_log_beside_a_dump_is_ignored(tmp_path):
     table = pa.Table.from_pylist([{"response_ids": [1, 2], "rollout_log_probs": [-1.0, -2.0]}])
     pq.write_table(table, tmp_path / "dump.parquet")
     write(tmp_path / "metrics.jsonl", [{"step": 1, "loss": 0.5, "grads": [0.5, 0.25]}])
@@ -237,8 +237,8 @@ NUMBERS = st.lists(st.none() | st.integers(-(2**53), 2**53) | st.floats(), max_s
         max_size=6,
     )
 )
-def test_any_values_come_back(tmp_path_factory, rows):
-    """Bare NaN and infinities, nulls, and rows that lack a column among them."""
+def test_any_values_survive_a_round_trip(tmp_path_factory, rows):
+    """Including bare NaN and infinities, nulls, and rows that lack a column."""
     folder = tmp_path_factory.mktemp("lines")
     path = write(folder / "t.jsonl", rows)
     copies = Copies(json_lines.JSON_LINES, [SourceFile(path)])
@@ -256,7 +256,7 @@ def test_any_values_come_back(tmp_path_factory, rows):
 
 
 def _flat(values: list[Any]) -> np.ndarray:
-    """Return lists with their lengths, one after the other; null is NaN in lists of numbers."""
+    """Flatten lists with their lengths; null is NaN in lists of numbers."""
     if not any(isinstance(each, list) for each in values):
         return np.array([repr(each) for each in values])
     parts = [[-1.0 if each is None else len(each), *(each or [])] for each in values]

@@ -1,4 +1,4 @@
-"""Records of JSON lines: places in messages, cut files, numbers that JSON does not have."""
+"""Records of JSON lines: positions in messages, truncated files, NaN and infinities."""
 
 import json
 import math
@@ -67,7 +67,7 @@ def test_fields_that_are_not_read_may_hold_anything(tmp_path):
     assert read(tmp_path, '{"text": "\\ud800", "x": NaN, "ids": [3]}\n')[0][1].ids == [3]
 
 
-def test_half_a_surrogate_pair_is_no_character(tmp_path):
+def test_a_lone_surrogate_is_refused(tmp_path):
     (_, record), (_, other) = read(
         tmp_path, r'{"name": "a\ud800"}' + "\n" + r'{"name": "\ud83d\ude00"}'
     )
@@ -114,7 +114,7 @@ def test_a_last_line_that_is_cut_off_is_named(tmp_path):
     assert len(read(tmp_path, text[:-1])) == 2
 
 
-def test_a_file_that_is_no_text(tmp_path):
+def test_a_binary_file(tmp_path):
     assert "line 2: not valid JSON" in refusal(tmp_path, b'{"ids": [1]}\n{"i\xff\xfe": [1}\n{}\n')
     assert "line 1" in refusal(tmp_path, b"\x00\xff\n\x80\n")
 
@@ -125,7 +125,7 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
     assert "line 2: longer than" in refusal(tmp_path, '{"ids": [1]}\n{"ids": [' + "1," * 600_000)
 
 
-def test_a_whole_number_beyond_all_floats_is_no_mask():
+def test_an_integer_beyond_all_floats_is_not_a_mask():
     with pytest.raises(RcdiagError, match=r"`mask\[1\]` is 1000"):
         jsonl.bits([1, 10**400, 0], "f, line 1", "mask")
 

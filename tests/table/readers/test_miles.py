@@ -1,4 +1,4 @@
-"""miles' debug dumps: a train file for each rank, slices of context parallelism, the dashboard."""
+"""miles' debug dumps: one train file per rank, context-parallel slices, the dashboard."""
 
 import json
 
@@ -132,7 +132,7 @@ def test_ranks_are_joined_and_copies_read_once(tmp_path):
     assert list(result.changes.values()) == [4]
 
 
-def test_a_step_without_the_file_of_a_rank_is_said(tmp_path):
+def test_a_step_without_the_file_of_a_rank_is_reported(tmp_path):
     rng = np.random.default_rng(2)
     files = [
         save_rank(tmp_path, step, rank, [drawn(rng, 2 * step + rank, 3, 4)])
@@ -154,7 +154,7 @@ def test_log_probs_come_from_the_last_pipeline_stage(tmp_path):
 
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("padded", [None, 40])
-def test_context_parallel_slices_are_put_together(tmp_path, size, padded):
+def test_context_parallel_slices_are_concatenated(tmp_path, size, padded):
     rng = np.random.default_rng(size)
     samples = [drawn(rng, i, *shape) for i, shape in enumerate([(3, 9), (1, 1), (17, 2), (2, 30)])]
     fields = {"max_seq_len": padded} if padded else {}
@@ -182,7 +182,7 @@ def test_a_slice_of_another_length_is_refused(tmp_path):
     assert "0_1.pt, sample 0: `log_probs` has 5 values; this rank's slice of the response" in text
 
 
-def test_a_field_that_was_not_sliced_is_taken_whole(tmp_path):
+def test_a_field_that_was_not_sliced_is_read_whole(tmp_path):
     rng = np.random.default_rng(0)
     samples = [drawn(rng, 0, 3, 9)]
     files = [save_rank(tmp_path, 0, k, samples, k, 2) for k in range(2)]
@@ -254,14 +254,14 @@ def test_the_dashboard_alone(tmp_path):
 
 
 def sampling_mask(ids, offsets, prefix="_", name="RolloutSamplingMask"):
-    """Kept ids as miles holds them in a sample: an object whose state is two tensors."""
+    """Make kept ids as in miles' samples: an object whose state is two tensors."""
     state = {f"{prefix}ids": torch.tensor(ids), f"{prefix}offsets": torch.tensor(offsets)}
     return Built(Named("miles.utils.sampling_mask", name), (), state)
 
 
 @pytest.mark.parametrize("prefix", ["_", ""])
 @pytest.mark.parametrize("name", ["RolloutSamplingMask", "PartialSamplingMask"])
-def test_kept_ids_are_read_off_the_object_that_holds_them(name, prefix, tmp_path):
+def test_kept_ids_are_read_from_their_object(name, prefix, tmp_path):
     def file(ids, offsets):
         mask = sampling_mask(ids, offsets, prefix, name)
         one = sample(0, [1, 2], [3, 4], [-0.5, -1.0], rollout_sampling_mask=mask)
@@ -275,7 +275,7 @@ def test_kept_ids_are_read_off_the_object_that_holds_them(name, prefix, tmp_path
 
 
 def test_a_whole_dump_in_parquet_has_what_the_torch_file_has(tmp_path):
-    """Objects, tensors and what is not of one type are torch files in the cells."""
+    """Objects, tensors and mixed types are torch files in the cells."""
     samples = [
         sample(
             *(0, [1, 2], [3, 4], [-0.5, -1.0], 5),
@@ -313,7 +313,7 @@ def test_a_whole_dump_in_parquet_has_what_the_torch_file_has(tmp_path):
     assert "row 0: `metadata` is not a torch file" in text
 
 
-def test_files_are_told_from_those_of_slime(tmp_path):
+def test_files_are_distinguished_from_those_of_slime(tmp_path):
     rollouts = [sample(0, [1], [2], [-0.5])]
     of_slime = save_rollout(tmp_path / "a", 0, rollouts)
     of_miles = save_rollout(tmp_path / "b", 0, rollouts, name="x{}.pt")

@@ -84,7 +84,7 @@ def test_one_turn(tmp_path):
     assert result.changes == {}
 
 
-def test_turns_that_go_on_are_one_row(tmp_path):
+def test_turns_that_continue_each_other_are_one_row(tmp_path):
     items = [
         THOUGHT,
         call([1, 2], [3, 4], [-0.5, -0.25]),
@@ -99,7 +99,7 @@ def test_turns_that_go_on_are_one_row(tmp_path):
 
 
 def test_a_template_that_drops_thinking_splits_the_rollout(tmp_path):
-    """As in Gym's own round-trip data: the second prompt parts at the second sampled token."""
+    """As in Gym's own round-trip data: the second prompt diverges at the second sampled token."""
     items = [
         call([1, 2], [60, 7, 61, 3, 4], [-0.5] * 5),
         TOOL,
@@ -150,8 +150,8 @@ def test_flagged_rollouts_are_masked_and_failed_ones_left_out(tmp_path):
     assert result.changes == {MASKED: 1, FAILED: 2}
 
 
-def test_padding_of_an_agent_is_no_turn(tmp_path):
-    """hermes_agent repeats its last turn, or writes one token 0, where it has no last message."""
+def test_padding_of_an_agent_is_not_a_turn(tmp_path):
+    """hermes_agent repeats its last turn, or writes one token 0, if it has no last message."""
     turn, nothing = call([1], [2], [-0.5]), message([0], [0], [0.0])
     lines = [rollout(turn, message([1], [2], [-0.5])), rollout(turn, nothing), rollout(nothing)]
     result = rows_of(NEMO_GYM, written(tmp_path, *lines))
@@ -159,8 +159,8 @@ def test_padding_of_an_agent_is_no_turn(tmp_path):
     assert result.changes == {COPIED: 3, WITHOUT_IDS: 1}
 
 
-def test_what_a_rollout_lacks_is_left_out(tmp_path):
-    """Gym's bridge to Harbor writes empty lists for what a step does not have."""
+def test_missing_fields_of_a_rollout_are_left_out(tmp_path):
+    """Gym's bridge to Harbor writes empty lists for missing fields."""
     lines = [
         rollout(message([1], [2], [])),
         rollout(message([1], [2], [-0.5], routed_experts=[[[0, 1]]])),
@@ -179,7 +179,7 @@ def test_agents_that_record_no_tokens(tmp_path):
     assert text.endswith("rollouts of NeMo-Gym, and none of them has token ids")
 
 
-def test_log_probs_that_are_no_numbers_are_kept_for_the_diagnosis(tmp_path):
+def test_nan_log_probs_are_kept_for_the_diagnosis(tmp_path):
     file = tmp_path / "rollouts.jsonl"
     file.write_text(json.dumps(rollout(message([1], [2, 3], [math.nan, -math.inf]))) + "\n")
     (values,) = rows_of(NEMO_GYM, file).column("rollout_log_probs")
@@ -216,6 +216,6 @@ def test_damaged_records_are_refused(tmp_path):
     assert "line 2: the last line is cut off" in refusal(NEMO_GYM, file)
 
 
-def test_inputs_of_rollouts_are_no_dump(tmp_path):
+def test_inputs_of_rollouts_are_not_a_dump(tmp_path):
     line = {"responses_create_params": {"input": "question"}, "_ng_task_index": 0}
     assert not NEMO_GYM.detect(Peek(written(tmp_path, line)))

@@ -109,7 +109,7 @@ def test_removed_samples_keep_their_row(tmp_path, lines):
     assert list(result.changes.values()) == [1]
 
 
-def test_samples_with_a_weight_count_in_full_and_are_said(tmp_path, lines):
+def test_samples_with_a_weight_count_fully_and_are_reported(tmp_path, lines):
     lines[1]["sample_loss_mask"] = [0.5]
     result = rows_of(NEMO_RL, write_lines(tmp_path / "a.jsonl", lines))
     assert result.column("response_mask") == [[1, 1, 1], [1, 0, 0, 1]]
@@ -117,7 +117,7 @@ def test_samples_with_a_weight_count_in_full_and_are_said(tmp_path, lines):
 
 
 def test_a_sample_without_its_length_ends_with_its_last_assistant_token(tmp_path, lines):
-    """Padding would else be tokens of the response."""
+    """Otherwise padding would count as response tokens."""
     del lines[0]["input_lengths"]
     lines[1]["input_lengths"] = None
     lines[1]["token_loss_mask"] = [[0, 0, 1, 0, 1, 0, 0, 0, 0]]

@@ -56,7 +56,7 @@ def test_shards_are_in_order(tmp_path):
     assert rows_of(OPEN_INSTRUCT, *tmp_path.iterdir()).column("step") == [9, 10]
 
 
-def test_the_file_of_metadata_is_no_dump(tmp_path):
+def test_the_file_of_metadata_is_not_a_dump(tmp_path):
     line = {"run_name": "a", "git_commit": "b", "model_name": "c", "timestamp": "d"}
     assert not OPEN_INSTRUCT.detect(Peek(write_lines(tmp_path / "a_metadata.jsonl", [line])))
 

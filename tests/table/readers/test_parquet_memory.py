@@ -12,7 +12,7 @@ ROWS, LENGTH = 4_000, 500
 COLUMNS = ("response_ids", "rollout_log_probs", "old_log_probs")
 
 
-def test_a_row_group_of_any_size_is_not_in_memory_as_a_whole(tmp_path):
+def test_a_row_group_of_any_size_is_read_in_pieces(tmp_path):
     draw = np.random.default_rng(0)
     offsets = np.arange(0, ROWS * LENGTH + 1, LENGTH, dtype=np.int32)
 
@@ -33,4 +33,4 @@ def test_a_row_group_of_any_size_is_not_in_memory_as_a_whole(tmp_path):
         rows += batch.table.num_rows
     assert rows == ROWS
     assert pq.ParquetFile(path).num_row_groups == 1
-    assert most < 0.8 * size  # a batch is a quarter of the rows; the bytes of the file are as many
+    assert most < 0.8 * size  # a batch is a quarter of the rows, as large as the file

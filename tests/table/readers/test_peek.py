@@ -1,4 +1,4 @@
-"""What a look into a pickle finds: the names, texts and numbers that Python's own scanner finds."""
+"""Peeking into a pickle finds the same names, texts and numbers as Python's pickletools."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def told_by_python(data: bytes) -> list[tuple[str, str]]:
                 found.append(("name", argument.replace(" ", ".")))
             elif isinstance(argument, str) and len(argument) <= 64:
                 found.append(("text", argument))
-    except ValueError:  # it breaks off
+    except ValueError:  # the pickle is truncated
         pass
     return found
 
@@ -70,7 +70,7 @@ def test_the_pickle_of_a_torch_file_is_found_in_its_head(tmp_path):
     assert {"rollout_id", "samples"} <= Peek(path).pickle_words
 
 
-def test_an_archive_that_breaks_off_or_holds_something_else_is_no_torch_file(tmp_path):
+def test_a_truncated_or_other_archive_is_not_a_torch_file(tmp_path):
     whole = torch_bytes({"rollout_id": 7, "samples": [torch.zeros(9999)]})
     cut, other = tmp_path / "cut.pt", tmp_path / "other.zip"
     cut.write_bytes(whole[: len(whole) // 2])
@@ -80,8 +80,8 @@ def test_an_archive_that_breaks_off_or_holds_something_else_is_no_torch_file(tmp
     assert not Peek(other).is_torch_file
 
 
-def test_an_archive_that_claims_to_span_disks_is_no_torch_file(tmp_path):
-    """Its last bytes are damaged so that Python's zipfile raises even while it looks."""
+def test_an_archive_that_claims_to_span_disks_is_not_a_torch_file(tmp_path):
+    """With such damage Python's zipfile raises even in is_zipfile."""
     whole = torch_bytes({"rollout_id": 7})
     claim = struct.pack("<4sLQL", b"PK\x06\x07", 0, 0, 2)  # the directory is on the second of two
     path = tmp_path / "7.pt"

@@ -12,7 +12,7 @@ from tests.table.readers.rows_of import drawn_floats, refusal, rows_of, write_li
 
 
 def exported(prompt, response, mask, r, t, step=3, **fields):
-    """Return a line of a token export: whole sequences, a filler at place 0 of the trainer's."""
+    """Return a line of a token export: whole sequences, with a filler at trainer position 0."""
     length, zeros = len(prompt) + len(response), [0.0] * len(prompt)
     return {
         "schema_version": 1,
@@ -36,7 +36,7 @@ def exported(prompt, response, mask, r, t, step=3, **fields):
 
 
 def node(parent, tokens, mask, log_probs=(), **fields):
-    """Return a message of a trace; verifiers leave out what is null."""
+    """Return a message of a trace; verifiers omit null fields."""
     made = {
         "message": {"role": "assistant" if any(mask) else "user", "content": "..."},
         "sampled": any(mask),
@@ -125,7 +125,7 @@ def test_steps_and_ranks_of_an_export_are_in_order(tmp_path):
     ]
 
 
-def test_a_step_without_the_file_of_a_rank_is_said(tmp_path):
+def test_a_step_without_the_file_of_a_rank_is_reported(tmp_path):
     for step, rank in ((9, 0), (9, 2), (10, 0)):
         line = exported([1], [rank], [1], [-0.5], [-0.25], step=step)
         file = write_lines(tmp_path / f"token_exports/step_{step}/rank_{rank}.jsonl", [line])
@@ -135,7 +135,7 @@ def test_a_step_without_the_file_of_a_rank_is_said(tmp_path):
     assert text.startswith("step 10 has no file of rank 2, but another step has")
 
 
-def test_null_is_what_was_not_finite(tmp_path):
+def test_null_stands_for_values_that_are_not_finite(tmp_path):
     line = exported([1], [2, 3], [1, 1], [-0.5, -0.25], [-0.5, -0.25])
     line["trainer_logprobs"][2] = None
     result = rows_of(PRIME_RL, write_lines(tmp_path / "rank_0.jsonl", [line]))
@@ -215,7 +215,7 @@ def test_numbers_of_sampled_tokens_are_spread_over_turns(tmp_path):
     assert result.policies == {}
 
 
-def test_a_log_prob_that_one_turn_lacks_is_not_made_up(tmp_path):
+def test_missing_log_probs_of_a_turn_are_not_invented(tmp_path):
     nodes = [*SINGLE, node(1, [8, 9], [0, 1], [])]
     row = rows_of(PRIME_RL, write_lines(tmp_path / "traces.jsonl", [trace(nodes)])).rows[0]
     assert "rollout_log_probs" not in row
@@ -235,7 +235,7 @@ def test_each_branch_is_a_row(tmp_path):
     assert [rows for text, rows in result.changes.items() if "share" in text] == [1]
 
 
-def test_what_is_not_trained_is_left_out(tmp_path):
+def test_samples_that_are_not_trained_on_are_left_out(tmp_path):
     lines = [
         episode(trace(SINGLE, agent={"name": "judge", "trainable": False}), trace(SINGLE)),
         episode(trace([node(None, [1], [0])])),
@@ -246,7 +246,7 @@ def test_what_is_not_trained_is_left_out(tmp_path):
     assert result.column("response_mask") == [[1, 1], [0, 0]]
 
 
-def test_episodes_and_traces_that_hold_nothing_are_counted(tmp_path):
+def test_empty_episodes_and_traces_are_counted(tmp_path):
     lines = [episode(trace(SINGLE)), episode(), episode(trace([]), trace(SINGLE))]
     result = rows_of(PRIME_RL, write_lines(tmp_path / "traces.jsonl", lines))
     assert result.numbers == [1, 3]
@@ -311,7 +311,7 @@ def test_older_records_of_verifiers_are_refused(tmp_path):
 
 @pytest.fixture
 def joined(tmp_path) -> list[Path]:
-    """Write two steps of exports and traces; the same tokens stand in both steps."""
+    """Write two steps of exports and traces, with the same tokens in both steps."""
     files = []
     for step in (2, 11):
         lines = [
@@ -351,7 +351,7 @@ def test_equal_sequences_of_one_step_take_one_trace_each(tmp_path):
 
 
 def micro_batch(*sequences, padding=0, experts=None, **fields):
-    """Return a micro-batch by places, as prime-rl 559b4477 encodes it: sequences, then padding."""
+    """Return a micro-batch as encoded by prime-rl 559b4477: sequences, then padding."""
 
     def joined(name, filler):
         return [value for one in sequences for value in one[name]] + [filler] * padding
@@ -446,7 +446,7 @@ def test_a_file_of_batches_that_is_cut_off_is_refused(tmp_path):
 
 
 def test_sampling_masks_of_micro_batches(tmp_path):
-    """Behind ref_kl_weights since PR 3431: ids and counts of all tokens as bytes of int32."""
+    """After ref_kl_weights since PR 3431: ids and counts of all tokens as int32 bytes."""
     one = packed([1, 2], [3, 4], [1, 1], [-0.5, -1.0])
     counts, ids = np.array([0, 0, 2, 1], "<i4"), np.array([3, 7, 4], "<i4")
     batch = [*micro_batch(one), None, [ids.tobytes(), counts.tobytes()], ["t1"]]

@@ -75,7 +75,7 @@ def test_an_episode(tmp_path):
 
 
 def test_files_of_an_evaluation(tmp_path):
-    """`rllm eval` writes a file over several lines for each episode, whose id is no task's."""
+    """`rllm eval` writes one multi-line file per episode, whose id is not a task id."""
     for place in range(2):
         data = episode(*TURNS, id=f"id-{place}", eval_idx=place)
         file = tmp_path / "episodes" / f"episode_{place:06d}_task-7.json"
@@ -86,7 +86,7 @@ def test_files_of_an_evaluation(tmp_path):
     assert result.rows[0]["group_id"] == result.rows[1]["group_id"]
 
 
-def test_a_history_written_anew(tmp_path):
+def test_a_rewritten_history(tmp_path):
     result = rows_of(RLLM, written(tmp_path, episode(*TURNS, step([1, 9], [6], [-2.0]))))
     assert result.column("turn") == [0, 2]
     assert result.column("response_ids") == [[3, 4, 8, 5], [6]]
@@ -122,7 +122,7 @@ def test_rewards_of_steps(tmp_path):
     assert LAST_REWARD in result.changes
 
 
-def test_what_steps_lack(tmp_path):
+def test_missing_fields_of_steps(tmp_path):
     steps = [step([1], [2], []), step([], [], [])]
     result = rows_of(RLLM, written(tmp_path, episode(*steps)))
     assert result.rows[0]["response_ids"] == [2]
@@ -152,7 +152,7 @@ def test_the_episode_logger_writes_text_alone(tmp_path):
     file.parent.mkdir()
     file.write_text(json.dumps(logged, indent=2) + "\n")
     assert refusal(RLLM, file).endswith("episodes of rLLM, and no step has response_ids")
-    logged["trajectories"][0]["steps"] = [text | TURNS[0]]  # a logger that was made to keep them
+    logged["trajectories"][0]["steps"] = [text | TURNS[0]]  # a modified logger that keeps them
     file.write_text(json.dumps(logged))
     (row,) = rows_of(RLLM, file).rows
     assert (row["step"], row["group_id"]) == (4, "task-7:solver")
@@ -174,7 +174,7 @@ def test_damaged_steps_are_refused_with_their_place(tmp_path, bad, output):
     assert output in text
 
 
-def test_log_probs_that_are_no_numbers_are_kept_for_the_diagnosis(tmp_path):
+def test_nan_log_probs_are_kept_for_the_diagnosis(tmp_path):
     file = tmp_path / "episodes.jsonl"
     file.write_text(json.dumps(episode(step([1], [2], [math.nan]))) + "\n")
     ((value,),) = rows_of(RLLM, file).column("rollout_log_probs")

@@ -1,4 +1,4 @@
-"""ROLL's sampled batches: a torch file in a buffer, log-probs of all tokens but the first."""
+"""ROLL's sampled batches: a torch file in a buffer, log-probs of all tokens except the first."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_batch_of_another_layout_is_refused(change, message, tmp_path):
         read(path)
 
 
-def test_experts_stand_at_their_own_tokens(tmp_path):
+def test_experts_are_at_their_own_tokens(tmp_path):
     """ROLL's `routed_experts`, [rows, tokens, layers, top-k], have nothing at the last token."""
     batch = rollouts(4)
     tensors = tensors_of(batch)

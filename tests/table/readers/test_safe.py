@@ -1,4 +1,4 @@
-"""Pickles and torch files: what they hold is read exactly, and nothing that they name runs."""
+"""Pickles and torch files are read exactly, and nothing that they name is executed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def loaded(data: bytes, **options: Any) -> Any:
     return load_torch(content(data), **options)
 
 
-# What is read
+# Accepted content
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -145,7 +145,7 @@ def test_a_file_of_the_other_byte_order_is_read():
 
 
 def long_lists() -> dict[str, Any]:
-    """Lists of one kind of numbers, of every length at which Python's pickle writes them apart."""
+    """Make lists of one type of number, with lengths at which Python's pickle changes opcodes."""
     random = np.random.default_rng(0)
     lists: dict[str, Any] = {}
     for count in (1, 63, 64, 999, 1000, 1001, 2000, 2500):
@@ -229,8 +229,8 @@ def test_thousands_of_tensors_of_one_dimension_are_read_as_torch_reads_them(prot
 
 
 @pytest.mark.parametrize("lie", ["key", "count", "offset", "size", "place"])
-def test_a_tensor_among_thousands_that_lies_is_refused(lie):
-    """The last of many tensors, whose call is recognised as a whole, is made to lie."""
+def test_one_invalid_tensor_among_thousands_is_refused(lie):
+    """The last of many tensors, which are recognised by a pattern, gets an invalid size."""
     data = torch_saved([torch.arange(1000, 1070) for _ in range(400)], 2)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = {info.filename: archive.read(info) for info in archive.infolist()}
@@ -284,7 +284,7 @@ def test_objects_of_a_trainer_are_kept_without_being_loaded():
     assert (thing.name, thing.arguments, thing.state) == ("a.b.Thing", (1,), {"state": [2]})
 
 
-# What is refused
+# Refused content
 
 
 def call(module: str, name: str, *arguments: Any) -> Built:
@@ -388,9 +388,9 @@ def test_a_state_for_a_name_changes_nothing(target, state):
 @pytest.mark.parametrize(
     "state", [{"stored": 1}, ["x", "y"], (1, (9,), np.dtype("O"), False, [1] * 9)]
 )
-def test_a_state_for_a_value_that_is_whole_changes_nothing(value, state):
-    """A state for an array that another looks at would free the bytes under it."""
-    # A second state: pickle's BUILD behind the one that the value's own pickle has.
+def test_a_second_state_for_a_value_changes_nothing(value, state):
+    """A second state for an array that another one views would free its bytes."""
+    # A second state: pickle's BUILD after the one in the value's own pickle.
     stream = io.BytesIO()
     torch.save(value, stream, pickle_module=MODULE)
     with zipfile.ZipFile(stream) as archive:
@@ -406,7 +406,7 @@ def test_a_state_for_a_value_that_is_whole_changes_nothing(value, state):
 
 
 def rebuilt(tensor: torch.Tensor, offset: Any, size: Any, stride: Any) -> Built:
-    """Return a tensor that claims to have this offset, size and stride in its storage."""
+    """Return a tensor that claims this offset, size and stride in its storage."""
     hooks: dict[str, Any] = OrderedDict()
     arguments = (tensor._typed_storage(), offset, size, stride, False, hooks)
     return Built(Named("torch._utils", "_rebuild_tensor_v2"), arguments)
@@ -431,7 +431,7 @@ def rebuilt(tensor: torch.Tensor, offset: Any, size: Any, stride: Any) -> Built:
         (0, None, None),
     ],
 )
-def test_a_tensor_that_lies_about_its_storage_is_refused(offset, size, stride):
+def test_a_tensor_beyond_its_storage_is_refused(offset, size, stride):
     with pytest.raises(RcdiagError):
         loaded(torch_bytes({"a": rebuilt(torch.arange(10), offset, size, stride)}))
 
@@ -450,7 +450,7 @@ def test_a_tensor_that_lies_about_its_storage_is_refused(offset, size, stride):
         (None, None, None, None, None),
     ],
 )
-def test_a_consolidated_tensor_that_lies_is_refused(leaf):
+def test_a_consolidated_tensor_beyond_its_storage_is_refused(leaf):
     value = consolidated({"a": torch.arange(10)})
     metadata, _ = value.parts[1]
     metadata["leaves"]["a"] = leaf
@@ -479,7 +479,7 @@ def array_state(shape: tuple, code: str, raw: Any) -> Built:
         ((3,), "i8", "text"),
     ],
 )
-def test_an_array_that_lies_is_refused(shape, code, raw):
+def test_an_array_with_a_wrong_shape_is_refused(shape, code, raw):
     with pytest.raises(RcdiagError):
         unpickled(pickled(array_state(shape, code, raw)))
 
@@ -513,7 +513,7 @@ def tower(depth: int) -> bytes:
         b"",
     ],
 )
-def test_a_pickle_that_declares_much_or_makes_no_sense_takes_no_memory(data):
+def test_a_pickle_with_huge_or_invalid_sizes_takes_no_memory(data):
     tracemalloc.start()
     with contextlib.suppress(RcdiagError):
         unpickled(data)
@@ -554,18 +554,18 @@ def test_a_key_whose_hash_takes_forever_is_refused_before_it_is_hashed(data):
 
 
 @pytest.mark.parametrize("put", [b"q\xff", b"r\xff\xff\xff\x7f", b"r\x02\0\0\0"])
-def test_a_place_in_the_memo_far_ahead_is_refused(put):
+def test_a_huge_memo_index_is_refused(put):
     with pytest.raises(RcdiagError, match="memo entry"):
         unpickled(b"\x80\x02]" + put + b".")
 
 
 @pytest.mark.parametrize("code", [b"\x82\x01", b"\x83\x01\0", b"\x84\x01\0\0\0"])
-def test_the_registry_of_extensions_is_never_asked(code):
+def test_the_registry_of_extensions_is_never_used(code):
     with pytest.raises(RcdiagError, match="unknown protocol"):
         unpickled(b"\x80\x04" + code + b")R.")
 
 
-def test_lists_that_repeat_into_billions_of_values_are_refused_and_shared_ones_are_read():
+def test_lists_that_expand_to_billions_are_refused_and_shared_ones_read():
     laugh: Any = list(range(10))
     for _ in range(9):
         laugh = [laugh] * 10
@@ -585,7 +585,7 @@ def test_lists_that_repeat_into_billions_of_values_are_refused_and_shared_ones_a
         unpickled(pickle.dumps(around, 4))
 
 
-def test_a_pickle_of_more_values_than_a_dump_has_is_refused(monkeypatch):
+def test_a_pickle_of_too_many_values_is_refused(monkeypatch):
     from rcdiag.table.readers.safe import instructions
 
     sets = b"\x80\x04](" + b"\x8f" * 1_000 + b"e."
@@ -625,7 +625,7 @@ def test_archives_that_torch_does_not_write_are_refused():
             loaded(broken)
 
 
-def test_a_file_of_the_old_layout_is_refused_with_the_way_out(tmp_path):
+def test_a_file_of_the_old_layout_is_refused_with_a_hint(tmp_path):
     path = tmp_path / "old.pt"
     torch.save({"a": torch.ones(2)}, path, _use_new_zipfile_serialization=False)
     with pytest.raises(RcdiagError, match="format of torch before") as caught:
@@ -649,7 +649,7 @@ def test_a_member_that_reaches_beyond_the_file_is_refused():
 
 
 def bases() -> dict[str, bytes]:
-    """Return small files of every form; without sums, so that damage gets behind them."""
+    """Return small files of every form, without checksums, which would detect all damage."""
     from tests.table.readers.verl_batches import tensors_of, values_of
 
     batch = rollouts(4)
@@ -687,13 +687,13 @@ def test_a_damaged_file_is_read_or_refused_but_never_crashes(tmp_path_factory, f
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.binary(max_size=200))
-def test_any_instructions_are_read_or_refused(data):
+def test_any_opcodes_are_read_or_refused(data):
     for begin in (b"\x80\x04", b"\x80\x04}(", b"\x80\x04cverl.protocol\nDataProto\n)\x81"):
         with contextlib.suppress(RcdiagError):
             unpickled(begin + data + b".", names=foreign([("verl.protocol", "DataProto")]))
 
 
-def test_the_reader_says_which_file_of_a_folder_is_damaged(tmp_path):
+def test_the_damaged_file_of_a_folder_is_named(tmp_path):
     write_batch(tmp_path / "a.dp", rollouts())
     path = write_batch(tmp_path / "b.dp", rollouts())
     path.write_bytes(path.read_bytes()[:-100])

@@ -1,4 +1,4 @@
-"""A server that refuses, breaks off or never answers, and an address that lacks a part."""
+"""Servers that refuse, disconnect or never answer, and incomplete addresses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_address_that_leads_nowhere_is_refused_by_name(url):
 
 @contextmanager
 def server(answer: bytes) -> Iterator[str]:
-    """A server that accepts, sends the beginning of an answer, and then nothing."""
+    """A server that accepts, sends the beginning of an answer, then nothing."""
     ended = threading.Event()
     kept: list[socket.socket] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -75,8 +75,8 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n"
 
 @pytest.mark.parametrize("source", ["/x.jsonl", "/**", "/x.parquet"])
 @pytest.mark.parametrize("answer", [b"", HEAD, HEAD + b"Content-Length: 1000\r\n\r\n{"])
-def test_a_server_that_falls_silent_is_given_up(monkeypatch, answer, source):
-    """Without a limit of ours it would take minutes, and never end where bytes trickle."""
+def test_a_silent_server_times_out(monkeypatch, answer, source):
+    """Without rcdiag's limit it would take minutes, or forever if bytes trickle."""
     pytest.importorskip("aiohttp")
     monkeypatch.setattr(remote, "SILENCE", 0.3)
     with server(answer) as address, pytest.raises(RcdiagError) as caught:
@@ -84,8 +84,8 @@ def test_a_server_that_falls_silent_is_given_up(monkeypatch, answer, source):
     assert address in caught.value.message
 
 
-def test_a_long_download_is_not_ended(monkeypatch):
-    """The limit is on silence: aiohttp's own is on the whole download."""
+def test_a_long_download_is_not_aborted(monkeypatch):
+    """The limit is on silence, while aiohttp's own is on the whole download."""
     pytest.importorskip("aiohttp")
     for url in ("https://host/x", "zip://a::http://host/x.zip"):
         (options,) = remote._patience(url).values()

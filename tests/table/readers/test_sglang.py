@@ -64,7 +64,7 @@ def test_experts_of_other_tokens_are_refused(tmp_path):
 
 
 def test_experts_from_a_token_of_the_prompt_on(tmp_path):
-    """A turn that goes on asks for those after what is known: here without the first two."""
+    """A continued turn requests only the experts after the known tokens, here after two."""
     experts = np.arange(1, 7, dtype=np.int32)  # of the prompt's last token and the first sampled
     packed = base64.b64encode(experts.tobytes()).decode()
     meta = {"routed_experts": packed, "routed_experts_start_len": 2}
@@ -101,7 +101,7 @@ def test_a_batch_is_a_list(tmp_path):
     assert result.numbers == [1, 1, 2]
 
 
-def test_ids_of_the_prompt_that_the_request_asks_for(tmp_path):
+def test_ids_of_the_prompt_by_request(tmp_path):
     """As `return_prompt_token_ids` of SGLang 0.5.23 gives them."""
     asked = {**response(input_token_logprobs=None), "prompt_token_ids": [1, 2, 3]}
     result = rows_of(SGLANG, write_lines(tmp_path / "r.jsonl", [asked]))
@@ -123,14 +123,14 @@ def test_a_wrapper_gives_sampling_parameters_and_prompt_ids(tmp_path):
 
 
 @pytest.mark.parametrize("part", [[], None, [[None, 3, None]]])
-def test_a_prompt_that_is_not_whole_is_left_out(tmp_path, part):
+def test_an_incomplete_prompt_is_left_out(tmp_path, part):
     file = write_lines(tmp_path / "r.jsonl", [response(input_token_logprobs=part)])
     result = rows_of(SGLANG, file)
     assert "prompt_ids" not in result.rows[0]
     assert list(result.changes.values()) == [1]
 
 
-def test_older_versions_have_ids_beside_log_probs_only(tmp_path):
+def test_older_versions_have_ids_only_beside_log_probs(tmp_path):
     older = response(weight_version="default", finish_reason={"type": "length", "length": 2})
     del older["output_ids"]
     row = rows_of(SGLANG, write_lines(tmp_path / "r.jsonl", [older])).rows[0]
@@ -183,8 +183,8 @@ def test_a_record_without_meta_info(tmp_path):
 
 
 @pytest.mark.parametrize("values", [[-0.4, -0.1], [[-1.1, -0.4], [-0.1]]])
-def test_sampling_masks_are_kept_ids_and_log_probs_over_them_those_of_the_sampler(tmp_path, values):
-    """As `return_sampling_mask` gives them: of the sampled token, or of every id."""
+def test_sampling_masks_give_kept_ids_and_log_probs_over_them(tmp_path, values):
+    """`return_sampling_mask` gives them for the sampled token, or for every id."""
     masks = {
         "output_token_sampling_mask": [[9, 4], [5]],
         "output_token_sampling_logprobs": values,

@@ -1,4 +1,4 @@
-"""SkyRL's training batches: padded at the left, with rows that only fill the batch up."""
+"""SkyRL's training batches: padded on the left, with filler rows."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def name(step: int) -> str:
     return f"global_step_{step}_training_input.pkl"
 
 
-def test_every_cell_is_read_and_rows_that_fill_up_are_left_out(tmp_path):
+def test_every_cell_is_read_and_filler_rows_are_left_out(tmp_path):
     batches = {step: rollouts(6, seed=step) for step in (9, 10)}
     for step, batch in batches.items():
         metadata = {"pad_size": 2, "policy_prompt_boundaries": [(0, 2), (2, 4), (4, 6)]}
@@ -114,7 +114,7 @@ def test_a_forward_that_was_skipped_leaves_its_column_out(tmp_path):
     assert_rows(rows, only(batch.rows, "response_ids", "rollout_log_probs"))
 
 
-def test_the_floor_of_log_probs_is_no_log_prob(tmp_path):
+def test_the_floor_of_log_probs_becomes_nan(tmp_path):
     batch = rollouts(4)
     tensors = tensors_of(batch)
     size = len(batch.rows[1]["response_ids"])
@@ -152,7 +152,7 @@ def test_a_batch_of_another_layout_is_refused(change, message, tmp_path):
         read(path)
 
 
-def test_rows_outside_of_all_boundaries_have_no_group_and_are_refused(tmp_path):
+def test_rows_outside_all_boundaries_are_refused(tmp_path):
     metadata = {"pad_size": 1, "policy_prompt_boundaries": [(0, 2)]}
     path = write_batch(tmp_path / name(1), tensors_of(rollouts(5), 1), metadata)
     with pytest.raises(RcdiagError, match=r"row 2: no `group_id`.* \(3 of 5 rows have none\)"):
@@ -167,13 +167,13 @@ def test_rows_outside_of_all_boundaries_have_no_group_and_are_refused(tmp_path):
         {"policy_prompt_boundaries": [(0, 3), (2, 4)]},
     ],
 )
-def test_metadata_that_lies_is_refused(metadata, tmp_path):
+def test_inconsistent_metadata_are_refused(metadata, tmp_path):
     path = write_batch(tmp_path / name(1), tensors_of(rollouts(4)), metadata)
     with pytest.raises(RcdiagError, match="not laid out as SkyRL"):
         read(path)
 
 
-def test_rows_that_fill_up_and_are_trained_on_are_refused(tmp_path):
+def test_filler_rows_that_are_trained_on_are_refused(tmp_path):
     path = write_batch(tmp_path / name(1), tensors_of(rollouts(4), 1), {"pad_size": 2})
     with pytest.raises(
         RcdiagError, match="row 3: padding according to the `pad_size` of its batch, but"
@@ -183,7 +183,7 @@ def test_rows_that_fill_up_and_are_trained_on_are_refused(tmp_path):
 
 @pytest.mark.parametrize("offset", [0, 1])
 def test_packed_experts_and_kept_ids_of_0_4_are_cut_to_the_response(offset, tmp_path):
-    """Its formats are members of an enumeration; rows of packed tensors stand behind each other."""
+    """Its formats are enum members; rows of packed tensors are concatenated."""
     batch = rollouts(6)
     tensors = tensors_of(batch)
     lengths = [len(row["ids"]) for row in batch.rows]

@@ -1,4 +1,4 @@
-"""slime's debug dumps: rollout files, train files of format_version 2, both of one run joined."""
+"""slime's debug dumps: rollout files, train files of format_version 2, and their join."""
 
 import numpy as np
 import pytest
@@ -163,7 +163,7 @@ def test_wrong_experts_are_refused(tmp_path, rollouts, experts, message):
 
 
 def test_the_nucleus_of_response_tokens(tmp_path, rollouts, training):
-    """Flat ids and offsets; tokens that nobody sampled have none, a sample may lack them."""
+    """Flat ids and offsets; tokens that were not sampled have none, a sample may lack them."""
     kept = {
         "rollout_top_p_token_ids": torch.tensor([4, 9, 6], dtype=torch.int32),
         "rollout_top_p_token_offsets": torch.tensor([0, 2, 2, 3], dtype=torch.int32),
@@ -204,7 +204,7 @@ def test_steps_are_in_order_and_evaluations_left_out(tmp_path, rollouts):
     assert [text for text in result.changes if "evaluations" in text]
 
 
-def test_aborted_samples_and_what_a_sample_lacks(tmp_path, rollouts):
+def test_aborted_samples_and_missing_fields(tmp_path, rollouts):
     rollouts[0] |= {"tokens": [], "response_length": 0, "rollout_log_probs": None}
     rollouts[1] |= {"rollout_log_probs": None, "reward": None, "weight_versions": []}
     rollouts[2] |= {"reward": {"right": 1.0}, "weight_versions": ["3", "4"]}
@@ -241,7 +241,7 @@ def test_one_of_several_rewards_is_chosen(tmp_path, rollouts):
         ({"rigth": True}, "sample 0: `reward[rigth]` is not a number but bool"),
     ],
 )
-def test_a_choice_among_rewards_that_cannot_be_made_is_refused(tmp_path, rollouts, reward, message):
+def test_an_impossible_choice_of_reward_is_refused(tmp_path, rollouts, reward, message):
     rollouts[0]["reward"] = reward
     assert message in refusal(SLIME, save_rollout(tmp_path, 0, rollouts), reward_key="rigth")
 
@@ -264,7 +264,7 @@ def test_cells_of_a_train_file(tmp_path, training, numbers):
     assert result.column("reward") == [1.5, 2.5]
 
 
-def test_both_files_of_a_step_are_joined_by_place(tmp_path, rollouts, training, numbers):
+def test_both_files_of_a_step_are_joined_by_position(tmp_path, rollouts, training, numbers):
     files = save_rollout(tmp_path, 7, rollouts), save_train(tmp_path, 7, training[::-1])
     result = rows_of(SLIME, *files)
     assert result.column("group_id") == [4, 4]
@@ -274,7 +274,7 @@ def test_both_files_of_a_step_are_joined_by_place(tmp_path, rollouts, training, 
     assert sorted(result.changes.values()) == [1, 1, 2]
 
 
-def test_samples_without_a_place_are_joined_by_index(tmp_path, rollouts, training):
+def test_samples_without_a_position_are_joined_by_index(tmp_path, rollouts, training):
     for one in training:
         del one["rollout_position"]
     files = save_rollout(tmp_path, 7, rollouts), save_train(tmp_path, 7, training)
@@ -316,12 +316,12 @@ def test_broken_samples_are_refused(tmp_path, rollouts, fields, message):
     assert f"0.pt, sample 1: {message}" in text
 
 
-def test_rewards_of_fewer_samples_than_there_are_are_refused(tmp_path, training):
+def test_too_few_rewards_are_refused(tmp_path, training):
     file = save_train(tmp_path, 7, training, raw_reward=[1.5])
     assert "sample 1: `rollout_position` is 1, but the file has 1 rewards" in refusal(SLIME, file)
 
 
-def test_a_length_that_is_not_that_of_the_tokens_is_refused(tmp_path, training):
+def test_a_wrong_length_is_refused(tmp_path, training):
     training[1]["total_lengths"] = 5
     file = save_train(tmp_path, 7, training)
     assert "sample 1: `total_lengths` is 5, but the sample has 4 tokens" in refusal(SLIME, file)

@@ -45,7 +45,7 @@ def names_of(source: object, format: str | None = None) -> list[str]:
     return [file.path.name for file in find_files(str(source), format).files]
 
 
-def test_files_of_a_folder_stand_in_the_order_of_their_numbers_and_others_are_left_out(tmp_path):
+def test_files_of_a_folder_are_sorted_by_number_and_others_left_out(tmp_path):
     for step in (10, 9, 100):
         write_toy(tmp_path / f"step_{step}.toyjsonl", [ROW])
     write_toy(tmp_path / "deep" / "er" / "step_1.toyjsonl", [ROW])
@@ -72,13 +72,13 @@ def test_links_to_files_and_folders_are_followed(tmp_path):
     assert names_of(tmp_path / "run") == ["b.toyjsonl", "a.toyjsonl"]
 
 
-def test_a_format_is_told_by_what_is_in_a_file_and_not_by_its_name(tmp_path):
+def test_a_format_is_detected_by_content_not_by_name(tmp_path):
     write_toy(tmp_path / "run" / "0001.bin", [ROW])
     assert names_of(tmp_path / "run") == ["0001.bin"]
     assert names_of(tmp_path / "run" / "0001.bin") == ["0001.bin"]
 
 
-def test_a_named_format_takes_files_of_its_names_or_else_all(tmp_path):
+def test_a_named_format_reads_files_matching_its_patterns_or_else_all(tmp_path):
     write_toy(tmp_path / "a.toyjsonl", [ROW])
     write_table(tmp_path / "b.parquet", response_ids=[[1]])
     assert names_of(tmp_path, "toyjsonl") == ["a.toyjsonl"]
@@ -91,7 +91,7 @@ def test_a_named_format_takes_files_of_its_names_or_else_all(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["pipe", "/dev/zero"])
-def test_pipes_and_devices_are_refused_and_not_waited_for(place, tmp_path):
+def test_pipes_and_devices_are_refused_without_blocking(place, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(RcdiagError, match="a pipe or a device") as caught:
         find_files(str(tmp_path / place))
@@ -99,14 +99,14 @@ def test_pipes_and_devices_are_refused_and_not_waited_for(place, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", " "])
-def test_a_source_without_a_name_is_not_the_folder_of_the_command(name, tmp_path, monkeypatch):
-    """The shell gives an empty text for a variable that is not set."""
+def test_an_empty_source_is_not_the_current_folder(name, tmp_path, monkeypatch):
+    """The shell passes an empty string for an unset variable."""
     monkeypatch.chdir(write_toy(tmp_path / "a.toyjsonl", [{"response_ids": [1]}]).parent)
     with pytest.raises(RcdiagError, match="the name of the source is empty"):
         find_files(name)
 
 
-def test_a_link_that_leads_nowhere_is_named(tmp_path):
+def test_a_dangling_link_is_named(tmp_path):
     link = tmp_path / "a.pt"
     link.symlink_to(tmp_path / "gone.pt")
     with pytest.raises(RcdiagError, match=r"a\.pt: a link to .*gone\.pt, which does not exist"):
@@ -137,7 +137,7 @@ def test_unknown_files_are_refused_where_they_are_named(tmp_path):
         assert "toyjsonl" in caught.value.hint
 
 
-def test_json_that_is_no_dump_is_refused_with_what_it_holds(tmp_path):
+def test_json_that_is_not_a_dump_is_refused_with_its_content(tmp_path):
     path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "a", "completion": "b"}\n')
     with pytest.raises(RcdiagError, match=r"JSON with the keys prompt, completion\)$") as caught:
@@ -160,13 +160,15 @@ def test_json_that_is_no_dump_is_refused_with_what_it_holds(tmp_path):
         ("a.txt", lambda text: text.decode().encode("utf-16"), "UTF-16", "iconv -f UTF-16"),
     ],
 )
-def test_a_packed_file_is_refused_with_what_unpacks_it(tmp_path, name, pack, message, hint):
+def test_a_compressed_file_is_refused_with_the_command_that_unpacks_it(
+    tmp_path, name, pack, message, hint
+):
     write_toy(tmp_path / "b.toyjsonl", [ROW])
     (tmp_path / name).write_bytes(pack((tmp_path / "b.toyjsonl").read_bytes()))
     with pytest.raises(RcdiagError, match=message) as caught:
         find_files(str(tmp_path / name))
     assert hint in caught.value.hint
-    if message == "UTF-16":  # its name is not that of a dump
+    if message == "UTF-16":  # its name does not match a dump
         assert names_of(tmp_path) == ["b.toyjsonl"]
         return
     with pytest.raises(RcdiagError, match=message):  # a part of the dump would be left out
@@ -188,8 +190,8 @@ PACKERS = pytest.mark.parametrize(
 
 
 @PACKERS
-def test_packed_json_lines_are_read_as_they_are_unpacked(tmp_path, end, pack):
-    """A folder may hold packed files beside others, and files of several packed parts."""
+def test_compressed_json_lines_are_read(tmp_path, end, pack):
+    """A folder may mix compressed and other files, and files of several compressed frames."""
     rows = [{**ROW, "sample_id": str(number)} for number in range(30)]
     for step in range(3):
         write_toy(tmp_path / "plain" / f"{step}.toyjsonl", rows[10 * step : 10 * step + 10])
@@ -208,7 +210,7 @@ def test_packed_json_lines_are_read_as_they_are_unpacked(tmp_path, end, pack):
 
 
 @PACKERS
-def test_a_packed_file_of_tensors_has_to_be_unpacked(tmp_path, end, pack):
+def test_a_compressed_file_of_tensors_must_be_unpacked(tmp_path, end, pack):
     path = tmp_path / f"step_1.pt{end}"
     path.write_bytes(pack(torch_bytes({"responses": torch.ones(2, 3)})))
     with pytest.raises(RcdiagError, match="a compressed file") as caught:
@@ -217,8 +219,8 @@ def test_a_packed_file_of_tensors_has_to_be_unpacked(tmp_path, end, pack):
 
 
 @PACKERS
-def test_names_of_packed_files_tell_what_those_of_others_do(tmp_path, end, pack):
-    """NeMo-RL's step stands in the name; a file of one's own names is known by its own end."""
+def test_names_of_compressed_files_are_read_like_others(tmp_path, end, pack):
+    """NeMo-RL's step is in the name; other files are recognised by their inner suffix."""
     record = {
         "token_ids": [[5, 6, 7]],
         "token_loss_mask": [[0, 1, 1]],
@@ -235,7 +237,7 @@ def test_names_of_packed_files_tell_what_those_of_others_do(tmp_path, end, pack)
 
 
 @PACKERS
-def test_a_packed_file_that_breaks_off_is_refused(tmp_path, end, pack):
+def test_a_truncated_compressed_file_is_refused(tmp_path, end, pack):
     write_toy(tmp_path / "a.toyjsonl", [{**ROW, "sample_id": str(hash(i))} for i in range(9999)])
     content = pack((tmp_path / "a.toyjsonl").read_bytes())
     path = tmp_path / f"b.toyjsonl{end}"
@@ -255,7 +257,7 @@ def test_a_packed_file_that_breaks_off_is_refused(tmp_path, end, pack):
         (b"ARROW1\x00\x00", "Feather", "pyarrow.feather.read_table"),
     ],
 )
-def test_files_of_others_are_refused_with_what_makes_a_table(tmp_path, content, message, hint):
+def test_unsupported_files_are_refused_with_a_way_to_convert_them(tmp_path, content, message, hint):
     (tmp_path / "b").write_bytes(content)
     with pytest.raises(RcdiagError, match=message) as caught:
         find_files(str(tmp_path / "b"))
@@ -264,7 +266,7 @@ def test_files_of_others_are_refused_with_what_makes_a_table(tmp_path, content, 
 
 @pytest.mark.parametrize("ending", ["", '"}', '"}\n{}\n'])
 def test_a_first_line_beyond_the_longest_record_names_the_limit(ending, tmp_path, monkeypatch):
-    """It was taken for the file of a writer that had been stopped."""
+    """It must not be taken for the file of a stopped writer."""
     monkeypatch.setattr(peek, "LONGEST_RECORD", 1 << 16)
     path = tmp_path / "long.jsonl"
     path.write_text('{"prompt": "' + "x" * (1 << 17) + ending)
@@ -274,8 +276,8 @@ def test_a_first_line_beyond_the_longest_record_names_the_limit(ending, tmp_path
 
 
 @pytest.mark.parametrize("content", [b'{"token_ids": [[1, 2', b'{"content": ["\xff"]}\n'])
-def test_lines_whose_first_is_no_json_are_not_left_out_of_their_folder(content, tmp_path):
-    """A run that was killed leaves a step's file with a part of its first line."""
+def test_files_with_an_invalid_first_line_are_not_silently_ignored(content, tmp_path):
+    """A killed run leaves a step's file with part of its first line."""
     line = {"token_ids": [[1, 2]], "input_lengths": [2], "token_loss_mask": [[0, 1]]}
     line |= {"generation_logprobs": [[0.0, -1.0]]}
     (tmp_path / "train_data_step1.jsonl").write_text(json.dumps(line) + "\n")
@@ -290,7 +292,7 @@ def test_lines_whose_first_is_no_json_are_not_left_out_of_their_folder(content, 
         assert caught.value.hint
 
 
-def test_a_torch_file_that_was_cut_is_not_left_out_of_its_folder(tmp_path):
+def test_a_truncated_torch_file_is_not_silently_ignored(tmp_path):
     torch.save({"rollout_id": 3, "samples": [{"tokens": [1, 2], "response_length": 1}]},
                tmp_path / "3.pt")  # fmt: skip
     whole = (tmp_path / "3.pt").read_bytes()
@@ -301,7 +303,7 @@ def test_a_torch_file_that_was_cut_is_not_left_out_of_its_folder(tmp_path):
 
 @pytest.mark.parametrize("name", ["b.toyjsonl", "b.dp", "b.pt", "b.jsonl", "capture.sqlite"])
 def test_a_file_of_zero_bytes_is_refused_alone_and_in_its_folder(name, tmp_path):
-    """A machine that went down may leave a file's length without its bytes."""
+    """A crashed machine may leave a file's length without its bytes."""
     (tmp_path / name).write_bytes(bytes(5000))
     for source in (tmp_path, tmp_path / name):
         with pytest.raises(RcdiagError, match=rf"{name}: only zero bytes") as caught:
@@ -309,7 +311,7 @@ def test_a_file_of_zero_bytes_is_refused_alone_and_in_its_folder(name, tmp_path)
         assert caught.value.hint
 
 
-def test_a_file_of_zero_bytes_beside_a_dump_is_not_left_out(tmp_path):
+def test_a_file_of_zero_bytes_beside_a_dump_is_not_silently_ignored(tmp_path):
     write_toy(tmp_path / "a.toyjsonl", [ROW])
     (tmp_path / "notes.bin").write_bytes(bytes(9))  # not named as the dump's files are
     assert names_of(tmp_path) == ["a.toyjsonl"]
@@ -318,7 +320,7 @@ def test_a_file_of_zero_bytes_beside_a_dump_is_not_left_out(tmp_path):
         find_files(str(tmp_path))
 
 
-def test_files_named_as_the_dump_that_hold_something_else_are_said(tmp_path):
+def test_files_named_like_the_dump_with_other_content_are_reported(tmp_path):
     write_toy(tmp_path / "a.toyjsonl", [ROW])
     for number in range(4):
         (tmp_path / f"other{number}.toyjsonl").write_bytes(b"\x80\x07random")
@@ -336,7 +338,7 @@ def test_a_log_of_inspect_is_named(tmp_path):
         find_files(str(tmp_path / "log.eval"))
 
 
-def test_a_database_that_is_cut_off_is_named(tmp_path):
+def test_a_truncated_database_is_named(tmp_path):
     (tmp_path / "capture.sqlite").write_bytes(b"SQLite format 3\0" + bytes(80))
     with pytest.raises(RcdiagError, match="an SQLite database that is damaged"):
         find_files(str(tmp_path / "capture.sqlite"))
@@ -349,7 +351,7 @@ def test_an_empty_file_of_the_dump_is_refused(tmp_path):
         find_files(str(tmp_path))
 
 
-def test_every_file_of_many_is_asked_for_its_format_once(tmp_path, monkeypatch):
+def test_the_format_of_every_file_is_detected_once(tmp_path, monkeypatch):
     """Ten thousand files are found in seconds."""
     asked: list[str] = []
 
@@ -396,8 +398,8 @@ def test_parquet_behind_a_url_stays_as_long_as_its_table(memory, tmp_path):
 
 
 @pytest.mark.parametrize("source", ["7/gen_batch.dp", "*/gen_batch.dp", "7", ""])
-def test_files_that_say_more_are_copied_along(memory, tmp_path, source):
-    """A batch of verl without a step of its own has that of meta.json beside it, else its name."""
+def test_companion_files_are_copied_along(memory, tmp_path, source):
+    """A verl batch without a step takes it from meta.json in its folder, else from its name."""
     batch = pickled(data_proto(torch_bytes(consolidated(tensors_of(rollouts(4)))), {}, {}))
     memory.pipe("/run/7/gen_batch.dp", batch)
     for step in (7, 9):
@@ -439,7 +441,7 @@ def test_errors_in_remote_files_name_the_url(memory, tmp_path):
         ("wat://bucket/run", "no file system for wat://", "s3, gs, hf"),
     ],
 )
-def test_urls_that_lead_nowhere_are_refused(url, output, way):
+def test_urls_of_missing_files_are_refused(url, output, way):
     with pytest.raises(RcdiagError) as caught:
         open_table(url)
     assert caught.value.message.startswith(f"{url}: {output}")
@@ -467,7 +469,7 @@ def test_a_broken_connection_is_an_error_of_the_user(memory, monkeypatch, tmp_pa
         open_table("memory://run/a.toyjsonl")
 
 
-def test_paths_with_spaces_and_dots_are_paths(tmp_path: Path):
+def test_paths_may_have_spaces_and_dots(tmp_path: Path):
     folder = tmp_path / "a run: 1"
     write_toy(folder / "a b.toyjsonl", [ROW])
     assert names_of(folder) == ["a b.toyjsonl"]

@@ -1,4 +1,4 @@
-"""Dumps of text are refused without a tokenizer; with one the risk of encoding is measured."""
+"""Dumps of text are refused without a tokenizer; with one, errors of re-encoding are counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rcdiag import RcdiagError
 from rcdiag.table.readers import READERS
 from tools.docs.commands import ROOT
 
-pytestmark = pytest.mark.engine  # transformers loads the tokenizer
+pytestmark = pytest.mark.engine  # slow: transformers loads the tokenizer
 
 POLICY = ROOT / "sample_data" / "policy" / "step_8"
 CHAT = [{"role": "user", "content": "2 + 3 ="}]
@@ -37,7 +37,7 @@ def lines(path: Path, *records: Any) -> Path:
 
 
 def verl(folder: Path) -> Path:
-    """Rows as `_write_generations` of verl 0.9.1 writes them."""
+    """Write rows like `_write_generations` of verl 0.9.1."""
     for step in (10, 9):
         rows = [
             {"input": "2 + 3 =", "output": f" {n} five", "gts": None, "score": n / 2, "step": step}
@@ -48,7 +48,7 @@ def verl(folder: Path) -> Path:
 
 
 def trl(folder: Path) -> Path:
-    """Files as `GRPOTrainer.log` of trl 1.16.0 writes them, the second a repetition."""
+    """Write files like `GRPOTrainer.log` of trl 1.16.0, the second a repetition."""
     folder.mkdir()
     for number, (step, text) in enumerate([(5, " five"), (10, " five"), (15, " six")]):
         table = {
@@ -64,7 +64,7 @@ def trl(folder: Path) -> Path:
 
 
 def areal(folder: Path) -> Path:
-    """Lines as `_dump_trajectory` of AReaL 4aef98d8d writes them, in a folder for each version."""
+    """Write lines like `_dump_trajectory` of AReaL 4aef98d8d, one folder per version."""
     for version in (10, 9):
         record = {"task_id": version, "reward": 1.0, "prompt": "<|user|>2 + 3 =", "prompt_len": 8}
         record |= {"head_version": -1, "tail_version": version, "completion": "5<|end|>"}
@@ -77,7 +77,7 @@ def areal(folder: Path) -> Path:
 
 
 def xtuner(folder: Path) -> Path:
-    """A file as `_save_trajectories` of XTuner b934f4620 writes it."""
+    """Write a file like `_save_trajectories` of XTuner b934f4620."""
     summary = {"reward_mean": 1.0, "response_len_mean": 2.0, "total_len": 2}
     row = {"rollout_id": 7, "group_id": 3, "status": "completed", "finish_reason": "stop"}
     row |= {"prompt": "2 + 3 =", "label": "5", "response": " 5<|end|>", "reward": 1.0}
@@ -88,7 +88,7 @@ def xtuner(folder: Path) -> Path:
 
 
 def swift(folder: Path) -> Path:
-    """Lines as `GRPOTrainer.log` of ms-swift 3602360a5 writes them, and its Ray trainer."""
+    """Write lines like `GRPOTrainer.log` of ms-swift 3602360a5 and its Ray trainer."""
     table = {
         "step": ["4", "4"],
         "prompt": ["<|user|>2 + 3 =", "<|user|>1 + 1 ="],
@@ -104,13 +104,15 @@ def swift(folder: Path) -> Path:
 
 
 def art(folder: Path) -> Path:
-    """Files as `write_trajectory_groups_parquet` of openpipe-art 0.5.18 writes them."""
+    """Write files like `write_trajectory_groups_parquet` of openpipe-art 0.5.18."""
 
     def message(role: str, content: str, trainable: bool) -> dict[str, Any]:
         rest = {"tool_calls": None, "tool_call_id": None}
         return {"role": role, "content": content, "trainable": trainable, **rest}
 
-    shown = message("assistant", "1 + 1 = 2", False)  # an example, which the policy did not write
+    shown = message(
+        "assistant", "1 + 1 = 2", False
+    )  # a few-shot example, not written by the policy
     asked = [message("user", "1 + 1 =", False), shown, message("user", "2 + 3 =", False)]
     answers = [[message("assistant", text, True)] for text in (" 5", " 6")]
     called = {**message("assistant", " 5", True), "tool_calls": '[{"id": "c1"}]'}
@@ -147,7 +149,7 @@ def test_every_format_of_text_is_tested():
 
 @pytest.fixture(scope="module")
 def chatty(tokenizer, tmp_path_factory) -> Path:
-    """The sample policy has no chat template: a copy of its tokenizer has one."""
+    """A copy of the sample policy's tokenizer with a chat template."""
     folder = tmp_path_factory.mktemp("tokenizer")
     tokenizer.save_pretrained(folder)
     (folder / "chat_template.jinja").write_text(
@@ -165,7 +167,7 @@ def dump(request, tmp_path) -> tuple[str, Path]:
 def converted(
     source: Path, tokenizer: Path = POLICY
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows and the metadata of the table that a dump becomes."""
+    """Convert a dump; returns rows and metadata of the table."""
     out = source.parent / "out.parquet"
     rcdiag.convert(source, out, tokenizer=str(tokenizer), force=True)
     table = rcdiag.open_table(out)
@@ -210,7 +212,7 @@ def test_rows_of_verl(tmp_path, tokenizer):
     assert any("no special tokens" in change for change in metadata["conversion"]["changes"])
 
 
-def test_what_a_reward_function_adds_is_kept(tmp_path):
+def test_fields_of_a_reward_function_are_kept(tmp_path):
     record = {"input": "a", "output": "b", "gts": "7", "score": 1.0, "step": 3}
     added = [
         {"acc": True, "pred": "7", "tool": {"calls": 1}, "reward": 3.0},
@@ -230,7 +232,7 @@ def test_what_a_reward_function_adds_is_kept(tmp_path):
     assert "`acc` is text in some records" in told
 
 
-def test_groups_of_verl_are_read_off_its_keys(tmp_path):
+def test_groups_of_verl_come_from_its_keys(tmp_path):
     record = {"input": "a", "output": "b", "gts": None, "score": 1.0, "step": 3}
     keys = ["p_1_0_0", "p_1_1_0", "q_0_0"]
     lines(tmp_path / "dump" / "3.jsonl", *({**record, "uid": key} for key in keys))
@@ -239,7 +241,7 @@ def test_groups_of_verl_are_read_off_its_keys(tmp_path):
     assert [row["sample_id"] for row in rows] == keys
 
 
-def test_rows_of_trl_are_taken_once(tmp_path):
+def test_repeated_rows_of_trl_are_read_once(tmp_path):
     rows, metadata = converted(trl(tmp_path / "dump"))
     assert [row["step"] for row in rows] == [5, 5, 15, 15]
     assert [row["reward"] for row in rows] == [1.0, 0.0] * 2
@@ -351,10 +353,8 @@ def test_numbers_of_ms_swift_that_no_column_holds_are_left_out_or_refused(tmp_pa
             converted(tmp_path / "dump")
 
 
-def test_groups_of_art_without_trajectories_are_left_out_and_json_alone_is_refused(
-    tmp_path, chatty
-):
-    """Rows as `write_trajectory_groups_parquet` of openpipe-art 0.5.23 writes them."""
+def test_empty_groups_of_art_are_left_out_and_json_only_is_refused(tmp_path, chatty):
+    """Rows are like those of `write_trajectory_groups_parquet` of openpipe-art 0.5.23."""
     path = art(tmp_path / "dump") / "train" / "0009.parquet"
     rows = [{"format_version": 2, "trajectory_json": "{}", **row} for row in
             pq.read_table(path).to_pylist()]  # fmt: skip
@@ -370,7 +370,7 @@ def test_groups_of_art_without_trajectories_are_left_out_and_json_alone_is_refus
         converted(tmp_path / "dump", chatty)
 
 
-def test_tool_calls_of_art_that_are_no_json_are_named(tmp_path, chatty):
+def test_tool_calls_of_art_that_are_invalid_json_are_named(tmp_path, chatty):
     path = art(tmp_path / "dump") / "train" / "0009.parquet"
     rows = pq.read_table(path).to_pylist()
     rows[2]["messages"][3]["tool_calls"] = "[{"
@@ -380,7 +380,7 @@ def test_tool_calls_of_art_that_are_no_json_are_named(tmp_path, chatty):
 
 
 def test_text_that_no_tokens_decode_to_is_counted(tmp_path, tokenizer):
-    """Bytes that were no text when they were decoded are lost, and so are others' characters."""
+    """Bytes that were not valid text when decoded are lost."""
     records: Sequence[dict[str, Any]] = [
         {"input": "a", "output": output, "gts": None, "score": 1.0, "step": 1}
         for output in (" five", "\N{REPLACEMENT CHARACTER}", "\N{SNOWMAN}")
@@ -396,7 +396,7 @@ def test_text_that_no_tokens_decode_to_is_counted(tmp_path, tokenizer):
     assert [rows for text, rows in changes.items() if "replacement character" in text] == [1]
 
 
-def test_a_response_that_grows_together_with_its_prompt_is_counted(tmp_path, tokenizer):
+def test_responses_encoded_differently_with_their_prompt_are_counted(tmp_path, tokenizer):
     prompt, answer = "ripe toma", "toes"
     ids = [tokenizer(text)["input_ids"] for text in (prompt, answer, prompt + answer)]
     assert ids[0] + ids[1] != ids[2]

@@ -76,7 +76,7 @@ def write_jsonl(folder, calls):
 
 
 def write_store(folder, calls):
-    """Write calls as the store does: a row for each sample, lists as JSON text."""
+    """Write calls as the store does: one row per sample, lists as JSON text."""
     file = folder / "capture.sqlite"
     connection = sqlite3.connect(file)
     kinds = ", ".join(f"{name} {'TEXT' if 'tokens' in name else ''}" for name in COLUMNS)
@@ -148,7 +148,7 @@ def test_turns_of_a_trajectory_are_one_row(tmp_path, write):
 
 
 @WRITERS
-def test_a_history_written_anew_begins_a_row(tmp_path, write):
+def test_a_rewritten_history_begins_a_new_row(tmp_path, write):
     calls = [
         call([1, 2], ([3, 4], [-0.5, -0.25])),
         call([1, 2, 4, 5], ([6], [-0.75]), seq=2),
@@ -176,7 +176,7 @@ def test_several_samples_of_a_call_are_rows_of_one_group(tmp_path, write):
 
 
 @WRITERS
-def test_a_turn_goes_on_from_one_of_several_samples(tmp_path, write):
+def test_a_turn_continues_one_of_several_samples(tmp_path, write):
     calls = [
         call([1], ([2], [-0.5]), ([3], [-0.25]), seq=1),
         call([1, 3, 4], ([5], [-1.0]), seq=2),
@@ -207,7 +207,7 @@ def test_iterations_are_in_order_as_numbers(tmp_path, write):
 
 
 @WRITERS
-def test_what_calls_of_a_row_do_not_share_is_unknown(tmp_path, write):
+def test_parameters_that_differ_between_calls_of_a_row_are_unknown(tmp_path, write):
     second = call([1, 2, 3], ([4], [-0.5]), seq=2, model_path="tinker://weights/5")
     second["sampling_params"]["temperature"] = 1.0
     second["samples"][0]["stop_reason"] = "length"
@@ -220,14 +220,14 @@ def test_what_calls_of_a_row_do_not_share_is_unknown(tmp_path, write):
 
 
 @WRITERS
-def test_a_prompt_that_is_no_list_of_tokens(tmp_path, write):
+def test_a_prompt_that_is_not_a_list_of_tokens(tmp_path, write):
     result = rows_of(TINKER, write(tmp_path, [call(None, ([2], [-0.5]))]))
     assert "prompt_ids" not in result.rows[0]
     assert result.rows[0]["response_ids"] == [2]
 
 
 @WRITERS
-def test_log_probs_that_one_turn_lacks_are_not_made_up(tmp_path, write):
+def test_missing_log_probs_of_a_turn_are_not_invented(tmp_path, write):
     calls = [call([1], ([2], [-0.5])), call([1, 2, 3], ([4], None), seq=2)]
     (row,) = rows_of(TINKER, write(tmp_path, calls)).rows
     assert row["response_ids"] == [2, 3, 4]
@@ -245,7 +245,7 @@ def test_calls_that_failed_have_no_samples(tmp_path):
     assert sorted(result.changes.values()) == [1, 1]
 
 
-def test_a_store_with_a_log_of_late_writes(tmp_path):
+def test_a_store_with_a_write_ahead_log(tmp_path):
     file = write_store(tmp_path, [call([1], ([2], [-0.5]))])
     writer = sqlite3.connect(file)
     writer.execute("PRAGMA journal_mode = WAL")
@@ -256,13 +256,15 @@ def test_a_store_with_a_log_of_late_writes(tmp_path):
     writer.close()
 
 
-def test_a_copy_of_a_store_whose_table_is_in_the_log_alone(tmp_path):
+def test_a_store_whose_table_is_only_in_the_write_ahead_log(tmp_path):
     original, copy = tmp_path / "original", tmp_path / "copy"
     original.mkdir()
     copy.mkdir()
     setting = sqlite3.connect(original / "capture.sqlite")
     setting.execute("PRAGMA journal_mode = WAL")
-    setting.execute("SELECT * FROM sqlite_master").fetchall()  # the log stays while it is in use
+    setting.execute(
+        "SELECT * FROM sqlite_master"
+    ).fetchall()  # the log exists while the database is open
     store = write_store(original, [call([1], ([2], [-0.5]))])
     assert b"wire_rows" not in store.read_bytes()
     for name in ("capture.sqlite", "capture.sqlite-wal"):
@@ -271,7 +273,7 @@ def test_a_copy_of_a_store_whose_table_is_in_the_log_alone(tmp_path):
     assert rows_of(TINKER, copy / "capture.sqlite").column("response_ids") == [[2]]
 
 
-def test_reading_leaves_the_folder_as_it_is(tmp_path):
+def test_reading_does_not_change_the_folder(tmp_path):
     file = write_store(tmp_path, [call([1], ([2], [-0.5]))])
     before = file.read_bytes()
     rows_of(TINKER, file)
@@ -311,7 +313,7 @@ def test_a_damaged_store_is_refused(tmp_path):
 
 
 def test_a_store_with_any_byte_changed_is_read_or_refused(tmp_path):
-    """Some damage makes SQLite quote bytes that are no text, or name rows that are not there."""
+    """Some damage makes SQLite return bytes that are not text, or name missing rows."""
     whole = write_store(tmp_path, [call([1], ([2], [-0.5]), seq=seq) for seq in range(5)])
     content, file, told = whole.read_bytes(), tmp_path / "damaged.sqlite", []
     used = [place for place, byte in enumerate(content) if byte]
@@ -337,7 +339,7 @@ def test_a_store_with_any_byte_changed_is_read_or_refused(tmp_path):
         "CREATE TABLE other (a)",
     ],
 )
-def test_another_sqlite_file_is_none_of_tinker(tmp_path, made):
+def test_another_sqlite_file_is_not_taken_for_tinker(tmp_path, made):
     file = tmp_path / "capture.sqlite"
     connection = sqlite3.connect(file)
     connection.execute(made)
@@ -370,7 +372,7 @@ def test_a_last_line_that_is_cut_off(tmp_path):
     assert "line 2: the last line is cut off" in refusal(TINKER, file)
 
 
-def test_a_packed_file_of_calls_has_to_be_unpacked(tmp_path):
+def test_a_compressed_file_of_calls_must_be_unpacked(tmp_path):
     file = write_jsonl(tmp_path, [call([1], ([2], [-0.5]))])
     file.with_name("sample.jsonl.gz").write_bytes(gzip.compress(file.read_bytes()))
     file.unlink()

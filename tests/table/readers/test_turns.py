@@ -1,4 +1,4 @@
-"""Turns become rows: joined where prompts go on, split where a history was written anew."""
+"""Turns become rows: joined if the prompt continues, split if the history was rewritten."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ NAMES = ("logps", "tokens")
 
 
 def made(*turns, **columns):
-    """Return rows, as plain lists, and changes; a turn is (prompt, tokens, log-probs, columns)."""
+    """Return rows as plain lists, and notes; a turn is (prompt, tokens, log-probs, columns)."""
     notes = Notes()
     whole = [
         turn_of(7, f"a/b.json, line 7, turn {place}", prompt, tokens, logps, NAMES, **rest)
@@ -27,7 +27,7 @@ def made(*turns, **columns):
     return rows, notes.changes
 
 
-def test_a_row_has_all_turns_that_go_on():
+def test_a_row_has_all_turns_that_continue():
     rows, changes = made(
         ([1, 2], [3, 4], [-0.5, -0.25], {}),
         ([1, 2, 3, 4, 5, 6], [7], [-1.0], {}),
@@ -47,7 +47,7 @@ def test_a_row_has_all_turns_that_go_on():
     assert changes == {JOINED: 1}
 
 
-def test_thinking_that_a_template_drops_splits_a_trajectory():
+def test_dropped_thinking_splits_a_trajectory():
     """The second prompt has an empty block in place of the thinking 4 5 of the first turn."""
     rows, changes = made(
         ([1, 2], [3, 4, 5, 6], [-0.5] * 4, {}),
@@ -75,7 +75,7 @@ def test_thinking_that_a_template_drops_splits_a_trajectory():
         ([1, 2, 3, 3, 4], False),  # the sampled tokens elsewhere
     ],
 )
-def test_a_prompt_goes_on_only_with_all_tokens_before_it(prompt, goes_on):
+def test_a_prompt_continues_only_with_all_previous_tokens(prompt, goes_on):
     rows, _ = made(([1, 2], [3, 4], None, {}), (prompt, [8], None, {}))
     assert len(rows) == (1 if goes_on else 2)
     sampled = [
@@ -87,7 +87,7 @@ def test_a_prompt_goes_on_only_with_all_tokens_before_it(prompt, goes_on):
     assert sampled == [3, 4, 8]
 
 
-def test_a_turn_goes_on_in_the_longest_row():
+def test_a_turn_continues_the_longest_row():
     rows, _ = made(
         ([1], [2], None, {}),
         ([1, 2], [3], None, {}),
@@ -97,7 +97,7 @@ def test_a_turn_goes_on_in_the_longest_row():
     assert [row["response_ids"] for row in rows] == [[2, 3], [2, 3, 4, 5, 6]]
 
 
-def test_turns_without_prompts_are_rows_of_their_own():
+def test_turns_without_prompts_are_separate_rows():
     rows, changes = made((None, [3], [-0.5], {}), (None, [4], [-0.25], {}), group_id="g")
     assert [row["response_ids"] for row in rows] == [[3], [4]]
     assert all("prompt_ids" not in row for row in rows)
@@ -112,7 +112,7 @@ def test_rows_of_a_trajectory_share_the_group_of_its_first_prompt():
     assert groups[0] == groups[1] == groups[2] != groups[3]
 
 
-def test_numbers_and_columns_that_turns_do_not_share_are_unknown():
+def test_values_that_differ_between_turns_are_unknown():
     rows, changes = made(
         ([1], [2], [-0.5], {"temperature": 1.0, "finish_reason": "tool_calls"}),
         ([1, 2], [3], None, {"temperature": 0.5, "finish_reason": "stop"}),

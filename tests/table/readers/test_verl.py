@@ -1,4 +1,4 @@
-"""verl's batches: every form that a file has, cut by attention mask, compared cell by cell."""
+"""verl's batches in every file form, cut by attention mask, compared cell by cell."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def changes(table: Any) -> str:
     return " | ".join(table.metadata["conversion"]["changes"])
 
 
-def test_numbers_by_row_beside_the_tensors_are_columns(tmp_path):
+def test_non_tensor_numbers_per_row_are_columns(tmp_path):
     batch = rollouts(4)
     values = values_of(batch)
     values["acc"] = np.array([True, False, None, True], object)
@@ -67,8 +67,8 @@ def test_numbers_by_row_beside_the_tensors_are_columns(tmp_path):
     assert "kept as columns: __num_turns__, acc, format_score" in changes(table)
 
 
-def test_objects_beside_the_tensors_are_left_alone(tmp_path):
-    """Tensors, images and configurations in a pickle are not needed and stay inert."""
+def test_other_objects_are_not_loaded(tmp_path):
+    """Tensors, images and configurations in a pickle are not needed and not constructed."""
     batch = rollouts(4)
     values = values_of(batch)
     inputs = {"pixel_values": torch.ones(2, 3), "kind": Built(Named("omegaconf.nodes", "AnyNode"))}
@@ -86,8 +86,8 @@ def test_objects_beside_the_tensors_are_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("hold", ["an array", "a list", "a stack"])
-def test_ids_of_groups_inside_of_a_tensordict_are_groups(hold, tmp_path):
-    """A TensorDict keeps what is no tensor as NonTensorData, one value or one for each row."""
+def test_group_ids_inside_a_tensordict_are_read(hold, tmp_path):
+    """A TensorDict stores other values as NonTensorData, one value or one per row."""
     batch = rollouts(8)
     ids = batch.column("group_id")
     array = np.array(ids, object)
@@ -99,7 +99,7 @@ def test_ids_of_groups_inside_of_a_tensordict_are_groups(hold, tmp_path):
     columns["uid"] = non_tensor("one")
     rows, _ = read(write(tmp_path / "a.pt", torch_bytes(tensordict(columns))))
     assert {row["group_id"] for row in rows} == {"one"}
-    columns["uid"] = non_tensor(ids[:-1])  # no list of one for each row
+    columns["uid"] = non_tensor(ids[:-1])  # not a list with one value per row
     rows, table = read(write(tmp_path / "a.pt", torch_bytes(tensordict(columns))))
     assert "equal prompts" in changes(table)
 
@@ -123,7 +123,7 @@ def test_every_form_gives_every_cell(form, tmp_path):
         assert "equal prompts" in changes(table)
 
 
-def test_tokens_are_told_by_attention_mask_alone(tmp_path):
+def test_only_the_attention_mask_decides_which_tokens_are_real(tmp_path):
     batch = rollouts(40, seed=3)
     lengths = [len(row["response_ids"]) for row in batch.rows]
     assert {0, 12} <= set(lengths)
@@ -148,7 +148,7 @@ def test_log_probs_of_other_kinds_are_exact(form, kind, tmp_path):
     assert str(table.schema.field("old_log_probs").type) == f"list<element: {width}>"
 
 
-def test_policies_that_a_hook_scored_besides_are_columns(tmp_path):
+def test_further_policies_of_a_hook_are_columns(tmp_path):
     batch = rollouts(6)
     tensors = tensors_of(batch)
     tensors["vllm_bf16_log_probs"] = tensors["old_log_probs"].double() * 2
@@ -185,7 +185,7 @@ def test_missing_columns_stay_missing(tmp_path):
     assert_rows(rows, only(batch.rows, "old_log_probs", "ref_log_probs"))
 
 
-def test_a_batch_without_a_mask_says_that_all_tokens_count(tmp_path):
+def test_a_batch_without_a_response_mask_notes_that_all_tokens_count(tmp_path):
     batch = rollouts()
     rows, table = read(write_batch(tmp_path / "a.dp", batch, response_mask=None))
     assert_rows(rows, only(batch.rows, "response_ids", *(n for n in COLUMNS if "log" in n)))
@@ -193,7 +193,7 @@ def test_a_batch_without_a_mask_says_that_all_tokens_count(tmp_path):
     assert "every response token counts as sampled" in changes(table)
 
 
-def test_scores_of_the_agent_loop_are_the_reward_where_there_are_no_others(tmp_path):
+def test_scores_of_the_agent_loop_are_the_reward_if_there_are_no_others(tmp_path):
     batch = rollouts()
     tensors = tensors_of(batch)
     scores = tensors["token_level_scores"]
@@ -201,7 +201,7 @@ def test_scores_of_the_agent_loop_are_the_reward_where_there_are_no_others(tmp_p
     assert_rows(rows, only(batch.rows, "reward"))
 
 
-def test_rows_of_several_steps_and_ranks_follow_in_the_order_of_numbers(tmp_path):
+def test_rows_of_several_steps_and_ranks_are_sorted_by_number(tmp_path):
     parts = {}
     for step in (10, 9, 1):
         for rank in (10, 2):
@@ -227,7 +227,7 @@ def skip_dump(folder: Path, step: int, batch: Rollouts, **meta: Any) -> Path:
     return path
 
 
-def test_rollout_dumps_of_0_9_take_step_and_groups_from_their_folder(tmp_path):
+def test_rollout_dumps_of_0_9_get_step_and_groups_from_their_folder(tmp_path):
     folder = tmp_path / "exp_project" / "GBS4_N2_in6_out12"
     batches = {step: rollouts(8, seed=step) for step in (2, 10)}
     for step, batch in batches.items():
@@ -239,7 +239,7 @@ def test_rollout_dumps_of_0_9_take_step_and_groups_from_their_folder(tmp_path):
     assert "groups are 2 consecutive rows" in changes(table)
 
 
-def test_rows_that_are_not_of_one_prompt_are_not_a_group_whatever_the_folder_says(tmp_path):
+def test_rows_of_different_prompts_are_not_a_group_despite_the_folder_name(tmp_path):
     batch = rollouts(8, group=4)
     batch.rows = [batch.rows[row] for row in (0, 4, 1, 5, 2, 6, 3, 7)]
     skip_dump(tmp_path / "GBS4_N2_in6_out12", 1, batch)
@@ -248,7 +248,7 @@ def test_rows_that_are_not_of_one_prompt_are_not_a_group_whatever_the_folder_say
     assert "equal prompts" in changes(table)
 
 
-def test_the_prompts_beside_a_rollout_dump_of_0_8_are_left_out_and_said(tmp_path):
+def test_the_prompts_beside_a_rollout_dump_of_0_8_are_left_out_and_reported(tmp_path):
     folder = tmp_path / "exp" / "GBS4_N2_in6_out12" / "genstep_000007"
     batch = rollouts()
     prompts = {"input_ids": torch.ones(4, 6, dtype=torch.int64)}
@@ -268,7 +268,7 @@ def test_the_prompts_beside_a_rollout_dump_of_0_8_are_left_out_and_said(tmp_path
     assert "gen_batch.dp" in caught.value.hint
 
 
-def test_the_nameless_file_of_0_6_is_known_and_has_no_step(tmp_path):
+def test_the_file_without_suffix_of_0_6_is_read_without_step(tmp_path):
     batch = rollouts()
     values = values_of(batch)
     del values["uid"]
@@ -318,7 +318,7 @@ def test_versions_are_those_at_the_start_of_a_row(tmp_path):
     assert table.metadata["conversion"]["changes"][note] == 1
 
 
-def test_experts_of_response_tokens_are_cut_out_and_those_not_recorded_are_empty(tmp_path):
+def test_experts_of_response_tokens_are_read_and_unrecorded_ones_empty(tmp_path):
     batch = rollouts(4)
     layers, chosen = 2, 3
     before, after = batch.attention()
@@ -337,7 +337,7 @@ def test_experts_of_response_tokens_are_cut_out_and_those_not_recorded_are_empty
 
 
 @pytest.mark.parametrize("fills", [0, 2])
-def test_rows_of_a_transfer_queue_lose_those_that_fill_up(fills, tmp_path):
+def test_filler_rows_of_a_transfer_queue_are_left_out(fills, tmp_path):
     batch = rollouts(10).but_for(0)
     keys = [f"{row['group_id']}_{n % 2}_0" for n, row in enumerate(batch.rows)] + ["x_0_0"] * fills
     path = tmp_path / "GBS5_N2_in6_out12" / "4" / "0" / "tq_batch.pt"
@@ -363,7 +363,7 @@ def test_rows_of_a_transfer_queue_may_be_a_stack_of_tensors(tmp_path):
     assert_rows(rows, only(batch.rows, "prompt_ids", "response_ids", "rollout_log_probs"))
 
 
-def test_a_column_of_a_transfer_queue_that_some_rows_lack_is_left_out_and_said(tmp_path):
+def test_incomplete_columns_of_a_transfer_queue_are_left_out_and_reported(tmp_path):
     batch = rollouts(6).but_for(0)
     payload = queue_batch(batch, 0)
     columns = payload["tensordict"].parts[1][1]["_tensordict"]
@@ -387,7 +387,7 @@ def test_rows_of_a_transfer_queue_may_be_a_stack_of_plain_lists(tmp_path):
     assert_rows(rows, only(batch.rows, *names.values()))
 
 
-def test_rows_of_a_transfer_queue_may_all_be_as_long(tmp_path):
+def test_rows_of_a_transfer_queue_may_have_equal_lengths(tmp_path):
     batch = rollouts(6)
     batch.rows = [{**batch.rows[1], "group_id": f"g{row}"} for row in range(6)]
     payload = queue_batch(batch, 1)
@@ -398,7 +398,7 @@ def test_rows_of_a_transfer_queue_may_all_be_as_long(tmp_path):
     assert_rows(rows, only(batch.rows, "prompt_ids", "response_ids", "rollout_log_probs", "reward"))
 
 
-def test_rows_that_are_not_as_long_as_their_tags_say_are_refused(tmp_path):
+def test_rows_with_lengths_other_than_their_tags_are_refused(tmp_path):
     payload = queue_batch(rollouts(6).but_for(0), 0)
     payload["tags"][2]["response_len"] += 1
     with pytest.raises(RcdiagError, match=r"tq_batch\.pt, row 2: responses has .* its tag says"):
@@ -416,10 +416,10 @@ def test_a_column_of_another_length_is_refused_with_its_row(tmp_path):
         read(write(tmp_path / "tq_batch.pt", torch_bytes(payload)))
 
 
-# What is refused
+# Refused batches
 
 
-def test_padding_without_attention_mask_is_refused_with_the_way_out(tmp_path):
+def test_padding_without_attention_mask_is_refused_with_a_hint(tmp_path):
     path = write_batch(tmp_path / "a.pt", rollouts(), "torch.save of a dict", attention_mask=None)
     with pytest.raises(RcdiagError, match="no attention_mask to cut them by") as caught:
         read(path)
@@ -445,7 +445,7 @@ def test_padding_without_attention_mask_is_refused_with_the_way_out(tmp_path):
         (lambda t: t.update(advantages=torch.ones(8, 12, 2)), "2 dimensions"),
     ],
 )
-def test_a_batch_that_does_not_fit_together_is_refused_with_its_row(change, message, tmp_path):
+def test_an_inconsistent_batch_is_refused_with_its_row(change, message, tmp_path):
     batch = rollouts()
     tensors = tensors_of(batch)
     assert len(batch.rows[2]["response_ids"]) > 1
@@ -456,8 +456,8 @@ def test_a_batch_that_does_not_fit_together_is_refused_with_its_row(change, mess
     assert "a.dp" in caught.value.message
 
 
-def test_a_mask_over_prompts_too_is_looked_at_in_responses_alone(tmp_path):
-    """Actors cut it to the response, so that a one in the prompt trains nothing."""
+def test_a_mask_that_includes_prompts_is_cut_to_the_responses(tmp_path):
+    """verl's actors cut it to the response, so a 1 in the prompt has no effect."""
     batch = rollouts()
     tensors = tensors_of(batch)
     prompts = torch.ones_like(tensors["prompts"])
@@ -478,7 +478,7 @@ def test_values_of_another_number_of_rows_are_refused(tmp_path):
         read(path)
 
 
-def test_a_column_that_is_wider_than_its_responses_is_refused_though_all_tokens_fit(tmp_path):
+def test_a_column_wider_than_its_responses_is_refused(tmp_path):
     tensors = tensors_of(rollouts())
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     tensors["old_log_probs"] = torch.nn.functional.pad(tensors["old_log_probs"], (0, 6))
@@ -487,7 +487,7 @@ def test_a_column_that_is_wider_than_its_responses_is_refused_though_all_tokens_
         read(path)
 
 
-def test_a_batch_without_rows_or_tensors_is_refused_in_plain_words(tmp_path):
+def test_a_batch_without_rows_or_tensors_is_refused(tmp_path):
     batch = rollouts(2)
     empty = {name: tensor[:0] for name, tensor in tensors_of(batch).items()}
     path = write(tmp_path / "a.dp", torch_bytes(empty))
@@ -498,8 +498,8 @@ def test_a_batch_without_rows_or_tensors_is_refused_in_plain_words(tmp_path):
         read(path)
 
 
-def test_a_small_batch_of_0_8_is_a_step_and_no_prompt(tmp_path):
-    """A step may be sampled in several batches, of which one has the responses to one prompt."""
+def test_a_small_batch_of_0_8_is_part_of_a_step_not_a_prompt(tmp_path):
+    """A step may be sampled in several batches, one of which has a single prompt."""
     proto = data_proto(torch_bytes(tensordict(tensors_of(rollouts(2)))), {}, {})
     folder = tmp_path / "GBS4_N2_in6_out12" / "genstep_000007"
     write(folder / "gen_batch.dp", pickled(proto))
@@ -508,7 +508,7 @@ def test_a_small_batch_of_0_8_is_a_step_and_no_prompt(tmp_path):
     assert [row["step"] for row in rows] == [12, 12]
 
 
-def test_a_torch_file_of_something_else_is_no_batch_of_verl(tmp_path):
+def test_another_torch_file_is_not_taken_for_verl(tmp_path):
     path = write(tmp_path / "model.pt", torch_bytes({"weight": torch.ones(3)}))
     with pytest.raises(RcdiagError, match="not a format that rcdiag knows"):
         read(path)
@@ -526,7 +526,7 @@ def test_a_large_batch_is_read_in_parts(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["gen_batch.dp", "tq_batch.pt"])
 @pytest.mark.parametrize("others", [True, False])
-def test_a_step_that_verl_finished_and_whose_batch_is_lost_is_refused(name, others, tmp_path):
+def test_a_finished_step_without_its_batch_is_refused(name, others, tmp_path):
     run = tmp_path / "GBS2_N2_in8_out8"
     steps = [("1", True), ("2", False)] if others else [("2", False)]
     for step, kept in steps:
@@ -540,7 +540,7 @@ def test_a_step_that_verl_finished_and_whose_batch_is_lost_is_refused(name, othe
         find_files(str(tmp_path))
 
 
-def test_other_files_named_meta_json_are_none_of_verl(tmp_path):
+def test_other_files_named_meta_json_are_not_taken_for_verl(tmp_path):
     (tmp_path / "meta.json").write_text(json.dumps({"model": "made-up"}))
     torch.save(tensors_of(rollouts(4)), tmp_path / "batch.pt")
     assert [file.path.name for file in find_files(str(tmp_path)).files] == ["batch.pt"]

@@ -98,7 +98,7 @@ def test_a_chat_has_its_prompt_on_the_response(tmp_path):
     ]
 
 
-def test_ids_returned_as_tokens_are_enough(tmp_path):
+def test_ids_returned_as_tokens_are_read(tmp_path):
     response = chat([chat_choice(0, [4, 5], [-0.5, -0.25], token_ids=None)], prompt_token_ids=None)
     row = rows_of(VLLM, write_lines(tmp_path / "r.jsonl", [response])).rows[0]
     assert row["response_ids"] == [4, 5]
@@ -118,7 +118,7 @@ def in_base64(array):
 
 
 @pytest.mark.parametrize("left_out", [0, 2])
-def test_experts_of_the_response_stand_behind_those_of_the_prompt(tmp_path, left_out):
+def test_experts_of_the_response_follow_those_of_the_prompt(tmp_path, left_out):
     experts = np.arange(1, 17).reshape(4, 2, 2).astype(np.uint8)  # 3 + 2 tokens, but the last
     packed = in_base64(experts[left_out:])
     response = chat([chat_choice(0, [4, 5], [-0.5, -0.25], routed_experts=packed)])
@@ -211,7 +211,7 @@ def test_sampling_parameters_come_from_the_request_beside(tmp_path, wrapped):
     }
 
 
-def test_no_temperature_is_made_up(tmp_path):
+def test_no_temperature_is_assumed(tmp_path):
     wrapped = {"request": {"model": "m"}, "response": completion([choice(0, [4], [-0.5])])}
     assert "temperature" not in rows_of(VLLM, write_lines(tmp_path / "r.jsonl", [wrapped])).rows[0]
 
@@ -263,7 +263,7 @@ def test_a_null_inside_a_response_is_refused(tmp_path):
     )
 
 
-def test_a_token_id_that_no_vocabulary_has(tmp_path):
+def test_a_token_id_beyond_any_vocabulary(tmp_path):
     broken = chat_choice(0, [4], [-0.5], token_ids=None)
     broken["logprobs"]["content"][0]["token"] = "token_id:4000000000"
     file = write_lines(tmp_path / "r.jsonl", [chat([broken])])
@@ -280,7 +280,7 @@ def test_streamed_chunks_and_other_objects_are_refused(tmp_path):
 
 
 def test_a_chat_of_sglang_has_its_ids_on_the_choices(tmp_path):
-    """As SGLang 0.5.23 answers a request with `return_token_ids`."""
+    """SGLang 0.5.23 answers a request with `return_token_ids` so."""
     made = chat_choice(0, [4, 5], [-0.5, -0.25])
     del made["token_ids"]
     for token, name in zip(made["logprobs"]["content"], ("a", "b"), strict=True):
@@ -294,7 +294,7 @@ def test_a_chat_of_sglang_has_its_ids_on_the_choices(tmp_path):
 
 
 def test_the_sampling_mask_of_generate_is_kept_ids(tmp_path):
-    """`/inference/v1/generate` of a server with `--return-sampling-mask`, vLLM 0.28 on."""
+    """`/inference/v1/generate` of a server with `--return-sampling-mask`, since vLLM 0.28."""
     chosen = chat_choice(0, [4, 5], [-0.5, -0.25], sampling_mask=[[187, 4, 512], [5]])
     (row,) = rows_of(VLLM, write_lines(tmp_path / "r.jsonl", [chat([chosen])])).rows
     assert row["rollout_kept_ids"] == [[187, 4, 512], [5]]

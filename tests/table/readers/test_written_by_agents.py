@@ -1,4 +1,4 @@
-"""Turns that the own code of NeMo-Gym and Harbor writes, out of their wheels."""
+"""Turns written by the code of NeMo-Gym and Harbor from their wheels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEPT = ("prompt_ids", "response_ids", "response_mask", "rollout_log_probs")
 
 
 def drawn_turns(seed: int, rewritten: float) -> list[tuple[list[int], list[int], list[float]]]:
-    """Draw prompts, sampled tokens and log-probs; a share of the turns has another history."""
+    """Draw prompts, sampled tokens and log-probs; some turns have a rewritten history."""
     rng = np.random.default_rng(seed)
 
     def ids(most: int) -> list[int]:
@@ -41,13 +41,13 @@ def drawn_turns(seed: int, rewritten: float) -> list[tuple[list[int], list[int],
         turns.append((history, sampled, drawn_floats(rng, len(sampled))))
         history = history + sampled + ids(4)
         if rng.random() < rewritten:
-            # A template that drops a part of what was sampled: never a beginning of before.
+            # The template drops sampled tokens, so the prompt does not continue the previous one.
             history = [*turns[-1][0], 99, *ids(5)]
     return turns
 
 
 def gym() -> SimpleNamespace:
-    """Return what NeMo-Gym rebuilds a response with from the calls that it captured."""
+    """Return the functions by which NeMo-Gym rebuilds a response from captured calls."""
     names = ["ChainLink", "Chain", "BuildNotes", "BuildOutput", "project_chain_to_output_items"]
     names += ["project_main_chain_response", "assert_prefix_contiguity"]
     return functions(module(*GYM), names, {"dataclass": dataclass, "field": field})
@@ -58,7 +58,7 @@ def items_of(turns: list[Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_rollout_is_one_row_where_nemo_gym_calls_it_contiguous(tmp_path, seed):
+def test_a_rollout_is_one_row_if_nemo_gym_calls_it_contiguous(tmp_path, seed):
     turns = drawn_turns(seed, rewritten=0.1)
     try:
         gym().assert_prefix_contiguity({"output": items_of(turns)})

@@ -1,6 +1,6 @@
-"""Files that the own writers of trainers in checkouts make, converted and compared cell by cell.
+"""Files written by the trainers' own code in checkouts, compared cell by cell.
 
-slime, miles, NeMo-RL, prime-rl, open-instruct and ROLL are on no package index: environment
+slime, miles, NeMo-RL, prime-rl, open-instruct and ROLL are not on a package index: environment
 variables name their checkouts, as for the numbers of their losses.
 """
 
@@ -39,12 +39,12 @@ SAMPLE = ("prompt_ids", "response_ids", "response_mask", "rollout_log_probs", "r
 
 
 def with_zeros(row: dict[str, Any], name: str) -> list[float]:
-    """Return the values of sampled tokens, and 0 at those of tools, as trainers keep them."""
+    """Return the values with 0 at tool tokens, as trainers store them."""
     return [x if m else 0.0 for x, m in zip(row[name], row["response_mask"], strict=True)]
 
 
 def batch_of(count: int = 6) -> Rollouts:
-    """Return rows with at least one token, zeros where tools wrote."""
+    """Return rows with at least one token, with zeros at tool tokens."""
     batch = rollouts(count + 2).but_for(0, 1)
     for row in batch.rows:
         row["rollout_log_probs"] = with_zeros(row, "rollout_log_probs")
@@ -52,7 +52,7 @@ def batch_of(count: int = 6) -> Rollouts:
 
 
 def samples_of(kind: Any, batch: Rollouts) -> list[Any]:
-    """Return the rows as the Sample of slime and miles."""
+    """Return the rows as `Sample`s of slime and miles."""
     return [
         kind(
             group_index=number // 2,
@@ -70,7 +70,7 @@ def samples_of(kind: Any, batch: Rollouts) -> list[Any]:
 
 
 def trained_columns(batch: Rollouts, order: Sequence[int]) -> dict[str, Any]:
-    """Return the columns that slime and miles hold for rows in the order of a rank."""
+    """Return the columns of slime and miles for rows in the order of a rank."""
     rows = [batch.rows[number] for number in order]
 
     def floats(name: str) -> list[torch.Tensor]:
@@ -146,7 +146,7 @@ def test_miles(tmp_path, monkeypatch):
         qkv_format="thd",
     )
     samples = samples_of(sample, batch)
-    # Classes of miles are pickled by the names that they have there.
+    # Classes of miles are pickled under their module names in miles.
     for name in ("miles", "miles.utils", "miles.utils.types"):
         module = ModuleType(name)
         vars(module).update(types if name == "miles.utils.types" else {})

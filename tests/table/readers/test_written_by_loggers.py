@@ -1,4 +1,4 @@
-"""Logs of text that the own writers of trainers make, out of their published wheels.
+"""Logs of text written by the trainers' own code from their published wheels.
 
 The texts are decoded tokens of the sample policy, so that each log can be compared with what its
 trainer was given.
@@ -57,7 +57,7 @@ def owner_of(tree: ast.Module, name: str) -> str:
 
 
 def truth(tokenizer: Any, **columns: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the rows of a log: the tokens of its texts, no log-probs, and its columns."""
+    """Return the expected rows of a log: the tokens of its texts and its columns."""
     encode = tokenizer.encode
     rows = [
         {"prompt_ids": encode(prompt), "response_ids": encode(answer, add_special_tokens=False)}

@@ -1,4 +1,4 @@
-"""Captures that tinker-cookbook's own store and sink write."""
+"""Captures written by tinker-cookbook's own store and sink."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Files that verl's and SkyRL's own classes write, with several versions of tensordict."""
+"""Files written by verl's and SkyRL's own classes, with several versions of tensordict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.table.readers.verl_batches import tensors_of
 
 pytestmark = pytest.mark.oracle
 
-# verl and tensordict: the oldest and the newest that verl asks for, and the newest there is.
+# verl and tensordict: the oldest and newest that verl allows, and the newest release.
 VERSIONS = [("0.6.1", "0.8.3"), ("0.9.1", "0.10.0"), ("0.9.1", "0.15.3")]
 SKYRL = {"0.6.1": "0.3.0", "0.9.1": "0.4.0"}  # beside each version of verl
 QUEUE = "0.1.11"  # of TransferQueue
@@ -76,7 +76,7 @@ def written(tmp_path: Path, truth: dict[str, Any], verl: str, tensordict: str) -
 
 
 @pytest.mark.parametrize(("verl", "tensordict"), VERSIONS)
-def test_what_trainers_write_is_read_cell_by_cell(verl, tensordict, tmp_path):
+def test_files_of_trainers_are_read_cell_by_cell(verl, tensordict, tmp_path):
     batch = rollouts(8)
     queued = batch.but_for(0)
     names = {

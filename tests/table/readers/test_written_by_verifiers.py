@@ -1,4 +1,4 @@
-"""Episodes that verifiers' own classes write."""
+"""Episodes written by verifiers' own classes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Batches of verl in every form that its files have, written by the documented layout."""
+"""Batches of verl in every file form, written by the documented layout."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = {
 
 
 def tensors_of(batch: Rollouts, floats: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
-    """Return the tensors of a full batch of verl, as a hook before the update sees them."""
+    """Return the tensors of a full batch of verl, as in a hook before the update."""
     prompts = batch.matrix("prompt_ids", torch.int64, fill=PAD, right=True)
     responses = batch.matrix("response_ids", torch.int64, fill=PAD)
     before, after = batch.attention()
@@ -74,7 +74,7 @@ def data_proto(tensors: Any, values: Any, meta: dict[str, Any] | None = None) ->
 
 
 def as_numpy(tensors: dict[str, torch.Tensor]) -> tuple:
-    """Return the tensors as verl's `serialize_tensordict` does."""
+    """Serialise the tensors like verl's `serialize_tensordict`."""
     columns = {
         name: (
             str(tensor.dtype).removeprefix("torch."),
@@ -87,7 +87,7 @@ def as_numpy(tensors: dict[str, torch.Tensor]) -> tuple:
 
 
 def queue_batch(batch: Rollouts, fills: int = 1, keys: list[str] | None = None) -> dict[str, Any]:
-    """Return rows of TransferQueue, of which the last ones only fill the batch up."""
+    """Return rows of TransferQueue, of which the last ones are fillers."""
     rows = [*batch.rows, *batch.rows[1 : 1 + fills]]
     count = len(rows)
 
@@ -140,6 +140,6 @@ FORMS = {
 
 
 def write_batch(path: Path, batch: Rollouts, form: str = "consolidated", **changes: Any) -> Path:
-    """Write a batch; `changes` replace tensors, or leave them out where they are None."""
+    """Write a batch; `changes` replace tensors, or remove them if None."""
     tensors = {k: v for k, v in {**tensors_of(batch), **changes}.items() if v is not None}
     return write(path, FORMS[form](tensors, values_of(batch)))

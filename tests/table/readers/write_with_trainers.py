@@ -63,7 +63,7 @@ def write_verl(truth: dict[str, Any], folder: Path, source: str) -> None:
 
 
 def packing_of(source: str) -> Any:
-    """Return the function that packs what TransferQueue stored of the rows of a column."""
+    """Return TransferQueue's function that packs the rows of a column."""
     names = [each for each in ast.walk(ast.parse(Path(source).read_text()))
              if getattr(each, "name", "") == "_pack_field_values"]  # fmt: skip
     (function,) = names
@@ -75,7 +75,7 @@ def packing_of(source: str) -> Any:
 
 
 def write_queue(truth: dict[str, Any], folder: Path, source: str) -> None:
-    """Write what `RolloutSkip.prepare_data` of verl's V1 trainer saves, packed by the queue."""
+    """Write the file of `RolloutSkip.prepare_data` of verl's V1 trainer, packed by the queue."""
     pack, count = packing_of(source), len(truth["keys"])
     columns = {
         name: pack(list(map(torch.as_tensor, rows))) for name, rows in truth["queue"].items()
@@ -93,7 +93,7 @@ def write_queue(truth: dict[str, Any], folder: Path, source: str) -> None:
 
 
 def write_skyrl(truth: dict[str, Any], folder: Path, source: str, packed: str | None) -> None:
-    """Write a step; from SkyRL 0.4 on with the experts of its tokens, which are packed."""
+    """Write a step, since SkyRL 0.4 with packed experts of its tokens."""
     utils = "skyrl.backends.skyrl_train.utils"
     sys.modules[utils] = types.ModuleType(utils)
     needs = ["jaxtyping", f"{utils}.replay_utils"]

@@ -56,8 +56,8 @@ UPDATES: dict[str, dict[str, Any]] = {
         (", opsm", {"use_opsm": True, "opsm_delta": 0.01}),
         (", rollout as old", {"use_rollout_logprobs": True}),
     )
-    # rcdiag's bypass mode has PPO alone.
+    # rcdiag's bypass mode has only PPO.
     if (estimator, said) != ("gspo", ", rollout as old")
 }
-# Numbers of the PPO ratio and the loss, which a replayed update logs.
+# Metrics of the PPO ratio and the loss, which a replay logs.
 OF_THE_UPDATE = (*("loss", "pg_loss", "entropy_loss", "pg_clipfrac", "ppo_kl", "ess_ratio", "ois"),)

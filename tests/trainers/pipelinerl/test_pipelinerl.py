@@ -1,4 +1,4 @@
-"""PipelineRL: its own files, and numbers by hand."""
+"""PipelineRL: its configuration files, and numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_files_of_pipelinerl(text: str, settings: dict[str, Any], tmp_path: Path
     assert (found.trainer.name, dict(found.settings)) == ("pipelinerl", settings)
 
 
-def test_reinforce_cuts_the_ratio_and_logs_the_cut_one() -> None:
+def test_reinforce_truncates_the_ratio_and_logs_the_truncated_one() -> None:
     result = result_of("pipelinerl", {"epsilon_high": 1.0}, BATCH)
     assert result.weight_sum == pytest.approx(2.0 + 0.5 + 1.0)
     assert (result.kept_tokens, result.kept_sequences) == (3, 2)
@@ -51,7 +51,7 @@ def test_reinforce_cuts_the_ratio_and_logs_the_cut_one() -> None:
     assert logged["rl/ratio_new_old_squared_sum"] == pytest.approx(4.0 + 0.25 + 1.0)
     assert logged["rl/ess"] == pytest.approx(3.5**2 / 5.25 / 3)
     assert logged["rl/clamp_log_ratio_new_old_indicator"] == pytest.approx((0.5 + 0.0) / 2)
-    # KL and distance are of the ratio itself.
+    # KL and distance use the untruncated ratio.
     distances = math.log(4.0), math.log(2.0)
     assert logged["rl/mean_abs_log_ratio_new_old"] == pytest.approx(sum(distances) / 4)
 
@@ -89,7 +89,7 @@ def test_gspo_is_not_computed() -> None:
         found.read({**found.settings, "policy_loss": "gspo"})
 
 
-def test_what_has_no_effect() -> None:
+def test_settings_without_effect() -> None:
     found = find_trainer("pipelinerl")
     (sentence,) = found.ignored({**found.settings, "epsilon_low": 0.5})
     assert sentence == "epsilon_low has no effect with policy_loss reinforce"

@@ -1,4 +1,4 @@
-"""RLinf: its own files, what it stops on, and numbers by hand."""
+"""RLinf: its configuration files, refusals, and numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_clamp_by_hand() -> None:
     result = result_of("rlinf", config, BATCH)
     assert result.weight_sum == pytest.approx(2.0 + 0.5 + 1.0)
     assert (result.kept_tokens, result.kept_sequences) == (3, 2)
-    # The name says KL; it is a mean of absolute differences.
+    # Despite its name (KL) it is a mean of absolute differences.
     assert result.metrics == {"actor/rollout_train_kl": pytest.approx(math.log(2.0))}
 
 
@@ -84,8 +84,8 @@ def test_a_threshold_by_hand() -> None:
     assert result.metrics["actor/behav_approx_kl"] == pytest.approx(math.log(2.0) / 2)
 
 
-def test_a_count_of_nothing_is_one() -> None:
-    """As in RLinf: where no token of two is kept, a half is said to be dropped."""
+def test_a_count_of_zero_is_replaced_by_one() -> None:
+    """As in RLinf: if none of two tokens is kept, the logged dropped share is one half."""
     config = {**DECOUPLED, "behave_weight_threshold": 0.5}
     metrics = result_of("rlinf", config, padded([[1.0, 1.0]])).metrics
     assert metrics["actor/behav_clip_fraction"] == pytest.approx(0.5)
@@ -104,7 +104,7 @@ def test_without_old_log_probs_nothing_is_logged() -> None:
         ({**DECOUPLED, "recompute_logprobs": False}, "interpolate rollout and current"),
     ],
 )
-def test_what_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_refused_settings(settings: dict[str, Any], message: str) -> None:
     found = find_trainer("rlinf")
     with pytest.raises(Refused, match=message):
         found.read({**found.settings, **settings})

@@ -1,4 +1,4 @@
-"""rLLM: one block of settings, which its two backends read differently."""
+"""rLLM: one block of settings, which its two backends interpret differently."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_a_file_is_read_as_its_backend_does(
     assert (found.trainer.name, dict(found.settings)) == (trainer, settings)
 
 
-def test_a_file_of_both_namespaces_is_not_verls(tmp_path: Path) -> None:
-    """A whole configuration of rLLM on verl has verl's blocks in it."""
+def test_a_file_of_rllm_with_verls_blocks_is_not_taken_for_verls(tmp_path: Path) -> None:
+    """A whole configuration of rLLM on verl contains verl's blocks."""
     text = "actor_rollout_ref: {actor: {clip_ratio: 0.2}}\nalgorithm: {adv_estimator: grpo}\n"
     block = "rllm: {backend: verl, algorithm: {rollout_correction: {tis_mode: token}}}\n"
     assert read(tmp_path, text).trainer.family == "verl"
@@ -95,8 +95,8 @@ def test_null_is_off_on_verl_and_truncates_at_five_on_fireworks(tmp_path: Path) 
     assert not [one for one in plan_of(read(tmp_path, FIREWORKS)).findings]
 
 
-def test_tokens_are_held_before_their_mean_is_taken() -> None:
-    """30 and 0 nats: 20 and 0 on Fireworks, whose mean is 10; a rejection is none of it."""
+def test_tokens_are_clamped_before_their_mean_is_taken() -> None:
+    """30 and 0 nats are clamped to 20 and 0 on Fireworks, with mean 10; rejection is unclamped."""
     result = result_of(
         "rllm-fireworks", {"tis_mode": "sequence", "tis_cap": 1e9}, padded([[30.0, 0.0]])
     )
@@ -124,7 +124,7 @@ def test_bypass_mode_shows_nothing_of_the_mismatch() -> None:
         ("rllm-fireworks", {"backend": "tinker"}, "tinker does not read"),
     ],
 )
-def test_what_is_refused(trainer: str, settings: dict[str, Any], message: str) -> None:
+def test_refused_settings(trainer: str, settings: dict[str, Any], message: str) -> None:
     found = find_trainer(trainer)
     with pytest.raises(Refused, match=message):
         found.read({**found.settings, **settings})
@@ -162,6 +162,6 @@ def test_losses_are_those_of_verl_or_ppo_without_dual_clip() -> None:
     verl, fireworks = (find_trainer(f"rllm-{name}").update for name in ("verl", "fireworks"))
     assert verl is find_trainer("verl-0.8.0").update
     assert verl.losses["vanilla"] is VANILLA
-    # By hand: ratios e^0.1, e^-0.1, 1.2 | e^-1.2 held at 0.8, e^-0.5 at 0.8; summed.
+    # By hand: ratios e^0.1, e^-0.1, 1.2 | e^-1.2 and e^-0.5 clipped at 0.8; summed.
     value = evaluate(update("rllm-fireworks"), "vanilla", fireworks.defaults, "rllm-fireworks").loss
     assert value == pytest.approx(-np.exp(0.1) - np.exp(-0.1) - 1.2 + 0.8 + 0.8)

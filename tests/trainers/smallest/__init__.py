@@ -1,4 +1,4 @@
-"""The smallest trainer: token weights with a cap, one key, one loss, config in and config out."""
+"""A minimal trainer: token weights with a cap, one key, one loss, configuration in and out."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rcdiag.trainers.trainer import Metrics, generation
 
 
 def read(settings: Settings) -> Correction:
-    """Weights of tokens, truncated at the cap; `smallest_off` turns them off."""
+    """Return token weights truncated at the cap; `smallest_off` turns them off."""
     if settings["smallest_off"]:
         return Correction()
     return Correction(Weighting("token", settings["smallest_cap"]))
 
 
 def metrics(batch: Batch, correction: Correction) -> Metrics:
-    """The mean weight, as the trainer logs it."""
+    """Return the mean weight, as the trainer logs it."""
     if correction.weighting is None:
         return {}
     return {
@@ -34,7 +34,7 @@ HEAT = read_loss_settings(__name__)["heat"]
 
 
 def cool(tokens: LossBatch, settings: LossSettings) -> TokenLosses:
-    """-A current / heat."""
+    """Return -A current / heat."""
     return TokenLosses(-tokens.advantages * tokens.current / settings.value(HEAT), {})
 
 

@@ -1,4 +1,4 @@
-"""tinker-cookbook: its own files, and numbers by hand."""
+"""tinker-cookbook: its configuration files, and numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_weights_by_hand(settings: dict[str, Any], total: float | None) -> None:
 
 
 @pytest.mark.parametrize("preset", ["default", "bypass_ppo", "bypass_cispo"])
-def test_what_is_written_is_read_back(preset: str, tmp_path: Path) -> None:
+def test_a_written_configuration_is_read_back(preset: str, tmp_path: Path) -> None:
     trainer = find_trainer("tinker-cookbook")
     plan = plan_corrections(trainer, {preset: trainer.presets[preset]})
     text = emit(plan.corrections[preset], "tinker-cookbook").text

@@ -1,4 +1,4 @@
-"""torchtitan's RL: its own file, and tokens whose log-prob the sampler does not have."""
+"""torchtitan's RL: its configuration file, and tokens without a sampler log-prob."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_file_of_torchtitan(tmp_path: Path) -> None:
     assert (correction.mode, correction.weighting, correction.rejections) == ("bypass", None, ())
 
 
-def test_a_difference_that_cancels_is_seen_in_the_share_of_tokens() -> None:
+def test_differences_that_cancel_show_in_the_share_of_tokens() -> None:
     """Log-ratios 1 and -1: their mean is 0, and both tokens differ."""
     metrics = result_of("torchtitan", {}, padded([[1.0, -1.0]])).metrics
     assert metrics["bit_wise/logprob_diff/mean"] == pytest.approx(0.0)

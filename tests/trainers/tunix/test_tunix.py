@@ -1,4 +1,4 @@
-"""Tunix: its own files, and numbers by hand."""
+"""Tunix: its configuration files, and numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_without_the_samplers_log_probs_nothing_is_logged() -> None:
     assert (result.weight_sum, result.metrics) == (None, {})
 
 
-def test_a_correlation_of_probabilities_that_are_alike_is_none() -> None:
-    """Each policy gives one probability to all tokens: the root is of the least variance."""
+def test_a_correlation_of_constant_probabilities_is_undefined() -> None:
+    """Each policy gives all tokens the same probability, so the variance is at its floor."""
     metrics = result_of("tunix", {}, padded([[0.5, 0.5]])).metrics
     assert metrics["sampler_trainer/train/probs_pearson_corr"] == pytest.approx(0.0, abs=1e-9)
 
@@ -87,7 +87,7 @@ def test_a_correlation_of_probabilities_that_are_alike_is_none() -> None:
         ({"sampler_is": "token", "sampler_is_threshold": 0}, "a number above 0"),
     ],
 )
-def test_what_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_refused_settings(settings: dict[str, Any], message: str) -> None:
     found = find_trainer("tunix")
     with pytest.raises(Refused, match=message):
         found.read({**found.settings, **settings})

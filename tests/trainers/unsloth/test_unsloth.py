@@ -1,4 +1,4 @@
-"""Unsloth: TRL's settings, another default, and numbers that padding hides."""
+"""Unsloth: TRL's settings with another default, and metrics distorted by padding."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_correction_is_off_where_trl_has_it_on(tmp_path: Path) -> None:
     assert sentence.startswith("vllm_importance_sampling_mode has no effect")
 
 
-def test_what_padding_changes_is_left_out() -> None:
+def test_metrics_distorted_by_padding_are_left_out() -> None:
     """Ratios 4, 1/2 and 1: the largest weight is the bound, the largest distance ln 4."""
     batch = padded([[math.log(4.0), -math.log(2.0)], [0.0]])
     result = result_of("unsloth", {"vllm_importance_sampling_correction": True, **MODE}, batch)

@@ -1,4 +1,4 @@
-"""XTuner: the order of its bounds, its veto on both sides, and numbers by hand."""
+"""XTuner: the order of its bounds, its two-sided veto, and numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def weights(mode: str, threshold: list[float], **others: Any) -> dict[str, Any]:
     return {"rollout_is_mode": mode, "rollout_is_threshold": threshold, **own}
 
 
-def test_a_worker_that_was_written_out(tmp_path: Path) -> None:
+def test_the_settings_of_a_worker_configuration(tmp_path: Path) -> None:
     found = read(tmp_path, WORKER)
     assert found.trainer.name == "xtuner"
     assert found.settings["rollout_is_threshold"] == [5, 0.5]
@@ -44,7 +44,7 @@ def test_a_worker_that_was_written_out(tmp_path: Path) -> None:
     assert found.trainer.config.loss(found.document).own == {"clip_low": 0.2, "clip_high": 0.28}
 
 
-def test_verls_files_stay_verls(tmp_path: Path) -> None:
+def test_verls_files_are_not_taken_for_xtuner(tmp_path: Path) -> None:
     text = "algorithm: {rollout_is: true, rollout_is_threshold: 2.0, rollout_is_mode: mask}\n"
     assert read(tmp_path, text).trainer.family == "verl"
 
@@ -96,7 +96,7 @@ def test_the_veto_has_two_sides(veto: list[float], rows: int, share: float) -> N
         (weights("truncate", [2.0, 0.5], level="turn"), "not one of its values"),
     ],
 )
-def test_what_xtuner_stops_on(settings: dict[str, Any], message: str) -> None:
+def test_settings_that_xtuner_refuses(settings: dict[str, Any], message: str) -> None:
     found = find_trainer("xtuner")
     with pytest.raises(Refused, match=message):
         found.read({**found.settings, **settings})
@@ -115,7 +115,7 @@ def test_without_a_threshold_nothing_is_checked() -> None:
     assert "rollout_is_mask_threshold has no effect" in mask
 
 
-def test_what_xtuner_lacks() -> None:
+def test_corrections_that_xtuner_lacks() -> None:
     verl = find_trainer("verl")
     correction = verl.read(
         {**verl.settings, "rollout_rs": "seq_mean_k3", "rollout_rs_threshold": 0.1}

@@ -1,4 +1,4 @@
-"""Tables of several policies, with what rcdiag notes about them, and plain numbers to compare."""
+"""Tables of several policies with scoring metadata, and reference numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.statistics.profile_loops import interval_of_quotient
 def about(
     name: str, backend: str, dtype: str = "float32", *, model: str = "m", **options: Any
 ) -> dict[str, Any]:
-    """What scoring writes down of a policy."""
+    """Return the metadata that scoring stores for a policy."""
     return {"name": name, "backend": backend, "dtype": dtype, "model": model, "options": options}
 
 
@@ -33,7 +33,7 @@ def write_policies(
     rows_per_group: int | None = None,
     **columns: object,
 ) -> Path:
-    """A table with `{policy}_log_probs` of each, `scored` ones noted in the file metadata."""
+    """Write a table of policies; the `scored` ones have file metadata."""
     lists = {f"{name}_log_probs": values for name, values in policies.items()}
     columns.setdefault("response_ids", ids_like(next(iter(policies.values()))))
     table = arrow_table(**columns, **lists)
@@ -45,18 +45,18 @@ def write_policies(
 
 
 def ragged(lengths: Sequence[int] | np.ndarray, values: np.ndarray) -> list[list[float]]:
-    """Flat values as rows of these lengths."""
+    """Split flat values into rows of these lengths."""
     return [item.tolist() for item in np.split(values, np.cumsum(lengths)[:-1])]
 
 
 def shifted(base: Lists, noise: float, seed: int) -> list[list[float]]:
-    """The same log-probs with independent normal noise, below 0."""
+    """Add independent normal noise to log-probs, capped at 0."""
     random = np.random.default_rng(seed)
     return [np.minimum(row + noise * random.normal(size=len(row)), 0.0).tolist() for row in base]
 
 
 def base_log_probs(rows: int, seed: int = 0, mean_length: int = 12) -> list[list[float]]:
-    """Log-probs far enough below 0 that small noise is not cut off."""
+    """Draw log-probs far enough below 0 that small noise is not capped."""
     random = np.random.default_rng(seed)
     lengths = random.integers(1, 2 * mean_length, rows)
     return ragged(lengths, -1.0 - random.exponential(2.0, lengths.sum()))
@@ -80,7 +80,7 @@ def rows_of(
 
 
 def known(value: MetricValue) -> float:
-    """The number of a metric that has one."""
+    """Return the value of a metric, which must not be None."""
     assert value.value is not None
     return value.value
 
@@ -92,7 +92,7 @@ def moments(policies: Mapping[str, Lists], **rows: Any) -> Moments:
 def robust(
     numerators: np.ndarray, denominators: np.ndarray, cluster: np.ndarray
 ) -> tuple[float, float, float]:
-    """Value and 95% interval of sum / sum over tokens, by plain loops over clusters."""
+    """Compute value and 95% interval of a quotient of sums, by plain loops over clusters."""
     of_clusters = [
         (float(numerators[cluster == name].sum()), float(denominators[cluster == name].sum()))
         for name in np.unique(cluster)

@@ -1,4 +1,4 @@
-"""What a comparison says aloud, and that it says nothing of what it cannot know."""
+"""Findings of a comparison, and no findings without evidence."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def only(result: CompareResult, slug: str) -> Finding:
         (BASE, NEAR, shifted(BASE, 0.01, 3), "three-agree", "note"),
     ],
 )
-def test_the_verdict_is_a_finding_of_its_own_name(
+def test_the_verdict_is_a_finding_of_the_same_name(
     tmp_path, recorded, rescored, trainer, agreement, severity
 ):
     result = compared(tmp_path, {"rollout": recorded, "vllm": rescored, "old": trainer})
@@ -63,11 +63,11 @@ def test_the_verdict_is_a_finding_of_its_own_name(
         ),
     ],
 )
-def test_without_recorded_rescored_and_trainer_there_is_no_verdict(tmp_path, policies, scored):
+def test_a_verdict_needs_recorded_rescored_and_trainer_log_probs(tmp_path, policies, scored):
     assert compared(tmp_path, policies, scored).triangulation is None
 
 
-def test_a_sampler_that_is_not_nearest_is_said_with_who_is(tmp_path):
+def test_a_sampler_that_is_not_nearest_is_reported_with_the_nearest(tmp_path):
     lower = [[value - 0.05 for value in row] for row in BASE]
     result = compared(tmp_path, {"rollout": lower, "old": BASE})
     finding = only(result, "recorded-is-not-nearest")
@@ -76,7 +76,7 @@ def test_a_sampler_that_is_not_nearest_is_said_with_who_is(tmp_path):
     assert "`old` fits the sampled tokens better" in finding.message
 
 
-def test_a_sampler_that_is_nearest_is_left_in_peace(tmp_path):
+def test_a_nearest_sampler_gives_no_finding(tmp_path):
     lower = [[value - 0.05 for value in row] for row in BASE]
     result = compared(tmp_path, {"rollout": BASE, "old": lower})
     assert result.nearest_policies == ["rollout"]
@@ -92,7 +92,7 @@ def test_one_prompt_group_gives_numbers_without_intervals(tmp_path):
 
 @pytest.mark.parametrize("bad", [nan, -inf, inf])
 @pytest.mark.parametrize("where", ["rollout", "vllm", "old"])
-def test_what_is_no_number_is_found_and_never_becomes_one(tmp_path, bad, where):
+def test_nan_is_a_finding_and_stays_nan(tmp_path, bad, where):
     dirty = {"rollout": BASE, "vllm": NEAR, "old": OTHER}
     dirty[where] = [[bad, *BASE[0][1:]], *dirty[where][1:]]
     result = compared(tmp_path, dirty)
@@ -130,7 +130,7 @@ def test_a_policy_without_numbers_does_not_hide_the_others(tmp_path, bad, where)
     assert to_json(from_json(to_json(result), "r")) == to_json(result)
 
 
-def test_what_is_no_number_at_a_masked_token_is_nothing(tmp_path):
+def test_nan_at_a_masked_token_gives_no_finding(tmp_path):
     mask = [[0, *([1] * (len(row) - 1))] for row in BASE]
     dirty = [[nan, *row[1:]] for row in OTHER]
     result = compared(tmp_path, {"rollout": BASE, "old": dirty}, response_mask=mask)
@@ -138,7 +138,7 @@ def test_what_is_no_number_at_a_masked_token_is_nothing(tmp_path):
     assert np.isfinite(known(result.ladder.whole))
 
 
-def test_the_gravest_finding_comes_first(tmp_path):
+def test_the_most_severe_finding_comes_first(tmp_path):
     result = compared(
         tmp_path, {"rollout": BASE, "vllm": NEAR, "old": [[nan] * len(r) for r in BASE]}
     )

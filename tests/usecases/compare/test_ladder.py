@@ -1,4 +1,4 @@
-"""The ladder: parts of the whole mismatch, against the definition."""
+"""The ladder: parts of the mismatch against their definition."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def test_a_rung_is_half_the_mean_product_of_its_step_and_the_whole():
         assert rung.log_ratio_mean.value == pytest.approx(step.mean(), rel=1e-9)
 
 
-def test_rungs_join_neighbours_in_the_order_given():
+def test_rungs_connect_adjacent_policies_in_the_given_order():
     result = ladder(moments(POLICIES), list("dacb"), None)
     assert result.policies == list("dacb")
     assert [(r.start, r.end) for r in result.rungs] == [("d", "a"), ("a", "c"), ("c", "b")]
 
 
-def test_a_step_that_takes_back_what_another_did_has_a_negative_part():
+def test_a_step_that_reverses_another_has_a_negative_part():
     overshot = [
         [value + 2 * (b - value) for value, b in zip(*rows, strict=True)]
         for rows in zip(BASE, POLICIES["b"], strict=True)
@@ -95,11 +95,11 @@ def test_equal_ends_have_no_share_rather_than_a_number():
     assert result.rungs[0].share.value is None
 
 
-def test_without_a_noise_floor_nothing_is_said_about_it():
+def test_without_a_noise_floor_none_is_reported():
     assert [r.at_floor for r in ladder(moments(POLICIES), list("abc"), None).rungs] == [None] * 2
 
 
-def test_a_step_within_two_runs_of_one_policy_is_at_the_floor_and_a_larger_one_is_not():
+def test_only_steps_within_the_noise_floor_are_at_the_floor():
     policies = {
         **POLICIES,
         "b_again": shifted(POLICIES["b"], 0.02, 9),
@@ -114,7 +114,7 @@ def test_a_step_within_two_runs_of_one_policy_is_at_the_floor_and_a_larger_one_i
 
 
 def test_a_share_with_an_interval_wider_than_half_of_the_whole_is_unknown():
-    """Two steps that undo each other: the whole is small beside both, and no share can be told."""
+    """Two steps cancel: the whole is much smaller than both, so shares are undetermined."""
     back = shifted(BASE, 0.001, 4)
     result = ladder(
         moments({"a": BASE, "c": POLICIES["c"], "back": back}), ["a", "c", "back"], None
@@ -127,14 +127,14 @@ def test_a_share_with_an_interval_wider_than_half_of_the_whole_is_unknown():
         assert share(rung.share) == "unknown"
 
 
-def test_a_share_that_its_interval_tells_is_shown():
+def test_a_share_with_a_narrow_interval_is_shown():
     result = ladder(moments(POLICIES), ["a", "b", "c"], None)
     for rung in result.rungs:
         assert rung.share.level is None
         assert share(rung.share).endswith("%")
 
 
-def test_a_share_without_an_interval_is_unknown_but_of_the_only_step():
+def test_a_share_without_an_interval_is_unknown_except_of_a_single_step():
     one_group = {"group": [0] * 30}
     several = ladder(moments(POLICIES, **one_group), ["a", "b", "c"], None)
     assert {rung.share.level for rung in several.rungs} == {"unknown"}

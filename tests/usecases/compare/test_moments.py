@@ -39,7 +39,7 @@ def test_k2_has_the_interval_of_the_cluster_robust_formula():
     assert (result.value, result.low, result.high) == pytest.approx(expected, rel=1e-10)
 
 
-def test_rows_without_a_group_are_their_own_cluster():
+def test_rows_without_a_group_are_single_clusters():
     some = moments(POLICIES)
     result = mean(some.difference("b"), some.tokens)
     apart = flat(POLICIES["b"]) - flat(BASE)
@@ -59,7 +59,7 @@ def test_the_lower_end_of_a_k2_is_never_negative():
 
 
 @pytest.mark.parametrize("dirt", [nan, inf, -inf])
-def test_what_stands_at_a_masked_token_is_never_looked_at(dirt):
+def test_values_at_masked_tokens_are_ignored(dirt):
     dirty = {
         name: [
             [value if kept else dirt for value, kept in zip(row, mask, strict=True)]
@@ -98,8 +98,8 @@ def test_order_of_rows_and_cuts_between_them_do_not_matter(order, size):
     )
 
 
-def test_policies_near_each_other_and_far_from_the_first_are_still_told_apart():
-    """A stale sampler, one nat off, must not drown what two float32 scorers differ."""
+def test_similar_policies_far_from_the_first_are_distinguished():
+    """A stale sampler, one nat away, must not hide the difference of two float32 scorers."""
     far = shifted(BASE, 1.0, 5)
     near = [[value + 1e-5 * (-1) ** at for at, value in enumerate(row)] for row in BASE]
     result = k2(moments({"far": far, "a": BASE, "b": near}), "a", "b")

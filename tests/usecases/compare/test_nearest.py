@@ -1,4 +1,4 @@
-"""Which of several scorers is nearest to what sampled."""
+"""Which of several scorers is nearest to the sampling distribution."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS, LENGTH = 300, 60
 
 
 def scorers(noises: dict[str, float], seed: int = 0) -> dict[str, list[list[float]]]:
-    """Tokens drawn from a law over logits, scored by copies with noise in their logits."""
+    """Draw tokens from a distribution, and score them by copies with noisy logits."""
     random = np.random.default_rng(seed)
     logits = 1.5 * random.normal(size=(ROWS * LENGTH, VOCABULARY))
 
@@ -52,7 +52,7 @@ def test_equal_policies_are_all_nearest():
 
 
 def test_behind_is_the_difference_of_divergences_from_the_sampler():
-    """A table in which every token comes exactly as often as the law says."""
+    """A table in which every token has its exact expected frequency."""
     s = np.array([0.5, 0.25, 0.125, 0.125])
     laws = {
         "q": np.array([0.2, 0.3, 0.3, 0.2]),
@@ -76,19 +76,19 @@ def test_behind_has_the_paired_interval_by_cluster():
     assert (result.value, result.low, result.high) == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_best_is_behind_itself_by_nothing():
+def test_the_best_is_behind_itself_by_zero():
     result = behind_the_best(moments(scorers({"a": 0.4, "b": 0.1})))["b"]
     assert (result.value, result.low, result.high) == (0.0, 0.0, 0.0)
 
 
-def test_of_one_cluster_only_the_best_itself_is_nearest():
+def test_with_one_cluster_only_the_best_is_nearest():
     base = base_log_probs(1)
     worse = [[value - 1e-6 for value in base[0]]]
     assert nearest({"worse": worse, "best": base}) == {"best"}
 
 
 def test_clusters_of_repeated_rows_do_not_make_a_difference_certain():
-    """Ten copies of three rows are three clusters, and tell no more than three rows."""
+    """Ten copies of three rows are three clusters, with the information of three rows."""
     random = np.random.default_rng(3)
     base = ragged([20] * 3, -3.0 + random.normal(size=60))
     other = ragged([20] * 3, flat(base) + 0.5 * random.normal(size=60))

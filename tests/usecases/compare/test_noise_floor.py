@@ -53,7 +53,7 @@ def test_a_repeat_stays_out_of_the_ladder(tmp_path):
     assert result.policies["vllm_again"].role == "repeat"
 
 
-def test_a_chosen_repeat_is_the_floor_and_no_rung(tmp_path):
+def test_a_chosen_repeat_is_the_floor_and_not_a_rung(tmp_path):
     result = compared(tmp_path, chosen=["rollout", "vllm_again", "old", "vllm"])
     assert result.ladder.policies == ["rollout", "old", "vllm"]
     assert result.noise_floor is not None
@@ -75,14 +75,14 @@ def test_the_finding_names_the_pairs_at_the_floor_and_not_the_repeat_itself(tmp_
     assert "vllm->near" in finding.message
 
 
-def test_without_a_repeat_nothing_is_said_of_noise(tmp_path):
+def test_without_a_repeat_no_noise_is_reported(tmp_path):
     result = compared(tmp_path, ["rollout", "vllm", "old"])
     assert result.noise_floor is None
     assert {pair.at_floor for pair in result.pairs.values()} == {None}
     assert "noise-floor" not in {item.slug for item in result.findings}
 
 
-def test_a_repeat_whose_first_run_is_not_there_is_no_floor(tmp_path):
+def test_a_repeat_without_its_first_run_is_not_a_floor(tmp_path):
     result = compared(tmp_path, ["rollout", "vllm_again", "old"])
     assert result.noise_floor is None
     assert result.ladder.policies == ["rollout", "old"]

@@ -1,4 +1,4 @@
-"""Tables that cannot be compared: a complaint with a way out."""
+"""Tables that cannot be compared give an error with a hint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BASE = base_log_probs(30)
 
 
 @pytest.mark.parametrize("chosen", [["rollout"], ["rollout", "rollout"]])
-def test_one_policy_of_several_is_refused_with_a_way_out(tmp_path, chosen):
+def test_choosing_one_of_several_policies_is_refused_with_a_hint(tmp_path, chosen):
     path = write_policies(tmp_path / "a.parquet", {name: BASE for name in ("rollout", "old")})
     with pytest.raises(RcdiagError, match="polic") as caught:
         compare(open_table(path), policies=chosen)
@@ -21,7 +21,7 @@ def test_one_policy_of_several_is_refused_with_a_way_out(tmp_path, chosen):
     assert caught.value.hint
 
 
-def test_a_policy_that_is_not_there_is_refused_with_those_that_are(tmp_path):
+def test_a_missing_policy_is_refused_with_the_existing_ones(tmp_path):
     path = write_policies(tmp_path / "a.parquet", {"rollout": BASE, "old": BASE})
     with pytest.raises(RcdiagError, match="`nope_log_probs`") as caught:
         compare(open_table(path), policies=["rollout", "nope"])

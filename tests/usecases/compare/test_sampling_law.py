@@ -1,4 +1,4 @@
-"""A number that presupposes a sampling law is right for a policy that did not sample, or null."""
+"""Metrics that presuppose a sampler are correct for a policy that did not sample, or null."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
 from tests.usecases.compare.tables import base_log_probs, ragged, shifted, write_policies
 
-# A table in which every token comes exactly as often as the sampler's law says: means over it are
-# expectations under that law, with no chance in them.
+# A table in which every token has its exact frequency under the sampler: means over it are
+# exact expectations under the sampler.
 SAMPLER = np.array([0.5, 0.25, 0.125, 0.125])
 LAWS = {
     "rollout": SAMPLER,
@@ -35,7 +35,7 @@ def number(result: CompareResult, pair: str, metric: str) -> float:
 
 @pytest.mark.parametrize("behavior", LAWS)
 @pytest.mark.parametrize("target", LAWS)
-def test_numbers_of_tokens_are_those_of_the_policies_whoever_sampled(tmp_path, behavior, target):
+def test_token_metrics_are_correct_whoever_sampled(tmp_path, behavior, target):
     if behavior == target:
         return
     result, b, t = exact(tmp_path), LAWS[behavior], LAWS[target]
@@ -58,8 +58,8 @@ def test_numbers_of_tokens_are_those_of_the_policies_whoever_sampled(tmp_path, b
     assert means == ("sampled" if behavior == "rollout" else "weighted")
 
 
-def test_numbers_of_sequences_are_those_of_the_policies_whoever_sampled(tmp_path):
-    """Sequences of two tokens, all sixteen as often as the sampler's law has them."""
+def test_sequence_metrics_are_correct_whoever_sampled(tmp_path):
+    """All sixteen sequences of two tokens, with their exact frequencies under the sampler."""
     copies = [int(64 * SAMPLER[one] * SAMPLER[two]) for one in range(4) for two in range(4)]
     pairs = [(one, two) for one in range(4) for two in range(4)]
     rows = [pair for pair, count in zip(pairs, copies, strict=True) for _ in range(count)]
@@ -87,8 +87,8 @@ def softmaxed(logits: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_weighted_kl_lies_within_its_interval_and_a_plain_mean_does_not(tmp_path, seed):
-    """The trainer is far from the sampler, as after a few updates without a sync."""
+def test_the_interval_of_a_weighted_kl_covers_it_unlike_a_plain_mean(tmp_path, seed):
+    """The trainer differs from the sampler as after a few updates without a sync."""
     random = np.random.default_rng(seed)
     logits = 1.5 * random.normal(size=(ROWS * LENGTH, VOCABULARY))
     moved = logits + 0.3 * random.normal(size=logits.shape)
@@ -113,7 +113,7 @@ BASE = base_log_probs(60)
 
 
 def presupposing(result: CompareResult, pair: str, part: str) -> list:
-    """The metrics of a pair that presuppose a sampling law, of tokens or of sequences."""
+    """Return the metrics of a pair that presuppose a sampler, of tokens or sequences."""
     return [
         value
         for name, value in result.pairs[pair].mismatch.items()
@@ -128,20 +128,20 @@ def assert_not_given(values: list) -> None:
 
 
 @pytest.mark.parametrize(("noise", "token_means"), [(0.05, "weighted"), (3.0, "not-given")])
-def test_weights_that_carry_too_little_give_no_number(tmp_path, noise, token_means):
+def test_weights_with_too_few_effective_samples_give_null(tmp_path, noise, token_means):
     policies = {"rollout": BASE, "old": shifted(BASE, noise, 1), "other": shifted(BASE, 0.05, 2)}
     result = compare(open_table(write_policies(tmp_path / "a.parquet", policies)))
     assert result.pairs["old->other"].token_means == token_means
     if token_means == "not-given":
         assert_not_given(presupposing(result, "old->other", "sampled the"))
         assert to_json(from_json(to_json(result), "r")) == to_json(result)
-    # Sizes of the log-ratio say what they say whoever sampled, and the sampler's own pairs too.
+    # Sizes of the log-ratio do not depend on who sampled; the sampler's own pairs are given.
     assert number(result, "old->other", "k2_kl") > 0.0
     assert number(result, "rollout->other", "k3_kl") > 0.0
 
 
-def test_weights_to_a_law_that_did_not_sample_give_no_number(tmp_path):
-    """The recorded log-probs are not those of the law that sampled: their ratios' mean is not 1."""
+def test_weights_to_a_policy_that_did_not_sample_give_null(tmp_path):
+    """The recorded log-probs are not those that sampled, so the mean ratio is not 1."""
     higher = [[value + 0.1 for value in row] for row in BASE]
     policies = {"rollout": BASE, "old": higher, "other": shifted(BASE, 0.05, 2)}
     result = compare(open_table(write_policies(tmp_path / "a.parquet", policies)))
@@ -149,14 +149,14 @@ def test_weights_to_a_law_that_did_not_sample_give_no_number(tmp_path):
     assert_not_given(presupposing(result, "old->other", "tokens"))
 
 
-def test_a_sampler_that_is_not_compared_leaves_no_law_to_weight_to(tmp_path):
+def test_without_the_sampler_among_the_policies_values_are_null(tmp_path):
     result = exact(tmp_path, policies=["old", "near"])
     assert_not_given(presupposing(result, "old->near", "sampled the"))
     assert number(result, "old->near", "k2_kl") > 0.0
     assert "sampler-not-compared" in {finding.slug for finding in result.findings}
 
 
-def test_the_sampler_is_the_policy_that_the_user_names(tmp_path):
+def test_the_sampler_is_the_policy_named_by_the_user(tmp_path):
     result = exact(tmp_path, behavior="old")
     assert result.pairs["old->near"].token_means == "sampled"
     assert result.pairs["rollout->near"].token_means != "sampled"

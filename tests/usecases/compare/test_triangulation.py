@@ -1,4 +1,4 @@
-"""Recorded, re-scored and trainer log-probs: who stands apart."""
+"""Recorded, rescored and trainer log-probs: which one disagrees with the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BASE = base_log_probs(60)
 def built(
     sampler: float, engine: float, trainer: float, *, floor: float | None = None
 ) -> Triangulation:
-    """Three policies with independent noise of these sizes around one law; a floor of that size."""
+    """Build three policies with independent noise around one distribution, and a noise floor."""
     policies: dict[str, Lists] = {
         "recorded": shifted(BASE, sampler, 1),
         "rescored": shifted(BASE, engine, 2),
@@ -57,19 +57,19 @@ def test_a_floor_far_below_changes_no_verdict(verdict):
     assert (result.agreement, result.odd_one_out) == (verdict, ODD[verdict])
 
 
-def test_what_all_differ_by_no_more_than_the_floor_is_agreement():
+def test_differences_within_the_floor_are_agreement():
     assert built(0.3, 0.3, 0.3).agreement == "three-differ"
     assert built(0.3, 0.3, 0.3, floor=0.6).agreement == "three-agree"
 
 
 @pytest.mark.parametrize("verdict", ["engine-against-trainer", "generation-against-rescoring"])
-def test_nobody_stands_apart_by_less_than_the_floor(verdict):
-    """Anything at the floor is noise, so it accuses nobody."""
+def test_no_policy_is_blamed_for_less_than_the_floor(verdict):
+    """A difference at the floor is noise."""
     result = built(*CASES[verdict], floor=0.6)
     assert (result.agreement, result.odd_one_out) == ("three-agree", None)
 
 
-def test_two_equal_policies_stand_together_against_a_third():
+def test_two_equal_policies_agree_against_a_third():
     policies = {"a": BASE, "b": BASE, "c": shifted(BASE, 0.2, 1)}
     result = triangulate(moments(policies), "a", "b", "c", None)
     assert result.agreement == "engine-against-trainer"
@@ -98,7 +98,7 @@ def test_the_distances_are_those_of_the_pairs_named():
     )
 
 
-def test_a_constant_offset_of_one_is_found_as_noise_is():
+def test_a_constant_offset_of_one_policy_is_found_like_noise():
     off = [[value - 0.2 for value in row] for row in BASE]
     result = triangulate(
         moments({"a": off, "b": BASE, "c": shifted(BASE, 0.01, 1)}), "a", "b", "c", None
@@ -106,8 +106,8 @@ def test_a_constant_offset_of_one_is_found_as_noise_is():
     assert (result.agreement, result.odd_one_out) == ("generation-against-rescoring", "a")
 
 
-def test_what_few_clusters_cannot_tell_apart_is_no_odd_one_out():
-    """One row makes all of the difference: its interval reaches down to the others."""
+def test_no_policy_is_blamed_if_few_clusters_cannot_decide():
+    """One row makes the whole difference, so its interval reaches down to the others."""
     spike = [list(row) for row in BASE[:4]]
     spike[0] = [value - 2.0 for value in spike[0]]
     result = triangulate(

@@ -24,13 +24,13 @@ Lists = Sequence[Sequence[float]]
 
 
 def plan_of(trainer: str = "verl-0.9", **configs: Mapping[str, Any]) -> Plan:
-    """Named corrections by the trainer's own settings; all its presets where none are given."""
+    """Make a plan of named corrections by trainer settings, or of all its presets."""
     result = find_trainer(trainer)
     return plan_corrections(result, configs or preset_configs(result, [], {}))
 
 
 def update_of(trainer: str = "verl-0.9", plan: Plan | None = None, **given: Any) -> TrainerUpdate:
-    """The trainer's own presets, loss and settings but for what is given."""
+    """Make an update with the trainer's own presets, loss and settings unless given."""
     names = ("loss", "advantage", "rebaseline")
     of_update = {"loss": "vanilla", "advantage": "column"}
     of_update |= {name: given.pop(name) for name in names if name in given}
@@ -46,7 +46,7 @@ def replay_of(
     roles: Roles | None = None,
     **options: Any,
 ) -> ReplayResult:
-    """The use case on a table; `current` where it is recorded, as on the command line."""
+    """Run the use case on a table; `current` is used if recorded, as on the command line."""
     dump = open_table(path)
     current = "current" if "current" in dump.policies else None
     roles = roles or Roles(current=current)
@@ -58,7 +58,7 @@ def replay_of(
 def one(
     path: Path, config: Mapping[str, Any], trainer: str = "verl-0.9", **given: Any
 ) -> PresetReplay:
-    """A single preset of a table, replayed."""
+    """Replay a single preset of a table."""
     plan = plan_of(trainer, it=config)
     return replay_of(path, plan, update_of(trainer, **given)).presets["it"]
 
@@ -68,7 +68,7 @@ def naive_of(path: Path, **given: Any) -> PresetReplay:
 
 
 def table_of(path: Path, rollout: Lists, old: Lists | None = None, **columns: Any) -> Path:
-    """A table of log-probs; token ids count up, `old` is the rollout unless told."""
+    """Write a table of log-probs; token ids count up, `old` equals the rollout unless given."""
     return write_table(
         path,
         response_ids=[list(range(1, len(row) + 1)) for row in rollout],
@@ -86,9 +86,9 @@ def batch_of(
     mask: Lists | None = None,
     **columns: Any,
 ) -> ReplayBatch:
-    """The batch of some rows of tokens, ragged or padded; without `mask` all are sampled.
+    """Make the batch of some rows, ragged or padded; without `mask` all tokens are sampled.
 
-    `columns` are `cluster` and `reward`; without clusters each row is a group of its own.
+    `columns` are `cluster` and `reward`; without clusters each row is its own group.
     """
     rows = make_trajectories(rollout, old, mask, **columns)
     log_probs = {**rows.log_probs, "current": flat(old if current is None else current)}

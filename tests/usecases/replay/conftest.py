@@ -16,7 +16,7 @@ ROWS = 8
 
 
 def table_for(path: Path, model: Path, seed: int = 0, **columns: object) -> Path:
-    """Ragged rows with holes in the mask and an empty one; the sampler is off by some noise."""
+    """Make ragged rows with masked tokens and an empty row; sampler log-probs have noise."""
     from tests.engine_models import VOCABULARY, reference
 
     random = np.random.default_rng(seed)
@@ -57,7 +57,7 @@ def table(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Layers this small are quicker without a second thread."""
+    """Use one thread: layers this small are faster without a second one."""
     import torch
 
     before = torch.get_num_threads()

@@ -24,7 +24,7 @@ from tests.statistics.enumerated import (
 from tests.usecases.replay.builders import batch_of, plan_of, update_of
 
 WIDTH = len(PREFIXES) * VOCABULARY  # parameters: the logits after every prefix
-# By their definitions; bounds within which the two policies' ratios go in and out.
+# Definitions with bounds that some ratios of the two policies exceed.
 CONFIGS = {
     "none": {"rollout_is": None},
     "token_is": {"rollout_is": "token", "rollout_is_threshold": 1.3},
@@ -46,19 +46,19 @@ CONFIGS = {
 
 @dataclass(frozen=True)
 class Enumerated:
-    """Both policies, a reward of every sequence, and what follows; nothing is sampled."""
+    """Both policies and a reward of every sequence, with exact expectations."""
 
     policies: Exact
-    reward: np.ndarray  # [81], taken for the advantage
+    reward: np.ndarray  # [81], used as the advantage
 
     @cached_property
     def law(self) -> np.ndarray:
-        """[81] of the sampler."""
+        """Return the sampler's probabilities, [81]."""
         return self.policies.sequence_distributions[0]
 
     @cached_property
     def scores(self) -> np.ndarray:
-        """[81, LENGTH, WIDTH] d log pi(token) / d logits, of the trainer's policy."""
+        """Return d log pi(token) / d logits of the trainer, [81, LENGTH, WIDTH]."""
         result = np.zeros((len(SEQUENCES), LENGTH, WIDTH))
         for row, sequence in enumerate(SEQUENCES):
             for t, token in enumerate(sequence):
@@ -69,29 +69,29 @@ class Enumerated:
 
     @cached_property
     def log_ratios(self) -> np.ndarray:
-        """[81, LENGTH] target over behavior."""
+        """Return target minus behavior log-probs, [81, LENGTH]."""
         both = (self.policies.behavior, self.policies.target)
         behavior, target = (np.log([token_probs(p, s) for s in SEQUENCES]) for p in both)
         return target - behavior
 
     @cached_property
     def batch(self) -> ReplayBatch:
-        """Every sequence once."""
+        """Return a batch with every sequence once."""
         both = (self.policies.behavior, self.policies.target)
         behavior, target = (np.log([token_probs(p, s) for s in SEQUENCES]).tolist() for p in both)
         return batch_of(behavior, target, np.repeat(self.reward[:, None], LENGTH, axis=1).tolist())
 
     def of_coefficients(self, coefficients: np.ndarray) -> np.ndarray:
-        """[81, WIDTH] what one sequence adds to a batch of one, of coefficients per token."""
+        """Return the gradient of single sequences for token coefficients, [81, WIDTH]."""
         by_token = coefficients.reshape(len(SEQUENCES), LENGTH) * len(SEQUENCES)
         return np.einsum("st,stw->sw", by_token, self.scores)
 
     def of_weights(self, weights: np.ndarray) -> np.ndarray:
-        """[81, WIDTH] the same by definition: - A w score, mean over tokens."""
+        """Return the gradients by definition, -A w score averaged over tokens, [81, WIDTH]."""
         return np.einsum("st,stw->sw", -self.reward[:, None] * weights / LENGTH, self.scores)
 
     def of_preset(self, plan: Plan, name: str) -> np.ndarray:
-        """[81, WIDTH] the same by rcdiag; all tokens are counted, so rows stay independent."""
+        """Return the gradients by definition, the token mean of -A w score, [81, WIDTH]."""
         loss = loss_of_preset(name, self.batch, update_of(plan=plan, denominator="all"))
         return self.of_coefficients(loss.coefficients)
 
@@ -103,13 +103,13 @@ class Enumerated:
         return self.law @ gradients
 
     def noise(self, gradients: np.ndarray) -> float:
-        """Trace of the covariance of one sequence's gradient."""
+        """Return the trace of the covariance of one sequence's gradient."""
         mean = self.expected(gradients)
         return float(self.law @ np.square(gradients).sum(axis=1) - mean @ mean)
 
     @cached_property
     def on_policy(self) -> np.ndarray:
-        """[WIDTH] - d J / d logits / LENGTH, J the mean reward under the trainer's policy."""
+        """Return -dJ / d logits / LENGTH, [WIDTH], for the trainer's mean reward J."""
         law = self.policies.sequence_distributions[1]
         whole = self.scores.sum(axis=1)
         return -np.einsum("s,s,sw->w", law, self.reward, whole) / LENGTH
@@ -117,7 +117,7 @@ class Enumerated:
 
 @cache
 def enumerated() -> Enumerated:
-    """A mismatch that the bounds of `CONFIGS` bite on."""
+    """Policies whose ratios partly exceed the bounds of `CONFIGS`."""
     behavior = rational_policy(3)
     reward = np.random.default_rng(11).normal(0.3, 1.0, len(SEQUENCES))
     return Enumerated(Exact(behavior, near(behavior, 0.3, seed=4)), reward)
@@ -125,7 +125,7 @@ def enumerated() -> Enumerated:
 
 @cache
 def estimators() -> dict[str, np.ndarray]:
-    """[81, WIDTH] gradients of the definitions above and of every preset of verl 0.9."""
+    """Gradients [81, WIDTH] of the definitions above and of every preset of verl 0.9."""
     case, defined, presets = enumerated(), plan_of(**CONFIGS), plan_of()
     result = {name: case.of_preset(defined, name) for name in defined.corrections}
     return result | {

@@ -1,4 +1,4 @@
-"""The same updates by hand: plain torch in float64, row by row, nothing shared with rcdiag."""
+"""Reference updates in plain torch, float64, row by row, independent of rcdiag."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LOSSES: dict[str, TokenLoss] = {
 
 @dataclass(frozen=True)
 class Plain:
-    """A model and the rows of a table that have an unmasked token."""
+    """A model, and the rows of a table with an unmasked token."""
 
     model: Any
     rows: list[dict[str, Any]]
@@ -62,7 +62,7 @@ class Plain:
         return cls(model, [row for row in rows if step is None or row["step"] == step])
 
     def laws(self, row: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """[unmasked tokens, vocabulary] log-probs, and the tokens."""
+        """Return log-probs [unmasked tokens, vocabulary], and the tokens."""
         prompt, response = row["prompt_ids"], row["response_ids"]
         logits = self.model(torch.tensor([prompt + response])).logits[0]
         laws = torch.log_softmax(logits / row["temperature"], dim=-1)
@@ -83,7 +83,7 @@ class Plain:
         return float(-(laws.exp() * laws).sum(dim=-1).mean())
 
     def loss(self, of_token: TokenLoss, chosen: Sequence[int], olds: list[Tensor]) -> Tensor:
-        """Mean over the tokens of the chosen rows."""
+        """Return the mean loss over the tokens of the chosen rows."""
         losses = []
         for index in chosen:
             row = self.rows[index]

@@ -27,8 +27,8 @@ def test_grpo_divides_by_the_groups_own_spread():
     assert result == pytest.approx([-1 / (1 + 1e-6), -half, 0.0, 1 / (1 + 1e-6), half], rel=1e-12)
 
 
-def test_rloo_takes_the_mean_of_the_others():
-    """Of 1, 2, 6: less 4, 3.5 and 1.5."""
+def test_rloo_subtracts_the_mean_of_the_others():
+    """Rewards 1, 2, 6 minus 4, 3.5 and 1.5."""
     assert advantages("rloo", [1, 2, 6], [0, 0, 0]) == pytest.approx([-3.0, -1.5, 4.5])
 
 
@@ -38,7 +38,7 @@ def test_reinforce_plus_plus_whitens_over_tokens():
     assert result == pytest.approx([-0.75 / sqrt(0.25 + 1e-8), 0.25 / sqrt(0.25 + 1e-8)], rel=1e-12)
 
 
-def test_reinforce_plus_plus_takes_no_notice_of_groups():
+def test_reinforce_plus_plus_ignores_groups():
     rewards, lengths = [0, 1, 0.5, 2], [3, 1, 2, 7]
     together = advantages("reinforce++", rewards, [1, 1, 1, 1], lengths)
     assert advantages("reinforce++", rewards, [1, 2, 3, 4], lengths) == together
@@ -46,12 +46,12 @@ def test_reinforce_plus_plus_takes_no_notice_of_groups():
 
 @pytest.mark.parametrize(("source", "expected"), [("grpo", 0.7 / (1 + 1e-6)), ("rloo", 0.7)])
 def test_a_group_of_one_among_others_keeps_its_reward(source, expected):
-    """As verl: its mean is 0 and its std 1."""
+    """As in verl, which uses mean 0 and std 1."""
     assert advantages(source, [0.7, 1.0, 3.0], [9, 4, 4])[0] == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("source", list(ADVANTAGES))
-def test_equal_rewards_leave_no_advantage(source):
+def test_equal_rewards_give_zero_advantages(source):
     assert advantages(source, [0.3] * 4, [0, 0, 0, 0], [2, 5, 1, 1]) == pytest.approx([0.0] * 4)
 
 
@@ -85,7 +85,7 @@ def test_whitened_advantages_are_those_of_a_loop(rows):
 
 
 @pytest.mark.parametrize("source", ["grpo", "rloo"])
-def test_groups_of_one_alone_have_no_baseline(source):
+def test_only_groups_of_one_have_no_baseline(source):
     reward, group = np.array([1.0, 2.0]), np.array([1, 2], np.uint64)
     with pytest.raises(RcdiagError, match="every prompt group has one sequence") as caught:
         computed_advantages(source, reward, group, np.array([1, 1]))
@@ -100,7 +100,7 @@ def test_reinforce_plus_plus_needs_no_groups():
 
 @pytest.mark.parametrize("unknown", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("source", list(ADVANTAGES))
-def test_a_reward_that_is_no_number_is_refused(source, unknown):
+def test_a_nan_reward_is_refused(source, unknown):
     reward, group = np.array([1.0, unknown, 0.0]), np.zeros(3, np.uint64)
     with pytest.raises(RcdiagError, match="1 of 3 rows have no finite reward"):
         computed_advantages(source, reward, group, np.array([1, 1, 1]))

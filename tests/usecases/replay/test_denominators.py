@@ -1,4 +1,4 @@
-"""What the loss is divided by, worked by hand; rows that are empty, rejected or alone."""
+"""Denominators of the loss by hand: empty rows, rejected rows, single rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.usecases.replay.builders import naive_of, one, plan_of, replay_of, table_of, update_of
 
-# Ratios old/rollout of the rows: 1 and 1; 4; 1, 1 and 1; and a row without any token.
+# Ratios old/rollout by row: 1 and 1; 4; 1, 1 and 1; and a row without tokens.
 TIMES_4 = log(4.0)
 ROLLOUT = [[-1.0, -1.0], [-3.0], [-1.0, -2.0, -1.0], []]
 OLD = [[-1.0, -1.0], [-3.0 + TIMES_4], [-1.0, -2.0, -1.0], []]
@@ -55,8 +55,8 @@ def test_rejected_tokens_and_empty_rows_in_the_denominator(table, aggregation, d
     ("aggregation", "unit", "counted"),
     [("token-mean", "tokens", (5, 6)), ("seq-mean-token-sum", "sequences", (2, 4))],
 )
-def test_the_denominator_is_said(table, aggregation, unit, counted):
-    """Rows without any token are among all of the sequences."""
+def test_the_denominator_is_described(table, aggregation, unit, counted):
+    """Empty rows count among all sequences."""
     kept, everyone = counted
     for denominator, used in (("kept", kept), ("all", everyone), ("constant", 7)):
         number = 7.0 if denominator == "constant" else None
@@ -68,7 +68,7 @@ def test_the_denominator_is_said(table, aggregation, unit, counted):
 
 
 @pytest.mark.parametrize(("denominator", "count"), [("kept", 5), ("all", 6)])
-def test_rejection_shrinks_the_pull_where_all_tokens_are_counted(table, denominator, count):
+def test_rejection_shrinks_the_gradient_if_all_tokens_are_counted(table, denominator, count):
     """The coefficient of a kept token is -A / count, of a rejected one 0."""
     result = one(table, REJECT, denominator=denominator).coefficients
     assert result.sum == pytest.approx(KEPT_SUM / count)
@@ -77,7 +77,7 @@ def test_rejection_shrinks_the_pull_where_all_tokens_are_counted(table, denomina
     assert (result.nonzero, result.largest) == (5, pytest.approx(2.0 / count))
 
 
-def test_an_advantage_of_zero_pulls_at_nothing(tmp_path):
+def test_an_advantage_of_zero_has_zero_coefficients(tmp_path):
     path = table_of(tmp_path / "t.parquet", [[-1.0, -1.0], [-2.0]], advantage=[0.0, 1.0])
     result = naive_of(path).coefficients
     assert (result.nonzero, result.sum, result.norm) == (
@@ -87,8 +87,8 @@ def test_an_advantage_of_zero_pulls_at_nothing(tmp_path):
     )
 
 
-def test_a_clipped_token_has_a_loss_and_no_pull(tmp_path):
-    """Ratio 1.5 at advantage 1: the loss stands at -1.2; ratio 0.5 goes on pulling."""
+def test_a_clipped_token_has_a_loss_and_no_gradient(tmp_path):
+    """Ratio 1.5 at advantage 1 is clipped to a loss of -1.2; ratio 0.5 keeps its gradient."""
     current = [[-1.0 + log(1.5), -1.0 + log(0.5)]]
     path = table_of(
         tmp_path / "t.parquet", [[-1.0, -1.0]], current_log_probs=current, advantage=[1]
@@ -100,7 +100,7 @@ def test_a_clipped_token_has_a_loss_and_no_pull(tmp_path):
     assert result.metrics["actor/pg_clipfrac"] == pytest.approx(0.5)
 
 
-def test_everything_rejected_leaves_no_loss_and_the_others_go_on(table):
+def test_a_preset_that_rejects_everything_has_no_loss(table):
     nothing = REJECT | {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.2_0.22"}
     result = replay_of(table, plan_of(none=nothing, some=REJECT), update_of())
     gone = result.presets["none"]
@@ -114,14 +114,14 @@ def test_everything_rejected_leaves_no_loss_and_the_others_go_on(table):
     assert output.message.startswith("no loss under none: nothing is kept")
 
 
-def test_everything_rejected_is_a_loss_of_zero_where_all_tokens_are_counted(table):
+def test_everything_rejected_is_a_loss_of_zero_if_all_tokens_are_counted(table):
     nothing = REJECT | {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.2_0.22"}
     result = one(table, nothing, denominator="all")
     assert (result.kept_tokens, result.loss, result.undefined) == (0, 0.0, None)
 
 
-def test_060_takes_the_mean_of_an_empty_row_too(table):
-    """0/0, as its own code has it; with rows that all have tokens there is a loss."""
+def test_060_averages_empty_rows_too(table):
+    """This gives 0/0, as in its own code; the loss is defined if all rows have tokens."""
     config = {"rollout_is": False, "rollout_is_threshold": 2.0}
     result = one(table, config, "verl-0.6.0", aggregation="seq-mean-token-mean")
     assert result.loss is None
@@ -141,14 +141,14 @@ def test_batch_normalised_weights_have_a_mean_of_one(table):
     assert result.loss == pytest.approx(-(2 * 1 + 2.0 * 5 - 6) / mean / 6)
 
 
-def test_slimes_batch_normalisation_takes_no_notice_of_empty_rows(table):
+def test_slimes_batch_normalisation_ignores_empty_rows(table):
     """Token weights 1 five times and 2 once: their mean is 7/6."""
     result = one(table, {"use_rs": False}, "slime", aggregation="token-mean", denominator="kept")
     assert result.loss == pytest.approx(-(2 * 1 + 2.0 * 5 - 6) / (7 / 6) / 6)
 
 
 def test_slimes_own_loss_is_a_mean_over_rows(table):
-    """Rows -1, -5 x 2 and 2, the empty one among those that are counted."""
+    """Row means are -1, -5 x 2 and 2; the empty row is counted."""
     config = {"use_rs": False, "tis_batch_normalize": False}
     result = one(table, config, "slime")
     assert result.loss == pytest.approx((-1 - 10 + 2) / 4)

@@ -1,4 +1,4 @@
-"""Products of different sequences' gradients are unbiased: against exact values by enumeration.
+"""Inner products of gradients are unbiased, against exact values by enumeration.
 
 Batches are drawn from the sampler of two tabular policies; sampling error is stated as standard
 errors over the batches.
@@ -26,7 +26,7 @@ every_estimator = pytest.mark.parametrize("name", NAMES)
 
 
 def definition(name: str) -> np.ndarray:
-    """[81, LENGTH] weights, 0 where rejected."""
+    """Return weights [81, LENGTH], 0 if rejected."""
     log_ratio = enumerated().log_ratios
     ones, total = np.ones(log_ratio.shape), log_ratio.sum(axis=1, keepdims=True)
     mean = log_ratio.mean(axis=1, keepdims=True)
@@ -47,20 +47,20 @@ def test_every_sequences_gradient_is_that_of_the_definition(name):
 
 
 @pytest.mark.parametrize("name", ["token_is", "seq_tis", "seq_mis", "geo_rs"])
-def test_the_bounds_bite_on_some_sequences_and_not_on_all(name):
+def test_the_bounds_act_on_some_sequences_only(name):
     unbounded = {"token_is": np.exp(enumerated().log_ratios), "geo_rs": np.ones((81, 4))}
     free = unbounded.get(name, definition("seq_is"))
     assert 0.02 < (definition(name) != free).mean() < 0.98
 
 
-def test_the_reference_has_no_bias():
-    """Its expectation is the on-policy gradient, and that of unbounded sequence IS is too."""
+def test_the_reference_is_unbiased():
+    """Its expectation is the on-policy gradient, as is that of unbounded sequence IS."""
     case = enumerated()
     for gradients in (case.reference, estimators()["seq_is"]):
         np.testing.assert_allclose(case.expected(gradients), case.on_policy, atol=1e-14)
 
 
-def test_every_other_definition_has_a_bias():
+def test_every_other_estimator_is_biased():
     case = enumerated()
     for name in set(CONFIGS) - {"seq_is"}:
         apart = case.expected(estimators()[name]) - case.on_policy
@@ -69,25 +69,25 @@ def test_every_other_definition_has_a_bias():
 
 @cache
 def drawn() -> np.ndarray:
-    """[BATCHES, ROWS] numbers of sequences."""
+    """Draw sequence numbers, [BATCHES, ROWS]."""
     random = np.random.default_rng(5)
     return random.choice(len(SEQUENCES), (BATCHES, ROWS), p=enumerated().law)
 
 
 def within(samples: np.ndarray, exact: float, errors: float = 4.0) -> bool:
-    """The mean of the batches is at most so many standard errors from the exact value."""
+    """Check that the mean over batches is within some standard errors of the exact value."""
     error = samples.std(ddof=1) / np.sqrt(len(samples))
     return abs(samples.mean() - exact) <= errors * error + 1e-15
 
 
 def of_batches(name: str) -> list[tuple[Products, np.ndarray]]:
-    """Each batch's products and gradients; a batch of n counts a sequence with 1 / n."""
+    """Return inner products and gradients per batch; a sequence of n has weight 1 / n."""
     g, r = estimators()[name] / ROWS, enumerated().reference / ROWS
     return [(Products.of(g[rows], r[rows]), g[rows]) for rows in drawn()]
 
 
 def unbiased(products: np.ndarray) -> float:
-    """Of the squared norm, or product, of the expected sum."""
+    """Return unbiased estimates of the squared norm, or inner product, of the expected sum."""
     return float(off_diagonal(products, np.ones((1, ROWS)))[0]) * ROWS / (ROWS - 1)
 
 
@@ -109,7 +109,7 @@ def test_the_squared_bias_is_unbiased(name):
 
 @every_estimator
 def test_the_noise_of_the_sum_is_unbiased(name):
-    """n / (n - 1) sum |G_c - mean|^2, which `relative_variance` holds over |E G|^2."""
+    """n / (n - 1) sum |G_c - mean|^2, of which `relative_variance` is the ratio to |E G|^2."""
     expected = enumerated().noise(estimators()[name]) / ROWS
     result = []
     for products, gradients in of_batches(name):
@@ -135,8 +135,8 @@ def of_sample(name: str) -> Products:
 
 
 @pytest.mark.parametrize("name", list(CONFIGS))
-def test_a_large_sample_tells_cosine_bias_and_variance(name):
-    """Exact values lie in the 95% intervals, widened by half: some of six would miss them."""
+def test_a_large_sample_estimates_cosine_bias_and_variance(name):
+    """Exact values are in the 95% intervals widened by half, since some of six may miss."""
     case, products = enumerated(), of_sample(name)
     g, r = case.expected(estimators()[name]), case.on_policy
     expected = {
@@ -150,7 +150,7 @@ def test_a_large_sample_tells_cosine_bias_and_variance(name):
     assert relative_variance(products.gg) == pytest.approx(variance, rel=0.15)
 
 
-def test_the_bias_of_unbounded_sequence_weights_is_nothing():
+def test_the_bias_of_unbounded_sequence_weights_is_zero():
     result = relative_bias(of_sample("seq_is"), 0)
     assert (result.value, result.high) == pytest.approx((0.0, 0.0), abs=1e-12)
     assert cosine(of_sample("seq_is"), 0).value == pytest.approx(1.0)

@@ -1,4 +1,4 @@
-"""Fresh samples of the model: as the reference of gradients, and rewarded before and after."""
+"""Fresh samples of the model: as the gradient reference, and rewards before and after."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FRESH = {"reference": "fresh"}
 
 
 def twos(prompt: str, response: str, row: dict[str, Any]) -> float:
-    """Share of the digits that are 2; the tokens of the tiny model are numbers."""
+    """Return the share of 2 among the digits; the tokens of the tiny model are numbers."""
     return response.count("2") / max(len(response), 1)
 
 
@@ -62,7 +62,7 @@ def test_every_prompt_is_sampled_as_often_as_it_was_recorded(trainee, table):
 
 
 @pytest.mark.parametrize(("expected", "given"), [(1, 4), (9, 12), (40, 40)])
-def test_a_number_of_samples_is_a_whole_number_of_each_prompt(trainee, table, expected, given):
+def test_the_number_of_samples_is_a_multiple_of_the_prompts(trainee, table, expected, given):
     prompts = prompts_of(loaded(table)[0], rows_for)
     result = sampler(trainee, prompts, twos, joined_ids)(expected, 0)
     assert len(result.reward) == given
@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_samples(trainee, table):
 
 
 def test_rewards_before_and_after_are_those_of_both_models(model, table, tmp_path):
-    """The model after the step is the one that is saved; both are sampled with one seed."""
+    """The model after the step is the saved one; both are sampled with one seed."""
     training = training_of(rate=0.1, evaluate=200, reference="none", seed=4)
     made = model_of(model, training, reward=twos, save=tmp_path / "saved")
     after = replay_model_of(table, made, "decoupled_token_is").presets["decoupled_token_is"]
@@ -91,7 +91,7 @@ def test_rewards_before_and_after_are_those_of_both_models(model, table, tmp_pat
     assert result.reward_before.value != pytest.approx(result.reward_after.value, abs=1e-4)
 
 
-def test_without_evaluation_no_reward_is_told(model, table):
+def test_without_evaluation_no_reward_is_reported(model, table):
     after = replay_model_of(table, model_of(model), "disabled").presets["naive"].after_step
     assert (after.reward_before, after.reward_after) == (None, None)
 
@@ -109,7 +109,7 @@ def test_the_reward_function_gets_the_whole_row(model, table):
     assert {"prompt_ids", "reward", "advantage", "rollout_log_probs"} <= seen[0].keys()
 
 
-def test_the_fresh_reference_is_another_than_sequence_weights(model, table):
+def test_the_fresh_reference_differs_from_sequence_weights(model, table):
     made = model_of(model, training_of(**FRESH), reward=twos)
     fresh = replay_model_of(table, made, "disabled").presets["naive"].gradient
     other = replay_model_of(table, model_of(model), "disabled").presets["naive"].gradient
@@ -119,7 +119,7 @@ def test_the_fresh_reference_is_another_than_sequence_weights(model, table):
     assert fresh.norm_ratio != pytest.approx(other.norm_ratio, rel=1e-3)
 
 
-def test_without_a_reference_only_norm_and_noise_are_told(model, table):
+def test_without_a_reference_only_norm_and_noise_are_reported(model, table):
     made = model_of(model, training_of(reference="none"))
     result = replay_model_of(table, made, "disabled").presets["naive"].gradient
     assert (result.cosine.value, result.cosine_whole, result.norm_ratio) == (None, None, None)
@@ -169,8 +169,8 @@ def test_rows_of_several_temperatures_have_no_fresh_samples(model, tmp_path):
     )
 
 
-def test_advantages_of_fresh_samples_are_made_from_their_rewards(model, table):
-    """One reward for all: GRPO leaves nothing to learn, and so no reference."""
+def test_advantages_of_fresh_samples_come_from_their_rewards(model, table):
+    """With equal rewards GRPO has zero advantages, and so no reference."""
     made = model_of(model, training_of(**FRESH), reward=lambda prompt, response, row: 1.0)
     result = replay_model_of(table, made, "disabled", update={"advantage": "grpo"})
     assert update_of(advantage="grpo").advantage == result.advantage

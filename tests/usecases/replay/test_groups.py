@@ -1,4 +1,4 @@
-"""Gradients added up by prompt group, and too few of them."""
+"""Gradients summed by prompt group, and too few groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rcdiag.usecases.replay.gradients import (
 
 
 def test_a_group_of_several_counts_as_one():
-    """Two sequences with one prompt make products with each other that hold their common noise."""
+    """Inner products within a prompt would include shared noise."""
     sketches = np.array([[1.0, 0.0], [2.0, 1.0], [0.0, 3.0]])
     result = by_group(sketches, np.array([7, 4, 7]))
     assert result.tolist() == [[2.0, 1.0], [1.0, 3.0]]
@@ -30,7 +30,7 @@ def test_copies_of_a_group_are_left_out_of_a_resample():
 
 
 @pytest.mark.parametrize("groups", [0, 1, 2])
-def test_fewer_than_three_groups_tell_no_direction(groups):
+def test_fewer_than_three_groups_give_no_cosine(groups):
     gradients = np.ones((groups, 4))
     products = Products.of(gradients, gradients)
     assert cosine(products, 0).value is None
@@ -38,8 +38,8 @@ def test_fewer_than_three_groups_tell_no_direction(groups):
     assert relative_variance(products.gg) is None
 
 
-def test_no_direction_where_noise_is_all():
-    """Gradients that cancel in pairs have no squared norm above 0 without the diagonal."""
+def test_no_cosine_if_there_is_only_noise():
+    """For gradients that cancel in pairs the norm estimate without the diagonal is not positive."""
     gradients = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     products = Products.of(gradients, gradients)
     assert cosine(products, 0).value is None

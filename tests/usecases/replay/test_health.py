@@ -10,7 +10,7 @@ CASES = {
     "disabled": True,
     "decoupled_token_is": False,
     "decoupled_geo_rs": False,
-    "bypass_ppo_clip": False,  # its ratio has the mismatch in it
+    "bypass_ppo_clip": False,  # its ratio includes the mismatch
     "bypass_pg_is": False,
     "naive": True,
 }
@@ -18,14 +18,14 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory):
-    """Row 0 is 0.4 nats a token from the sampler: k3 of 0.05 nats."""
+    """Row 0 differs by 0.4 nats per token: a k3 of 0.05 nats."""
     path = tmp_path_factory.mktemp("t") / "t.parquet"
     old = [[-0.6, -1.6], [-1.0, -1.0]]
     return replay_of(table_of(path, [[-1.0, -2.0], [-1.0, -1.0]], old, advantage=[1.0, -1.0]))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_mismatch_is_an_error_only_where_nothing_corrects_it(replayed, name):
+def test_the_mismatch_is_an_error_only_without_a_correction(replayed, name):
     rules = {rule.name: rule for rule in replayed.presets[name].health.rules}
     assert ("uncorrected_ess" in rules) is CASES[name]
     assert rules["mismatch_k3"].value == pytest.approx((2.718281828**0.4 - 1.4) / 2)

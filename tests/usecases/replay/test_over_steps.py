@@ -1,4 +1,4 @@
-"""Several steps of a table, the batch split, the model saved: against the same by plain torch."""
+"""Several steps, split batches and saved models, against plain torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def over_steps(model, two_steps):
 
 
 def by_hand(model: Path, table: Path, name: str, rate: float = 0.1) -> tuple[Plain, Plain]:
-    """The first step taken, and the same model on the rows of the second."""
+    """Take the first step, then use the model on the rows of the second."""
     first = Plain.load(model, table, step=3)
     optimizer = torch.optim.SGD(first.model.parameters(), lr=rate)
     first.train(LOSSES[name], optimizer, [range(len(first.rows))])
@@ -40,7 +40,7 @@ def by_hand(model: Path, table: Path, name: str, rate: float = 0.1) -> tuple[Pla
 
 
 @every_loss
-def test_each_preset_goes_on_from_its_own_first_step(model, two_steps, over_steps, name):
+def test_each_preset_continues_from_its_own_first_step(model, two_steps, over_steps, name):
     """The old log-probs of the second step are those of the policy after the first."""
     _, second = by_hand(model, two_steps, name)
     old = second.all_log_probs()
@@ -63,8 +63,8 @@ def test_the_first_of_several_steps_is_the_replay_itself(over_steps):
         assert again.after_step.kl_old_new.value == pytest.approx(expected, rel=1e-6)
 
 
-def test_bypass_and_decoupled_part_at_the_second_step(over_steps):
-    """With one update a step both have a ratio of 1 to their anchors' difference only."""
+def test_bypass_and_decoupled_differ_at_the_second_step(over_steps):
+    """With one update per step the two differ only by their anchors."""
     last = over_steps.steps[1].presets
     assert last["bypass_ppo_clip"].loss != pytest.approx(last["naive"].loss, rel=1e-3)
 
@@ -76,7 +76,7 @@ def test_more_steps_than_the_table_has_are_refused(model, two_steps):
 
 
 @every_loss
-def test_a_split_batch_ends_where_a_loop_by_hand_does(model, table, name):
+def test_a_split_batch_equals_a_plain_loop(model, table, name):
     training = training_of(split=2, seed=3)
     names = () if name == "naive" else (name,)
     result = replay_model_of(table, model_of(model, training), *names).presets[name].split
@@ -114,7 +114,7 @@ def test_the_saved_model_is_that_after_the_step(model, table, tmp_path, name):
     assert k3(old, saved) == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_model_saved_after_two_steps_has_taken_both(model, two_steps, tmp_path):
+def test_the_model_saved_after_two_steps_includes_both(model, two_steps, tmp_path):
     replay_model_of(two_steps, model_of(model, steps=2, save=tmp_path / "saved"), "bypass_pg_is")
     _, second = by_hand(model, two_steps, "bypass_pg_is")
     optimizer = torch.optim.SGD(second.model.parameters(), lr=0.1)
@@ -125,7 +125,7 @@ def test_the_model_saved_after_two_steps_has_taken_both(model, two_steps, tmp_pa
 
 @pytest.mark.parametrize("minibatches", [1, 2])
 def test_new_baselines_are_in_every_step_that_is_taken(model, table, tmp_path, minibatches):
-    """With one mini-batch the step's gradient is known, when saving it is made again."""
+    """With one mini-batch the gradient is reused; saving computes the step again."""
     training = training_of(minibatches=minibatches)
     made = model_of(model, training, save=tmp_path / "saved")
     update = {"advantage": "grpo", "rebaseline": True}

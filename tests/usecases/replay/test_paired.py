@@ -1,4 +1,4 @@
-"""Paired differences of presets against losses of batches that lack a group."""
+"""Paired differences of presets against losses of batches without one group."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def test_a_loss_without_a_group_is_that_of_the_batch_without_it(loss, aggregatio
         assert left_out[group] == pytest.approx(expected, rel=1e-7)
 
 
-def test_a_sum_takes_the_groups_that_are_left_for_all():
+def test_a_sum_is_rescaled_from_the_remaining_groups():
     whole = loss_of(np.ones(len(LENGTHS), bool), "vanilla", "token-sum")
     for group, value in enumerate(whole.rows.without_groups(GROUP)):
         part = loss_of(group != GROUP, "vanilla", "token-sum").loss
         assert value == pytest.approx(part * 3 / 2)
 
 
-def test_what_two_presets_share_is_not_in_their_difference():
+def test_common_noise_of_two_presets_cancels_in_their_difference():
     random = np.random.default_rng(0)
     noise = random.normal(0.0, 5.0, 40)
     one = WithoutGroups(2.0, 2.0 + noise)

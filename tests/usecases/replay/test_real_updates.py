@@ -1,4 +1,4 @@
-"""Gradients and steps of a real model, against the same by plain torch."""
+"""Gradients and steps of a real model, against plain torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.usecases.replay.with_model import (
 pytestmark = pytest.mark.engine
 every_loss = pytest.mark.parametrize("name", list(LOSSES))
 UPDATE = update_of(plan=plan_for())
-# A loss is a mean in float32 of terms near 1 that cancel: processors differ by this much.
+# A loss is a float32 mean of cancelling terms near 1: processors differ by this much.
 ROUNDING = 1e-6
 
 
@@ -74,7 +74,7 @@ def test_pairs_hold_the_differences_of_gradients_and_of_steps(replayed):
 def test_the_interval_of_a_paired_gradient_is_that_of_replays_without_each_group(
     model, table, replayed, tmp_path
 ):
-    """By sketches of rows there, by replays of smaller tables here: alike in size."""
+    """Sketches of rows give a similar interval as replays of smaller tables."""
     names = ("decoupled_token_is", "bypass_ppo_clip")
     rows = pq.read_table(table)
     left_out = []
@@ -111,7 +111,7 @@ def test_a_gradient_is_that_of_the_loss_by_autograd(model, table, trainee, batch
 
 
 @every_loss
-def test_a_step_moves_the_policy_as_by_hand(model, table, batch, replayed, name):
+def test_a_step_moves_the_policy_as_in_plain_torch(model, table, batch, replayed, name):
     plain = Plain.load(model, table)
     old, entropy = plain.all_log_probs(), plain.entropy()
     weights = [p.detach().clone() for p in plain.model.parameters()]
@@ -147,10 +147,10 @@ def shuffled(rows: int, count: int, epochs: int) -> list[np.ndarray]:
 
 @every_loss
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_epochs_of_minibatches_are_a_loop_by_hand(
+def test_epochs_of_minibatches_equal_a_plain_loop(
     model, table, trainee, parts, batch, name, optimizer
 ):
-    """Three mini-batches, twice; in decoupled mode weights and old log-probs stay."""
+    """Three mini-batches, twice; in decoupled mode weights and old log-probs are fixed."""
     options = {"weight_decay": 0.1, "max_grad_norm": 0.5}
     rate = 0.05 if optimizer == "sgd" else 1e-3
     training = training_of(optimizer, rate, epochs=2, minibatches=3, seed=3, **options)
@@ -168,8 +168,8 @@ def test_epochs_of_minibatches_are_a_loop_by_hand(
     np.testing.assert_allclose(result, expected, atol=2e-3 * np.abs(expected - batch.old).max())
 
 
-def test_presets_with_the_same_pull_have_the_same_gradient(model, table):
-    """Bounds that nothing meets leave coefficients and gradients the same, bit for bit.
+def test_presets_with_the_same_coefficients_have_the_same_gradient(model, table):
+    """Bounds that no ratio reaches do not change coefficients and gradients, bit for bit.
 
     What the report takes from sketches is not: with an AVX-512 MKL the matrix products of two
     backward passes over the same numbers differ by 9e-16 in sketches of up to 2.7 (1e-17 with
@@ -187,7 +187,7 @@ def test_presets_with_the_same_pull_have_the_same_gradient(model, table):
 
 
 def numbers(plain: Any, path: str = "") -> dict[str, float]:
-    """The numbers of a nested value by their paths."""
+    """Return the numbers of a nested value by path."""
     if isinstance(plain, dict | list):
         items = plain.items() if isinstance(plain, dict) else enumerate(plain)
         return {k: v for key, value in items for k, v in numbers(value, f"{path}/{key}").items()}

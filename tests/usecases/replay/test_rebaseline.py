@@ -1,4 +1,4 @@
-"""`--rebaseline`: advantages anew, without the rejected rows."""
+"""`--rebaseline`: advantages recomputed without the rejected rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.usecases.replay.builders import batch_of, one, table_of
 
 REJECT = {"rollout_is": None, "rollout_rs": "seq_mean_k2", "rollout_rs_threshold": 0.5}
 ROLLOUT = [[-1.0, -1.0], [-5.0], [-1.0], [-1.0], [-2.0], [-2.0, -2.0]]
-# Row 1 alone moves by 3 nats and is rejected.
+# Only row 1 differs by 3 nats and is rejected.
 OLD = [[-1.0, -1.0], [-2.0], [-1.0], [-1.0], [-2.0], [-2.0, -2.0]]
 REWARD = [1.0, 0.0, 0.5, 0.0, 1.0, 0.2]
 GROUP = ["a", "a", "a", "b", "b", "b"]
@@ -32,8 +32,8 @@ def group_advantages(rewards: list[float]) -> list[float]:
     return [(item - mean) / spread for item in rewards]
 
 
-def test_baselines_are_those_of_the_rows_that_stay(table):
-    """Token losses are -A: kept rows of group a are the rewards 1 (two tokens) and 0.5."""
+def test_baselines_come_from_the_kept_rows(table):
+    """Token losses are -A; the kept rows of group a have rewards 1 (two tokens) and 0.5."""
     first, second = group_advantages([1.0, 0.5])
     rest = group_advantages([0.0, 1.0, 0.2])
     total = 2 * first + second + rest[0] + rest[1] + 2 * rest[2]
@@ -42,20 +42,20 @@ def test_baselines_are_those_of_the_rows_that_stay(table):
     assert result.kept_sequences == 5
 
 
-def test_without_it_rejected_rows_are_in_the_baseline(table):
+def test_without_rebaseline_rejected_rows_are_in_the_baseline(table):
     whole, rest = group_advantages([1.0, 0.0, 0.5]), group_advantages([0.0, 1.0, 0.2])
     total = 2 * whole[0] + whole[2] + rest[0] + rest[1] + 2 * rest[2]
     assert one(table, REJECT, advantage="grpo").loss == pytest.approx(-total / 7)
 
 
-def test_nothing_changes_where_nothing_is_rejected(table):
+def test_nothing_changes_if_nothing_is_rejected(table):
     config = {"rollout_is": "token", "rollout_is_threshold": 2.0}
     plain = one(table, config, advantage="rloo")
     again = one(table, config, advantage="rloo", rebaseline=True)
     assert (again.loss, again.coefficients) == (plain.loss, plain.coefficients)
 
 
-def test_a_recorded_advantage_is_made_anew_by_grpo(tmp_path):
+def test_a_recorded_advantage_is_recomputed_by_grpo(tmp_path):
     columns = {"reward": REWARD, "group_id": GROUP, "advantage": [9.0] * 6}
     path = table_of(tmp_path / "t.parquet", ROLLOUT, OLD, **columns)
     expected = one(path, REJECT, advantage="grpo", rebaseline=True).loss
@@ -73,7 +73,7 @@ ROWS = st.lists(
 @pytest.mark.parametrize("source", list(ADVANTAGES))
 @given(rows=ROWS)
 def test_advantages_without_rejected_rows_are_those_of_a_loop(source, rows):
-    """Of the kept rows alone; a rejected row has 0."""
+    """From the kept rows only; a rejected row has 0."""
     rewards, groups, lengths, stays = map(list, zip(*rows, strict=True))
     lists = [[-1.0] * count for count in lengths]
     batch = batch_of(lists, lists, lists, reward=rewards, cluster=groups)
@@ -109,7 +109,7 @@ def loop(source: str, rows: list) -> list[float]:
 
 
 def test_a_row_that_loses_some_tokens_stays_in_the_baseline(tmp_path):
-    """Token rejection takes one of its two tokens out."""
+    """Token rejection removes one of its two tokens."""
     rollout, old = [[-1.0, -4.0], [-1.0]], [[-1.0, -1.0], [-1.0]]
     columns = {"reward": [1.0, 0.0], "group_id": ["a", "a"]}
     path = table_of(tmp_path / "t.parquet", rollout, old, **columns)

@@ -1,4 +1,4 @@
-"""What a replay with a model stops on, before it loads anything where it can."""
+"""Errors of a replay with a model, before anything is loaded if possible."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_token_beyond_the_vocabulary_is_refused_by_row_and_column(model, table
 
 
 @pytest.mark.usefixtures("no_loading")
-def test_the_file_is_named_that_the_row_is_in(model, table, tmp_path):
+def test_the_file_of_the_row_is_named(model, table, tmp_path):
     values = pq.read_table(table)["response_ids"].to_pylist()
     values[6][-1] = VOCABULARY
     folder = tmp_path / "t"
@@ -74,7 +74,7 @@ def test_a_row_longer_than_the_model_can_read_is_refused(model, table, tmp_path)
 
 
 @pytest.mark.usefixtures("no_loading")
-def test_the_last_token_of_the_vocabulary_is_none_too_many(model, table, tmp_path):
+def test_the_last_token_of_the_vocabulary_is_accepted(model, table, tmp_path):
     values = pq.read_table(table)["prompt_ids"].to_pylist()
     values[6][-1] = VOCABULARY - 1
     path = with_column(table, tmp_path / "t.parquet", "prompt_ids", values)
@@ -91,7 +91,7 @@ def test_a_table_without_prompts_is_refused(model, table, tmp_path):
 
 
 @pytest.mark.usefixtures("no_loading")
-def test_too_little_memory_is_refused_by_saying_what_would_fit(model, table, monkeypatch):
+def test_too_little_memory_is_refused_with_what_would_fit(model, table, monkeypatch):
     made = model_of(model)
     whole = TrainingPlan(spec=made.spec, presets=6, optimizer="sgd")
     parts = loaded(table)[0]
@@ -104,7 +104,7 @@ def test_too_little_memory_is_refused_by_saying_what_would_fit(model, table, mon
 
 
 @pytest.mark.usefixtures("no_loading")
-def test_where_nothing_fits_a_larger_machine_is_asked_for(model, table, monkeypatch):
+def test_if_nothing_fits_a_larger_machine_is_suggested(model, table, monkeypatch):
     monkeypatch.setattr("rcdiag.learning.memory_estimate.free_memory", lambda device: 1000)
     with pytest.raises(RcdiagError, match="0 GB are free") as caught:
         replay_model_of(table, model_of(model))
@@ -121,15 +121,13 @@ def test_memory_that_just_fits_is_enough(model, table, monkeypatch):
 
 @pytest.mark.usefixtures("no_loading")
 @pytest.mark.parametrize("given", [{"reference": "fresh"}, {"evaluate": 8}])
-def test_a_missing_reward_function_is_told_before_the_model_is_loaded(model, table, given):
+def test_a_missing_reward_function_is_an_error_before_the_model_is_loaded(model, table, given):
     with pytest.raises(RcdiagError, match="fresh samples need a reward function"):
         replay_model_of(table, model_of(model, training_of(**given)))
 
 
 @pytest.mark.usefixtures("no_loading")
-def test_a_folder_to_save_in_that_is_there_is_told_before_the_model_is_loaded(
-    model, table, tmp_path
-):
+def test_an_existing_save_folder_is_an_error_before_the_model_is_loaded(model, table, tmp_path):
     (tmp_path / "saved").mkdir()
     made = model_of(model, save=tmp_path / "saved")
     with pytest.raises(RcdiagError, match="already there"):
@@ -138,7 +136,7 @@ def test_a_folder_to_save_in_that_is_there_is_told_before_the_model_is_loaded(
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_an_interrupted_save_leaves_nothing(model, table, tmp_path, monkeypatch, stop):
-    """The weights are written when it happens, the tokenizer is not."""
+    """The interrupt comes after writing the weights, before the tokenizer."""
 
     def copy(*_: object) -> None:
         (partial,) = tmp_path.iterdir()
@@ -151,7 +149,7 @@ def test_an_interrupted_save_leaves_nothing(model, table, tmp_path, monkeypatch,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_everything_rejected_has_no_gradient_and_the_others_go_on(model, table):
+def test_a_preset_that_rejects_everything_has_no_gradient(model, table):
     result = replay_model_of(table, model_of(model), "decoupled_geo_rs", "disabled").presets
     gone = result["decoupled_geo_rs"]
     assert (gone.loss, gone.kept_tokens, gone.after_step) == (None, 0, None)
@@ -161,8 +159,8 @@ def test_everything_rejected_has_no_gradient_and_the_others_go_on(model, table):
     assert result["disabled"].after_step.kl_old_new.value > 0
 
 
-def test_a_rollout_that_is_no_number_spoils_only_what_reads_it(model, tmp_path):
-    """Without correction the rollout's log-probs have no part in the loss."""
+def test_a_nan_rollout_log_prob_affects_only_presets_that_use_it(model, tmp_path):
+    """Without correction the loss does not use the rollout's log-probs."""
     path = table_for(tmp_path / "a.parquet", model)
     values = pq.read_table(path)["rollout_log_probs"].to_pylist()
     values[0][0] = np.nan

@@ -1,4 +1,4 @@
-"""Who gets the gradient, by hand."""
+"""How the gradient is distributed over tokens and sequences, by hand."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def rows(*lengths: int, advantages: list[float] | None = None):
 
 
 def shares(sizes, batch):
-    """The shares of coefficients in a batch whose tokens would all count alike."""
+    """Compute shares of coefficients in a batch whose tokens count equally."""
     return shares_beside(sizes, batch, np.ones(batch.num_tokens))
 
 
 def test_by_quarter_of_the_length():
-    """Rows of 1, 2, 3 and 4 tokens, one in each quarter, that pull with 1, 2, 0 and 5."""
+    """Rows of 1, 2, 3 and 4 tokens, one per quarter, with sums |c| of 1, 2, 0 and 5."""
     sizes = [1.0, -1, 1, 0, 0, 0, 2, -1, -1, 1]
     result = shares(np.array(sizes), rows(1, 2, 3, 4))
     assert result.by_length == pytest.approx([1 / 8, 2 / 8, 0.0, 5 / 8])
@@ -49,7 +49,7 @@ def test_the_order_of_the_rows_does_not_matter():
 
 
 def test_by_sign_of_the_advantage():
-    """By the advantage, not by the sign of the pull; at an advantage of 0 it is neither."""
+    """By the advantage, not by the sign of c; an advantage of 0 counts for neither."""
     batch = rows(2, 1, 1, advantages=[1.0, -2.0, 0.0])
     result = shares(np.array([1.0, -1.0, 5.0, 3.0]), batch)
     assert (result.positive_advantage, result.negative_advantage) == (0.2, 0.5)
@@ -80,7 +80,7 @@ def test_a_hundred_sequences_are_listed_the_largest_first():
     assert result.sequences[-1] == pytest.approx(51 / total)
 
 
-def test_every_pull_is_in_the_histogram_and_no_zero_is():
+def test_the_histogram_has_every_coefficient_except_zeros():
     sizes = np.array([0.0, 1e-20, 1e-3, -1e-3, 1e5])
     result = shares(sizes, rows(5)).histogram
     edges, counts = np.array(result["edges"]), np.array(result["counts"])
@@ -91,12 +91,12 @@ def test_every_pull_is_in_the_histogram_and_no_zero_is():
 
 
 @pytest.mark.parametrize("broken", [[0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0]])
-def test_no_shares_of_nothing_or_of_no_number(broken):
+def test_shares_of_zero_and_of_nan_are_undefined(broken):
     assert shares(np.array(broken), rows(1, 1)) is None
 
 
 def test_shares_of_a_table(tmp_path):
-    """Without a step the pull of a token is -A / N: by rows 1, 2 x 3 and 3 x 1 of 10."""
+    """Without a step c of a token is -A / N: by rows 1, 2 x 3 and 3 x 1 of 10."""
     lists = [[-1.0], [-1.0] * 2, [-1.0] * 3, []]
     path = table_of(tmp_path / "t.parquet", lists, advantage=[1.0, -3.0, 1.0, 7.0])
     result = naive_of(path).shares
@@ -106,7 +106,7 @@ def test_shares_of_a_table(tmp_path):
     assert result.top_sequences_uncorrected == pytest.approx(0.6)
 
 
-def test_what_the_largest_sequences_have_without_correction():
+def test_the_share_of_the_largest_sequences_without_correction():
     """By hand: lengths 3 and 2 under |A| 1 and 2 give 3 of 7 and 4 of 7."""
     batch = rows(3, 2, advantages=[1.0, -2.0])
     plain = np.array([1.0, 1.0, 1.0, 2.0, 2.0])
@@ -118,8 +118,8 @@ def test_what_the_largest_sequences_have_without_correction():
 @pytest.mark.parametrize(
     ("aggregation", "by_row"), [("token-mean", [1, 6, 3]), ("seq-mean-token-mean", [1, 3, 1])]
 )
-def test_weights_leave_what_is_without_correction(tmp_path, aggregation, by_row):
-    """Log-ratios of a nat move `top_sequences`, never what lengths and advantages alone give."""
+def test_weights_do_not_change_the_share_without_correction(tmp_path, aggregation, by_row):
+    """Log-ratios of a nat change `top_sequences`, but not the share by lengths and advantages."""
     rollout, old = [[-1.0], [-1.0] * 2, [-1.0] * 3], [[-1.0], [-2.0] * 2, [-0.1] * 3]
     path = table_of(tmp_path / "t.parquet", rollout, old, advantage=[1.0, -3.0, 1.0])
     config = {"rollout_is": "token", "rollout_is_threshold": 5.0}

@@ -1,4 +1,4 @@
-"""Steps, masks, empty rows, recorded advantages: which tokens the replayed batch holds."""
+"""Tokens of the replayed batch: steps, masks, empty rows, recorded advantages."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def table(tmp_path) -> Path:
     ("step", "chosen", "loss", "rows", "tokens"),
     [(None, 9, -(2 * 2 + 3 * 8) / 5, 2, 5), (9, 9, -28 / 5, 2, 5), (7, 7, -5 / 2, 2, 2)],
 )
-def test_a_batch_is_one_step_by_default_the_last(table, step, chosen, loss, rows, tokens):
+def test_by_default_the_batch_is_the_last_step(table, step, chosen, loss, rows, tokens):
     result = replay_of(table, step=step)
     assert result.presets["naive"].loss == pytest.approx(loss)
     assert (result.step, result.num_sequences, result.num_tokens) == (chosen, rows, tokens)
 
 
-def test_an_unknown_step_is_refused_by_naming_the_known(table):
+def test_an_unknown_step_is_refused_with_the_existing_ones(table):
     with pytest.raises(RcdiagError, match="no step 8") as caught:
         replay_of(table, step=8)
     assert caught.value.hint == "there are 7, 9"
@@ -61,8 +61,8 @@ def test_several_parts_of_a_table_are_one_batch(table, tmp_path, monkeypatch, ro
         assert result.presets == whole.presets
 
 
-def test_rows_of_other_steps_cannot_matter(table, tmp_path):
-    """Their log-probs and advantages are no numbers."""
+def test_rows_of_other_steps_have_no_effect(table, tmp_path):
+    """Their log-probs and advantages are NaN."""
     logs = [[np.nan], LOGS[1], [np.nan], LOGS[3]]
     advantage = [np.nan, 2.0, np.inf, 8.0]
     path = table_of(tmp_path / "t2.parquet", logs, advantage=advantage, step=STEP)
@@ -71,8 +71,8 @@ def test_rows_of_other_steps_cannot_matter(table, tmp_path):
     assert not any(item.slug == "non-finite-log-probs" for item in result.findings)
 
 
-def test_masked_tokens_are_not_there(tmp_path):
-    """A hole, garbage in it, and a row that is all mask."""
+def test_masked_tokens_are_left_out(tmp_path):
+    """A masked token with garbage, and a row that is entirely masked."""
     logs = [[-1.0, np.nan, -2.0], [np.inf, np.nan], [-1.0]]
     columns = {
         "response_mask": [[1, 0, 1], [0, 0], [1]],
@@ -91,7 +91,7 @@ def test_a_table_of_masked_tokens_is_refused(tmp_path):
     assert "inverted" in caught.value.hint
 
 
-def test_advantages_by_token_go_before_those_by_row(tmp_path):
+def test_advantages_by_token_take_precedence_over_those_by_row(tmp_path):
     columns = {"advantage": [9.0], "advantages": [[1.0, -4.0]]}
     path = table_of(tmp_path / "t.parquet", [[-1.0, -1.0]], **columns)
     result = naive_of(path)
@@ -114,7 +114,7 @@ def test_unknown_rewards_are_refused(tmp_path):
         naive_of(path, advantage="grpo")
 
 
-def test_the_reward_of_a_row_without_tokens_is_not_missed(tmp_path):
+def test_a_row_without_tokens_needs_no_reward(tmp_path):
     columns = {"reward": [1.0, None, 0.0], "group_id": [0, 0, 0]}
     path = table_of(tmp_path / "t.parquet", [[-1.0], [], [-1.0]], **columns)
     assert naive_of(path, advantage="rloo").coefficients.abs_sum == pytest.approx(1.0)
@@ -128,7 +128,7 @@ def test_groups_of_one_are_refused_by_grpo_and_not_by_reinforce(tmp_path):
     assert naive_of(path, advantage="reinforce++").coefficients.abs_sum == pytest.approx(0.5**0.5)
 
 
-def test_a_policy_by_any_name_can_take_a_part(tmp_path):
+def test_any_policy_can_take_a_role(tmp_path):
     names = {"a_log_probs": [[-1.0]], "b_log_probs": [[-2.0]], "c_log_probs": [[-2.5]]}
     path = table_of(tmp_path / "t.parquet", [[-9.0]], advantage=[1.0], **names)
     roles = Roles(rollout="a", old="b", current="c")
@@ -139,7 +139,7 @@ def test_a_policy_by_any_name_can_take_a_part(tmp_path):
     assert (result.rollout, result.old, result.current) == ("a", "b", "c")
 
 
-def test_a_log_prob_that_is_no_number_is_a_finding(tmp_path):
+def test_a_nan_log_prob_is_a_finding(tmp_path):
     old = [[-1.0, np.nan], [-1.0]]
     path = table_of(tmp_path / "t.parquet", [[-1.0, -1.0], [-1.0]], old, advantage=[1.0, 1.0])
     result = replay_of(path)
@@ -151,8 +151,8 @@ def test_a_log_prob_that_is_no_number_is_a_finding(tmp_path):
     )
 
 
-def test_a_loss_that_is_no_number_is_never_ok(tmp_path):
-    """It stays what the trainer would log; presets that drop the token cannot be judged."""
+def test_a_nan_loss_is_never_ok(tmp_path):
+    """The loss stays NaN, as the trainer would log; presets that drop the token are unknown."""
     old = [[-1.0, np.nan], *[[-1.0, -1.0]] * 11]
     path = table_of(tmp_path / "t.parquet", [[-1.0, -1.0]] * 12, old, advantage=[1.0, -1.0] * 6)
     result = replay_of(path).presets
@@ -163,8 +163,8 @@ def test_a_loss_that_is_no_number_is_never_ok(tmp_path):
     assert result["decoupled_geo_rs"].health.verdict == "cannot judge"
 
 
-def test_a_bound_drops_the_token_that_is_no_number(tmp_path):
-    """The rejection takes it out, so the loss of the others is a number."""
+def test_a_rejection_bound_drops_the_nan_token(tmp_path):
+    """The rejection removes it, so the loss of the others is finite."""
     old = [[-1.0, np.nan], [-1.0]]
     path = table_of(tmp_path / "t.parquet", [[-1.0, -1.0], [-1.0]], old, advantage=[1.0, 1.0])
     config = {"rollout_is": None, "rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}

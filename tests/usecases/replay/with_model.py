@@ -21,13 +21,13 @@ PRESETS = ("decoupled_token_is", "bypass_ppo_clip", "bypass_pg_is")
 
 
 def plan_for(*names: str) -> Plan:
-    """Some presets of verl 0.9."""
+    """Make a plan of some presets of verl 0.9."""
     presets = plan_of().configs
     return plan_of(**{name: presets[name] for name in names or PRESETS})
 
 
 def training_of(name: str = "sgd", rate: float = 0.1, **given: Any) -> dict[str, Any]:
-    """Choices of a training; without any its gradients are never scaled down."""
+    """Make training options; by default gradients are not clipped."""
     return {"optimizer": name, "lr": rate, "max_grad_norm": 0.0, **given}
 
 
@@ -44,7 +44,7 @@ def replay_model_of(
     update: dict[str, Any] | None = None,
     **options: Any,
 ) -> ReplayResult:
-    """Presets by name, or a plan."""
+    """Replay with a model, by preset names or a plan."""
     chosen = update_of(plan=plan or plan_for(*names), **(update or {}))
     return replay_with_model(open_table(table), chosen, training, roles=Roles(), **options)
 
@@ -54,6 +54,6 @@ def trainee_of(folder: Path) -> Trainee:
 
 
 def loaded(table: Path) -> tuple[Parts, ReplayBatch]:
-    """Rows and batch; old and current stand for themselves only after `scored`."""
+    """Return rows and batch; old and current log-probs are valid only after `scored`."""
     batch = read_batch(open_table(table), Roles(old="rollout"), None, "column", prompts=True)
     return batch.parts, batch

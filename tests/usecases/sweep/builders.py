@@ -1,4 +1,4 @@
-"""States of sweeps over small batches, and the single-threshold numbers to compare with."""
+"""States of sweeps over small batches, and single-threshold numbers for comparison."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pair_from(batch: Padded) -> PolicyPair:
 
 
 def added_up(pairs: Sequence[PolicyPair], plan: SweepPlan) -> SweepState:
-    """The state of the first batch, to which those of the others are added."""
+    """Merge the states of batches into that of the first."""
     states = [SweepState(plan) for _ in pairs]
     for state, pair in zip(states, pairs, strict=True):
         state.take(pair)
@@ -40,7 +40,7 @@ def state_of(
     grids: Mapping[str, Sequence[Bounds]],
     pairs: Sequence[PolicyPair],
 ) -> SweepState:
-    """The sum of the states of some batches."""
+    """Return the merged state of some batches."""
     plan = SweepPlan(grids, grouped=True)
     return added_up(pairs, plan)
 
@@ -51,7 +51,7 @@ def rows_of_family(family: str, settings: list[Bounds], batch: Padded) -> list[S
 
 
 def single(correction: Correction, pair: PolicyPair) -> CorrectionResult:
-    """What the code for one threshold gives, with what the newest verl logs of the weights."""
+    """Compute the single-threshold numbers, with the weight metrics of the newest verl."""
     verl = find_trainer("verl-0.9")
     trainer = replace(
         verl,
@@ -67,7 +67,7 @@ def finite(value: float | None) -> float | None:
 
 
 def flat(row: SweepRow) -> list[float]:
-    """Every number of a row, in the order of its fields."""
+    """Yield every number of a row, in the order of its fields."""
     result: list[Any] = []
     for item in fields(row):
         value = getattr(row, item.name)

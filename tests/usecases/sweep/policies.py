@@ -1,4 +1,4 @@
-"""Tables sampled from small policies, for which the right advice is known."""
+"""Tables sampled from small policies, for which the correct recommendation is known."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def table(
     group: np.ndarray | None = None,
     advantage: np.ndarray | None = None,
 ) -> PolicyPair:
-    """Rows of equal length, [sequences, tokens] each."""
+    """Write rows of equal length from arrays [sequences, tokens]."""
     rows, width = ids.shape
     trajectories = Trajectories(
         first_row=0,
@@ -46,7 +46,7 @@ def table(
 def two_choices(
     seed: int, sequences: int, sampled: float, expected: float, recorded: float | None = None
 ) -> PolicyPair:
-    """Two yes-or-no tokens, rewarded if they agree; P(yes) under either policy.
+    """Sample two binary tokens, rewarded if they agree; P(yes) per policy is given.
 
     What the second token should be depends on the first: weighted by token alone its gradient
     points to what paid under the behavior policy, and that is the other way where the policies lie
@@ -63,7 +63,7 @@ def two_choices(
 def noisy(
     seed: int, sequences: int, spread: float, *, drawn_from_target: bool = False
 ) -> PolicyPair:
-    """Long sequences over eight tokens; the target's logits are the behavior's with noise."""
+    """Sample long sequences over eight tokens; target logits are the behavior's plus noise."""
     random = np.random.default_rng(seed)
     width, vocabulary = 40, 8
     logits = random.normal(0.0, 1.0, (sequences, width, vocabulary))
@@ -77,7 +77,7 @@ def noisy(
 
 
 def state_of_candidates(pairs: Sequence[PolicyPair], baseline: Baseline | None) -> SweepState:
-    """The sum of the states of some batches, with the candidates alone."""
+    """Return the merged state of some batches, with candidates only."""
     grids: dict[str, list[Bounds]] = {}
     for item in CANDIDATES.values():
         grids.setdefault(item.family, []).append(item.bounds)

@@ -1,4 +1,4 @@
-"""Sums over windows of bounds, read off cumulative sums, are those of a loop over the windows."""
+"""Sums over windows from cumulative sums equal those of a loop over the windows."""
 
 from __future__ import annotations
 

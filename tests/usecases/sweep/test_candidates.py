@@ -1,4 +1,4 @@
-"""What the recommendation is made from: weights of candidates, baselines, bounds on the bias."""
+"""Inputs of the recommendation: weights of candidates, baselines, bounds on the bias."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def bound_of(name: str, spread: float) -> tuple[float, np.ndarray, np.ndarray]:
 def test_the_bound_of_sequence_tis_is_its_truncation_loss():
     result, ratio, truncated = bound_of("seq_tis_2", 0.15)
     assert result == pytest.approx(1.0 - truncated.mean())
-    # As far as the mean ratio of the table is 1.
+    # Provided that the mean ratio of the table is 1.
     assert result == pytest.approx(np.maximum(ratio - 2.0, 0.0).mean(), abs=0.03)
 
 
@@ -64,7 +64,7 @@ def test_the_bound_without_correction_is_twice_the_total_variation():
     assert result == pytest.approx(np.abs(ratio - 1.0).mean(), abs=0.03)
 
 
-def test_advantages_are_recorded_or_made_of_rewards():
+def test_advantages_are_recorded_or_computed_from_rewards():
     logs, reward = [[-1.0]] * 4, [1.0, 3.0, np.nan, 5.0]
     group = np.array([1, 1, 2, 2], np.uint64)
     pair = make_pair(logs, logs, group, reward=reward)
@@ -88,7 +88,7 @@ def test_without_any_reward_there_is_no_advantage():
     assert np.isnan(advantages(make_pair(logs, logs, reward=[np.nan, np.nan]), result)).all()
 
 
-def test_a_candidate_is_read_off_the_sums_of_its_family():
+def test_a_candidate_is_computed_from_the_sums_of_its_family():
     pair = pair_from(seeded(3))
     candidates = {**CANDIDATES, "token_k3_0.3": find_candidate("token_k3_0.3")}
     grids = {"none": [{}], **{name: family.grid(20) for name, family in FAMILIES.items()}}

@@ -1,4 +1,4 @@
-"""The errors of gradients, against loops over pairs, simulations, and what is known."""
+"""Errors of gradients, against loops over pairs, simulations, and known values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_noise_of_a_part_of_the_table_is_as_many_times_as_large():
 
 
 def errors(seed: int, bias: float, spread: float) -> tuple[GradientError, GradientError]:
-    """Errors without correction, which is biased, and of the reference, which is noisier."""
+    """Return errors of no correction, which is biased, and of the reference, which is noisy."""
     random = np.random.default_rng(seed)
     plain = np.array([0.2, 0.0, 0.0]) + random.normal(0.0, 1.0, (200, 3))
     exact = plain * (1.0 + spread * random.normal(0.0, 1.0, (200, 1))) + np.array([0, bias, 0])
@@ -55,7 +55,7 @@ def errors(seed: int, bias: float, spread: float) -> tuple[GradientError, Gradie
 
 
 @pytest.mark.parametrize("bias", [0.0, 0.3])
-def test_the_error_is_on_average_what_a_batch_is_off(bias):
+def test_the_error_is_the_expected_squared_error_of_a_batch(bias):
     drawn = [errors(seed, bias, 0.5) for seed in range(300)]
     away = [float(plain.distances.sum()) / plain.sizes.pairs for plain, _ in drawn]
     assert np.mean(away) == pytest.approx(bias**2, abs=4.0 * np.std(away) / np.sqrt(300))
@@ -71,7 +71,7 @@ def test_the_standard_error_is_that_of_the_total_over_tables():
     assert np.mean([it.standard_error() for it in drawn]) == pytest.approx(np.std(totals), rel=0.2)
 
 
-def test_a_difference_is_surer_than_either_error():
+def test_a_difference_has_a_smaller_standard_error_than_either_error():
     plain, exact = errors(0, 0.0, 0.01)
     assert plain.standard_error(exact) < 0.1 * plain.standard_error()
 
@@ -90,12 +90,12 @@ def test_efficiency_is_noise_over_error():
     assert interval.low < interval.value < interval.high
 
 
-def test_a_bias_is_told_from_noise():
+def test_a_bias_is_distinguished_from_noise():
     assert scores(0.0).within("exact", "none")
     assert not scores(0.5).within("exact", "none")
 
 
-def test_what_the_target_has_on_average_is_taken_off():
+def test_the_mean_under_the_target_is_subtracted():
     random = np.random.default_rng(0)
     tokens = random.normal(3.0, 1.0, (50, 2))
     gradient = np.column_stack([tokens, np.ones(50)])
@@ -104,7 +104,7 @@ def test_what_the_target_has_on_average_is_taken_off():
     assert result == pytest.approx(tokens - tokens.mean(axis=0))
 
 
-def test_shared_dimensions_keep_inner_products_in_the_mean():
+def test_shared_dimensions_keep_inner_products_in_expectation():
     random = np.random.default_rng(3)
     ids = np.arange(20_000, dtype=np.int32)
     bucket, sign = Buckets(ids[:10_000]).of(ids)

@@ -1,4 +1,4 @@
-"""What is recommended, where the true gradients are known."""
+"""Recommendations on tables with known true gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLAIN = Case(
 
 
 @pytest.mark.parametrize("heavy", [False, True])
-def test_noise_is_as_large_as_the_case_wants(heavy):
+def test_noise_has_the_size_of_the_case(heavy):
     world = World(replace(PLAIN, heavy=heavy))
     distribution, ratios = world.behavior_distribution, world.log_ratio
     assert distribution @ np.exp(ratios) == pytest.approx(1.0)
@@ -39,7 +39,7 @@ def test_gradients_of_the_target_have_mean_zero_under_it():
     assert world.target_distribution @ world.scores == pytest.approx(np.zeros(8), abs=1e-12)
 
 
-def test_untruncated_sequence_weights_turn_one_distribution_into_the_other():
+def test_untruncated_sequence_weights_are_unbiased():
     world, random = World(replace(PLAIN, drift=1.0)), np.random.default_rng(0)
     counts = random.multinomial(40, world.behavior_distribution, 100_000).astype(np.float64)
     weights = weights_of(CANDIDATES["seq_tis_10"].correction, world.log_ratio, counts).factor
@@ -48,7 +48,7 @@ def test_untruncated_sequence_weights_turn_one_distribution_into_the_other():
     assert np.abs(weighted).sum() < 0.25 * np.abs(plain).sum()
 
 
-def test_weights_of_noise_cost_what_their_spread_says():
+def test_the_variance_of_noise_weights_follows_their_spread():
     """E[w^2] is exp(s^2), s^2 = 40 x 0.05^2, with sequence weights, and nearly 1 by token."""
     truth = truths(PLAIN, sequences=32 * 1024)
     ratio = truth["seq_tis_10"].error / truth["none"].error
@@ -56,8 +56,8 @@ def test_weights_of_noise_cost_what_their_spread_says():
     assert truth["token_tis_2"].error / truth["none"].error == pytest.approx(1.0, abs=0.03)
 
 
-def test_where_the_reward_goes_with_a_product_sequence_weights_are_nearer():
-    """The gradient of one sum is the other sum, which the noise moves."""
+def test_sequence_weights_have_less_bias_if_the_reward_depends_on_a_product():
+    """The gradient with respect to one sum is the other sum, which the noise shifts."""
     truth = truths(replace(PLAIN, sequences=4096, drift=1.0, product=True), 32 * 1024)
     assert truth["seq_tis_10"].error < 0.7 * truth["none"].error
     assert truth["seq_tis_10"].efficiency > 1.05 * truth["none"].efficiency
@@ -80,10 +80,10 @@ INDEPENDENT = [
 
 
 @pytest.mark.parametrize("case", INDEPENDENT, ids=lambda case: case.name)
-def test_a_bias_that_the_table_cannot_show_is_not_called_0(case):
+def test_an_undetectable_bias_is_not_reported_as_0(case):
     """The bias is 65% and 80% of the error without correction; its estimate is 0, plus or minus 3.
 
-    Sequences have so unequal ratios that the reference is noisier than any candidate.
+    Ratios of sequences are so unequal that the reference is noisier than any candidate.
     """
     truth = truths(case, sequences=32 * 1024)
     assert truth["token_tis_2"].error < 0.6 * truth["none"].error or case.drift
@@ -93,8 +93,8 @@ def test_a_bias_that_the_table_cannot_show_is_not_called_0(case):
     assert none.gradient_bias_high > 3.0
 
 
-def test_an_offset_by_sequence_that_goes_with_the_reward_is_not_called_harmless():
-    """Weights of sequences are far better here; the table has no reference that could show it."""
+def test_a_sequence_offset_correlated_with_the_reward_is_not_called_harmless():
+    """Sequence weights are much better here, but the table has no reference to show it."""
     case = Case(noise=0.2, length=400, sequences=4096, heavy=False, drift=1.0, signal=0.8, seed=4)
     truth = truths(case, sequences=16 * 1024)
     least = min(truth.values(), key=lambda one: one.error)
@@ -103,7 +103,7 @@ def test_an_offset_by_sequence_that_goes_with_the_reward_is_not_called_harmless(
 
 
 @pytest.mark.weekly
-def test_the_aims_are_met_as_often_as_the_documentation_says():
+def test_the_targets_are_met_as_often_as_documented():
     met = shares([outcome_of(case) for case in cases()])
     assert met["efficiency within 5% of the best"] >= 0.87
     assert met["squared error within 1.25 times the least"] >= 0.8

@@ -20,7 +20,7 @@ GRIDS = {family: about.grid(20)[::7] for family, about in FAMILIES.items()}
 
 
 def numbers(state: SweepState) -> dict[str, list[float]]:
-    """Every number of every row."""
+    """Return every number of every row."""
     return {family: [x for row in sweep_rows(state, family) for x in flat(row)] for family in GRIDS}
 
 
@@ -43,19 +43,19 @@ def test_shards_and_orders_give_the_same(seed, cuts):
     batch = seeded(seed, rows=24)
     whole = state_of(GRIDS, shards(batch, 1))
     shuffled = batch.rows(np.random.default_rng(seed).permutation(len(batch)))
-    # `state_of` adds the states of its shards to the first of them.
+    # `state_of` merges the states of its shards into the first.
     same(whole, *(state_of(GRIDS, shards(rows, cuts)) for rows in (batch, shuffled)))
 
 
 def arrays_of(state: SweepState) -> list[np.ndarray]:
-    """A copy of every array of sums that a state holds."""
+    """Return a copy of every array of sums in a state."""
     arrays = [*state.tables.values(), *(array for both in state.shares.values() for array in both)]
     arrays += [state.groups_with_two(family) for family in GRIDS]
     return [item.copy() for item in arrays]
 
 
 @pytest.mark.parametrize("most", [4, 256])
-def test_a_state_that_is_taken_in_stays_as_it_was(monkeypatch, most):
+def test_a_merged_state_is_not_changed(monkeypatch, most):
     monkeypatch.setattr(sums, "MAX_CLUSTERS", most)
     first, second, third = (state_of(GRIDS, [pair]) for pair in shards(seeded(3, rows=24), 3))
     before = [arrays_of(item) for item in (second, third)]
@@ -66,8 +66,8 @@ def test_a_state_that_is_taken_in_stays_as_it_was(monkeypatch, most):
             np.testing.assert_array_equal(array, expected)
 
 
-def test_no_number_of_a_shard_stops_the_sum_of_shards():
-    """NaN, infinite and overflowing ratios, and infinite rewards of either sign."""
+def test_shards_with_nan_and_infinities_merge():
+    """Including NaN, infinite and overflowing ratios, and infinite rewards of either sign."""
     log_ratios = [[0.1], [np.nan], [np.inf, 0.2], [-np.inf], [700.0, 9.5], [700.0, 9.5]]
     reward = np.array([np.inf, -np.inf, 1.0, np.nan, 1e308, 1e308])
     group = np.array([1, 1, 2, 2, 3, 3])
@@ -103,8 +103,8 @@ def test_folding_changes_no_value(monkeypatch):
         assert row.kept_groups == other.kept_groups
 
 
-def test_sequences_far_apart_in_size_lose_nothing_in_either_order():
-    """Ratios of sequences are held relative to the largest, which may come last."""
+def test_sequences_of_very_different_ratios_merge_in_either_order():
+    """Ratios of sequences are stored relative to the largest, which may come last."""
     random = np.random.default_rng(0)
     ratio = random.normal(0.0, 0.3, (12, 4))
     ratio[7] += 250.0

@@ -1,4 +1,4 @@
-"""Tables for which the right advice is known."""
+"""Tables for which the correct recommendation is known."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_negligible_mismatch_needs_no_correction():
     assert any("nothing to correct" in reason for reason in result.reasons)
 
 
-def test_tokens_drawn_from_the_target_are_a_cause_to_fix():
+def test_tokens_drawn_from_the_target_give_fix_the_cause():
     result = advice(noisy(1, 2000, 0.15, drawn_from_target=True))
     assert (result.answer, result.choice) == ("fix-the-cause", None)
     assert any("kappa is -" in reason for reason in result.reasons)
@@ -62,8 +62,8 @@ def assert_nothing_is_ranked(result: Recommendation) -> None:
 
 
 @pytest.mark.parametrize("rewards", [True, False])
-def test_where_the_recorded_policy_did_not_sample_nothing_is_ranked(rewards):
-    """With rewards or without: errors take the ratios for those of the sampler."""
+def test_nothing_is_ranked_if_the_recorded_policy_did_not_sample(rewards):
+    """With or without rewards, since errors assume the ratios of the sampler."""
     pair = two_choices(2, 4000, 0.5, 0.7, recorded=0.3)
     result = advice(pair if rewards else without_reward(pair))
     assert_nothing_is_ranked(result)
@@ -72,12 +72,12 @@ def test_where_the_recorded_policy_did_not_sample_nothing_is_ranked(rewards):
 
 
 def evidence_of(pair: PolicyPair, **values: MetricValue) -> SweepEvidence:
-    """The evidence of a pair with some metrics of its mismatch replaced."""
+    """Return the evidence of a pair with some mismatch metrics replaced."""
     state = state_of_candidates([pair], baseline_of([pair]))
     return SweepEvidence(state, rows_of_all(state), {**mismatch(state.suite), **values}, 0)
 
 
-def test_no_correction_is_recommended_where_the_mean_ratio_of_sequences_is_above_one():
+def test_no_recommendation_if_the_mean_ratio_of_sequences_is_above_one():
     pair = two_choices(3, 4000, 0.3, 0.7)
     above = MetricValue(value=1.3, low=1.1, high=1.6)
     result = recommend(evidence_of(pair, ratio_mean_seq=above))
@@ -86,7 +86,7 @@ def test_no_correction_is_recommended_where_the_mean_ratio_of_sequences_is_above
     assert "over sequences it is 1.30 (1.10 to 1.60), above 1" in result.reasons[-1]
 
 
-def test_a_premise_that_is_in_doubt_is_told():
+def test_a_doubtful_premise_is_reported():
     pair = two_choices(3, 4000, 0.3, 0.7)
     doubt = MetricValue(value=1.01, low=1.002, high=1.02)
     result = recommend(evidence_of(pair, ratio_mean=doubt))
@@ -96,13 +96,13 @@ def test_a_premise_that_is_in_doubt_is_told():
     assert not any("interval excludes 1" in reason for reason in holds.reasons)
 
 
-def test_another_sampler_than_the_recorded_is_a_cause_to_fix():
+def test_another_sampler_than_the_recorded_gives_fix_the_cause():
     result = advice(two_choices(2, 4000, 0.5, 0.7, recorded=0.3))
     assert result.answer == "fix-the-cause"
     assert any("E[ratio]" in reason for reason in result.reasons)
 
 
-def test_log_probs_that_are_no_numbers_come_first():
+def test_nan_log_probs_take_precedence():
     result = advice(two_choices(0, 100, 0.3, 0.3), bad_tokens=3)
     assert result.answer == "fix-the-cause"
     assert result.candidates == []
@@ -112,19 +112,19 @@ def test_log_probs_that_are_no_numbers_come_first():
     ]
 
 
-def test_where_tokens_depend_on_each_other_sequence_weights_win():
+def test_sequence_weights_win_if_tokens_are_dependent():
     result = advice(two_choices(3, 20_000, 0.3, 0.7))
     assert result.answer == "take"
     assert result.choice is not None
     assert CANDIDATES[result.choice].family == "seq_tis"
-    # By token, and without correction, the gradient points the other way.
+    # With token weights, and without correction, the gradient has the opposite sign.
     assert efficiency(result, "none") < 0.2
     assert efficiency(result, "token_tis_5") < 0.2
     assert efficiency(result, result.choice) > 0.8
     assert "none" not in result.indistinguishable
 
 
-def test_a_choice_is_the_simplest_of_the_indistinguishable():
+def test_the_choice_is_the_simplest_indistinguishable_candidate():
     result = advice(two_choices(3, 20_000, 0.3, 0.7))
     assert result.choice in result.indistinguishable
     assert CANDIDATES[result.choice].complexity == min(
@@ -134,7 +134,7 @@ def test_a_choice_is_the_simplest_of_the_indistinguishable():
     assert all(item.rank is None for item in result.candidates if item.refused)
 
 
-def test_without_a_reference_candidates_cannot_be_distinguished_and_their_cost_is_given():
+def test_without_a_reference_only_the_variance_of_candidates_is_given():
     result = advice(noisy(4, 2000, 0.6))
     assert any("are needed as a reference" in reason for reason in result.reasons)
     assert result.method.startswith("Variance without correction over variance of")
@@ -150,8 +150,8 @@ def test_without_a_reference_candidates_cannot_be_distinguished_and_their_cost_i
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_noise_that_goes_with_nothing_needs_no_correction(seed):
-    """512 sequences of 40 tokens: weights of sequences would be 1.1 to 1.5 times as wrong."""
+def test_uncorrelated_noise_needs_no_correction(seed):
+    """512 sequences of 40 tokens: sequence weights would have 1.1 to 1.5 times the error."""
     result = advice(noisy(seed, 512, 0.05))
     assert (result.answer, result.choice) == ("no-correction", "none")
     assert efficiency(result, "none") > efficiency(result, "seq_tis_5")
@@ -165,11 +165,11 @@ def without_reward(pair: PolicyPair) -> PolicyPair:
     return with_columns(pair, reward=None)
 
 
-def test_without_rewards_the_shift_of_tokens_decides_and_says_so():
+def test_without_rewards_the_shift_of_tokens_decides_with_a_note():
     result = advice(without_reward(two_choices(3, 20_000, 0.3, 0.7)))
     assert any("no rewards and no advantages" in reason for reason in result.reasons)
     assert "times the advantage 1" in result.method
-    assert result.choice == "token_tis_5"  # a ratio is 2.33 at most: nothing is truncated
+    assert result.choice == "token_tis_5"  # ratios are at most 2.33: nothing is truncated
     assert efficiency(result, "none") < 0.2
 
 
@@ -188,7 +188,7 @@ def test_without_any_known_advantage_nothing_is_ranked():
     assert "No sequence has a known advantage" in result.reasons[-1]
 
 
-def test_recorded_advantages_come_before_rewards():
+def test_recorded_advantages_take_precedence_over_rewards():
     pair = two_choices(3, 20_000, 0.3, 0.7)
     reward = pair.tokens.rewards
     recorded = with_columns(pair, advantage=reward - reward.mean(), reward=None)
@@ -196,13 +196,13 @@ def test_recorded_advantages_come_before_rewards():
     assert efficiency(result, "seq_tis_5") == pytest.approx(efficiency(expected, "seq_tis_5"))
 
 
-def test_few_sequences_cannot_be_judged():
+def test_few_sequences_give_cannot_distinguish():
     result = advice(two_choices(0, 25, 0.3, 0.6))
     assert (result.answer, result.choice) == ("cannot-distinguish", None)
     assert all(item.refused for item in result.candidates)
 
 
-def test_one_cluster_cannot_be_judged():
+def test_one_cluster_gives_cannot_distinguish():
     ids = np.zeros((40, 3))
     logs = np.full((40, 3), -1.0)
     result = advice(table(ids, logs, logs + 0.1, group=np.zeros(40)))
@@ -219,7 +219,7 @@ def test_neither_order_nor_shards_matter():
 
 
 def taken(pair: PolicyPair, rows: np.ndarray) -> PolicyPair:
-    """Some rows of two tokens each, which stay in their clusters."""
+    """Select rows of two tokens each; they keep their clusters."""
     return table(
         pair.tokens.token_id.reshape(-1, 2)[rows],
         pair.values.behavior.reshape(-1, 2)[rows],
@@ -244,7 +244,7 @@ def by_name(result: Recommendation) -> list[Candidate]:
     return sorted(result.candidates, key=lambda item: item.name)
 
 
-def test_ratios_above_the_clamp_refuse_what_they_weigh():
+def test_ratios_above_the_clamp_refuse_candidates_weighted_by_them():
     pair = two_choices(7, 2000, 0.4, 0.6)
     target = pair.values.target.copy()
     target[0] = pair.values.behavior[0] + 21.0
@@ -261,7 +261,7 @@ def test_ratios_above_the_clamp_refuse_what_they_weigh():
     assert "clamp" not in refused["none"]
 
 
-def test_two_clusters_tell_no_bias_from_noise():
+def test_two_clusters_cannot_separate_bias_from_noise():
     pair = two_choices(3, 2000, 0.4, 0.6)
     result = advice(with_columns(pair, cluster=np.arange(2000, dtype=np.uint64) % 2))
     assert (result.answer, result.choice) == ("cannot-distinguish", None)
@@ -270,7 +270,7 @@ def test_two_clusters_tell_no_bias_from_noise():
 
 @pytest.mark.parametrize("rewards", [True, False])
 def test_renumbering_tokens_changes_nothing(rewards):
-    """144 rows of a vocabulary of 3,000 ids: an arbitrary hash would decide between candidates."""
+    """With 144 rows and 3,000 ids an arbitrary hash could decide between candidates."""
     pair = rare_words(rewards)
     expected = advice(pair)
     ids, places = np.unique(pair.tokens.token_id, return_inverse=True)
@@ -282,7 +282,7 @@ def test_renumbering_tokens_changes_nothing(rewards):
 
 
 def rare_words(rewards: bool) -> PolicyPair:
-    """Zipf's distribution over 3,000 words, of which the target has some more often."""
+    """Sample from Zipf's distribution over 3,000 words, some of which the target prefers."""
     random = np.random.default_rng(11)
     logits = -np.log(np.arange(1.0, 3001.0))
     behavior, target = (

@@ -1,4 +1,4 @@
-"""What rows say beside the numbers of single thresholds: groups, quartiles, shifts, intervals."""
+"""Further numbers of rows: groups, quartiles, shifts, intervals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def only(family: str, batch: Padded, bounds: dict[str, float]):
     return row
 
 
-def test_grids_are_wide_round_and_about_as_large_as_asked():
+def test_grids_are_wide_with_round_values_and_the_requested_size():
     for thresholds in [60, 200, 1000]:
         for family in FAMILIES:
             grid = settings(FAMILIES[family], thresholds)
@@ -91,7 +91,7 @@ def test_one_cluster_has_no_intervals():
 
 
 def jackknife(family: str, batch: Padded, bounds: dict[str, float], name: str) -> float:
-    """Standard error by leaving out each cluster: another way to the same first order."""
+    """Return the jackknife standard error, equal to first order."""
     groups = np.unique(batch.group)
     left = [
         getattr(only(family, batch.rows(batch.group != group), bounds), name).value
@@ -124,20 +124,20 @@ def test_intervals_are_as_wide_as_the_jackknife_says(family, bounds, name):
     batch = seeded(2, rows=600, width=8, sd=0.2)
     value = getattr(only(family, batch, bounds), name)
     clusters = len(np.unique(batch.group[batch.mask.any(axis=1)]))
-    # An interval that ends at 0 or 1 is cut there: look at its other half too.
+    # An interval that ends at 0 or 1 is cut there, so its other half is checked too.
     reach = max(value.high - value.value, value.value - value.low)
     assert reach == pytest.approx(
         t_quantile(clusters) * jackknife(family, batch, bounds, name), rel=0.15
     )
 
 
-def test_clamped_share_is_of_what_is_weighed():
+def test_the_clamped_share_counts_weighted_tokens():
     batch = padded([[25.0, -25.0, 0.0], [0.0]])
     assert only("token_tis", batch, {"upper": 2.0}).clamped_share == 0.5
     assert only("seq_tis", batch, {"upper": 2.0}).clamped_share == 0.0
 
 
-def test_where_all_clusters_agree_there_is_no_interval():
+def test_equal_clusters_give_no_interval():
     row = only("seq_rs", seeded(2, rows=60, sd=0.01), WINDOW[0])
     assert row.kept_sequence_share.value == 1.0
     assert row.kept_sequence_share.low is None

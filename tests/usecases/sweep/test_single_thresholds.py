@@ -1,4 +1,4 @@
-"""Every row of every family is what the code for one threshold gives."""
+"""Every row of every family equals the single-threshold code."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def mean_weight(result: CorrectionResult, batch: Padded) -> float:
 
 
 def correlation(expected: float | None) -> Any:
-    """Shares that differ in their last digits alone have a correlation of rounding."""
+    """Skip correlations of shares that differ only by rounding."""
     return None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-7)
 
 
 def points(family: str, batch: Padded) -> list[float]:
-    """Numbers that bounds may meet: the very ratios and k's of the batch, and others."""
+    """Draw bounds: the exact ratios and k values of the batch, and others."""
     logs = batch.log_ratio[batch.mask]
     sums = np.where(batch.mask, batch.log_ratio, 0.0).sum(axis=1)
     if family in ("veto",):
@@ -75,7 +75,7 @@ def points(family: str, batch: Padded) -> list[float]:
 @st.composite
 def drawn_settings(draw: st.DrawFn, family: str, batch: Padded) -> list[Bounds]:
     names = FAMILIES[family].grid(60)[0]
-    # A bound beyond the trainer's clamp bounds nothing there.
+    # A bound beyond the trainer's clamp has no effect there.
     values = st.sampled_from([value for value in points(family, batch) if 0.0 < value < 1e8])
     result = []
     for _ in range(draw(st.integers(1, 4))):
@@ -108,7 +108,7 @@ def test_the_declared_grid_on_a_larger_table(family):
 
 @EVERY
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_no_number_goes_where_it_goes_there(family, value):
+def test_nan_is_treated_as_by_the_single_threshold_code(family, value):
     batch = padded([[0.1, value, -0.2], [0.3], [-0.7, 0.6]])
     for row in rows_of_family(family, FAMILIES[family].grid(20)[::5], batch):
         same(row, family, batch)

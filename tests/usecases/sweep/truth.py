@@ -38,21 +38,21 @@ AT_A_TIME = 8192
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of table: the noise and size, and how strongly the reward goes with the tokens."""
+    """One kind of table: noise, size, and correlation of the reward with the tokens."""
 
     noise: float  # standard deviation of the log-ratio of a token, nats
     length: int  # median tokens of a sequence
     sequences: int
     heavy: bool  # tails of the noise: Student's t with 2.5 degrees of freedom, or normal
     drift: float  # share of the variance of the noise that a step of the parameters makes
-    signal: float  # correlation of a sequence's reward with its gradient, before it is cut at 0
-    product: bool = False  # whether the reward goes with a product of two sums, or with one sum
+    signal: float  # correlation of a sequence's reward with its gradient, before thresholding at 0
+    product: bool = False  # whether the reward depends on a product of two sums, or on one sum
     rewarded: bool = True  # whether the table has the rewards
     seed: int = 0
 
     @property
     def name(self) -> str:
-        """Name the case by what it was drawn from."""
+        """Name the case by its parameters."""
         tails = "heavy" if self.heavy else "dense"
         kind = " product" if self.product else ""
         known = "" if self.rewarded else " no rewards"
@@ -87,7 +87,7 @@ class World:
         self.rewarding = self._rewarding(step, random)
 
     def _at(self, logits: Array, drift: Array, noise: Array) -> Array:
-        """Move the logits until the log-ratio of a token varies as much as the case wants."""
+        """Shift the logits until the log-ratio of a token has the standard deviation wanted."""
         distribution = np.exp(self.behavior)
         parts = [part / self._spread(part) for part in (drift, noise)]
         move = np.sqrt(self.case.drift) * parts[0] + np.sqrt(1.0 - self.case.drift) * parts[1]
@@ -101,15 +101,15 @@ class World:
         return target
 
     def _spread(self, values: Array) -> float:
-        """Standard deviation within contexts of what every word has, under the behavior policy."""
+        """Return the standard deviation within contexts of values per word, under the behavior."""
         distribution = np.exp(self.behavior)
         means = (distribution * values).sum(axis=1, keepdims=True)
         return float(np.sqrt((distribution * np.square(values - means)).sum() / CONTEXTS))
 
     def _rewarding(self, step: Array, random: np.random.Generator) -> Array:
-        """What a token adds to the two sums that the reward goes with, [KINDS, 2].
+        """Return a token's contributions to the two sums in the reward, [KINDS, 2].
 
-        One is along the step of the parameters and along chance, in halves; one along chance.
+        One direction is half the parameter step and half random; the other is random.
         """
         along = self._unit(self.scores @ np.ravel(step))
         across = self._unit(self.scores @ random.normal(0.0, 1.0, self.scores.shape[1]))
@@ -122,28 +122,28 @@ class World:
 
     @cached_property
     def behavior_distribution(self) -> Array:
-        """Probability of each kind of token where the behavior policy samples."""
+        """Return the probability of each kind of token under the behavior policy."""
         return np.exp(self.behavior).ravel() / CONTEXTS
 
     @cached_property
     def target_distribution(self) -> Array:
-        """Probability of each kind of token where the target samples."""
+        """Return the probability of each kind of token under the target."""
         return np.exp(self.target).ravel() / CONTEXTS
 
     @cached_property
     def log_ratio(self) -> Array:
-        """Target less behavior log-prob of each kind of token, nats."""
+        """Return target minus behavior log-prob of each kind of token, nats."""
         return (self.target - self.behavior).ravel()
 
     def lengths(self, sequences: int, random: np.random.Generator) -> NDArray[np.int64]:
-        """Draw tokens of sequences."""
+        """Draw lengths of sequences."""
         drawn = self.case.length * np.exp(0.2 * random.normal(0.0, 1.0, sequences))
         return np.maximum(np.round(drawn), 1.0).astype(np.int64)
 
     def advantages(
         self, sums: Array, lengths: Array, random: np.random.Generator
     ) -> tuple[Array, Array]:
-        """Draw rewards of sequences, in groups of GROUP; they come with their advantages."""
+        """Draw rewards of sequences in groups of GROUP; returns rewards and advantages."""
         chance = random.normal(0.0, 1.0, len(sums))
         prompts = np.repeat(random.normal(0.0, 0.5, len(sums) // GROUP), GROUP)
         signal = self.case.signal
@@ -154,7 +154,7 @@ class World:
         return reward, reward - np.repeat(reward.reshape(-1, GROUP).mean(axis=1), GROUP)
 
     def batches(self, batch: int = 512) -> Iterator[Trajectories]:
-        """Sample the table of the case, in batches of so many sequences."""
+        """Sample the table of the case, in batches of sequences."""
         random = np.random.default_rng(self.case.seed + 1)
         limits = np.cumsum(np.exp(self.behavior), axis=1)
         limits[:, -1] = 1.0
@@ -189,7 +189,7 @@ class World:
 def sequence_statistic(
     name: str, log_ratio: Array, counts: Array, sums: Array, lengths: Array
 ) -> Array:
-    """What a rejection by sequence looks at, [sequences]."""
+    """Return the statistic of a rejection by sequence, [sequences]."""
     if name == "sequence":
         return np.exp(sums)
     if name == "geometric":
@@ -200,14 +200,14 @@ def sequence_statistic(
 
 @dataclass(frozen=True)
 class Weights:
-    """What a correction makes of sequences: a factor for each, and a weight for each kind."""
+    """Weights of a correction: a factor per sequence, and a weight per kind of token."""
 
     factor: Array  # [sequences] 0 for those that are rejected
     of_kinds: Array  # [KINDS] 0 for those that are rejected
 
 
 def weights_of(correction: Correction, log_ratio: Array, counts: Array) -> Weights:
-    """Apply a correction to sequences that are known by how often each kind occurs in them."""
+    """Apply a correction to sequences given by counts of each kind of token."""
     sums, lengths = counts @ log_ratio, counts.sum(axis=1)
     factor, stays = np.ones(len(counts)), np.ones(len(counts))
     of_kinds, keeps = np.ones(len(log_ratio)), np.ones(len(log_ratio))
@@ -234,7 +234,7 @@ def weights_of(correction: Correction, log_ratio: Array, counts: Array) -> Weigh
 
 @dataclass
 class Moments:
-    """Sums over prompt groups of what a gradient's mean and variance are made of."""
+    """Sums over prompt groups for mean and variance of a gradient."""
 
     groups: int
     gradient: Array  # [dimensions]
@@ -244,7 +244,7 @@ class Moments:
 
     @classmethod
     def of(cls, gradients: Array, weight: float, tokens: float) -> Moments:
-        """Add up gradients of sequences, [sequences, dimensions]."""
+        """Sum gradients of sequences, [sequences, dimensions]."""
         of_groups = gradients.reshape(-1, GROUP, gradients.shape[1]).sum(axis=1)
         return cls(
             len(of_groups),
@@ -264,25 +264,25 @@ class Moments:
         )
 
     def mean(self, scale: float) -> Array:
-        """Gradient of a token, weights divided by `scale`."""
+        """Return the mean gradient per token, with weights divided by `scale`."""
         return self.gradient / self.tokens / scale
 
     def variance(self, scale: float) -> float:
-        """Trace of the covariance of a group's gradient by token, weights divided by `scale`."""
+        """Return the trace of the covariance of a group's gradient, weights divided by `scale`."""
         own = self.square / self.groups - np.square(self.gradient / self.groups).sum()
         return float(own) * (self.groups / self.tokens / scale) ** 2
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What is true of a candidate in batches of the size of the table."""
+    """True error and efficiency of a candidate, in batches of the table's size."""
 
     error: float  # E|G - g|^2, weights scaled to a mean of 1
     efficiency: float  # (m . g)^2 / (|g|^2 E|G|^2)
 
 
 def truths(case: Case, sequences: int = 64 * 1024) -> dict[str, Truth]:
-    """The truth of every candidate, from so many sequences of either policy."""
+    """Estimate the truth of every candidate, from many sequences of each policy."""
     world, random = World(case), np.random.default_rng(case.seed + 2)
     sums: dict[str, Moments] = {}
     aim: Moments | None = None
@@ -315,7 +315,7 @@ def truths(case: Case, sequences: int = 64 * 1024) -> dict[str, Truth]:
 
 
 def _truth(it: Moments, aim: Moments, groups: int) -> Truth:
-    """Read the truth of batches of so many prompt groups off the sums."""
+    """Compute the truth for batches of a number of prompt groups from the sums."""
     scale = it.weight / it.tokens
     if not scale > 0.0:
         return Truth(np.inf, 0.0)
@@ -330,7 +330,7 @@ def _truth(it: Moments, aim: Moments, groups: int) -> Truth:
 
 
 def cases() -> list[Case]:
-    """The cases of the benchmark: every noise, length, size and tail, all else drawn for each."""
+    """Return the benchmark's cases: every noise, length, size and tail, the rest at random."""
     random = np.random.default_rng(5)
     drawn = []
     for noise, length, large, heavy in product(
@@ -354,7 +354,7 @@ def cases() -> list[Case]:
 
 
 def advice_on(case: Case) -> Recommendation:
-    """What is recommended on the table of a case."""
+    """Return the recommendation on the table of a case."""
     pairs = [pair_of(rows, "rollout", "old") for rows in World(case).batches()]
     rewards = np.concatenate([pair.tokens.rewards for pair in pairs])
     groups = np.concatenate([pair.tokens.cluster for pair in pairs])
@@ -364,20 +364,20 @@ def advice_on(case: Case) -> Recommendation:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a recommendation costs: the choice against the best candidate, and against none."""
+    """Quality of a recommendation: the choice against the best candidate, and against none."""
 
     case: str
-    choice: str  # "none" where nothing is recommended
-    least_error: str  # the candidate with the least error, of those that break no constraint
+    choice: str  # "none" if nothing is recommended
+    least_error: str  # the candidate with the smallest error that violates no constraint
     most_efficient: str
-    error: float  # of the choice, over the least
-    efficiency: float  # of the choice, over the largest
+    error: float  # error of the choice / smallest error
+    efficiency: float  # efficiency of the choice / largest efficiency
     error_to_none: float
     efficiency_to_none: float
 
 
 def outcome_of(case: Case, sequences: int = 64 * 1024) -> Outcome:
-    """Compare what is recommended on a case with what so many sequences say of the candidates."""
+    """Compare the recommendation on a case with the truth from many sequences."""
     advice, truth = advice_on(case), truths(case, sequences)
     choice = advice.choice or "none"
     allowed = [candidate.name for candidate in advice.candidates if not candidate.refused]
@@ -397,7 +397,7 @@ def outcome_of(case: Case, sequences: int = 64 * 1024) -> Outcome:
 
 
 def shares(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """How often the aims are met, as shares of the cases."""
+    """Return the shares of cases in which the targets are met."""
     met = {
         "efficiency within 5% of the best": [it.efficiency >= 0.95 for it in outcomes],
         "squared error within 1.25 times the least": [it.error <= 1.25 for it in outcomes],
