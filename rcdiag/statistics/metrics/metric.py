@@ -272,7 +272,7 @@ OVERLAP = MetricFamily(
 )
 TAIL = MetricFamily(
     name="tail",
-    question="How much hangs on few tokens or sequences?",
+    question="How much depends on few tokens or sequences?",
     slug="heavy-tail",
     fix="look at the worst tokens and sequences in the report: one cause often explains them all",
 )
