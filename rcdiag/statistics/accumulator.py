@@ -41,7 +41,7 @@ class PairState(Struct, frozen=True):
         groups = binned.clusters_of(pair)
         clusters = binned.cut_like_blocks(pair, groups.index)
         walked = [
-            _Walked(
+            _BlockState(
                 BlockSums.of(block),
                 binned.block_bins(
                     block, cluster, sort(block), added=tuple(PROFILES), shown=(BY_SIZE, *SHOWN)
@@ -76,7 +76,7 @@ class PairState(Struct, frozen=True):
         return {step: self.suites[step] for step in order}
 
 
-class _Walked(Struct, frozen=True):
+class _BlockState(Struct, frozen=True):
     """The result of one walk over the tokens of a block, for the state of its batch."""
 
     suite: BlockSums

@@ -218,8 +218,8 @@ def joined_bins(blocks: Sequence[BlockBins], groups: ClusterIndex) -> BatchBins:
         clusters=groups,
         parts={
             name: Runs(
-                _from(tokens, [block.parts[name].first for block in blocks]),
-                _from(sequences, [block.parts[name].sequence for block in blocks]),
+                _joined_indices(tokens, [block.parts[name].first for block in blocks]),
+                _joined_indices(sequences, [block.parts[name].sequence for block in blocks]),
                 np.concatenate([block.parts[name].sums for block in blocks]),
                 np.concatenate([block.parts[name].largest for block in blocks]),
             )
@@ -232,7 +232,7 @@ def joined_bins(blocks: Sequence[BlockBins], groups: ClusterIndex) -> BatchBins:
         cells=cells,
         largest={
             name: (
-                _from(tokens, [block.largest[name][0] for block in blocks]),
+                _joined_indices(tokens, [block.largest[name][0] for block in blocks]),
                 np.concatenate([block.largest[name][1] for block in blocks]),
             )
             for name in first.largest
@@ -240,7 +240,7 @@ def joined_bins(blocks: Sequence[BlockBins], groups: ClusterIndex) -> BatchBins:
     )
 
 
-def _from(before: Sequence[int], places: Sequence[Places]) -> Places:
+def _joined_indices(before: Sequence[int], places: Sequence[Places]) -> Places:
     """Concatenate indices that count from the start of each block."""
     return np.concatenate([some + first for first, some in zip(before, places, strict=False)])
 
@@ -254,8 +254,8 @@ def largest_of_bins(
     [sequences] are the first indices of each sequence; a bin gets at most one value per sequence,
     the first of the largest. Ties are in order of index.
     """
-    reached = _reached(bins, size, starts, count)
-    among = np.flatnonzero(size >= reached[bins])  # False for NaN
+    bounds = _lower_bounds(bins, size, starts, count)
+    among = np.flatnonzero(size >= bounds[bins])  # False for NaN
     sequence = np.searchsorted(starts, among, side="right") - 1
     if len(starts) <= GROUPS:  # with few sequences, a bin may have many values of one sequence
         cells = sequence * count + bins[among]
@@ -266,7 +266,7 @@ def largest_of_bins(
     return one_of_each(among, bins[among], size[among], sequence)
 
 
-def _reached(bins: NDArray[np.integer], size: Array, starts: Places, count: int) -> Array:
+def _lower_bounds(bins: NDArray[np.integer], size: Array, starts: Places, count: int) -> Array:
     """Return for each bin a lower bound on its PER_BIN largest sizes, [count + 1].
 
     The bound is the PER_BIN-th largest of the maxima of groups of sequences.

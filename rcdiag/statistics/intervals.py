@@ -73,7 +73,7 @@ def errors_and_reaches(
     by transformation, JRSS B 54(1)). Its quantile is that of Student's t with one degree of freedom
     less than the effective number of clusters, (sum v)^2 / sum v^2 for the variances v of the
     contributions of clusters (Satterthwaite), plus a correction, because skewness and kurtosis make
-    a two-sided interval too short (`_more_for_skewness`).
+    a two-sided interval too short (`_skewness_correction`).
 
     Skewness and kurtosis are averages of two estimates. The estimates from the influences are too
     small if clusters are unequal: the third moment is then that of a few large clusters, whose tail
@@ -87,8 +87,8 @@ def errors_and_reaches(
         error = scale * np.sqrt(np.square(scaled).sum(axis=0) / (count * (count - 1.0)))
         sizes = (np.ones_like(influence) if sizes is None else sizes).astype(np.float64)
         skewness, excess, effective = _shape_of_sum(scaled, sizes, count)
-    quantile = student_quantile(_freedom(effective), TAIL) + _more_for_skewness(skewness, excess)
-    return error, _untransformed(quantile, skewness), -_untransformed(-quantile, skewness)
+    quantile = student_quantile(_freedom(effective), TAIL) + _skewness_correction(skewness, excess)
+    return error, _inverse_transform(quantile, skewness), -_inverse_transform(-quantile, skewness)
 
 
 def effective_clusters(sizes: Array) -> Array:
@@ -144,7 +144,7 @@ def share_interval(events: Array, sizes: Array) -> Interval:
     relative = (share / error) ** 2 if error > 0.0 else np.inf
     # How much the skewness of groups widens it beyond a Poisson count with the same error.
     beyond = np.sqrt(np.maximum(np.square(skewness) - 1.0 / relative, 0.0))
-    more = _more_for_skewness(beyond, np.zeros(1))
+    more = _skewness_correction(beyond, np.zeros(1))
     quantile = student_quantile(_freedom(groups), TAIL) + more
     counted = float(events.sum()) / max(1.0 - share, 1e-12)
     wider = (float(quantile[0]) / NORMAL) ** 2
@@ -217,7 +217,7 @@ def _variance_by_size(
     return np.where(inside, y_mean - b * x_mean + b * x, 0.0)
 
 
-def _more_for_skewness(skewness: Array, excess: Array) -> Array:
+def _skewness_correction(skewness: Array, excess: Array) -> Array:
     """Return what must be added to the normal quantile of a 95% interval of a skewed mean.
 
     For a mean of skewness g and excess kurtosis k, mean / standard error is within z + c as often
@@ -231,7 +231,7 @@ def _more_for_skewness(skewness: Array, excess: Array) -> Array:
     return NORMAL * (of_skewness - excess * (z2 - 3.0) / 12.0)
 
 
-def _untransformed(transformed: Array, skewness: Array) -> Array:
+def _inverse_transform(transformed: Array, skewness: Array) -> Array:
     """Invert Hall's transformation: return T; `skewness` is that of the mean."""
     some = np.where(np.abs(skewness) < 1e-9, 1.0, skewness)
     root = np.cbrt(1.0 + some * (transformed - some / 6.0))

@@ -1,7 +1,7 @@
 """Pareto k-hat: how heavy the upper tail of importance ratios is (PSIS).
 
-Fitted here and not by arviz-stats, whose public functions want every ratio in memory at once: a
-fit needs only the tail, which a stream can hold. Tests compare with arviz-stats.
+arviz-stats is not used because its public functions need all ratios in memory, while the fit needs
+only the tail, which a stream can keep. Tests compare with arviz-stats.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from rcdiag.statistics.intervals import NORMAL
 from rcdiag.statistics.ratios import Array
 from rcdiag.table.token_batch import RowFrame
 
-# Enough for the tail of a hundred million ratios; beyond, the tail is cut shorter.
+# Enough for the tail of a hundred million ratios; with more ratios the tail is truncated.
 KEPT = 1 << 15
-# One value in SAMPLED is looked at to find a bound that the largest are above.
+# Every SAMPLED-th value is used to estimate a threshold below the KEPT largest.
 SAMPLED = 16
-# Fewer exceedances tell nothing about a tail.
+# With fewer exceedances the tail is not fitted.
 FEWEST = 5
-# From a tail index of a half on there is no second moment. Just below it is anything, and here the
-# root mean square ten times the scale: as far as an interval goes; rcdiag's proposal.
+# A tail index of 0.5 or more has no second moment. Just below 0.5 the second moment has no bound.
+# At 0.48 the root mean square is ten times the scale, the most that an interval assumes: rcdiag's
+# proposal.
 NO_SECOND_MOMENT = 0.5
 LARGEST_SHAPE = 0.48
 # Standard errors from k-hat to the upper end of its 95% interval, and to that of its 80% interval.
@@ -33,20 +34,20 @@ class UpperTail(RowFrame, frozen=True):
     """The largest log-ratios of some tokens or sequences, and how many there were in all."""
 
     count: int
-    kept: Array  # in no order
-    not_numbers: int  # NaN and positive infinities: with one there is no tail to fit
+    kept: Array  # unordered
+    not_numbers: int  # NaN and positive infinities; with any of them no tail is fitted
 
     @classmethod
     def of(cls, log_ratio: Array) -> UpperTail:
-        """Keep the largest of some log-ratios, nats; a ratio of 0 (-inf) is in no upper tail."""
+        """Keep the largest log-ratios, nats; a ratio of 0 (-inf) is not in an upper tail."""
         return cls.of_blocks([log_ratio])
 
     @classmethod
     def of_blocks(cls, blocks: Sequence[Array]) -> UpperTail:
-        """Keep the largest of the log-ratios of all blocks, nats."""
+        """Keep the largest log-ratios of all blocks, nats."""
         finite, not_numbers = [], 0
         for log_ratio in blocks:
-            # A sum of finite numbers that is not finite costs a look at them, and nothing else.
+            # Only a sum that is not finite makes it necessary to look at each value.
             with np.errstate(over="ignore", invalid="ignore"):
                 total = log_ratio.sum()
             if not np.isfinite(total):
@@ -61,9 +62,10 @@ class UpperTail(RowFrame, frozen=True):
 
 
 def _largest_of(blocks: Sequence[Array]) -> Array:
-    """Return the KEPT largest of all blocks.
+    """Return the KEPT largest values of all blocks.
 
-    A sample of them tells below which value surely none of these is, so that few are compared.
+    A sample estimates a threshold that is very likely below all of them, so few values are
+    compared.
     """
     count = sum(map(len, blocks))
     if count > 4 * KEPT:
@@ -71,13 +73,13 @@ def _largest_of(blocks: Sequence[Array]) -> Array:
         wanted = int(1.2 * KEPT / count * len(sample)) + 1
         least = np.partition(sample, -wanted)[-wanted]
         above = [values[values > least] for values in blocks]
-        if sum(map(len, above)) >= KEPT:  # else the sample was not like the rest
+        if sum(map(len, above)) >= KEPT:  # otherwise the sample was not representative
             return _largest(np.concatenate(above))
     return _largest(np.concatenate([np.empty(0), *blocks]))
 
 
 def _largest(values: Array) -> Array:
-    # Copied: a view would keep all of the values in memory.
+    # Copied, because a view would keep all values in memory.
     return values if len(values) <= KEPT else np.partition(values, -KEPT)[-KEPT:].copy()
 
 
@@ -98,10 +100,11 @@ def tail_size(count: int) -> int:
 
 
 def k_hat(tail: UpperTail) -> tuple[float, int]:
-    """Return the shape of the generalised Pareto of the ratios' upper tail, and its length.
+    """Return the shape of a generalised Pareto fit to the ratios' upper tail, and the tail's size.
 
-    The tail is the M = min(0.2 S, 3 sqrt(S)) largest of S ratios, less the next one. NaN where
-    a ratio is infinite or there are too few different ones. The number of finite moments is 1 / k.
+    The tail is the M = min(0.2 S, 3 sqrt(S)) largest of S ratios, all less the largest ratio
+    outside of it. The shape is NaN if a ratio is infinite or too few ratios differ. The
+    distribution has 1 / k finite moments.
     Source: Vehtari et al. 2024, JMLR 25(72), 2.2 and appendix.
     """
     if tail.not_numbers:
@@ -119,16 +122,17 @@ def k_hat(tail: UpperTail) -> tuple[float, int]:
 
 
 def squares_beyond(tail: UpperTail, errors: float = UPPER_END) -> float:
-    """Return how much larger the mean squared excess (ratio - 1)^2 may be than it seems.
+    """Return how much larger the true mean of (ratio - 1)^2 may be than the sample's.
 
-    A sample of a heavy tail seldom holds the ratios that its second moment is made of. The tail is
-    given a generalised Pareto distribution whose shape k lies `errors` standard errors above k-hat
-    and whose median m is that of the exceedances: m k / (2^k - 1) is its scale s, s / (1 - k) its
-    mean, and 2 s^2 / ((1 - k) (1 - 2 k)) its mean square. What the tail has then, less what its
-    ratios in the sample have, counts with its share of all ratios. k is LARGEST_SHAPE at most,
-    where there still is a second moment: whether there is one at all `is_observable` asks, which
-    knows that a tail of ratios near 1 is harmless whatever its shape. 0 where there is no tail to
-    fit.
+    A sample of a heavy tail rarely contains the ratios that dominate its second moment. The tail is
+    therefore modelled as a generalised Pareto distribution. Its shape k is `errors` standard errors
+    above k-hat, and its median m is that of the exceedances. Its scale is s = m k / (2^k - 1), its
+    mean s / (1 - k), and its mean square 2 s^2 / ((1 - k) (1 - 2 k)). The result is the modelled
+    mean of the tail less the sampled one, weighted by the tail's share of all ratios.
+
+    k is capped at LARGEST_SHAPE, so that the second moment exists; `is_observable` checks whether
+    it does, since a tail of ratios near 1 is harmless whatever its shape. The result is 0 if there
+    is no tail to fit.
     """
     shape, size = k_hat(tail)
     if not size:
@@ -147,8 +151,8 @@ def squares_beyond(tail: UpperTail, errors: float = UPPER_END) -> float:
 def _pareto_shape(exceedances: Array) -> float:
     """Return the posterior mean of the Pareto shape; `exceedances` are ascending and positive.
 
-    Over a grid of b = -k / scale the profile likelihood gives weights, and k is its estimate at
-    the weighted mean of b. Source: Zhang & Stephens 2009, Technometrics 51(3), eqs. 3 to 6.
+    The profile likelihood weights a grid of b = -k / scale, and k is estimated at the weighted mean
+    of b. Source: Zhang & Stephens 2009, Technometrics 51(3), eqs. 3 to 6.
     """
     count = len(exceedances)
     grid = 30 + int(sqrt(count))
@@ -163,14 +167,14 @@ def _pareto_shape(exceedances: Array) -> float:
 
 
 def with_prior(shape: float, count: int) -> float:
-    """Ten observations' worth of k = 0.5, which steadies short tails. Source: Vehtari et al."""
+    """Shrink k-hat as by ten observations of k = 0.5, for short tails. Source: Vehtari et al."""
     return (count * shape + 5.0) / (count + 10.0)
 
 
 def k_hat_error(shape: float, count: int) -> float:
-    """Return the standard error (1 + k) / sqrt(M), the tail's values taken as independent.
+    """Return the standard error (1 + k) / sqrt(M), assuming that the tail's values are independent.
 
-    Source: Smith 1987, Annals of Statistics 15(3), for k > -1/2. Below it estimates converge faster
-    than with the root of M, and the error at -1/2 is more than theirs.
+    Source: Smith 1987, Annals of Statistics 15(3), for k > -1/2. For smaller k, estimates converge
+    faster than 1 / sqrt(M), so the error at -1/2 is an upper bound.
     """
     return (1.0 + max(shape, -0.5)) / sqrt(count)

@@ -1,9 +1,9 @@
-"""These functions tell whether data can show the second moment of ratios, and how large it may be.
+"""Second moments of ratios: whether a sample can show them, and how large they may be.
 
-An effective sample size, E[ratio]^2 / E[ratio^2], hangs on ratios so large that a sample need not
-hold one. Where it holds none, the sample's own number is too high, and so is every interval that is
-made of the sample's ratios: k-hat too is lowest just where the giants are missed. The variance of
-log-ratios tells of them all the same, since it is as plain in the small ratios as in the large.
+An effective sample size, E[ratio]^2 / E[ratio^2], depends on ratios so large that a sample may
+contain none of them. Then the sample's ESS is too high, and so is every interval computed from its
+ratios. k-hat does not help: it is lowest when the largest ratios are missing. The variance of
+log-ratios does, since small ratios show it as well as large ones.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from rcdiag.statistics.ratios import Array
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.totals import Totals
 
-# k-hat is blind to scale: however heavy, a tail of ratios near 1 moves no weighted mean.
+# k-hat ignores scale: even a heavy tail of ratios near 1 does not change a weighted mean.
 HARMLESS_ESS = 0.9
-# How many times the ratios that a second moment takes there must be; rcdiag's proposal.
+# A second moment needs this many times the ratios that its sample-size bound asks for; rcdiag's
+# proposal.
 ENOUGH = 10.0
 
 
@@ -40,7 +41,7 @@ def ess(t: Totals, level: str) -> Array:
 def squares_of_sums(t: Totals) -> Array:
     """Return sum (S - m T)^2, nats^2, over sequences of T tokens with the summed log-ratio S.
 
-    m is the mean log-ratio of a token.
+    m is the mean log-ratio per token.
     """
     mean = t.per_token("log_ratio")
     return (
@@ -59,12 +60,12 @@ def variance(t: Totals, level: str) -> Array:
 
 
 def is_observable(suite: Suite, level: str) -> bool:
-    """Tell whether the ratios of tokens or sequences are enough to show their second moment.
+    """Tell whether there are enough ratios of tokens or sequences to show their second moment.
 
-    They are not where their tail has none (k-hat), and not where ratios with a log of variance v
-    are fewer than 10 e^{2v}: E[ratio^2] is made of ratios under the distribution that is tilted by
-    ratio^2. Its KL from the sampler is 2v for a lognormal ratio, and that takes e^{2v} of them.
-    Sources: Vehtari et al. 2024, JMLR 25(72); Chatterjee & Diaconis 2018, Annals of Applied
+    There are not if the tail has no second moment (k-hat), or if ratios whose log has the variance
+    v are fewer than 10 e^{2v}. E[ratio^2] is dominated by ratios of the distribution tilted by
+    ratio^2. The KL of that from the sampler is 2v if ratios are lognormal, which takes e^{2v}
+    ratios. Sources: Vehtari et al. 2024, JMLR 25(72); Chatterjee & Diaconis 2018, Annals of Applied
     Probability 28(2), arXiv 1511.01437.
     """
     tail, _ = suite.k_hat_seq if level == "seq" else suite.k_hat_token
@@ -79,10 +80,10 @@ def is_observable(suite: Suite, level: str) -> bool:
 def largest_growth(suite: Suite, level: str, sampled: float) -> float:
     """Return how large E[ratio^2] / E[ratio]^2 may be, given the upper end `sampled` of the sample.
 
-    It is the larger of that end and of the mean of e^{v T} over the lengths T, which is the growth
-    of lognormal ratios, v being the upper end of the 95% interval of the variance of log-ratios per
-    token. Either grows by e^{b T}: b is what the Pareto tail of the tokens' ratios may have beyond
-    the sample (`squares_beyond`). Infinite where the interval has no end.
+    It is the larger of that end and of the mean of e^{v T} over the lengths T, which holds for
+    lognormal ratios. v is the upper end of the 95% interval of the variance of log-ratios per
+    token. Both are multiplied by e^{b T}, where b is what the Pareto tail of the tokens' ratios may
+    add to the sample (`squares_beyond`). Infinite if the interval has no upper end.
     """
     lengths, lognormal = _largest_exponents(suite, level)
     beyond = suite.squares_beyond * lengths
@@ -100,7 +101,7 @@ def largest_entropy(suite: Suite, level: str, sampled: float) -> float:
 
 
 def _largest_exponents(suite: Suite, level: str) -> tuple[Array, Array]:
-    """Return the lengths T of sequences, 1 for tokens, and v T."""
+    """Return the sequences' lengths T (1 for tokens), and v T as in `largest_growth`."""
     of_level = partial(variance, level=level)
     value, left_out = float(of_level(suite.point)[0]), of_level(suite.left_out)
     high = jackknife_interval(value, left_out, 0.0, suite.sizes(level))[1]
@@ -111,10 +112,10 @@ def _largest_exponents(suite: Suite, level: str) -> tuple[Array, Array]:
 def largest_mean_square(suite: Suite, name: str, sampled: float) -> float:
     """Return how large E[log_ratio^2] may be, given the upper end `sampled` of the sample.
 
-    `name` is the token sum that holds half of it, to second order in the log-ratio: k2, k3, or k3
-    under the target. A heavy tail seldom shows the tokens that make up its mean square, so the end
-    is as far out at least as the observed mean and what the tail is likely to have beyond the
-    sample, by the upper end of the 80% interval of its k-hat.
+    `name` is the token sum that is half of it, to second order in the log-ratio: k2, k3, or k3
+    under the target. A sample of a heavy tail rarely contains the tokens that dominate the mean
+    square. The result is therefore at least the observed mean plus what the tail is likely to add
+    to the sample, by the upper end of the 80% interval of its k-hat.
     """
     seen = 2.0 * float(suite.point.per_token(name)[0])
     return max(sampled, seen + suite.likely_squares_beyond)

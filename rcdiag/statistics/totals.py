@@ -1,6 +1,6 @@
-"""The sequence table has one short row per sequence; totals are sums over it.
+"""SequenceTable: one short row per sequence; Totals: sums over these rows.
 
-Totals are made of the table as it is, and of those with one cluster left out.
+Totals are made of the whole table, and of the table without each cluster.
 """
 
 from __future__ import annotations
@@ -22,30 +22,31 @@ from rcdiag.table.trajectories import starts_of
 
 
 class RatioSums(RowFrame, frozen=True):
-    """What ESS needs of ratios, safe from overflow: sums over exp(log_ratio - largest).
+    """Sums of ratios for the ESS, safe from overflow: sums over exp(log_ratio - largest).
 
-    Added to the largest, their logs would lose their digits where that is huge. All [sequences].
+    `largest` is kept apart because adding a huge value to the logs would lose their digits. All
+    arrays are [sequences].
     """
 
-    largest: Array  # log_ratio, nats; 0 where it is not finite
+    largest: Array  # largest log_ratio, nats; 0 if not finite
     log_sum: Array  # log sum ratio
     log_squares: Array  # log sum ratio^2
     tilted: Array  # mean of log_ratio - largest, weighted by ratio
 
 
 class SequenceTable(RowFrame, frozen=True):
-    """Sequences with at least one unmasked token, in the order of the rows."""
+    """Sequences with at least one unmasked token, in row order."""
 
     lengths: NDArray[np.int64]  # [sequences] unmasked tokens
-    cluster: NDArray[np.uint64]  # [sequences] those of one prompt share it
-    sums: Mapping[str, Array]  # [sequences] over the tokens, of each TokenSum with `by_sequence`
+    cluster: NDArray[np.uint64]  # [sequences] equal for the sequences of one prompt
+    sums: Mapping[str, Array]  # [sequences] token sums, of each TokenSum with `by_sequence`
     ratio_sums: RatioSums  # over the tokens of each sequence
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def take(self, keep: NDArray[np.bool_]) -> SequenceTable:
-        """Take some of the sequences, where `keep` [sequences] holds."""
+        """Return the sequences for which `keep` [sequences] is true."""
         return SequenceTable(
             self.lengths[keep],
             self.cluster[keep],
@@ -55,10 +56,10 @@ class SequenceTable(RowFrame, frozen=True):
 
 
 def token_sums(pair: PolicyPair) -> Array:
-    """Add up every quantity of TOKEN_SUMS by sequence: [sequences, len(TOKEN_SUMS)]."""
+    """Sum every quantity of TOKEN_SUMS by sequence: [sequences, len(TOKEN_SUMS)]."""
     sums = np.empty((len(TOKEN_SUMS), len(pair.lengths)))
     starts = starts_of(pair.lengths)
-    # inf - inf is NaN, which is what it is; no warning needed.
+    # inf - inf is NaN, as it should be, so no warning is needed.
     with np.errstate(over="ignore", invalid="ignore"):
         for index, quantity in enumerate(TOKEN_SUMS.values()):
             np.add.reduceat(quantity.of(pair.values), starts, out=sums[index])
@@ -66,7 +67,7 @@ def token_sums(pair: PolicyPair) -> Array:
 
 
 def sequence_table(pair: PolicyPair, sums: Array) -> SequenceTable:
-    """Make the rows of a pair's sequences; `sums` are its `token_sums`."""
+    """Make the table of a pair's sequences; `sums` are the pair's `token_sums`."""
     lengths = pair.lengths
     starts = starts_of(lengths)
     quantities = enumerate(TOKEN_SUMS.values())
@@ -81,7 +82,7 @@ def sequence_table(pair: PolicyPair, sums: Array) -> SequenceTable:
 
 
 def token_maxima(pair: PolicyPair) -> Array:
-    """Return the largest of every quantity of TOKEN_MAXIMA by sequence, [sequences, quantities]."""
+    """Return the maximum of every quantity of TOKEN_MAXIMA, [sequences, quantities]."""
     starts = starts_of(pair.lengths)
     maxima = [np.maximum.reduceat(of(pair.values), starts) for of in TOKEN_MAXIMA.values()]
     return np.stack(maxima, axis=1)
@@ -91,27 +92,27 @@ def _ratio_sums(
     log_ratio: Array, lengths: NDArray[np.int64], starts: NDArray[np.int64]
 ) -> RatioSums:
     largest = np.maximum.reduceat(log_ratio, starts)
-    # A shift of +-inf would turn the terms into NaN; without it exp gives inf or 0, as it should.
+    # Subtracting +-inf would give NaN; without a shift exp correctly gives inf or 0.
     largest = np.where(np.isfinite(largest), largest, 0.0)
     away = log_ratio - np.repeat(largest, lengths)
     scaled = np.exp(away)
     total = np.add.reduceat(scaled, starts)
     squares = np.add.reduceat(np.square(scaled), starts)
     tilted = scaled * away
-    if not scaled.all():  # a ratio of 0 has a log-ratio of -inf, and adds nothing
+    if not scaled.all():  # a ratio of 0 has a log-ratio of -inf, but adds nothing
         tilted[scaled == 0.0] = 0.0
     weighted = np.add.reduceat(tilted, starts) / total
     return RatioSums(largest, np.log(total), np.log(squares), weighted)
 
 
 class Totals(Struct, frozen=True):
-    """Sums over the sequences of a table, each [replicates]; the table itself is one replicate."""
+    """Sums over the sequences of a table, each [replicates]; the full table is one replicate."""
 
     sequences: Array
     tokens: Array
     sums: Mapping[str, Array]  # of TOKEN_SUMS and of SEQUENCE_SUMS
-    # "token_ratio" and "seq_ratio" hold log sum ratio, log sum ratio^2, and the mean log_ratio
-    # weighted by ratio; all log-ratios less a number that they share, which cancels in any ESS.
+    # For "token_ratio" and "seq_ratio": log sum ratio, log sum ratio^2, and the mean log_ratio
+    # weighted by ratio. All log-ratios are less a common number, which cancels in any ESS.
     log_sums: Mapping[str, Array]
     log_squares: Mapping[str, Array]
     tilted: Mapping[str, Array]
@@ -124,7 +125,7 @@ class Totals(Struct, frozen=True):
 
 
 def _of_ratios(formula: Callable[[Ratios], Array], table: SequenceTable) -> Array:
-    """Return sums that are weighted by whole-sequence ratios, the products of token ratios."""
+    """Return a formula of the whole-sequence ratios, the products of token ratios."""
     return formula(Ratios.of(table.sums["log_ratio"]))
 
 
@@ -134,7 +135,7 @@ def _log_ppl_diff(table: SequenceTable) -> Array:
 
 
 class SequenceSum(Struct, frozen=True):
-    """A quantity of whole sequences that is added up by cluster."""
+    """A quantity of whole sequences that is summed by cluster."""
 
     name: str
     of: Callable[[SequenceTable], Array]  # [sequences]
@@ -162,7 +163,7 @@ RATIOS = ("token_ratio", "seq_ratio")
 
 
 class Addends(Struct, frozen=True):
-    """Rows that add up to totals: one per cluster."""
+    """Rows that sum to totals, one per cluster."""
 
     names: tuple[str, ...]
     matrix: Array  # [clusters, names]
@@ -171,7 +172,7 @@ class Addends(Struct, frozen=True):
         return len(self.matrix)
 
     def by_content(self) -> Addends:
-        """Return the rows sorted by their numbers: sums do not depend on the names of clusters."""
+        """Return the rows sorted by content, so that sums do not depend on cluster names."""
         return replace(self, matrix=self.matrix[content_order(self.matrix)])
 
     def column(self, name: str) -> Array:
@@ -194,12 +195,12 @@ class Addends(Struct, frozen=True):
 
 
 def addends(table: SequenceTable, tokens: ClusterSums) -> Addends:
-    """Sum everything by cluster: `tokens` are the sums of TOKEN_SUMS, the rest is the table's."""
+    """Sum everything by cluster: `tokens` has the sums of TOKEN_SUMS, `table` the other values."""
     clusters = grouping(table.cluster, tokens.most)
     assert np.array_equal(clusters.keys, tokens.keys)
     columns = {}
     with np.errstate(over="ignore", invalid="ignore"):
-        # One column of all sequences is in memory at a time.
+        # Only one column of all sequences is in memory at a time.
         for name, quantity in SEQUENCE_SUMS.items():
             columns[name] = clusters.added(quantity.of(table)[:, None])
         columns["sequences"] = clusters.added(np.ones((len(table), 1)))
@@ -214,9 +215,9 @@ def addends(table: SequenceTable, tokens: ClusterSums) -> Addends:
 
 
 def _scaled_ratios(name: str, table: SequenceTable) -> Iterator[tuple[str, Array]]:
-    """Yield the sums of ratios of each sequence, of tokens or its own, by name.
+    """Yield name and values of sums of ratios per sequence, of tokens or of whole sequences.
 
-    They are those of exp(log_ratio - the largest of all), so that none overflows.
+    Ratios are exp(log_ratio - the largest of all), so that none overflows.
     """
     sums = table.ratio_sums
     if name == "seq_ratio":

@@ -93,7 +93,7 @@ def _assumed(
                 severity="note",
                 message=f"{path} sets nothing of the correction: {trainer.name} then uses its "
                 "defaults, and these are computed",
-                fix="where the settings stand elsewhere, give that file; they stand in "
+                fix="if another file has the settings, give that one; the settings are in "
                 f"{trainer.words.place}",
                 evidence={"trainer": trainer.name, "config": dict(defaults)},
             )

@@ -1,4 +1,4 @@
-"""These metrics measure how far apart the policies are: divergences of tokens and sequences."""
+"""Metrics of mismatch: divergences between the policies, by token and by sequence."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ K1_KL_SEQ = Metric(
 def _kl(
     name: str, label: str, says: str, formula: str, direction: str, sums: str, example: str
 ) -> Metric:
-    """Make a KL without a guide: the mean of the sum `sums`, which says the level in its name."""
+    """Return a KL metric without a guide: the mean of `sums`, whose name tells the level."""
     sequences = sums.startswith("seq_")
     sampled = SEQUENCES_SAMPLED if sequences else BEHAVIOR_SAMPLED
     return Metric(

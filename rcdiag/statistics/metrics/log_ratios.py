@@ -1,4 +1,4 @@
-"""These metrics measure how far apart the policies are: sizes of single log-ratios."""
+"""Metrics of mismatch: sizes of the tokens' log-ratios."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def log_ratio_abs_std(t: Totals) -> Array:
 def spread_beyond(of_totals: Callable[[Totals], Array], suite: Suite, high: float) -> float:
     """Return how large a standard deviation may be, nats, given the upper end of the sample.
 
-    A heavy tail seldom shows the tokens that a spread is made of: see `largest_mean_square`.
+    A sample of a heavy tail rarely contains the tokens that dominate it: see `largest_mean_square`.
     """
     seen = float(of_totals(suite.point)[0])
     return max(high, float(np.sqrt(seen**2 + suite.likely_squares_beyond)))
 
 
 def largest(name: str, suite: Suite) -> tuple[float, Interval]:
-    """Make the maximum of a quantity over all tokens; an extreme has no interval."""
+    """Return the maximum of a quantity over all tokens; a maximum has no interval."""
     return suite.state.maxima[name], NONE
 
 

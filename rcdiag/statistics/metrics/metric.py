@@ -1,7 +1,7 @@
-"""A metric is one object: a number about two policies, with all that anybody asks about it.
+"""Metric: a number about two policies, with its formula, its limits and its explanation.
 
-`METRICS.add(Metric(...))` is all that it takes to add one: results, screens, pages, explanations
-and the JSON Schema read the definition.
+`METRICS.add(Metric(...))` adds one. Results, screens, pages, explanations and the JSON Schema all
+read this definition.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from rcdiag.statistics.totals import SEQUENCE_SUMS, SequenceSum, Totals
 
 LOG_RATIO = "log_ratio = target - behavior, in nats"
 SYMMETRIC = "the same with the log-probs of both policies exchanged"
-# What a number can presuppose of the data. None: it describes the tokens, whoever sampled them.
+# What a number may presuppose about the data. None: it describes the tokens, whoever sampled them.
 BEHAVIOR_SAMPLED = "the behavior policy sampled the tokens"
 SEQUENCES_SAMPLED = "the behavior policy sampled the whole sequences"
 
-# Where the 95% interval of a metric comes from.
+# The source of a metric's 95% interval.
 BY_CLUSTERS = "the prompt groups, left out one by one"
 BY_FIT = "the asymptotic error of a fit, whose values count as independent"
 NO_INTERVAL = "nowhere: the number is an extreme, or itself an error"
 
-# Two short sequences of which every definition's `example` is worked out.
+# The two short sequences that every definition's `example` is computed from.
 RATIOS_OF_EXAMPLE = "log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5]: "
 PAIR_OF_EXAMPLE = (
     "behavior log-probs [-1, -0.5, -2], [-0.7, -1.5], log-ratios [0.1, -0.1, 1.5], [-1.2, -0.5]: "
@@ -46,22 +46,22 @@ PAIR_OF_EXAMPLE = (
 
 
 class MetricFamily(Struct, frozen=True, kw_only=True):
-    """Metrics that answer one question; the worst family decides, never an average."""
+    """Metrics that answer one question; the worst family decides the verdict, never an average."""
 
     name: str
     question: str
-    slug: str  # the finding when one of its metrics is beyond its guide
-    fix: str  # what to do then
-    gate: bool = False  # to be settled before anything else is worth a look
+    slug: str  # the finding if one of its metrics is beyond its guide
+    fix: str  # what to do about it
+    gate: bool = False  # must be resolved before the other families mean anything
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """Return the metrics of the family by name, in the order for a reader."""
+        """Return the metrics of the family by name, in reading order."""
         return {name: metric for name, metric in METRICS.items() if metric.family == self}
 
 
 class Metric(Struct, frozen=True, kw_only=True):
-    """A number about two policies: how it is made, and what a reader wants to know of it."""
+    """A number about two policies: its computation, and what a reader wants to know about it."""
 
     name: str
     family: MetricFamily
@@ -69,42 +69,42 @@ class Metric(Struct, frozen=True, kw_only=True):
     says: str  # what it is, in plain sentences
     formula: str  # E[...] is the mean over the sampled tokens, unless it says sequences
     unit: str = ""  # "" for a pure number
-    ideal: float | None  # its value where both policies are the same
-    least: float | None = None  # what the truth is never below, though an estimate of it may be
-    most: float | None = None  # what the truth is never above, though an interval's end may be
-    # What the number itself never passes: its interval is made of the log of the distance from it.
+    ideal: float | None  # its value if both policies are the same
+    least: float | None = None  # lower bound of the true value; an estimate may be below it
+    most: float | None = None  # upper bound of the true value; an interval's end may be above it
+    # Bound of the estimate itself: the interval is computed on the log of the distance from it.
     bound: float | None = None
     direction: str = LOG_RATIO  # what its sign means, or which policy is compared with which
     presupposes: str | None = None  # BEHAVIOR_SAMPLED, SEQUENCES_SAMPLED or None
     guide: Guide | None = None
-    # The guide on given data, where it depends on them; None where there is nothing to judge.
+    # The guide if it depends on the data; the result is None if there is nothing to judge.
     guide_for: Callable[[Suite], Guide | None] | None = None
-    # What rounding alone makes of the number, by precisions, probabilities and lengths; none of the
-    # observed mismatch is in it. None where the precisions say nothing.
+    # The value that rounding alone would give, from precisions, probabilities and lengths, without
+    # the observed mismatch. None if the precisions do not determine it.
     expects: Callable[[Suite], float | None] | None = None
-    source: str = ""  # of the definition: a paper, or whose number it is
-    # Trainer -> its name for the number, and how that differs.
+    source: str = ""  # of the definition: a paper, or the program that logs the number
+    # Trainer -> its name for the number, and how its number differs.
     elsewhere: Mapping[str, str] = field(default_factory=dict)
-    example: str = ""  # a worked number; "" where two short sequences do not have it
-    see: tuple[str, ...] = ()  # names that `rcdiag explain` answers
+    example: str = ""  # a computed number; "" if two short sequences cannot show one
+    see: tuple[str, ...] = ()  # names that `rcdiag explain` knows
     headline: bool = False  # on the first screen
 
-    # How it is made, one of these two: from sums over clusters that are left out one by one
-    # ([replicates]), or, as an extreme, a rank or a tail, from all tokens.
+    # Its computation, exactly one of these two: from totals without each cluster ([replicates]), or
+    # from all tokens if it is a maximum, a quantile or a tail fit.
     from_totals: Callable[[Totals], Array] | None = None
     from_suite: Callable[[Suite], tuple[float, Interval]] | None = None
     interval: str = BY_CLUSTERS
-    # The ratios, "token" or "seq", of which a giant that was never drawn would change the number,
-    # and the end of the interval on that side, given where their second moment can be observed.
+    # "token" or "seq": the ratios of which a large one, missing from the sample, would change the
+    # number; and the interval's end on that side, which needs an observable second moment.
     giants: str | None = None
     giants_move: str = "high"
-    # That end once more, from the sample's own: no less far out, where rare ratios are too few.
+    # Makes that end from the sample's own, at least as far out, since large ratios are rare.
     beyond_sample: Callable[[Suite, float], float] | None = None
-    # The token sum of 1 and 0 of which `from_totals` is the share: its interval is that of a count.
-    # A share of 0 has none, as no sample can show what was never drawn.
+    # The 0-or-1 token sum of which `from_totals` is the share: its interval is that of a count.
+    # A share of 0 has none, since no sample shows what was never drawn.
     counts: str | None = None
-    of_log_ratios: bool = True  # of `from_suite`: a log-ratio that is NaN makes the number NaN
-    # Sums that no other metric has, added up by the pass over the table from `METRICS.add` on.
+    of_log_ratios: bool = True  # for `from_suite`: a NaN log-ratio makes the number NaN
+    # Sums that only this metric needs; a pass over a table computes them once it is registered.
     token_sums: tuple[TokenSum, ...] = ()
     sequence_sums: tuple[SequenceSum, ...] = ()
 
@@ -114,27 +114,27 @@ class Metric(Struct, frozen=True, kw_only=True):
 
     @property
     def level(self) -> str:
-        """Return what the mean runs over: "seq" if the formula says so, else "token"."""
+        """Return what the mean is over: "seq" if the formula says so, else "token"."""
         return "seq" if "over sequences" in self.formula else "token"
 
     @property
     def range(self) -> tuple[float, float] | None:
-        """Return the least and the most that the metric can be; None where it has no such ends."""
+        """Return the least and the largest possible value; None if not bounded on both sides."""
         ends = {end for end in (self.least, self.bound, self.most) if end is not None}
         return (min(ends), max(ends)) if len(ends) > 1 else None
 
     @property
     def about(self) -> str:
-        """Say what the metric is, and its formula, in one paragraph."""
+        """Return what the metric is, and its formula, in one paragraph."""
         return f"{self.says} Formula: {self.formula}."
 
     def entry(self) -> Entry:
-        """Say what the number is, how it is made, and from where on it is an alarm."""
+        """Return the explanation: what the number is, its formula, and its limits."""
         source = f" Source: {self.source}." if self.source else ""
         presupposes = f"; presupposes that {self.presupposes}" if self.presupposes else ""
         ideal = None if self.ideal is None else f"ideal {self.ideal:g}"
         healthy = [part for part in (ideal, self.guide and self.guide.bounds) if part]
-        path = f".mismatch.{self.name}"  # as jq takes it
+        path = f".mismatch.{self.name}"  # in the syntax of jq
         if not self.name.isidentifier():
             path = f"'.mismatch.\"{self.name}\"'"
         return Entry(
@@ -153,14 +153,14 @@ class Metric(Struct, frozen=True, kw_only=True):
         return measured([self], suite)[0]
 
     def guide_on(self, suite: Suite) -> Guide | None:
-        """Return the guide that judges the metric on one suite's tokens; None without one."""
+        """Return the guide that judges the metric on one suite's tokens; None if there is none."""
         if self.guide_for is None:
             return self.guide
         with np.errstate(all="ignore"):
             return self.guide_for(suite)
 
     def without_replicates(self, suite: Suite) -> tuple[float, Interval]:
-        """Return the value; its interval too where that does not come from left-out clusters."""
+        """Return the value, and its interval if that needs no replicates."""
         if self.from_suite is None:
             assert self.from_totals is not None
             value = float(self.from_totals(suite.point)[0])
@@ -172,7 +172,7 @@ class Metric(Struct, frozen=True, kw_only=True):
         return self.from_suite(suite)
 
     def replicates(self, suite: Suite, value: float) -> JackknifeReplicates | None:
-        """Return the metric without each cluster in turn; None where that makes no interval."""
+        """Return the metric without each cluster in turn; None if its interval needs none."""
         if self.from_totals is None or self.counts is not None:
             return None
         if not np.isfinite(value) or suite.clusters < 2:
@@ -181,19 +181,19 @@ class Metric(Struct, frozen=True, kw_only=True):
         return JackknifeReplicates(value, left_out, self.bound, suite.sizes(self.level))
 
     def as_result(self, suite: Suite, value: float, interval: Interval) -> MetricValue:
-        """Return the metric as results have it; no value where it is not defined on the data."""
+        """Return the metric as results have it; without a value if it is undefined on the data."""
         if np.isnan(value) and np.isfinite(suite.log_ratio_sum):
-            return MetricValue(value=None)  # and no NaN of the table's doing
+            return MetricValue(value=None)  # the NaN is not due to the table's values
         low, high = interval
         expected = None if self.expects is None else self.expects(suite)
         of = None if self.expects is None else suite.rounding.precisions
         return MetricValue(value=value, low=low, high=high, expected=expected, expected_of=of)
 
     def as_observable(self, suite: Suite, low: float | None, high: float | None) -> Interval:
-        """Return an interval whose end on the side of rare large ratios is what the data can show.
+        """Return the interval with the end on the side of rare large ratios that the data support.
 
-        Without it where the second moment of the ratios that make up the number cannot be observed.
-        Where all ratios are equal to rounding there are none.
+        That end is None if the second moment of the number's ratios cannot be observed. It stays
+        as it is if all ratios are equal up to rounding.
         """
         if low is None or high is None or high - low <= 1e-12:
             return low, high
@@ -210,9 +210,9 @@ class Metric(Struct, frozen=True, kw_only=True):
 def measured(metrics: Sequence[Metric], suite: Suite) -> list[MetricValue]:
     """Return values and 95% intervals of metrics on one suite's tokens, without levels.
 
-    Intervals over left-out clusters are made together, which takes a fifth of the time.
+    Intervals from left-out clusters are computed together, which takes a fifth of the time.
     """
-    # Ratios out of range are inf or 0, and what is not defined is NaN: no warning needed.
+    # Ratios out of range are inf or 0, and undefined values NaN, so no warning is needed.
     with np.errstate(all="ignore"):
         values, intervals = [], []
         for metric in metrics:
@@ -234,16 +234,16 @@ def measured(metrics: Sequence[Metric], suite: Suite) -> list[MetricValue]:
 
 
 class MetricRegistry(Registry[Metric]):
-    """Metrics by name; the sums that a metric brings along come and go with it."""
+    """Metrics by name, together with the sums that only they need."""
 
     def _register(self, definition: Metric) -> None:
-        """Register a metric, and the sums that the pass over a table must add up for it."""
+        """Register a metric, and the sums that a pass over a table must compute for it."""
         super()._register(definition)
         TOKEN_SUMS.ship(definition.token_sums)
         SEQUENCE_SUMS.ship(definition.sequence_sums)
 
     def remove(self, name: str) -> None:
-        """Take a metric out again, with the sums that it brought along."""
+        """Remove a metric and its own sums."""
         definition = self[name]
         super().remove(name)
         for token_sum in definition.token_sums:
@@ -272,7 +272,7 @@ OVERLAP = MetricFamily(
 )
 TAIL = MetricFamily(
     name="tail",
-    question="How much hangs on few tokens or sequences?",
+    question="How much depends on few tokens or sequences?",
     slug="heavy-tail",
     fix="look at the worst tokens and sequences in the report: one cause often explains them all",
 )

@@ -1,4 +1,4 @@
-"""These metrics tell how many samples are left after importance weighting."""
+"""Metrics of overlap: how many samples are left after importance weighting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rcdiag.statistics.totals import Totals
 def perplexity_ess(t: Totals, level: str) -> Array:
     """Return exp(entropy of the normalised ratios) / n: one large ratio counts less than in `ess`.
 
-    With w = ratio / sum ratio the entropy is log sum ratio - sum w log_ratio.
+    With w = ratio / sum ratio, the entropy is log sum ratio - sum w log_ratio.
     Source: Robert & Casella 2004, Monte Carlo Statistical Methods, 14.3.
     """
     name = f"{level}_ratio"
@@ -39,12 +39,12 @@ def chi2_self_normalised(t: Totals, level: str) -> Array:
 
 
 def least_ess(level: str, suite: Suite, low: float) -> float:
-    """Return the lower end of an ESS, given that of the sample; 0 where that is 0 or below."""
+    """Return the lower end of an ESS, given the sample's; 0 if that is 0 or less."""
     return 1.0 / largest_growth(suite, level, 1.0 / low) if low > 0.0 else 0.0
 
 
 def least_perplexity_ess(level: str, suite: Suite, low: float) -> float:
-    """Return the lower end of a perplexity ESS, given that of the sample; 0 as in `least_ess`."""
+    """Return the lower end of a perplexity ESS, given the sample's; 0 as in `least_ess`."""
     if low <= 0.0:
         return 0.0
     return float(np.exp(-largest_entropy(suite, level, -float(np.log(low)))))

@@ -36,7 +36,7 @@ class ChatTemplate:
             | {"lost": 0, "added": 0, "token": None},
         )
 
-    def hold(self, boundaries: Sequence[tuple[NDArray[np.int32], int, Messages]]) -> None:
+    def compare(self, boundaries: Sequence[tuple[NDArray[np.int32], int, Messages]]) -> None:
         """Compare the prompts of one row's later turns with the template.
 
         Each comes with the end of the sampled tokens in it, and with its messages.

@@ -222,7 +222,7 @@ def rows_of_turns(
         notes.changes.setdefault(GROUPED, 0)
     for row in joined(sampled, notes):
         if template is not None:
-            template.hold(row.boundaries())
+            template.compare(row.boundaries())
         yield (
             row.turns[0].record,
             {**row.row(), **row.shared(notes), "turn": row.first, **columns},
