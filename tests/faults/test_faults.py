@@ -44,7 +44,7 @@ def by_slug(slug: str) -> Fault:
 
 @cache
 def spoilt_draft(slug: str, note: str) -> Draft:
-    """Return a table with a fault whose note contains some words, on the plan of `without_fault`."""
+    """Return a table with a fault whose note contains some words, on `without_fault`'s plan."""
     for seed in range(200):
         random = np.random.default_rng(seed)
         choice = spoilt([by_slug(slug)], random, SMALL[:1])
