@@ -164,7 +164,7 @@ def test_the_same_seed_gives_the_same_document(rcdiag, doubtful):
     assert json.dumps(first["figures"]) == json.dumps(second["figures"])
 
 
-def test_the_preset_table_says_whose_effective_sample_sizes_it_has(rcdiag, tmp_path):
+def test_the_preset_table_states_that_its_ess_is_of_applied_weights(rcdiag, tmp_path):
     """The ESS of truncated weights exceeds that of the raw ratios; both are shown."""
     behavior, target = [[-3.0, -3.0], [-3.0, -3.0]] * 10, [[-1.0, -3.2], [-3.2, -3.2]] * 10
     columns = {"rollout_log_probs": behavior, "old_log_probs": target}

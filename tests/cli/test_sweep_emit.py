@@ -214,7 +214,7 @@ def advice(choice, *ranked) -> Recommendation:
     )
 
 
-def test_what_a_trainer_cannot_express_is_said_in_comments_alone():
+def test_settings_that_a_trainer_lacks_appear_only_in_comments():
     ranked = [("token_icepop_0.5_5", True), ("seq_tis_2", True), ("token_tis_5", False)]
     text = configuration(advice("token_icepop_0.5_5", *ranked), "verl-0.7.1")
     assert yaml.safe_load(text) is None

@@ -154,7 +154,7 @@ def test_columns_are_dropped_in_order_and_named():
     assert "error" in text(28)
 
 
-def test_explain_knows_every_heading(results, monkeypatch):
+def test_explain_has_an_entry_for_every_heading(results, monkeypatch):
     headings: dict[str, None] = {}
 
     def seen(out, columns, rows, gap=1):

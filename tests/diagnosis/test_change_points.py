@@ -83,13 +83,13 @@ def test_a_jump_and_a_drift_do_not_count_as_noise() -> None:
     assert noise_of(noisy(drift)) == pytest.approx(size, rel=0.05)
 
 
-def test_steps_whose_errors_differ_by_more_than_float64_holds_have_no_change() -> None:
+def test_no_change_if_errors_differ_by_more_than_float64_can_represent() -> None:
     """This happens if a step has log-ratios of some thousand nats."""
     assert change_points(np.array([1.0, 8e5]), np.array([1e-6, 8e5]), 0.05, fewest=1) == []
 
 
 @pytest.mark.parametrize("step", [np.inf, -np.inf, 1e200])
-def test_a_step_whose_square_overflows_is_no_error(step: float) -> None:
+def test_a_step_with_an_overflowing_square_raises_no_error(step: float) -> None:
     for place in (0, 5, 11):
         y = np.zeros(12)
         y[place] = step

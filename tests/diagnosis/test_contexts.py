@@ -26,8 +26,8 @@ def other_context(rows: np.ndarray, lengths: np.ndarray | None = LENGTHS) -> Cas
     """Make a table in which the two sides saw different contexts in some rows."""
     rollout = ELSEWHERE.log_probs["rollout"]
     rounding = np.random.default_rng(1).normal(0.0, 0.005, len(rollout))
-    honest = np.minimum(rollout + rounding, -1e-6)
-    old = np.where(rows[ELSEWHERE.owner], ELSEWHERE.log_probs["old"], honest)
+    same_context = np.minimum(rollout + rounding, -1e-6)
+    old = np.where(rows[ELSEWHERE.owner], ELSEWHERE.log_probs["old"], same_context)
     facts = replace(ELSEWHERE.facts, prompt_length=lengths)
     return replace(ELSEWHERE.with_log_probs("old", old), facts=facts)
 

@@ -39,8 +39,8 @@ def test_a_limit_of_the_prompt_is_found_wherever_it_lies(seed: int) -> None:
     limit = int(np.quantile(lengths, random.uniform(0.2, 0.8)))
     # Every row has uncertain tokens, which alone show that the prompt was cut.
     trainer = first_tokens_differ(float(random.uniform(1.0, 2.0)), fades=15.0)
-    honest, other = (made(plain, law, seed=seed, sharpness=0.6) for law in (None, trainer))
-    case = joined(honest, other, lengths > limit)
+    intact, other = (made(plain, law, seed=seed, sharpness=0.6) for law in (None, trainer))
+    case = joined(intact, other, lengths > limit)
     diagnosis = judged(replace(case, facts=replace(case.facts, prompt_length=lengths)))
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "prompt-truncated")
     assert diagnosis.causes[0].share_of_rows == pytest.approx(np.mean(lengths > limit), abs=0.02)

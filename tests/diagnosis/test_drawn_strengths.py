@@ -64,11 +64,11 @@ def test_another_distribution_of_one_replica_is_not_called_other_weights(
 ) -> None:
     random = drawn(seed)
     temperature = float(random.uniform(0.5, 0.8))
-    honest = made(tempered(temperature), noise=0.01, seed=seed)
+    intact = made(tempered(temperature), noise=0.01, seed=seed)
     raw = made(tempered(temperature), recorded=plain, noise=0.01, seed=seed)
     share = int(random.integers(3, 7))
     theirs = EVERY % share == 1
-    case = joined(honest, raw, theirs)
+    case = joined(intact, raw, theirs)
     if stated:
         engines = ["late" if flag else "other" for flag in theirs]
         case = replace(case, facts=replace(case.facts, engine=engines))
@@ -163,18 +163,18 @@ def test_later_turns_with_another_context_are_not_attributed_to_ids() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rows_entirely_of_older_weights_count_as_older(seed: int) -> None:
-    honest, stale = made(seed=seed), made(plain, drifted(0.1, seed), seed=seed)
+    current, stale = made(seed=seed), made(plain, drifted(0.1, seed), seed=seed)
     change = drawn(seed).integers(10, 90, ROWS)  # many rows end before it
-    old = honest.position < change[honest.owner]
+    old = current.position < change[current.owner]
     columns = {
         name: np.where(old, stale.log_probs[name], values)
-        for name, values in honest.log_probs.items()
+        for name, values in current.log_probs.items()
     }
-    ids = np.where(old, stale.token_id, honest.token_id)
+    ids = np.where(old, stale.token_id, current.token_id)
     facts = replace(
-        honest.facts, policy_version=np.where(old, 3, 4).astype(np.int64), version_by_token=True
+        current.facts, policy_version=np.where(old, 3, 4).astype(np.int64), version_by_token=True
     )
-    case = replace(honest, log_probs=columns, token_id=ids, facts=facts)
+    case = replace(current, log_probs=columns, token_id=ids, facts=facts)
     diagnosis = judged(case)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "in-flight-update")
 

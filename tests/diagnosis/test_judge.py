@@ -631,9 +631,9 @@ def test_served_and_program_policies_count_as_rescored() -> None:
 
 def test_equal_columns_are_a_copy_if_the_engine_gives_other_values() -> None:
     case = made(noisy(0.01))
-    honest = case.log_probs["old"]
-    engine = honest + 0.01 * np.random.default_rng(3).standard_normal(len(honest))
-    columns = {"rollout": honest, "old": honest, "hf_fp32": honest}
+    exact = case.log_probs["old"]
+    engine = exact + 0.01 * np.random.default_rng(3).standard_normal(len(exact))
+    columns = {"rollout": exact, "old": exact, "hf_fp32": exact}
     assert judged(replace(case, log_probs=columns)).causes[0].slug != "columns-identical"
     again = replace(case, log_probs={**columns, "vllm_bf16": engine})
     assert judged(again).causes[0].slug == "columns-identical"

@@ -158,15 +158,15 @@ def test_a_temperature_is_not_taken_for_another_base(temperature: float) -> None
 def test_other_weights_are_named_beside_another_distribution(law: str) -> None:
     if law == "top-p":
         share = np.full(ROWS, 0.9)
-        honest = made(top_p(0.9), plain, top_p=share, prompts=True)
+        single = made(top_p(0.9), plain, top_p=share, prompts=True)
         both = made(top_p(0.9), drifted(0.4), top_p=share, prompts=True)
         slug = "top-p-renormalised"
     else:
         at = np.full(ROWS, 0.7)
-        honest = made(tempered(0.7), plain, temperature=at, prompts=True)
+        single = made(tempered(0.7), plain, temperature=at, prompts=True)
         both = made(tempered(0.7), drifted(0.2), temperature=at, prompts=True)
         slug = "trainer-without-temperature"
-    assert named(honest) == [slug]
+    assert named(single) == [slug]
     assert named(both) == [slug, "forwards-differ"]
 
 

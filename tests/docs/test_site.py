@@ -119,7 +119,7 @@ def test_every_page_is_in_the_navigation():
     assert existing | reference_pages().keys() == set(entries(config["nav"]))
 
 
-def test_the_reference_has_every_name_that_explain_knows():
+def test_the_reference_has_every_name_of_explain():
     pages = reference_pages()
     for kind, names in rcdiag.explain().items():
         for name in names:

@@ -34,7 +34,7 @@ def drafted(fault: Fault, seed: int = 0) -> Draft:
 
 
 @cache
-def honest(plan: Plan = SMALL[0]) -> Draft:
+def without_fault(plan: Plan = SMALL[0]) -> Draft:
     return draft_of(recipe_of(plan, 1), np.random.default_rng(0))
 
 
@@ -44,7 +44,7 @@ def by_slug(slug: str) -> Fault:
 
 @cache
 def spoilt_draft(slug: str, note: str) -> Draft:
-    """Return a table with a fault whose note contains some words, on the plan of `honest`."""
+    """Return a table with a fault whose note contains some words, on `without_fault`'s plan."""
     for seed in range(200):
         random = np.random.default_rng(seed)
         choice = spoilt([by_slug(slug)], random, SMALL[:1])
@@ -65,7 +65,7 @@ def rows(draft: Draft, column: str) -> list[np.ndarray]:
 def test_the_network_equals_transformers():
     from transformers import AutoModelForCausalLM
 
-    answers = honest().answers
+    answers = without_fault().answers
     model = AutoModelForCausalLM.from_pretrained(
         "sample_data/policy/step_4", dtype=torch.float32
     ).eval()
@@ -130,7 +130,7 @@ def test_tables_without_fault_have_mean_ratio_one(number):
 
 
 def test_noise_without_fault_has_the_size_of_engines():
-    rms = measure(honest(SMALL[1]))["rms_log_ratio"]
+    rms = measure(without_fault(SMALL[1]))["rms_log_ratio"]
     assert rms is not None
     assert 0.002 < rms < 0.015
 
@@ -148,7 +148,7 @@ def changes(fault: Fault, seed: int) -> bool:
     random = np.random.default_rng(seed)
     choice = spoilt([fault], random, SMALL)
     draft = draft_of(choice.recipe, random)
-    clean = honest(choice.recipe.plan)
+    clean = without_fault(choice.recipe.plan)
     same = (
         np.array_equal(draft.mask, clean.mask)
         and draft.kept_rows is None
@@ -165,19 +165,19 @@ def changes(fault: Fault, seed: int) -> bool:
 def test_a_shift_is_undone_by_its_inverse(by):
     draft = spoilt_draft("shift-by-one", f"old moved by {by:+d}, roll")
     back = np.concatenate([np.roll(row, -by) for row in rows(draft, "old")])
-    assert np.array_equal(back, honest().columns["old"])
+    assert np.array_equal(back, without_fault().columns["old"])
 
 
 def test_swapped_rows_are_a_permutation():
     draft = spoilt_draft("rows-swapped", "within groups")
     moved = (
         "old"
-        if np.array_equal(draft.columns["rollout"], honest().columns["rollout"])
+        if np.array_equal(draft.columns["rollout"], without_fault().columns["rollout"])
         else "rollout"
     )
     for group in np.unique(draft.answers.group):
         members = np.flatnonzero(draft.answers.group == group)
-        before = sorted(rows(honest(), moved)[row][0] for row in members)
+        before = sorted(rows(without_fault(), moved)[row][0] for row in members)
         assert sorted(rows(draft, moved)[row][0] for row in members) == before
 
 
@@ -191,13 +191,13 @@ def test_stored_numbers_are_on_the_grid_of_their_type():
 
 def test_another_base_is_a_constant_factor():
     draft = spoilt_draft("log-base", "base 2 in old")
-    assert np.allclose(draft.columns["old"] * np.log(2), honest().columns["old"])
+    assert np.allclose(draft.columns["old"] * np.log(2), without_fault().columns["old"])
 
 
 def test_running_sums_are_undone_by_differences():
     draft = spoilt_draft("cumulative-stored", "running sums in old")
     back = np.concatenate([np.diff(row, prepend=0.0) for row in rows(draft, "old")])
-    assert np.allclose(back, honest().columns["old"])
+    assert np.allclose(back, without_fault().columns["old"])
 
 
 def test_a_kept_set_raises_log_probs_by_at_most_the_lost_mass():
@@ -227,7 +227,7 @@ def test_raw_log_probs_are_those_before_the_temperature():
 @pytest.mark.parametrize("slug", ["stale-weights", "prompt-truncated", "int4-weights"])
 def test_forward_pass_faults_are_above_the_noise(slug):
     rms = measure(spoilt_draft(slug, ""))["rms_log_ratio"]
-    noise = measure(honest())["rms_log_ratio"]
+    noise = measure(without_fault())["rms_log_ratio"]
     assert rms is not None
     assert noise is not None
     assert rms > 2 * noise

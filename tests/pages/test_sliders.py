@@ -84,7 +84,7 @@ def test_the_configuration_follows_the_chosen_trainer(seen):
     assert shown(seen)["configuration"] not in ("", before)
 
 
-def test_an_old_result_without_configurations_says_so(browser, result, tmp_path):
+def test_an_old_result_without_configurations_shows_a_note(browser, result, tmp_path):
     document = json.loads(result.to_json())
     del document["recommendation"]["choice_yaml"]
     for family in document["families"].values():

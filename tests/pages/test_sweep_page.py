@@ -59,7 +59,7 @@ def test_a_page_ranks_nothing_where_the_recorded_policy_did_not_sample():
         assert absent not in shown
 
 
-def test_as_good_is_said_only_of_candidates_without_a_larger_error(result):
+def test_only_candidates_without_a_larger_error_are_called_as_good(result):
     """Other candidates within one standard error are called indistinguishable."""
     advice = result.recommendation
     best = advice.candidates[0]

@@ -13,8 +13,8 @@ token's log-ratio x, nats:
     both       as effects, with the group sizes of unequal
     giants     as effects; every tenth group, one at least, has 40 sequences and the others 2
 
-In `student` and `correlated` the mean ratio is not 1: their numbers are of tables that no honest
-pair of policies makes, and no less true of them.
+In `student` and `correlated` the mean ratio is not 1: no pair of policies with
+correctly recorded log-probs gives such tables, but the statistics are still defined on them.
 """
 
 from __future__ import annotations
