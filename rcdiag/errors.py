@@ -6,6 +6,8 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 
+from rcdiag.url_secrets import without_secrets
+
 
 class RcdiagError(Exception):
     """An error that a user can fix: what was wrong and where (`message`), the way out (`hint`)."""
@@ -18,38 +20,6 @@ class RcdiagError(Exception):
 
     def __str__(self) -> str:
         return self.message
-
-
-# A URL, also where a path was made of it, which loses a slash.
-_SCHEME = r"(\b[A-Za-z][A-Za-z0-9+.-]*:/{1,2})"
-# User and password. What follows the colon of a server's name is a port: anything else is a
-# password, and goes to the last @, because it may hold @, / and spaces itself.
-_PASSWORD = re.compile(
-    _SCHEME + r"[^\s/@:'\"\[]*:(?!\d+(?:[/?#:,;)'\"\s]|$)|\s|$)(?:(?!://)[^\n])*@"
-)
-_USER = re.compile(_SCHEME + r"[^\s/'\"]*@")
-# The query and the fragment of a web address, and of another one what looks like a query.
-# A colon or comma at its end belongs to the sentence around it.
-_END = r"(?=[:,;]?(?:[\s'\")\]]|$))"
-_OF_WEB = re.compile(r"(\bhttps?:/{1,2}[^\s?#'\"]+)[?#][^\s'\")\]]*?" + _END)
-_QUERY = re.compile(_SCHEME + r"([^\n?'\"]+)\?[^\s?'\")\]]*=[^\s'\")\]]*?" + _END)
-
-
-def without_secrets(text: str) -> str:
-    """Return a text whose URLs have neither user and password nor query and fragment.
-
-    A query may be the signature that gives access to a file. A `?` in a name behind `s3://` stays:
-    it stands for any letter.
-    """
-    if ":/" not in text:
-        return text
-    text = _USER.sub(r"\1", _PASSWORD.sub(r"\1", text))
-    return _QUERY.sub(r"\1\2", _OF_WEB.sub(r"\1", text))
-
-
-def has_credentials(url: str) -> bool:
-    """Tell whether a URL holds a user or a password, of which a foreign error may quote a part."""
-    return _PASSWORD.search(url) is not None or _USER.search(url) is not None
 
 
 def nearest(name: str, choices: Iterable[str], likeness: float = 0.6) -> str | None:

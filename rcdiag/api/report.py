@@ -14,12 +14,14 @@ from rcdiag.errors import RcdiagError, setting
 from rcdiag.files import check_outputs, without_controls, write_text
 from rcdiag.results import ConvertResult, Document, Result, from_json
 from rcdiag.results.document import odd_value
+from rcdiag.url_secrets import remember_secrets
 
 
 def load_result(source: str | Path | TextIO) -> Document:
     """Read a result document back: a file, an open stream, or the JSON text itself."""
     if isinstance(source, str) and source.lstrip().startswith("{"):
         return from_json(source, "result")
+    remember_secrets(source)
     name = os.fspath(source) if isinstance(source, (str, Path)) else getattr(source, "name", "-")
     try:
         text = (
