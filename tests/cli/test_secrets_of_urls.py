@@ -94,6 +94,15 @@ def test_what_is_no_secret_in_an_address_is_shown(address):
     assert without_own_secrets(address) == address
 
 
+@pytest.mark.parametrize("address", [address for address, _ in ODD_ADDRESSES])
+@pytest.mark.parametrize("words", [["ADDRESS"], ["--ADDRESS"], ["score", "x", "--rows", "ADDRESS"]])
+def test_no_usage_error_shows_a_secret(rcdiag, words, address):
+    """The command forgotten, a dash too many: Typer quotes the word."""
+    ran = rcdiag(*[word.replace("ADDRESS", address) for word in words])
+    assert ran.code == 2
+    without("".join(ran.err.split("│")))
+
+
 COMMANDS = {
     "score": ["score", "URL"],
     "dry run": ["score", "URL", "--dry-run"],
