@@ -74,6 +74,24 @@ def name_beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
+def make_own_folder(folder: Path) -> None:
+    """Make a folder for temporary files, or go on in the one that an earlier run left.
+
+    A link is refused, and a folder of another user: it may hold links to files of this one.
+    """
+    try:
+        folder.mkdir(parents=True)
+        return
+    except FileExistsError:
+        found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise RcdiagError(
+            f"{folder}: not a folder of yours (a link, a file, or another user's), but rcdiag "
+            "keeps there what is finished while it makes an output",
+            hint="remove it, or choose another output path",
+        )
+
+
 def is_stream(path: Path) -> bool:
     """Tell whether an output is a pipe or a device such as /dev/stdout, which is written into.
 
