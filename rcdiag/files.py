@@ -12,7 +12,7 @@ import secrets
 import stat
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from rcdiag.errors import RcdiagError, setting
@@ -48,8 +48,9 @@ def write_bytes(path: Path, content: bytes) -> None:
                 stream.write(content)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = new_beside(path)
-        temporary.write_bytes(content)
+        with new_beside(path) as stream:
+            temporary = Path(stream.name)
+            stream.write(content)
         os.replace(temporary, path)
     except OSError as error:
         raise not_writable(path, error) from error
@@ -58,15 +59,13 @@ def write_bytes(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def new_beside(path: Path) -> Path:
-    """Make an empty file beside an output, to be written first and renamed to the output at last.
+def new_beside(path: Path) -> BinaryIO:
+    """Open a new file beside an output, to be written first and renamed to the output at last.
 
-    Nobody who shares the folder can guess its name, and lay a link there before.
+    Nobody who shares the folder can guess its name and lay a link there before, nor can one that
+    is laid there later lead the writer elsewhere: the file is written as it was opened.
     """
-    temporary = name_beside(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    os.close(os.open(temporary, flags, 0o666))
-    return temporary
+    return name_beside(path).open("xb")
 
 
 def name_beside(path: Path) -> Path:
