@@ -128,13 +128,16 @@ def inside(folder: Path, name: str, source: str) -> Path:
     # `%2e%2e` stays as it is in a local path, but a server takes it for `..`.
     climbs = ".." in re.split(r"[/\\]", unquote(name))
     path = folder / name
-    no_file = path == folder or "\0" in name or os.path.isabs(name)
-    # Where the path or a folder on the way is a link, it resolves to another one.
-    resolved = os.path.join(os.path.realpath(folder), os.path.normpath(name))
-    if climbs or no_file or os.path.realpath(path) != resolved:
+    if climbs or path == folder or "\0" in name or os.path.isabs(name):
         raise RcdiagError(
             f"{source}: names a file that would be written outside of its folder: {name}",
             hint="do not trust this source; no file was written outside",
+        )
+    # Where the path or a folder on the way is a link, it resolves to another one.
+    if os.path.realpath(path) != os.path.join(os.path.realpath(folder), os.path.normpath(name)):
+        raise RcdiagError(
+            f"{path}: a link, or behind one, and links are not written through",
+            hint="remove the link, or choose another folder",
         )
     return path
 
@@ -147,13 +150,25 @@ def not_writable(path: Path, error: OSError) -> RcdiagError:
     )
 
 
-def check_outputs(paths: Iterable[Path | None], *, force: bool, into_streams: bool = True) -> None:
+def check_outputs(
+    files: Iterable[Path | None],
+    *,
+    folder: Path | None = None,
+    force: bool,
+    into_streams: bool = True,
+) -> None:
     """Refuse to overwrite a file or a folder with something in it, or to write where none can.
 
-    Pipes and devices are written into, which takes no `force`, unless `into_streams` is false.
+    A file is not written where a folder is, nor a folder where a file is. Pipes and devices are
+    written into, which takes no `force`, unless `into_streams` is false.
     """
-    for path in filter(None, paths):
+    for path in filter(None, [*files, folder]):
         try:
+            if path.exists() and path.is_dir() != (path is folder):
+                wanted, found = ("folder", "file") if path is folder else ("file", "folder")
+                raise RcdiagError(
+                    f"{path}: a {found}, not a {wanted}", hint=f"give the path of a {wanted}"
+                )
             _check_output(path, force=force, into_streams=into_streams)
         except OSError as error:  # a name that is too long for the file system
             raise not_writable(path, error) from error

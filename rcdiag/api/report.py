@@ -106,7 +106,7 @@ def report(
     page_path = None if html is None else Path(html)
     folder = None if plots is None else Path(plots)
     notebook_path = None if notebook is None else Path(notebook)
-    check_outputs([page_path, folder, notebook_path], force=force)
+    check_outputs([page_path, notebook_path], folder=folder, force=force)
     if folder is not None:
         check_figures(figures, width)
     shown, other = _loaded(results), _loaded(against)

@@ -126,6 +126,24 @@ def test_a_link_at_the_temporary_name_stops_the_run(tmp_path, monkeypatch):
     assert not target.exists()
 
 
+@pytest.mark.parametrize("force", [[], ["--force"]])
+@pytest.mark.parametrize(
+    "command", [["convert", "-o"], ["score", "--result"], ["score", "--html"], ["score", "--csv"]]
+)
+def test_a_file_is_not_written_where_a_folder_is(rcdiag, doubtful, tmp_path, command, force):
+    name, option = command
+    (tmp_path / "folder").mkdir()
+    ran = rcdiag(name, doubtful, option, tmp_path / "folder", *force)
+    ran.refuses("folder: a folder, not a file", "hint: give the path of a file")
+    rcdiag(name, doubtful, option, "", *force).refuses(": a folder, not a file")
+
+
+def test_figures_are_not_written_where_a_file_is(rcdiag, doubtful, tmp_path):
+    (tmp_path / "file").touch()
+    ran = rcdiag("score", doubtful, "--plots", tmp_path / "file", "--force")
+    ran.refuses("file: a file, not a folder")
+
+
 @pytest.fixture
 def relinked(tmp_path, monkeypatch) -> Path:
     """A file to which every temporary file becomes a link as soon as it was made."""
