@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from typer.core import TyperGroup
 from cli import commands
 from cli.command import Command
 from cli.config import CONFIG_HELP, read_defaults, spellings_of
+from rcdiag.url_secrets import without_secrets
 
 # Torch's threads spin while they wait. By default, one busy neighbour on two cores made scoring 20
 # times slower; with this value 3 to 5 times, at a cost of 5% on an idle machine (measured). Engines
@@ -92,8 +94,32 @@ what changed.""",
 }
 
 
+# What Typer raises for words that it cannot read as a command and its options.
+UsageError: type[Any] = typer.BadParameter.__bases__[0]
+
+
+@contextmanager
+def _without_secrets_of_words() -> Iterator[None]:
+    """Remove secrets from an error of Typer, which quotes words and prints itself."""
+    try:
+        yield
+    except UsageError as error:
+        error.message = without_secrets(error.message)
+        raise
+
+
 class Root(TyperGroup):
     """`rcdiag` itself, which creates a command only when it is needed."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """Read the options before the command."""
+        with _without_secrets_of_words():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Read the command with its options, and run it."""
+        with _without_secrets_of_words():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands in the order of the help."""

@@ -44,7 +44,10 @@ def _run() -> None:
     keep_freed_memory()
     hold_collection()
     from cli.app import app
-    from rcdiag.errors import RcdiagError, without_secrets
+    from rcdiag.errors import RcdiagError
+    from rcdiag.url_secrets import remember_secrets, without_secrets
+
+    remember_secrets(*sys.argv[1:])
 
     try:
         app()

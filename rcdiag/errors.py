@@ -6,6 +6,8 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 
+from rcdiag.url_secrets import without_secrets
+
 
 class RcdiagError(Exception):
     """An error that a user can fix: `message` says what is wrong, `hint` how to fix it."""
@@ -18,38 +20,6 @@ class RcdiagError(Exception):
 
     def __str__(self) -> str:
         return self.message
-
-
-# The scheme of a URL. Making a path of a URL removes one slash, so one is enough.
-_SCHEME = r"(\b[A-Za-z][A-Za-z0-9+.-]*:/{1,2})"
-# User and password. Digits after the colon of a host name are a port; anything else is a password.
-# It extends to the last @, because a password may contain @, / and spaces.
-_PASSWORD = re.compile(
-    _SCHEME + r"[^\s/@:'\"\[]*:(?!\d+(?:[/?#:,;)'\"\s]|$)|\s|$)(?:(?!://)[^\n])*@"
-)
-_USER = re.compile(_SCHEME + r"[^\s/'\"]*@")
-# The query and the fragment of an http URL; of another URL, only what looks like a query.
-# A colon or comma at its end belongs to the surrounding sentence.
-_END = r"(?=[:,;]?(?:[\s'\")\]]|$))"
-_OF_WEB = re.compile(r"(\bhttps?:/{1,2}[^\s?#'\"]+)[?#][^\s'\")\]]*?" + _END)
-_QUERY = re.compile(_SCHEME + r"([^\n?'\"]+)\?[^\s?'\")\]]*=[^\s'\")\]]*?" + _END)
-
-
-def without_secrets(text: str) -> str:
-    """Return a text whose URLs have no user, password, query or fragment.
-
-    A query may be the signature that gives access to a file. A `?` in a path after `s3://` stays:
-    it is a wildcard for one character.
-    """
-    if ":/" not in text:
-        return text
-    text = _USER.sub(r"\1", _PASSWORD.sub(r"\1", text))
-    return _QUERY.sub(r"\1\2", _OF_WEB.sub(r"\1", text))
-
-
-def has_credentials(url: str) -> bool:
-    """Tell whether a URL has a user or password, parts of which a library's error may quote."""
-    return _PASSWORD.search(url) is not None or _USER.search(url) is not None
 
 
 def nearest(name: str, choices: Iterable[str], likeness: float = 0.6) -> str | None:

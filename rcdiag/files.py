@@ -12,7 +12,7 @@ import secrets
 import stat
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from rcdiag.errors import RcdiagError, setting
@@ -48,8 +48,9 @@ def write_bytes(path: Path, content: bytes) -> None:
                 stream.write(content)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = new_beside(path)
-        temporary.write_bytes(content)
+        with new_beside(path) as stream:
+            temporary = Path(stream.name)
+            stream.write(content)
         os.replace(temporary, path)
     except OSError as error:
         raise not_writable(path, error) from error
@@ -58,20 +59,36 @@ def write_bytes(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def new_beside(path: Path) -> Path:
-    """Create an empty temporary file beside an output; it is renamed to the output when complete.
+def new_beside(path: Path) -> BinaryIO:
+    """Open a new file beside an output, to be written first and renamed to the output at last.
 
-    Its name cannot be guessed, so no other user of the folder can put a link there first.
+    Nobody who shares the folder can guess its name and lay a link there before, nor can one that
+    is laid there later lead the writer elsewhere: the file is written as it was opened.
     """
-    temporary = name_beside(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    os.close(os.open(temporary, flags, 0o666))
-    return temporary
+    return name_beside(path).open("xb")
 
 
 def name_beside(path: Path) -> Path:
     """Return a hidden file name beside an output that nobody can guess."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+
+
+def make_own_folder(folder: Path) -> None:
+    """Make a folder for temporary files, or go on in the one that an earlier run left.
+
+    A link is refused, and a folder of another user: it may hold links to files of this one.
+    """
+    try:
+        folder.mkdir(parents=True)
+        return
+    except FileExistsError:
+        found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise RcdiagError(
+            f"{folder}: not a folder of yours (a link, a file, or another user's), but rcdiag "
+            "keeps there what is finished while it makes an output",
+            hint="remove it, or choose another output path",
+        )
 
 
 def is_stream(path: Path) -> bool:
@@ -111,13 +128,16 @@ def inside(folder: Path, name: str, source: str) -> Path:
     # A local path keeps `%2e%2e` as it is, but a server reads it as `..`.
     climbs = ".." in re.split(r"[/\\]", unquote(name))
     path = folder / name
-    no_file = path == folder or "\0" in name or os.path.isabs(name)
-    # If the path or a folder on the way is a link, the real path differs.
-    resolved = os.path.join(os.path.realpath(folder), os.path.normpath(name))
-    if climbs or no_file or os.path.realpath(path) != resolved:
+    if climbs or path == folder or "\0" in name or os.path.isabs(name):
         raise RcdiagError(
             f"{source}: names a file that would be written outside of its folder: {name}",
             hint="do not trust this source; no file was written outside",
+        )
+    # Where the path or a folder on the way is a link, it resolves to another one.
+    if os.path.realpath(path) != os.path.join(os.path.realpath(folder), os.path.normpath(name)):
+        raise RcdiagError(
+            f"{path}: a link, or behind one, and links are not written through",
+            hint="remove the link, or choose another folder",
         )
     return path
 
@@ -130,13 +150,25 @@ def not_writable(path: Path, error: OSError) -> RcdiagError:
     )
 
 
-def check_outputs(paths: Iterable[Path | None], *, force: bool, into_streams: bool = True) -> None:
-    """Refuse outputs that would overwrite a file or a non-empty folder, or cannot be written.
+def check_outputs(
+    files: Iterable[Path | None],
+    *,
+    folder: Path | None = None,
+    force: bool,
+    into_streams: bool = True,
+) -> None:
+    """Refuse to overwrite a file or a folder with something in it, or to write where none can.
 
-    Pipes and devices are written without `force`, unless `into_streams` is false.
+    A file is not written where a folder is, nor a folder where a file is. Pipes and devices are
+    written into, which takes no `force`, unless `into_streams` is false.
     """
-    for path in filter(None, paths):
+    for path in filter(None, [*files, folder]):
         try:
+            if path.exists() and path.is_dir() != (path is folder):
+                wanted, found = ("folder", "file") if path is folder else ("file", "folder")
+                raise RcdiagError(
+                    f"{path}: a {found}, not a {wanted}", hint=f"give the path of a {wanted}"
+                )
             _check_output(path, force=force, into_streams=into_streams)
         except OSError as error:  # a name that is too long for the file system
             raise not_writable(path, error) from error

@@ -15,6 +15,7 @@ CLI = sorted((ROOT / "cli").rglob("*.py"))
 
 # Every package imports only packages in lower lines.
 LAYERS = (
+    ("url_secrets",),
     ("errors",),
     ("entry", "files", "formats", "lazy", "registry", "extras"),
     ("losses", "results"),

@@ -14,10 +14,11 @@ from cli.options import LEVELS
 from cli.terminal.console import TerminalConsole, write_out
 from cli.terminal.draw import draw
 from cli.terminal.progress import Bars
-from rcdiag.errors import on_command_line, one_of, without_secrets
+from rcdiag.errors import on_command_line, one_of
 from rcdiag.pages.headline import answer, compared
 from rcdiag.results import SEVERITIES, ConvertResult, Document, Result, to_json
 from rcdiag.results.diagnosis import SEVERITY_OF_VERDICT
+from rcdiag.url_secrets import without_secrets
 
 
 class Screen:

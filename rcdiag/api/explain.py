@@ -13,10 +13,10 @@ from typing import Any, overload
 import msgspec
 
 from rcdiag.entry import Entry
-from rcdiag.errors import without_secrets
 from rcdiag.glossary import explain as entry_of
 from rcdiag.glossary import names
 from rcdiag.results import FORMAT_VERSION
+from rcdiag.url_secrets import without_own_secrets
 
 
 @overload
@@ -44,7 +44,9 @@ def document(answer: Entry | dict[str, dict[str, str]]) -> str:
         "kind": "explain",
         "format_version": FORMAT_VERSION,
         "provenance": {
-            "command": shlex.join([Path(sys.argv[0]).name, *map(without_secrets, sys.argv[1:])]),
+            "command": shlex.join(
+                [Path(sys.argv[0]).name, *map(without_own_secrets, sys.argv[1:])]
+            ),
             "versions": {"rcdiag": importlib.metadata.version("rcdiag")},
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         },

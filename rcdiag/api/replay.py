@@ -141,7 +141,7 @@ def replay(
     plan = plan_of(
         trainer=trainer, presets=presets, settings=settings, trainer_config=trainer_config
     )
-    check_outputs([None if save is None else Path(save)], force=force)
+    check_outputs([], folder=None if save is None else Path(save), force=force)
     table = drawn_of_step(
         open_table(
             source,

@@ -14,12 +14,14 @@ from rcdiag.errors import RcdiagError, setting
 from rcdiag.files import check_outputs, without_controls, write_text
 from rcdiag.results import ConvertResult, Document, Result, from_json
 from rcdiag.results.document import odd_value
+from rcdiag.url_secrets import remember_secrets
 
 
 def load_result(source: str | Path | TextIO) -> Document:
     """Read a result document back: a file, an open stream, or the JSON text itself."""
     if isinstance(source, str) and source.lstrip().startswith("{"):
         return from_json(source, "result")
+    remember_secrets(source)
     name = os.fspath(source) if isinstance(source, (str, Path)) else getattr(source, "name", "-")
     try:
         text = (
@@ -104,7 +106,7 @@ def report(
     page_path = None if html is None else Path(html)
     folder = None if plots is None else Path(plots)
     notebook_path = None if notebook is None else Path(notebook)
-    check_outputs([page_path, folder, notebook_path], force=force)
+    check_outputs([page_path, notebook_path], folder=folder, force=force)
     if folder is not None:
         check_figures(figures, width)
     shown, other = _loaded(results), _loaded(against)

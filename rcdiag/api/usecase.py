@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Callable, Generator
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
-from rcdiag.errors import without_secrets
 from rcdiag.extras import saying_what_to_install
 from rcdiag.table.remote import NotFetchedError, without_fetching
+from rcdiag.url_secrets import remember_secrets, without_secrets
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,6 +39,7 @@ def usecase(function: Callable[P, Steps[R]]) -> UseCase[P, R]:
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        remember_secrets(*args, *kwargs.values())
         steps = function(*args, **kwargs)
         with saying_what_to_install():
             next(steps)
@@ -50,6 +51,7 @@ def usecase(function: Callable[P, Steps[R]]) -> UseCase[P, R]:
 
     @functools.wraps(function)
     def dry_run(*args: P.args, **kwargs: P.kwargs) -> str:
+        remember_secrets(*args, *kwargs.values())
         steps = function(*args, **kwargs)
         try:
             with without_fetching(), saying_what_to_install():

@@ -26,7 +26,7 @@ from rcdiag.engines.schedule import RunningEngine, Schedule, ScoredPart, TablePa
 from rcdiag.engines.scored_by import RATES, TOKENS, engine_differences, facts_of, notes_of, rate_of
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, mapping_setting, setting
-from rcdiag.files import not_writable
+from rcdiag.files import make_own_folder, not_writable
 from rcdiag.table.opening import open_table
 from rcdiag.table.parts import about_part, read_part, score_columns, score_table, write_part
 from rcdiag.table.stream import columns_needed, decode, joined, read_chunks, whole
@@ -215,13 +215,8 @@ def _only_run(plan: ScoringPlan) -> Iterator[None]:
 
     The operating system releases the lock when this process ends, even by a kill.
     """
-    if plan.parts.is_symlink() or (plan.parts.exists() and not plan.parts.is_dir()):
-        raise RcdiagError(
-            f"{plan.parts}: not a folder of this output's parts, which lie there while it is made",
-            hint="remove it, or choose another output path",
-        )
     try:
-        plan.parts.mkdir(parents=True, exist_ok=True)
+        make_own_folder(plan.parts)
         lock = os.open(plan.parts / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise not_writable(plan.output, error) from error
@@ -269,7 +264,7 @@ def _score_policy(
     """Score the missing parts of a policy; return the engines' provenance from all its parts."""
     folder = plan.folder(spec)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_own_folder(folder)
     except OSError as error:
         raise not_writable(plan.output, error) from error
     kept = plan.provenance(spec)

@@ -22,8 +22,9 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from rcdiag.errors import RcdiagError, has_credentials, setting, without_secrets
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.files import inside
+from rcdiag.url_secrets import has_credentials, without_own_secrets
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # Bytes per write while a file is copied.
@@ -57,7 +58,7 @@ VERSIONS = (
     *("ETag", "etag", "md5Hash", "Content-MD5", "Digest", "generation", "content_md5"),
     *("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created"),
 )
-WEB = re.compile(r"https?://")
+WEB = re.compile(r"https?://", re.IGNORECASE)
 
 # True in a dry run: files behind a URL are listed, and none is fetched.
 _STAY = ContextVar("_STAY", default=False)
@@ -95,7 +96,7 @@ class RemoteFile:
         return str(self)
 
     def __str__(self) -> str:
-        return without_secrets(self.url)
+        return without_own_secrets(self.url)
 
     def __repr__(self) -> str:
         return f"RemoteFile({str(self)!r})"
@@ -228,9 +229,15 @@ def not_readable(url: str, error: Exception) -> RcdiagError:
 
 
 def reason(url: str, error: Exception) -> str:
-    """Describe an error of a file system; only by its type if the URL holds a password."""
+    """Describe an error of a file system; only by its type if the URL holds a password.
+
+    The system's words on a local file, such as a copy, leave out its path.
+    """
     kind = type(error).__name__
-    return kind if has_credentials(url) else f"{kind}: {error}"
+    says = (error.strerror if isinstance(error, OSError) else "") or str(error)
+    if isinstance(error, TimeoutError) and not says:
+        says = "the server did not answer in time"
+    return kind if has_credentials(url) or not says else f"{kind}: {says}"
 
 
 class NotFetchedError(Exception):
@@ -291,7 +298,7 @@ def files_in_place(url: str, wanted: Callable[[str], bool]) -> tuple[list[Remote
     return ranges. `wanted` selects the files of a folder by name.
     """
     system, paths, root = _found(url, wanted)
-    if not paths or not all(path.endswith(".parquet") for path in paths):
+    if not paths or not all(_name(system, path).endswith(".parquet") for path in paths):
         return None
     if not gives_ranges(system, paths[0]):
         return None
@@ -306,32 +313,34 @@ def copy_files(
 ) -> tuple[list[tuple[Path, str]], bool]:
     """Copy the files that a URL names (a file, a folder or a glob) into the folder `target`.
 
-    `wanted` selects the files of a folder by name. Copies keep their own names and those of their
-    parent folders, because some formats read the step from either. `beside` returns, for a file
-    name, the names of companion files: they are copied too if they exist, but they are not part of
-    the source. Returns (copy, its URL) for every copy, and whether the URL is a folder.
+    `wanted` selects the files of a folder by name. Copies keep their own names, without a query,
+    and those of their parent folders, because some formats read the step from either. `beside`
+    returns, for a file name, the names of companion files: they are copied too if they exist, but
+    they are not part of the source. Returns (copy, its URL) for every copy, and whether the URL is
+    a folder.
     """
     system, paths, root = _found(url, wanted)
+    names = {path: _name(system, path) for path in paths}
     with _named_errors(url):
-        above = root
+        above = None if root is None else _name(system, root)
         if above is None:
-            above = posixpath.commonpath([posixpath.dirname(path) for path in paths])
+            above = posixpath.commonpath([posixpath.dirname(name) for name in names.values()])
         kept = PurePosixPath(*PurePosixPath(above).parts[1:][-FOLDERS:])
         # All paths are checked before the first byte is written.
         copies = {
-            name: inside(target, str(kept / PurePosixPath(name).relative_to(above)), url)
-            for name in paths
+            path: inside(target, str(kept / PurePosixPath(name).relative_to(above)), url)
+            for path, name in names.items()
         }
-        for name, copy in copies.items():
-            _copy(system, name, copy)
+        for path, copy in copies.items():
+            _copy(system, path, copy)
         if root is None:
-            for name, copy in copies.items():
-                for other in beside(name):
-                    more = posixpath.join(posixpath.dirname(name), other)
+            for path, copy in copies.items():
+                for other in beside(names[path]):
+                    more = posixpath.join(posixpath.dirname(path.partition("?")[0]), other)
                     own = inside(copy.parent, other, url)
                     if not own.exists() and system.exists(more):
                         _copy(system, more, own)
-        urls = [(copy, system.unstrip_protocol(name)) for name, copy in copies.items()]
+        urls = [(copy, system.unstrip_protocol(path)) for path, copy in copies.items()]
     return urls, root is not None
 
 
@@ -340,6 +349,11 @@ def _copy(system: Any, name: str, copy: Path) -> None:
     copy.parent.mkdir(parents=True, exist_ok=True)
     with system.open(name, "rb") as source, copy.open("xb") as sink:
         shutil.copyfileobj(source, sink, BLOCK)
+
+
+def _name(system: Any, path: str) -> str:
+    """Return a path without what is secret in its URL, such as the signature of a web address."""
+    return without_own_secrets(system.unstrip_protocol(path)).partition("://")[2]
 
 
 def _found(url: str, wanted: Callable[[str], bool]) -> tuple[Any, list[str], str | None]:
@@ -414,7 +428,8 @@ def _listed(system: Any, path: str, wanted: Callable[[str], bool]) -> tuple[list
         parts = PurePosixPath(name).relative_to(path).parts
         return not any(part.startswith(".") or part.endswith(".parts") for part in parts)
 
-    return [name for name in sorted(system.find(path)) if visible(name) and wanted(name)], True
+    found = [name for name in sorted(system.find(path)) if visible(name)]
+    return [name for name in found if wanted(_name(system, name))], True
 
 
 # Uploads to these are atomic: a file appears once it is complete. In other storages, a file is
@@ -445,13 +460,13 @@ class Destination(Struct, frozen=True):
                 f"{text}: nothing can be written to {protocol}://",
                 hint="write to a path of this machine, or to s3://, gs:// or az://",
             )
-        name = posixpath.basename(without_secrets(text))
+        name = posixpath.basename(without_own_secrets(text))
         if not name:
             raise RcdiagError(f"{text}: a folder, not a file", hint=f"{text}scored.parquet")
         return cls(Path(f"{name}.upload"), text)
 
     def __str__(self) -> str:
-        return without_secrets(self.url) or str(self.path)
+        return without_own_secrets(self.url) or str(self.path)
 
     def check_free(self, *, force: bool) -> None:
         """Raise an error if a file exists at the URL, or if the storage cannot be reached."""

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from msgspec import Struct
 
-from rcdiag.errors import RcdiagError, setting, without_secrets
+from rcdiag.errors import RcdiagError, setting
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.footer import MAGIC
 from rcdiag.table.readers.parquet import PARQUET
@@ -32,6 +32,7 @@ from rcdiag.table.remote import (
 )
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.unknown_file import is_packed_or_cut, unknown_file
+from rcdiag.url_secrets import without_own_secrets
 
 # Bytes that are decompressed at a time.
 BLOCK = 1 << 20
@@ -134,7 +135,7 @@ class SourceFile(Struct, frozen=True):
     @property
     def name(self) -> str:
         """Return the file's name as the user knows it."""
-        return without_secrets(self.url) or str(self.path)
+        return without_own_secrets(self.url) or str(self.path)
 
 
 class SourceFiles(Struct, frozen=True):

@@ -18,7 +18,7 @@ import pyarrow.types as pt
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.errors import RcdiagError, without_secrets
+from rcdiag.errors import RcdiagError
 from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
@@ -28,6 +28,7 @@ from rcdiag.table.readers.parquet import open_parquet, read_rows_of, row_groups_
 from rcdiag.table.remote import TAIL, AnyFile, RemoteFile
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile
+from rcdiag.url_secrets import without_own_secrets
 
 if TYPE_CHECKING:
     from rcdiag.results import JoinReport
@@ -131,7 +132,7 @@ class TableFile:
     @property
     def name(self) -> str:
         """Return the file's name as the user knows it, without credentials."""
-        return without_secrets(self.url) or str(self.path)
+        return without_own_secrets(self.url) or str(self.path)
 
     @property
     def sources(self) -> tuple[SourceFile, ...]:

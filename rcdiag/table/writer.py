@@ -140,10 +140,11 @@ class _Part:
         self._table = table
         try:
             table.parent.mkdir(parents=True, exist_ok=True)
-            self.path = new_beside(table)
+            self._stream = new_beside(table)
+            self.path = Path(self._stream.name)
             # A stored schema could not include metadata that is added to the footer at the end.
             self._writer = pq.ParquetWriter(
-                self.path,
+                self._stream,
                 self._schema,
                 store_schema=metadata is not None,
                 write_page_checksum=True,
@@ -179,13 +180,15 @@ class _Part:
         self._flush()
         try:
             self._writer.close()
+            self._stream.close()
         except OSError as error:
             raise not_writable(self._table, error) from error
 
     def remove(self) -> None:
         """Close and remove the temporary file, if it was not renamed."""
-        with contextlib.suppress(OSError):
-            self._writer.close()
+        for file in (self._writer, self._stream):
+            with contextlib.suppress(OSError):
+                file.close()
         self.path.unlink(missing_ok=True)
 
 

@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rcdiag.errors import without_secrets
 from rcdiag.table.table import Table
+from rcdiag.url_secrets import without_own_secrets
 
 LIBRARIES = ("rcdiag", "numpy", "scipy", "pyarrow", "polars")
 ENGINES = ("torch", "transformers")  # only if a model ran
@@ -76,7 +76,7 @@ def _of_run(device: str | None) -> dict[str, Any]:
     known = commit()
     libraries = LIBRARIES if device is None else (*LIBRARIES, *ENGINES)
     return {
-        "command": shlex.join([Path(sys.argv[0]).name, *map(without_secrets, sys.argv[1:])]),
+        "command": shlex.join([Path(sys.argv[0]).name, *map(without_own_secrets, sys.argv[1:])]),
         "versions": {
             "python": platform.python_version(),
             **{name: _version(name) for name in libraries},

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rcdiag.errors import RcdiagError, without_secrets
+from rcdiag.errors import RcdiagError
 from rcdiag.table.column_names import names_for, spelled
 from rcdiag.table.drawn_rows import draw_rows
 from rcdiag.table.in_memory import InMemory, name_in_memory
@@ -21,6 +21,7 @@ from rcdiag.table.sources import SourceFiles, check_remote, find_files
 from rcdiag.table.survey import known_steps
 from rcdiag.table.table import Table
 from rcdiag.table.trajectories import POLICY_NAME
+from rcdiag.url_secrets import remember_secrets, without_own_secrets
 from rcdiag.usecases.progress import Progress
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def open_table(
         tokenizer: folder of a checkpoint whose tokenizer encodes dumps that hold only text.
         progress: listener for the progress of a conversion.
     """
+    remember_secrets(source)
     if isinstance(source, Table):
         if columns or given or format:
             raise RcdiagError(
@@ -119,8 +121,8 @@ def _check_once(parts: Sequence[SourceFiles]) -> None:
             name = file.url or str(file.path.resolve() if isinstance(file.path, Path) else file)
             if name in owners:
                 raise RcdiagError(
-                    f"{file.name} is given twice, by {without_secrets(owners[name])} and by "
-                    f"{without_secrets(part.source)}",
+                    f"{file.name} is given twice, by {without_own_secrets(owners[name])} and by "
+                    f"{without_own_secrets(part.source)}",
                     hint="give every file once: its rows would count twice",
                 )
             owners[name] = part.source
@@ -149,7 +151,7 @@ def open_located(
     for part in parts:
         by_format.setdefault(part.reader.name, []).append(part)
     tables = [table for kind in by_format.values() for table in _by_policies(kind, opened, columns)]
-    given_as = tuple(without_secrets(part.source) for part in parts)
+    given_as = tuple(without_own_secrets(part.source) for part in parts)
     if len(tables) == 1:
         return replace(tables[0], given_as=given_as)
     scratch = Scratch(beside)
@@ -230,11 +232,11 @@ def name_of(source: Source) -> str:
     if isinstance(source, Table):
         source = [file.name for file in source.sources]
     if isinstance(source, (str, Path)):
-        return without_secrets(str(source))
+        return without_own_secrets(str(source))
     if name := name_in_memory(source):
         return name
     first, *more = cast(Sequence[str | Path], source)
-    name = without_secrets(str(first))
+    name = without_own_secrets(str(first))
     return f"{name} and {len(more)} more" if more else name
 
 

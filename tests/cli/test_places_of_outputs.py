@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -123,6 +124,49 @@ def test_a_link_at_the_temporary_name_stops_the_run(tmp_path, monkeypatch):
     with pytest.raises(FileExistsError):
         new_beside(tmp_path / "r.json")
     assert not target.exists()
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+@pytest.mark.parametrize(
+    "command", [["convert", "-o"], ["score", "--result"], ["score", "--html"], ["score", "--csv"]]
+)
+def test_a_file_is_not_written_where_a_folder_is(rcdiag, doubtful, tmp_path, command, force):
+    name, option = command
+    (tmp_path / "folder").mkdir()
+    ran = rcdiag(name, doubtful, option, tmp_path / "folder", *force)
+    ran.refuses("folder: a folder, not a file", "hint: give the path of a file")
+    rcdiag(name, doubtful, option, "", *force).refuses(": a folder, not a file")
+
+
+def test_figures_are_not_written_where_a_file_is(rcdiag, doubtful, tmp_path):
+    (tmp_path / "file").touch()
+    ran = rcdiag("score", doubtful, "--plots", tmp_path / "file", "--force")
+    ran.refuses("file: a file, not a folder")
+
+
+@pytest.fixture
+def relinked(tmp_path, monkeypatch) -> Path:
+    """A file to which every temporary file becomes a link as soon as it was made."""
+    target = tmp_path / "target"
+    target.write_text("mine")
+
+    def swapped(path: Path) -> BinaryIO:
+        stream = new_beside(path)
+        Path(stream.name).unlink()
+        Path(stream.name).symlink_to(target)
+        return stream
+
+    monkeypatch.setattr("rcdiag.files.new_beside", swapped)
+    monkeypatch.setattr("rcdiag.table.writer.new_beside", swapped)
+    return target
+
+
+def test_a_link_laid_after_the_temporary_file_was_made_is_not_followed(tmp_path, relinked):
+    write_text(tmp_path / "r.json", "{}")
+    rows = rows_of()
+    with TableWriter(tmp_path / "t.parquet", rows.schema, {}) as writer:
+        writer.write(rows)
+    assert relinked.read_text() == "mine"
 
 
 def test_an_output_has_the_permissions_of_the_users_umask(tmp_path):

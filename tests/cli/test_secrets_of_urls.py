@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import rcdiag as library
 from rcdiag.errors import RcdiagError
+from rcdiag.url_secrets import without_own_secrets
 from tests.web import serving
 
 PASSWORDS = {
@@ -41,6 +43,64 @@ def test_the_text_around_an_address_is_unchanged(colon):
 def test_missing_columns_behind_a_url_are_reported(rcdiag, doubtful):
     ran = rcdiag("score", doubtful, "--trainer-config", url("SECRETA"))
     assert "x.parquet: cannot be read as a configuration (No such file or directory)" in ran.err
+
+
+# An address in which only its own grammar, not the sentence around it, tells what is secret, and
+# what of it is shown.
+ODD_ADDRESSES = [
+    ("http://127.0.0.1:9/x.parquet?a=1&filename=dump(1).parquet&sig=SECRET", "x.parquet"),
+    ("http://127.0.0.1:9/it's.parquet?sig=SECRET", "it's.parquet"),
+    ("http://127.0.0.1:9/x.parquet?sig=a'SECRET)SECRET", "x.parquet"),
+    ("http://127.0.0.1:9/x.parquet?next=http://127.0.0.1:8/y&sig=SECRET", "x.parquet"),
+    ("http://127.0.0.1/x.parquet?to=a@b&sig=SECRET", "x.parquet"),
+    ("http://USER:1 SECRET@127.0.0.1:9/x.jsonl", "127.0.0.1:9/x.jsonl"),
+    ("http://USER:2024/SECRET@127.0.0.1:9/x.jsonl", "127.0.0.1:9/x.jsonl"),
+    ("http://USER:a://SECRET@127.0.0.1:9/x.jsonl", "127.0.0.1:9/x.jsonl"),
+    ("http://127.0.0.1:9/x.parquet?to=a@b&sig=SECRET", "http"),  # 9 may begin a password
+    ("http://USER:p@127.0.0.1:9/x?to=a@b&sig=SECRET", "http"),
+    ("HTTP://127.0.0.1:9/x?SECRET", "127.0.0.1:9/x"),
+    ("s3://b/x#tok=SECRET", "/b/x"),
+    ("s3://b/x?y?sig=SECRET", "/b/x"),
+    ("s3://USER/SECRET@b/x", "/b/x"),
+    ("zip://*.jsonl::http://USER:7 SECRET@127.0.0.1:9/a.zip?sig=SECRET", "127.0.0.1:9/a.zip"),
+]
+
+
+@pytest.mark.parametrize(("address", "shown"), ODD_ADDRESSES)
+def test_no_odd_address_shows_a_secret(rcdiag, doubtful, address, shown):
+    for words in (["score", address], ["score", doubtful, "--logged", address]):
+        ran = rcdiag(*words)
+        ran.refuses()
+        without(ran.err + ran.out)
+        assert shown in ran.err
+    for argument in (address, f"p=hf:float32,model={address}", f"--{address}"):
+        without(without_own_secrets(argument))
+    with pytest.raises(RcdiagError) as caught:
+        library.score(address)
+    without(f"{caught.value.message} {caught.value.hint}")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "hf://datasets/user/run@main/a.parquet",
+        "hf://Qwen/run@main/a.parquet",
+        "s3://bucket/jane@host.com/step_?/step=3/run#3.parquet",
+        "http://127.0.0.1:9/a.parquet",
+        "p=server,url=http://[::1]:8000",
+    ],
+)
+def test_what_is_no_secret_in_an_address_is_shown(address):
+    assert without_own_secrets(address) == address
+
+
+@pytest.mark.parametrize("address", [address for address, _ in ODD_ADDRESSES])
+@pytest.mark.parametrize("words", [["ADDRESS"], ["--ADDRESS"], ["score", "x", "--rows", "ADDRESS"]])
+def test_no_usage_error_shows_a_secret(rcdiag, words, address):
+    """The command forgotten, a dash too many: Typer quotes the word."""
+    ran = rcdiag(*[word.replace("ADDRESS", address) for word in words])
+    assert ran.code == 2
+    without("".join(ran.err.split("│")))
 
 
 COMMANDS = {
@@ -96,6 +156,26 @@ def test_a_source_leaves_no_secret_in_any_output(rcdiag, tmp_path, password):
     for path in (result, page, table):
         without(path.read_bytes().decode(errors="replace"))
     assert json.loads(result.read_text())["provenance"]["dump"][0].endswith("/d/a.jsonl")
+
+
+# More than a file name can hold, with a slash and an @ as AWS does not encode them everywhere.
+SIGNATURE = f"X-Amz-Security-Token={'t' * 300}&X-Amz-Credential=a/b&X-Amz-Signature=SECRET"
+
+
+def test_a_signed_address_is_read_and_its_copy_has_a_name_without_the_query(rcdiag, monkeypatch):
+    pytest.importorskip("aiohttp")
+    with serving({}, LINE) as host:
+        ran = rcdiag("score", f"{host}/d/a.jsonl?{SIGNATURE}", "--json")
+        assert ran.code == 0, ran.err
+        without(ran.out + ran.err)
+        assert ran.document["provenance"]["dump"] == [f"{host}/d/a.jsonl"]
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device", f"/d/a.jsonl?{SIGNATURE}")
+
+        monkeypatch.setattr("shutil.copyfileobj", full)
+        ran = rcdiag("score", f"{host}/d/a.jsonl?{SIGNATURE}")
+        ran.refuses(f"{host}/d/a.jsonl: cannot be read (OSError: No space left on device)")
 
 
 def test_the_command_in_a_result_has_no_secret_of_any_argument(doubtful, monkeypatch):

@@ -184,18 +184,48 @@ def test_padding_stays_under_a_tenth_on_the_shipped_lengths():
     assert len(set(shapes)) < 60
 
 
-def test_gpus_that_torch_cannot_use_are_refused(qwen3, tmp_path, monkeypatch):
-    """The driver is too old for this torch, or torch is a CPU build."""
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 0\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+@pytest.mark.parametrize(
+    ("script", "sign"),
+    [
+        ("echo 0", r"nvidia-smi lists GPUs \(0\)"),
+        (
+            "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18",
+            r"nvidia-smi fails \(Failed to initialize NVML: Driver/library version mismatch\)",
+        ),
+        ("exit 9", r"nvidia-smi fails \(no message\)"),
+        (None, "nvidia0 is there"),
+    ],
+)
+def test_gpus_that_torch_cannot_use_are_not_passed_over(tmp_path, monkeypatch, script, sign):
+    """A CPU build of torch, or a driver too old for it, or one that was updated while it ran."""
+    if script is None:
+        (tmp_path / "nvidia0").touch()
+    else:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(gpus, "_of_the_machine", gpus._of_the_machine.__wrapped__)
-    with pytest.raises(RcdiagError, match="torch cannot use them") as caught:
+    monkeypatch.setattr(gpus, "_nvidia_smi", gpus._nvidia_smi.__wrapped__)
+    monkeypatch.setattr(gpus, "DEVICE", tmp_path / "nvidia0")
+    with pytest.raises(RcdiagError, match=f"{sign}, but torch cannot use a GPU") as caught:
         choose_device(None)
     assert "`CUDA_VISIBLE_DEVICES=`" in caught.value.hint
     assert choose_device("cpu").type == "cpu"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert choose_device(None).type == "cpu"
+
+
+@pytest.mark.parametrize("code", [None, 0, 6])
+def test_a_machine_without_a_sign_of_a_gpu_scores_on_the_cpu(tmp_path, monkeypatch, code):
+    """Without nvidia-smi, or with one that finds no GPU."""
+    if code is not None:
+        script = f"#!/bin/sh\necho No devices were found\nexit {code}\n"
+        (tmp_path / "nvidia-smi").write_text(script)
+        (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(gpus, "_nvidia_smi", gpus._nvidia_smi.__wrapped__)
+    monkeypatch.setattr(gpus, "DEVICE", tmp_path / "nvidia0")
     assert choose_device(None).type == "cpu"
 
 

@@ -64,8 +64,25 @@ def test_a_link_in_place_of_the_parts_is_refused(tmp_path, scoring):
     ran = scoring()
     assert ran.code == 2
     assert ran.err.startswith("error: ")
-    assert "not a folder of this output's parts" in ran.err
+    assert "not a folder of yours" in ran.err
     assert [path.name for path in elsewhere.iterdir()] == ["file"]
+
+
+def test_a_link_in_place_of_a_policy_s_parts_is_refused(tmp_path, scoring, monkeypatch):
+    """Whoever knows the name from a killed run could have a file elsewhere overwritten by it."""
+    folder = interrupted(tmp_path, scoring, monkeypatch)
+    elsewhere = folder.rename(tmp_path / "elsewhere")
+    (elsewhere / "000000.parquet").write_text("mine")
+    folder.symlink_to(elsewhere)
+    before = {path: path.read_bytes() for path in elsewhere.iterdir()}
+    scoring().refuses(f"{folder}: not a folder of yours")
+    assert {path: path.read_bytes() for path in elsewhere.iterdir()} == before
+
+
+def test_parts_of_another_user_are_refused(tmp_path, scoring, monkeypatch):
+    folder = interrupted(tmp_path, scoring, monkeypatch)
+    monkeypatch.setattr("os.geteuid", lambda: folder.stat().st_uid + 1)
+    scoring().refuses(f"{parts_of(tmp_path)}: not a folder of yours")
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1 nothing PAR1"])

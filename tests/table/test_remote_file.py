@@ -12,10 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.exceptions import FSTimeoutError
 
 import rcdiag
-from rcdiag.errors import RcdiagError, without_secrets
-from rcdiag.table.remote import RemoteFile
+from rcdiag.errors import RcdiagError
+from rcdiag.table.remote import RemoteFile, not_readable
+from rcdiag.url_secrets import without_secrets
 from tests.builders import write_table
 
 ROWS = 4000
@@ -177,6 +179,18 @@ def test_no_secret_is_in_a_result_or_an_error(memory, large, monkeypatch):
     assert "127.0.0.1:1/a.parquet" in error.message
     for secret in ("pass", "abc"):
         assert secret not in error.message + error.hint + str(error.args)
+
+
+def test_a_signed_object_is_read_in_place(memory, large):
+    memory.pipe("/run/large.parquet?sig=abc", large.read_bytes())
+    table = rcdiag.open_table("memory://run/large.parquet?sig=abc")
+    assert isinstance(table.files[0].path, RemoteFile)
+    assert table.where(1) == "memory:///run/large.parquet, row 1"
+
+
+def test_a_server_that_does_not_answer_is_said_to_be_silent():
+    error = not_readable("http://host/a.parquet", FSTimeoutError())
+    assert "(FSTimeoutError: the server did not answer in time)" in error.message
 
 
 def test_a_remote_file_shows_its_url_without_secrets():
