@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -33,6 +35,53 @@ def options_of(text: str, model: Path) -> dict:
 )
 def test_overrides_are_merged_with_the_dtype_of_the_head(text, overrides, qwen3):
     assert options_of(text, qwen3)["hf_overrides"] == overrides
+
+
+def changed_copy(folder: Path, target: Path, **changes: Any) -> Path:
+    """Write a checkpoint's config.json with changes, beside an empty file of weights."""
+    config = json.loads((folder / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, **changes}))
+    (target / "model.safetensors").touch()
+    return target
+
+
+def test_a_head_whose_dtype_the_checkpoint_states_stays_that_of_the_sampler(qwen3, tmp_path):
+    """vLLM reads `head_dtype` for sampling as well: rcdiag must not switch it off for scoring."""
+    stated = changed_copy(qwen3, tmp_path, head_dtype="float32")
+    assert options_of("bfloat16", stated)["hf_overrides"] == {}
+    assert options_of("bfloat16,lm_head=bfloat16", stated)["hf_overrides"] == {
+        "head_dtype": "bfloat16"
+    }
+
+
+def test_a_head_whose_dtype_vllms_class_of_the_configuration_states_counts_too(qwen3, monkeypatch):
+    """As HYV4Config does, whose config.json says `enable_lm_head_fp32`."""
+    stated = SimpleNamespace(head_dtype="float32")
+    monkeypatch.setattr("vllm.transformers_utils.config.get_config", lambda *_, **__: stated)
+    assert options_of("bfloat16", qwen3)["hf_overrides"] == {}
+
+
+def refusal(text: str) -> RcdiagError:
+    with pytest.raises(RcdiagError) as caught:
+        BACKENDS["vllm"].check(parse_policy(f"a=vllm:{text}", "m"))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'lm_head=float32,hf_overrides={"head_dtype":"model"}',
+        'hf_overrides={"head_dtype":"float32"}',
+    ],
+)
+def test_the_dtype_of_the_head_is_said_in_one_way(text):
+    error = refusal(f"bfloat16,{text}")
+    assert "head_dtype" in error.message
+    assert "lm_head=float32" in error.hint
+
+
+def test_overrides_that_are_no_object_are_refused():
+    assert "wanted an object" in refusal("bfloat16,hf_overrides=3").message
 
 
 @pytest.mark.parametrize("stated", [{"dtype": "float32"}, {"torch_dtype": "float32"}, {}])
@@ -84,8 +133,9 @@ def test_an_adapter_without_a_rank_that_vllm_takes_is_refused(config, words, qwe
 def test_a_checkpoint_with_images_keeps_its_tokenizer_and_reads_text_alone(
     qwen3, tmp_path, monkeypatch
 ):
-    config = json.loads((qwen3 / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({"text_config": config, "vision_config": {}}))
+    from transformers import Gemma3Config
+
+    Gemma3Config(architectures=["Gemma3ForConditionalGeneration"]).save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").touch()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(RcdiagError, match="torchvision"):

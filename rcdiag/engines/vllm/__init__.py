@@ -49,6 +49,17 @@ def _check(spec: PolicySpec) -> None:
                 hint="tensor_parallel_size= spreads a model over GPUs, and "
                 f"{setting('devices', 'N')} starts engines side by side",
             )
+    overrides = spec.options.get("hf_overrides", {})
+    if not isinstance(overrides, Mapping):
+        raise RcdiagError(
+            f"policy `{spec.name}`: hf_overrides={overrides}: wanted an object",
+            hint='for example hf_overrides={"a":1}',
+        )
+    if "head_dtype" in overrides:
+        raise RcdiagError(
+            f"policy `{spec.name}`: rcdiag sets head_dtype in hf_overrides itself",
+            hint="lm_head=float32 gives the head a dtype of its own",
+        )
 
 
 def _gpus(options: Mapping[str, Any]) -> int:

@@ -18,7 +18,12 @@ from rcdiag.engines.matmul import ROUNDED, cpu_name, product_settings, rounds
 from rcdiag.engines.padded_batches import gather_scores, whole_sequences
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.engines.vllm import plugin as vllm_plugin
-from rcdiag.engines.vllm.engine_arguments import engine_options, lora_request, set_environment
+from rcdiag.engines.vllm.engine_arguments import (
+    engine_options,
+    head_has_own_dtype,
+    lora_request,
+    set_environment,
+)
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
 
@@ -55,8 +60,10 @@ class VllmEngine:
         os.environ[vllm_plugin.ROUNDED_LINEAR] = "1" if may_round else "0"
         self.lora = lora_request(self.options.get("adapter"))
         self.engine = _start(self.folder, self.path, self.engine_options)
-        dtype = str(self.engine.llm_engine.vllm_config.model_config.dtype)
-        self.dtype = dtype.removeprefix("torch.")  # for `auto`, the dtype that vLLM chose
+        chosen = self.engine.llm_engine.vllm_config.model_config
+        self.dtype = str(chosen.dtype).removeprefix("torch.")  # for `auto`, the one vLLM chose
+        head = chosen.head_dtype if head_has_own_dtype() else chosen.dtype
+        self.head_dtype = str(head).removeprefix("torch.")
         self.rounds = may_round and self.dtype == "bfloat16"
 
     def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
@@ -153,6 +160,7 @@ class VllmEngine:
         return {
             "weights_fingerprint": self.weights,
             "dtype": self.dtype,
+            **({"lm_head": self.head_dtype} if self.head_dtype != self.dtype else {}),
             **self.engine.collective_rpc(_settings)[0],
             "environment": self.environment,
             "device": torch.cuda.get_device_name() if cuda else cpu_name(),
