@@ -202,8 +202,8 @@ def test_how_each_policy_was_scored_is_in_the_metadata(policy, rows, rows_of):
     [
         pytest.param("quantizaton=fp8", "did you mean quantization?", marks=SLOW),
         ("enable_prefix_caching=true", "enable_prefix_caching"),
-        ("pipeline_parallel_size=2", "one stage"),
         ("data_parallel_size=2", "--devices N"),
+        ("dtype=bfloat16", "vllm:float32"),
         ('compilation_config={"mode":0,"x', "not JSON"),
         ("path=sideways", "path=sideways"),
         pytest.param("quantization=gptq", "the engine failed", marks=SLOW),  # once it has started

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from rcdiag.engines import BACKENDS
 from rcdiag.engines.notation import parse_policy
+from rcdiag.engines.vllm import _NOT_ONE_ENGINE, _SET_BY_RCDIAG, _WRONG_SCORES
 from rcdiag.engines.vllm.engine_arguments import _check_dtype, engine_options, set_environment
 from rcdiag.errors import RcdiagError
 
@@ -78,6 +80,50 @@ def test_the_dtype_of_the_head_is_said_in_one_way(text):
     error = refusal(f"bfloat16,{text}")
     assert "head_dtype" in error.message
     assert "lm_head=float32" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("option", "way"),
+    [
+        ("dtype=float32", "vllm:float32"),
+        ("dtype=auto", "vllm:float32"),
+        ("runner=generate", "path=decode"),
+        ("convert=embed", "path=decode"),
+        ('pooler_config={"task":"embed"}', "path=decode"),
+        ('logits_processors=["a:B"]', "path=decode"),
+        ("async_scheduling=null", "path=decode"),
+        ("enable_lora=false", "adapter=FOLDER"),
+        ("speculative_config={}", None),
+        ('speculative_config={"method":"ngram"}', "leave"),
+        ("spec_method=ngram", "leave"),
+        ("enable_prefix_caching=true", "leave"),
+        ("enable_prefix_caching=false", None),
+        ("kv_sharing_fast_prefill=true", "leave"),
+        ("pipeline_parallel_size=2", "tensor_parallel_size="),
+        ('data_parallel_size="2"', "tensor_parallel_size="),
+        ("data_parallel_rank=0", "tensor_parallel_size="),
+        ("prefill_context_parallel_size=2", "tensor_parallel_size="),
+        ("decode_context_parallel_size=2", "tensor_parallel_size="),
+        ("nnodes=2", "tensor_parallel_size="),
+        ("tensor_parallel_size=2", None),
+        ("enable_expert_parallel=true", None),
+    ],
+)
+def test_options_that_rcdiag_sets_or_that_spoil_scores_are_refused_at_once(option, way):
+    if way is None:
+        BACKENDS["vllm"].check(parse_policy(f"a=vllm:bfloat16,{option}", "m"))
+    else:
+        error = refusal(f"bfloat16,{option}")
+        assert option.partition("=")[0] in error.message
+        assert way in error.hint
+
+
+def test_every_option_that_is_refused_is_one_of_vllms():
+    from vllm import EngineArgs
+
+    names = {field.name for field in dataclasses.fields(EngineArgs)}
+    assert {*_SET_BY_RCDIAG, *_WRONG_SCORES} <= names
+    assert {name for name in names if _NOT_ONE_ENGINE.fullmatch(name)} >= {"nnodes", "node_rank"}
 
 
 def test_overrides_that_are_no_object_are_refused():
