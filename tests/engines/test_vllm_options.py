@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from rcdiag.engines import BACKENDS
+from rcdiag.engines.matmul import KERNEL_VARIABLES
 from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.vllm import _NOT_ONE_ENGINE, _SET_BY_RCDIAG, _WRONG_SCORES
 from rcdiag.engines.vllm.engine_arguments import _check_dtype, engine_options, set_environment
@@ -210,16 +211,38 @@ def test_an_environment_that_contradicts_the_policy_is_refused(path, dtype, name
         set_environment(qwen3, 100, "prefill", "bfloat16")  # says nothing against it
 
 
-def test_what_decides_the_numbers_is_kept_and_secrets_are_not(qwen3):
-    given = {"VLLM_KV_CACHE_LAYOUT": "HND", "VLLM_API_KEY": "secret", "VLLM_HOST_IP": "10.0.0.1"}
-    with patch.dict(os.environ, {**given, "NVIDIA_TF32_OVERRIDE": "0"}, clear=True):
+PRIVATE = {
+    "VLLM_API_KEY": "secret",
+    "VLLM_HOST_IP": "10.0.0.1",
+    "VLLM_ASSETS_CACHE": "/home/jane/assets",
+    "VLLM_DP_MASTER_IP": "10.1.2.3",
+    "VLLM_MY_TOKEN": "secret",
+    "VLLM_USE_MY_TOKEN": "secret",
+    "VLLM_ROCM_USE_AITER_TOKEN": "secret",
+    "NVIDIA_TF32_OVERRIDE_TOKEN": "secret",
+    "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+}
+
+
+def test_what_decides_the_numbers_is_kept_and_nothing_else(qwen3):
+    given = {"VLLM_KV_CACHE_LAYOUT": "HND", "NVIDIA_TF32_OVERRIDE": "0"}
+    with patch.dict(os.environ, {**PRIVATE, **given}, clear=True):
         found = set_environment(qwen3, 100, "prefill", "float32")
     assert found == {
-        "NVIDIA_TF32_OVERRIDE": "0",
+        **given,
         "TRITON_F32_DEFAULT": "ieee",
         "VLLM_FLOAT32_MATMUL_PRECISION": "highest",
-        "VLLM_KV_CACHE_LAYOUT": "HND",
     }
+
+
+def test_the_variables_that_are_kept_are_those_of_vllm_and_hold_no_path():
+    from vllm.envs import environment_variables
+
+    of_vllm = [name for name in KERNEL_VARIABLES if name.startswith("VLLM_")]
+    assert set(of_vllm) <= set(environment_variables)
+    assert len(set(KERNEL_VARIABLES)) == len(KERNEL_VARIABLES)
+    private = ("KEY", "TOKEN", "HOST", "_IP", "PORT", "PATH", "ROOT", "DIR", "FOLDER", "URL", "LOG")
+    assert not [name for name in of_vllm for word in private if name.endswith(word)]
 
 
 class LogitsProcessor:
