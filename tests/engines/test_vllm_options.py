@@ -169,7 +169,17 @@ def test_the_rank_is_that_of_the_adapter(config, rank, qwen3, tmp_path):
     )
 
 
-@pytest.mark.parametrize(("config", "words"), [("{}", "no rank"), ('{"r": 4096}', "rank 4096")])
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("{}", "no rank"),
+        ("[8]", "no rank"),
+        ('{"r": "8"}', "no rank"),
+        ('{"r": 8, "rank_pattern": [1]}', "no rank"),
+        ('{"r": 8, "rank_pattern": {"q_proj": null}}', "no rank"),
+        ('{"r": 4096}', "rank 4096"),
+    ],
+)
 def test_an_adapter_without_a_rank_that_vllm_takes_is_refused(config, words, qwen3, tmp_path):
     (tmp_path / "adapter_config.json").write_text(config)
     with pytest.raises(RcdiagError, match=words) as caught:

@@ -169,9 +169,9 @@ def _lora_rank(adapter: Path) -> int:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
         rank = max(config["r"], *(config.get("rank_pattern") or {}).values(), 1)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RcdiagError(
-            f"{file}: no rank `r` in it ({error})", "give a PEFT LoRA folder"
+            f"{file}: no rank in `r` and `rank_pattern` ({error})", hint="give a PEFT LoRA folder"
         ) from error
     ranks: list[int] = [size for size in get_args(MaxLoRARanks) if size >= rank]
     if not ranks:
