@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ class VllmEngine:
 
     def _prefill(
         self, requests: list[tuple[NDArray[np.integer], int, float]]
-    ) -> list[NDArray[np.float32]]:
+    ) -> list[NDArray[np.float32] | None]:
         from vllm import PoolingParams
 
         params = [
@@ -93,18 +94,23 @@ class VllmEngine:
             )
             for _, start, temperature in requests
         ]
+        prompts = [ids.tolist() for ids, _, _ in requests]
         outputs = self.engine.encode(
-            [{"prompt_token_ids": ids.tolist()} for ids, _, _ in requests],
+            [{"prompt_token_ids": ids} for ids in prompts],
             params,
             pooling_task="token_classify",
             use_tqdm=False,
             lora_request=self.lora,
         )
-        return [output.outputs.data.float().numpy() for output in outputs]
+        return [
+            None if output is None else output.outputs.data.float().numpy()
+            for output in _by_prompt(outputs, prompts)
+        ]
 
     def _decode(
         self, requests: list[tuple[NDArray[np.integer], int, float]]
-    ) -> list[NDArray[np.float32]]:
+    ) -> list[NDArray[np.float32] | None]:
+        """Score by decoding; None for a row that vLLM left out or not decoded as it was forced."""
         from vllm import SamplingParams
 
         from rcdiag.engines.vllm.forced_decode import drain
@@ -123,15 +129,17 @@ class VllmEngine:
             )
             for key, (ids, start, temperature) in enumerate(requests)
         ]
+        prompts = [ids[:start].tolist() for ids, start, _ in requests]
         outputs = self.engine.generate(
-            [{"prompt_token_ids": ids[:start].tolist()} for ids, start, _ in requests],
+            [{"prompt_token_ids": ids} for ids in prompts],
             params,
             use_tqdm=False,
             lora_request=self.lora,
         )
-        for output, (ids, start, _) in zip(outputs, requests, strict=True):
-            if list(output.outputs[0].token_ids) != ids[start:].tolist():
-                raise RuntimeError("vLLM did not decode the forced tokens")
+        forced = [
+            output is not None and list(output.outputs[0].token_ids) == ids[start:].tolist()
+            for output, (ids, start, _) in zip(_by_prompt(outputs, prompts), requests, strict=True)
+        ]
         width = 1 + self.score_options["entropy"] + 2 * self.score_options["top_k"]
         scores = [
             np.full((len(ids) - start, width), np.nan, np.float32) for ids, start, _ in requests
@@ -143,9 +151,10 @@ class VllmEngine:
             for (key, position), value in zip(places, values.numpy(), strict=True):
                 scores[key][position] = value
                 decoded[key][position] = True
-        if missing := sum(int((~seen).sum()) for seen in decoded):
-            raise RuntimeError(f"vLLM left {missing} of {sum(map(len, decoded))} tokens out")
-        return scores
+        return [
+            values if was_forced and seen.all() else None
+            for values, was_forced, seen in zip(scores, forced, decoded, strict=True)
+        ]
 
     def provenance(self) -> dict[str, Any]:
         """Return weights, kernels, environment, device, versions and engine options."""
@@ -169,6 +178,15 @@ class VllmEngine:
             **({"matmul": ROUNDED} if self.rounds else {}),
             "engine_options": options,
         }
+
+
+def _by_prompt(outputs: list[Any], prompts: list[list[int]]) -> list[Any]:
+    """Return vLLM's output for each prompt, None where it has none; outputs are in their order."""
+    left = deque(outputs)
+    return [
+        left.popleft() if left and list(left[0].prompt_token_ids or ()) == ids else None
+        for ids in prompts
+    ]
 
 
 def _device_type() -> str:
