@@ -107,20 +107,25 @@ def engine_options(
     overrides = dict(passed_on.pop("hf_overrides", {}))
     if "lm_head" in spec.options:
         overrides["head_dtype"] = spec.options["lm_head"]
-    elif not _states_head(folder, passed_on):
+    elif not _states_head(folder, passed_on, overrides):
         # vLLM gives pooling models a float32 head; use the dtype that the model has when sampling.
         overrides["head_dtype"] = "model"
     return options | passed_on | {"hf_overrides": overrides}
 
 
-def _states_head(folder: Path, passed_on: Mapping[str, Any]) -> bool:
+def _states_head(folder: Path, passed_on: Mapping[str, Any], overrides: dict[str, Any]) -> bool:
     """Tell whether the checkpoint's own configuration gives the head a dtype, for sampling too.
 
     vLLM's configuration classes may do so without a `head_dtype` in config.json (HYV4Config).
     """
     from vllm.transformers_utils.config import get_config
 
-    config = get_config(folder, trust_remote_code=bool(passed_on.get("trust_remote_code")))
+    config = get_config(
+        passed_on.get("hf_config_path") or folder,
+        trust_remote_code=bool(passed_on.get("trust_remote_code")),
+        config_format=passed_on.get("config_format", "auto"),
+        hf_overrides_kw=overrides,
+    )
     return getattr(config, "head_dtype", None) is not None
 
 
