@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,18 +45,45 @@ def cpu_name() -> str:
     return f"cpu {platform.machine()}, {instructions}, {torch.get_num_threads()} threads"
 
 
-# Prefixes of variables that choose kernels or their precision; `_PRIVATE` leaves out the others.
-_DECIDES = re.compile(r"VLLM_|NVIDIA_TF32|TORCH_ALLOW_TF32|TRITON_F32|CUBLAS_WORKSPACE")
-_PRIVATE = re.compile(r"KEY|HOST|PORT|PATH|ROOT|DIR|URL|LOG")
+# Environment variables that choose kernels or the precision of products, those of vLLM as in its
+# envs.py. None holds a path, a host or a key; a variable that is not listed is not recorded.
+KERNEL_VARIABLES = (
+    *("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG"),
+    *("TRITON_F32_DEFAULT", "VLLM_FLOAT32_MATMUL_PRECISION", "VLLM_BATCH_INVARIANT"),
+    *("VLLM_USE_V2_MODEL_RUNNER", "VLLM_USE_HW_AGNOSTIC", "VLLM_DISABLED_KERNELS"),
+    # attention and recurrent layers
+    *("VLLM_MLA_DISABLE", "VLLM_KV_CACHE_LAYOUT", "VLLM_SSM_CONV_STATE_LAYOUT"),
+    *("VLLM_GDN_DECODE_KERNEL", "VLLM_ENABLE_FLA_PACKED_RECURRENT_DECODE"),
+    "VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE",
+    # matrix products, quantised ones too
+    *("VLLM_USE_DEEP_GEMM", "VLLM_USE_DEEP_GEMM_E8M0", "VLLM_USE_DEEP_GEMM_TMA_ALIGNED_SCALES"),
+    *("VLLM_BLOCKSCALE_FP8_GEMM_FLASHINFER", "VLLM_USE_TRITON_AWQ", "VLLM_HUMMING_USE_F16_ACCUM"),
+    *("VLLM_MARLIN_INPUT_DTYPE", "VLLM_MARLIN_USE_ATOMIC_ADD", "VLLM_B12X_MOE_FP4_FORCE_A16"),
+    *("VLLM_MXFP4_EMULATION_DEQUANT_AT_LOAD", "VLLM_MXFP8_EMULATION_DEQUANT_AT_LOAD"),
+    *("VLLM_USE_OINK_OPS", "VLLM_ENABLE_HPC_OPS", "VLLM_TRITON_USE_TD"),
+    "VLLM_TRITON_FORCE_FIRST_CONFIG",
+    # mixtures of experts
+    *("VLLM_MOE_USE_DEEP_GEMM", "VLLM_USE_FLASHINFER_MOE_INT4", "VLLM_DEEPEPLL_NVFP4_DISPATCH"),
+    *("VLLM_USE_FUSED_MOE_GROUPED_TOPK", "VLLM_MOE_ROUTING_SIMULATION_STRATEGY"),
+    "VLLM_FLASHINFER_MOE_A2A_LOW_PRECISION_COMBINE",
+    # sums over GPUs
+    *("VLLM_ALLREDUCE_USE_SYMM_MEM", "VLLM_ALLREDUCE_USE_FLASHINFER", "VLLM_USE_NCCL_SYMM_MEM"),
+    *("VLLM_FLASHINFER_ALLREDUCE_BACKEND", "VLLM_ENABLE_GEMM_RS"),
+    # compilation
+    *("VLLM_ENABLE_INDUCTOR_MAX_AUTOTUNE", "VLLM_ENABLE_INDUCTOR_COORDINATE_DESCENT_TUNING"),
+    # CPUs, then AMD's GPUs
+    *("VLLM_CPU_ATTN_SPLIT_KV", "VLLM_CPU_INT4_W4A8", "VLLM_ZENTORCH_WEIGHT_PREPACK"),
+    *("VLLM_ROCM_USE_AITER", "VLLM_ROCM_USE_AITER_LINEAR", "VLLM_ROCM_USE_AITER_MOE"),
+    *("VLLM_ROCM_USE_AITER_MHA", "VLLM_ROCM_USE_AITER_MLA", "VLLM_ROCM_USE_AITER_RMSNORM"),
+    *("VLLM_ROCM_USE_AITER_UNIFIED_ATTENTION", "VLLM_ROCM_USE_AITER_TRITON_GEMM"),
+    *("VLLM_ROCM_USE_SKINNY_GEMM", "VLLM_ROCM_FP8_MFMA_PAGE_ATTN"),
+    *("VLLM_ROCM_QUICK_REDUCE_QUANTIZATION", "VLLM_ROCM_QUICK_REDUCE_CAST_BF16_TO_FP16"),
+)
 
 
 def kernel_environment() -> dict[str, str]:
     """Return the environment variables by which vLLM, torch and CUDA choose matrix products."""
-    return {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if _DECIDES.match(name) and not _PRIVATE.search(name)
-    }
+    return {name: os.environ[name] for name in sorted(KERNEL_VARIABLES) if name in os.environ}
 
 
 def product_settings() -> dict[str, bool]:

@@ -39,15 +39,25 @@ def gather_scores(
     """
     width = 1 + entropy + 2 * top_k
     empty = np.zeros((0, width), dtype=np.float32)
+    numbers, wanted = trajectories.row, trajectories.response_ids.lengths
+    hint = (
+        "this version of the engine returns something other than rcdiag asked for; please report "
+        "it with the versions of both"
+    )
+    if len(rows) != len(numbers):
+        raise RcdiagError(
+            f"rows {numbers[0]} to {numbers[-1]}: the engine returned scores for {len(rows)} of "
+            f"these {len(numbers)} rows",
+            hint,
+        )
     matrices = [empty if row is None else row for row in rows]
-    wanted = trajectories.response_ids.lengths
-    for row, matrix, length in zip(trajectories.row, matrices, wanted, strict=True):
+    for number, row, matrix, length in zip(numbers, rows, matrices, wanted, strict=True):
         if matrix.shape != (length, width):
+            returned = "no scores" if row is None else f"scores of shape {matrix.shape}"
             raise RcdiagError(
-                f"row {row}: the engine returned scores of shape {matrix.shape} for {length} "
-                f"response tokens with {width} values each",
-                hint="this version of the engine returns something other than rcdiag asked for; "
-                "please report it with the versions of both",
+                f"row {number}: the engine returned {returned} for {length} response tokens with "
+                f"{width} values each",
+                hint,
             )
     table = np.concatenate([empty, *matrices])
     first = 1 + entropy

@@ -58,6 +58,7 @@ def test_smaller_batches_score_what_large_ones_do(room, error, qwen3, table, exp
     assert about["batch_tokens"] == engine.batch_tokens < 2000
     assert f"{failed[0]:,} tokens did not fit" in about[NOTE]
     assert f"{engine.batch_tokens:,} at most" in about[NOTE]
+    assert f"batch_tokens={engine.batch_tokens} in the policy" in about[NOTE]
 
 
 def test_a_run_says_that_batches_became_smaller(qwen3, table, tmp_path, monkeypatch, rcdiag):
@@ -85,6 +86,28 @@ def test_a_row_that_does_not_fit_alone_is_refused(qwen3, table):
     with pytest.raises(RcdiagError, match="out of memory on cpu, at 1 row of 256 tokens") as caught:
         engine.score(rows_of(table), lambda tokens: None)
     assert "gpus=2" in caught.value.hint
+    assert "batch_tokens= does not help" in caught.value.hint
+
+
+@pytest.mark.parametrize("error", [GPU, CPU])
+@pytest.mark.parametrize("step", ["load_model", "body_and_head", "head_is_known"])
+def test_a_model_that_does_not_fit_is_refused_with_the_way_out(step, error, qwen3, monkeypatch):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(f"rcdiag.engines.hf.engine.{step}", fails)
+    with pytest.raises(RcdiagError, match="policy `p`: out of memory on cpu, while the") as caught:
+        HfEngine(parse_policy("p=hf:float32", str(qwen3)))
+    assert "a lower dtype" in caught.value.hint
+
+
+def test_another_error_of_the_head_check_stays_what_it_is(qwen3, monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError("a size mismatch")
+
+    monkeypatch.setattr("rcdiag.engines.hf.engine.head_is_known", fails)
+    with pytest.raises(RuntimeError, match="a size mismatch"):
+        HfEngine(parse_policy("p=hf:float32", str(qwen3)))
 
 
 def test_other_errors_are_raised_unchanged(qwen3, table):

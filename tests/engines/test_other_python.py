@@ -29,6 +29,7 @@ from rcdiag.engines.backend import Backend
 from rcdiag.engines.interpreter import check_python
 from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.process import engine_address
+from rcdiag.engines.schedule import ATTEMPTS
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Ragged, Scores
 from tests.builders import make_trajectories, write_table
@@ -36,7 +37,10 @@ from tests.engines.toy_engine import TOY, make_checkpoint
 
 ENGINE = """
 import importlib.metadata
+import os
+import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -48,6 +52,10 @@ class Tiny:
         self.spec, self.max_length = spec, max_length
 
     def score(self, rows, progress):
+        deaths = Path(self.spec.model) / "deaths"  # still to die on a part without the first row
+        if deaths.exists() and rows.row[0] > 0 and (left := int(deaths.read_text())):
+            deaths.write_text(str(left - 1))
+            os.kill(os.getpid(), signal.SIGKILL)
         ids = rows.response_ids
         progress(len(ids.values))
         temperature = np.repeat(rows.scoring_temperature, ids.lengths)
@@ -61,6 +69,7 @@ class Tiny:
             "path": sys.path,
             "plugins": [plugin.value for plugin in plugins],
             "max_length": self.max_length,
+            "process": os.getpid(),
         }
 """
 EVIL = "import pathlib; pathlib.Path({mark!r}).touch()\n"
@@ -118,6 +127,39 @@ def test_an_engine_runs_in_an_environment_with_numpy_only(tiny, environment, tmp
     assert about["model"] == "model"
     assert not {sysconfig.get_path("purelib"), str(here), ""} & {*about["path"]}
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("deaths", [1, ATTEMPTS])
+def test_an_engine_elsewhere_that_is_killed_costs_no_finished_part(
+    deaths, tiny, environment, tmp_path, monkeypatch
+):
+    """Another is started; where each of them dies the run ends, and the same call resumes."""
+    monkeypatch.setattr("rcdiag.engines.scoring.TOKENS_PER_PART", 1)
+    ids = [[3, 1], [5, 8], [7, 2], [4, 6]]
+    table = write_table(
+        tmp_path / "table.parquet",
+        prompt_ids=[[1]] * 4,
+        response_ids=ids,
+        rollout_log_probs=[[-1.0] * 2] * 4,
+    )
+    model = make_checkpoint(tmp_path / "model")
+    (model / "deaths").write_text(str(deaths))
+    policies = {"old": f"tiny:float32,python={environment / 'bin' / 'python'}"}
+
+    def score() -> None:
+        rcdiag.score(table, model=model, policies=policies, output=tmp_path / "out.parquet")
+
+    if deaths == ATTEMPTS:
+        with pytest.raises(RcdiagError, match="killed by signal 9"):
+            score()
+        assert not (tmp_path / "out.parquet").exists()
+    score()
+    assert (model / "deaths").read_text() == "0"
+    scored = pq.read_table(tmp_path / "out.parquet")["old_log_probs"].to_pylist()
+    assert scored == [[-float(token) for token in row] for row in ids]
+    about = rcdiag.open_table(tmp_path / "out.parquet").metadata["policies"]["old"]
+    assert "process" in about["differs"]
+    assert [engine["parts"] for engine in about["engines"]] == [1, 3]
 
 
 def refusal(python: Path | str, packages: dict[str, str]) -> RcdiagError:

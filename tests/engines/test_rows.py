@@ -77,6 +77,17 @@ def test_a_row_with_a_wrong_number_of_values_is_refused_by_number(values, width,
         gather_scores(rows, wrong, entropy=False, top_k=0)
 
 
+def test_a_row_without_scores_is_named(four_rows):
+    rows, right = rows_of(four_rows, 1, 4), np.zeros((3, 1), np.float32)
+    with pytest.raises(RcdiagError, match="row 1: the engine returned no scores for 2"):
+        gather_scores(rows, [None, right, None], entropy=False, top_k=0)
+    with pytest.raises(
+        RcdiagError, match="rows 1 to 3: the engine returned scores for 1 of these 3"
+    ) as caught:
+        gather_scores(rows, [right], entropy=False, top_k=0)
+    assert "report it" in caught.value.hint
+
+
 @pytest.mark.parametrize("column", ["log_probs", "entropy"])
 def test_the_number_of_values_of_every_column_is_checked(column, tmp_path):
     class OneTooMany(ToyEngine):

@@ -469,6 +469,34 @@ def test_speculative_decoding_is_refused():
         connect(parse_policy(f"x=server,url={address}"))
 
 
+# The whole way, in the engine's own process: an error, and no table
+
+NO_ANSWER = "no answer from"
+TO_THE_END: dict[str, tuple[Fault, str]] = {
+    "a value too many": (REFUSED["one too many"][0]["vllm"], OTHER),
+    "a value too few": (REFUSED["one too few"][0]["vllm"], OTHER),
+    "NaN": (REFUSED["NaN"][0]["vllm"], "is nan"),
+    "other tokens": (REFUSED["another token"][0]["vllm"], OTHER),
+    "a huge body": (REFUSED["a huge body"][0]["vllm"], "more than"),
+    "slow": (every(1, slower), NO_ANSWER),
+    "429": (every(1, TROUBLE["429"]), NO_ANSWER),
+    "500": (every(1, TROUBLE["500 then well"]), NO_ANSWER),
+}
+
+
+@pytest.mark.parametrize("name", TO_THE_END)
+def test_a_server_that_never_answers_well_leaves_no_number(name, rcdiag, tmp_path):
+    fault, words = TO_THE_END[name]
+    table = Case([[3, 1, 4]], [[1, 5, 9, 2]]).write(tmp_path)
+    with faulty("vllm", fault) as (model, address):
+        said = refused(rcdiag, table, f"server,url={address},patience=0,timeout=1")
+    assert model.rows
+    assert "row 0: " in said
+    assert words in " ".join(said.split())
+    assert "Traceback" not in said
+    assert not list(tmp_path.rglob("0*.parquet"))
+
+
 # Refused before the first request
 
 

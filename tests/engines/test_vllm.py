@@ -4,6 +4,7 @@ Nightly runs score the same table on every other path of the engine too.
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -68,12 +69,23 @@ def run(qwen3, table, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def every_path(run, qwen3, adapter) -> Path:
+def float32_head(qwen3, tmp_path_factory) -> Path:
+    """The checkpoint, whose config.json says that the head is in float32."""
+    folder = tmp_path_factory.mktemp("models") / "float32_head"
+    shutil.copytree(qwen3, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "head_dtype": "float32"}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def every_path(run, qwen3, float32_head, adapter) -> Path:
     """The table scored on every other engine path, and `bf16` twice for the noise floor."""
     policies = {
         "decode": f"vllm:float32,path=decode,entropy=true,top_k=3,{CHUNKED}",
         "bf16": "vllm:bfloat16",
         "head32": "vllm:bfloat16,lm_head=float32",
+        "stated": f"vllm:bfloat16,model={float32_head}",
         "overridden": f"vllm:bfloat16,hf_overrides={OVERRIDES}",
         "lora_vllm": f"vllm:float32,{CHUNKED},adapter={adapter}",
         "lora_hf": f"hf:float32,adapter={adapter}",
@@ -147,6 +159,18 @@ def test_overrides_of_the_users_leave_the_models_own_head(every_path):
 
 
 @SLOW
+def test_a_head_that_the_checkpoint_states_is_kept_and_named(every_path):
+    wide, stated = (scored(every_path, f"{p}_log_probs") for p in ("head32", "stated"))
+    assert np.array_equal(stated, wide)
+    about = json.loads(pq.read_schema(every_path).metadata[b"rcdiag"])["policies"]
+    assert [about[name].get("lm_head") for name in ("bf16", "head32", "stated")] == [
+        None,
+        "float32",
+        "float32",
+    ]
+
+
+@SLOW
 def test_an_adapter_scores_as_in_transformers_with_chunked_sequences(every_path):
     ours, theirs = (scored(every_path, f"lora_{engine}_log_probs") for engine in ("vllm", "hf"))
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
@@ -178,8 +202,8 @@ def test_how_each_policy_was_scored_is_in_the_metadata(policy, rows, rows_of):
     [
         pytest.param("quantizaton=fp8", "did you mean quantization?", marks=SLOW),
         ("enable_prefix_caching=true", "enable_prefix_caching"),
-        ("pipeline_parallel_size=2", "one stage"),
         ("data_parallel_size=2", "--devices N"),
+        ("dtype=bfloat16", "vllm:float32"),
         ('compilation_config={"mode":0,"x', "not JSON"),
         ("path=sideways", "path=sideways"),
         pytest.param("quantization=gptq", "the engine failed", marks=SLOW),  # once it has started

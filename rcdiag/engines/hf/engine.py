@@ -63,19 +63,24 @@ class HfEngine:
         torch.backends.cudnn.allow_tf32 = False
         low = "bfloat16" if "bfloat16" in (spec.dtype, self.options.get("autocast")) else spec.dtype
         self.rounds = rounds(self.options.get("matmul"), self.device.type, low)
-        self.model = load_model(spec, self.folder.as_posix(), self.device)
-        self.body, self.to_logits = body_and_head(self.model, self.options.get("lm_head"))
-        self.vocab_size = self.model.get_output_embeddings().weight.shape[0]
-        self.context = context_of(self.model)
         self.experts_of = self.options.get("experts")  # the policy whose recorded experts are used
         self.records_experts = bool(self.options.get("record_experts", False))
         watched = self.records_experts or self.experts_of is not None
-        self.routers = Routers(self.model) if watched else None
-        if self.options.get("compile"):
-            self.body = torch.compile(self.body, dynamic=True)
         self.batch_tokens = int(self.options.get("batch_tokens", BATCH_TOKENS[self.device.type]))
         self.no_room_for: int | None = None  # tokens of the first batch that did not fit
-        self._check_head()
+        try:
+            self.model = load_model(spec, self.folder.as_posix(), self.device)
+            self.body, self.to_logits = body_and_head(self.model, self.options.get("lm_head"))
+            self.vocab_size = self.model.get_output_embeddings().weight.shape[0]
+            self.context = context_of(self.model)
+            self.routers = Routers(self.model) if watched else None
+            if self.options.get("compile"):
+                self.body = torch.compile(self.body, dynamic=True)
+            self._check_head()
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise self._no_room("while the model was loaded and tried on a few tokens") from error
 
     @torch.inference_mode()
     def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
@@ -131,17 +136,20 @@ class HfEngine:
         `lengths` are the token counts of the rows in the batch that ran out of memory.
         """
         if len(lengths) == 1:
-            raise RcdiagError(
-                f"policy `{self.spec.name}`: out of memory on {self.device}, at 1 row of "
-                f"{lengths[0]} tokens",
-                hint="this row alone does not fit: a lower dtype, gpus=2 if there are two, or a "
-                "GPU with more memory",
-            )
+            raise self._no_room(f"at 1 row of {lengths[0]} tokens")
         if self.device.type == "cuda":
             torch.cuda.empty_cache()  # blocks cached by the failed forward have unsuitable sizes
         width = padded_width(int(lengths.max()))
         self.no_room_for = self.no_room_for or len(lengths) * width
         self.batch_tokens = len(lengths) // 2 * width
+
+    def _no_room(self, when: str) -> RcdiagError:
+        """Return the error for a lack of memory that smaller batches would not end."""
+        return RcdiagError(
+            f"policy `{self.spec.name}`: out of memory on {self.device}, {when}",
+            hint="a smaller batch_tokens= does not help: take a lower dtype, gpus=2 where there "
+            "are two, or a GPU with more memory",
+        )
 
     def _score_options(self) -> dict[str, Any]:
         return {
@@ -194,8 +202,8 @@ class HfEngine:
                     **self._score_options(),
                 )
             values = scores.float().cpu().numpy()
-        except RuntimeError as error:  # the CPU allocator raises it, too
-            if not (isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error)):
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
                 raise
             return None
         if self.routers is None or not self.records_experts:
@@ -260,8 +268,14 @@ class HfEngine:
             return {}
         return {
             NOTE: f"a batch of {self.no_room_for:,} tokens did not fit into memory; later ones had "
-            f"{self.batch_tokens:,} at most"
+            f"{self.batch_tokens:,} at most (batch_tokens={self.batch_tokens} in the policy begins "
+            "with these)"
         }
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Tell whether torch ran out of memory; its CPU allocator raises a plain RuntimeError."""
+    return isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error)
 
 
 def _index(values: NDArray[Any], device: torch.device) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -32,23 +33,61 @@ def _own_place(about: Mapping[str, Any]) -> LadderRung | None:
     return LadderRung.ENGINE_LOW_EAGER if eager else None
 
 
+_PATH = "leave it out: path=prefill or path=decode chooses how tokens are scored"
+# Engine options that rcdiag sets itself, each with what to write instead.
+_SET_BY_RCDIAG = {
+    "dtype": "write it after the colon: vllm:float32",
+    "runner": _PATH,
+    "convert": _PATH,
+    "pooler_config": _PATH,
+    "logits_processors": _PATH,
+    "async_scheduling": _PATH,
+    "enable_lora": "adapter=FOLDER adds an adapter",
+}
+# Engine options with which log-probs of stored tokens are wrong, each with its source.
+_WRONG_SCORES = {
+    "enable_prefix_caching": "vllm #42019",
+    "speculative_config": "vllm #53488",
+    "spec_method": "vllm #53488",
+    "spec_model": "vllm #53488",
+    "spec_tokens": "vllm #53488",
+    # "fast prefill gives incorrect logits for prompt tokens"
+    "kv_sharing_fast_prefill": "vllm/config/vllm.py",
+}
+# Engine options that divide the work over stages, engines or nodes, other than tensor parallelism.
+_NOT_ONE_ENGINE = re.compile(
+    r"(pipeline|data|prefill_context|decode_context)_parallel_\w+|nnodes|node_rank"
+)
+
+
 def _check(spec: PolicySpec) -> None:
-    """Refuse options under which vLLM's log-probs are wrong or cannot be read."""
-    for key in ("enable_prefix_caching", "speculative_config"):
-        if spec.options.get(key):
+    """Refuse options under which scores would be wrong, unreadable or other than they are named."""
+    for key, value in spec.options.items():
+        who = f"policy `{spec.name}`: {key}={value}: "
+        if key in _SET_BY_RCDIAG:
+            raise RcdiagError(f"{who}rcdiag sets {key} itself", hint=_SET_BY_RCDIAG[key])
+        if key in _WRONG_SCORES and value:
             raise RcdiagError(
-                f"policy `{spec.name}`: {key}={spec.options[key]}: log-probs scored with it are "
-                "wrong (vllm #42019, #53488)",
+                f"{who}log-probs scored with it are wrong ({_WRONG_SCORES[key]})",
                 hint=f"leave {key} out",
             )
-    for key in ("pipeline_parallel_size", "data_parallel_size"):
-        if spec.options.get(key, 1) != 1:
+        if _NOT_ONE_ENGINE.fullmatch(key):
             raise RcdiagError(
-                f"policy `{spec.name}`: {key}={spec.options[key]}: rcdiag reads scores from one "
-                "stage of one engine",
-                hint="tensor_parallel_size= spreads a model over GPUs, and "
+                f"{who}rcdiag reads scores from one stage of one engine",
+                hint="leave it out: tensor_parallel_size= spreads a model over GPUs, and "
                 f"{setting('devices', 'N')} starts engines side by side",
             )
+    overrides = spec.options.get("hf_overrides", {})
+    if not isinstance(overrides, Mapping):
+        raise RcdiagError(
+            f"policy `{spec.name}`: hf_overrides={overrides}: wanted an object",
+            hint='for example hf_overrides={"a":1}',
+        )
+    if "head_dtype" in overrides:
+        raise RcdiagError(
+            f"policy `{spec.name}`: rcdiag sets head_dtype in hf_overrides itself",
+            hint="lm_head=float32 gives the head a dtype of its own",
+        )
 
 
 def _gpus(options: Mapping[str, Any]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,12 @@ from rcdiag.engines.matmul import ROUNDED, cpu_name, product_settings, rounds
 from rcdiag.engines.padded_batches import gather_scores, whole_sequences
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.engines.vllm import plugin as vllm_plugin
-from rcdiag.engines.vllm.engine_arguments import engine_options, lora_request, set_environment
+from rcdiag.engines.vllm.engine_arguments import (
+    engine_options,
+    head_has_own_dtype,
+    lora_request,
+    set_environment,
+)
 from rcdiag.errors import RcdiagError
 from rcdiag.table.trajectories import Scores, Trajectories
 
@@ -55,8 +61,10 @@ class VllmEngine:
         os.environ[vllm_plugin.ROUNDED_LINEAR] = "1" if may_round else "0"
         self.lora = lora_request(self.options.get("adapter"))
         self.engine = _start(self.folder, self.path, self.engine_options)
-        dtype = str(self.engine.llm_engine.vllm_config.model_config.dtype)
-        self.dtype = dtype.removeprefix("torch.")  # for `auto`, the dtype that vLLM chose
+        chosen = self.engine.llm_engine.vllm_config.model_config
+        self.dtype = str(chosen.dtype).removeprefix("torch.")  # for `auto`, the one vLLM chose
+        head = chosen.head_dtype if head_has_own_dtype() else chosen.dtype
+        self.head_dtype = str(head).removeprefix("torch.")
         self.rounds = may_round and self.dtype == "bfloat16"
 
     def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
@@ -76,7 +84,7 @@ class VllmEngine:
 
     def _prefill(
         self, requests: list[tuple[NDArray[np.integer], int, float]]
-    ) -> list[NDArray[np.float32]]:
+    ) -> list[NDArray[np.float32] | None]:
         from vllm import PoolingParams
 
         params = [
@@ -86,18 +94,23 @@ class VllmEngine:
             )
             for _, start, temperature in requests
         ]
+        prompts = [ids.tolist() for ids, _, _ in requests]
         outputs = self.engine.encode(
-            [{"prompt_token_ids": ids.tolist()} for ids, _, _ in requests],
+            [{"prompt_token_ids": ids} for ids in prompts],
             params,
             pooling_task="token_classify",
             use_tqdm=False,
             lora_request=self.lora,
         )
-        return [output.outputs.data.float().numpy() for output in outputs]
+        return [
+            None if output is None else output.outputs.data.float().numpy()
+            for output in _by_prompt(outputs, prompts)
+        ]
 
     def _decode(
         self, requests: list[tuple[NDArray[np.integer], int, float]]
-    ) -> list[NDArray[np.float32]]:
+    ) -> list[NDArray[np.float32] | None]:
+        """Score by decoding; None for a row that vLLM left out or not decoded as it was forced."""
         from vllm import SamplingParams
 
         from rcdiag.engines.vllm.forced_decode import drain
@@ -116,15 +129,17 @@ class VllmEngine:
             )
             for key, (ids, start, temperature) in enumerate(requests)
         ]
+        prompts = [ids[:start].tolist() for ids, start, _ in requests]
         outputs = self.engine.generate(
-            [{"prompt_token_ids": ids[:start].tolist()} for ids, start, _ in requests],
+            [{"prompt_token_ids": ids} for ids in prompts],
             params,
             use_tqdm=False,
             lora_request=self.lora,
         )
-        for output, (ids, start, _) in zip(outputs, requests, strict=True):
-            if list(output.outputs[0].token_ids) != ids[start:].tolist():
-                raise RuntimeError("vLLM did not decode the forced tokens")
+        forced = [
+            output is not None and list(output.outputs[0].token_ids) == ids[start:].tolist()
+            for output, (ids, start, _) in zip(_by_prompt(outputs, prompts), requests, strict=True)
+        ]
         width = 1 + self.score_options["entropy"] + 2 * self.score_options["top_k"]
         scores = [
             np.full((len(ids) - start, width), np.nan, np.float32) for ids, start, _ in requests
@@ -136,9 +151,10 @@ class VllmEngine:
             for (key, position), value in zip(places, values.numpy(), strict=True):
                 scores[key][position] = value
                 decoded[key][position] = True
-        if missing := sum(int((~seen).sum()) for seen in decoded):
-            raise RuntimeError(f"vLLM left {missing} of {sum(map(len, decoded))} tokens out")
-        return scores
+        return [
+            values if was_forced and seen.all() else None
+            for values, was_forced, seen in zip(scores, forced, decoded, strict=True)
+        ]
 
     def provenance(self) -> dict[str, Any]:
         """Return weights, kernels, environment, device, versions and engine options."""
@@ -153,6 +169,7 @@ class VllmEngine:
         return {
             "weights_fingerprint": self.weights,
             "dtype": self.dtype,
+            **({"lm_head": self.head_dtype} if self.head_dtype != self.dtype else {}),
             **self.engine.collective_rpc(_settings)[0],
             "environment": self.environment,
             "device": torch.cuda.get_device_name() if cuda else cpu_name(),
@@ -161,6 +178,15 @@ class VllmEngine:
             **({"matmul": ROUNDED} if self.rounds else {}),
             "engine_options": options,
         }
+
+
+def _by_prompt(outputs: list[Any], prompts: list[list[int]]) -> list[Any]:
+    """Return vLLM's output for each prompt, None where it has none; outputs are in their order."""
+    left = deque(outputs)
+    return [
+        left.popleft() if left and list(left[0].prompt_token_ids or ()) == ids else None
+        for ids in prompts
+    ]
 
 
 def _device_type() -> str:

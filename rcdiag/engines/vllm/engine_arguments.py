@@ -67,7 +67,8 @@ def engine_options(
     """Return vLLM's engine arguments: rcdiag's own, and the user's options that are passed on."""
     import torch
 
-    config = read_config(check_checkpoint(spec.model))
+    folder = check_checkpoint(spec.model)
+    config = read_config(folder)
     sees_images = any(f"{what}_config" in config for what in ("vision", "audio"))
     if sees_images and importlib.util.find_spec("torchvision") is None:
         raise RcdiagError(
@@ -102,15 +103,30 @@ def engine_options(
     if path == "decode":
         # The processor counts the tokens generated so far; asynchronous steps would run ahead.
         options["async_scheduling"] = False
-    # vLLM gives pooling models a float32 head; use the dtype that the model has when sampling.
-    overrides = {"head_dtype": spec.options.get("lm_head", "model")}
     passed_on = _known(passed_on)
-    given = passed_on.pop("hf_overrides", None) or {}
-    if not isinstance(given, Mapping):
-        raise RcdiagError(
-            f"hf_overrides={given}: wanted an object", hint='for example hf_overrides={"a":1}'
-        )
-    return options | passed_on | {"hf_overrides": overrides | dict(given)}
+    overrides = dict(passed_on.pop("hf_overrides", {}))
+    if "lm_head" in spec.options:
+        overrides["head_dtype"] = spec.options["lm_head"]
+    elif not _states_head(folder, passed_on, overrides):
+        # vLLM gives pooling models a float32 head; use the dtype that the model has when sampling.
+        overrides["head_dtype"] = "model"
+    return options | passed_on | {"hf_overrides": overrides}
+
+
+def _states_head(folder: Path, passed_on: Mapping[str, Any], overrides: dict[str, Any]) -> bool:
+    """Tell whether the checkpoint's own configuration gives the head a dtype, for sampling too.
+
+    vLLM's configuration classes may do so without a `head_dtype` in config.json (HYV4Config).
+    """
+    from vllm.transformers_utils.config import get_config
+
+    config = get_config(
+        passed_on.get("hf_config_path") or folder,
+        trust_remote_code=bool(passed_on.get("trust_remote_code")),
+        config_format=passed_on.get("config_format", "auto"),
+        hf_overrides_kw=overrides,
+    )
+    return getattr(config, "head_dtype", None) is not None
 
 
 def _check_dtype(spec: PolicySpec, config: Mapping[str, Any]) -> None:
@@ -131,17 +147,23 @@ def _check_dtype(spec: PolicySpec, config: Mapping[str, Any]) -> None:
 
 
 def _check_head(spec: PolicySpec) -> None:
-    """Refuse a separate dtype of the head with a vLLM before 0.26, which would ignore it."""
+    """Refuse a separate dtype of the head with a vLLM that would ignore it."""
     from vllm import __version__
-    from vllm.model_executor.layers.logits_processor import LogitsProcessor
 
     wanted = spec.options.get("lm_head", spec.dtype)
-    if wanted != spec.dtype and "head_dtype" not in inspect.getsource(LogitsProcessor):
+    if wanted != spec.dtype and not head_has_own_dtype():
         raise RcdiagError(
             f"policy `{spec.name}`: lm_head={wanted}: vllm {__version__} cannot give the head a "
             "dtype of its own; vllm 0.26 and later can",
             hint="install a later vllm, or score it with hf:bfloat16,lm_head=float32",
         )
+
+
+def head_has_own_dtype() -> bool:
+    """Tell whether this vLLM can give the head another dtype; versions before 0.26 cannot."""
+    from vllm.model_executor.layers.logits_processor import LogitsProcessor
+
+    return "head_dtype" in inspect.getsource(LogitsProcessor)
 
 
 def _lora_rank(adapter: Path) -> int:
@@ -152,9 +174,9 @@ def _lora_rank(adapter: Path) -> int:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
         rank = max(config["r"], *(config.get("rank_pattern") or {}).values(), 1)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RcdiagError(
-            f"{file}: no rank `r` in it ({error})", "give a PEFT LoRA folder"
+            f"{file}: no rank in `r` and `rank_pattern` ({error})", hint="give a PEFT LoRA folder"
         ) from error
     ranks: list[int] = [size for size in get_args(MaxLoRARanks) if size >= rank]
     if not ranks:
