@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from msgspec.structs import replace
@@ -39,12 +39,12 @@ def judged_share(share: MetricValue) -> MetricValue:
     return share if known or share.value is None else replace(share, level="unknown")
 
 
-def judged(suite: Suite) -> dict[str, MetricValue]:
-    """Return every metric on one suite's tokens: value, 95% interval and level."""
-    values = measured(list(METRICS.values()), suite)
+def judged(suite: Suite, metrics: Iterable[Metric] | None = None) -> dict[str, MetricValue]:
+    """Return metrics, all by default, on one suite's tokens: value, 95% interval and level."""
+    chosen = list(METRICS.values() if metrics is None else metrics)
     return {
-        name: _with_level(metric, value, suite)
-        for (name, metric), value in zip(METRICS.items(), values, strict=True)
+        metric.name: _with_level(metric, value, suite)
+        for metric, value in zip(chosen, measured(chosen, suite), strict=True)
     }
 
 

@@ -183,12 +183,26 @@ def test_nan_to_the_end_of_a_response_does_not_suggest_a_missing_mask(tmp_path):
     assert "mask-includes-tool" not in [cause.slug for cause in causes]
 
 
-def test_policies_that_are_not_needed_are_refused_before_scoring(rcdiag):
-    words = ("--policy", "a=hf:float32", "--policy", "b=hf:bfloat16", "--model", "CKPT")
+@pytest.mark.parametrize(
+    ("names", "pair"),
+    [("a", "--behavior rollout, --target a"), ("a, b", "--behavior a, --target b")],
+)
+def test_policies_that_are_not_needed_are_refused_before_scoring(rcdiag, names, pair):
+    policies = [word for one in names.split(", ") for word in ("--policy", f"{one}=hf:float32")]
+    words = (*policies, "--model", "CKPT")
     ran = rcdiag("score", SAMPLES / "rollouts.parquet", *words)
-    ran.refuses("a, b would be scored and then not used")
+    ran.refuses(f"{names} would be scored and then not used", pair)
     dump = SAMPLES / "rollouts.parquet"
     assert f"rcdiag compare {dump} {' '.join(words)}" in ran.err
+
+
+def test_another_pair_than_the_judged_one_has_its_own_numbers_and_advice(rcdiag):
+    """The tokens of the stale sample are not those of `old`: its numbers are weighted."""
+    ran = rcdiag("score", SAMPLES / "stale.parquet", "--behavior", "old", "--target", "rollout")
+    assert "KL(old || rollout) 0.026" in ran.out
+    assert "ESS 1 of 256" not in ran.out
+    assert "old did not sample; means over tokens: reweighted from the sampler" in ran.out
+    assert "see do" not in ran.out
 
 
 def test_too_few_tokens_name_the_next_step(tmp_path):
