@@ -79,6 +79,7 @@ class Metric(Struct, frozen=True, kw_only=True):
     guide: Guide | None = None
     # The guide on given data, where it depends on them; None where there is nothing to judge.
     guide_for: Callable[[Suite], Guide | None] | None = None
+    fewest_clusters: int = 0  # to be judged; with fewer its level is unknown
     # What rounding alone makes of the number, by precisions, probabilities and lengths; none of the
     # observed mismatch is in it. None where the precisions say nothing.
     expects: Callable[[Suite], float | None] | None = None
