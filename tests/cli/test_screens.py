@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 from typer._completion_classes import BashComplete
 from typer.main import get_command
 
@@ -50,6 +51,26 @@ def test_the_screen_of_a_broken_table_has_40_lines(command, name, tmp_path, monk
     result = getattr(api, command)(written(name, Path()))
     assert len(screen(result)) <= LINES
     assert name in TABLES
+
+
+def test_a_high_headline_leaves_room_for_two_findings(tmp_path, monkeypatch):
+    """Why, what else and what changed are cut first; what to do and the findings stay."""
+    monkeypatch.chdir(tmp_path)
+    result = api.score(written("last step", Path()))
+    findings = [f"note{at}" for at in range(5)]
+    more = replace(result, findings=[replace(result.findings[0], slug=slug) for slug in findings])
+    lines = screen(more)
+    assert len(lines) <= LINES
+    assert [slug for slug in findings if any(slug in line for line in lines)] == findings[:2]
+    assert any(line.startswith("do       1") for line in lines)
+
+
+def test_an_explanation_of_a_cause_fits_the_screen(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    draw_explanation(api.explain("temperature-raw-recorded"))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= LINES
+    assert any("https://github.com/huggingface/trl/issues/4159" in line for line in lines)
 
 
 @pytest.mark.parametrize("count", [3, 6, 10])
