@@ -77,7 +77,7 @@ def _rows(entry: Entry) -> Iterator[tuple[str, Any]]:
         if row == "parts":
             yield from value.items()
         elif row == "links" and value:
-            yield row, "\n".join(f"{text}\n{url}" for text, url in value.items())
+            yield row, "\n".join(value.values())  # a title is what stands behind its address
         elif row == "also_called" and value:
             yield "also called", "\n".join(f"{name}: {where}" for name, where in value.items())
         elif value:

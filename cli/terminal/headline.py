@@ -16,10 +16,16 @@ from rcdiag.results import Action, Diagnosis
 LABELS = 14  # width of the labels on the left
 ALSO = 2  # further causes shown without -v
 NEXT = 1  # experiments shown without -v
+# What a screen leaves out first where it would be too high.
+DISPENSABLE = ("ruled out", "second fact", "third action", "change", "steps")
 
 
-def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
-    """Draw verdict and cause, up to three actions, evidence, ruled-out causes, and numbers."""
+def draw_headline(out: Console, headline: Headline, verbose: bool, left_out: int = 0) -> None:
+    """Draw verdict and cause, up to three actions, evidence, ruled-out causes, and numbers.
+
+    `left_out` parts are left out, in the order of `DISPENSABLE`, to make room for what follows.
+    """
+    without = DISPENSABLE[:left_out]
     colour = COLOURS[headline.level]
     grid = Table.grid(padding=(0, 0, 0, 0))
     grid.add_column(width=LABELS, no_wrap=True)
@@ -36,18 +42,20 @@ def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
 
     # If the verdict is inconclusive, `next` matters more than the end of the summary.
     grid.add_row("", brief(headline.summary, 4 if headline.verdict == "inconclusive" else 6))
-    for index, action in enumerate(headline.actions, 1):
+    actions = headline.actions[: 2 if "third action" in without else None]
+    for index, action in enumerate(actions, 1):
         grid.add_row(f"{'do' if index == 1 else '':<9}{index}", _action(action, out.width))
     facts = headline.evidence if verbose else headline.evidence[:FACTS]
+    facts = facts[: 1 if "second fact" in without else None]
     for label, text in _labelled("why", facts):
         grid.add_row(label, brief(text, 2))
     for label, text in _labelled("also", headline.also if verbose else headline.also[:ALSO]):
         grid.add_row(label, brief(text, 2))
-    if headline.steps:
+    if headline.steps and "steps" not in without:
         grid.add_row("steps", brief(headline.steps, 2))
-    if headline.change:
+    if headline.change and "change" not in without:
         grid.add_row("change", brief(headline.change, 1))
-    if headline.ruled_out:
+    if headline.ruled_out and "ruled out" not in without:
         grid.add_row("not", f"[dim]{escape(_ruled_out(headline, width, verbose))}[/]")
     for index, action in enumerate(headline.next if verbose else headline.next[:NEXT]):
         grid.add_row("next" if index == 0 else "", _action(action, out.width))

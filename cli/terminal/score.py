@@ -18,6 +18,7 @@ from rcdiag.pages.score.words import (
     clusters,
     correction_rows,
     limits,
+    means,
     milder_findings,
     preset_lines,
     raw_ess,
@@ -47,8 +48,9 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
 def _draw_main(out: Console, result: ScoreResult) -> None:
     if any(value.value is not None for value in result.mismatch.values()):
         out.print(_metric_table(out, result.mismatch, verbose=False))
-        if milder := milder_findings(result):
-            out.print(f"[dim]{milder}[/]")
+        for sentence in (_means(result), milder_findings(result)):
+            if sentence:
+                out.print(f"[dim]{sentence}[/]")
         out.print()
     lines = preset_lines(result, _default_preset(result))
     if result.pair_reason:
@@ -65,6 +67,8 @@ def _draw_all(out: Console, result: ScoreResult) -> None:
         f"[dim]95% intervals over {clusters(result)}[/]\n"
     )
     out.print(_metric_table(out, result.mismatch, verbose=True))
+    if sentence := _means(result):
+        out.print(f"[dim]{sentence}[/]")
     out.print(_histogram_line(result.figures["log_ratio_histogram"], out.width))
     if not result.corrections:
         return
@@ -76,6 +80,12 @@ def _draw_all(out: Console, result: ScoreResult) -> None:
     out.print(f"[dim]ESS of the weights as applied{f'; {raw}' if raw else ''}[/]")
     if check := verl_check_line(result):
         out.print(f"[dim]{check}[/]")
+
+
+def _means(result: ScoreResult) -> str:
+    """Say how the numbers are made where the behavior policy did not sample; "" where it did."""
+    how = means(result, "the sampler")
+    return f"{result.behavior} did not sample; means over {how}" if how else ""
 
 
 def _default_preset(result: ScoreResult) -> str | None:

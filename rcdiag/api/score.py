@@ -177,9 +177,8 @@ def score(
     pair = choose_pair(table.policies, scored_names, behavior, target)
     check_pair(table, pair.behavior, pair.target, [spec.name for spec in specs])
     rows_named(table, sequences or ())
-    unused = len(scored_names) > 1 and not {pair.behavior, pair.target} & set(scored_names)
-    # A policy with the sampler's experts is used without being in the pair: it shows what the
-    # experts explain.
+    unused = bool(scored_names) and not {pair.behavior, pair.target} & set(scored_names)
+    # A policy with the sampler's experts is not of the pair: what they explain is read off it.
     replays = any(spec.options.get("experts") == pair.behavior for spec in specs)
     if unused and written is None and not replays:
         every_pair = compare_command(table, policies, ladder, model)
@@ -230,11 +229,12 @@ def _scored_for_nothing(scored: Sequence[str], pair: ChosenPair, every_pair: str
 
     `every_pair` is the command that compares them all.
     """
+    first = scored[0] if len(scored) > 1 else pair.behavior
     return RcdiagError(
         f"{', '.join(scored)} would be scored and then not used: the pair is {pair.behavior} "
         f"and {pair.target}",
         hint=f"compare every pair: {every_pair}; or name a pair: "
-        f"{setting('behavior', scored[0])}, {setting('target', scored[-1])}; or keep "
+        f"{setting('behavior', first)}, {setting('target', scored[-1])}; or keep "
         f"the columns: {setting('output', 'FILE', '-o')}",
     )
 

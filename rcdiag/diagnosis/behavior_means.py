@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from rcdiag.diagnosis.guides import judged_metric
+from rcdiag.diagnosis.guides import judged
 from rcdiag.results import MetricValue
-from rcdiag.results.compare import NOT_GIVEN, SAMPLED, WEIGHTED
+from rcdiag.results.score import NOT_GIVEN, SAMPLED, WEIGHTED
 from rcdiag.statistics.metrics import METRICS, SEQUENCES_SAMPLED, Metric
 from rcdiag.statistics.metrics.tail import K_HAT_GUIDE
 from rcdiag.statistics.second_moment import HARMLESS_ESS
@@ -81,16 +81,18 @@ def judged_pair(
     `weighted` has totals with weights behavior / sampler, for metrics that need samples of the
     behavior policy.
     """
-    return {name: _judged(metric, suite, weighted, means) for name, metric in METRICS.items()}
-
-
-def _judged(
-    metric: Metric, suite: Suite, weighted: Suite | None, means: BehaviorMeans
-) -> MetricValue:
-    if metric.presupposes is None or means.of(metric) == SAMPLED:
-        return judged_metric(metric, suite)
-    # Ranks, tails and extremes are read off all tokens, which have no weights.
-    if means.of(metric) == NOT_GIVEN or weighted is None or metric.from_totals is None:
-        return UNKNOWN
-    value = judged_metric(metric, weighted)
-    return value if value.value is not None and math.isfinite(value.value) else UNKNOWN
+    plain, reweighted = [], []
+    for metric in METRICS.values():
+        if metric.presupposes is None or means.of(metric) == SAMPLED:
+            plain.append(metric)
+        # Ranks, tails and extremes are read off all tokens, which have no weights.
+        elif means.of(metric) == WEIGHTED and metric.from_totals is not None:
+            reweighted.append(metric)
+    values = judged(suite, plain)
+    if weighted is not None:
+        values |= {
+            name: value
+            for name, value in judged(weighted, reweighted).items()
+            if value.value is not None and math.isfinite(value.value)
+        }
+    return {name: values.get(name, UNKNOWN) for name in METRICS}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from msgspec.structs import replace
@@ -39,12 +39,12 @@ def judged_share(share: MetricValue) -> MetricValue:
     return share if known or share.value is None else replace(share, level="unknown")
 
 
-def judged(suite: Suite) -> dict[str, MetricValue]:
-    """Return every metric on one suite's tokens: value, 95% interval and level."""
-    values = measured(list(METRICS.values()), suite)
+def judged(suite: Suite, metrics: Iterable[Metric] | None = None) -> dict[str, MetricValue]:
+    """Return metrics, all by default, on one suite's tokens: value, 95% interval and level."""
+    chosen = list(METRICS.values() if metrics is None else metrics)
     return {
-        name: _with_level(metric, value, suite)
-        for (name, metric), value in zip(METRICS.items(), values, strict=True)
+        metric.name: _with_level(metric, value, suite)
+        for metric, value in zip(chosen, measured(chosen, suite), strict=True)
     }
 
 
@@ -104,21 +104,37 @@ def _with_level(metric: Metric, value: MetricValue, suite: Suite) -> MetricValue
         value = replace(value, high=min(value.high, metric.most))
     if metric.interval == BY_CLUSTERS and too_few(suite.sizes(metric.level)):
         return replace(value, level="unknown")
+    if suite.clusters < metric.fewest_clusters:
+        return replace(value, level="unknown")
     guide = metric.guide_on(suite)
-    if guide is not None:
-        return replace(value, level=level(guide, value.value, value.low, value.high))
-    unknown = (value.low is None) != (value.high is None)  # an interval of one end
-    if metric.range is not None and value.low is not None and value.high is not None:
+    found = None if guide is None else level(guide, value.value, value.low, value.high)
+    one_ended = guide is None and (value.low is None) != (value.high is None)
+    # A guide that depends on the data may be far above an error by the metric's own.
+    if one_ended or (found != "error" and _is_wide(metric, value)):
+        found = "unknown"
+    return replace(value, level=found)
+
+
+def _is_wide(metric: Metric, value: MetricValue) -> bool:
+    """Tell whether an interval says next to nothing: it is wider than what it is measured by.
+
+    That is half of the metric's range, or else the way from 0 to an error.
+    """
+    if value.low is None or value.high is None:
+        return False
+    if metric.range is not None:
+        if metric.guide is not None:
+            return False
         least, most = metric.range
-        unknown = value.high - value.low > WIDEST_SHARE * (most - least)
-    return replace(value, level="unknown") if unknown else value
+        return value.high - value.low > WIDEST_SHARE * (most - least)
+    own = metric.guide
+    return own is not None and own.around is None and value.high - value.low > own.error
 
 
 # Means over tokens that measure the size of a mismatch and have a guide.
 SIZES = (
     "k3_kl",
     "k2_kl",
-    "k1_kl",
     "exp_abs_log_ratio_mean",
     "ratio_deviation_mean",
     "prob_diff_mean",

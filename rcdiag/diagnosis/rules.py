@@ -121,7 +121,8 @@ class Rule(Struct, Generic[E], frozen=True, kw_only=True):
         value = self.value(evidence)
         guide = self.guide if self.guide_for is None else self.guide_for(evidence)
         if isinstance(value, MetricValue):
-            found = level(guide, value.value, value.low, value.high)
+            # A number that has a level has it wherever it is shown.
+            found = value.level or level(guide, value.value, value.low, value.high)
         else:
             found = level(guide, value)
         return found or ("unknown" if self.decides else "ok")

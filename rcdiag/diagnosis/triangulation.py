@@ -11,14 +11,6 @@ from collections.abc import Mapping
 from rcdiag.diagnosis.rules import level
 from rcdiag.results import MetricValue, NoiseFloor, Triangulation
 from rcdiag.statistics.metrics.divergences import K3_KL
-from rcdiag.statistics.moments import Moments, k2
-
-
-def noise_floor(moments: Moments, policy: str, repeat: str, largest: float | None) -> NoiseFloor:
-    """Measure how far two runs of one policy are apart; `largest` is their largest |log-ratio|."""
-    return NoiseFloor(
-        policy=policy, repeat=repeat, k2=k2(moments, policy, repeat), log_ratio_abs_max=largest
-    )
 
 
 def at_floor(apart: MetricValue, floor: NoiseFloor | None) -> bool | None:
@@ -41,15 +33,22 @@ VERDICTS = {
 
 
 def triangulate(
-    moments: Moments, sampler: str, engine: str, trainer: str, floor: NoiseFloor | None
+    distances: Mapping[tuple[str, str], MetricValue],
+    sampler: str,
+    engine: str,
+    trainer: str,
+    floor: NoiseFloor | None,
 ) -> Triangulation:
-    """Find the one of three that disagrees with the other two, if one does."""
+    """Find the one of three that disagrees with the other two, if one does.
+
+    `distances` holds the k2 of every ordered pair.
+    """
     names = {"sampler": sampler, "engine": engine, "trainer": trainer}
     # The k2 of each pair, under the role that the pair leaves out.
     apart = {
-        "trainer": k2(moments, sampler, engine),
-        "engine": k2(moments, sampler, trainer),
-        "sampler": k2(moments, engine, trainer),
+        "trainer": distances[sampler, engine],
+        "engine": distances[sampler, trainer],
+        "sampler": distances[engine, trainer],
     }
     noise = all(at_floor(distance, floor) for distance in apart.values())
     odd = None if noise else _odd(apart)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from rcdiag.diagnosis.rules import Rule, judged, worst
 from rcdiag.errors import setting
@@ -17,6 +16,7 @@ from rcdiag.results import AfterStep, Factor, GradientReport, Health, Shares
 from rcdiag.results import Rule as JudgedRule
 from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.statistics.metrics.divergences import K3_KL
+from rcdiag.statistics.metrics.overlap import ESS_SEQ_GUIDE
 
 
 class Evidence(Struct, frozen=True):
@@ -49,12 +49,8 @@ MOVED = Guide(
 
 def _mismatch_message(e: Evidence) -> str:
     k3 = e.factors["mismatch"].k3_kl
-    message = f"sampler to trainer: {_short(k3.value)} nats per token"
-    if k3.level == "unknown":
-        message += " in this batch; too few prompt groups to judge others"
-    if k3.level in ("error", "unknown") and not e.uncorrected:
-        message += ", at most a warning: the preset corrects it"
-    return message
+    message = f"sampler to trainer: {_short(k3.value)} nats per token, and nothing corrects it"
+    return f"{message}; too few prompt groups to judge it" if k3.level == "unknown" else message
 
 
 def _excess(e: Evidence) -> float | None:
@@ -136,15 +132,15 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
     ),
     Rule(
         name="health.mismatch_k3",
-        says="Distance of the trainer before the update from the sampler. It is an error only "
-        "for presets without a correction (naive, disabled), else at most a warning.",
+        says="Distance of the trainer before the update from the sampler, only for presets without "
+        "a correction (naive, disabled), with the level that `score` gives it.",
         formula="E[ratio - 1 - log_ratio], ratio = old / rollout",
         direction="KL(rollout || old)",
         unit=_NATS,
         guide=MISMATCH,
-        guide_for=lambda e: MISMATCH if e.uncorrected else replace(MISMATCH, error=math.inf),
-        value=lambda e: e.factors["mismatch"].k3_kl.value,
+        value=lambda e: e.factors["mismatch"].k3_kl,
         message=_mismatch_message,
+        applies=lambda e: e.uncorrected,
         decides=True,
         see=("mismatch", "k3_kl"),
     ),
@@ -167,15 +163,14 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
         name="health.uncorrected_ess",
         says="Effective sample size of the sequences by their raw ratios, only where no "
         "weight, no rejection and no PPO ratio corrects (naive, disabled): all of the mismatch "
-        "biases the gradient.",
+        "biases the gradient. It has the level that `score` gives it.",
         formula="(sum w)^2 / (n sum w^2), w = prod of old / rollout over the sequence",
         unit="fraction",
-        guide=Guide(warning=0.9, error=0.5, source=PROPOSAL),
-        value=lambda e: e.factors["mismatch"].ess_seq.value,
+        guide=ESS_SEQ_GUIDE,
+        value=lambda e: e.factors["mismatch"].ess_seq,
         message=lambda e: (
             "no correction: all of the mismatch biases the gradient (raw ESS "
-            f"{_short(e.factors['mismatch'].ess_seq.value)}, whose limits are stricter without a "
-            "correction)"
+            f"{_short(e.factors['mismatch'].ess_seq.value)})"
         ),
         applies=lambda e: e.uncorrected,
         see=("naive", "ess_seq", "mismatch"),
@@ -269,21 +264,21 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
 def health(evidence: Evidence) -> Health:
     """Apply all rules that concern an update; the worst level is the verdict.
 
-    A rule that decides but has no number is listed as `ok` and named in `not_judged`.
+    A rule that decides but cannot tell is named in `not_judged` too.
     """
     levels = judged("health", evidence)
     rules = [
         JudgedRule(
             name=rule.own_name,
             value=rule.number(evidence),
-            level="ok" if level == "unknown" else level,
+            level=level,
             message=rule.message(evidence),
             source=rule.guide.source,
         )
         for rule, level in levels
     ]
-    verdict = worst(level for _, level in levels)
-    undecided = [rule.own_name for rule, level in levels if level == "unknown"]
+    verdict = worst(level for rule, level in levels if rule.decides or level != "unknown")
+    undecided = [rule.own_name for rule, level in levels if rule.decides and level == "unknown"]
     return Health(
         verdict="cannot judge" if verdict == "unknown" else verdict,
         rules=rules,

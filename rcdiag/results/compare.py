@@ -19,11 +19,8 @@ from rcdiag.results.base import (
 )
 from rcdiag.results.doc import Anything, Doc, Number
 from rcdiag.results.parts import Part
-from rcdiag.results.score import Mismatch
+from rcdiag.results.score import Mismatch, SequenceMeans, TokenMeans
 from rcdiag.results.show import KindName, Measured, Summary
-
-# How means under the behavior policy of a pair are estimated.
-SAMPLED, WEIGHTED, NOT_GIVEN = MEANS = ("sampled", "weighted", "not-given")
 
 _STEPS = "two steps of log-ratio 0.1 and 0.3 on every token: "
 
@@ -106,16 +103,6 @@ class PolicySummary(Part, frozen=True, kw_only=True):
     ]
 
 
-_MEANS = (
-    "sampled: the behavior policy of the pair is the sampler, so they are plain means. weighted: "
-    "another policy sampled, and they are self-normalised means with the weights behavior / "
-    "sampler, {what}. not-given: the sampler is not among the policies, or the weights are too "
-    "uneven or wrong (an effective sample size below 0.5; below 0.9 with a k-hat of 0.7 or more; "
-    "a mean weight that is not 1), and the numbers are null with the level unknown. Null in "
-    "results of earlier versions, whose numbers are plain means whoever sampled."
-)
-
-
 class PairResult(Part, frozen=True, kw_only=True):
     """A pair result compares an ordered pair of policies, behavior and target."""
 
@@ -123,32 +110,8 @@ class PairResult(Part, frozen=True, kw_only=True):
     target: Target
     mismatch: Mismatch
     at_floor: AtFloor
-    token_means: Annotated[
-        str | None,
-        Doc(
-            "How the numbers of a pair are estimated that assume that its behavior policy sampled "
-            "the tokens, such as k3_kl. "
-            + _MEANS.format(what="token by token, over the prefixes that were sampled"),
-            formula="sum(w f) / sum(w) over tokens, w = behavior / sampler probability",
-            healthy="sampled or weighted",
-            see=("sampler", "k3_kl", "ess_token", "unknown"),
-            one_of=MEANS,
-            added=True,
-        ),
-    ] = None
-    sequence_means: Annotated[
-        str | None,
-        Doc(
-            "How the numbers of a pair are estimated that assume that its behavior policy sampled "
-            "the whole sequences, such as ess_seq. "
-            + _MEANS.format(what="multiplied over each sequence"),
-            formula="sum(w f) / sum(w) over sequences, w = prod behavior / sampler probability",
-            healthy="sampled or weighted",
-            see=("sampler", "ess_seq", "khat_seq", "unknown"),
-            one_of=MEANS,
-            added=True,
-        ),
-    ] = None
+    token_means: TokenMeans = None
+    sequence_means: SequenceMeans = None
 
 
 class PairFigure(Part, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from msgspec import field
 from rcdiag.errors import setting
 from rcdiag.formats import number
 from rcdiag.results.base import (
+    LEVELS,
     Behavior,
     Config,
     EmptySequences,
@@ -278,9 +279,10 @@ class Rule(Part, frozen=True, kw_only=True):
     level: Annotated[
         str,
         Doc(
-            "The level of a rule of health for its number: ok, warning or error.",
-            see=("ok", "warning", "error"),
-            one_of=("ok", "warning", "error"),
+            "What a rule of health makes of its number: ok, warning, error, or unknown where it "
+            "has none or the data cannot tell.",
+            see=LEVELS,
+            one_of=LEVELS,
         ),
     ]
     message: Annotated[

@@ -46,6 +46,43 @@ from rcdiag.results.sequences import (
 )
 from rcdiag.results.show import KindName, Measured, Summary
 
+# How means under the behavior policy of a pair are made.
+SAMPLED, WEIGHTED, NOT_GIVEN = MEANS = ("sampled", "weighted", "not-given")
+_MEANS = (
+    "sampled: the behavior policy of the pair is the sampler, so they are plain means. weighted: "
+    "another policy sampled, and they are self-normalised means with the weights behavior / "
+    "sampler, {what}. not-given: the sampler is not among the policies, or the weights do not "
+    "carry so far (an effective sample size below 0.5; below 0.9 with a k-hat of 0.7 or more; a "
+    "mean weight that is not 1), and the numbers are null with the level unknown. Null in results "
+    "of earlier versions, whose numbers are plain means whoever sampled."
+)
+TokenMeans = Annotated[
+    str | None,
+    Doc(
+        "How the numbers of a pair are made that presuppose that its behavior policy sampled "
+        "the tokens, such as k3_kl. "
+        + _MEANS.format(what="over the prefixes that the sampler met"),
+        formula="sum(w f) / sum(w) over tokens, w = behavior / sampler probability",
+        healthy="sampled or weighted",
+        see=("sampler", "k3_kl", "ess_token", "unknown"),
+        one_of=MEANS,
+        added=True,
+    ),
+]
+SequenceMeans = Annotated[
+    str | None,
+    Doc(
+        "How the numbers of a pair are made that presuppose that its behavior policy sampled "
+        "the whole sequences, such as ess_seq. "
+        + _MEANS.format(what="multiplied over each sequence"),
+        formula="sum(w f) / sum(w) over sequences, w = prod behavior / sampler probability",
+        healthy="sampled or weighted",
+        see=("sampler", "ess_seq", "khat_seq", "unknown"),
+        one_of=MEANS,
+        added=True,
+    ),
+]
+
 WeightSum = Annotated[
     Number | None,
     Doc(
@@ -455,6 +492,8 @@ class ScoreResult(Measured, frozen=True, kw_only=True):
             added=True,
         ),
     ] = None
+    token_means: TokenMeans = None
+    sequence_means: SequenceMeans = None
     logged: Annotated[
         LogComparison | None,
         Doc(

@@ -76,8 +76,3 @@ def mean(sums: Array, counts: Array, *, floor: float | None = None) -> MetricVal
     if not (np.isfinite(low) and np.isfinite(high)):
         return MetricValue(value=value)
     return MetricValue(value=value, low=low if floor is None else max(low, floor), high=high)
-
-
-def k2(moments: Moments, one: str, other: str) -> MetricValue:
-    """Return half the mean squared log-ratio of two policies, nats per token."""
-    return mean(0.5 * moments.squares(one, other), moments.tokens, floor=0.0)

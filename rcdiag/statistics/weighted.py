@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.ratios import TOKEN_SUMS, Array
-from rcdiag.statistics.suite import Suite
+from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.statistics.totals import SEQUENCE_SUMS, Addends, SequenceTable
 from rcdiag.table.trajectories import segment_sum
 
@@ -47,6 +47,19 @@ class WeightedState(Struct, frozen=True):
             }
             rows = np.stack(list(columns.values()), axis=1)
             return cls(tuple(columns), cluster_sums(table.cluster, rows))
+
+
+class Reweighting(Struct, frozen=True):
+    """A pair whose behavior policy did not sample, weighted to the policy that did."""
+
+    weights: SuiteState  # of the pair sampler -> behavior, whose ratios are the weights
+    sums: WeightedState
+
+    @classmethod
+    def of(cls, pair: PolicyPair, sampler: str, table: SequenceTable) -> Reweighting:
+        """Weight a pair to `sampler`; `table` has the rows of the same pair."""
+        weights = SuiteState.of(PolicyPair(pair.tokens, sampler, pair.behavior))
+        return cls(weights, WeightedState.of(pair, sampler, table))
 
 
 class WeightedSuite(Suite, kw_only=True, dict=True):

@@ -13,7 +13,7 @@ from rcdiag.results import Diagnosis, Result
 from rcdiag.runners import Runner
 from rcdiag.statistics.extremes import RowCount
 from rcdiag.table.table import Table
-from rcdiag.usecases.case_of_table import CaseSample, pair_of_table, read_case
+from rcdiag.usecases.case_of_table import SAMPLER, CaseSample, pair_of_table, read_case
 from rcdiag.usecases.passes import Walk, no_tokens, read_table
 
 R = TypeVar("R", bound=Result)
@@ -76,6 +76,18 @@ def recorded_constants(count: RowCount, table: Table) -> set[str]:
     A policy that an engine scored may be constant: a uniform one gives all tokens one value.
     """
     return count.constant - scored_policies(table)
+
+
+def sampler_of(table: Table, behavior: str | None = None) -> str | None:
+    """Return the policy that sampled a table's tokens; None where no column is known to be its.
+
+    It is `rollout`. In a table without that column it is the `behavior` that the user names, but
+    never a policy that an engine scored from the stored tokens.
+    """
+    if SAMPLER in table.policies:
+        return SAMPLER
+    recorded = set(table.policies) - scored_policies(table)
+    return behavior if behavior in recorded else None
 
 
 def scored_policies(table: Table) -> set[str]:

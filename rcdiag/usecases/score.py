@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.corrections.sequences import Questions, Sequences
+from rcdiag.diagnosis.behavior_means import BehaviorMeans, behavior_means, judged_pair
 from rcdiag.diagnosis.guides import judged, with_premises, without_numbers
 from rcdiag.results import (
     CorrectionResult,
@@ -30,8 +31,9 @@ from rcdiag.statistics.merging import merge, merged
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
 from rcdiag.statistics.rounding import RoundingNoise, rounding_of
-from rcdiag.statistics.suite import Suite
+from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.statistics.token_ids import worst_ids
+from rcdiag.statistics.weighted import Reweighting, WeightedSuite
 from rcdiag.table.free_memory import check_rows_fit
 from rcdiag.table.survey import unobserved
 from rcdiag.table.table import Table
@@ -48,6 +50,7 @@ from rcdiag.usecases.diagnosed import (
     read_and_diagnose,
     recorded_constants,
     sample_in_pass,
+    sampler_of,
     with_findings,
 )
 from rcdiag.usecases.passes import Walk, no_tokens, read_table, token_batches
@@ -89,10 +92,11 @@ def score(
     check_rows_fit(dump)
     asked = rows_named(dump.as_given, sequences or ())
     plan = None if plan is None else answerable(plan, dump)
-    reading, diagnosis = _read(dump, behavior, target, plan, runner)
+    walk = PairWalk.of(dump, behavior, target, plan)
+    reading, diagnosis = _read(dump, walk, runner)
     about = provenance(dump, seed)
     result = replace(
-        _result(dump, behavior, target, reading, plan, diagnosis, about),
+        _result(dump, walk, reading, diagnosis, about),
         pair_reason=pair_reason,
         routing=routing_of(dump, behavior, target),
     )
@@ -118,7 +122,7 @@ def score(
         result,
         dump,
         non_finite=reading.non_finite,
-        unobserved=unobserved(dump, (behavior, target)),
+        unobserved=unobserved(dump, walk.policies),
         values=result.mismatch,
         plan=plan,
     )
@@ -156,25 +160,30 @@ def score_of_one(dump: Table, policy: str, *, seed: int = 0) -> ScoreResult:
 
 def _result(
     dump: Table,
-    behavior: str,
-    target: str,
+    walk: PairWalk,
     reading: RowsState,
-    plan: Plan | None,
     diagnosis: Diagnosis,
     about: dict[str, Any],
 ) -> ScoreResult:
-    """Return the result of one pass; `about` is its provenance."""
-    state = reading.state
+    """Return the numbers of one pass; `about` is their provenance."""
+    state, plan, (behavior, target) = reading.state, walk.plan, walk.pair
     assert state is not None
     recorded = dump.metadata.get("policies", {})
-    rounding = rounding_of(recorded, behavior, target)
-    suite = Suite(merge(list(state.by_step().values())), rounding)
+    suite = Suite(merge(list(state.by_step().values())), rounding_of(recorded, behavior, target))
     count = merge(list(reading.sizes.values()))
-    constant = recorded_constants(count, dump)
-    values = with_premises(_values(suite, count, constant), diagnosis)
-    whole = None if reading.rows is None else reading.rows.whole  # all steps as one batch
+    judge = PairJudge(
+        behavior=behavior,
+        sampler=walk.sampler,
+        rounding=suite.rounding,
+        of_weights=rounding_of(recorded, str(walk.sampler), behavior),
+        constant=bool(recorded_constants(count, dump) & {behavior, target}),
+    )
+    reweighting = merge(list(reading.reweighting.values())) if reading.reweighting else None
+    means, numbers = judge.values(suite.state, reweighting, count)
+    values = with_premises(numbers, diagnosis)
+    whole = None if reading.rows is None else reading.rows.whole  # the table as one batch
     profiles = {**finished(state.profiles), **state.categories.finished()}
-    without_log_probs = unobserved(dump, (behavior, target)).rows
+    without_log_probs = unobserved(dump, walk.policies).rows
     return ScoreResult(
         provenance=about,
         behavior=behavior,
@@ -186,7 +195,9 @@ def _result(
         scoring={name: one for name, one in recorded.items() if name in (behavior, target)},
         mismatch=values,
         corrections=_corrections(plan, whole, values),
-        steps=_by_step(reading, plan, diagnosis, constant, rounding),
+        steps=_by_step(reading, plan, diagnosis, judge),
+        token_means=means.tokens,
+        sequence_means=means.sequences,
         findings=[],
         figures=_figures(state, suite),
         worst_tokens=state.worst_tokens.tokens,
@@ -199,15 +210,30 @@ def _result(
     )
 
 
-def _values(suite: Suite | None, count: RowCount, constant: set[str]) -> dict[str, MetricValue]:
-    """Compute every metric.
+class PairJudge(Struct, frozen=True, kw_only=True):
+    """How the numbers of a pair are made, on the whole table or on one step."""
 
-    All are without a value if fewer than half of the rows have only valid log-probs, or if a
-    policy's column is constant.
-    """
-    if suite is None or count.too_few or constant:
-        return without_numbers()
-    return judged(suite)
+    behavior: str
+    sampler: str | None
+    rounding: RoundingNoise  # of the pair
+    of_weights: RoundingNoise  # of sampler and behavior
+    constant: bool  # a policy's column is one number
+
+    def values(
+        self, state: SuiteState | None, reweighting: Reweighting | None, count: RowCount
+    ) -> tuple[BehaviorMeans, dict[str, MetricValue]]:
+        """Return how means are made, and every metric.
+
+        None has a value where fewer than half of the rows hold numbers, or a column is constant.
+        """
+        weights = weighted = None
+        if state is not None and reweighting is not None:
+            weights = judged(Suite(reweighting.weights, self.of_weights))
+            weighted = WeightedSuite(state, weighted=reweighting.sums)
+        means = behavior_means(self.behavior, self.sampler, weights)
+        if state is None or count.too_few or self.constant:
+            return means, without_numbers()
+        return means, judged_pair(Suite(state, self.rounding), weighted, means)
 
 
 class RowsState(Struct, frozen=True):
@@ -216,7 +242,8 @@ class RowsState(Struct, frozen=True):
     non_finite: NonFinite
     sizes: Mapping[Step, RowCount]
     rows: CorrectionRows | None  # None without a plan of corrections
-    state: PairState | None  # None if every row has an invalid log-prob
+    state: PairState | None  # None where no row holds numbers alone
+    reweighting: Mapping[Step, Reweighting]  # of none where the behavior policy sampled
 
     @property
     def empty(self) -> bool:
@@ -226,9 +253,27 @@ class RowsState(Struct, frozen=True):
 class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
     """The pass that measures a pair of policies and collects the sums that corrections need."""
 
+    pair: tuple[str, str]  # behavior and target
+    sampler: str | None  # which may be a third policy
     plan: Plan | None = None
     asked: Questions = Questions()  # the sums over tokens that the plan needs
     every_row: bool = False  # include rows with a NaN or infinite log-prob in the state
+
+    @classmethod
+    def of(cls, dump: Table, behavior: str, target: str, plan: Plan | None) -> PairWalk:
+        """Begin the pass over a pair of a table."""
+        sampler = sampler_of(dump, behavior)
+        read = (behavior, target) if sampler is None else (behavior, target, sampler)
+        asked = Questions() if plan is None else asked_by(plan)
+        return cls(
+            policies=tuple(dict.fromkeys(read)),
+            pair=(behavior, target),
+            sampler=sampler,
+            plan=plan,
+            asked=asked,
+            masked=bool(asked.of_masked),
+            origin=True,
+        )
 
     def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
         """Return the state of the batches of one part."""
@@ -236,44 +281,36 @@ class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
 
     def _of(self, batch: TokenBatch) -> RowsState:
         """Return the state of one batch."""
-        pair = PolicyPair(batch, *self.policies)
+        pair = PolicyPair(batch, *self.pair)
         steps = pair.by_step()
         rows = None
         if self.plan is not None:
             rows = CorrectionRows.of(steps, self.plan, self.asked)
         clean = pair if self.every_row else pair.take(rows_of_numbers(batch))
-        state = None
+        state, reweighting = None, {}
         if len(clean.lengths):
             state = PairState.of(clean)
+            if self.sampler is not None and self.sampler != pair.behavior:
+                reweighting = {
+                    step: Reweighting.of(one, self.sampler, state.suites[step].table)
+                    for step, one in clean.by_step().items()
+                    if len(one.lengths)
+                }
         sizes = {step: RowCount.of(one.tokens) for step, one in steps.items() if len(one.lengths)}
-        return RowsState(NonFinite.of(batch), sizes, rows, state)
+        return RowsState(NonFinite.of(batch), sizes, rows, state, reweighting)
 
 
-def _read(
-    dump: Table,
-    behavior: str,
-    target: str,
-    plan: Plan | None,
-    runner: Runner | None,
-) -> tuple[RowsState, Diagnosis]:
-    """Read and diagnose the table in one pass.
+def _read(dump: Table, walk: PairWalk, runner: Runner | None) -> tuple[RowsState, Diagnosis]:
+    """Read and diagnose the table in one pass; read it once more where no row holds numbers alone.
 
     If every row has an invalid log-prob, the table is read again and `state` is that of all rows.
     """
-    asked = Questions() if plan is None else asked_by(plan)
-    walk = PairWalk(
-        policies=(behavior, target),
-        plan=plan,
-        asked=asked,
-        masked=bool(asked.of_masked),
-        origin=True,
-    )
     read, diagnosis = read_and_diagnose(dump, walk, runner)
     if read.state is None:
-        every_row = PairWalk(policies=(behavior, target), every_row=True)
-        every = read_table(dump, every_row, runner)
+        of_numbers = {"plan": None, "asked": Questions(), "masked": False, "origin": False}
+        every = read_table(dump, replace(walk, every_row=True, **of_numbers), runner)
         assert every is not None
-        read = replace(read, state=every.state)
+        read = replace(read, state=every.state, reweighting=every.reweighting)
     return read, diagnosis
 
 
@@ -336,8 +373,7 @@ def _by_step(
     reading: RowsState,
     plan: Plan | None,
     diagnosis: Diagnosis,
-    constant: set[str],
-    rounding: RoundingNoise,
+    judge: PairJudge,
 ) -> dict[str, StepResult]:
     """Return the numbers of each training step; empty if there is only one step."""
     if len(reading.sizes) < 2 or reading.state is None:
@@ -346,7 +382,7 @@ def _by_step(
     results = {}
     for step in sorted(reading.sizes, key=lambda step: -1 if step is None else step):
         size, state = reading.sizes[step], states.get(step)
-        numbers = _values(None if state is None else Suite(state, rounding), size, constant)
+        _, numbers = judge.values(state, reading.reweighting.get(step), size)
         values = with_premises(numbers, diagnosis)
         rows = None if reading.rows is None else reading.rows.steps[step]
         results[str(step)] = StepResult(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 from typer._completion_classes import BashComplete
 from typer.main import get_command
 
@@ -50,6 +51,26 @@ def test_the_screen_of_a_broken_table_has_40_lines(command, name, tmp_path, monk
     result = getattr(api, command)(written(name, Path()))
     assert len(screen(result)) <= LINES
     assert name in TABLES
+
+
+def test_a_high_headline_leaves_room_for_two_findings(tmp_path, monkeypatch):
+    """Why, what else and what changed are cut first; what to do and the findings stay."""
+    monkeypatch.chdir(tmp_path)
+    result = api.score(written("last step", Path()))
+    findings = [f"note{at}" for at in range(5)]
+    more = replace(result, findings=[replace(result.findings[0], slug=slug) for slug in findings])
+    lines = screen(more)
+    assert len(lines) <= LINES
+    assert [slug for slug in findings if any(slug in line for line in lines)] == findings[:2]
+    assert any(line.startswith("do       1") for line in lines)
+
+
+def test_an_explanation_of_a_cause_fits_the_screen(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    draw_explanation(api.explain("temperature-raw-recorded"))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= LINES
+    assert any("https://github.com/huggingface/trl/issues/4159" in line for line in lines)
 
 
 @pytest.mark.parametrize("count", [3, 6, 10])
@@ -183,12 +204,26 @@ def test_nan_to_the_end_of_a_response_does_not_suggest_a_missing_mask(tmp_path):
     assert "mask-includes-tool" not in [cause.slug for cause in causes]
 
 
-def test_policies_that_are_not_needed_are_refused_before_scoring(rcdiag):
-    words = ("--policy", "a=hf:float32", "--policy", "b=hf:bfloat16", "--model", "CKPT")
+@pytest.mark.parametrize(
+    ("names", "pair"),
+    [("a", "--behavior rollout, --target a"), ("a, b", "--behavior a, --target b")],
+)
+def test_policies_that_are_not_needed_are_refused_before_scoring(rcdiag, names, pair):
+    policies = [word for one in names.split(", ") for word in ("--policy", f"{one}=hf:float32")]
+    words = (*policies, "--model", "CKPT")
     ran = rcdiag("score", SAMPLES / "rollouts.parquet", *words)
-    ran.refuses("a, b would be scored and then not used")
+    ran.refuses(f"{names} would be scored and then not used", pair)
     dump = SAMPLES / "rollouts.parquet"
     assert f"rcdiag compare {dump} {' '.join(words)}" in ran.err
+
+
+def test_another_pair_than_the_judged_one_has_its_own_numbers_and_advice(rcdiag):
+    """The tokens of the stale sample are not those of `old`: its numbers are weighted."""
+    ran = rcdiag("score", SAMPLES / "stale.parquet", "--behavior", "old", "--target", "rollout")
+    assert "KL(old || rollout) 0.026" in ran.out
+    assert "ESS 1 of 256" not in ran.out
+    assert "old did not sample; means over tokens: reweighted from the sampler" in ran.out
+    assert "see do" not in ran.out
 
 
 def test_too_few_tokens_name_the_next_step(tmp_path):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from math import inf, nan
+from math import expm1, inf, nan
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from scipy.stats import norm, t
 
 from rcdiag.diagnosis.guides import judged_metric
@@ -21,6 +22,9 @@ DOWNWARD = Guide(warning=0.5, error=0.1, source="a test")
 AROUND = Guide(warning=0.3, error=0.7, source="a test", around=1.0)
 
 
+SUITE = Suite(make_state([[-1.0]] * 1000, [[-1.5]] * 1000))
+
+
 def guide_of(name: str, suite: Suite) -> Guide:
     guide = METRICS[name].guide_on(suite)
     assert guide is not None
@@ -34,8 +38,6 @@ def guide_of(name: str, suite: Suite) -> Guide:
         ("k3_kl", 0.001, "warning"),
         ("k3_kl", 0.002, "warning"),
         ("k3_kl", 0.01, "error"),
-        ("k1_kl", -0.07, "warning"),
-        ("k1_kl", 0.2, "error"),
         ("prob_diff_mean", 0.011, "error"),
         ("ess_seq", 0.9, "ok"),
         ("ess_seq", 0.5, "warning"),
@@ -49,8 +51,7 @@ def guide_of(name: str, suite: Suite) -> Guide:
     ],
 )
 def test_levels_follow_the_guide_values(name, value, expected):
-    suite = Suite(make_state([[-1.0]] * 1000, [[-1.5]] * 1000))
-    assert level(guide_of(name, suite), value) == expected
+    assert level(guide_of(name, SUITE), value) == expected
 
 
 @pytest.mark.parametrize(
@@ -105,6 +106,17 @@ def test_an_interval_wider_than_the_scale_is_unknown():
     assert value.level == "unknown"
 
 
+@pytest.mark.parametrize("guide", [None, Guide(warning=5.0, error=9.0, source="a test")])
+def test_a_wide_k_hat_tells_nothing_by_whatever_guide_the_data_ask_for(guide):
+    wide = replace(
+        METRICS["khat_seq"],
+        from_suite=lambda suite: (0.8, (-0.6, 2.2)),
+        guide_for=lambda suite: guide,
+        expects=None,
+    )
+    assert judged_metric(wide, SUITE).level == "unknown"
+
+
 @pytest.mark.parametrize(("tokens", "error"), [(100, 0.5), (320, 0.60), (1000, 2 / 3), (2200, 0.7)])
 def test_the_bound_of_k_hat_depends_on_the_number_of_ratios(tokens, error):
     # One giant ratio: the effective sample size is low, and the tail matters.
@@ -120,12 +132,22 @@ def test_few_clusters_need_a_larger_z_for_the_same_probability(clusters):
     assert (guide.warning, guide.error) == pytest.approx(expected, rel=1e-6)
 
 
-def test_kappa_of_few_clusters_is_not_judged():
+@pytest.mark.parametrize("name", ["kappa", "ratio_mean_z"])
+def test_what_few_clusters_cannot_tell_is_unknown(name):
     behavior, target = seeded_batch(0, sequences=60)
-    few = mismatch(make_state(behavior, target, [row % 5 for row in range(60)]))["kappa"]
+    few = mismatch(make_state(behavior, target, [row % 19 for row in range(60)]))[name]
     assert few.value is not None
-    assert few.level is None
-    assert mismatch(make_state(behavior, target))["kappa"].level is not None
+    assert few.level == "unknown"
+    assert mismatch(make_state(behavior, target))[name].level in ("ok", "warning", "error")
+
+
+def test_one_kl_has_one_level():
+    """k1 and k3 estimate one number: only k3 is judged, and it errs no later than k1 would."""
+    behavior, target = seeded_batch(0, sequences=60)
+    assert mismatch(make_state(behavior, target))["k1_kl"].level is None
+    for k1 in (0.05, 0.1, 0.3):  # k3 of a column that is higher or lower throughout
+        for log_ratio in (k1, -k1):
+            assert level(guide_of("k3_kl", SUITE), expm1(log_ratio) - log_ratio) != "ok"
 
 
 @pytest.mark.parametrize(("sd", "judged"), [(0.01, False), (1.0, True)])

@@ -81,11 +81,25 @@ def test_a_loss_that_is_undefined_is_an_error_without_a_number():
     assert result.not_judged == []
 
 
-def test_the_mismatch_is_not_an_error_of_a_preset_that_corrects_it():
+def test_the_mismatch_is_no_fault_of_a_preset_that_corrects_it():
     large = Given("mismatch_k3", 1.0)
-    rule = OF_UPDATES["mismatch_k3"]
-    assert rule.level(evidence(large)) == "error"
-    assert rule.level(evidence(large, uncorrected=False)) == "warning"
+    assert health(evidence(large)).verdict == "error"
+    corrected = health(evidence(large, uncorrected=False, double_counted=False))
+    assert corrected.verdict == "ok"
+    assert "mismatch_k3" not in {rule.name for rule in corrected.rules}
+
+
+@pytest.mark.parametrize("level", ["ok", "warning", "error", "unknown"])
+def test_a_number_with_a_level_keeps_it_in_a_rule(level):
+    """k3 and raw ESS have the level that `score` gives them: one number, one level."""
+    factor = evidence(Given()).factors["mismatch"]
+    judged = MetricValue(value=0.5, level=level)
+    factors = evidence(Given()).factors
+    factors["mismatch"] = replace(factor, k3_kl=judged, ess_seq=judged)
+    given = evidence(Given(), factors=factors, double_counted=False)
+    found = {rule.name: rule.level for rule in health(given).rules}
+    assert found["mismatch_k3"] == found["uncorrected_ess"] == level
+    assert health(given).verdict == ("cannot judge" if level == "unknown" else level)
 
 
 @pytest.mark.parametrize("value", [None, nan])

@@ -22,7 +22,7 @@ from rcdiag.statistics.forecast import (
 from rcdiag.trainers import find_trainer
 from rcdiag.usecases.compare.ladder import ladder
 from rcdiag.usecases.sweep.candidates import CANDIDATES
-from tests.usecases.compare.tables import known, moments
+from tests.usecases.compare.tables import distances, known, moments
 
 LAW = TokenDistribution(kl_by_mean=0.001, kl_by_variance=0.001, spread=0.0, drift=-1.0)
 LENGTH = np.array([1000.0])
@@ -81,7 +81,7 @@ def test_the_worked_spread_of_sums():
 )
 def test_worked_numbers_of_the_ladder(name, values):
     policies = {"a": [[-1.0, -2.0]], "b": [[-0.9, -1.9]], "c": [[-0.6, -1.6]]}
-    result = ladder(moments(policies), ["a", "b", "c"], None)
+    result = ladder(moments(policies), distances(policies), ["a", "b", "c"], None)
     assert [
         known(getattr(rung, name.rpartition(".")[2])) for rung in result.rungs
     ] == pytest.approx(values)

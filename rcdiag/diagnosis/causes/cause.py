@@ -108,10 +108,10 @@ def fact(name: str, reads: str, /, **values: Any) -> dict[str, Any]:
     return {"name": name, **plain} | {"name": name, "reads": reads}
 
 
-def mean_ratio_fact(log_ratios: LogRatios, reads: str) -> dict[str, Any]:
-    """Make the entry of evidence on E[ratio], with its standard errors from 1."""
-    mean, z = log_ratios.ratio_mean
-    return fact("E[ratio]", reads, value=mean, z=z)
+def mean_ratio_fact(features: Features, reads: str) -> dict[str, Any]:
+    """Make the entry of evidence on E[ratio], with its 95% interval over rows."""
+    mean = features.validity.ratio_mean
+    return fact("E[ratio]", reads, value=mean.value, low=mean.low, high=mean.high)
 
 
 def by_token_fact(log_ratios: LogRatios, reads: str) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def _kept_set(features: Features) -> Suspicion | None:
         f"E[ratio] is {mean_ratio(mean)}{words} ({z:+.0f} standard errors from 1), and log-ratios "
         f"lie between {low:.2f} and 0, up to noise.",
         evidence=[
-            mean_ratio_fact(log_ratios, "the mean mass that the kept set holds"),
+            mean_ratio_fact(features, "the mean mass that the kept set holds"),
             fact("log-ratios", "one sign and bounded", low=low, high=high),
             *evidence,
         ],
@@ -125,7 +125,7 @@ def _from_kept_ids(features: Features, kept: RecordedKeptSets) -> Suspicion:
         f"{'' if evidence else proof}. E[ratio] is {mean}{words}.",
         evidence=[
             kept.fact("the record is over the kept ids, the trainer's log-probs are not"),
-            mean_ratio_fact(features.log_ratios, "the mean mass that the kept set holds"),
+            mean_ratio_fact(features, "the mean mass that the kept set holds"),
             *evidence,
         ],
         also_possible=KEPT_SET_SLUGS,
@@ -180,7 +180,7 @@ def _from_certain_tokens(features: Features) -> Suspicion | None:
                 **{features.case.sampler: zero.sum()},
                 unsure_for_the_trainer=unsure.sum(),
             ),
-            mean_ratio_fact(features.log_ratios, "the mean mass that the kept set holds"),
+            mean_ratio_fact(features, "the mean mass that the kept set holds"),
         ],
         also_possible=KEPT_SET_SLUGS,
     )
@@ -229,7 +229,7 @@ def banned(features: Features) -> tuple[str, Suspicion] | None:
         "sampler was not allowed the token that the trainer expects"
         + (f", at positions up to {int(last_place)}." if slug == "min-tokens" else "."),
         evidence=[
-            mean_ratio_fact(log_ratios, "mass that the sampler could not take"),
+            mean_ratio_fact(features, "mass that the sampler could not take"),
             fact(
                 "strongly negative log-ratios",
                 "tokens in place of a banned one",

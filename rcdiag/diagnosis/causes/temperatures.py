@@ -302,7 +302,7 @@ def _divided(features: Features) -> Suspicion | None:
         message=f"E[ratio] is {mean_ratio(mean)} and every log-ratio has one sign: the trainer "
         "divided log-probs, not logits, by the temperature, so that they no longer sum to 1.",
         evidence=[
-            mean_ratio_fact(log_ratios, "the trainer's probabilities do not sum to 1"),
+            mean_ratio_fact(features, "the trainer's probabilities do not sum to 1"),
             fact(
                 "log-prob of sure tokens, sampler / trainer",
                 "a log-sum in every context",

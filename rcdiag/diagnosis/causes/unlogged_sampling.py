@@ -123,7 +123,7 @@ def _unlogged_by_kept_set(features: Features) -> tuple[str, Suspicion] | None:
         message=f"Rows say that they were sampled with top-p {value:g}; E[ratio] is "
         f"{mean_ratio(log_ratios.ratio_mean[0])}, so both columns are of the whole distribution.",
         evidence=[
-            mean_ratio_fact(log_ratios, "no mass is missing from the record"),
+            mean_ratio_fact(features, "no mass is missing from the record"),
             fact("top_p of the rows", "the table says so", declared=value),
         ],
     )

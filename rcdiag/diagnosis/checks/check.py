@@ -120,10 +120,24 @@ def findings_of(checks: Iterable[Check], given: CheckInput) -> list[Finding]:
     return by_severity(findings)
 
 
+def judges_pair(result: Any) -> bool:
+    """Tell whether a result has a diagnosis, and of the pair that it measures if it is of one.
+
+    The cause of another pair's mismatch explains nothing here.
+    """
+    if result.diagnosis is None:
+        return False
+    pair = {
+        "sampler": getattr(result, "behavior", None),
+        "trainer": getattr(result, "target", None),
+    }
+    return None in pair.values() or result.diagnosis.pair == pair
+
+
 def cause_first(result: Any) -> str | None:
     """Return the advice to fix the named cause first; None unless the verdict is `broken`."""
     diagnosis = result.diagnosis
-    if diagnosis is None or diagnosis.verdict != "broken" or not diagnosis.causes:
+    if not judges_pair(result) or diagnosis.verdict != "broken" or not diagnosis.causes:
         return None
     return f"fix {diagnosis.causes[0].slug} first: no importance weights repair it"
 
@@ -135,7 +149,7 @@ def advice_of_cause(result: Any) -> str | None:
     """
     first = cause_first(result)
     diagnosis = result.diagnosis
-    if first or diagnosis is None:
+    if first or not judges_pair(result):
         return first
     if diagnosis.verdict == "inconclusive":
         return (

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, advice_of_cause
+from rcdiag.diagnosis.checks.check import (
+    Check,
+    CheckInput,
+    Observation,
+    advice_of_cause,
+    judges_pair,
+)
 from rcdiag.formats import with_interval
 from rcdiag.results import SEVERITIES, MetricValue
 from rcdiag.results.diagnosis import GRAVEST, NOTHING_WRONG, WHY_MILDER
@@ -51,7 +57,7 @@ def _beyond_guide(family: MetricFamily, given: CheckInput) -> Iterator[Observati
         return
     beyond = {name: metric for name, metric in values.items() if metric.level == severity}
     message = "; ".join(_against_guide(name, metric) for name, metric in beyond.items())
-    causes = [] if given.result.diagnosis is None else given.result.diagnosis.causes
+    causes = given.result.diagnosis.causes if judges_pair(given.result) else []
     rounding_alone = bool(causes) and all(cause.slug in NOTHING_WRONG for cause in causes)
     honest = family.slug in OF_LENGTH_AND_TAILS and rounding_alone
     counts, why = ("note", HONEST) if honest else _beside_verdict(given.result, severity)
@@ -69,9 +75,7 @@ def _beside_verdict(result: Any, severity: str) -> tuple[str, str]:
     It is lowered so that `--fail-on` agrees with the verdict. A verdict on another pair of policies
     does not count.
     """
-    pair = {"sampler": result.behavior, "trainer": result.target}
-    judged = result.diagnosis is not None and result.diagnosis.pair == pair
-    verdict = result.diagnosis.verdict if judged else ""
+    verdict = result.diagnosis.verdict if judges_pair(result) else ""
     gravest = GRAVEST.get(verdict, "error")
     if SEVERITIES.index(severity) <= SEVERITIES.index(gravest):
         return severity, ""

@@ -169,8 +169,9 @@ SAMPLER_NOT_COMPARED = Check(
     says="The sampler is not among the compared policies, so no expectation under one of them can "
     "be estimated from the tokens. Numbers that need one are null, with level unknown; k2_kl and "
     "other sizes of the log-ratio remain.",
-    fix="compare the sampler too (--policy rollout), or name it with --behavior",
-    example="rcdiag compare scored.parquet --behavior vllm_bf16",
+    fix="compare the sampler too (--policy rollout); a recorded one of another name takes "
+    "--behavior",
+    example="rcdiag compare scored.parquet --policy rollout --policy vllm_bf16",
     see=("sampler", "token_means"),
     find=_sampler_missing,
 )

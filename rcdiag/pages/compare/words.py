@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from rcdiag.formats import plural, share, with_interval
 from rcdiag.pages.score.words import alone
-from rcdiag.results import CompareResult, PairResult
-from rcdiag.results.compare import NOT_GIVEN, WEIGHTED, Ladder
+from rcdiag.results import CompareResult
+from rcdiag.results.compare import Ladder
+from rcdiag.results.score import NOT_GIVEN, WEIGHTED
 
 
 def answer(result: CompareResult) -> str:
@@ -70,22 +71,6 @@ def how_rows_are_made(result: CompareResult) -> str:
         unknown = "the sampler is not compared"
         why = unknown if sampler is None else "too few effective samples after reweighting"
         sentences.append(f"n/a: {why}")
-    return "; ".join(sentences)
-
-
-def means(pair: PairResult, sampler: str | None) -> str:
-    """Say how the numbers of a pair are computed that presuppose that its behavior sampled."""
-    made = {
-        "tokens": pair.token_means,
-        "whole sequences": pair.sequence_means,
-    }
-    weighted = [what for what, how in made.items() if how == WEIGHTED]
-    missing = [what for what, how in made.items() if how == NOT_GIVEN]
-    sentences = []
-    if weighted:
-        sentences.append(f"{' and '.join(weighted)}: reweighted from {sampler}, which sampled")
-    if missing:
-        sentences.append(f"{' and '.join(missing)}: not given")
     return "; ".join(sentences)
 
 

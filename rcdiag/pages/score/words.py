@@ -13,11 +13,13 @@ from rcdiag.results import (
     SEVERITIES,
     CorrectionResult,
     MetricValue,
+    PairResult,
     ScoreResult,
     SequenceTokens,
     worst_severity,
 )
 from rcdiag.results.diagnosis import GRAVEST, WHY_MILDER
+from rcdiag.results.score import NOT_GIVEN, WEIGHTED
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.metrics.expected import lowered_ess_guide
 
@@ -28,6 +30,11 @@ def answer(result: ScoreResult) -> str:
         return alone(result.behavior)
     values = result.mismatch
     k3, ess = values["k3_kl"], values["ess_seq"]
+    if k3.value is None and values["k2_kl"].value is not None:
+        return (
+            f"k2 {with_interval(values['k2_kl'])} nats per token; no KL or ESS: "
+            f"{result.behavior} did not sample"
+        )
     if k3.value is None:
         return "no number of the mismatch can be computed"
     measured = result.num_sequences - result.rows_left_out
@@ -39,6 +46,22 @@ def answer(result: ScoreResult) -> str:
     if result.rows_left_out:
         sequences += f", without {plural(result.rows_left_out, 'row')} of invalid log-probs"
     return f"KL({result.behavior} || {result.target}) {with_interval(k3)} nats per token{sequences}"
+
+
+def means(pair: PairResult | ScoreResult, sampler: str | None) -> str:
+    """Say how the numbers of a pair are computed that presuppose that its behavior sampled."""
+    made = {
+        "tokens": pair.token_means,
+        "whole sequences": pair.sequence_means,
+    }
+    weighted = [what for what, how in made.items() if how == WEIGHTED]
+    missing = [what for what, how in made.items() if how == NOT_GIVEN]
+    sentences = []
+    if weighted:
+        sentences.append(f"{' and '.join(weighted)}: reweighted from {sampler}")
+    if missing:
+        sentences.append(f"{' and '.join(missing)}: not given")
+    return "; ".join(sentences)
 
 
 def milder_findings(result: ScoreResult) -> str:

@@ -24,11 +24,12 @@ from rcdiag.pages.blocks import (
     words,
 )
 from rcdiag.pages.compare.policies import WHOLE, distances
-from rcdiag.pages.compare.words import answer, means, nearness, sampler_of
+from rcdiag.pages.compare.words import answer, nearness, sampler_of
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.packing import packed
 from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.score.profiles import profile_chart
+from rcdiag.pages.score.words import means
 from rcdiag.results import CompareResult, MetricValue, Rung
 
 

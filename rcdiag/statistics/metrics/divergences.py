@@ -59,21 +59,17 @@ K1_KL = Metric(
     family=MAGNITUDE,
     label="KL by k1",
     says="An estimate of KL(behavior || target) per token. It is unbiased, noisy, and may be "
-    "negative.",
+    "negative. It is not judged: k3_kl, which estimates the same number, is, and is never below "
+    "exp(|k1_kl|) - 1 - |k1_kl| where k1_kl is negative.",
     formula="E[-log_ratio]",
     unit="nats",
     ideal=0.0,
     direction=_SIGN,
     presupposes=BEHAVIOR_SAMPLED,
-    guide=Guide(
-        warning=0.05,
-        error=0.1,
-        source="verl, docs/algo/rollout_corr.md: |kl| above 0.1 is an alarm; half of it warns",
-        around=0.0,
-    ),
     source=_SCHULMAN,
     elsewhere={
-        "verl": "rollout_corr/kl (mismatch/mismatch_kl in 0.6.0)",
+        "verl": "rollout_corr/kl (mismatch/mismatch_kl in 0.6.0): its document calls |kl| above "
+        "0.1 an alarm",
         "slime": "mis_kl: mean over sequences of their means, not over tokens",
         "AReaL": "behave_approx_kl: with the opposite sign",
         "OpenRLHF": "vllm_kl",

@@ -79,6 +79,7 @@ class Metric(Struct, frozen=True, kw_only=True):
     guide: Guide | None = None
     # The guide if it depends on the data; the result is None if there is nothing to judge.
     guide_for: Callable[[Suite], Guide | None] | None = None
+    fewest_clusters: int = 0  # with fewer prompt groups its level is unknown
     # The value that rounding alone would give, from precisions, probabilities and lengths, without
     # the observed mismatch. None if the precisions do not determine it.
     expects: Callable[[Suite], float | None] | None = None

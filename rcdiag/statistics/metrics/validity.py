@@ -76,8 +76,8 @@ def variance_ratio(t: Totals) -> Array:
 Z_GUIDE = Guide(
     warning=2.0,
     error=4.0,
-    source=f"{PROPOSAL}: in standard errors, or with few clusters the t quantiles of the same "
-    "probability",
+    source=f"{PROPOSAL}: in standard errors, or the t quantiles of the same probability; needs "
+    f"{FEW_CLUSTERS} prompt groups",
     around=0.0,
 )
 
@@ -135,6 +135,7 @@ VALIDITIES = (
         ideal=0.0,
         guide=Z_GUIDE,
         guide_for=_z_guide,
+        fewest_clusters=FEW_CLUSTERS,
         example=RATIOS_OF_EXAMPLE + "0.5613",
         see=("ratio_mean",),
         headline=True,
@@ -180,7 +181,7 @@ VALIDITIES = (
         ideal=1.0,
         direction="changes its sign with the log-probs of both policies exchanged",
         guide=KAPPA_GUIDE,
-        guide_for=lambda s: KAPPA_GUIDE if s.clusters >= FEW_CLUSTERS else None,
+        fewest_clusters=FEW_CLUSTERS,
         source=PROPOSAL,
         example=RATIOS_OF_EXAMPLE + "0.101",
         see=("kappa_se",),

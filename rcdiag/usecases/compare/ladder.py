@@ -14,7 +14,7 @@ from rcdiag.engines.backend import COMMON_OPTIONS, LadderRung
 from rcdiag.engines.backend import describe as describe_policy
 from rcdiag.errors import RcdiagError
 from rcdiag.results import Ladder, MetricValue, NoiseFloor, Rung
-from rcdiag.statistics.moments import Moments, k2, mean
+from rcdiag.statistics.moments import Moments, mean
 from rcdiag.statistics.ratios import Array
 
 UNKNOWN = 1 + max(LadderRung)  # place of policies of unknown origin, after all scored ones
@@ -25,13 +25,13 @@ def repeat_of(about: Mapping[str, Any]) -> str | None:
     return (about.get("options") or {}).get("repeat_of")
 
 
-def role(name: str, about: Mapping[str, Any], behavior: str) -> str:
+def role(name: str, about: Mapping[str, Any], sampler: str | None) -> str:
     """Return the role of a policy: sampler, engine, trainer, repeat, or recorded.
 
     `engine` and `trainer` are policies that rcdiag scored. If a policy was scored by a backend that
     is not installed here, its role is the backend's name.
     """
-    if name == behavior:
+    if name == sampler:
         return "sampler"
     if repeat_of(about):
         return "repeat"
@@ -111,19 +111,30 @@ def is_nearest(behind: MetricValue) -> bool:
     return behind.low <= 0.0
 
 
-def ladder(moments: Moments, order: Sequence[str], floor: NoiseFloor | None) -> Ladder:
-    """Return what each step contributes to the mismatch between both ends of the ladder.
+def ladder(
+    moments: Moments,
+    distances: Mapping[tuple[str, str], MetricValue],
+    order: Sequence[str],
+    floor: NoiseFloor | None,
+) -> Ladder:
+    """Every step's part in the mismatch between both ends; `distances` holds the k2 of every pair.
 
     With d the log-ratio between both ends and e_i that of a step, d = sum e_i, so
     E[d^2] / 2 = sum E[e_i d] / 2 exactly. A contribution is negative if a step reverses others.
     """
     if len(order) < 2:
         return Ladder(policies=list(order), whole=MetricValue(value=None), rungs=[])
-    rungs = [_rung(moments, order, index, floor) for index in range(1, len(order))]
-    return Ladder(policies=list(order), whole=k2(moments, order[0], order[-1]), rungs=rungs)
+    rungs = [_rung(moments, distances, order, index, floor) for index in range(1, len(order))]
+    return Ladder(policies=list(order), whole=distances[order[0], order[-1]], rungs=rungs)
 
 
-def _rung(moments: Moments, order: Sequence[str], index: int, floor: NoiseFloor | None) -> Rung:
+def _rung(
+    moments: Moments,
+    distances: Mapping[tuple[str, str], MetricValue],
+    order: Sequence[str],
+    index: int,
+    floor: NoiseFloor | None,
+) -> Rung:
     start, end, first, last = order[index - 1], order[index], order[0], order[-1]
 
     def with_whole(name: str) -> Array:
@@ -132,12 +143,13 @@ def _rung(moments: Moments, order: Sequence[str], index: int, floor: NoiseFloor 
 
     part = 0.5 * (with_whole(end) - with_whole(start))
     share = mean(part, 0.5 * moments.squares(first, last))
-    apart = k2(moments, start, end)
+    apart = distances[start, end]
     return Rung(
         start=start,
         end=end,
-        contribution=mean(part, moments.tokens),
-        share=share if len(order) == 2 else judged_share(share),  # the only step is the whole
+        # The only step is the whole.
+        contribution=apart if len(order) == 2 else mean(part, moments.tokens),
+        share=share if len(order) == 2 else judged_share(share),
         k2=apart,
         log_ratio_mean=mean(moments.difference(end) - moments.difference(start), moments.tokens),
         at_floor=at_floor(apart, floor),

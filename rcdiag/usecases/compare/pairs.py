@@ -59,7 +59,7 @@ class Comparison(Struct, frozen=True):
     moments: Moments
 
     @classmethod
-    def of(cls, batch: TokenBatch, policies: Sequence[str], sampler: str) -> Comparison:
+    def of(cls, batch: TokenBatch, policies: Sequence[str], sampler: str | None) -> Comparison:
         """Compare all policies on one batch, which is not empty.
 
         `sampler` is the policy that sampled the tokens; it need not be among the policies.
@@ -68,7 +68,8 @@ class Comparison(Struct, frozen=True):
         for names in permutations(policies, 2):
             pair = PolicyPair(batch, *names)
             suites[names] = SuiteState.of(pair)
-            if pair.behavior != sampler and sampler in policies:
+            if sampler in policies and pair.behavior != sampler:
+                assert sampler is not None
                 weighted[names] = WeightedState.of(pair, sampler, suites[names].table)
         figures = {
             pair: PairData.of(PolicyPair(batch, *pair)) for pair in combinations(policies, 2)
@@ -91,8 +92,8 @@ class RowsState(Struct, frozen=True):
 class ComparingWalk(Walk[RowsState], frozen=True, kw_only=True):
     """The pass that compares policies; rows with invalid log-probs are only counted."""
 
-    sampler: str
-    every_row: bool = False  # also compare rows with invalid log-probs
+    sampler: str | None
+    every_row: bool = False  # compare rows whose log-probs are no numbers as well
 
     def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
         """Return the state of the batches of one part."""
@@ -110,7 +111,7 @@ class ComparingWalk(Walk[RowsState], frozen=True, kw_only=True):
 def read_comparison(
     dump: Table,
     policies: Sequence[str],
-    sampler: str,
+    sampler: str | None,
     runner: Runner | None,
 ) -> tuple[RowsState, Comparison, Diagnosis]:
     """Read and diagnose the table in one pass; rows with invalid log-probs are only counted.

@@ -8,7 +8,7 @@ from typing import Any
 
 from rcdiag.diagnosis.behavior_means import BehaviorMeans, behavior_means, judged_pair
 from rcdiag.diagnosis.guides import with_premises, without_numbers
-from rcdiag.diagnosis.triangulation import at_floor, noise_floor, triangulate
+from rcdiag.diagnosis.triangulation import at_floor, triangulate
 from rcdiag.results import (
     CompareResult,
     JoinReport,
@@ -19,7 +19,7 @@ from rcdiag.results import (
     Triangulation,
 )
 from rcdiag.runners import Runner
-from rcdiag.statistics.moments import Moments, k2, mean
+from rcdiag.statistics.moments import Moments, mean
 from rcdiag.statistics.rounding import rounding_of
 from rcdiag.statistics.suite import Suite
 from rcdiag.statistics.weighted import WeightedSuite
@@ -37,7 +37,7 @@ from rcdiag.usecases.compare.ladder import (
     role,
 )
 from rcdiag.usecases.compare.pairs import Comparison, Pair, read_comparison
-from rcdiag.usecases.diagnosed import recorded_constants, with_findings
+from rcdiag.usecases.diagnosed import recorded_constants, sampler_of, with_findings
 from rcdiag.usecases.provenance import provenance
 
 NOTHING = MetricValue(value=None)
@@ -55,26 +55,29 @@ def compare(
 ) -> CompareResult:
     """Compare every pair of policies, find those nearest to the sampler, and what each step adds.
 
-    The sampler is `behavior` (default `rollout`), the trainer `target` (default `old`). `policies`
-    is the order from the sampler to the trainer; by default all policies are taken, in the order of
-    engine and precision. `joined` is the report of the join, if `dump` was made of several tables.
-    `runner` says where the pass over the table runs; by default in this process.
+    The ladder goes from `behavior` (`rollout`) to `target` (`old`); for who sampled see
+    `sampler_of`.
+    `policies` is their order from the sampler to the trainer; without it all are taken, in the
+    order of engine and precision. `joined` says how `dump` was made, if of several tables. `runner`
+    says where the pass over the table is done: in this process without one.
     """
     about = dump.metadata.get("policies", {})
     where = dump.as_given.name
     choose(dump.policies, [name for name in (behavior, target) if name], where, least=1)
+    sampler = sampler_of(dump, behavior)
     behavior, target = behavior or "rollout", target or "old"
     order, repeats = _order_and_repeats(dump, policies, behavior, target, where)
     compared = (*order, *repeats)
-    rows, comparison, diagnosis = read_comparison(dump, compared, behavior, runner)
+    rows, comparison, diagnosis = read_comparison(dump, compared, sampler, runner)
     moments, count, non_finite = comparison.moments, rows.count, rows.non_finite
     lacking = unobserved(dump, compared)
     broken = recorded_constants(count, dump)
     broken |= set(non_finite.tokens) if count.too_few else set()
-    means, numbers = _judged_pairs(comparison, behavior, broken, about)
+    means, numbers = _judged_pairs(comparison, sampler, broken, about)
     values = {pair: with_premises(metrics, diagnosis) for pair, metrics in numbers.items()}
-    floor = _noise_floor(moments, about, repeats, values)
-    summaries = _summaries(moments, about, behavior)
+    distances = {pair: metrics["k2_kl"] for pair, metrics in values.items()}
+    floor = _noise_floor(about, repeats, values)
+    summaries = _summaries(moments, about, sampler)
     result = CompareResult(
         provenance=provenance(dump, seed),
         policies=summaries,
@@ -83,10 +86,10 @@ def compare(
         num_clusters=len(moments.tokens),
         empty_sequences=dump.num_rows - lacking.rows - count.sequences,
         rows_left_out=count.left_out,
-        pairs=_pair_results(moments, means, values, floor),
+        pairs=_pair_results(means, values, floor),
         nearest_policies=[name for name, one in summaries.items() if one.may_be_nearest],
-        ladder=ladder(moments, order, floor),
-        triangulation=_triangulation(moments, order, about, behavior, floor),
+        ladder=ladder(moments, distances, order, floor),
+        triangulation=_triangulation(distances, order, about, sampler, floor),
         noise_floor=floor,
         joined=joined,
         diagnosis=diagnosis,
@@ -117,7 +120,6 @@ def _order_and_repeats(
 
 
 def _pair_results(
-    moments: Moments,
     means: Mapping[Pair, BehaviorMeans],
     values: Mapping[Pair, dict[str, MetricValue]],
     floor: NoiseFloor | None,
@@ -130,7 +132,7 @@ def _pair_results(
             token_means=means[one, other].tokens,
             sequence_means=means[one, other].sequences,
             mismatch=metrics,
-            at_floor=at_floor(k2(moments, one, other), floor),
+            at_floor=at_floor(metrics["k2_kl"], floor),
         )
         for (one, other), metrics in values.items()
     }
@@ -147,7 +149,7 @@ def _touched(pairs: Iterable[Mapping[str, MetricValue]]) -> dict[str, MetricValu
 
 
 def _judged_pairs(
-    comparison: Comparison, sampler: str, broken: set[str], about: Mapping[str, Any]
+    comparison: Comparison, sampler: str | None, broken: set[str], about: Mapping[str, Any]
 ) -> tuple[dict[Pair, BehaviorMeans], dict[Pair, dict[str, MetricValue]]]:
     """Return how the means of every ordered pair are estimated, and the pair's metrics with levels.
 
@@ -158,7 +160,7 @@ def _judged_pairs(
     # The pairs of the sampler come first: their ratios are the weights of the others.
     for pair in sorted(comparison.suites, key=lambda pair: pair[0] != sampler):
         state, weighted = comparison.suites[pair], comparison.weighted.get(pair)
-        mean = means[pair] = behavior_means(pair[0], sampler, values.get((sampler, pair[0])))
+        mean = means[pair] = behavior_means(pair[0], sampler, values.get((str(sampler), pair[0])))
         values[pair] = (
             without_numbers()
             if broken.intersection(pair)
@@ -172,7 +174,7 @@ def _judged_pairs(
 
 
 def _summaries(
-    moments: Moments, about: Mapping[str, Any], behavior: str
+    moments: Moments, about: Mapping[str, Any], sampler: str | None
 ) -> dict[str, PolicySummary]:
     alone = len(moments.policies) == 1
     behind = dict.fromkeys(moments.policies, NOTHING) if alone else behind_the_best(moments)
@@ -182,7 +184,7 @@ def _summaries(
         finite = log_prob.value is not None and isfinite(log_prob.value)
         summaries[name] = PolicySummary(
             setup=describe(about.get(name, {})),
-            role=role(name, about.get(name, {}), behavior),
+            role=role(name, about.get(name, {}), sampler),
             log_prob_mean=log_prob if finite else NOTHING,
             behind=behind[name],
             may_be_nearest=not alone and is_nearest(behind[name]),
@@ -192,32 +194,37 @@ def _summaries(
 
 
 def _noise_floor(
-    moments: Moments,
     about: Mapping[str, Any],
     repeats: Sequence[str],
-    values: Mapping[tuple[str, str], Mapping[str, Any]],
+    values: Mapping[Pair, Mapping[str, MetricValue]],
 ) -> NoiseFloor | None:
     """Return the noise floor of the first policy that was scored twice, if there is one."""
     for name in repeats:
         first = repeat_of(about.get(name, {}))
-        if first in moments.policies:
-            largest = values[first, name]["log_ratio_abs_max"].value
-            return noise_floor(moments, first, name, largest)
+        if (first, name) in values:
+            apart = values[str(first), name]
+            return NoiseFloor(
+                policy=str(first),
+                repeat=name,
+                k2=apart["k2_kl"],
+                log_ratio_abs_max=apart["log_ratio_abs_max"].value,
+            )
     return None
 
 
 def _triangulation(
-    moments: Moments,
+    distances: Mapping[Pair, MetricValue],
     order: Sequence[str],
     about: Mapping[str, Any],
-    behavior: str,
+    sampler: str | None,
     floor: NoiseFloor | None,
 ) -> Triangulation | None:
-    """Triangulate the sampler, the first re-scored policy and the last policy of the ladder."""
-    engines = [name for name in order if role(name, about.get(name, {}), behavior) == "engine"]
-    if behavior not in order or not engines or order[-1] in (behavior, *engines):
+    """Triangulate the sampler, the first re-scored policy, and the last of the ladder."""
+    engines = [name for name in order if role(name, about.get(name, {}), sampler) == "engine"]
+    if sampler not in order or not engines or order[-1] in (sampler, *engines):
         return None
-    sides = triangulate(moments, behavior, engines[0], order[-1], floor)
+    assert sampler is not None
+    sides = triangulate(distances, sampler, engines[0], order[-1], floor)
     values = [side.value for side in sides.k2.values()]
     finite = all(value is not None and isfinite(value) for value in values)
     return sides if finite else None

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
+from rcdiag.diagnosis.guides import judged_metric
 from rcdiag.results import MetricValue
+from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.moments import Moments, moments_of
+from rcdiag.statistics.pair import PolicyPair
+from rcdiag.statistics.suite import Suite, SuiteState
 from rcdiag.table.token_batch import sampled_tokens
 from rcdiag.table.trajectories import Ragged, Trajectories
 from tests.builders import Lists, arrow_table, flat, ids_like
@@ -87,6 +92,15 @@ def known(value: MetricValue) -> float:
 
 def moments(policies: Mapping[str, Lists], **rows: Any) -> Moments:
     return moments_of(sampled_tokens(rows_of(policies, **rows), list(policies)))
+
+
+def distances(policies: Mapping[str, Lists], **rows: Any) -> dict[tuple[str, str], MetricValue]:
+    """The k2 of every ordered pair, as the metric k2_kl has it."""
+    batch = sampled_tokens(rows_of(policies, **rows), list(policies))
+    return {
+        pair: judged_metric(METRICS["k2_kl"], Suite(SuiteState.of(PolicyPair(batch, *pair))))
+        for pair in permutations(policies, 2)
+    }
 
 
 def robust(

@@ -123,10 +123,10 @@ def test_a_policy_without_numbers_does_not_hide_the_others(tmp_path, bad, where)
     assert result.triangulation is None
     for rung in result.ladder.rungs:
         if where in (rung.start, rung.end):
-            assert not np.isfinite(known(rung.k2))
+            assert rung.k2.value is None
             assert not rung.at_floor
     if where in ("rollout", "old"):
-        assert not np.isfinite(known(result.ladder.whole))
+        assert result.ladder.whole.value is None
     assert to_json(from_json(to_json(result), "r")) == to_json(result)
 
 

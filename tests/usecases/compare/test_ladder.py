@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rcdiag.diagnosis.triangulation import noise_floor
 from rcdiag.formats import share
-from rcdiag.statistics.moments import k2
+from rcdiag.results import Ladder, NoiseFloor
 from rcdiag.usecases.compare.ladder import ladder
-from tests.builders import flat
-from tests.usecases.compare.tables import base_log_probs, known, moments, robust, shifted
+from tests.builders import Lists, flat
+from tests.usecases.compare.tables import base_log_probs, distances, known, moments, robust, shifted
 
 BASE = base_log_probs(30)
 POLICIES = {
@@ -36,9 +37,15 @@ def several(draw) -> dict[str, list[list[float]]]:
     }
 
 
+def of(
+    policies: Mapping[str, Lists], order: Sequence[str], floor: NoiseFloor | None = None, **rows
+) -> Ladder:
+    return ladder(moments(policies, **rows), distances(policies, **rows), order, floor)
+
+
 @given(several())
 def test_parts_add_up_to_k2_of_both_ends(policies):
-    result = ladder(moments(policies), list(policies), None)
+    result = of(policies, list(policies))
     first, *_, last = (flat(rows) for rows in policies.values())
     whole = np.mean((last - first) ** 2) / 2
     parts = [known(rung.contribution) for rung in result.rungs]
@@ -48,14 +55,14 @@ def test_parts_add_up_to_k2_of_both_ends(policies):
 
 @given(st.permutations(list(POLICIES)))
 def test_parts_add_up_in_every_order_of_the_policies(order):
-    result = ladder(moments(POLICIES), order, None)
+    result = of(POLICIES, order)
     ends = flat(POLICIES[order[-1]]) - flat(POLICIES[order[0]])
     assert sum(known(r.contribution) for r in result.rungs) == pytest.approx(np.mean(ends**2) / 2)
     assert sum(known(r.share) for r in result.rungs) == pytest.approx(1.0)
 
 
 def test_a_rung_is_half_the_mean_product_of_its_step_and_the_whole():
-    result = ladder(moments(POLICIES), list("abcd"), None)
+    result = of(POLICIES, list("abcd"))
     whole = flat(POLICIES["d"]) - flat(POLICIES["a"])
     for rung in result.rungs:
         step = flat(POLICIES[rung.end]) - flat(POLICIES[rung.start])
@@ -70,8 +77,8 @@ def test_a_rung_is_half_the_mean_product_of_its_step_and_the_whole():
         assert rung.log_ratio_mean.value == pytest.approx(step.mean(), rel=1e-9)
 
 
-def test_rungs_connect_adjacent_policies_in_the_given_order():
-    result = ladder(moments(POLICIES), list("dacb"), None)
+def test_rungs_join_neighbours_in_the_order_given():
+    result = of(POLICIES, list("dacb"))
     assert result.policies == list("dacb")
     assert [(r.start, r.end) for r in result.rungs] == [("d", "a"), ("a", "c"), ("c", "b")]
 
@@ -82,21 +89,19 @@ def test_a_step_that_reverses_another_has_a_negative_part():
         for rows in zip(BASE, POLICIES["b"], strict=True)
     ]
     overshot = [[min(value, 0.0) for value in row] for row in overshot]
-    result = ladder(
-        moments({"a": BASE, "far": overshot, "b": POLICIES["b"]}), ["a", "far", "b"], None
-    )
+    result = of({"a": BASE, "far": overshot, "b": POLICIES["b"]}, ["a", "far", "b"])
     out, back = (rung.share.value for rung in result.rungs)
     assert (out, back) == (pytest.approx(2.0), pytest.approx(-1.0))
 
 
 def test_equal_ends_have_no_share_rather_than_a_number():
-    result = ladder(moments({"a": BASE, "b": BASE}), ["a", "b"], None)
+    result = of({"a": BASE, "b": BASE}, ["a", "b"])
     assert (result.whole.value, result.rungs[0].contribution.value) == (0.0, 0.0)
     assert result.rungs[0].share.value is None
 
 
-def test_without_a_noise_floor_none_is_reported():
-    assert [r.at_floor for r in ladder(moments(POLICIES), list("abc"), None).rungs] == [None] * 2
+def test_without_a_noise_floor_nothing_is_said_about_it():
+    assert [r.at_floor for r in of(POLICIES, list("abc")).rungs] == [None] * 2
 
 
 def test_only_steps_within_the_noise_floor_are_at_the_floor():
@@ -105,20 +110,16 @@ def test_only_steps_within_the_noise_floor_are_at_the_floor():
         "b_again": shifted(POLICIES["b"], 0.02, 9),
         "b_near": shifted(POLICIES["b"], 0.01, 10),
     }
-    some = moments(policies)
-    floor = noise_floor(some, "b", "b_again", 0.1)
-    result = ladder(some, ["a", "b", "b_near"], floor)
+    k2 = distances(policies)["b", "b_again"]
+    floor = NoiseFloor(policy="b", repeat="b_again", k2=k2, log_ratio_abs_max=0.1)
+    result = of(policies, ["a", "b", "b_near"], floor)
     assert [rung.at_floor for rung in result.rungs] == [False, True]
-    assert floor.k2 == k2(some, "b", "b_again")
-    assert (floor.policy, floor.repeat, floor.log_ratio_abs_max) == ("b", "b_again", 0.1)
 
 
 def test_a_share_with_an_interval_wider_than_half_of_the_whole_is_unknown():
     """Two steps cancel: the whole is much smaller than both, so shares are undetermined."""
     back = shifted(BASE, 0.001, 4)
-    result = ladder(
-        moments({"a": BASE, "c": POLICIES["c"], "back": back}), ["a", "c", "back"], None
-    )
+    result = of({"a": BASE, "c": POLICIES["c"], "back": back}, ["a", "c", "back"])
     for rung in result.rungs:
         assert rung.share.low is not None
         assert rung.share.high is not None
@@ -127,8 +128,8 @@ def test_a_share_with_an_interval_wider_than_half_of_the_whole_is_unknown():
         assert share(rung.share) == "unknown"
 
 
-def test_a_share_with_a_narrow_interval_is_shown():
-    result = ladder(moments(POLICIES), ["a", "b", "c"], None)
+def test_a_share_that_its_interval_tells_is_shown():
+    result = of(POLICIES, ["a", "b", "c"])
     for rung in result.rungs:
         assert rung.share.level is None
         assert share(rung.share).endswith("%")
@@ -136,7 +137,7 @@ def test_a_share_with_a_narrow_interval_is_shown():
 
 def test_a_share_without_an_interval_is_unknown_except_of_a_single_step():
     one_group = {"group": [0] * 30}
-    several = ladder(moments(POLICIES, **one_group), ["a", "b", "c"], None)
+    several = of(POLICIES, ["a", "b", "c"], **one_group)
     assert {rung.share.level for rung in several.rungs} == {"unknown"}
-    (only,) = ladder(moments(POLICIES, **one_group), ["a", "c"], None).rungs
+    (only,) = of(POLICIES, ["a", "c"], **one_group).rungs
     assert (only.share.value, only.share.level) == (1.0, None)

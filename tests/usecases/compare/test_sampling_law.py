@@ -9,7 +9,7 @@ from rcdiag.results import CompareResult, from_json, to_json
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
-from tests.usecases.compare.tables import base_log_probs, ragged, shifted, write_policies
+from tests.usecases.compare.tables import about, base_log_probs, ragged, shifted, write_policies
 
 # A table in which every token has its exact frequency under the sampler: means over it are
 # exact expectations under the sampler.
@@ -156,11 +156,20 @@ def test_without_the_sampler_among_the_policies_values_are_null(tmp_path):
     assert "sampler-not-compared" in {finding.slug for finding in result.findings}
 
 
-def test_the_sampler_is_the_policy_named_by_the_user(tmp_path):
-    result = exact(tmp_path, behavior="old")
-    assert result.pairs["old->near"].token_means == "sampled"
-    assert result.pairs["rollout->near"].token_means != "sampled"
-    assert "sampler-not-compared" not in {finding.slug for finding in result.findings}
+def test_rollout_is_the_sampler_whatever_pair_the_user_names(tmp_path):
+    result = exact(tmp_path, behavior="old", target="near")
+    assert result.ladder.policies[0] == "old"
+    assert result.pairs["old->near"].token_means == "weighted"
+    assert result.pairs["rollout->near"].token_means == "sampled"
+
+
+@pytest.mark.parametrize("scored", [False, True])
+def test_without_rollout_a_named_policy_is_the_sampler_unless_an_engine_scored_it(tmp_path, scored):
+    policies = {"mine": BASE, "old": shifted(BASE, 0.05, 1)}
+    path = write_policies(tmp_path / "a.parquet", policies, [about("mine", "hf")] * scored)
+    result = compare(open_table(path), behavior="mine")
+    assert result.pairs["mine->old"].token_means == ("not-given" if scored else "sampled")
+    assert ("sampler-not-compared" in {found.slug for found in result.findings}) is scored
 
 
 def test_weighted_sums_of_two_shards_are_those_of_the_whole(tmp_path, monkeypatch):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rcdiag.diagnosis.triangulation import noise_floor, triangulate
+from rcdiag.diagnosis.triangulation import triangulate
 from rcdiag.results import NoiseFloor, Triangulation
 from tests.builders import Lists, flat
-from tests.usecases.compare.tables import base_log_probs, moments, shifted
+from tests.usecases.compare.tables import base_log_probs, distances, shifted
 
 BASE = base_log_probs(60)
 
@@ -25,8 +25,13 @@ def built(
     result: NoiseFloor | None = None
     if floor is not None:
         policies["again"] = shifted(policies["rescored"], floor, 4)
-        result = noise_floor(moments(policies), "rescored", "again", None)
-    return triangulate(moments(policies), "recorded", "rescored", "scored", result)
+        result = NoiseFloor(
+            policy="rescored",
+            repeat="again",
+            k2=distances(policies)["rescored", "again"],
+            log_ratio_abs_max=None,
+        )
+    return triangulate(distances(policies), "recorded", "rescored", "scored", result)
 
 
 CASES = {
@@ -71,12 +76,12 @@ def test_no_policy_is_blamed_for_less_than_the_floor(verdict):
 
 def test_two_equal_policies_agree_against_a_third():
     policies = {"a": BASE, "b": BASE, "c": shifted(BASE, 0.2, 1)}
-    result = triangulate(moments(policies), "a", "b", "c", None)
+    result = triangulate(distances(policies), "a", "b", "c", None)
     assert result.agreement == "engine-against-trainer"
 
 
 def test_three_equal_policies_agree():
-    result = triangulate(moments({"a": BASE, "b": BASE, "c": BASE}), "a", "b", "c", None)
+    result = triangulate(distances({"a": BASE, "b": BASE, "c": BASE}), "a", "b", "c", None)
     assert (result.agreement, result.odd_one_out) == ("three-agree", None)
 
 
@@ -101,7 +106,7 @@ def test_the_distances_are_those_of_the_pairs_named():
 def test_a_constant_offset_of_one_policy_is_found_like_noise():
     off = [[value - 0.2 for value in row] for row in BASE]
     result = triangulate(
-        moments({"a": off, "b": BASE, "c": shifted(BASE, 0.01, 1)}), "a", "b", "c", None
+        distances({"a": off, "b": BASE, "c": shifted(BASE, 0.01, 1)}), "a", "b", "c", None
     )
     assert (result.agreement, result.odd_one_out) == ("generation-against-rescoring", "a")
 
@@ -111,6 +116,6 @@ def test_no_policy_is_blamed_if_few_clusters_cannot_decide():
     spike = [list(row) for row in BASE[:4]]
     spike[0] = [value - 2.0 for value in spike[0]]
     result = triangulate(
-        moments({"a": BASE[:4], "b": shifted(BASE[:4], 0.1, 2), "c": spike}), "a", "b", "c", None
+        distances({"a": BASE[:4], "b": shifted(BASE[:4], 0.1, 2), "c": spike}), "a", "b", "c", None
     )
     assert result.odd_one_out is None

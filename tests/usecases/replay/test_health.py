@@ -25,11 +25,12 @@ def replayed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_mismatch_is_an_error_only_without_a_correction(replayed, name):
+def test_the_mismatch_is_judged_only_where_nothing_corrects_it(replayed, name):
     rules = {rule.name: rule for rule in replayed.presets[name].health.rules}
-    assert ("uncorrected_ess" in rules) is CASES[name]
-    assert rules["mismatch_k3"].value == pytest.approx((2.718281828**0.4 - 1.4) / 2)
-    assert rules["mismatch_k3"].level == ("error" if CASES[name] else "warning")
+    assert ("uncorrected_ess" in rules) is ("mismatch_k3" in rules) is CASES[name]
+    if CASES[name]:
+        assert rules["mismatch_k3"].value == pytest.approx((2.718281828**0.4 - 1.4) / 2)
+        assert rules["mismatch_k3"].level == replayed.factors["mismatch"].k3_kl.level
 
 
 def test_bypass_reinforce_without_weights_is_uncorrected_too():
