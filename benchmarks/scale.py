@@ -165,9 +165,9 @@ def part_costs(path: Path, tokens: int) -> dict:
 
     opened = rcdiag.open_table(path)
     runner = Counted()
-    policies = tuple(opened.policies[:2])
+    behavior, target = opened.policies[:2]
     start = time.process_time()
-    walk = PairWalk(policies=policies, plan=plan_of(), origin=True)
+    walk = PairWalk.of(opened, behavior, target, plan_of())
     # It starts no engines, and a pass asks for none.
     read_table(opened, walk, cast(Runner, runner))
     rest = time.process_time() - start - runner.walk_s - runner.send_s
