@@ -77,7 +77,7 @@ def test_a_refused_candidate_says_why_and_an_equal_one_that_it_is():
     )
     sentence = said(advice("none", *candidates, near=["none", "seq_mis_0.5_2"]), 0.2, 4000)
     assert "the data cannot distinguish seq_mis_0.5_2 from no correction" in sentence
-    assert f"{long} is refused here, it keeps 21.0% of the sequences, below 70%" in sentence
+    assert f"{long} is refused here: keeps 21.0% of the sequences, below 70%" in sentence
 
 
 @pytest.mark.parametrize(
