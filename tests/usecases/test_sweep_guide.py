@@ -76,15 +76,15 @@ def test_a_refused_candidate_has_its_reason_and_an_equal_one_is_noted():
         candidate(long, refused="keeps 21.0% of the sequences, below 70%"),
     )
     sentence = said(advice("none", *candidates, near=["none", "seq_mis_0.5_2"]), 0.2, 4000)
-    assert "the data do not tell seq_mis_0.5_2 from no correction" in sentence
-    assert f"{long} is refused here, it keeps 21.0% of the sequences, below 70%" in sentence
+    assert "the data cannot distinguish seq_mis_0.5_2 from no correction" in sentence
+    assert f"{long} is refused here: keeps 21.0% of the sequences, below 70%" in sentence
 
 
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        ("fix-the-cause", "it does not ask whether the recorded policy sampled: here it did not"),
-        ("cannot-distinguish", "the data cannot tell candidates apart"),
+        ("fix-the-cause", "it does not check whether the recorded policy sampled: here it did not"),
+        ("cannot-distinguish", "the data cannot distinguish candidates"),
     ],
 )
 def test_without_a_choice_the_reason_is_given(answer, says):

@@ -281,7 +281,7 @@ COLUMN_NOT_READ = Check(
     severity="note",
     stages=("score", "compare", "sweep", "replay"),
     asks="Is a missing column in the table under another name?",
-    says="rcdiag does not find a column that it reads, but the table has one under a name that "
+    says="A column that rcdiag reads is missing, but the table has one under a name that "
     "other programs use for it. Without prompt groups intervals are computed over single "
     "sequences, as if they were independent; without a mask every token counts as sampled.",
     fix=f"name the column with {setting('columns', option='--column')}, if it is what its name "
