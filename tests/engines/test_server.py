@@ -746,7 +746,7 @@ def test_the_pace_keeps_to_its_bounds(most, outcomes):
     for well in outcomes:
         before = steps.requests
         if well:
-            steps.went_well()
+            steps.succeeded()
         else:
             steps.failed()
         assert 1 <= steps.requests <= most
