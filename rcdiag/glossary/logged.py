@@ -27,7 +27,7 @@ def _all_keys() -> dict[str, list[KeyWords]]:
     return words_by_key
 
 
-def _spelt(name: str) -> KeyWords | None:
+def _description(name: str) -> KeyWords | None:
     """Return the first trainer's description of a key, with or without prefix, or None."""
     return _spellings_at(revision()).get(name)
 
@@ -54,7 +54,7 @@ def find(name: str) -> str | None:
 
     A name that only documents use is replaced by the one that is logged.
     """
-    words = _spelt(name)
+    words = _description(name)
     if words is None:
         return None
     return listed(words) if name.rpartition("/")[2] in words.also_called else name
@@ -62,7 +62,7 @@ def find(name: str) -> str | None:
 
 def bare(name: str) -> str:
     """Return a key without prefixes; an unknown name loses everything up to `/`, and `mis_`."""
-    words = _spelt(name)
+    words = _description(name)
     return words.name if words else name.rpartition("/")[2].removeprefix("mis_")
 
 
@@ -117,7 +117,7 @@ KEYS = NameKind(
     title="number that trainers log",
     plural="Numbers that trainers log (a prefix may be left out)",
     definitions=_listed,
-    definition=_spelt,
+    definition=_description,
     entry=_entry,
     find=find,
     aliases=also_called(_listed()),

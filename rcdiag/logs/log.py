@@ -108,17 +108,17 @@ class Log(Struct, frozen=True, dict=True):
     @cached_property
     def _digits(self) -> tuple[int, int]:
         """Return the largest number of decimals and of significant digits in the log."""
-        return _most(number for row in self.rows.values() for number in row.values())
+        return _max_digits(number for row in self.rows.values() for number in row.values())
 
     def _digits_of(self, key: str) -> tuple[int, int] | None:
         """Return the same for one key; None if it has too few numbers to show its rounding."""
         numbers = [row[key] for row in self.rows.values() if key in row]
         texts = {number.text for number in numbers if number.digits is not None}
-        most = _most(numbers)
+        most = _max_digits(numbers)
         return most if len(texts) >= OWN_NUMBERS and most[0] >= OWN_DECIMALS else None
 
 
-def _most(numbers: Iterable[LoggedNumber]) -> tuple[int, int]:
+def _max_digits(numbers: Iterable[LoggedNumber]) -> tuple[int, int]:
     shown = [digits for number in numbers if (digits := number.digits) is not None]
     return max((d for d, _ in shown), default=0), max((s for _, s in shown), default=0)
 

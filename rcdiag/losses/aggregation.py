@@ -37,10 +37,10 @@ class Count(Struct, frozen=True):
                 "denominator constant: this aggregation is a sum without a denominator",
                 "choose another aggregation",
             )
-        return _given(settings.constant, "denominator constant")
+        return _positive(settings.constant, "denominator constant")
 
 
-def _given(value: float | None, name: str) -> float:
+def _positive(value: float | None, name: str) -> float:
     if value is None or not value > 0 or not math.isfinite(value):
         raise RcdiagError(
             f"{name}: wanted a number above 0, got {value}", "the loss is divided by this number"
@@ -134,7 +134,7 @@ class Aggregation(Struct, frozen=True):
                 "scale_factor: this generation always divides by the padded width",
                 "leave it out, or take verl-0.7.0 or later",
             )
-        return _given(settings.scale_factor, "scale_factor")
+        return _positive(settings.scale_factor, "scale_factor")
 
 
 TOKEN_MEAN = Aggregation(

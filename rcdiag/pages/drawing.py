@@ -412,7 +412,7 @@ def _legend(chart: Chart, figure: FigureBase, inches: float) -> None:
         for mark in panel.marks:
             points = _points(chart, panel, mark)
             if mark.label and (np.isfinite(points.x) & np.isfinite(points.y)).any():
-                entries.setdefault(mark.label, _sample(mark))
+                entries.setdefault(mark.label, _legend_handle(mark))
         if panel.band is not None:
             entries[panel.band.label] = Patch(color=SECOND, alpha=0.18, linewidth=0.0)
     if not entries:
@@ -429,7 +429,7 @@ def _legend(chart: Chart, figure: FigureBase, inches: float) -> None:
     )
 
 
-def _sample(mark: Mark) -> Line2D | Patch:
+def _legend_handle(mark: Mark) -> Line2D | Patch:
     """Return the legend's handle for a mark."""
     colour = COLOURS[mark.tone]
     if mark.shape in ("bar", "cell"):

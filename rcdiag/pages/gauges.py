@@ -27,7 +27,9 @@ class Scale(Struct, frozen=True):
 
 def gauges(mismatch: Mapping[str, MetricValue], num_sequences: int) -> list[Gauge]:
     """Return gauges of KL, outliers, effective sequences, and whether the policy sampled."""
-    made = _deciding(mismatch, num_sequences, kappa_tells=_is_precise(mismatch["kappa"]))
+    made = _headline_gauges(
+        mismatch, num_sequences, kappa_is_precise=_is_precise(mismatch["kappa"])
+    )
     return [gauge for gauge in made if gauge is not None]
 
 
@@ -38,20 +40,20 @@ def gauges_of_two(
 
     A dump is given as its mismatch and its number of sequences.
     """
-    tells = all(_is_precise(mismatch["kappa"]) for mismatch, _ in (before, after) if mismatch)
+    is_precise = all(_is_precise(mismatch["kappa"]) for mismatch, _ in (before, after) if mismatch)
     one, two = (
-        _deciding(mismatch, count, kappa_tells=tells) if mismatch else [None] * 4
+        _headline_gauges(mismatch, count, kappa_is_precise=is_precise) if mismatch else [None] * 4
         for mismatch, count in (before, after)
     )
     return [pair for pair in zip(one, two, strict=True) if pair != (None, None)]
 
 
-def _deciding(
-    mismatch: Mapping[str, MetricValue], num_sequences: int, *, kappa_tells: bool
+def _headline_gauges(
+    mismatch: Mapping[str, MetricValue], num_sequences: int, *, kappa_is_precise: bool
 ) -> list[Gauge | None]:
     """Return the gauges; the mean ratio replaces kappa if kappa is too imprecise."""
     by_kappa, by_mean = "kappa; 1 if it sampled", "standard errors of the mean ratio from 1"
-    sampled = "kappa" if kappa_tells else "ratio_mean_z"
+    sampled = "kappa" if kappa_is_precise else "ratio_mean_z"
     outliers = mismatch["ratio_outside_2"]
     return [
         _gauge("k3_kl", "KL, sampler to trainer", mismatch["k3_kl"], unit="nats per token"),
@@ -63,7 +65,7 @@ def _deciding(
             unit="of the tokens",
         ),
         _effective(mismatch["ess_seq"], num_sequences),
-        _gauge(sampled, SAMPLER, mismatch[sampled], unit=by_kappa if kappa_tells else by_mean),
+        _gauge(sampled, SAMPLER, mismatch[sampled], unit=by_kappa if kappa_is_precise else by_mean),
     ]
 
 

@@ -114,7 +114,7 @@ def headline(result: Result, sentence: str) -> Headline:
     return Headline(
         level=level_of(diagnosis),
         verdict=diagnosis.verdict,
-        cause=_names(diagnosis),
+        cause=_named_causes(diagnosis),
         slugs=[cause.slug for cause in diagnosis.causes],
         means=_means(diagnosis),
         about=_about(result),
@@ -124,7 +124,7 @@ def headline(result: Result, sentence: str) -> Headline:
         also=[f"{cause.slug}: {cause.message}" for cause in diagnosis.causes[1:]],
         steps="" if diagnosis.over_steps is None else diagnosis.over_steps.says,
         change=_change(diagnosis),
-        ruled_out=[(slug, _against(slug, result)) for slug in diagnosis.ruled_out],
+        ruled_out=[(slug, _why_ruled_out(slug, result)) for slug in diagnosis.ruled_out],
         next=diagnosis.next,
         numbers=numbers,
     )
@@ -136,7 +136,7 @@ def _change(diagnosis: Diagnosis) -> str:
     return "" if change is None else sentence(change)
 
 
-def _against(slug: str, result: Result) -> str:
+def _why_ruled_out(slug: str, result: Result) -> str:
     """Say what rules a cause out: the best experiment that supposed it, or the table.
 
     Returns "" for a training log, whose relations speak against many causes at once.
@@ -174,7 +174,7 @@ def counted(findings: Sequence[Finding]) -> str:
     return ", ".join(counts) or "no findings"
 
 
-def _names(diagnosis: Diagnosis) -> str:
+def _named_causes(diagnosis: Diagnosis) -> str:
     """List the causes: `stale-weights, 97% sure; and stored-bfloat16`."""
     if not diagnosis.causes:
         return ""

@@ -774,7 +774,7 @@ def test_the_number_of_parallel_requests_stays_within_bounds(most, outcomes):
     for well in outcomes:
         before = steps.requests
         if well:
-            steps.went_well()
+            steps.succeeded()
         else:
             steps.failed()
         assert 1 <= steps.requests <= most

@@ -46,7 +46,7 @@ class CommandEngine:
     def score(self, trajectories: Trajectories, progress: Progress) -> Scores:
         """Let the program score a part."""
         assert trajectories.prompt_ids is not None
-        self._give(trajectories)
+        self._write_input(trajectories)
         if self._stays:
             self._wait_for_output()
         else:
@@ -72,7 +72,7 @@ class CommandEngine:
             about["weights_fingerprint"] = fingerprint(check_checkpoint(self.spec.model))
         return about
 
-    def _give(self, rows: Trajectories) -> None:
+    def _write_input(self, rows: Trajectories) -> None:
         """Write a part to INPUT, under a temporary name until complete, then remove OUTPUT."""
         assert rows.prompt_ids is not None
         table = pa.table(
@@ -116,7 +116,7 @@ class CommandEngine:
             time.sleep(PAUSE)
 
     def _failed(self, code: int) -> RcdiagError:
-        number = code - supervisor.OF_SIGNALS
+        number = code - supervisor.SIGNAL_BASE
         if number in set(signal.Signals):
             memory = ", out of memory?" if number == signal.SIGKILL else ""
             why = f"killed by signal {number} ({signal.Signals(number).name}{memory})"

@@ -22,7 +22,7 @@ from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h: orphaned descendants become children of this process
 PAUSE = 0.05  # seconds between checks
-OF_SIGNALS = 128  # exit code after a signal is this plus its number, as in shells
+SIGNAL_BASE = 128  # exit code after a signal is this plus its number, as in shells
 PATIENCE = 10.0  # seconds after SIGTERM before the program's processes are killed
 
 
@@ -44,7 +44,7 @@ def main() -> None:
             break
     _kill_descendants()
     code = program.wait()
-    sys.exit(code if code >= 0 else OF_SIGNALS - code)
+    sys.exit(code if code >= 0 else SIGNAL_BASE - code)
 
 
 def _kill_descendants() -> None:

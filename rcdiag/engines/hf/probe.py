@@ -110,7 +110,7 @@ class Probe:
 
         def tempered(temperature: NDArray[np.float64]) -> NDArray[np.float64]:
             with torch.inference_mode():
-                return self._chosen(hidden, self.to_logits, wanted, temperature)
+                return self._log_probs_of(hidden, self.to_logits, wanted, temperature)
 
         return Reading(
             log_prob=table[:, 0],
@@ -128,7 +128,9 @@ class Probe:
         """Return log-probs of the scored tokens, [scored] nats, at the passages' temperature."""
         hidden = self._hidden(passages, change)
         with self._head(change) as to_logits:
-            return self._chosen(hidden, to_logits, self._targets(passages), _temperatures(passages))
+            return self._log_probs_of(
+                hidden, to_logits, self._targets(passages), _temperatures(passages)
+            )
 
     @torch.inference_mode()
     def after(self, passages: Sequence[Passage]) -> NDArray[np.float64]:
@@ -137,11 +139,11 @@ class Probe:
         The state at a token's own position, which has already read it, predicts it.
         """
         hidden = self._hidden(passages, None, after=True)
-        return self._chosen(
+        return self._log_probs_of(
             hidden, self.to_logits, self._targets(passages), _temperatures(passages)
         )
 
-    def _chosen(
+    def _log_probs_of(
         self, hidden: Tensor, to_logits: Any, wanted: Tensor, temperature: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Return log-probs of the tokens `wanted` from hidden states, [scored] nats."""
@@ -204,13 +206,15 @@ class Probe:
                 stack.enter_context(changed(self.model, change))
             for bucket in length_buckets(lengths, self.batch_tokens):
                 chosen = [passages[index] for index in bucket]
-                hidden = self._of_bucket(body, chosen, change)
+                hidden = self._hidden_of_batch(body, chosen, change)
                 for index, one, state in zip(bucket, chosen, hidden, strict=True):
                     places = one.places if after else one.places - 1
                     states[index] = state[torch.from_numpy(places).to(self.device)]
         return torch.cat([state for state in states if state is not None])
 
-    def _of_bucket(self, body: Any, passages: Sequence[Passage], change: Change | None) -> Tensor:
+    def _hidden_of_batch(
+        self, body: Any, passages: Sequence[Passage], change: Change | None
+    ) -> Tensor:
         """Run the decoder on a batch of passages, padded right: [passages, width, hidden]."""
         width = max(len(one.ids) for one in passages)
         ids = np.zeros((len(passages), width), np.int64)
@@ -280,7 +284,7 @@ class Probe:
             own = self.body(input_ids=ids[:, prefix:], past_key_values=cache, use_cache=True)
             before = torch.from_numpy(one.places - 1 - prefix).to(self.device)
             states.append(own.last_hidden_state[0][before])
-        return self._chosen(
+        return self._log_probs_of(
             torch.cat(states), self.to_logits, self._targets(passages), _temperatures(passages)
         )
 

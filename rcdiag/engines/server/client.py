@@ -14,7 +14,7 @@ from rcdiag.errors import RcdiagError
 BUSY = (408, 429, 500, 502, 503, 504)  # status codes after which a retry may succeed
 ABSENT = (404, 405)
 SMALL_ANSWER = 8 << 20  # bytes, for all answers but scores: server information and metrics
-SAID = 300  # characters of a server's own message that an error quotes
+QUOTED_CHARACTERS = 300  # characters of a server's own message that an error quotes
 LONGEST_WAIT = 60.0  # seconds, the largest Retry-After that is respected
 
 
@@ -92,7 +92,7 @@ class Client:
         finally:
             connection.close()
         if response.status != 200:
-            raise self._refusal(path, response, content)
+            raise self._error_of_status(path, response, content)
         return content, response.headers.get_content_type()
 
     def _connection(self) -> HTTPConnection:
@@ -125,10 +125,10 @@ class Client:
             raise ConnectionResetError("the answer breaks off")
         return b"".join(pieces)
 
-    def _refusal(self, path: str, response: HTTPResponse, content: bytes) -> Exception:
+    def _error_of_status(self, path: str, response: HTTPResponse, content: bytes) -> Exception:
         """Return the error for an answer whose status is not 200."""
         status, where = response.status, f"{self.address}{path}"
-        said = content.decode(errors="replace")[:SAID].strip()
+        said = content.decode(errors="replace")[:QUOTED_CHARACTERS].strip()
         if self._key is not None:
             said = said.replace(self._key, "***")
         if status in BUSY:

@@ -50,7 +50,9 @@ class ServerEngine:
             try:
                 return self._score(tokens[row].tolist(), int(starts[row]))
             except RcdiagError as error:
-                raise RcdiagError(self._at(numbers[row], error.message), error.hint) from error
+                raise RcdiagError(
+                    self._row_message(numbers[row], error.message), error.hint
+                ) from error
 
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
         for row, values in self._each(rows, score_row, numbers):
@@ -100,7 +102,7 @@ class ServerEngine:
                         waiting.appendleft(row)
                         first_failure.setdefault(row, time.monotonic())
                     else:
-                        self.pace.went_well()
+                        self.pace.succeeded()
                         yield row, values
                 if failed is not None:
                     row, failure = failed
@@ -118,5 +120,5 @@ class ServerEngine:
         if served.fingerprint != self.served.fingerprint:
             raise server_changed(self.served, served)
 
-    def _at(self, number: int, what: str) -> str:
+    def _row_message(self, number: int, what: str) -> str:
         return f"policy `{self.spec.name}`: row {number}: {what}"

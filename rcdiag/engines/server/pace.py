@@ -18,7 +18,7 @@ class Pace:
         self.requests = min(FIRST, most)
         self._successes = self._failures = 0
 
-    def went_well(self) -> None:
+    def succeeded(self) -> None:
         self._successes, self._failures = self._successes + 1, 0
         if self._successes >= self.requests:
             self.requests = min(2 * self.requests, self.most)

@@ -52,7 +52,7 @@ def _floor(result: CompareResult) -> float | None:
 DECADES = 7
 
 
-def _least(result: CompareResult) -> float:
+def _linear_threshold(result: CompareResult) -> float:
     """Return the size below which the scale of steps is linear: a decade below the smallest step.
 
     It is at most DECADES below the largest, so that one tiny step does not squeeze the others.
@@ -108,7 +108,7 @@ def waterfall(result: CompareResult) -> Chart:
                 x=ChartAxis(
                     label="part of E[log-ratio²] / 2 (nats per token)",
                     scale="linear" if alone else "symlog",
-                    threshold=_least(result),
+                    threshold=_linear_threshold(result),
                 ),
                 y=ChartAxis(scale="names", names=[str(row[0]) for row in rows]),
                 marks=[adds] if alone else [adds, own],

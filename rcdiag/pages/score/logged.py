@@ -37,7 +37,7 @@ def _line(key: str, numbers: list[LoggedKey]) -> LoggedLine:
     worst = max(numbers, key=_urgency)
     differ = sum(not one.agrees for one in numbers)
     reads = AGREES if worst.agrees else worst.explained_by or UNEXPLAINED
-    theirs, ours = _apart(worst.theirs, worst.ours)
+    theirs, ours = _distinct_digits(worst.theirs, worst.ours)
     return LoggedLine(
         name=key.rpartition("/")[2],
         key=key,
@@ -57,7 +57,7 @@ def _urgency(one: LoggedKey) -> tuple[bool, bool, float]:
     return not one.agrees, not one.agrees and one.explained_by is None, apart
 
 
-def _apart(theirs: float, ours: float) -> tuple[str, str]:
+def _distinct_digits(theirs: float, ours: float) -> tuple[str, str]:
     """Format both numbers with as many digits as it takes to tell them apart, four to nine."""
     for digits in range(4, 10):
         written = f"{theirs:.{digits}g}", f"{ours:.{digits}g}"

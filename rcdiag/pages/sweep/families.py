@@ -78,7 +78,7 @@ def family_chart(family: SweepFamily, chosen: Mapping[str, float] | None = None)
             (
                 name,
                 *(row.bounds[key] for key in keys),
-                *(_at(row, path) for path in NUMBERS.values()),
+                *(_field(row, path) for path in NUMBERS.values()),
             )
             for name, row in zip(names, family.rows, strict=True)
         ],
@@ -130,7 +130,7 @@ def _over_two_bounds(family: SweepFamily, keys: Sequence[str]) -> Panel:
     )
 
 
-def _at(row: SweepRow, path: str) -> Value:
+def _field(row: SweepRow, path: str) -> Value:
     """Return the number at a path of fields such as `kept_token_share.value`."""
     number: Any = row
     for field in path.split("."):

@@ -65,7 +65,7 @@ def _where(result: ScoreResult) -> Section | None:
     elsewhere = (*PROFILE_NAMES, *BY_STEP, *MORE_BY_STEP, BESIDE_MISMATCH)
     others = [f for f in figures_of(result) if f.name not in elsewhere]
     words = [
-        Paragraph(text=text, soft=True) for text in (_left_out(result), _agree(result)) if text
+        Paragraph(text=text, soft=True) for text in (_left_out(result), _all_agree(result)) if text
     ]
     if not others:
         return None
@@ -83,7 +83,7 @@ def _left_out(result: ScoreResult) -> str:
     )
 
 
-def _agree(result: ScoreResult) -> str:
+def _all_agree(result: ScoreResult) -> str:
     """Say that all tokens agree, if the figure of tokens that differ would be empty."""
     if any_beyond(result) or "log_ratio_histogram" not in result.figures:
         return ""
@@ -123,7 +123,7 @@ def _sequences(result: ScoreResult, preset: str) -> Section | None:
     )
     reader = Slot(name="transcript", data={"preset": preset, "more": with_sequence(result)})
     fold = Fold(label=f"These {len(listed)} sequences as a table", blocks=[rows])
-    blocks: list[Block] = [Paragraph(text=_held(result), soft=True), reader, fold]
+    blocks: list[Block] = [Paragraph(text=_contents(result), soft=True), reader, fold]
     texts = [sequence for sequence in result.worst_sequences if sequence.texts]
     if texts:
         printed = [{"row": one.row, "pieces": pieces(one)} for one in texts[:MOST_PRINTED]]
@@ -131,7 +131,7 @@ def _sequences(result: ScoreResult, preset: str) -> Section | None:
     return Section(title="Sequences, token by token", blocks=blocks, name="transcripts")
 
 
-def _held(result: ScoreResult) -> str:
+def _contents(result: ScoreResult) -> str:
     """Say which sequences the page contains, and how much of each."""
     worst, named, drawn = (
         len(some)
