@@ -63,7 +63,8 @@ def _run() -> None:
     except BaseException as error:
         if isinstance(error, OSError) and error.errno in SYSTEM:
             where = f"{error.filename}: " if error.filename else ""
-            _refuse(f"{where}{error.strerror}", "free space there, or set TMPDIR to another disk")
+            said = without_secrets(f"{where}{error.strerror}")
+            _refuse(said, "free space there, or set TMPDIR to another disk")
         # A bug in rcdiag: print the traceback, and never use the exit code that means "findings".
         shown = without_secrets("".join(traceback.format_exception(error)))
         print(visible(shown), file=sys.stderr, end="")

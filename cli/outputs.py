@@ -53,7 +53,8 @@ class Outputs(Struct, frozen=True):
             inputs += given.get(name, [])
         check_apart([*paths.values(), given.get("output"), given.get("save")], inputs)
         outputs = {name: None if path is None else Path(path) for name, path in paths.items()}
-        check_outputs(outputs.values(), force=given["force"])
+        files = [path for name, path in outputs.items() if name != "plots"]
+        check_outputs(files, folder=outputs["plots"], force=given["force"])
         del outputs["notebook"]  # `report` writes it
         figures, width = given["figures"], given["width"]
         if outputs["plots"] is None and (figures or width is not None):

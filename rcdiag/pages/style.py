@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -63,7 +64,9 @@ def own_style(more: Mapping[str, Any] | None = None) -> Iterator[None]:
             f"matplotlib cannot be loaded: its matplotlibrc cannot be read ({error})",
             hint="remove the file matplotlibrc from the current folder, or run in another one",
         ) from error
-    with mpl.rc_context():
+    with mpl.rc_context(), warnings.catch_warnings():
+        # A letter that the font lacks is drawn as a box; a terminal need not say so.
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
         mpl.rcdefaults()
         mpl.rcParams.update({**STYLE, **(more or {})})
         yield

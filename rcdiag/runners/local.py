@@ -13,6 +13,7 @@ from rcdiag.engines import BACKENDS
 from rcdiag.engines.gpus import VISIBLE, gpus_here
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
+from rcdiag.formats import plural
 from rcdiag.registry import has_definitions_of_script
 from rcdiag.runners.processes import map_in_processes
 from rcdiag.runners.runner import OUTSIDE, Devices, Made, Part, RunnerKind, cores_here, cores_to_use
@@ -95,15 +96,17 @@ class LocalRunner(Struct, frozen=True):
         threads = str(share)
         return EngineProcess(job, {"OMP_NUM_THREADS": threads}, own_cores)
 
-    def plan(self, spec: PolicySpec) -> str:
-        """Return a text that says how many engines of a policy would run, and on what."""
+    def plan(self, spec: PolicySpec, parts: int) -> str:
+        """Say how many engines would score so many parts, and on what."""
         if BACKENDS[spec.backend].runs_outside:
             return OUTSIDE
         if self.devices is None:
             idle = self.idle(spec)
             return f"one engine on this machine{idle and '; '}{idle}"
-        engines = self.engines(spec)
-        each = f"{self._set_size(spec)} GPU" if self.gpus else "its own cores"
+        engines = min(self.engines(spec), parts)
+        each = plural(self._set_size(spec), "GPU") if self.gpus else "its own cores"
+        if engines == 1:
+            return f"one engine on this machine, with {each}"
         return f"{engines} engines side by side on this machine, each with {each}"
 
     def idle(self, spec: PolicySpec) -> str:

@@ -22,6 +22,7 @@ from rcdiag.engines import BACKENDS
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.extras import saying_what_to_install
+from rcdiag.formats import plural
 from rcdiag.runners.runner import OUTSIDE, Devices, Made, Part, RunnerKind
 
 if TYPE_CHECKING:
@@ -234,14 +235,16 @@ class RayRunner:
         )
         return RayEngine(actor, job, number)
 
-    def plan(self, spec: PolicySpec) -> str:
-        """Return a text that says how many engines of a policy would run, and on what."""
+    def plan(self, spec: PolicySpec, parts: int) -> str:
+        """Say how many engines would score so many parts, and on what."""
         if BACKENDS[spec.backend].runs_outside:
             return OUTSIDE
-        each = f"{self._size(spec):g} {'GPU' if self._has_gpus else 'CPU'}"
+        size = self._size(spec)
+        unit = f"{'GPU' if self._has_gpus else 'CPU'}{'' if size == 1 else 's'}"
+        engines = min(self.engines(spec), parts)
         return (
-            f"{self.engines(spec)} engines on a Ray cluster of {self._size_of_cluster}, each with "
-            f"{each}"
+            f"{plural(engines, 'engine')} on a Ray cluster of {self._size_of_cluster}, "
+            f"{'' if engines == 1 else 'each '}with {size:g} {unit}"
         )
 
     def idle(self, spec: PolicySpec) -> str:

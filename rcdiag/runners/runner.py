@@ -118,8 +118,8 @@ class Runner(AbstractContextManager["Runner"], Protocol):
         """Start one of these engines; `number` counts from 0."""
         ...
 
-    def plan(self, spec: PolicySpec) -> str:
-        """Return a text that says how many engines of a policy would run and on what."""
+    def plan(self, spec: PolicySpec, parts: int) -> str:
+        """Say how many engines would score so many parts, and on what, for a dry run."""
         ...
 
     def idle(self, spec: PolicySpec) -> str:

@@ -231,6 +231,8 @@ def _named(source: str) -> tuple[list[Path], bool]:
             hint="give the file itself",
         )
     files = [path] if path.exists() else list(map(Path, glob.glob(source, recursive=True)))
+    if "**" in source:  # it stands for folders too, whose files are among the others
+        files = [file for file in files if not file.is_dir()]
     if not files:
         raise RcdiagError(f"{source}: no such file", hint="give a file, a folder or a glob")
     for file in files:

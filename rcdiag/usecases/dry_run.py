@@ -59,10 +59,12 @@ def description(
         policy = f"{spec.backend} {spec.dtype} {spec.model} {options}".rstrip()
         lines.append(f"would score `{spec.name}`: {policy}")
         if runner is not None:
-            lines.append(f"  {runner.plan(spec)}")
+            abouts = plan.provenance(spec)
+            if left := len(plan.ranges) - len(abouts):
+                lines.append(f"  {runner.plan(spec, left)}")
             if layout := BACKENDS[spec.backend].layout(spec):
                 lines.append(f"  {layout}")
-            lines.append(f"  {_time_of(plan, spec, runner, rate)}")
+            lines.append(f"  {_time_of(plan, spec, abouts, runner, rate)}")
     lines.append(_disk(plan, output))
     return "\n".join(lines)
 
@@ -74,9 +76,17 @@ def pass_over(table: Table, runner: Runner | None) -> str:
     return f"{tokens:,} response tokens, {where}"
 
 
-def _time_of(plan: ScoringPlan, spec: PolicySpec, runner: Runner, rate: float | None) -> str:
-    """Say how long scoring a policy would take, and where the rate used for it comes from."""
-    abouts = plan.provenance(spec)
+def _time_of(
+    plan: ScoringPlan,
+    spec: PolicySpec,
+    abouts: dict[str, dict[str, Any]],
+    runner: Runner,
+    rate: float | None,
+) -> str:
+    """Say how long scoring a policy would take, and where the rate used for it comes from.
+
+    `abouts` has the provenance of the parts that are on disk.
+    """
     names = plan.part_names()
     left = [rows for name, rows in names.items() if name not in abouts]
     tokens = sum(int(plan.survey.lengths[first:end].sum()) for first, end in left)

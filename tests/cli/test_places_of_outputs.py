@@ -138,10 +138,19 @@ def test_a_file_is_not_written_where_a_folder_is(rcdiag, doubtful, tmp_path, com
     rcdiag(name, doubtful, option, "", *force).refuses(": a folder, not a file")
 
 
-def test_figures_are_not_written_where_a_file_is(rcdiag, doubtful, tmp_path):
-    (tmp_path / "file").touch()
-    ran = rcdiag("score", doubtful, "--plots", tmp_path / "file", "--force")
-    ran.refuses("file: a file, not a folder")
+def test_figures_are_written_into_a_folder(rcdiag, doubtful, tmp_path):
+    folder, file = tmp_path / "folder", tmp_path / "file"
+    folder.mkdir()
+    file.touch()
+    figure = ("--figure", "concentration")
+    assert rcdiag("score", doubtful, "--plots", folder, *figure).code == 0
+    rcdiag("score", doubtful, "--plots", folder, *figure).refuses("folder: already there")
+    rcdiag("score", doubtful, "--plots", file, "--force").refuses("file: a file, not a folder")
+    (folder / "concentration.csv").unlink()
+    (folder / "concentration.csv").symlink_to(file)
+    ran = rcdiag("score", doubtful, "--plots", folder, *figure, "--force")
+    ran.refuses("concentration.csv: a link, or behind one", "hint: remove the link")
+    assert file.read_text() == ""
 
 
 @pytest.fixture

@@ -419,6 +419,17 @@ REFUSED |= {
 }
 
 
+def test_a_key_that_the_server_refuses_is_not_asked_for_again(tmp_path, monkeypatch):
+    faults, _ = REFUSED["no right"]
+    table = Case([[3, 1, 4]], [[1, 5, 9, 2]]).write(tmp_path)
+    monkeypatch.setenv("OLD_KEY", "abc")
+    with faulty("vllm", faults["vllm"]) as (_, address):
+        for option, hint in (("", "key_env=VAR"), (",key_env=OLD_KEY", "does not take the key")):
+            with pytest.raises(RcdiagError, match="HTTP 401") as caught:
+                scores(address, table, option)
+            assert hint in caught.value.hint
+
+
 @APIS
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_wrong_answer_is_refused_with_its_row(api, name, tmp_path):

@@ -17,7 +17,8 @@ from tests.builders import ids_like, write_table
 
 CONTROL = "".join(map(chr, range(1, 32))) + "\x7f\x9b\ufffe\u202e"
 FORMULAS = ["=1+1", "+1", "-1+2", "@SUM(A1)", " =2"]
-NAMES = [f"\x1b[31mred\x07{CONTROL}", r"$\frac{x$", "$", *FORMULAS, "<b>&", "plain"]
+ABSENT = "\N{CJK UNIFIED IDEOGRAPH-6A21}"  # from the font
+NAMES = [f"\x1b[31mred\x07{CONTROL}", r"$\frac{x$", "$", *FORMULAS, "<b>&", "plain", ABSENT]
 LOG_PROBS = [[-0.1 * row, -0.5 - row] for row in range(1, 1 + 2 * len(NAMES))]
 
 

@@ -75,6 +75,7 @@ def test_the_same_result_gives_the_same_bytes_also_after_a_round_trip(result, te
 
 def test_nothing_is_fetched_and_one_script_runs(text):
     assert "default-src 'none'" in text
+    assert "base-uri 'none'; form-action 'none'" in text
     running = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     assert len(running) == 1
     assert f"script-src 'sha256-{sha256(running[0])}'" in text

@@ -59,12 +59,12 @@ def test_other_devices_are_refused_with_examples(text):
 def test_without_devices_one_engine_has_the_machine(no_gpu):
     runner = runner_on("local", None)
     assert runner.engines(spec()) == 1
-    assert runner.plan(spec()) == "one engine on this machine"
+    assert runner.plan(spec(), 9) == "one engine on this machine"
 
 
 def test_without_devices_idle_gpus_are_mentioned(eight_gpus):
     idle = "7 of 8 GPUs stay idle; `devices=8` (--devices 8) uses all"
-    assert runner_on("local", None).plan(spec()) == f"one engine on this machine; {idle}"
+    assert runner_on("local", None).plan(spec(), 9) == f"one engine on this machine; {idle}"
     assert runner_on("local", "0,1").idle(spec()) == ""
     whole = spec("rollout=vllm:bfloat16,tensor_parallel_size=8")
     assert runner_on("local", None).idle(whole) == ""
@@ -99,7 +99,9 @@ def test_gpus_are_divided_into_sets_per_engine(eight_gpus, monkeypatch):
     for number in range(2):
         runner.start(job, number)
     assert [one["CUDA_VISIBLE_DEVICES"] for one in started] == ["0,2", "4,6"]
-    assert runner.plan(wide) == "2 engines side by side on this machine, each with 2 GPU"
+    assert runner.plan(wide, 9) == "2 engines side by side on this machine, each with 2 GPUs"
+    assert runner.plan(wide, 1) == "one engine on this machine, with 2 GPUs"
+    assert runner.plan(spec(), 9).endswith("each with 1 GPU")
     assert runner.engines(spec()) == 5
 
 
@@ -187,4 +189,4 @@ def test_external_engines_get_one_process_for_any_devices(no_gpu):
     for devices in (None, 2):
         runner = runner_on("local", devices)
         assert runner.engines(served) == 1
-        assert runner.plan(served).startswith("outside of rcdiag")
+        assert runner.plan(served, 9).startswith("outside of rcdiag")

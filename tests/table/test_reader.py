@@ -26,6 +26,12 @@ def test_one_file_is_a_table(tmp_path):
     assert read_ids(dump) == IDS
 
 
+def test_a_glob_of_all_folders_below_leaves_the_folders_out(tmp_path):
+    (tmp_path / "dump" / "deep").mkdir(parents=True)
+    write_table(tmp_path / "dump" / "deep" / "a.parquet", response_ids=[[1]])
+    assert open_table(tmp_path / "dump" / "**").num_rows == 1
+
+
 @pytest.mark.parametrize("source", ["", "*.parquet", "[ab].parquet", "**/*.parquet"])
 def test_a_directory_and_a_glob_are_one_table_in_order_of_names(tmp_path, source):
     write_table(tmp_path / "b.parquet", response_ids=[[9]])

@@ -142,7 +142,11 @@ class Client:
             )
         hint = "the server's message and log say why"
         if status in (401, 403):
-            hint = "put its key into an environment variable, and name it: key_env=VAR"
+            hint = (
+                "put its key into an environment variable, and name it: key_env=VAR"
+                if self._key is None
+                else "it does not take the key in the environment variable that key_env names"
+            )
         return RcdiagError(f"{where}: HTTP {status} {said}", hint=hint)
 
 

@@ -115,12 +115,14 @@ def _column(name: str, part: list[Line], path: Path) -> pa.Array:
     for (number, _), value in zip(part, values, strict=True):
         if value is None or (isinstance(value, list) and all(map(_is_number, value))):
             continue
-        what = type(value).__name__
+        what, among = type(value).__name__, "but lists of numbers in other lines"
         if isinstance(value, list):
             place = next(place for place, each in enumerate(value) if not _is_number(each))
             what = f"{value[place]!r} at place {place}"
+            if any(isinstance(each, (int, float)) for each in value):
+                among = "beside numbers"
         raise RcdiagError(
-            f"{path}, line {number}: `{name}` holds {what}, but lists of numbers in other lines",
+            f"{path}, line {number}: `{name}` holds {what}, {among}",
             hint=ONE_TYPE,
         )
     kinds = {kind for value in values if value is not None for kind in set(map(type, value))}

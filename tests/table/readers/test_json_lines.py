@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,20 @@ def test_a_path_that_is_also_a_key_is_refused(tmp_path):
     with pytest.raises(
         RcdiagError, match=r"line 2: `of\.a` is both a key and a field of an object"
     ):
+        rcdiag.open_table(path, columns=OWN)
+
+
+@pytest.mark.parametrize(
+    ("lists", "words"),
+    [
+        ([[1, "a"], [1, "a"]], "line 1: `extra` holds 'a' at place 1, beside numbers"),
+        ([[1], ["a"]], "line 2: `extra` holds 'a' at place 0, but lists of numbers in other lines"),
+        ([[1], "a"], "line 2: `extra` holds str, but lists of numbers in other lines"),
+    ],
+)
+def test_what_is_among_numbers_is_named(tmp_path, lists, words):
+    path = write(tmp_path / "t.jsonl", [row(extra=values) for values in lists])
+    with pytest.raises(RcdiagError, match=re.escape(words)):
         rcdiag.open_table(path, columns=OWN)
 
 
