@@ -107,6 +107,9 @@ def test_the_dtype_of_the_head_is_said_in_one_way(text):
         ("decode_context_parallel_size=2", "tensor_parallel_size="),
         ("nnodes=2", "tensor_parallel_size="),
         ("tensor_parallel_size=2", None),
+        ("tensor_parallel_size=two", "tensor_parallel_size=2"),
+        ("tensor_parallel_size=null", "tensor_parallel_size=2"),
+        ("tensor_parallel_size=0", "tensor_parallel_size=2"),
         ("enable_expert_parallel=true", None),
     ],
 )

@@ -77,6 +77,12 @@ def _check(spec: PolicySpec) -> None:
                 hint="leave it out: tensor_parallel_size= spreads a model over GPUs, and "
                 f"{setting('devices', 'N')} starts engines side by side",
             )
+    gpus = spec.options.get("tensor_parallel_size", 1)
+    if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 1:
+        raise RcdiagError(
+            f"policy `{spec.name}`: tensor_parallel_size={gpus}: wanted a number of GPUs",
+            hint="for example tensor_parallel_size=2",
+        )
     overrides = spec.options.get("hf_overrides", {})
     if not isinstance(overrides, Mapping):
         raise RcdiagError(
