@@ -26,7 +26,8 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.case import Array, Case
 from rcdiag.diagnosis.thresholds import FEWEST_ROWS
-from rcdiag.formats import mean_ratio
+from rcdiag.formats import with_interval
+from rcdiag.results.base import MetricValue
 from rcdiag.statistics.intervals import errors_and_reaches, influences
 
 VALID, INVALID, UNKNOWN = "valid", "invalid", "unknown"
@@ -117,8 +118,8 @@ class Validity(Struct, frozen=True, dict=True):
     def sentence(self) -> str:
         """Say whether the recorded distribution sampled, with the interval of E[ratio]."""
         mean = self.ratio_mean
-        found = f"E[ratio] is {mean_ratio(mean.value)} ({mean_ratio(mean.low)} to "
-        found += f"{mean_ratio(mean.high)})"
+        found = "E[ratio] is "
+        found += with_interval(MetricValue(value=mean.value, low=mean.low, high=mean.high))
         if self.answer == VALID:
             return f"{found}: the recorded distribution sampled."
         if self.answer == INVALID:
