@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cli.terminal.fitted_tables import COLOURS
-from cli.terminal.headline import DISPENSABLE, draw_closing, draw_headline, draw_lines
+from cli.terminal.headline import draw_closing, draw_headline, draw_lines
 from rcdiag.errors import on_command_line
 from rcdiag.formats import plural
 from rcdiag.pages.headline import answer, finding_parts, headline, more
@@ -22,36 +22,30 @@ if TYPE_CHECKING:
     from rcdiag.results import Result
 
 LINES = 40  # height of the first screen
-FINDINGS = 2  # shown on it at least
 
 
 def draw(out: Console, result: Result, *, verbose: bool) -> None:
     """Draw the verdict with its causes, then numbers and findings, then the verdict again."""
     line = headline(result, answer(result))
 
-    def begin(out: Console, left_out: int = 0) -> None:
-        draw_headline(out, line, verbose, left_out)
+    def begin(out: Console) -> None:
+        draw_headline(out, line, verbose)
         if sentence := drawn_sentence(result.provenance):
             out.print(f"{sentence}\n")
         kind = result.kind  # import only the module of this kind, since importing takes time
         getattr(import_module(f"cli.terminal.{kind}"), f"draw_{kind}")(out, result, verbose)
 
+    begin(out)
     if verbose:
-        begin(out)
         for finding in result.findings:
             _print_finding(out, finding)
         draw_closing(out, line)
         return
-    begun, left, left_out = "", -LINES, 0
-    while left < min(len(result.findings), FINDINGS) and left_out <= len(DISPENSABLE):
-        trial = io.StringIO()
-        begin(Console(file=trial, width=out.width), left_out)
-        begun, left_out = trial.getvalue(), left_out + 1
-        # Of the findings two blank lines, "and more", then "more".
-        left = LINES - begun.count("\n") - (4 if result.findings else 2)
-    begin(out, left_out - 1)
+    begun = io.StringIO()
+    begin(Console(file=begun, width=out.width))
+    left = LINES - begun.getvalue().count("\n") - 4  # two blank lines, "and more", "more"
     draw_findings(out, result, max(left, 0))
-    if result.findings or not begun.endswith("\n\n"):
+    if result.findings or not begun.getvalue().endswith("\n\n"):
         out.print()
     draw_lines(out, [("more", more(result))])
 

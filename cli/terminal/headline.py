@@ -16,16 +16,34 @@ from rcdiag.results import Action, Diagnosis
 LABELS = 14  # width of the labels on the left
 ALSO = 2  # further causes shown without -v
 NEXT = 1  # experiments shown without -v
-# What a screen leaves out first where it would be too high.
-DISPENSABLE = ("ruled out", "second fact", "third action", "change", "steps")
+# So high that numbers and findings have room below, and what it leaves out first if it is higher.
+HEADLINE = 17
+DISPENSABLE = ("ruled out", "second fact", "third action", "change")
 
 
-def draw_headline(out: Console, headline: Headline, verbose: bool, left_out: int = 0) -> None:
+def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
     """Draw verdict and cause, up to three actions, evidence, ruled-out causes, and numbers.
 
-    `left_out` parts are left out, in the order of `DISPENSABLE`, to make room for what follows.
+    What is above the numbers is the same for every command. Where it is too high without `verbose`,
+    some of `DISPENSABLE` is left out, in their order.
     """
-    without = DISPENSABLE[:left_out]
+    parts = len(DISPENSABLE)
+    tried = (_grid(out, headline, verbose, DISPENSABLE[:number]) for number in range(parts + 1))
+    grid = next(tried)
+    while not verbose and _height(out, grid) > HEADLINE and (lower := next(tried, None)):
+        grid = lower
+    grid.add_row("numbers", escape(headline.numbers))
+    out.print(grid)
+    out.print()
+
+
+def _height(out: Console, grid: Table) -> int:
+    """Return how many lines a table has."""
+    return len(out.render_lines(grid))
+
+
+def _grid(out: Console, headline: Headline, verbose: bool, without: Sequence[str]) -> Table:
+    """Return the headline without its numbers and without some of `DISPENSABLE`."""
     colour = COLOURS[headline.level]
     grid = Table.grid(padding=(0, 0, 0, 0))
     grid.add_column(width=LABELS, no_wrap=True)
@@ -40,8 +58,8 @@ def draw_headline(out: Console, headline: Headline, verbose: bool, left_out: int
         """Escape a text, cut to a few lines unless `verbose`."""
         return escape(text if verbose else shortened_to(text, width, lines))
 
-    # If the verdict is inconclusive, `next` matters more than the end of the summary.
-    grid.add_row("", brief(headline.summary, 4 if headline.verdict == "inconclusive" else 6))
+    # The end of an inconclusive summary says what would decide, such as more rows: it is not cut.
+    grid.add_row("", brief(headline.summary, 99 if headline.verdict == "inconclusive" else 6))
     actions = headline.actions[: 2 if "third action" in without else None]
     for index, action in enumerate(actions, 1):
         grid.add_row(f"{'do' if index == 1 else '':<9}{index}", _action(action, out.width))
@@ -51,7 +69,7 @@ def draw_headline(out: Console, headline: Headline, verbose: bool, left_out: int
         grid.add_row(label, brief(text, 2))
     for label, text in _labelled("also", headline.also if verbose else headline.also[:ALSO]):
         grid.add_row(label, brief(text, 2))
-    if headline.steps and "steps" not in without:
+    if headline.steps:
         grid.add_row("steps", brief(headline.steps, 2))
     if headline.change and "change" not in without:
         grid.add_row("change", brief(headline.change, 1))
@@ -59,9 +77,7 @@ def draw_headline(out: Console, headline: Headline, verbose: bool, left_out: int
         grid.add_row("not", f"[dim]{escape(_ruled_out(headline, width, verbose))}[/]")
     for index, action in enumerate(headline.next if verbose else headline.next[:NEXT]):
         grid.add_row("next" if index == 0 else "", _action(action, out.width))
-    grid.add_row("numbers", escape(headline.numbers))
-    out.print(grid)
-    out.print()
+    return grid
 
 
 def _ruled_out(headline: Headline, width: int, verbose: bool) -> str:
@@ -97,7 +113,7 @@ def shortened_to(text: str, width: int, lines: int) -> str:
     if len(whole) <= lines:
         return "\n".join(whole)
     kept = " ".join(whole[:lines])
-    for mark in (". ", ": "):
+    for mark in (". ", ": ", ", "):
         end = kept.rfind(mark)
         if end >= len(kept) // 2:
             return "\n".join(wrapped(f"{kept[:end]}."))

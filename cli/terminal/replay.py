@@ -38,7 +38,7 @@ from rcdiag.results.doc import heading_of
 UNSURE = heading_of(GradientReport, "cosine_whole")
 
 
-SHOWN = 8  # groups of presets without -v
+SHOWN = 6  # groups of presets without -v
 
 
 def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
@@ -96,7 +96,7 @@ def _factors(out: Console, result: ReplayResult, verbose: bool) -> Table:
     ]
     moved = result.factors.get("staleness") is None or result.factors["staleness"].k3_kl.value
     rows = [
-        [factor_name(name, factor), *measured(factor.k3_kl), number(factor.ess_seq.value)]
+        [factor_name(name, factor), *measured(factor.k3_kl), measured(factor.ess_seq)[0]]
         for name, factor in result.factors.items()
         if verbose or moved or name == "mismatch"
     ]

@@ -49,7 +49,7 @@ def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
         out.print(
             "[dim]error of a batch's gradient = bias² + variance; no correction has variance 1[/]"
         )
-    if result.forecast.points:
+    if result.forecast.points and (verbose or not result.forecast.holds):
         forecast = forecast_test(result.forecast)
         out.print()
         draw_lines(out, [("forecast", f"{forecast.word}: {forecast.sentence}")])

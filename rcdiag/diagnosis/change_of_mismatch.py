@@ -146,10 +146,8 @@ def sentence(change: ChangeOfMismatch) -> str:
     (first, most), *others = sorted(parts, key=lambda part: -abs(part[1].value))
     low, high = sorted((most.low / whole, most.high / whole))
     rest = ", ".join(f"{words} {_percent(one.value / whole)}" for words, one in others)
-    interval = f"{_percent(low)} to {_percent(high)}"
-    return (
-        f"at step {change.changed_at}: {first} {_percent(most.value / whole)} ({interval}), {rest}"
-    )
+    share = f"{_percent(most.value / whole)} ({_percent(low)} to {_percent(high)})"
+    return f"at step {change.changed_at}, of the change in k3: {first} {share}, {rest}"
 
 
 def _percent(share: float) -> str:

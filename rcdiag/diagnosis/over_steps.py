@@ -96,6 +96,8 @@ def over_steps(features: Features) -> OverSteps | None:
     change = None if cleared else _decomposed_change(case, steps[known], series[0].value, moved)
     if cleared:
         says = _of_resets(steps[known], series[0].value, cleared)
+    elif onset is None and not moved and rows.max() < 2 and _large(series[0].value) is None:
+        says = f"one row of a step is too few to see a change over {known.sum()} steps"
     else:
         begins = None if onset is None else onset.step
         drift = _drift(series[0])
@@ -333,7 +335,8 @@ def _sentence(
         named = ", ".join(map(str, steps[some][:SHOWN])) + (", ..." if len(some) > SHOWN else "")
         if len(some) == 1:
             return f"k3_kl spikes at step {named} only (of {len(steps)} steps)"
-        return f"k3_kl spikes in {len(some)} of {len(steps)} steps: {named}"
+        verb = "is large" if 2 * len(some) > len(steps) else "spikes"
+        return f"k3_kl {verb} in {len(some)} of {len(steps)} steps: {named}"
     if not moved:
         low, high = k3.min(), k3.max()
         if high > LARGE_K3 and not 1 / GROWN < trend(k3) < GROWN:

@@ -27,7 +27,8 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.case import Array, Case
 from rcdiag.diagnosis.thresholds import FEWEST_ROWS
-from rcdiag.formats import mean_ratio
+from rcdiag.formats import with_interval
+from rcdiag.results.base import MetricValue
 from rcdiag.statistics.intervals import errors_and_reaches, influences
 
 VALID, INVALID, UNKNOWN = "valid", "invalid", "unknown"
@@ -129,8 +130,8 @@ class Validity(Struct, frozen=True, dict=True):
     def sentence(self) -> str:
         """Say whether the recorded distribution sampled, with the interval of E[ratio]."""
         name, decides = self.decisive
-        found = f"{name} is {mean_ratio(decides.value)} ({mean_ratio(decides.low)} to "
-        found += f"{mean_ratio(decides.high)})"
+        interval = MetricValue(value=decides.value, low=decides.low, high=decides.high)
+        found = f"{name} is {with_interval(interval)}"
         if self.answer == VALID:
             return f"{found}: the recorded distribution sampled."
         if self.answer == INVALID:

@@ -61,7 +61,9 @@ def test_a_high_headline_leaves_room_for_two_findings(tmp_path, monkeypatch):
     more = replace(result, findings=[replace(result.findings[0], slug=slug) for slug in findings])
     lines = screen(more)
     assert len(lines) <= LINES
-    assert [slug for slug in findings if any(slug in line for line in lines)] == findings[:2]
+    shown = [slug for slug in findings if any(slug in line for line in lines)]
+    assert shown == findings[: len(shown)]
+    assert len(shown) >= 2
     assert any(line.startswith("do       1") for line in lines)
 
 

@@ -279,3 +279,11 @@ def test_a_trainer_without_a_writer_is_refused_before_the_sweep(
     ran = rcdiag("sweep", table, *FEW, "--emit", trainer, "--result", tmp_path / "r.json")
     ran.refuses(output)
     assert not (tmp_path / "r.json").exists()
+
+
+def test_where_nothing_is_recommended_the_configuration_says_so():
+    without = replace(advice("none", ("none", True)), answer="cannot-distinguish", choice=None)
+    text = configuration(without, "verl-0.9")
+    assert text.startswith("# no candidate is recommended, as this table cannot tell them apart")
+    assert "below is no correction" in text
+    assert yaml.safe_load(text)["algorithm"]["rollout_correction"] == {"rollout_is": None}

@@ -82,7 +82,7 @@ def _kept_set(features: Features) -> Suspicion | None:
     ):
         return _from_certain_tokens(features)
     log_ratios = features.log_ratios
-    mean, z = log_ratios.ratio_mean
+    mean, _ = log_ratios.ratio_mean
     # If the recorded column lacks a part of the trainer's support, all log-ratios are negative, up
     # to noise.
     low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
@@ -94,8 +94,8 @@ def _kept_set(features: Features) -> Suspicion | None:
     return Suspicion(
         confidence=CLEAR,
         message="Recorded log-probs lack a part of the trainer's distribution, as over a kept set: "
-        f"E[ratio] is {mean_ratio(mean)}{words} ({z:+.0f} standard errors from 1), and log-ratios "
-        f"lie between {low:.2f} and 0, up to noise.",
+        f"E[ratio] is {mean_ratio(mean)}{words}, and log-ratios lie between {low:.2f} and 0, up to "
+        "noise.",
         evidence=[
             mean_ratio_fact(features, "the mean mass that the kept set holds"),
             fact("log-ratios", "one sign and bounded", low=low, high=high),

@@ -265,8 +265,10 @@ def _never_synced(features: Features) -> Suspicion | None:
             fact(
                 "rms log-ratio by step",
                 "grows",
-                steps=parts.labels[-12:],
-                rms=[round(float(value), 5) for value in parts.rms[-12:]],
+                **{
+                    f"step_{step}": float(f"{rms:.2g}")
+                    for step, rms in list(zip(parts.labels, parts.rms, strict=True))[-12:]
+                },
             ),
             features.validity.evidence,
         ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct
 
 from rcdiag.formats import plural
@@ -82,17 +84,27 @@ class EqualUpdates(Struct, frozen=True):
 
 
 def equal_updates(result: ReplayResult) -> list[EqualUpdates]:
-    """Return groups of presets with the same update, no correction first, then by health."""
+    """Return groups of presets with the same update.
+
+    No correction is first; others are sorted by health, the safest first, then by how far their
+    pull is from that without correction.
+    """
     groups: dict[tuple[object, ...], list[str]] = {}
     for name, preset in sorted(result.presets.items(), key=lambda item: item[1].mode != "naive"):
         groups.setdefault(_update(preset), []).append(name)
     every = [EqualUpdates(tuple(names), result.presets[names[0]]) for names in groups.values()]
-    # Sorted: no correction, then by health, the safest first, then by kept tokens.
+
+    def far_from_none(preset: PresetReplay) -> float:
+        """Return how far the norm of the coefficients is from that without correction."""
+        beside = relative_norm(result, preset)
+        return math.inf if beside is None else abs(beside - 1.0)
+
     return sorted(
         every,
         key=lambda it: (
             it.preset.mode != "naive",
             health_order(it.preset.health),
+            far_from_none(it.preset),
             -it.preset.kept_tokens,
         ),
     )

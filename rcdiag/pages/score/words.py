@@ -8,7 +8,7 @@ from math import isfinite
 from msgspec import Struct
 
 from rcdiag.diagnosis.correction_health import verl_check
-from rcdiag.formats import effective, fraction, part_of, plural, with_interval
+from rcdiag.formats import effective, fraction, measured, part_of, plural, with_interval
 from rcdiag.results import (
     SEVERITIES,
     CorrectionResult,
@@ -37,9 +37,9 @@ def answer(result: ScoreResult) -> str:
         )
     if k3.value is None:
         return "no number of the mismatch can be computed"
-    measured = result.num_sequences - result.rows_left_out
+    of_numbers = result.num_sequences - result.rows_left_out
     sequences = (
-        f", ESS {effective(ess.value * measured)} of {plural(measured, 'sequence')}"
+        f", ESS {effective(ess.value * of_numbers)} of {plural(of_numbers, 'sequence')}"
         if ess.value is not None
         else ""
     )
@@ -103,10 +103,10 @@ def clusters(result: ScoreResult) -> str:
 
 def raw_ess(result: ScoreResult) -> str:
     """Return the effective sample sizes of the raw ratios as text; "" if unknown."""
-    token, sequence = (result.mismatch[name].value for name in ("ess_token", "ess_seq"))
-    if token is None or sequence is None:
+    token, sequence = (result.mismatch[name] for name in ("ess_token", "ess_seq"))
+    if token.value is None or sequence.value is None:
         return ""
-    return f"of raw ratios: tokens {fraction(token)}, sequences {fraction(sequence)}"
+    return f"of raw ratios: tokens {measured(token)[0]}, sequences {measured(sequence)[0]}"
 
 
 def verl_check_line(result: ScoreResult) -> str:
@@ -194,7 +194,10 @@ def preset_lines(result: ScoreResult, default: str | None = None) -> list[tuple[
     active = [name for name in names if name not in idle]
     lines = []
     if idle:
-        lines.append(("no effect", f"{len(idle)} of {len(names)} presets: {_named(idle)}"))
+        presets = f"{len(idle)} of {len(names)} presets"
+        unweighted = [result.corrections[name].weight_sum is None for name in idle]
+        what = "change nothing" if all(unweighted) else "have nearly even weights"
+        lines.append(("no effect", f"{presets} {what}: {_named(idle)}"))
     if active:
         worst = min(active, key=lambda name: _effective(result, name))
         alike = [name for name in active if _effective(result, name) == _effective(result, worst)]
@@ -223,7 +226,7 @@ def _effect(result: ScoreResult, name: str) -> str:
     """Say what a preset keeps, and the effective number of sequences under its weights."""
     correction = result.corrections[name]
     if _changes_nothing(result, name):
-        return "changes nothing"
+        return "changes nothing" if correction.weight_sum is None else "weights nearly even"
     kept = f"keeps {part_of(correction.kept_tokens, max(result.num_tokens, 1))} of tokens"
     share = correction.actual["ess_seq_applied"]
     if share is None:

@@ -37,9 +37,13 @@ def configuration(advice: Recommendation, trainer: str, candidate: str | None = 
             hint=f"fix the cause; {setting('candidate', 'NAME')} writes a correction anyway",
         )
     name = advice.choice or "none"
-    comments = [f"# {name}: {advice.answer}", *(f"# {reason}" for reason in advice.reasons)]
+    comments = [f"# {name}: {advice.answer}"]
     if advice.choice is None:
-        comments.append(f"# {setting('candidate', 'NAME')} writes one of them")
+        comments = [
+            "# no candidate is recommended, as this table cannot tell them apart; below is no "
+            f"correction, and {setting('candidate', 'NAME')} writes one of them"
+        ]
+    comments += [f"# {reason}" for reason in advice.reasons]
     try:
         return _pasted(comments, name, trainer)
     except Inexpressible as error:

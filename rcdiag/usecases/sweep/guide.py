@@ -38,12 +38,13 @@ def guide_sentence(advice: Recommendation, k3: MetricValue, median: float) -> st
         return None
     severity, first = by_severity(k3.value)
     length, second = by_length(median)
-    named, known = f"verl's: {_spoken(first)} ({severity})", f"k3_kl {number(k3.value)}"
+    named = f"verl's names {_spoken(first)} for a {severity} mismatch"
+    known = f"k3_kl {number(k3.value)}"
     # If there is nothing to correct, the length of responses does not matter.
     if first == NONE:
         second = NONE
     else:
-        named += f", {second} ({length})"
+        named += f", {second} for {length} responses"
         known += f", median {median:,.0f} tokens"
     against = [_against(advice, name) for name in dict.fromkeys([first, second])]
     return "; ".join([named, known, *dict.fromkeys(against)])

@@ -69,11 +69,15 @@ class SweepEvidence(Struct, frozen=True):
 def recommend(evidence: SweepEvidence) -> Recommendation:
     """Recommend by the gate, the errors, the constraints and the one-standard-error rule."""
     diagnosis, values, state = evidence.diagnosis, evidence.values, evidence.state
+    # A healthy table needs no correction, whether or not its candidates can be scored.
+    answer, choice = "cannot-distinguish", None
+    if diagnosis is not None and diagnosis.verdict == "healthy":
+        answer, choice = "no-correction", "none"
     reasons = []
     if evidence.clusters < FEW_CLUSTERS:
         reasons.append(
-            f"{evidence.sequences:,} sequences in {evidence.clusters} clusters are few: the errors "
-            "are rough."
+            f"Few data, rough errors: {plural(evidence.sequences, 'sequence')} in "
+            f"{plural(evidence.clusters, 'prompt group')}."
         )
     if unusable := _unusable(evidence):  # step 0: broken tables and invalid log-probs
         return _without_scores("fix-the-cause", [*reasons, unusable])
@@ -82,7 +86,7 @@ def recommend(evidence: SweepEvidence) -> Recommendation:
             "All sequences belong to one prompt group: no difference between candidates has a "
             "standard error."
         )
-        return _without_scores("cannot-distinguish", reasons)
+        return replace(_without_scores(answer, reasons), choice=choice)
     above_clamp = int(state.base("above_clamp").sum())
     broken = {
         name: refused(
@@ -102,7 +106,7 @@ def recommend(evidence: SweepEvidence) -> Recommendation:
         reasons.append(
             "No sequence has a known advantage, or no gradient varies: no error can be estimated."
         )
-        return _unranked(evidence, broken, "cannot-distinguish", reasons)
+        return replace(_unranked(evidence, broken, answer, reasons), choice=choice)
     method = _method(state, doubt is None)
     ranking = _Ranking(state.plan.candidates, scores, broken, method)
     return _decided(evidence, ranking, doubt, away, reasons)

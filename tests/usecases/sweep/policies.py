@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rcdiag.results import Diagnosis
 from rcdiag.results.sweep import Recommendation, SweepRow
 from rcdiag.statistics.pair import PolicyPair, pair_of
 from rcdiag.table.survey import by_frequency
@@ -101,11 +102,15 @@ def row_of(state: SweepState, candidate: str) -> SweepRow:
     return sweep_rows(state, family)[at]
 
 
-def advice_of(state: SweepState, bad_tokens: int = 0) -> Recommendation:
+def advice_of(
+    state: SweepState, bad_tokens: int = 0, diagnosis: Diagnosis | None = None
+) -> Recommendation:
     assert state.suite is not None
     values = mismatch(state.suite)
-    return recommend(SweepEvidence(state, rows_of_all(state), values, bad_tokens))
+    return recommend(SweepEvidence(state, rows_of_all(state), values, bad_tokens, diagnosis))
 
 
-def advice(*pairs: PolicyPair, bad_tokens: int = 0) -> Recommendation:
-    return advice_of(state_of_candidates(pairs, baseline_of(pairs)), bad_tokens)
+def advice(
+    *pairs: PolicyPair, bad_tokens: int = 0, diagnosis: Diagnosis | None = None
+) -> Recommendation:
+    return advice_of(state_of_candidates(pairs, baseline_of(pairs)), bad_tokens, diagnosis)

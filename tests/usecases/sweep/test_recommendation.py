@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from rcdiag.results import MetricValue
+from rcdiag.results import Diagnosis, MetricValue
 from rcdiag.results.sweep import Candidate, Recommendation
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.usecases.sweep.candidates import CANDIDATES
@@ -265,7 +265,7 @@ def test_two_clusters_cannot_separate_bias_from_noise():
     pair = two_choices(3, 2000, 0.4, 0.6)
     result = advice(with_columns(pair, cluster=np.arange(2000, dtype=np.uint64) % 2))
     assert (result.answer, result.choice) == ("cannot-distinguish", None)
-    assert any("2 clusters are few" in reason for reason in result.reasons)
+    assert any("2 prompt groups" in reason for reason in result.reasons)
 
 
 @pytest.mark.parametrize("rewards", [True, False])
@@ -291,3 +291,16 @@ def rare_words(rewards: bool) -> PolicyPair:
     ids = random.choice(3000, (144, 100), p=np.exp(behavior))
     reward = np.isin(ids, np.arange(0, 3000, 7)).mean(axis=1)
     return table(ids, behavior[ids], target[ids], reward if rewards else None)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_healthy_table_needs_no_correction_however_few_its_rows(groups):
+    pair = two_choices(3, 6, 0.4, 0.4)
+    few = with_columns(pair, cluster=np.arange(6, dtype=np.uint64) % groups)
+    result = advice(
+        few,
+        diagnosis=Diagnosis(
+            verdict="healthy", summary="", pair=None, causes=[], ruled_out=[], next=[]
+        ),
+    )
+    assert (result.answer, result.choice) == ("no-correction", "none")
