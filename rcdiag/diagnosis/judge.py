@@ -297,6 +297,7 @@ def diagnosis_of(features: Features, named: Named) -> Diagnosis:
             *experiment_at_rate_zero(features, steps, causes),
         ],
         over_steps=steps,
+        judged_rows=len(case.lengths),
     )
 
 

@@ -249,6 +249,9 @@ def _about(result: Result) -> str:
         return f"{table}, {plural(sum(log.num_steps for log in logs), 'step')}"
     left_out = getattr(result, "rows_left_out", 0)
     without = f" ({left_out:,} left out)" if left_out else ""
+    judged = None if result.diagnosis is None else result.diagnosis.judged_rows
+    if judged is not None and judged < result.num_sequences:
+        without += f" ({judged:,} diagnosed)"
     rows = result.provenance.get("rows", 0)  # of the whole table; the command may read a part
     of_all = f" of {rows:,}" if rows > result.num_sequences else ""
     noun = "response" if max(rows, result.num_sequences) == 1 else "responses"

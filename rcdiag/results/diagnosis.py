@@ -251,6 +251,18 @@ class Diagnosis(Part, frozen=True, kw_only=True):
         ),
     ] = None
 
+    judged_rows: Annotated[
+        int | None,
+        Doc(
+            "Rows that the diagnosis was made from. Of a large table they are blocks of rows with "
+            "240,000 tokens at most: counts of rows, and numbers of its evidence, are of these "
+            "rows. Null for a training log and in results of earlier versions.",
+            unit="rows",
+            see=("share_of_rows",),
+            added=True,
+        ),
+    ] = None
+
     @property
     def against_weights(self) -> str | None:
         """Say why no importance weights repair the table; None unless it is broken."""

@@ -344,3 +344,10 @@ def test_all_names_are_listed_by_kind_on_a_terminal(monkeypatch, capsys):
     assert len(lines) <= LINES
     assert any("Metrics of a pair of policies" in line and "k3_kl" in line for line in lines)
     assert "rcdiag explain | less" in lines[-1]
+
+
+def test_a_table_that_is_diagnosed_by_a_part_of_its_rows_says_so():
+    result = api.score(SAMPLES / "rollouts.parquet")
+    judged = result.diagnosis.judged_rows
+    assert 0 < judged < result.num_sequences == 2304
+    assert f"2,304 responses ({judged:,} diagnosed)" in " ".join(" ".join(screen(result)).split())
