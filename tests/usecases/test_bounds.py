@@ -76,7 +76,8 @@ def test_long_rows_that_stand_together_are_walked_apart(tmp_path, monkeypatch, p
 @pytest.mark.parametrize("length", [1, 20])
 def test_a_pass_keeps_about_a_kilobyte_of_a_sequence(tmp_path, plan, length):
     path = stored(tmp_path, rows=ROWS, length=length)
-    reading, _ = _read(open_table(path), "rollout", "old", plan, None)
+    dump = open_table(path)
+    reading, _ = _read(dump, PairWalk.of(dump, "rollout", "old", plan), None)
     assert reading.rows is not None
     assert reading.state is not None
     (rows,), (suite,) = reading.rows.steps.values(), reading.state.suites.values()
