@@ -166,7 +166,7 @@ def _result(
     about: dict[str, Any],
 ) -> ScoreResult:
     """Return the numbers of one pass; `about` is their provenance."""
-    state, plan, (behavior, target) = reading.state, walk.plan, walk.pair
+    state, plan, (behavior, target) = reading.state, walk.plan, walk.policies[:2]
     assert state is not None
     recorded = dump.metadata.get("policies", {})
     suite = Suite(merge(list(state.by_step().values())), rounding_of(recorded, behavior, target))
@@ -253,8 +253,8 @@ class RowsState(Struct, frozen=True):
 class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
     """The pass that measures a pair of policies and collects the sums that corrections need."""
 
-    pair: tuple[str, str]  # behavior and target
-    sampler: str | None  # which may be a third policy
+    # `policies` begins with behavior and target; who sampled may be a third one.
+    sampler: str | None = None
     plan: Plan | None = None
     asked: Questions = Questions()  # the sums over tokens that the plan needs
     every_row: bool = False  # include rows with a NaN or infinite log-prob in the state
@@ -267,7 +267,6 @@ class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
         asked = Questions() if plan is None else asked_by(plan)
         return cls(
             policies=tuple(dict.fromkeys(read)),
-            pair=(behavior, target),
             sampler=sampler,
             plan=plan,
             asked=asked,
@@ -281,7 +280,7 @@ class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
 
     def _of(self, batch: TokenBatch) -> RowsState:
         """Return the state of one batch."""
-        pair = PolicyPair(batch, *self.pair)
+        pair = PolicyPair(batch, *self.policies[:2])
         steps = pair.by_step()
         rows = None
         if self.plan is not None:

@@ -8,6 +8,8 @@ from math import nan
 import pyarrow as pa
 import pytest
 
+from rcdiag.formats import measured
+from rcdiag.results import MetricValue
 from rcdiag.statistics.metrics import METRICS
 from tests.builders import ids_like, write_table
 from tests.cli.conftest import BEHAVIOR, dump_with_shift
@@ -174,9 +176,11 @@ def test_the_preset_table_states_that_its_ess_is_of_applied_weights(rcdiag, tmp_
     ran = rcdiag("score", table, *preset, "-v", "--html", page)
     document = rcdiag("score", table, *preset, "--json").document
     applied = document["corrections"]["decoupled_token_is"]["actual"]
-    raw = {name: document["mismatch"][name]["value"] for name in ("ess_token", "ess_seq")}
+    mismatch = document["mismatch"]
+    raw = {name: mismatch[name]["value"] for name in ("ess_token", "ess_seq")}
     assert applied["ess_token_applied"] > raw["ess_token"] + 0.1
-    told = f"of raw ratios: tokens {raw['ess_token']:.3f}, sequences {raw['ess_seq']:.3f}"
+    written = [measured(MetricValue(**mismatch[name]))[0] for name in raw]  # as the table has them
+    told = f"of raw ratios: tokens {written[0]}, sequences {written[1]}"
     assert f"ESS of the weights as applied; {told}" in " ".join(ran.out.split())
     html = page.read_text()
     assert told in html

@@ -23,7 +23,11 @@ RUNS = {
 LACKS = {
     "replay with a model": (["replay", STALE, *MODEL], "torch", "hf"),
     "diagnose with a model": (["diagnose", STALE, *MODEL], "torch", "hf"),
-    "hf": (["score", STALE, *MODEL, "--policy", "x=hf:float32"], "torch", "hf"),
+    "hf": (
+        ["compare", STALE, *MODEL, "--policy", "x=hf:float32", "--policy", "old"],
+        "torch",
+        "hf",
+    ),
     "ray": (["score", STALE, "--on", "ray"], "ray", "ray"),
     "text": (["score", STALE, *MODEL, "--include-text"], "tokenizers", "hf"),
 }

@@ -82,9 +82,9 @@ def test_the_rate_comes_from_an_earlier_scoring_of_the_table(setting, tmp_path):
     metadata = rcdiag.open_table(out).metadata
     rate = metadata["tokens_per_second"]["old"]
     assert rate > 0
-    again = {**setting, "source": out, "policies": {"once_more": "toy"}}
+    again = {**setting, "source": out, "policies": {"once_more": "toy"}, "target": "once_more"}
     assert "measured when `old` of this table was scored" in rcdiag.score.dry_run(**again)
-    other = {**again, "policies": {"tilted": "toy,tilt=1"}}
+    other = {**again, "policies": {"tilted": "toy,tilt=1"}, "target": "tilted"}
     assert "the time is unknown" in rcdiag.score.dry_run(**other), "another policy's rate"
 
 

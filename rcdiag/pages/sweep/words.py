@@ -10,7 +10,7 @@ from rcdiag.results import SweepResult
 from rcdiag.results.forecast import Forecast
 from rcdiag.results.sweep import WORTH, Candidate, Recommendation
 
-NEAREST = 5  # candidates that a screen shows besides the choice
+NEAREST = 4  # candidates that a screen shows besides the choice
 ANSWERS = {
     "take": "use",
     "no-correction": "no correction: no candidate has a significantly lower error",
