@@ -43,8 +43,9 @@ KEPT_SET_CAUSES = ("truncated-law", *KEPT_SET_SLUGS)
 # Cause -> causes that it imitates. Where it is named and not much less probable than those, they
 # are dropped.
 LEAVES_TRACE_OF = {
-    # Tool tokens that are still in the mask make any sampling distribution look flatter.
-    "mask-includes-tool": UNLOGGED_SLUGS,
+    # Tool tokens that are still in the mask make any sampling distribution look flatter, and may
+    # have any values.
+    "mask-includes-tool": (*UNLOGGED_SLUGS, "nan-log-probs"),
     # The trainer's softmax lacks a part of the vocabulary: a log-prob may be above 0.
     "vocab-shard-wrong": ("nan-log-probs",),
     # A token that is alone in its kept set is certain: its log-prob is 0.
@@ -385,7 +386,8 @@ def _named_cause(features: Features, cause: Cause, suspicion: Suspicion) -> Name
     verdict = suspicion.verdict or words.verdict
     evidence = [dict(entry) for entry in suspicion.evidence]
     names = {entry["name"] for entry in evidence}
-    if cause.stage == "difference" and not names & {"E[ratio]", "kappa"}:
+    pair = features.case.trainer is not None
+    if pair and cause.stage == "difference" and not names & {"E[ratio]", "kappa"}:
         evidence.append(features.validity.evidence)
     possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
     return NamedCause(

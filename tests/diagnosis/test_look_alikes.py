@@ -165,7 +165,9 @@ def test_a_truncated_prompt_changes_a_response_from_its_beginning() -> None:
 
     def table(off: np.ndarray) -> Case:
         noise = 0.8 * rng.standard_normal(len(off))
-        moved = with_values(case, "old", lambda values: values + np.where(off, noise, 0.0))
+        moved = with_values(
+            case, "old", lambda values: np.minimum(values + np.where(off, noise, 0.0), -1e-6)
+        )
         return replace(moved, facts=replace(moved.facts, prompt_length=length))
 
     assert named(table(length[case.owner] > 20))[0] == "prompt-truncated"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rcdiag.diagnosis.case import Array, Flags
-from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.columns import (
     GAP,
     SENTINELS,
@@ -48,8 +48,9 @@ def _nan_log_probs(features: Features) -> Suspicion | None:
     bad = np.any([flags for *_, flags in spoilt], axis=0)
     counts = {policy: _counted(features, policy, column, flags) for policy, column, flags in spoilt}
     first_policy, column, _ = spoilt[0]
+    exact = any((flags & ~column.finite).any() for _, column, flags in spoilt)
     return Suspicion(
-        confidence=EXACT,
+        confidence=EXACT if exact else LIKELY,
         message=" ".join(
             _no_log_probs(policy, column.values[flags], *counts[policy])
             for policy, column, flags in spoilt

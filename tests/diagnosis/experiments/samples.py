@@ -52,7 +52,7 @@ class TableOfLogits:
             log_prob=log_prob,
             entropy=entropy(logits),
             top=np.log(weights.max(axis=1).astype(np.float64)),
-            reach=sensitivity,
+            noise_gain=sensitivity,
             logits_at=lambda index: logits[index],
             tempered=lambda t: TrainerDistribution(logits, token, token, token).log_prob_at(t),
         )
