@@ -247,7 +247,7 @@ REFUSED = {
     "emit needs the trainer": lambda table: rcdiag.emit(rcdiag.sweep(table, thresholds=2)),
     "trainer nope": lambda table: rcdiag.sweep(table, emit="nope"),
     "candidate=nope": lambda table: rcdiag.sweep(table, emit="verl", candidate="nope"),
-    "nothing is called": lambda table: rcdiag.explain("k3kl"),
+    "there is no name": lambda table: rcdiag.explain("k3kl"),
 }
 
 

@@ -31,7 +31,7 @@ def own(tmp_path) -> Path:
 def test_the_first_hint_makes_the_command_work(rcdiag, own, command):
     ran = rcdiag(command, own, "--dry-run")
     assert ran.code == 2
-    (options,) = re.findall(r"hint: (--column .*?)(?: \(the nearest|;|$)", ran.err.strip())
+    (options,) = re.findall(r"hint: (--column .*?)(?: \(the most similar|;|$)", ran.err.strip())
     assert rcdiag(command, own, *shlex.split(options), "--dry-run").code == 0
 
 
@@ -114,5 +114,6 @@ def test_a_failing_exit_code_says_why_in_one_line(rcdiag, bad, quiet):
     assert "mismatch-above-guide" in line
 
 
-def test_an_exit_code_of_0_says_nothing(rcdiag, doubtful):
-    assert rcdiag("score", doubtful, "--fail-on", "error", "-q").err == ""
+def test_an_exit_code_of_0_says_nothing(rcdiag):
+    sample = Path(__file__).parents[2] / "sample_data" / "multi_turn.parquet"
+    assert rcdiag("score", sample, "--fail-on", "error", "-q").err == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 
@@ -37,7 +38,10 @@ def test_a_result_may_come_through_a_pipe(rcdiag, stored, monkeypatch):
 
 
 @pytest.mark.parametrize(("fail_on", "code"), [("never", 0), ("warning", 1), ("error", 0)])
-def test_fail_on_works_on_stored_findings(rcdiag, stored, fail_on, code):
+def test_fail_on_works_on_stored_findings(rcdiag, tmp_path, fail_on, code):
+    sample = Path(__file__).parents[2] / "sample_data" / "stale.parquet"
+    stored = tmp_path / "stale.json"
+    rcdiag("score", sample, "-q", "--result", stored)
     assert rcdiag("report", stored, "-q", "--fail-on", fail_on).code == code
 
 

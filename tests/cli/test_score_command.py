@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from math import nan
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -75,21 +76,28 @@ def test_nan_and_infinities_are_strings_in_json(rcdiag, tmp_path):
     assert rcdiag("score", path, "--fail-on", "error").code == 1
 
 
+SAMPLES = Path(__file__).parents[2] / "sample_data"
+
+
 @pytest.mark.parametrize(
     ("table", "fail_on", "code"),
     [
         ("clean", "never", 0),
-        ("clean", "warning", 0),
+        ("clean", "error", 1),  # too few tokens for a verdict are no all-clear
         ("doubtful", "never", 0),
         ("doubtful", "warning", 1),
-        ("doubtful", "error", 0),
+        ("healthy", "warning", 0),
+        ("stale", "error", 0),
         ("bad", "never", 0),
         ("bad", "warning", 1),
         ("bad", "error", 1),
     ],
 )
 def test_findings_at_or_above_the_level_make_the_exit_code(rcdiag, request, table, fail_on, code):
-    ran = rcdiag("score", request.getfixturevalue(table), "--fail-on", fail_on, "--json")
+    of_sample = {"healthy": "multi_turn", "stale": "stale"}
+    path = SAMPLES / f"{of_sample.get(table)}.parquet"
+    path = path if table in of_sample else request.getfixturevalue(table)
+    ran = rcdiag("score", path, "--fail-on", fail_on, "--json")
     assert ran.code == code
     assert ran.document["kind"] == "score"
 

@@ -100,7 +100,7 @@ def of_one(result, verdict: str, slug: str, of_cause: str, confidence: float):
     ("slug", "of_cause", "confidence", "line", "known"),
     [
         ("forwards-differ", "inconclusive", 0.92, "92% sure; open: its cause", "sides differ"),
-        ("weights-differ", "inconclusive", 0.6, "60% sure; open: its cause", "sides differ"),
+        ("weights-differ", "inconclusive", 0.6, "60% sure; open: whether weights are", "is known"),
         ("columns-identical", "inconclusive", 0.9, "90% sure; open: a copy, or", "are equal"),
         ("bos-differs", "broken", 0.55, "55% sure: too little to act on", "is a guess"),
     ],

@@ -97,5 +97,5 @@ def test_every_table_has_a_question():
 
 def test_the_page_counts_its_answers():
     part = sum(IN_PART in section for section in QUESTIONS.values())
-    tally = f"{25 - part} are answered by a command, {part} in part"
+    tally = f"{25 - part} questions are answered by a command; {part} is answered in part"
     assert tally in INTRODUCTION

@@ -186,8 +186,12 @@ def test_the_verdict_counts_for_the_exit_code(name, least, paths, rcdiag):  # no
 
 
 def test_a_verdict_below_the_level_does_not_count(paths, rcdiag):  # noqa: F811
-    for name in ("drift", "copy"):
-        assert "verdict" not in rcdiag("score", paths[name], "--fail-on", "error").err
+    assert "verdict" not in rcdiag("score", paths["drift"], "--fail-on", "error").err
+
+
+def test_an_open_verdict_is_no_all_clear(paths, rcdiag):  # noqa: F811
+    ran = rcdiag("score", paths["copy"], "--fail-on", "error")
+    assert (ran.code, "verdict inconclusive" in ran.err) == (1, True)
 
 
 @pytest.mark.parametrize("command", WITH_PAGES)

@@ -85,7 +85,7 @@ function measured({ value, low, high }) {
   if (width < NOISE) return [number(value), ""];
   const most = Math.abs(largest - 1) < 0.1 ? DECIMALS : DECIMALS - exponent(largest);
   const decimals = Math.min(1 - exponent(width), most);
-  const written = (each, own) => rounded(each, own, largest < 1e-4);
+  const written = (each, own) => rounded(each, own, Math.abs(value) < 1e-4 && largest < 1e-3);
   const [from, to] = [low, high].map((end) => (typeof end === "number" ? written(end, decimals) : null));
   const interval = from === null ? `up to ${to}` : to === null ? `from ${from}` : `${from} to ${to}`;
   const own = Math.abs(value) < NOISE ? decimals : Math.max(decimals, Math.min(-exponent(value), 6));

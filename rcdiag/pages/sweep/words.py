@@ -34,9 +34,7 @@ def forecast_test(forecast: Forecast) -> HoldOutTest:
             "ok", "holds", "fitted on the shorter half, it predicts longer responses"
         )
     if forecast.holds is None:
-        return HoldOutTest(
-            "note", "not tested", "too few lengths to test whether it holds for longer responses"
-        )
+        return HoldOutTest("note", "not tested", "too few lengths to test it on longer responses")
     return HoldOutTest(
         "error",
         "fails",

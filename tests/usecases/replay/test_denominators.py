@@ -111,7 +111,7 @@ def test_a_preset_that_rejects_everything_has_no_loss(table):
     assert result.presets["some"].loss == pytest.approx(KEPT_SUM / 5)
     assert result.presets["naive"].loss is not None
     (output,) = [item for item in result.findings if item.slug == "loss-undefined"]
-    assert output.message.startswith("no loss under none: nothing is kept")
+    assert output.message.startswith("no loss under none: no token is kept")
 
 
 def test_everything_rejected_is_a_loss_of_zero_if_all_tokens_are_counted(table):
