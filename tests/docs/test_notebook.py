@@ -24,7 +24,7 @@ def test_the_notebook_runs_and_draws_two_plots(monkeypatch):
     assert texts == [[item["data"].get("text/plain") for item in cell] for cell in stored]
     words = "".join("".join(cell["source"]) for cell in notebook["cells"])
     assert "do not tell which correction is best" in words
-    assert "cannot-distinguish" in "".join(texts[-1][0])
+    assert "cannot tell them apart" in "".join(texts[-1][0])
 
 
 def test_the_stored_notebook_is_small():
