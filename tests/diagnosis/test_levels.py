@@ -132,10 +132,10 @@ def test_few_clusters_need_a_larger_z_for_the_same_probability(clusters):
     assert (guide.warning, guide.error) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["kappa", "ratio_mean_z"])
-def test_what_few_clusters_cannot_tell_is_unknown(name):
+@pytest.mark.parametrize(("name", "clusters"), [("kappa", 19), ("ratio_mean_z", 7)])
+def test_a_level_that_few_clusters_cannot_show_is_unknown(name, clusters):
     behavior, target = seeded_batch(0, sequences=60)
-    few = mismatch(make_state(behavior, target, [row % 19 for row in range(60)]))[name]
+    few = mismatch(make_state(behavior, target, [row % clusters for row in range(60)]))[name]
     assert few.value is not None
     assert few.level == "unknown"
     assert mismatch(make_state(behavior, target))[name].level in ("ok", "warning", "error")

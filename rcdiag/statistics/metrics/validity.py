@@ -73,11 +73,14 @@ def variance_ratio(t: Totals) -> Array:
     return np.where(of_tokens > 1e-12 * squares, squares_of_sums(t) / of_tokens, np.nan)
 
 
+# With fewer clusters Student's t is so wide that a z says little; rcdiag's proposal.
+FEWEST_FOR_Z = 8
+
 Z_GUIDE = Guide(
     warning=2.0,
     error=4.0,
     source=f"{PROPOSAL}: in standard errors, or the t quantiles of the same probability; needs "
-    f"{FEW_CLUSTERS} prompt groups",
+    f"{FEWEST_FOR_Z} prompt groups",
     around=0.0,
 )
 
@@ -135,7 +138,7 @@ VALIDITIES = (
         ideal=0.0,
         guide=Z_GUIDE,
         guide_for=_z_guide,
-        fewest_clusters=FEW_CLUSTERS,
+        fewest_clusters=FEWEST_FOR_Z,
         example=RATIOS_OF_EXAMPLE + "0.5613",
         see=("ratio_mean",),
         headline=True,
