@@ -199,7 +199,7 @@ def test_every_level_is_shown_with_its_thresholds(seen):
     rows = "[data-table=numbers] tr[data-key={}]"
     cells = seen.page.locator(rows.format("k2_kl")).locator("td").all_inner_texts()
     assert cells[1] == "error"
-    assert cells[3].startswith("warning 0.005, error 0.02")
+    assert cells[3].startswith("warning from 0.005, error from 0.02")
     relative = seen.page.locator(rows.format("ess_seq")).locator("td").last.inner_text()
     assert (
         "warning" not in relative.split("\n")[0]
