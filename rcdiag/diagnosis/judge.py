@@ -492,7 +492,9 @@ def _summary(features: Features, verdict: str, causes: Sequence[NamedCause]) -> 
     message = f"{_steps_prefix(features, causes[0])}{causes[0].message}"
     if verdict == "correctable":
         return f"{message} {_usefulness(features)}"
-    if CAUSES[causes[0].slug].stage != "difference" or verdict == "healthy":
+    # Causes that only experiments name are differences of the two forward passes.
+    slug = causes[0].slug
+    if verdict == "healthy" or (slug in CAUSES and CAUSES[slug].stage != "difference"):
         return message
     if features.validity.answer == INVALID:
         return f"{message} {features.validity.sentence}"

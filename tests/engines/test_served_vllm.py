@@ -117,7 +117,7 @@ def test_served_and_in_this_process_vllm_score_alike(server, table, tmp_path):
     )
     served, here = (column(out, f"{name}_log_probs") for name in policies)
     np.testing.assert_allclose(served, here, atol=1e-5)
-    assert result.mismatch["k3_kl"].value < 1e-10
+    assert result.mismatch["k2_kl"].value < 1e-10  # whoever sampled
 
 
 def test_a_run_survives_a_restart_of_the_server(server, table):

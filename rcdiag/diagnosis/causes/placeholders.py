@@ -76,7 +76,7 @@ def _impossible(column: StoredColumn) -> Flags:
     Where more of them are positive, the column holds another quantity, which is a cause of its own.
     """
     positive = column.positive & ~column.in_positive_rows
-    exceptions = len(positive) > 0 and float(np.mean(positive)) < PART
+    exceptions = len(positive) > 0 and float(np.mean(positive)) < FEW
     return ~column.finite | (positive & exceptions)
 
 

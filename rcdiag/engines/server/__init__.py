@@ -78,7 +78,6 @@ SERVER = Backend(
     load=_load,
     refuses=CANNOT,
     options={
-        "url": Option(says="the server's address, http://HOST:PORT or https://HOST:PORT", shown=""),
         "api": Option(
             says="the kind of server; found out from the server by default",
             takes=("vllm", "sglang"),

@@ -245,7 +245,7 @@ FIGURES = (
         ("ppl_ratio",),
         ChartAxis(label="trainer / sampler"),
         1.0,
-        "Above 1, by the KL, if tokens were sampled from the recorded policy. Clearly below 1, "
+        "Above 1 by the KL if tokens were sampled from the recorded policy. Clearly below 1 "
         "tokens are likelier under the trainer than under the policy that is said to have sampled "
         "them.",
     ),
