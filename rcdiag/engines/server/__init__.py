@@ -78,6 +78,7 @@ SERVER = Backend(
     load=_load,
     refuses=CANNOT,
     options={
+        "url": Option(says="address of the server: HOST:PORT after http:// or https://", shown=""),
         "api": Option(
             says="the kind of server; found out from the server by default",
             takes=("vllm", "sglang"),
