@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -51,8 +49,6 @@ def check(item: Shown, *, exact: bool) -> None:
 def folder(tmp_path, monkeypatch) -> Path:
     """A folder with sample_data, in which the commands run."""
     (tmp_path / "sample_data").symlink_to(ROOT / "sample_data")
-    # `python` in a command is the Python of the tests.
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -77,7 +77,7 @@ def commands_of(block: str) -> Iterator[Shown]:
 def run(command: str) -> tuple[int, list[str]]:
     """Run an `rcdiag` command in this process; return its exit code, and both streams as one.
 
-    `> FILE` at the end writes stdout to a file.
+    `> FILE` at the end writes stdout to a file. `python` in a command is the Python that runs this.
     """
     from cli.main import main
 
@@ -90,7 +90,8 @@ def run(command: str) -> tuple[int, list[str]]:
     screen = io.StringIO()
     out = io.StringIO() if target else screen
     code = 0
-    settings = {"COLUMNS": str(WIDTH), "TERM": "dumb"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    settings = {"COLUMNS": str(WIDTH), "TERM": "dumb", "PATH": path}
     with (
         mock.patch.object(sys, "argv", words),
         mock.patch.dict(os.environ, settings),
@@ -131,16 +132,24 @@ def agrees_after(quoted: list[str], output: list[str]) -> bool:
 
 
 def quoted_anew(each: Shown, output: list[str]) -> list[str]:
-    """Return the output lines most similar to the quoted ones, with `...` where it was."""
-    if not each.quoted:
+    """Return the output lines most similar to the quoted ones, with `...` where it was.
+
+    A quote without `...` is the whole output; otherwise what stands before the first `...` is its
+    beginning, and what stands after the last one its end.
+    """
+    if LEFT_OUT not in each.quoted:
         return output
     made: list[str] = []
     start = 0
-    for run_of_lines in _runs(each.quoted):
+    runs = list(_runs(each.quoted))
+    for number, run_of_lines in enumerate(runs):
         if run_of_lines == [LEFT_OUT]:
             made.append(LEFT_OUT)
             continue
-        start = _nearest(run_of_lines, output, start)
+        if number == len(runs) - 1:
+            start = max(len(output) - len(run_of_lines), start)
+        elif number > 0:
+            start = _nearest(run_of_lines, output, start)
         made += output[start : start + len(run_of_lines)]
         start += len(run_of_lines)
     return made
@@ -173,12 +182,17 @@ def _nearest(wanted: list[str], output: list[str], start: int) -> int:
 
 
 def quote_page(page: Path) -> None:
-    """Run the commands of a page and write their output into it."""
+    """Run the commands of a page and write their output into it.
+
+    ValueError if a command fails that did not fail when it was quoted: the page stays as it is.
+    """
 
     def block(match: re.Match[str]) -> str:
         parts = []
         for each in commands_of(match[1]):
-            _, output = run(each.command)
+            code, output = run(each.command)
+            if code == 2 and not any(line.startswith("error: ") for line in each.quoted):
+                raise ValueError("\n".join([f"{page}: $ {each.command}", *output]))
             parts.append("\n".join([f"$ {each.typed}", *quoted_anew(each, output)]))
         return "```console\n" + "\n".join(parts) + "\n```"
 
