@@ -369,7 +369,7 @@ def verdict_of_cause(features: Features, cause: Cause, suspicion: Suspicion) -> 
         return verdict
     valid = features.validity
     by_cause = cause.name != GENERIC or suspicion.verdict is not None
-    if valid.contradicts or (valid.answer == UNKNOWN and not by_cause):
+    if valid.overrules_cause or (valid.answer == UNKNOWN and not by_cause):
         return "inconclusive"
     if verdict == "healthy" and _few_prompts(features.case):
         return "inconclusive"
@@ -499,7 +499,7 @@ def _summary(features: Features, verdict: str, causes: Sequence[NamedCause]) -> 
     if features.validity.answer == INVALID:
         return f"{message} {features.validity.sentence}"
     # What would settle it stands first, where no screen cuts it.
-    if causes[0].slug in NOTHING_WRONG and not features.validity.contradicts:
+    if causes[0].slug in NOTHING_WRONG and not features.validity.overrules_cause:
         return f"Nearly all tokens are of one prompt, which says little about others. {message}"
     return f"{features.validity.sentence} {message}"
 

@@ -92,8 +92,11 @@ class Validity(Struct, frozen=True, dict=True):
         return VALID if by_mean or self.by_kappa.between(-HALFWAY, MOST_BY_KAPPA) else UNKNOWN
 
     @property
-    def contradicts(self) -> bool:
-        """Tell whether no cause makes weights valid: too few rows, or a mean ratio below 1."""
+    def overrules_cause(self) -> bool:
+        """Tell whether the verdict stays open whatever the cause.
+
+        Too few rows, or a mean ratio below 1, speak against any cause that makes weights valid.
+        """
         return self.answer == UNKNOWN and (self.rows < FEWEST_ROWS or self.lacks_ratio)
 
     @property

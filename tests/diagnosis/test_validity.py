@@ -128,7 +128,7 @@ def test_a_small_kept_set_is_not_hidden_by_a_large_difference_of_weights():
     found = validity_of(case_of(kept, kept, full + lag))
     assert found.ratio_mean.high < 0.995
     assert found.answer == UNKNOWN
-    assert found.contradicts
+    assert found.overrules_cause
     honest = validity_of(case_of(full, full, full + lag))
     assert honest.answer == VALID
 
