@@ -51,17 +51,17 @@ SAMPLED, WEIGHTED, NOT_GIVEN = MEANS = ("sampled", "weighted", "not-given")
 _MEANS = (
     "sampled: the behavior policy of the pair is the sampler, so they are plain means. weighted: "
     "another policy sampled, and they are self-normalised means with the weights behavior / "
-    "sampler, {what}. not-given: the sampler is not among the policies, or the weights do not "
-    "carry so far (an effective sample size below 0.5; below 0.9 with a k-hat of 0.7 or more; a "
-    "mean weight that is not 1), and the numbers are null with the level unknown. Null in results "
-    "of earlier versions, whose numbers are plain means whoever sampled."
+    "sampler, {what}. not-given: the sampler is not among the policies, or the weights are too "
+    "uneven or wrong (an effective sample size below 0.5; below 0.9 with a k-hat of 0.7 or more; "
+    "a mean weight that is not 1), and the numbers are null with the level unknown. Null in "
+    "results of earlier versions, whose numbers are plain means whoever sampled."
 )
 TokenMeans = Annotated[
     str | None,
     Doc(
-        "How the numbers of a pair are made that presuppose that its behavior policy sampled "
+        "How the numbers of a pair are estimated that assume that its behavior policy sampled "
         "the tokens, such as k3_kl. "
-        + _MEANS.format(what="over the prefixes that the sampler met"),
+        + _MEANS.format(what="token by token, over the prefixes that were sampled"),
         formula="sum(w f) / sum(w) over tokens, w = behavior / sampler probability",
         healthy="sampled or weighted",
         see=("sampler", "k3_kl", "ess_token", "unknown"),
@@ -72,7 +72,7 @@ TokenMeans = Annotated[
 SequenceMeans = Annotated[
     str | None,
     Doc(
-        "How the numbers of a pair are made that presuppose that its behavior policy sampled "
+        "How the numbers of a pair are estimated that assume that its behavior policy sampled "
         "the whole sequences, such as ess_seq. "
         + _MEANS.format(what="multiplied over each sequence"),
         formula="sum(w f) / sum(w) over sequences, w = prod behavior / sampler probability",

@@ -52,7 +52,7 @@ def _sign_flipped(features: Features, policy: str, column: StoredColumn) -> Susp
     flipped = features.case.of_sampled(here)
     return Suspicion(
         confidence=EXACT,
-        message=f"{where}{all_values}: they are negative log-probs.",
+        message=f"{where}{all_values}: they are minus the log-probs.",
         evidence=[
             fact(
                 "share of positive values",
