@@ -79,48 +79,71 @@ def suspicions(features: Features) -> list[tuple[Cause, Suspicion]]:
     named: list[tuple[Cause, Suspicion]] = []
     onset: Onset | None = None
     for stage in STAGES:
-        if stage == "alignment" and features.case.trainer is not None and len(features.case.tokens):
-            onset = features.location.onset
-            if onset is not None:
-                # A mismatch that ends again does not grow: the steps that have it are judged as a
-                # table of their own.
-                features = Features(
-                    _steps_of_onset(features.case, onset), onset if onset.last is None else None
-                )
+        if stage == "alignment":
+            features, onset = _from_onset(features)
         if stage == "difference" and any(cause.stage == "law" for cause, _ in named):
             return [*named, *_beside_sampling_cause(features, named)]
         broken = any(found.verdict == "broken" and found.mended is None for _, found in named)
         if stage in EXCLUSIVE_STAGES and broken:
             break  # a broken column that is not repaired says nothing about distributions
-        here = _weigh_stage(features, stage)
-        if onset is not None and onset.last is not None:
-            here = [entry for entry in here if entry[0].name not in IN_EVERY_ROW]
-        if stage == "law" and not here:
-            here = _weigh_outlier_rows(features)
-        if stage in EXCLUSIVE_STAGES:
-            here = _without_generic_causes(features, here, named)
+        here = _candidates(features, stage, onset, named)
         while here:
-            cause, suspicion = here[0]
-            if len(here) > 1:
-                suspicion = replace(suspicion, rival=here[1][1].confidence)
-            began = onset is not None and STAGES.index(stage) >= STAGES.index("alignment")
-            if began and onset is not None and cause.name not in NOTHING_WRONG:
-                suspicion = replace(suspicion, from_step=onset.step)
-            suspicion = replace(suspicion, verdict=verdict_of_cause(features, cause, suspicion))
+            cause, suspicion = _first(features, here, onset)
             named = _merged(named, cause, suspicion)
             if suspicion.mended is not None:
                 repaired = suspicion.mended.without_tokens(~features.case.mask)
                 features = Features(repaired, features.onset)
-                # For example, another base of the logarithm shows only once a shift is undone.
-                until = STAGES[: STAGES.index(stage) + 1]
-                here = [
-                    entry
-                    for one in until
-                    if one not in EXCLUSIVE_STAGES
-                    for entry in _weigh_stage(features, one)
-                ]
+                here = _weigh_up_to(features, stage)
             here = [] if stage in EXCLUSIVE_STAGES else _not_yet_named(here, named)
     return named
+
+
+def _from_onset(features: Features) -> tuple[Features, Onset | None]:
+    """Restrict a table of two policies to the steps with a large mismatch, if it begins at one."""
+    if features.case.trainer is None or not len(features.case.tokens):
+        return features, None
+    onset = features.location.onset
+    if onset is None:
+        return features, None
+    # A mismatch that ends again does not grow: the steps that have it are judged as a table of
+    # their own.
+    known = onset if onset.last is None else None
+    return Features(_steps_of_onset(features.case, onset), known), onset
+
+
+def _candidates(
+    features: Features, stage: str, onset: Onset | None, named: Named
+) -> list[tuple[Cause, Suspicion]]:
+    """Return the causes of a stage that may be named, the most probable one first."""
+    here = _weigh_stage(features, stage)
+    if onset is not None and onset.last is not None:
+        here = [entry for entry in here if entry[0].name not in IN_EVERY_ROW]
+    if stage == "law" and not here:
+        here = _weigh_outlier_rows(features)
+    return _without_generic_causes(features, here, named) if stage in EXCLUSIVE_STAGES else here
+
+
+def _first(features: Features, here: Named, onset: Onset | None) -> tuple[Cause, Suspicion]:
+    """Return the most probable cause with its rival's confidence, its first step and verdict."""
+    cause, suspicion = here[0]
+    if len(here) > 1:
+        suspicion = replace(suspicion, rival=here[1][1].confidence)
+    if onset is not None and cause.name not in NOTHING_WRONG:
+        suspicion = replace(suspicion, from_step=onset.step)
+    return cause, replace(suspicion, verdict=verdict_of_cause(features, cause, suspicion))
+
+
+def _weigh_up_to(features: Features, stage: str) -> list[tuple[Cause, Suspicion]]:
+    """Weigh a repaired table anew for all causes up to a stage that do not exclude each other.
+
+    For example, another base of the logarithm shows only once a shift is undone.
+    """
+    return [
+        entry
+        for one in STAGES[: STAGES.index(stage) + 1]
+        if one not in EXCLUSIVE_STAGES
+        for entry in _weigh_stage(features, one)
+    ]
 
 
 def _beside_sampling_cause(features: Features, named: Named) -> list[tuple[Cause, Suspicion]]:

@@ -18,7 +18,7 @@ from rcdiag.diagnosis.change_points import (
     jump_gains,
     noise_of,
 )
-from rcdiag.diagnosis.features import Features
+from rcdiag.diagnosis.features import Features, Onset
 from rcdiag.diagnosis.features.location import GROWN, LARGE_K3, MOST_PARTS, SMALL_K3, trend
 from rcdiag.diagnosis.thresholds import EQUAL, LARGER, MANY_TIMES, SURELY
 from rcdiag.diagnosis.validity import LARGEST
@@ -64,54 +64,89 @@ class Series(Struct, frozen=True):
 
 def over_steps(features: Features) -> OverSteps | None:
     """Describe changes over the training steps; None without several steps of two policies."""
-    case = features.case
-    if case.trainer is None or case.facts.step is None or not len(case.tokens):
+    run = _Run.of(features)
+    if run is None:
         return None
-    steps, index = np.unique(case.facts.step, return_inverse=True)
-    if not 2 <= len(steps) <= MOST_PARTS:
-        return None
-    known = np.bincount(index[case.tokens.owner], minlength=len(steps)) > 0
-    if known.sum() < 2:
-        return None
-    series = [one.at(known) for one in _series(case, index, len(steps))]
-    rows = np.bincount(index[case.tokens.per_row > 0], minlength=len(steps))
-    moved = [
-        MovedNumber(
-            name=one.name,
-            moved_at=int(steps[known][_begins(point)]),
-            median_before=_rounded(before),
-            median_after=_rounded(after),
-        )
-        for one in series
-        for point in _moves(one)
-        if rows[known][point.at : point.end].sum() > 1  # a single row is no change of the run
-        for before, after in (point.levels(one.value),)
-    ]
-    if not any(one.name in MISMATCH_NUMBERS for one in moved):
-        moved = []  # changes without a change of the mismatch are normal training
-    moved.sort(key=lambda one: one.moved_at)
+    moved = run.moved()
     onset = features.location.onset
-    ends = None if onset is None or onset.last is None else int(onset.steps.labels[onset.last])
-    cleared = [at for at in features.location.resets if _falls(series[0], at)]
-    change = None if cleared else _decomposed_change(case, steps[known], series[0].value, moved)
-    if cleared:
-        says = _of_resets(steps[known], series[0].value, cleared)
-    elif onset is None and not moved and rows.max() < 2 and _large(series[0].value) is None:
-        says = f"one row of a step is too few to see a change over {known.sum()} steps"
-    else:
-        begins = None if onset is None else onset.step
-        drift = _drift(series[0])
-        says = _sentence(steps[known], series[0].value, moved, begins, ends, change, drift)
+    cleared = [at for at in features.location.resets if _falls(run.series[0], at)]
+    change = None if cleared else _decomposed_change(features.case, run.steps, run.k3, moved)
+    says = _of_resets(run.steps, run.k3, cleared) if cleared else _says(run, onset, moved, change)
     if features.declared.learning_rate == 0.0 and _grows(features, moved):
         says = f"{AT_RATE_ZERO}: {says}"
     return OverSteps(
         says=says,
         large_from=None if onset is None else onset.step,
-        large_to=ends,
+        large_to=_last_step(onset),
         moved=moved,
-        resets=[int(steps[known][at]) for at in cleared],
+        resets=[int(run.steps[at]) for at in cleared],
         change=change,
     )
+
+
+class _Run(Struct, frozen=True):
+    """The numbers of a table by training step, of the steps that have tokens."""
+
+    steps: Counts  # [steps] their numbers, ascending
+    rows: Counts  # [steps] rows that have tokens
+    series: list[Series]  # of k3_kl first
+
+    @classmethod
+    def of(cls, features: Features) -> _Run | None:
+        """Return the steps of a case; None without several steps of two policies."""
+        case = features.case
+        if case.trainer is None or case.facts.step is None or not len(case.tokens):
+            return None
+        steps, index = np.unique(case.facts.step, return_inverse=True)
+        if not 2 <= len(steps) <= MOST_PARTS:
+            return None
+        known = np.bincount(index[case.tokens.owner], minlength=len(steps)) > 0
+        if known.sum() < 2:
+            return None
+        rows = np.bincount(index[case.tokens.per_row > 0], minlength=len(steps))
+        series = [one.at(known) for one in _series(case, index, len(steps))]
+        return cls(steps[known], rows[known], series)
+
+    @property
+    def k3(self) -> Array:
+        """k3_kl of each step, nats per token."""
+        return self.series[0].value
+
+    def moved(self) -> list[MovedNumber]:
+        """Return the numbers that changed, by step; none if no number of the mismatch did."""
+        moved = [
+            MovedNumber(
+                name=one.name,
+                moved_at=int(self.steps[_begins(point)]),
+                median_before=_rounded(before),
+                median_after=_rounded(after),
+            )
+            for one in self.series
+            for point in _moves(one)
+            if self.rows[point.at : point.end].sum() > 1  # a single row is no change of the run
+            for before, after in (point.levels(one.value),)
+        ]
+        if not any(one.name in MISMATCH_NUMBERS for one in moved):
+            return []  # changes without a change of the mismatch are normal training
+        return sorted(moved, key=lambda one: one.moved_at)
+
+
+def _last_step(onset: Onset | None) -> int | None:
+    """Return the last step with a large mismatch; None if it lasts until the end."""
+    if onset is None or onset.last is None:
+        return None
+    return int(onset.steps.labels[onset.last])
+
+
+def _says(
+    run: _Run, onset: Onset | None, moved: Sequence[MovedNumber], change: ChangeOfMismatch | None
+) -> str:
+    """Describe a run whose mismatch does not fall back and grow anew."""
+    if onset is None and not moved and run.rows.max() < 2 and _large(run.k3) is None:
+        return f"one row of a step is too few to see a change over {len(run.steps)} steps"
+    begins = None if onset is None else onset.step
+    drift = _drift(run.series[0])
+    return _sentence(run.steps, run.k3, moved, begins, _last_step(onset), change, drift)
 
 
 def _falls(series: Series, at: int) -> bool:

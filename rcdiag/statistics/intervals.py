@@ -149,15 +149,25 @@ def share_interval(events: Array, sizes: Array) -> Interval:
     counted = float(events.sum()) / max(1.0 - share, 1e-12)
     wider = (float(quantile[0]) / NORMAL) ** 2
     effective = min(relative / wider, counted)
+    low = _byar(effective, -NORMAL) / effective
     up = np.log(_byar(effective + 1.0, NORMAL) / effective)
     bursts = counted / float(events[events > 0.0].min())
-    of_rates = (1.0 / relative - 1.0 / bursts) * wider
-    if of_rates > 0.0:
-        with np.errstate(divide="ignore"):
-            factor = -np.log(of_rates * _byar(1.0 / of_rates, -NORMAL))
-        up = max(up, np.hypot(np.log(_byar(bursts + 1.0, NORMAL) / bursts), factor))
-    low = _byar(effective, -NORMAL) / effective
+    up = max(up, _up_of_bursts(bursts, (1.0 / relative - 1.0 / bursts) * wider))
     return share * low, float(np.exp(min(np.log(share) + up, 0.0)))
+
+
+def _up_of_bursts(bursts: float, of_rates: float) -> float:
+    """Return log(upper end / share) of a number of bursts whose rates differ between clusters.
+
+    The rates multiply the share by a gamma variable; `of_rates` is its squared coefficient of
+    variation. If it is not positive, the number of bursts explains the whole error: the result is
+    0.
+    """
+    if of_rates <= 0.0:
+        return 0.0
+    with np.errstate(divide="ignore"):
+        factor = -np.log(of_rates * _byar(1.0 / of_rates, -NORMAL))
+    return float(np.hypot(np.log(_byar(bursts + 1.0, NORMAL) / bursts), factor))
 
 
 def _byar(count: float, deviations: float) -> float:

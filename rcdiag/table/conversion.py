@@ -196,11 +196,26 @@ class _Pass(Struct):
 
         `source` names the dump in errors; `mixed` are columns whose types differ irreconcilably.
         """
+        self._check_rows(source)
+        self._note_nulls()
+        dropped = self._placeholders()
+        self._note_equal_columns(dropped)
+        for name in sorted(mixed):
+            reason = "files hold types that cannot be combined"
+            if columns.column_spec(name) is not None:
+                raise RcdiagError(f"{source}: column `{name}`: {reason}", hint="see --column")
+            dropped[name] = reason
+        for name, reason in dropped.items():
+            self.notes.change(f"{name}: dropped, {reason}")
+        return dropped
+
+    def _check_rows(self, source: str) -> None:
+        """Refuse a dump without rows, and a step, prompt, group or id that only some rows have."""
         rows = self.origin.num_rows
         if rows == 0:
             raise RcdiagError(f"{source}: the table has zero rows", hint="was the dump finished?")
         self.grouping.check(source)
-        for name in NEVER_NULL:  # a step, prompt, group or id that only some rows have
+        for name in NEVER_NULL:
             where, lacking = self.lacking.get(name, ("", 0))
             if 0 < lacking < rows:
                 raise RcdiagError(
@@ -208,6 +223,10 @@ class _Pass(Struct):
                     "have none)",
                     hint=NEVER_NULL[name],
                 )
+
+    def _note_nulls(self) -> None:
+        """Note how rows were grouped, and the columns that are null in some rows."""
+        rows = self.origin.num_rows
         if self.grouping.rule:
             self.notes.change(self.grouping.rule)
         for name, having in self.rows_with.items():
@@ -217,22 +236,16 @@ class _Pass(Struct):
         for name, nulls in self.nulls.items():
             if 0 < nulls < self.rows_with[name]:
                 self.notes.change(f"{name}: is null in rows whose records have none", nulls)
-        dropped = self._placeholders()
+
+    def _note_equal_columns(self, dropped: Collection[str]) -> None:
+        """Note pairs of log-prob columns that are equal on every token."""
         for (one, other), pair in self.equals.items():
             names = f"{one}_log_probs", f"{other}_log_probs"
-            if pair.equal and pair.tokens and not dropped.keys() & set(names):
+            if pair.equal and pair.tokens and not set(dropped) & set(names):
                 self.notes.change(
                     f"{names[1]} equals {names[0]} bit for bit on every token: the mismatch is not "
                     "observable"
                 )
-        for name in sorted(mixed):
-            reason = "files hold types that cannot be combined"
-            if columns.column_spec(name) is not None:
-                raise RcdiagError(f"{source}: column `{name}`: {reason}", hint="see --column")
-            dropped[name] = reason
-        for name, reason in dropped.items():
-            self.notes.change(f"{name}: dropped, {reason}")
-        return dropped
 
     def _placeholders(self) -> dict[str, str]:
         """Return placeholder columns of log-probs, each with the reason; note floored values."""

@@ -178,38 +178,63 @@ def _with_padding(
     naming: Naming,
 ) -> Naming:
     """Detect padded rows and choose the mask that removes the padding; else refuse the file."""
-    names = {**renames, **naming.taken}
-    back = {own: name for name, own in names.items()}
-    tokens = names.get(TOKENS, TOKENS)
-    own = {back.get(field.name, field.name): field for field in schema}
-    if TOKENS not in own or not _fits(TOKENS, own[TOKENS]):
+    columns = _PaddedColumns.of(schema, {**renames, **naming.taken})
+    if columns is None or not width_of_first_rows(groups, columns.tokens, PADDED_ROWS):
         return naming
-    if not width_of_first_rows(groups, tokens, PADDED_ROWS):
-        return naming
-    policies = [name for name in own if LOG_PROBS.fullmatch(name) and _fits(name, own[name])]
-    if set(POLICIES[:2]) <= set(policies):
-        policies = list(POLICIES[:2])
-    masks = [name for name in columns_to_look_at(schema, names) if _fits(MASK, schema.field(name))]
-    log_probs = [names.get(name, name) for name in policies]
-    columns = list(dict.fromkeys([tokens, *log_probs, *masks]))
-    if not set(columns) <= set(schema.names):
+    if not columns.all <= set(schema.names):
         return naming  # a mapped column that is not there is refused later
-    first = FirstRows(first_rows_of(path, columns, PADDED_ROWS))
-    found = find_padding(first.rows(tokens), [first.rows(name) for name in log_probs])
+    first = FirstRows(first_rows_of(path, sorted(columns.all), PADDED_ROWS))
+    log_probs = [first.rows(name) for name in columns.log_probs]
+    found = find_padding(first.rows(columns.tokens), log_probs)
     if found is None:
         return naming
     padding, tails = found
-    fitting = [name for name in masks if name != tokens and masks_padding(first.rows(name), tails)]
-    given = MASK in own and MASK not in naming.taken
-    if given:
-        mask = names.get(MASK, MASK)
-        return replace(naming, padding=replace(padding, mask=mask)) if mask in fitting else naming
-    if MASK in naming.taken and naming.taken[MASK] in fitting:
+    fitting = [
+        name
+        for name in columns.masks
+        if name != columns.tokens and masks_padding(first.rows(name), tails)
+    ]
+    if columns.mask is not None and MASK not in naming.taken:  # the table's own mask
+        fits = columns.mask in fitting
+        return replace(naming, padding=replace(padding, mask=columns.mask)) if fits else naming
+    if naming.taken.get(MASK) in fitting:
         fitting = [naming.taken[MASK]]
     if len(fitting) != 1 or MASK in naming.off:
-        raise refusal(str(shown), padding, tokens, log_probs, fitting)
+        raise refusal(str(shown), padding, columns.tokens, columns.log_probs, fitting)
     taken = {**naming.taken, MASK: fitting[0]}
     return replace(naming, taken=taken, padding=replace(padding, mask=fitting[0]))
+
+
+class _PaddedColumns(Struct, frozen=True):
+    """The columns of a file that show whether its rows are padded, by their names in the file."""
+
+    tokens: str
+    log_probs: list[str]  # those of the rollout and old policies, where the file has both
+    masks: list[str]  # columns that may be a mask
+    mask: str | None  # the one that is read as `response_mask`
+
+    @classmethod
+    def of(cls, schema: pa.Schema, names: Mapping[str, str]) -> _PaddedColumns | None:
+        """Find the columns; `names` maps canonical names to those in the file. None: no tokens."""
+        back = {own: name for name, own in names.items()}
+        own = {back.get(field.name, field.name): field for field in schema}
+        if TOKENS not in own or not _fits(TOKENS, own[TOKENS]):
+            return None
+        policies = [name for name in own if LOG_PROBS.fullmatch(name) and _fits(name, own[name])]
+        if set(POLICIES[:2]) <= set(policies):
+            policies = list(POLICIES[:2])
+        looked_at = columns_to_look_at(schema, names)
+        return cls(
+            tokens=names.get(TOKENS, TOKENS),
+            log_probs=[names.get(name, name) for name in policies],
+            masks=[name for name in looked_at if _fits(MASK, schema.field(name))],
+            mask=names.get(MASK, MASK) if MASK in own else None,
+        )
+
+    @property
+    def all(self) -> set[str]:
+        """Return all of them."""
+        return {self.tokens, *self.log_probs, *self.masks}
 
 
 def null_counts(groups: Sequence[RowGroup]) -> dict[str, int]:

@@ -43,19 +43,16 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
         chosen, claim = _chosen(document, path, TRAINERS.values())
     else:
         chosen, claim = _named(document, path, trainer), None
-    settings: Config = settings_in(document, chosen)
-    known = chosen.config.places or chosen.config.whole(document)
-    block = document.under(chosen.config.path)
-    if not known and not any(one.settings.keys() & block.keys() for one in TRAINERS.values()):
+    written = settings_in(document, chosen)
+    if not _has_correction(document, chosen):
         raise _nothing_in(path, chosen if trainer else None)
-    _check_variables(document, settings, path)
-    findings = _number_trap(settings, document.texts_under(chosen.config.path))
-    findings += _newer_settings(document, chosen, settings, path)
-    settings = {name: value for name, value in settings.items() if name in chosen.settings}
-    settings, notes = chosen.config.complete(settings, document)
-    findings += notes
+    _check_variables(document, written, path)
+    findings = _number_trap(written, document.texts_under(chosen.config.path))
+    findings += _newer_settings(document, chosen, written, path)
+    known = {name: value for name, value in written.items() if name in chosen.settings}
+    settings, notes = chosen.config.complete(known, document)
     settings, newer = with_known_values(chosen, settings, str(path))
-    findings += newer
+    findings += [*notes, *newer]
     if silent := not settings:
         settings = chosen.unset
     whole = {**chosen.settings, **settings}
@@ -111,6 +108,14 @@ def _assumed(
             )
         )
     return findings
+
+
+def _has_correction(document: Document, trainer: Trainer) -> bool:
+    """Tell whether a file has the place of the correction, or a setting of any generation there."""
+    if trainer.config.places or trainer.config.whole(document):
+        return True
+    block = document.under(trainer.config.path)
+    return any(one.settings.keys() & block.keys() for one in TRAINERS.values())
 
 
 def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:

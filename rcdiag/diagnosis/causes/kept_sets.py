@@ -204,20 +204,12 @@ def banned(features: Features) -> tuple[str, Suspicion] | None:
     log_ratios, tokens = features.log_ratios, features.case.tokens
     z = log_ratios.ratio_mean[1]
     low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
-    if z > -BY_ITS_ERROR or low > RARE or high > NOISE:
-        return None
     strong = log_ratios.values < -LARGE
     share = float(strong.mean())
-    if share > PART:
+    if z > -BY_ITS_ERROR or low > RARE or high > NOISE or share > PART:
         return None
-    # If the end token is banned up to a length (min-tokens), no log-ratio beyond it is affected.
-    last_place = float(tokens.position[strong].max())
-    beyond = float(np.mean(tokens.position > last_place)) > FEW
-    ends = beyond and _stops_at_a_position(tokens, strong)
-    # Hardly any response ends before the position up to which the end token is banned.
-    row_ends = np.zeros(tokens.rows, np.int64)
-    np.maximum.at(row_ends, tokens.owner, tokens.position)
-    ends &= bool(np.mean(row_ends[tokens.per_row > 0] < NEARLY_ALL * last_place) <= FEW)
+    last = int(tokens.position[strong].max())
+    ends = _ends_at(last, tokens, strong)
     if not ends and z > -SURELY:
         # that the effect ends at a position is evidence for min-tokens; logit-bias needs a larger z
         return None
@@ -227,18 +219,31 @@ def banned(features: Features) -> tuple[str, Suspicion] | None:
         message=f"At {share:.2%} of the tokens the trainer's log-prob is lower, by a median of "
         f"{-float(np.median(log_ratios.values[strong])):.1f} nats, and nowhere much higher: the "
         "sampler was not allowed the token that the trainer expects"
-        + (f", at positions up to {int(last_place)}." if slug == "min-tokens" else "."),
+        + (f", at positions up to {last}." if ends else "."),
         evidence=[
             mean_ratio_fact(features, "mass that the sampler could not take"),
             fact(
                 "strongly negative log-ratios",
                 "tokens in place of a banned one",
                 share=share,
-                last_position=int(last_place),
+                last_position=last,
             ),
         ],
-        also_possible=["logit-bias" if slug == "min-tokens" else "min-tokens", "penalty"],
+        also_possible=["logit-bias" if ends else "min-tokens", "penalty"],
     )
+
+
+def _ends_at(last: int, tokens: PairTokens, strong: np.ndarray) -> bool:
+    """Tell whether the end token seems to be banned up to a position, as with min-tokens.
+
+    `strong` flags the tokens in place of a banned one, the last of them at position `last`. There
+    are tokens beyond it, which are not affected; and hardly any response ends before it.
+    """
+    if not float(np.mean(tokens.position > last)) > FEW or not _stops_at_a_position(tokens, strong):
+        return False
+    row_ends = np.zeros(tokens.rows, np.int64)
+    np.maximum.at(row_ends, tokens.owner, tokens.position)
+    return bool(np.mean(row_ends[tokens.per_row > 0] < NEARLY_ALL * last) <= FEW)
 
 
 def _stops_at_a_position(tokens: PairTokens, strong: np.ndarray) -> bool:

@@ -32,6 +32,44 @@ def sqrt_surprisal(log_probs: Array) -> Array:
     return np.sqrt(np.clip(-log_probs, 0.0, LARGEST_SURPRISAL))
 
 
+class _ComparedRows(Struct, frozen=True):
+    """Root surprisals of the first COMPARED tokens of rows, 0 where a row has no such token."""
+
+    row: Counts  # [compared] index of the row in the case
+    known: Array  # [compared, COMPARED] 1 where the row has a token
+    sampler: Array  # [compared, COMPARED]
+    trainer: Array  # [compared, COMPARED]
+
+    @property
+    def own_distance(self) -> Array:
+        """Return the mean squared difference of each row's two columns, [compared]."""
+        squares: Array = ((self.sampler - self.trainer) ** 2).sum(axis=1)
+        mean: Array = squares / np.maximum(self.known.sum(axis=1), 1)
+        return mean
+
+    def best_of_others(self, chosen: Counts) -> tuple[Counts, Flags]:
+        """Return which other row fits each chosen row best, and whether it fits well enough.
+
+        Both results are [chosen]; the first holds indices of compared rows.
+        """
+        known, sampler, trainer = self.known, self.sampler, self.trainer
+        common = known[chosen] @ known.T
+        squares = (sampler[chosen] ** 2) @ known.T + known[chosen] @ (trainer**2).T
+        distance = (squares - 2 * sampler[chosen] @ trainer.T) / np.maximum(common, 1)
+        distance[common < LEAST_COMPARED] = np.inf
+        distance[np.arange(len(chosen)), chosen] = np.inf
+        best = distance.argmin(axis=1)
+        least = distance[np.arange(len(chosen)), best]
+        further = distance.copy()
+        further[np.arange(len(chosen)), best] = np.inf
+        alone = least < REST_OF_FURTHER * further.min(axis=1)
+        both = known[chosen] * known[best]
+        there = ((sampler[chosen] - trainer[chosen]) ** 2 * both).sum(axis=1) / np.maximum(
+            both.sum(axis=1), 1
+        )
+        return best, (least < REST * there) | ((least < REST_ALONE * there) & alone)
+
+
 class Alignment(Struct, frozen=True, dict=True):
     """Correlations of the two columns of a case, by turn and by row."""
 
@@ -166,45 +204,36 @@ class Alignment(Struct, frozen=True, dict=True):
         or to about a third while all further rows fit much worse. Both sums run over positions that
         both rows have.
         """
-        tokens, rows = self.tokens, len(self.case.lengths)
+        rows = len(self.case.lengths)
         partner = np.arange(rows)
+        compared = self._compared_rows()
+        suspects = np.flatnonzero(compared.own_distance > OWN_FITS)
+        if not len(suspects):
+            return partner
+        chosen = suspects[spread_over(len(suspects), ROWS_SEARCHED)]
+        best, fits = compared.best_of_others(chosen)
+        partner[compared.row[chosen[fits]]] = compared.row[best[fits]]
+        # A row that fits several others is short or near-certain, and does so by chance.
+        claims = np.bincount(compared.row[best[fits]], minlength=rows)
+        several = claims[partner] > 1
+        partner[several] = np.flatnonzero(several)
+        return partner
+
+    def _compared_rows(self) -> _ComparedRows:
+        """Return the first tokens of the rows that are long enough to be compared."""
+        tokens, rows = self.tokens, len(self.case.lengths)
         rank = self._number_in_row
-        long = np.flatnonzero(tokens.per_row >= LEAST_COMPARED)  # shorter rows get no partner
+        row = np.flatnonzero(tokens.per_row >= LEAST_COMPARED)
         number = np.full(rows, -1)
-        number[long] = np.arange(len(long))
+        number[row] = np.arange(len(row))
         kept = (rank < COMPARED) & (number[tokens.owner] >= 0)
-        shape = (len(long), COMPARED)
+        shape = (len(row), COMPARED)
         known, sampler, trainer = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         places = number[tokens.owner[kept]], rank[kept]
         known[places] = 1.0
         sampler[places] = sqrt_surprisal(tokens.sampler[kept])
         trainer[places] = sqrt_surprisal(tokens.trainer[kept])
-        own = ((sampler - trainer) ** 2).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-        suspects = np.flatnonzero(own > OWN_FITS)
-        if not len(suspects):
-            return partner
-        chosen = suspects[spread_over(len(suspects), ROWS_SEARCHED)]
-        common = known[chosen] @ known.T
-        squares = (sampler[chosen] ** 2) @ known.T + known[chosen] @ (trainer**2).T
-        distance = (squares - 2 * sampler[chosen] @ trainer.T) / np.maximum(common, 1)
-        distance[common < LEAST_COMPARED] = np.inf
-        distance[np.arange(len(chosen)), chosen] = np.inf
-        best = distance.argmin(axis=1)
-        least = distance[np.arange(len(chosen)), best]
-        further = distance.copy()
-        further[np.arange(len(chosen)), best] = np.inf
-        alone = least < REST_OF_FURTHER * further.min(axis=1)
-        both = known[chosen] * known[best]
-        there = ((sampler[chosen] - trainer[chosen]) ** 2 * both).sum(axis=1) / np.maximum(
-            both.sum(axis=1), 1
-        )
-        fits = (least < REST * there) | ((least < REST_ALONE * there) & alone)
-        partner[long[chosen[fits]]] = long[best[fits]]
-        # A row that fits several others is short or near-certain, and does so by chance.
-        claims = np.bincount(long[best[fits]], minlength=rows)
-        several = claims[partner] > 1
-        partner[several] = np.flatnonzero(several)
-        return partner
+        return _ComparedRows(row, known, sampler, trainer)
 
     def misplaced_policy(self, part: Flags) -> str:
         """Return the policy whose log-probs belong to other tokens.

@@ -157,6 +157,23 @@ class HfEngine:
             "top_k": int(self.options.get("top_k", 0)),
         }
 
+    def _give_experts(
+        self,
+        experts: list[NDArray[np.int64] | None],
+        shape: tuple[int, ...],
+        rows: NDArray[Any],
+        columns: NDArray[Any],
+    ) -> None:
+        """Give the routers of the next forward the recorded experts of the response tokens.
+
+        `shape` is that of the padded ids; the token i of all responses is at [rows, columns][i].
+        """
+        recorded = [row for row in experts if row is not None]
+        if self.routers is not None and recorded:
+            given = np.full((*shape, *recorded[0].shape[1:]), OWN)
+            given[rows, columns] = np.concatenate(recorded)
+            self.routers.give(given)
+
     def _score_bucket(
         self,
         tokens: list[NDArray[Any]],
@@ -180,11 +197,7 @@ class HfEngine:
         columns = np.concatenate(
             [np.arange(s, n) for s, n in zip(starts, lengths, strict=True)]
         ).astype(np.int64)
-        recorded = [row for row in experts if row is not None]
-        if self.routers is not None and recorded:
-            given = np.full((*ids.shape, *recorded[0].shape[1:]), OWN)
-            given[rows, columns] = np.concatenate(recorded)
-            self.routers.give(given)
+        self._give_experts(experts, ids.shape, rows, columns)
         try:
             with self._precision():
                 inputs = torch.from_numpy(ids).to(self.device)

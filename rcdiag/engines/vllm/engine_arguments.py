@@ -24,16 +24,8 @@ def set_environment(folder: Path, max_length: int, path: str, dtype: str) -> dic
     Variables that are already set keep their values; one that contradicts the policy is refused.
     """
     given = kernel_environment()  # before vLLM adds variables of its own, which differ by process
-    config = text_config(folder)
-    heads = config.get("num_attention_heads", 1)
-    width = config.get("head_dim") or config.get("hidden_size", 1) // heads
-    per_token = (
-        8 * config.get("num_hidden_layers", 1) * config.get("num_key_value_heads", heads) * width
-    )
-    # Space for eight of the longest sequences; the CPU build's default is half of the memory.
-    gib = max(1, math.ceil(8 * max_length * per_token / 2**30))
     defaults = {
-        "VLLM_CPU_KVCACHE_SPACE": str(gib),
+        "VLLM_CPU_KVCACHE_SPACE": str(_cache_gib(folder, max_length)),
         # Otherwise vLLM's CPU build leaves one thread to torch's own operations.
         "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
         # With the engine in this process, tensors are returned without serialisation.
@@ -45,6 +37,25 @@ def set_environment(folder: Path, max_length: int, path: str, dtype: str) -> dic
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    return given | _set_needed(path, dtype)
+
+
+def _cache_gib(folder: Path, max_length: int) -> int:
+    """Return the size of a KV cache for eight of the longest sequences, GiB.
+
+    The default of vLLM's CPU build is half of the memory.
+    """
+    config = text_config(folder)
+    heads = config.get("num_attention_heads", 1)
+    width = config.get("head_dim") or config.get("hidden_size", 1) // heads
+    per_token: int = (
+        8 * config.get("num_hidden_layers", 1) * config.get("num_key_value_heads", heads) * width
+    )
+    return max(1, math.ceil(8 * max_length * per_token / 2**30))
+
+
+def _set_needed(path: str, dtype: str) -> dict[str, str]:
+    """Set the variables without which the policy's log-probs are not what its name says."""
     needed: dict[str, tuple[str, str]] = {}
     if path == "decode":
         why = "path=decode forces tokens through vLLM's first model runner"
@@ -58,7 +69,7 @@ def set_environment(folder: Path, max_length: int, path: str, dtype: str) -> dic
             raise RcdiagError(
                 f"{name}={found} is set, and {why}", hint=f"unset it, or set it to {value}"
             )
-    return given | {name: value for name, (value, _) in needed.items()}
+    return {name: value for name, (value, _) in needed.items()}
 
 
 def engine_options(
