@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.correction_health import LOST_MASS
-from rcdiag.diagnosis.rules import Rule, judged
+from rcdiag.diagnosis.rules import Rule, levels_of
 from rcdiag.results.guide import PROPOSAL, Guide
 from rcdiag.results.sweep import SweepRow
 from rcdiag.statistics.pareto import UpperTail, k_hat, reliable_below
@@ -151,4 +151,4 @@ CONSTRAINTS: tuple[Rule[Judged], ...] = (
 
 def refused(it: Judged) -> list[str]:
     """Return a message for each constraint that a candidate breaks; a warning breaks one."""
-    return [rule.message(it) for rule, level in judged("constraint", it) if level != "ok"]
+    return [rule.message(it) for rule, level in levels_of("constraint", it) if level != "ok"]

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from rcdiag.corrections.apply import CorrectionOutcome
 from rcdiag.corrections.correction import Correction
-from rcdiag.diagnosis.rules import Rule, judged, worst
+from rcdiag.diagnosis.rules import Rule, levels_of, worst
 from rcdiag.results.guide import PROPOSAL, Guide
 
 _VERL = "verl, docs/algo/rollout_corr.md"
@@ -124,7 +124,7 @@ def correction_level(
     It is `unknown` where a number that decides is missing, for example because weights are NaN.
     """
     evidence = CorrectionEvidence(correction, numbers, outcome.kept_tokens)
-    return worst(level for _, level in judged("correction", evidence))
+    return worst(level for _, level in levels_of("correction", evidence))
 
 
 def _verl_rule(
@@ -186,5 +186,5 @@ def verl_check(metrics: Mapping[str, float]) -> tuple[list[str], int]:
     logged = {
         key.rpartition("/")[2].removeprefix("mismatch_"): value for key, value in metrics.items()
     }
-    tests = judged("verl_check", logged)
+    tests = levels_of("verl_check", logged)
     return [rule.message(logged) for rule, level in tests if level == "warning"], len(tests)

@@ -164,7 +164,7 @@ def rules_of(concern: str) -> dict[str, Rule[Any]]:
     return {name: rule for name, rule in RULES.items() if rule.concerns == concern}
 
 
-def judged(concern: str, evidence: Any) -> list[tuple[Rule[Any], str]]:
+def levels_of(concern: str, evidence: Any) -> list[tuple[Rule[Any], str]]:
     """Return the rules of a concern that apply to some evidence, each with its level."""
     return [
         (rule, rule.level(evidence))

@@ -10,7 +10,7 @@ import math
 
 from msgspec import Struct
 
-from rcdiag.diagnosis.rules import Rule, judged, worst
+from rcdiag.diagnosis.rules import Rule, levels_of, worst
 from rcdiag.errors import setting
 from rcdiag.results import AfterStep, Factor, GradientReport, Health, Shares
 from rcdiag.results import Rule as JudgedRule
@@ -266,7 +266,7 @@ def health(evidence: Evidence) -> Health:
 
     A rule that decides but cannot tell is named in `not_judged` too.
     """
-    levels = judged("health", evidence)
+    levels = levels_of("health", evidence)
     rules = [
         JudgedRule(
             name=rule.own_name,

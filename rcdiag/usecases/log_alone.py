@@ -7,7 +7,7 @@ import numpy as np
 from rcdiag.diagnosis.logged.changes import Change
 from rcdiag.diagnosis.logged.judge import Judged, judge
 from rcdiag.diagnosis.logged.run import LoggedRun, Series, logged_run
-from rcdiag.diagnosis.rules import judged as judged_rules
+from rcdiag.diagnosis.rules import levels_of
 from rcdiag.logs import Log
 from rcdiag.results.log_summary import KeyMoved, LoggedQuantity, LogSummary, Relation
 from rcdiag.usecases.run_setup import RunSetup, setup_of
@@ -40,7 +40,7 @@ def summarised(run: LoggedRun, setup: RunSetup, judged: Judged) -> LogSummary:
                 relation_level=level,
                 relation_says=rule.message(judged.shown),
             )
-            for rule, level in (judged_rules("log", judged.shown) if judged.shown else ())
+            for rule, level in (levels_of("log", judged.shown) if judged.shown else ())
             if (number := rule.number(judged.shown)) is not None
         ],
     )

@@ -19,7 +19,7 @@ from rcdiag.diagnosis.change_points import jump_gains
 from rcdiag.diagnosis.logged.changes import changes_of, period_of, periodic_steps
 from rcdiag.diagnosis.logged.run import QUANTITIES, Known, LoggedRun, Series, _spellings
 from rcdiag.diagnosis.logged.window import Window
-from rcdiag.diagnosis.rules import judged as judged_rules
+from rcdiag.diagnosis.rules import levels_of
 from rcdiag.diagnosis.rules import rules_of
 from rcdiag.errors import RcdiagError
 from rcdiag.logs import Log
@@ -717,7 +717,7 @@ def window_of(known: Known, **numbers: list[float]) -> Window:
 
 def relation(name: str, window: Window) -> tuple[float | None, str | None]:
     """Return the number of a relation and its level."""
-    levels = {rule.name: level for rule, level in judged_rules("log", window)}
+    levels = {rule.name: level for rule, level in levels_of("log", window)}
     return rules_of("log")[name].number(window), levels.get(name)
 
 
