@@ -19,8 +19,7 @@ from rcdiag.diagnosis.change_points import jump_gains
 from rcdiag.diagnosis.logged.changes import changes_of, period_of, periodic_steps
 from rcdiag.diagnosis.logged.run import QUANTITIES, Known, LoggedRun, Series, _spellings
 from rcdiag.diagnosis.logged.window import Window
-from rcdiag.diagnosis.rules import levels_of
-from rcdiag.diagnosis.rules import rules_of
+from rcdiag.diagnosis.rules import levels_of, rules_of
 from rcdiag.errors import RcdiagError
 from rcdiag.logs import Log
 from rcdiag.pages.diagnose.logs import over_steps
