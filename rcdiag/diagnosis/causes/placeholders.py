@@ -153,6 +153,12 @@ def _repeated(features: Features, policy: str, column: StoredColumn, value: floa
 def _placeholder_zeros(features: Features, policy: str, column: StoredColumn) -> Suspicion | None:
     if column.one_value == 0.0 and not column.other_is_informative:
         return _nothing_but_zeros(features, policy, column)
+    at_edges = _zero_positions(features, column)
+    if at_edges.any():
+        begins, ends = _at_the_edges(features, column.values == 0.0, at_edges)
+        edge = "first" if begins > NEARLY_ALL else "last" if ends > NEARLY_ALL else "first and last"
+        where = f", at the {edge} tokens of nearly all rows"
+        return _placeholders(features, policy, column, at_edges, where)
     unlikely = column.other < UNSURE
     zeros = (column.values == 0.0) & unlikely
     if zeros.sum() < max(FEWEST_OF_PATTERN, FEW * unlikely.sum()):
@@ -168,17 +174,64 @@ def _placeholder_zeros(features: Features, policy: str, column: StoredColumn) ->
     if others.any() and _unrelated(column.values[others], column.other[others]):
         return None  # rows are swapped or shifted: zeros of certain tokens stand at other tokens
     begins, ends = _at_the_edges(features, column.values == 0.0, zeros)
-    moved = features.case.trainer is not None and bool(features.alignment.shift.any())
-    if begins + ends > NEARLY_ALL and (ends > 1 - NEARLY_ALL or moved):
+    if begins + ends > NEARLY_ALL and (
+        ends > 1 - NEARLY_ALL or _in_shifted_rows(features, column, zeros)
+    ):
         return None  # end tokens without a log-prob, and shifted rows, are causes of their own
-    other = column.other[zeros]
-    if sets_of_one(features, policy) and np.median(other) < RARE:
+    if sets_of_one(features, policy) and np.median(column.other[zeros]) < RARE:
         return None  # certain tokens of kept sets, in contexts that the other side does not see
+    where = ", at the first tokens of rows" if begins > NEARLY_ALL else ""
+    return _placeholders(features, policy, column, column.values == 0.0, where)
+
+
+def _zero_positions(features: Features, column: StoredColumn) -> Flags:
+    """Flag the first and last tokens of rows that are exactly 0 in nearly all rows, [tokens].
+
+    None is flagged where this is no sign of a placeholder: where those tokens have one id, like a
+    forced beginning or the end token; where the other side is sure of them too; where unlikely
+    tokens are 0 at other positions as well; and in rows that are shifted.
+    """
+    zeros, rows = column.values == 0.0, column.row_lengths
+    from_start = np.arange(len(zeros)) - np.repeat(column.row_starts, rows)
+    flags = np.zeros(len(zeros), np.bool_)
+    for place in (from_start, np.repeat(rows, rows) - 1 - from_start):
+        count = np.bincount(place)
+        usual = np.bincount(place, zeros) > NEARLY_ALL * count
+        run = int(np.argmin(np.append(usual & (count >= FEWEST_ROWS), False)))
+        flags |= place < run
+    unlikely = column.other < UNSURE
+    ids = np.unique(features.case.token_id[features.case.mask][flags], return_counts=True)[1]
+    none = np.zeros(len(zeros), np.bool_)
+    if not flags.any() or ids.max() > NEARLY_ALL * ids.sum():
+        return none
+    here, elsewhere = unlikely[flags], unlikely & ~flags
+    if here.sum() < FEWEST_OF_PATTERN or here.mean() < PART * float(unlikely.mean()):
+        return none
+    if zeros[elsewhere].sum() > PART * elsewhere.sum():
+        return none
+    return none if _in_shifted_rows(features, column, flags) else flags
+
+
+def _in_shifted_rows(features: Features, column: StoredColumn, tokens: Flags) -> bool:
+    """Tell whether more than exceptions of the rows with flagged tokens fit at another lag."""
+    if features.case.trainer is None:
+        return False
+    alignment = features.alignment
+    of_them = np.isin(alignment.row_of_turn, column.row_of[tokens]) & alignment.long_enough
+    return bool(of_them.any()) and float(np.mean(alignment.shift[of_them] != 0)) > PART
+
+
+def _placeholders(
+    features: Features, policy: str, column: StoredColumn, here: Flags, where: str
+) -> Suspicion:
+    """Report zeros that stand for missing log-probs; `where` says at which tokens they are."""
+    unlikely = column.other < UNSURE
+    zeros = here & (column.values == 0.0) & unlikely
+    other = column.other[zeros]
     return Suspicion(
         confidence=EXACT,
-        message=f"{int((column.values == 0).sum()):,} values of `{policy}` are exactly 0"
-        f"{', at the first tokens of rows' if begins > NEARLY_ALL else ''}, "
-        f"{int(zeros.sum()):,} of them where the other side gives tokens "
+        message=f"{int((here & (column.values == 0.0)).sum()):,} values of `{policy}` are exactly "
+        f"0{where}, {int(zeros.sum()):,} of them where the other side gives tokens "
         f"a median probability of {np.exp(np.median(other)):.2g}: placeholders.",
         evidence=[
             fact(
@@ -190,7 +243,7 @@ def _placeholder_zeros(features: Features, policy: str, column: StoredColumn) ->
         ],
         share_of_rows=share_of_rows(column, zeros),
         also_possible=["mask-includes-tool"] if np.median(other) < RARE else [],
-        mended=without_values(features.case, column.values == 0.0),
+        mended=without_values(features.case, here),
     )
 
 

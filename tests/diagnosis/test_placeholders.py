@@ -1,0 +1,44 @@
+"""Exact zeros that stand for missing log-probs, at the first or last tokens of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rcdiag.diagnosis.case import Case
+from tests.diagnosis.tables import judged, made, noisy, shifted, top_p
+
+
+def zeroed(case: Case, policy: str, from_start: int = 0, from_end: int = 0) -> Case:
+    """Record 0 at the first and last tokens of every row."""
+    left = case.lengths[case.owner] - case.position
+    here = (case.position < from_start) | (left <= from_end)
+    return case.with_log_probs(policy, np.where(here, 0.0, case.log_probs[policy]))
+
+
+@pytest.mark.parametrize("policy", ["rollout", "old"])
+@pytest.mark.parametrize(("from_start", "from_end"), [(1, 0), (3, 0), (0, 3)])
+def test_few_zeros_at_one_position_of_every_row_are_placeholders(
+    policy: str, from_start: int, from_end: int
+) -> None:
+    """Where rows are long they are a small share of all tokens."""
+    case = zeroed(made(rows=96, length=250, seed=4), policy, from_start, from_end)
+    diagnosis = judged(case)
+    edge = "first" if from_start else "last"
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "zero-placeholder")
+    assert f"exactly 0, at the {edge} tokens of nearly all rows" in diagnosis.causes[0].message
+    assert [cause.slug for cause in diagnosis.causes[1:]] in ([], ["engine-noise"])
+
+
+def test_placeholders_at_the_first_tokens_are_found_beside_kept_sets() -> None:
+    """The other zeros are those of kept sets of one token, and stay."""
+    case = zeroed(made(top_p(0.8), noisy(0.01), rows=128, seed=3), "rollout", from_start=1)
+    named = [cause.slug for cause in judged(case).causes]
+    assert named == ["zero-placeholder", "truncated-law"]
+
+
+@pytest.mark.parametrize("policy", ["rollout", "old"])
+def test_zeros_at_the_first_tokens_of_shifted_rows_are_a_trace_of_the_shift(policy: str) -> None:
+    case = made(rows=96, seed=4)
+    moved = zeroed(shifted(case, policy, np.ones(96, np.bool_)), policy, from_start=1)
+    assert judged(moved).causes[0].slug == "shift-by-one"
