@@ -20,11 +20,10 @@ from rcdiag.engines.server.pace import Pace
 from rcdiag.engines.server.served import answer_size, server_changed
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
+from rcdiag.statistics.extremes import SMALLEST_LOG_PROB
 
 if TYPE_CHECKING:
     from rcdiag.table.trajectories import Scores, Trajectories
-
-LEAST_LOG_PROB = -1e12  # nats; smaller values count as infinite, as in tables
 
 
 class ServerEngine:
@@ -67,7 +66,7 @@ class ServerEngine:
         values = self.api.read(self.served, answer, ids, start)
         for position, value in enumerate(values, start):
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not is_number or not LEAST_LOG_PROB <= value <= 0.0:
+            if not is_number or not SMALLEST_LOG_PROB <= value <= 0.0:
                 raise RcdiagError(
                     f"the log-prob of token {ids[position]} at position {position} is {value}",
                     hint="a log-prob is a finite number of at most 0: look at the server's log",
