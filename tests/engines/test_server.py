@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import socket
@@ -25,7 +26,7 @@ from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.scoring import plan_scoring
 from rcdiag.engines.server import pace
 from rcdiag.engines.server.address import check_address
-from rcdiag.engines.server.client import Client
+from rcdiag.engines.server.client import Client, Unavailable
 from rcdiag.engines.server.connection import APIS as KNOWN
 from rcdiag.engines.server.connection import connect as connect_and_say
 from rcdiag.engines.server.engine import ServerEngine
@@ -256,6 +257,37 @@ def test_a_slow_request_is_cancelled_and_repeated(tmp_path):
     with faulty("vllm", every(5, slower)) as (_, address):
         found = scores(address, some.write(tmp_path), ",timeout=1")
     assert np.array_equal(found, some.log_probs)
+
+
+TRICKLES = {
+    "a header": (b"HTTP/1.1 200 OK\r\nX: ", b"a"),
+    "100 Continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "the extension of a chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"x"),
+    "a body": (b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n", b" "),
+}
+
+
+@pytest.mark.parametrize("name", TRICKLES)
+def test_a_request_ends_at_its_deadline_however_slowly_bytes_arrive(name):
+    """The server sends for longer than the timeout, but never pauses for that long."""
+    begin, piece = TRICKLES[name]
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def trickle() -> None:
+        with listener, listener.accept()[0] as connection:
+            connection.recv(1 << 16)
+            connection.sendall(begin)
+            with contextlib.suppress(OSError):  # the client has hung up
+                for _ in range(40):
+                    connection.sendall(piece)
+                    time.sleep(0.05)
+
+    with ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(trickle)
+        client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", None, 0.3)
+        with pytest.raises(Unavailable, match=r"no complete answer within timeout=0\.3 s"):
+            client.ask("/version")
+        serving.result(timeout=30)
 
 
 @APIS

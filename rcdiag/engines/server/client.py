@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import time
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
@@ -24,6 +25,26 @@ class Unavailable(Exception):
     def __init__(self, reason: str, wait: float = 0.0) -> None:
         super().__init__(reason)
         self.wait = wait  # seconds, from the server's Retry-After
+
+
+class _Socket(socket.socket):
+    """A socket whose waits for bytes all end at one deadline, however slowly these arrive.
+
+    The timeout of an ordinary socket begins again with each byte of a header.
+    """
+
+    deadline: float  # of time.monotonic()
+
+    def recv_into(self, *args: Any) -> int:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.settimeout(left)
+        return super().recv_into(*args)
+
+
+class _TlsSocket(_Socket, ssl.SSLSocket):
+    """The same over TLS."""
 
 
 class Client:
@@ -70,9 +91,9 @@ class Client:
 
     def _content(self, path: str, body: dict[str, Any] | None, most: int) -> tuple[bytes, str]:
         """Return the body and content type of an answer with status 200."""
-        deadline = time.monotonic() + self._timeout
         connection = self._connection()
         try:
+            self._connect(connection)
             connection.request(
                 "GET" if body is None else "POST",
                 self._parts.path + path,
@@ -80,12 +101,14 @@ class Client:
                 self._headers(),
             )
             with connection.getresponse() as response:
-                content = self._read(path, response, most, deadline)
+                content = self._read(path, response, most)
         except ssl.SSLCertVerificationError as error:
             raise RcdiagError(
                 f"{self.address}: {error.verify_message}",
                 hint="name the certificate that signs it in SSL_CERT_FILE",
             ) from error
+        except TimeoutError as error:
+            raise Unavailable(f"no complete answer within timeout={self._timeout:g} s") from error
         except (OSError, HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise Unavailable(reason[:1].lower() + reason[1:]) from error
@@ -99,15 +122,25 @@ class Client:
         host, port = self._parts.hostname or "", self._parts.port
         if self._parts.scheme == "https":
             context = ssl.create_default_context()
+            context.sslsocket_class = _TlsSocket
             return HTTPSConnection(host, port, timeout=self._timeout, context=context)
         return HTTPConnection(host, port, timeout=self._timeout)
+
+    def _connect(self, connection: HTTPConnection) -> None:
+        """Open a connection whose answer must be complete `timeout` seconds from now."""
+        deadline = time.monotonic() + self._timeout
+        connection.connect()
+        if not isinstance(connection.sock, _TlsSocket):
+            connection.sock = _Socket(fileno=connection.sock.detach())
+            connection.sock.settimeout(self._timeout)
+        connection.sock.deadline = deadline
 
     def _headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "Connection": "close"}
         return headers if self._key is None else {**headers, "Authorization": f"Bearer {self._key}"}
 
-    def _read(self, path: str, response: HTTPResponse, most: int, deadline: float) -> bytes:
-        """Read a body completely, unless it exceeds the limits on size or time."""
+    def _read(self, path: str, response: HTTPResponse, most: int) -> bytes:
+        """Read a body completely, unless it exceeds the limit on size."""
         pieces: list[bytes] = []
         size = 0
         while piece := response.read1(1 << 16):
@@ -119,8 +152,6 @@ class Client:
                     "than the request can need",
                     hint="is it the address of a vLLM or SGLang server?",
                 )
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"an answer of more than {self._timeout:g} s")
         if response.length:  # announced bytes that did not arrive
             raise ConnectionResetError("the answer breaks off")
         return b"".join(pieces)
