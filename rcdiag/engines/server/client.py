@@ -15,7 +15,7 @@ from rcdiag.errors import RcdiagError
 BUSY = (408, 429, 500, 502, 503, 504)  # status codes after which a retry may succeed
 ABSENT = (404, 405)
 SMALL_ANSWER = 8 << 20  # bytes, for all answers but scores: server information and metrics
-QUOTED_CHARACTERS = 300  # characters of a server's own message that an error quotes
+MOST_QUOTED = 300  # characters of a message that quotes a server
 LONGEST_WAIT = 60.0  # seconds, the largest Retry-After that is respected
 
 
@@ -61,16 +61,25 @@ class Client:
     def ask(self, path: str, body: dict[str, Any] | None = None, most: int = SMALL_ANSWER) -> Any:
         """Return the JSON object that a path answers; `most` limits the answer's size in bytes."""
         content, kind = self._content(path, body, most)
-        try:
-            answer = json.loads(content)
-        except (ValueError, RecursionError):
-            answer = None
+        answer = _parsed(content)
         if not isinstance(answer, dict):
             raise RcdiagError(
                 f"{self.address}{path}: the answer is {kind or 'of no type'}, not a JSON object",
                 hint="give the address of the server itself, not that of a page or proxy before it",
             )
         return answer
+
+    def redacted(self, text: str) -> str:
+        """Return a text of the server without the key, which a server may send back."""
+        if self._key is not None:
+            for form in (self._key, json.dumps(self._key)[1:-1]):  # quotes are escaped in JSON
+                text = text.replace(form, "***")
+        return text
+
+    def quoted(self, text: str) -> str:
+        """Return a text of the server as messages quote it: without the key, then shortened."""
+        text = self.redacted(text)
+        return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}..."
 
     def find(self, *paths: str) -> dict[str, Any] | None:
         """Return the answer of the first path that exists on the server; None if none does."""
@@ -109,9 +118,11 @@ class Client:
             ) from error
         except TimeoutError as error:
             raise Unavailable(f"no complete answer within timeout={self._timeout:g} s") from error
-        except (OSError, HTTPException) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        except OSError as error:
+            reason = error.strerror or str(error) or type(error).__name__
             raise Unavailable(reason[:1].lower() + reason[1:]) from error
+        except HTTPException as error:  # its text quotes the server, so it is not chained
+            raise Unavailable(self.quoted(f"not an answer in HTTP ({error})")) from None
         finally:
             connection.close()
         if response.status != 200:
@@ -159,9 +170,10 @@ class Client:
     def _error_of_status(self, path: str, response: HTTPResponse, content: bytes) -> Exception:
         """Return the error for an answer whose status is not 200."""
         status, where = response.status, f"{self.address}{path}"
-        said = content.decode(errors="replace")[:QUOTED_CHARACTERS].strip()
-        if self._key is not None:
-            said = said.replace(self._key, "***")
+        said = content.decode(errors="replace").strip()
+        if (answer := _parsed(content)) is not None:  # written anew, without escapes in the key
+            said = json.dumps(answer, ensure_ascii=False)
+        said = self.quoted(said)
         if status in BUSY:
             return Unavailable(f"HTTP {status} {said}".strip(), _seconds(response))
         if status in ABSENT:
@@ -183,6 +195,14 @@ class Client:
 
 class _AbsentError(RcdiagError):
     """The path does not exist on the server."""
+
+
+def _parsed(content: bytes) -> Any:
+    """Return the value of a JSON text; None if it is not valid JSON."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _seconds(response: HTTPResponse) -> float:

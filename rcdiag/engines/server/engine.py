@@ -49,9 +49,8 @@ class ServerEngine:
             try:
                 return self._score(tokens[row].tolist(), int(starts[row]))
             except RcdiagError as error:
-                raise RcdiagError(
-                    self._row_message(numbers[row], error.message), error.hint
-                ) from error
+                what = self.client.quoted(error.message)
+                raise RcdiagError(f"{self._row(numbers[row])}: {what}", error.hint) from None
 
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
         for row, values in self._each(rows, score_row, numbers):
@@ -114,10 +113,10 @@ class ServerEngine:
 
         `number` is the table's row that waits for its score, `since` the time of its first failure.
         """
-        who = f"policy `{self.spec.name}`: row {number}"
+        who = self._row(number)
         served = wait_for(self.client, self.spec, self.pace, failure, since, who)
         if served.fingerprint != self.served.fingerprint:
             raise server_changed(self.served, served)
 
-    def _row_message(self, number: int, what: str) -> str:
-        return f"policy `{self.spec.name}`: row {number}: {what}"
+    def _row(self, number: int) -> str:
+        return f"policy `{self.spec.name}`: row {number}"
