@@ -197,8 +197,20 @@ def test_log_probs_rounded_above_0_become_0(rows, tmp_path, monkeypatch):
         ("log_probs[1] = None", "a null in column `log_probs`", "masked ones too"),
         ("log_probs[0][1] = math.nan", "nan in `log_probs` at response token 1 of row 0", "finite"),
         ("log_probs[2][0] = -math.inf", "-inf in `log_probs` at response token 0 of", "finite"),
-        ("log_probs[4][3] = 0.25", "0.25 in `log_probs` at response token 3 of row 4", "<= 0"),
-        ('columns["entropy"] = [[-1.0] * len(r) for r in log_probs]', "-1 in `entropy`", ">= 0"),
+        (
+            "log_probs[2][0] = -1e39",
+            "-1e\\+39 in `log_probs` at response token 0 of",
+            "-1e+12 to 0",
+        ),
+        (
+            "log_probs[2][0] = -1e13",
+            "-1e\\+13 in `log_probs` at response token 0 of",
+            "-1e+12 to 0",
+        ),
+        ("log_probs[4][3] = 0.25", "0.25 in `log_probs` at response token 3 of row 4", "to 0"),
+        ('columns["entropy"] = [[-1.0] * len(r) for r in log_probs]', "-1 in `entropy`", "nats"),
+        ('columns["entropy"] = [[14.0] * len(r) for r in log_probs]', "14 in `entropy`", "13.86"),
+        ('columns["entropy"] = [[1e300] * len(r) for r in log_probs]', "1e\\+300 in `ent", "13.86"),
         ('columns["entropy"] = [[1.0]] * len(row)', "values of `entropy` for row 0", "a value for"),
         ("", "no column `entropy`, which entropy=true asks for", "leave entropy=true out"),
     ],
@@ -210,6 +222,18 @@ def test_a_wrong_answer_is_refused_with_row_and_token(
     with pytest.raises(RcdiagError, match=words) as caught:
         read_answer(answer(rows, wrong), rows, "it", wants_entropy=not wrong)
     assert hint in caught.value.hint
+
+
+def test_the_vocabulary_of_the_checkpoint_limits_the_entropy(tmp_path, rows):
+    """The toy checkpoint has so few tokens that an entropy of 5 nats is impossible."""
+    wrong = 'columns["entropy"] = [[5.0] * len(row) for row in ids]'
+    spec = policy(program(tmp_path, wrong) + " {model}")
+    spec = PolicySpec(**{**spec.to_dict(), "model": str(make_checkpoint(tmp_path / "model"))})
+    (tmp_path / "engine.log").touch()
+    with pytest.raises(RcdiagError, match="5 in `entropy` at response token 0 of row 0"):
+        CommandEngine(spec, words_of(spec), tmp_path / "engine.log").score(
+            rows, lambda tokens: None
+        )
 
 
 def test_a_program_scores_by_its_own_formula(score, tmp_path):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import socket
 import subprocess
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,7 +27,7 @@ from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.scoring import plan_scoring
 from rcdiag.engines.server import pace
 from rcdiag.engines.server.address import check_address
-from rcdiag.engines.server.client import Client
+from rcdiag.engines.server.client import Client, Unavailable
 from rcdiag.engines.server.connection import APIS as KNOWN
 from rcdiag.engines.server.connection import connect as connect_and_say
 from rcdiag.engines.server.engine import ServerEngine
@@ -256,6 +258,37 @@ def test_a_slow_request_is_cancelled_and_repeated(tmp_path):
     with faulty("vllm", every(5, slower)) as (_, address):
         found = scores(address, some.write(tmp_path), ",timeout=1")
     assert np.array_equal(found, some.log_probs)
+
+
+TRICKLES = {
+    "a header": (b"HTTP/1.1 200 OK\r\nX: ", b"a"),
+    "100 Continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "the extension of a chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"x"),
+    "a body": (b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n", b" "),
+}
+
+
+@pytest.mark.parametrize("name", TRICKLES)
+def test_a_request_ends_at_its_deadline_however_slowly_bytes_arrive(name):
+    """The server sends for longer than the timeout, but never pauses for that long."""
+    begin, piece = TRICKLES[name]
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def trickle() -> None:
+        with listener, listener.accept()[0] as connection:
+            connection.recv(1 << 16)
+            connection.sendall(begin)
+            with contextlib.suppress(OSError):  # the client has hung up
+                for _ in range(40):
+                    connection.sendall(piece)
+                    time.sleep(0.05)
+
+    with ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(trickle)
+        client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", None, 0.3)
+        with pytest.raises(Unavailable, match=r"no complete answer within timeout=0\.3 s"):
+            client.ask("/version")
+        serving.result(timeout=30)
 
 
 @APIS
@@ -574,12 +607,67 @@ def test_a_key_that_http_cannot_carry_is_refused_without_being_shown(monkeypatch
     assert "sesame" not in caught.value.message + caught.value.hint
 
 
-def test_a_key_echoed_by_the_server_is_not_shown(monkeypatch, tmp_path):
-    monkeypatch.setenv("SERVER_KEY", "opensesame")
-    said = answers((403, {}, b"wrong key: Bearer opensesame"))["vllm"]
+KEY = "open-sesame-0123456789"
+# Bodies of HTTP 403, and what the error quotes.
+ECHOES = {
+    f"wrong key: Bearer {KEY}": "HTTP 403 wrong key: Bearer ***",
+    f"{'x' * 285}{KEY}": f"HTTP 403 {'x' * 200}",
+    json.dumps({"key": KEY}).replace("o", "\\u006f"): 'HTTP 403 {"key": "***"}',
+}
+
+
+@pytest.mark.parametrize("body", ECHOES)
+def test_a_key_echoed_by_the_server_is_not_shown(monkeypatch, tmp_path, body):
+    """Also not the part of it that fits before the end of a long quotation."""
+    monkeypatch.setenv("SERVER_KEY", KEY)
+    said = answers((403, {}, body.encode()))["vllm"]
     with faulty("vllm", said) as (_, address), pytest.raises(RcdiagError) as caught:
         scores(address, case(2).write(tmp_path), ",key_env=SERVER_KEY")
-    assert "HTTP 403 wrong key: Bearer ***" in caught.value.message
+    assert ECHOES[body] in caught.value.message
+    assert "sesame" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_key_in_a_malformed_status_line_is_not_shown(monkeypatch):
+    monkeypatch.setenv("SERVER_KEY", KEY)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def echo() -> None:
+        with listener, listener.accept()[0] as connection:
+            connection.recv(1 << 16)
+            connection.sendall(f"HTTP/9.9 {KEY}\r\n\r\n".encode())
+
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(echo)
+        with pytest.raises(RcdiagError, match=r"not an answer in HTTP \(HTTP/9.9 \*\*\*") as caught:
+            connect(parse_policy(f"x=server,url={url},key_env=SERVER_KEY,patience=0"))
+        serving.result(timeout=30)
+    assert "sesame" not in "".join(traceback.format_exception(caught.value))
+
+
+@APIS
+def test_a_description_that_holds_the_key_is_refused(api, monkeypatch):
+    """It would be stored in the table's metadata."""
+    monkeypatch.setenv("SERVER_KEY", KEY)
+    (model := Model(api)).names = [f"Bearer {KEY}"]
+    with serve(model) as address:
+        spec = parse_policy(f"x=server,url={address},key_env=SERVER_KEY")
+        with pytest.raises(RcdiagError, match="states its key as its model") as caught:
+            connect(spec)
+    assert "sesame" not in caught.value.message
+
+
+@APIS
+def test_a_long_text_of_the_server_is_shortened(api, tmp_path):
+    fault = value_of_last("Z" * 200_000)[api]
+    with faulty(api, fault) as (model, address):
+        with pytest.raises(RcdiagError, match=r"Z{100,300}\.\.\.") as caught:
+            scores(address, Case([[3]], [[1, 5]]).write(tmp_path))
+        assert len(caught.value.message) < 400
+        model.names = [f"{number}" * 50 for number in range(1000)]
+        with pytest.raises(RcdiagError) as caught:
+            connect(parse_policy(f"x=server,url={address},model=other"))
+        assert len(caught.value.message) < 400
 
 
 def test_a_missing_server_and_another_kind_of_server_are_errors():

@@ -37,6 +37,11 @@ def is_given_the_model(spec: PolicySpec) -> bool:
     return MODEL in str(spec.options["run"])
 
 
+def is_given_a_checkpoint(spec: PolicySpec) -> bool:
+    """Tell whether the model that replaces `{model}` is a checkpoint on this machine."""
+    return is_given_the_model(spec) and (Path(spec.model) / "config.json").is_file()
+
+
 def _load(spec: PolicySpec, max_length: int, log: Path) -> CommandEngine:
     from rcdiag.engines.command.engine import CommandEngine
 
@@ -76,13 +81,11 @@ def _facts(spec: PolicySpec, say: Say) -> ModelFacts:
     from rcdiag.engines.checkpoint import ModelFacts, checkpoint_facts
     from rcdiag.table.trajectories import ModelLimits
 
-    named = is_given_the_model(spec)
-    if named and (Path(spec.model) / "config.json").is_file():
+    if is_given_a_checkpoint(spec):
         facts = checkpoint_facts(spec)
     else:
-        facts = ModelFacts(
-            ModelLimits(spec.model if named else "the program", None, None), "unknown"
-        )
+        model = spec.model if is_given_the_model(spec) else "the program"
+        facts = ModelFacts(ModelLimits(model, None, None), "unknown")
     return replace(facts, program=_state_of(words_of(spec)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,18 +11,30 @@ import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
+from rcdiag.statistics.extremes import SMALLEST_LOG_PROB
 from rcdiag.table.arrow import as_numpy
 from rcdiag.table.readers.parquet import read_whole
+from rcdiag.table.token_columns import MOST_TOKEN_IDS
 from rcdiag.table.trajectories import Scores, Trajectories
 
 # The largest log-prob above 0 that rounding explains: logit minus logsumexp in float32, for logits
 # of several hundred.
 ROUNDING = 1e-4
-POSITIVE = "log-probs are natural logarithms of probabilities: <= 0"
+# An entropy in bfloat16 exceeds its limit, ln(vocabulary), by at most this factor.
+BFLOAT16 = 1 + 2.0**-8
 
 
-def read_answer(path: Path, rows: Trajectories, who: str, *, wants_entropy: bool) -> Scores:
+def read_answer(
+    path: Path,
+    rows: Trajectories,
+    who: str,
+    *,
+    wants_entropy: bool,
+    vocabulary: int = MOST_TOKEN_IDS,
+) -> Scores:
     """Return the scores that a program wrote, whose rows may be in any order.
+
+    `vocabulary` is the model's number of token ids; by default the largest that a table may have.
 
     Raises:
         RcdiagError: missing or additional rows, lists of another length than the response, values
@@ -29,12 +42,18 @@ def read_answer(path: Path, rows: Trajectories, who: str, *, wants_entropy: bool
     """
     table = read_whole(path)
     order = _order(table, rows, who)
+    # The limits are compared before the conversion to float32, which turns -1e39 into -inf.
     log_probs = _values(table, "log_probs", order, rows, who)
-    _refuse(log_probs > ROUNDING, log_probs, "log_probs", rows, who, POSITIVE)
+    impossible = (log_probs > ROUNDING) | (log_probs < SMALLEST_LOG_PROB)
+    hint = f"log-probs are natural logarithms of probabilities: {SMALLEST_LOG_PROB:g} to 0"
+    _refuse(impossible, log_probs, "log_probs", rows, who, hint)
     scores = Scores(log_probs.clip(max=0.0).astype(np.float32))
     if "entropy" in table.column_names:
         entropy = _values(table, "entropy", order, rows, who)
-        _refuse(entropy < -ROUNDING, entropy, "entropy", rows, who, "entropies are in nats, >= 0")
+        most = math.log(vocabulary)
+        impossible = (entropy < -ROUNDING) | (entropy > most * BFLOAT16 + ROUNDING)
+        hint = f"entropies are in nats, 0 to {most:.4g} for {vocabulary:,} token ids"
+        _refuse(impossible, entropy, "entropy", rows, who, hint)
         return Scores(scores.log_probs, entropy.clip(min=0.0).astype(np.float32))
     if wants_entropy:
         raise RcdiagError(
@@ -127,6 +146,6 @@ def _refuse(
     row = int(np.searchsorted(offsets, at, side="right")) - 1
     raise RcdiagError(
         f"{who} wrote {values[at]:g} in `{name}` at response token {at - offsets[row]} of row "
-        f"{rows.row[row]} ({int(bad.sum())} such values in this part)",
+        f"{rows.row[row]} ({int(bad.sum())} of {len(bad)} values in this part)",
         hint=hint,
     )

@@ -14,11 +14,17 @@ from typing import Any
 import pyarrow as pa
 
 from rcdiag.engines.backend import Progress
-from rcdiag.engines.checkpoint import check_checkpoint, fingerprint
-from rcdiag.engines.command import about_model, is_given_the_model, supervisor
+from rcdiag.engines.checkpoint import check_checkpoint, fingerprint, limits
+from rcdiag.engines.command import (
+    about_model,
+    is_given_a_checkpoint,
+    is_given_the_model,
+    supervisor,
+)
 from rcdiag.engines.command.answer import read_answer
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
+from rcdiag.table.token_columns import MOST_TOKEN_IDS
 from rcdiag.table.trajectories import Ragged, Scores, Trajectories
 from rcdiag.table.writer import TableWriter
 
@@ -39,6 +45,9 @@ class CommandEngine:
         self._input = log.with_name("input.parquet")
         self._output = log.with_name("output.parquet")
         self._words = [*words, str(self._input), str(self._output)]
+        self._vocabulary = MOST_TOKEN_IDS
+        if is_given_a_checkpoint(spec):
+            self._vocabulary = limits(spec.model, Path(spec.model)).vocab_size or MOST_TOKEN_IDS
         self._stays = bool(spec.options.get("stays"))
         self._staying: subprocess.Popen[bytes] | None = None
         self._printed = 0  # size of the log in bytes when the program was started
@@ -60,8 +69,13 @@ class CommandEngine:
                 "its last argument is the path to write to",
             )
         who = f"policy `{self.spec.name}`: the program `{self.spec.options['run']}`"
-        wants_entropy = bool(self.spec.options.get("entropy"))
-        scores = read_answer(self._output, trajectories, who, wants_entropy=wants_entropy)
+        scores = read_answer(
+            self._output,
+            trajectories,
+            who,
+            wants_entropy=bool(self.spec.options.get("entropy")),
+            vocabulary=self._vocabulary,
+        )
         progress(len(trajectories.prompt_ids.values) + len(trajectories.response_ids.values))
         return scores
 

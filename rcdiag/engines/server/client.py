@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import time
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
@@ -14,7 +15,7 @@ from rcdiag.errors import RcdiagError
 BUSY = (408, 429, 500, 502, 503, 504)  # status codes after which a retry may succeed
 ABSENT = (404, 405)
 SMALL_ANSWER = 8 << 20  # bytes, for all answers but scores: server information and metrics
-QUOTED_CHARACTERS = 300  # characters of a server's own message that an error quotes
+MOST_QUOTED = 300  # characters of a message that quotes a server
 LONGEST_WAIT = 60.0  # seconds, the largest Retry-After that is respected
 
 
@@ -24,6 +25,26 @@ class Unavailable(Exception):
     def __init__(self, reason: str, wait: float = 0.0) -> None:
         super().__init__(reason)
         self.wait = wait  # seconds, from the server's Retry-After
+
+
+class _Socket(socket.socket):
+    """A socket whose waits for bytes all end at one deadline, however slowly these arrive.
+
+    The timeout of an ordinary socket begins again with each byte of a header.
+    """
+
+    deadline: float  # of time.monotonic()
+
+    def recv_into(self, *args: Any) -> int:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.settimeout(left)
+        return super().recv_into(*args)
+
+
+class _TlsSocket(_Socket, ssl.SSLSocket):
+    """The same over TLS."""
 
 
 class Client:
@@ -40,16 +61,25 @@ class Client:
     def ask(self, path: str, body: dict[str, Any] | None = None, most: int = SMALL_ANSWER) -> Any:
         """Return the JSON object that a path answers; `most` limits the answer's size in bytes."""
         content, kind = self._content(path, body, most)
-        try:
-            answer = json.loads(content)
-        except (ValueError, RecursionError):
-            answer = None
+        answer = _parsed(content)
         if not isinstance(answer, dict):
             raise RcdiagError(
                 f"{self.address}{path}: the answer is {kind or 'of no type'}, not a JSON object",
                 hint="give the address of the server itself, not that of a page or proxy before it",
             )
         return answer
+
+    def redacted(self, text: str) -> str:
+        """Return a text of the server without the key, which a server may send back."""
+        if self._key is not None:
+            for form in (self._key, json.dumps(self._key)[1:-1]):  # quotes are escaped in JSON
+                text = text.replace(form, "***")
+        return text
+
+    def quoted(self, text: str) -> str:
+        """Return a text of the server as messages quote it: without the key, then shortened."""
+        text = self.redacted(text)
+        return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}..."
 
     def find(self, *paths: str) -> dict[str, Any] | None:
         """Return the answer of the first path that exists on the server; None if none does."""
@@ -70,9 +100,9 @@ class Client:
 
     def _content(self, path: str, body: dict[str, Any] | None, most: int) -> tuple[bytes, str]:
         """Return the body and content type of an answer with status 200."""
-        deadline = time.monotonic() + self._timeout
         connection = self._connection()
         try:
+            self._connect(connection)
             connection.request(
                 "GET" if body is None else "POST",
                 self._parts.path + path,
@@ -80,15 +110,19 @@ class Client:
                 self._headers(),
             )
             with connection.getresponse() as response:
-                content = self._read(path, response, most, deadline)
+                content = self._read(path, response, most)
         except ssl.SSLCertVerificationError as error:
             raise RcdiagError(
                 f"{self.address}: {error.verify_message}",
                 hint="name the certificate that signs it in SSL_CERT_FILE",
             ) from error
-        except (OSError, HTTPException) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        except TimeoutError as error:
+            raise Unavailable(f"no complete answer within timeout={self._timeout:g} s") from error
+        except OSError as error:
+            reason = error.strerror or str(error) or type(error).__name__
             raise Unavailable(reason[:1].lower() + reason[1:]) from error
+        except HTTPException as error:  # its text quotes the server, so it is not chained
+            raise Unavailable(self.quoted(f"not an answer in HTTP ({error})")) from None
         finally:
             connection.close()
         if response.status != 200:
@@ -99,15 +133,25 @@ class Client:
         host, port = self._parts.hostname or "", self._parts.port
         if self._parts.scheme == "https":
             context = ssl.create_default_context()
+            context.sslsocket_class = _TlsSocket
             return HTTPSConnection(host, port, timeout=self._timeout, context=context)
         return HTTPConnection(host, port, timeout=self._timeout)
+
+    def _connect(self, connection: HTTPConnection) -> None:
+        """Open a connection whose answer must be complete `timeout` seconds from now."""
+        deadline = time.monotonic() + self._timeout
+        connection.connect()
+        if not isinstance(connection.sock, _TlsSocket):
+            connection.sock = _Socket(fileno=connection.sock.detach())
+            connection.sock.settimeout(self._timeout)
+        connection.sock.deadline = deadline
 
     def _headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "Connection": "close"}
         return headers if self._key is None else {**headers, "Authorization": f"Bearer {self._key}"}
 
-    def _read(self, path: str, response: HTTPResponse, most: int, deadline: float) -> bytes:
-        """Read a body completely, unless it exceeds the limits on size or time."""
+    def _read(self, path: str, response: HTTPResponse, most: int) -> bytes:
+        """Read a body completely, unless it exceeds the limit on size."""
         pieces: list[bytes] = []
         size = 0
         while piece := response.read1(1 << 16):
@@ -119,8 +163,6 @@ class Client:
                     "than the request can need",
                     hint="is it the address of a vLLM or SGLang server?",
                 )
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"an answer of more than {self._timeout:g} s")
         if response.length:  # announced bytes that did not arrive
             raise ConnectionResetError("the answer breaks off")
         return b"".join(pieces)
@@ -128,9 +170,10 @@ class Client:
     def _error_of_status(self, path: str, response: HTTPResponse, content: bytes) -> Exception:
         """Return the error for an answer whose status is not 200."""
         status, where = response.status, f"{self.address}{path}"
-        said = content.decode(errors="replace")[:QUOTED_CHARACTERS].strip()
-        if self._key is not None:
-            said = said.replace(self._key, "***")
+        said = content.decode(errors="replace").strip()
+        if (answer := _parsed(content)) is not None:  # written anew, without escapes in the key
+            said = json.dumps(answer, ensure_ascii=False)
+        said = self.quoted(said)
         if status in BUSY:
             return Unavailable(f"HTTP {status} {said}".strip(), _seconds(response))
         if status in ABSENT:
@@ -152,6 +195,14 @@ class Client:
 
 class _AbsentError(RcdiagError):
     """The path does not exist on the server."""
+
+
+def _parsed(content: bytes) -> Any:
+    """Return the value of a JSON text; None if it is not valid JSON."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _seconds(response: HTTPResponse) -> float:

@@ -28,14 +28,27 @@ def identify(client: Client, spec: PolicySpec) -> Served:
         try:
             served = api.identify(client, spec.model)
         except (KeyError, TypeError, AttributeError) as error:
-            raise malformed(f"another form than {name}'s ({error!r})") from error
+            raise malformed(client.quoted(f"another form than {name}'s ({error!r})")) from None
+        except RcdiagError as error:
+            raise RcdiagError(client.quoted(error.message), error.hint) from None
         if served is not None:
+            _check_key(client, served)
             return served
     raise RcdiagError(
         f"policy `{spec.name}`: {client.address} is not a server of "
         + ("vLLM (/version) or SGLang (/model_info)" if given is None else given),
         hint="give the address of vLLM's OpenAI server or of SGLang's server, without a path",
     )
+
+
+def _check_key(client: Client, served: Served) -> None:
+    """Refuse a description that holds the key, since it is stored in the table's metadata."""
+    for name, value in served.reported.items():
+        if client.redacted(str(value)) != str(value):
+            raise RcdiagError(
+                f"{client.address}: the server states its key as its {name}",
+                hint="the table's metadata would hold the key: what answers at this address?",
+            )
 
 
 def connect(spec: PolicySpec, say: Say) -> tuple[Client, Served]:

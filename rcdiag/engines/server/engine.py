@@ -20,11 +20,10 @@ from rcdiag.engines.server.pace import Pace
 from rcdiag.engines.server.served import answer_size, server_changed
 from rcdiag.engines.spec import PolicySpec
 from rcdiag.errors import RcdiagError
+from rcdiag.statistics.extremes import SMALLEST_LOG_PROB
 
 if TYPE_CHECKING:
     from rcdiag.table.trajectories import Scores, Trajectories
-
-LEAST_LOG_PROB = -1e12  # nats; smaller values count as infinite, as in tables
 
 
 class ServerEngine:
@@ -50,9 +49,8 @@ class ServerEngine:
             try:
                 return self._score(tokens[row].tolist(), int(starts[row]))
             except RcdiagError as error:
-                raise RcdiagError(
-                    self._row_message(numbers[row], error.message), error.hint
-                ) from error
+                what = self.client.quoted(error.message)
+                raise RcdiagError(f"{self._row(numbers[row])}: {what}", error.hint) from None
 
         scores: list[NDArray[np.float32] | None] = [None] * len(tokens)
         for row, values in self._each(rows, score_row, numbers):
@@ -67,7 +65,7 @@ class ServerEngine:
         values = self.api.read(self.served, answer, ids, start)
         for position, value in enumerate(values, start):
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not is_number or not LEAST_LOG_PROB <= value <= 0.0:
+            if not is_number or not SMALLEST_LOG_PROB <= value <= 0.0:
                 raise RcdiagError(
                     f"the log-prob of token {ids[position]} at position {position} is {value}",
                     hint="a log-prob is a finite number of at most 0: look at the server's log",
@@ -115,10 +113,10 @@ class ServerEngine:
 
         `number` is the table's row that waits for its score, `since` the time of its first failure.
         """
-        who = f"policy `{self.spec.name}`: row {number}"
+        who = self._row(number)
         served = wait_for(self.client, self.spec, self.pace, failure, since, who)
         if served.fingerprint != self.served.fingerprint:
             raise server_changed(self.served, served)
 
-    def _row_message(self, number: int, what: str) -> str:
-        return f"policy `{self.spec.name}`: row {number}: {what}"
+    def _row(self, number: int) -> str:
+        return f"policy `{self.spec.name}`: row {number}"
