@@ -282,6 +282,7 @@ def _flags(text: str) -> dict[str, Any]:
         return {}
     flags: dict[str, Any] = {}
     values: dict[str, list[str]] = {}
+    hydra: set[str] = set()  # names set by an override, where null is a value and not a word
     current: str | None = None
     open_arrays = 0
     for part in words:
@@ -300,12 +301,13 @@ def _flags(text: str) -> dict[str, Any]:
             current = None if has_value else name
         elif (override := _OVERRIDE.fullmatch(word)) and "." in override[1]:
             values[override[1]] = [override[2]]
+            hydra.add(override[1])
             current = None
         elif current is not None:
             values[current].append(word)
         current = None if ends_values else current
     for name, written in values.items():
-        flags[name] = _value(written)
+        flags[name] = _value(written, nulls=name in hydra)
     return flags
 
 
@@ -316,8 +318,11 @@ def _without_comments(text: str) -> str:
     )
 
 
-def _value(words: Sequence[str]) -> Any:
-    """Parse the values of a flag: none means true, one a value, several a list."""
+def _value(words: Sequence[str], *, nulls: bool) -> Any:
+    """Parse the values of a flag: none means true, one a value, several a list.
+
+    `nulls`: null and ~ are the null of YAML, as in Hydra's `a.b=null`; for flags they are text.
+    """
 
     def one(word: str) -> Any:
         try:
@@ -329,7 +334,7 @@ def _value(words: Sequence[str]) -> Any:
                 return float(value)  # 1e-4, which YAML 1.1 parses as text
             except ValueError:
                 return None if value in ("None", "none") else value
-        return word if value is None and word else value
+        return word if value is None and word and not nulls else value
 
     if not words:
         return True

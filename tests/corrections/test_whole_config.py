@@ -37,22 +37,46 @@ ACTOR = "actor_rollout_ref__actor__"
 ROLLOUT = "actor_rollout_ref__rollout__"
 
 
+OF_LOSS = "actor_rollout_ref__actor__policy_loss__rollout_correction"
+SEPARATE: dict[str, Any] = {"rollout__nnodes": 1}
+
+
 @pytest.mark.parametrize(
-    ("trainer", "places", "idle"),
+    ("trainer", "places", "severity"),
     [
-        ("verl-0.9", {}, True),
-        ("verl-0.9", {MODE: "vanilla"}, True),
-        ("verl-0.9", {MODE: "bypass_mode"}, False),
-        ("verl-0.9", {"trainer__use_v1": False}, False),
-        ("verl-0.8.0", {}, False),
+        ("verl-0.9", {}, "error"),
+        ("verl-0.9", {MODE: "vanilla"}, "error"),
+        ("verl-0.9", {MODE: "bypass_mode"}, "error"),  # the loss reads a block of its own
+        ("verl-0.9", {MODE: "bypass_mode", OF_LOSS: TOKEN}, None),
+        ("verl-0.9", {"trainer__use_v1": False}, "warning"),
+        ("verl-0.9", SEPARATE, "warning"),
+        ("verl-0.9", {**SEPARATE, MODE: "bypass_mode", OF_LOSS: TOKEN}, None),
+        ("verl-0.8.0", {}, None),
     ],
 )
-def test_bypass_without_its_loss_mode(tmp_path, trainer, places, idle):
+def test_bypass_mode_that_its_loss_does_not_read(tmp_path, trainer, places, severity):
     slugs = found(tmp_path, trainer, {**TOKEN, "bypass_mode": True}, **places)
-    assert ("bypass-not-active" in slugs) == idle
-    if idle:
-        assert "#4912" in slugs["bypass-not-active"].message
+    finding = slugs.get("bypass-not-active")
+    assert (finding and finding.severity) == severity
+    if finding:
+        assert ("#4912" in finding.message) == (severity == "error")
+        assert "rollout_is of algorithm" in finding.message or "rollout_is may" in finding.message
     assert "bypass-not-active" not in found(tmp_path, trainer, TOKEN, **places)
+
+
+@pytest.mark.parametrize(
+    ("places", "computed"),
+    [
+        ({}, {"rollout_is": None, "bypass_mode": True}),
+        ({MODE: "bypass_mode"}, {"bypass_mode": True}),
+        ({MODE: "bypass_mode", OF_LOSS: REJECT}, {"rollout_is": None, **REJECT}),
+        (SEPARATE, TOKEN),
+    ],
+)
+def test_what_is_computed_is_what_the_loss_reads(tmp_path, places, computed):
+    found(tmp_path, "verl-0.9", {**TOKEN, "bypass_mode": True}, **places)
+    settings = read_trainer_config(tmp_path / "config.yaml", "verl-0.9").settings
+    assert settings == {**computed, "bypass_mode": True}
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,14 @@ def test_flags_without_value_are_true_and_several_values_a_list():
     }
 
 
+def test_null_of_an_override_is_null_and_of_a_flag_a_word():
+    document = parsed(
+        "#!/bin/bash\nlevel=null\npython3 -m verl.trainer.main_ppo a.b=null a.c=~ a.d=NULL \\\n"
+        "  a.e=${level} --word null\n"
+    )
+    assert document.tree == {"a": dict.fromkeys("bcde"), "word": "null"}
+
+
 def test_the_shallowest_match_is_used_and_null_is_a_value():
     document = parsed("a: {b: {kind: deep}}\nc: {kind: null}\n")
     assert document.find("kind") is None

@@ -13,10 +13,14 @@ from __future__ import annotations
 
 from rcdiag.corrections.arithmetic import Guard
 from rcdiag.corrections.correction import Correction, Weighting
-from rcdiag.trainers.settings_table import Refused, Settings
+from rcdiag.trainers.settings_table import NotComputed, Refused, Settings
 from rcdiag.trainers.verl.correction import weights_at
 
 BYPASS = Correction(mode="bypass")
+# rllm/trainer/tinker reads nothing of rollout_correction: the sampler's log-probs are the old ones,
+# and rllm/trainer/tinker/tinker_metrics_utils.py logs other numbers (`train/`).
+TINKER = "tinker"
+ON_TINKER = Correction(mode="bypass", logging=TINKER)
 # Cookbook: token log-ratios are clamped to +-20 before averaging, and means have no epsilon.
 FIREWORKS = Guard(before_sums=True, epsilon=0.0)
 CAP_WITHOUT_TIS_MODE = 5.0  # `TISConfig().cap`
@@ -26,6 +30,8 @@ def on_verl(settings: Settings) -> Correction:
     """Return the weights of verl 0.8.0 at level `tis_mode`, truncated or IcePop."""
     level, cap, bypass = (settings[name] for name in ("tis_mode", "tis_cap", "bypass_mode"))
     _check_backend(settings, "verl")
+    if settings["backend"] == TINKER:
+        return ON_TINKER
     if bypass and level is not None:
         raise Refused(
             "bypass_mode and tis_mode are both set, and rLLM stops on its verl backend",
@@ -42,6 +48,8 @@ def on_fireworks(settings: Settings) -> Correction:
     """Return truncated weights of tokens or geometric means; they cannot be switched off."""
     level, cap, bypass = (settings[name] for name in ("tis_mode", "tis_cap", "bypass_mode"))
     _check_backend(settings, "fireworks")
+    if settings["backend"] == TINKER:
+        return ON_TINKER
     if bypass:
         return Correction(mode="bypass", guard=FIREWORKS)
     if level is None:
@@ -52,15 +60,10 @@ def on_fireworks(settings: Settings) -> Correction:
 
 
 def _check_backend(settings: Settings, expected: str) -> None:
-    """Refuse settings of a run that uses another backend."""
+    """Do not compute settings of a run that uses another backend."""
     backend = settings["backend"]
-    if backend == "tinker":
-        raise Refused(
-            "backend: tinker does not read rollout_correction and always trains in bypass mode",
-            "weights need the verl or the fireworks backend",
-        )
-    if backend != expected:
-        raise Refused(
-            f"backend: {backend!r} is not the backend whose numbers are requested",
+    if backend not in (expected, TINKER):
+        raise NotComputed(
+            f"backend: {backend}, but the numbers of {expected} are requested",
             "rllm-verl is the verl backend, rllm-fireworks the fireworks backend",
         )

@@ -17,6 +17,7 @@ from rcdiag.corrections.arithmetic import SAFETY_BOUND, Array, Tokens, exp
 from rcdiag.corrections.correction import Correction
 from rcdiag.corrections.quantities import Quantity, log_prob, quantity
 from rcdiag.corrections.trainer_means import Batch, Metrics, once_a_batch, perplexities
+from rcdiag.trainers.rllm.correction import ON_TINKER
 from rcdiag.trainers.verl.metrics import off_policy, out_of_bounds, weight_metrics
 
 Side = Literal["behavior", "target"]  # the policy that rLLM uses as old; in bypass mode behavior
@@ -31,7 +32,9 @@ def k3(tokens: Tokens, log_ratio: Array) -> Array:
 
 
 def on_verl(batch: Batch, correction: Correction) -> Metrics:
-    """Return verl's metrics under rLLM's prefixes, including those of weights if there are any."""
+    """Return verl's metrics under rLLM's prefixes, with those of weights; on Tinker nothing."""
+    if correction == ON_TINKER:
+        return {}
     weighting = correction.weighting
     of_weights: Metrics = {}
     if weighting is not None:
@@ -64,6 +67,8 @@ def _of_a_copy(batch: Batch, logged: Metrics) -> Metrics:
 
 def on_fireworks(batch: Batch, correction: Correction) -> Metrics:
     """Return rLLM's own metrics, over rows with a token; weights are not logged."""
+    if correction == ON_TINKER:
+        return {}
     old: Side = "behavior" if correction.mode == "bypass" else "target"
     return {f"offpolicy/{name}": value for name, value in policies(batch, old).items()}
 

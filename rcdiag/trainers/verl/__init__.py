@@ -17,6 +17,7 @@ from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.settings_table import Settings, read_tables
 from rcdiag.trainers.trainer import Config, Trainer, generation
 from rcdiag.trainers.verl import losses
+from rcdiag.trainers.verl.bypass_loss import with_bypass_loss
 from rcdiag.trainers.verl.config_findings import config_findings
 from rcdiag.trainers.verl.correction import (
     OPTIONS,
@@ -217,6 +218,7 @@ GENERATIONS = (
         read=partial(by_k, icepop=True, ordered=True),
         metrics=partial(metrics, of="applied", fractions_of="raw"),
         update=losses.UPDATE_09,
+        complete=partial(with_bypass_loss, defaults=read_tables(__name__)["verl-0.9"].defaults()),
         **_WITH_K,
     ),
 )

@@ -54,9 +54,19 @@ class WholeConfig(Struct, frozen=True):
         return bool(weights) or self.rejects or self.bypass
 
     @property
+    def separate(self) -> bool:
+        """Tell whether sampler and trainer have GPUs of their own (verl/experimental).
+
+        `one_step_off_policy` and `fully_async_policy` have a block `rollout` at the top for it.
+        """
+        own = ("async_training", "rollout.nnodes", "rollout.n_gpus_per_node")
+        return any(self.get(path) is not None for path in own)
+
+    @property
     def v1(self) -> bool:
         """Tell whether the V1 trainer is used, which is the default from 0.9 on."""
-        return self.version == "0.9" and self.get("trainer.use_v1", True) is not False
+        is_default = self.version == "0.9" and not self.separate
+        return is_default and self.get("trainer.use_v1", True) is not False
 
 
 def config_findings(
@@ -67,24 +77,6 @@ def config_findings(
         return []
     config = WholeConfig(document, version, settings)
     return [finding for check in CHECKS for finding in check(config)]
-
-
-def _bypass_without_its_loss(config: WholeConfig) -> list[Finding]:
-    place = "actor_rollout_ref.actor.policy_loss.loss_mode"
-    mode = config.get(place, "vanilla")
-    if not (config.bypass and config.v1) or mode == "bypass_mode":
-        return []
-    return [
-        Finding(
-            slug="bypass-not-active",
-            severity="error",
-            message=f"bypass_mode is on and {place} is {mode}: the V1 trainer copies the rollout "
-            "log-probs into old_log_probs and reads nothing else of the block, so rollout_is, "
-            "rollout_rs and loss_type do nothing (verl #4912)",
-            fix=f"set {place}=bypass_mode, or trainer.use_v1=false",
-            evidence={"loss_mode": mode, "issue": "verl#4912"},
-        )
-    ]
 
 
 def _on_policy_shortcut(config: WholeConfig) -> list[Finding]:
@@ -194,7 +186,6 @@ def _other_distribution(config: WholeConfig) -> list[Finding]:
 
 
 CHECKS = (
-    _bypass_without_its_loss,
     _on_policy_shortcut,
     _log_probs_off,
     _rejected_in_denominator,

@@ -112,16 +112,29 @@ def test_bypass_mode_shows_nothing_of_the_mismatch() -> None:
     assert metrics["offpolicy/training_ppl"] == metrics["offpolicy/rollout_ppl"]
 
 
+@pytest.mark.parametrize("settings", [{}, {"tis_mode": "token", "bypass_mode": False}])
+def test_tinker_trains_in_bypass_mode(settings: dict[str, Any], tmp_path: Path) -> None:
+    correction = find_trainer("rllm-verl").read(
+        {**find_trainer("rllm-verl").settings, **settings, "backend": "tinker"}
+    )
+    assert (correction.mode, correction.weighting) == ("bypass", None)
+    plan = plan_of(read(tmp_path, SCRIPT.replace("=verl", "=tinker")))
+    assert plan.corrections["it"] == correction
+    assert not plan.findings
+    result = result_of("rllm-verl", {**settings, "backend": "tinker"}, padded([[0.2, 0.4]]))
+    assert result.metrics == {}
+
+
 @pytest.mark.parametrize(
     ("trainer", "settings", "message"),
     [
         ("rllm-verl", {"bypass_mode": True, "tis_mode": "token"}, "rLLM stops"),
-        ("rllm-verl", {"backend": "tinker"}, "tinker does not read"),
-        ("rllm-verl", {"backend": "fireworks"}, "not the backend whose numbers"),
+        ("rllm-verl", {"backend": "fireworks"}, "the numbers of verl are requested"),
+        ("rllm-verl", {"backend": "megatron_x"}, "not one of its values"),
         ("rllm-verl", {"tis_mode": "token", "tis_cap": "2_1"}, "tis_cap: '2_1' wants 0 < lower"),
         ("rllm-verl", {"tis_mode": "geometric"}, "not one of its values"),
         ("rllm-fireworks", {"tis_mode": "token", "tis_cap": "0.5_5.0"}, "wanted a number"),
-        ("rllm-fireworks", {"backend": "tinker"}, "tinker does not read"),
+        ("rllm-fireworks", {"backend": "verl"}, "the numbers of fireworks are requested"),
     ],
 )
 def test_refused_settings(trainer: str, settings: dict[str, Any], message: str) -> None:

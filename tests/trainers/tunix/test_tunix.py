@@ -25,6 +25,10 @@ agentic_grpo_config:
   sampler_is: "token"
   sampler_is_threshold: 2.0
 """
+PLAIN = """
+rl_training_config: {max_steps: 10}
+grpo_config: {num_generations: 4, beta: 0.08, epsilon: 0.1, use_rollout_logps: false}
+"""
 # Ratios 4, 1/2 and 1 of two responses.
 BATCH = padded([[math.log(4.0), -math.log(2.0)], [0.0]])
 
@@ -34,6 +38,9 @@ BATCH = padded([[math.log(4.0), -math.log(2.0)], [0.0]])
     [
         (FROZENLAKE, {"sampler_is": "token", "sampler_is_threshold": 2.0}),
         ("agentic_grpo_config: {beta: 0.0}\n", {}),
+        (PLAIN, {"use_rollout_logps": False}),
+        (PLAIN + FROZENLAKE, {"sampler_is": "token", "sampler_is_threshold": 2.0}),
+        (PLAIN + FROZENLAKE + "training_mode: grpo\n", {"use_rollout_logps": False}),
     ],
 )
 def test_files_of_tunix(text: str, settings: dict[str, Any], tmp_path: Path) -> None:
@@ -45,6 +52,8 @@ def test_the_loss_of_a_file(tmp_path: Path) -> None:
     choice = find_trainer("tunix").config.loss(read(tmp_path, FROZENLAKE).document)
     assert (choice.loss, choice.aggregation) == ("vanilla", "seq-mean-token-mean")
     assert choice.own == {"clip_low": 0.003, "clip_high": 0.005}
+    plain = find_trainer("tunix").config.loss(read(tmp_path, PLAIN).document)
+    assert plain.own == {"clip_low": 0.1, "clip_high": 0.1}
     gspo = FROZENLAKE.replace("loss_algo: grpo", "loss_algo: gspo-token")
     refused = find_trainer("tunix").config.loss(read(tmp_path, gspo).document).refused
     assert "gspo-token is a policy loss that rcdiag does not compute" in refused
