@@ -56,7 +56,7 @@ def logged_runs(
 def _names_a_quantity(path: Path) -> bool:
     """Tell whether the first bytes of a file contain a quoted key of the mismatch."""
     head = LogFile.at(path).head.decode(errors="replace")
-    keys = (key for one in QUANTITIES.values() if one.mismatch for key in one.keys)
+    keys = (key for one in QUANTITIES.values() if one.mismatch for key in (*one.keys, *one.negated))
     return any(f'{key}"' in head for key in keys)
 
 

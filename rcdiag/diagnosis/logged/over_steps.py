@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from rcdiag.diagnosis.change_points import FEWEST
-from rcdiag.diagnosis.logged.causes import SIZES
 from rcdiag.diagnosis.logged.changes import Change, first_clear, parting_of, periodic_steps
 from rcdiag.diagnosis.logged.run import Counts, LoggedRun
+from rcdiag.diagnosis.logged.window import SIZES
 
 # Quantities that measure the size of a mismatch, in order of preference.
-OF_SIZE = (*SIZES, "prob_diff", "pearson")
+OF_SIZE = (*SIZES, "prob_diff", "pearson", "k1")
 # A mismatch is back at its former level if at most this share of its first change remains, on the
 # quantity's own scale.
 LEFT = 0.25
