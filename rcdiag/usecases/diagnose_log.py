@@ -46,10 +46,15 @@ def logged_runs(
             if no_dump and _names_a_quantity(Path(path)):
                 raise  # a damaged log
             return None
-        run = logged_run(log.path.name, log, keys)
-        if not (keys or run.of_mismatch or (no_dump and run.series)):
-            return None
-        runs.append(run)
+        of_file = (*log.earlier, log)
+        for number, one in enumerate(of_file, 1):
+            name = log.path.name
+            if len(of_file) > 1:
+                name += f" (run {number} of {len(of_file)})"
+            run = logged_run(name, one, keys)
+            if not (keys or run.of_mismatch or (no_dump and run.series)):
+                return None
+            runs.append(run)
     return runs
 
 
@@ -82,7 +87,7 @@ def diagnose_logs(
         range(len(found)), key=lambda index: WORST_FIRST.index(found[index].diagnosis.verdict)
     )
     return DiagnoseResult(
-        provenance=provenance_of_files([run.log.path for run in runs], seed),
+        provenance=provenance_of_files(list(dict.fromkeys(run.log.path for run in runs)), seed),
         num_sequences=0,
         num_tokens=0,
         trainer_model=None,

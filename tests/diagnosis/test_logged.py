@@ -622,6 +622,30 @@ def test_several_runs_get_the_worst_verdict_and_a_summary_each(tmp_path: Path) -
     assert f"Deviates from healthy.jsonl at step {BEGINS + 1}" in result.diagnosis.over_steps.says
 
 
+def test_two_runs_in_one_file_are_judged_each(tmp_path: Path) -> None:
+    """The second run is healthy and would hide the first one if its steps counted alone."""
+    path = log_of(run_of(0.01, 0.3), tmp_path)
+    path.write_text(path.read_text() + log_of(run_of(0.01, 0.01), tmp_path, "b").read_text())
+    result = rcdiag.diagnose(path)
+    assert result.diagnosis is not None
+    assert result.diagnosis.verdict == "correctable"
+    assert [Path(one.file).name for one in result.logs] == [
+        "log.jsonl (run 1 of 2)",
+        "log.jsonl (run 2 of 2)",
+    ]
+    assert [one.log_verdict for one in result.logs] == ["correctable", "healthy"]
+
+
+def test_steps_that_are_logged_twice_are_said(tmp_path: Path) -> None:
+    rows = [{"step": i + 1, **row} for i, row in enumerate(run_of(0.01, 0.01))]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:40] + rows[30:]))
+    found = rcdiag.diagnose(path).diagnosis
+    assert found is not None
+    assert found.over_steps is not None
+    assert "10 steps (31 to 40) are logged twice" in found.over_steps.says
+
+
 def test_a_file_that_is_neither_dump_nor_log_is_refused_as_before(tmp_path: Path) -> None:
     path = tmp_path / "text.jsonl"
     path.write_text('{"prompt": "a", "completion": "b"}\n')
