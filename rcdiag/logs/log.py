@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError
@@ -39,6 +40,9 @@ OWN_NUMBERS, OWN_DECIMALS = 3, 3
 # A number with fewer decimals or significant digits than these may be exact, such as 0.5, and does
 # not show that the log rounds.
 DECIMALS, SIGNIFICANT = 2, 3
+# A log that goes back to its first step after this many steps holds another run from there on;
+# fewer are those of processes that print the same steps in turn.
+STEPS_OF_A_RUN = 6
 # Larger integers do not fit into float64 and are identifiers, not metrics.
 LARGEST = 10**300
 
@@ -78,6 +82,8 @@ class Log(Struct, frozen=True, dict=True):
     rows: Mapping[int | None, Row]  # None: the only row of a log without steps
     counted: bool = False  # the log has no steps; rows are counted from 0
     resumed: tuple[int, ...] = ()  # steps to which the log goes back, since the run was resumed
+    repeated: tuple[int, ...] = ()  # steps that it has twice, since it was resumed before them
+    earlier: tuple[Log, ...] = ()  # runs that the file holds before this one, from their start on
 
     @cached_property
     def keys(self) -> dict[str, int]:
@@ -124,7 +130,11 @@ def _max_digits(numbers: Iterable[LoggedNumber]) -> tuple[int, int]:
 
 
 def log_of(path: Path, format: str, records: Iterable[Mapping[str, Any]]) -> Log:
-    """Group records by training step; the last number counts if a step has a key twice."""
+    """Group records by training step; the last number counts if a step has a key twice.
+
+    Where the records go back to the first step, another run begins: the last one is returned, with
+    those before it as `earlier`.
+    """
     flat = [row for record in records if (row := dict(_flat(record)))]
     if not flat:
         raise RcdiagError(
@@ -133,21 +143,61 @@ def log_of(path: Path, format: str, records: Iterable[Mapping[str, Any]]) -> Log
         )
     steps = [_step_of(row) for row in flat]
     counted = len(flat) > 1 and all(step is None for step in steps)
-    rows: dict[int | None, dict[str, LoggedNumber]] = {}
-    latest: dict[str, int] = {}  # key -> the last step at which it was logged
-    resumed = []
-    for index, (step, row) in enumerate(zip(steps, flat, strict=True)):
-        if step is None and not counted and len(flat) > 1:
-            continue  # a summary of the whole run among the rows of steps
-        numbers = rows.setdefault(index if counted else step, {})
-        numbers |= {key: number for key, number in row.items() if not is_step(key)}
+    if counted:
+        return Log(path, format, {i: _without_step(row) for i, row in enumerate(flat)}, counted)
+    if len(flat) == 1:
+        return Log(path, format, {steps[0]: _without_step(flat[0])})
+    # Other rows are summaries of the whole run.
+    runs = [_OneRun()]
+    for step, row in zip(steps, flat, strict=True):
         if step is not None:
-            # Rows with other keys, such as those of an evaluation, may have their own counter.
-            if any(latest.get(key, step) > step for key in row):
-                resumed.append(step)
-            latest |= dict.fromkeys(row, step)
-    ordered = sorted(rows, key=lambda step: -1 if step is None else step)
-    return Log(path, format, {step: rows[step] for step in ordered}, counted, tuple(resumed))
+            if runs[-1].ends_before(step, row):
+                runs.append(_OneRun())
+            runs[-1].add(step, row)
+    *earlier, last = (run.log(path, format) for run in runs)
+    return replace(last, earlier=tuple(earlier))
+
+
+class _OneRun:
+    """The rows of one run, in the order of the file."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, dict[str, LoggedNumber]] = {}
+        self.latest: dict[str, int] = {}  # key -> the last step at which it was logged
+        self.resumed: list[int] = []
+        self.repeated: list[int] = []
+
+    def _goes_back(self, step: int, row: Row) -> bool:
+        # Rows with other keys, such as those of an evaluation, may have their own counter.
+        return any(self.latest.get(key, step) > step for key in row)
+
+    def ends_before(self, step: int, row: Row) -> bool:
+        """Tell whether a row is the first of another run: it repeats this run's first step."""
+        first = min(self.rows, default=step)
+        repeats = step == first and not self.rows.get(step, {}).keys().isdisjoint(row)
+        return repeats and len(self.rows) >= STEPS_OF_A_RUN and self._goes_back(step, row)
+
+    def add(self, step: int, row: Row) -> None:
+        if self._goes_back(step, row):
+            self.resumed.append(step)
+        numbers, new = self.rows.setdefault(step, {}), _without_step(row)
+        if self.resumed and not numbers.keys().isdisjoint(new):
+            self.repeated.append(step)
+        numbers |= new
+        self.latest |= dict.fromkeys(row, step)
+
+    def log(self, path: Path, format: str) -> Log:
+        return Log(
+            path,
+            format,
+            {step: self.rows[step] for step in sorted(self.rows)},
+            resumed=tuple(self.resumed),
+            repeated=tuple(sorted(set(self.repeated))),
+        )
+
+
+def _without_step(row: Row) -> dict[str, LoggedNumber]:
+    return {key: number for key, number in row.items() if not is_step(key)}
 
 
 def is_step(key: str) -> bool:

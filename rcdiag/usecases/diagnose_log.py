@@ -46,17 +46,22 @@ def logged_runs(
             if no_dump and _names_a_quantity(Path(path)):
                 raise  # a damaged log
             return None
-        run = logged_run(log.path.name, log, keys)
-        if not (keys or run.of_mismatch or (no_dump and run.series)):
-            return None
-        runs.append(run)
+        of_file = (*log.earlier, log)
+        for number, one in enumerate(of_file, 1):
+            name = log.path.name
+            if len(of_file) > 1:
+                name += f" (run {number} of {len(of_file)})"
+            run = logged_run(name, one, keys)
+            if not (keys or run.of_mismatch or (no_dump and run.series)):
+                return None
+            runs.append(run)
     return runs
 
 
 def _names_a_quantity(path: Path) -> bool:
     """Tell whether the first bytes of a file contain a quoted key of the mismatch."""
     head = LogFile.at(path).head.decode(errors="replace")
-    keys = (key for one in QUANTITIES.values() if one.mismatch for key in one.keys)
+    keys = (key for one in QUANTITIES.values() if one.mismatch for key in (*one.keys, *one.negated))
     return any(f'{key}"' in head for key in keys)
 
 
@@ -82,7 +87,7 @@ def diagnose_logs(
         range(len(found)), key=lambda index: WORST_FIRST.index(found[index].diagnosis.verdict)
     )
     return DiagnoseResult(
-        provenance=provenance_of_files([run.log.path for run in runs], seed),
+        provenance=provenance_of_files(list(dict.fromkeys(run.log.path for run in runs)), seed),
         num_sequences=0,
         num_tokens=0,
         trainer_model=None,

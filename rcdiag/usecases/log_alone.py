@@ -23,7 +23,7 @@ def log_alone(log: Log, trainer: str) -> LogSummary | None:
 
 def summarised(run: LoggedRun, setup: RunSetup, judged: Judged) -> LogSummary:
     return LogSummary(
-        file=str(run.log.path),
+        file=str(run.log.path.with_name(run.name)),
         log_format=run.log.format,
         trainer_of_log=setup.family,
         generations_of_log=setup.generations,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import tomllib
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,65 @@ def test_a_vocabulary_that_is_given_lowers_the_bound(tmp_path: Path) -> None:
     ]
     assert "uniform" not in verdicts[0]
     assert "uniform" in verdicts[1]
+
+
+def of_mean(values: np.ndarray, key: str, **beside: np.ndarray) -> list[dict[str, float]]:
+    """Rows of a log that has the mean log-ratio alone, with the noise of a mean over tokens."""
+    noisy = values + np.random.default_rng(2).normal(0.0, 2e-4, STEPS)
+    rows = [{key: float(value)} for value in noisy]
+    for name, numbers in beside.items():
+        for row, number in zip(rows, numbers, strict=True):
+            row[name] = float(number)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("then", "verdict", "slug"),
+    [
+        (0.0, "inconclusive", "engine-noise"),
+        (0.007, "inconclusive", "forwards-differ"),
+        (-0.07, "broken", "temperature-raw-recorded"),
+    ],
+)
+def test_a_mean_log_ratio_alone_is_judged(
+    tmp_path: Path, then: float, verdict: str, slug: str
+) -> None:
+    """Its sign shows who sampled; near 0 it does not show exchanged tokens."""
+    k1 = np.where(np.arange(STEPS) < BEGINS, 0.0, then)
+    found = diagnosed(of_mean(k1, "train/vllm_kl"), tmp_path).diagnosis
+    assert found is not None
+    assert (found.verdict, found.causes[0].slug) == (verdict, slug)
+    assert found.causes[0].from_step == (BEGINS + 1 if then else None)
+    assert "train/vllm_kl" in str(found.causes[0].evidence)
+    assert len(found.causes[0].actions) == (0 if then == 0.0 else 3)
+
+
+def test_a_mean_log_ratio_with_the_other_sign(tmp_path: Path) -> None:
+    """AReaL logs the mean log-ratio: below 0 where the trainer gives the tokens less."""
+    shift = np.where(np.arange(STEPS) < BEGINS, 0.0, -0.1)
+    key, weight = "ppo_actor/update/behave_approx_kl/avg", "ppo_actor/update/behave_imp_weight/avg"
+    path = log_of(of_mean(shift, key, **{weight: np.ones(STEPS)}), tmp_path)
+    stale = rcdiag.diagnose(path)
+    assert stale.diagnosis is not None
+    assert stale.diagnosis.verdict == "inconclusive"
+    assert stale.diagnosis.causes[0].from_step == BEGINS + 1
+    assert f"-{key}" in stale.diagnosis.causes[0].evidence[0].values()
+    # Exchanged tokens: their mean is 0, but the weights of tokens tell.
+    weights = np.where(np.arange(STEPS) < BEGINS, 1.0, 1.08)
+    path = log_of(of_mean(0.0 * shift, key, **{weight: weights}), tmp_path)
+    exchanged = rcdiag.diagnose(path).diagnosis
+    assert exchanged is not None
+    assert exchanged.causes[0].slug in ("shift-by-one", "forwards-differ")
+    assert exchanged.verdict != "healthy"
+
+
+def test_a_negative_k3_is_none(tmp_path: Path) -> None:
+    rows = [{"rollout_corr/k3_kl": -0.1 - 1e-3 * (i % 3)} for i in range(STEPS)]
+    result = diagnosed(rows, tmp_path)
+    assert result.diagnosis is not None
+    assert result.diagnosis.verdict == "inconclusive"
+    assert "never below 0" in result.diagnosis.summary
+    assert [one.relation_level for one in result.logs[0].relations] == ["error"]
 
 
 def test_tokens_that_the_trainer_finds_likelier_show_a_raw_record(tmp_path: Path) -> None:
@@ -562,6 +622,30 @@ def test_several_runs_get_the_worst_verdict_and_a_summary_each(tmp_path: Path) -
     assert f"Deviates from healthy.jsonl at step {BEGINS + 1}" in result.diagnosis.over_steps.says
 
 
+def test_two_runs_in_one_file_are_judged_each(tmp_path: Path) -> None:
+    """The second run is healthy and would hide the first one if its steps counted alone."""
+    path = log_of(run_of(0.01, 0.3), tmp_path)
+    path.write_text(path.read_text() + log_of(run_of(0.01, 0.01), tmp_path, "b").read_text())
+    result = rcdiag.diagnose(path)
+    assert result.diagnosis is not None
+    assert result.diagnosis.verdict == "correctable"
+    assert [Path(one.file).name for one in result.logs] == [
+        "log.jsonl (run 1 of 2)",
+        "log.jsonl (run 2 of 2)",
+    ]
+    assert [one.log_verdict for one in result.logs] == ["correctable", "healthy"]
+
+
+def test_steps_that_are_logged_twice_are_said(tmp_path: Path) -> None:
+    rows = [{"step": i + 1, **row} for i, row in enumerate(run_of(0.01, 0.01))]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:40] + rows[30:]))
+    found = rcdiag.diagnose(path).diagnosis
+    assert found is not None
+    assert found.over_steps is not None
+    assert "10 steps (31 to 40) are logged twice" in found.over_steps.says
+
+
 def test_a_file_that_is_neither_dump_nor_log_is_refused_as_before(tmp_path: Path) -> None:
     path = tmp_path / "text.jsonl"
     path.write_text('{"prompt": "a", "completion": "b"}\n')
@@ -614,8 +698,37 @@ def test_a_panel_of_a_key_has_its_unit_and_its_first_change() -> None:
 
 
 def test_no_key_belongs_to_two_quantities() -> None:
-    keys = [key for quantity in QUANTITIES.values() for key in quantity.keys]
+    keys = [key for one in QUANTITIES.values() for key in (*one.keys, *one.negated)]
     assert len(keys) == len(set(keys))
+
+
+# The example that trainers' keys are computed on: two responses and one without a token.
+EXAMPLE = (np.array([0.1, -0.1, 1.5]), np.array([-1.2, -0.5]))
+OF_LOG_RATIO: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "k1": lambda x: -x,
+    "k2": lambda x: x**2 / 2.0,
+    "k3": lambda x: np.exp(x) - 1.0 - x,
+    "abs_diff": np.abs,
+    "exp_abs_diff": lambda x: np.exp(np.abs(x)),
+}
+
+
+@pytest.mark.parametrize("name", OF_LOG_RATIO)
+def test_keys_hold_the_quantity_and_the_sign_that_their_trainer_logs(name: str) -> None:
+    """A key's value on the example is the quantity's mean over tokens, or over responses."""
+    tokens = OF_LOG_RATIO[name](np.concatenate(EXAMPLE))
+    responses = [OF_LOG_RATIO[name](row).mean() for row in EXAMPLE]
+    means = {tokens.mean(), sum(responses) / 2.0, sum(responses) / 3.0}
+    compared = 0
+    for trainer in families().values():
+        for words in read_keys(trainer.package).values():
+            for generation, value in words.numbers.items():
+                spelled = _spellings(words.names.get(generation, ""))
+                for sign, keys in ((1.0, QUANTITIES[name].keys), (-1.0, QUANTITIES[name].negated)):
+                    if spelled & set(keys):
+                        compared += 1
+                        assert any(sign * value == pytest.approx(mean, rel=1e-3) for mean in means)
+    assert compared
 
 
 @pytest.mark.parametrize("name", [name for name in families() if name != "trl-async"])

@@ -64,6 +64,26 @@ def test_rows_of_one_step_are_merged(tmp_path):
     assert log.keys == {"a": 1, "b": 2}
 
 
+def logged(steps, value):
+    return "".join(json.dumps({"step": step, "a": value}) + "\n" for step in steps)
+
+
+def test_a_log_that_goes_back_to_its_first_step_holds_two_runs(tmp_path):
+    log = text(tmp_path / "a.jsonl", logged(range(1, 9), 0.5) + logged(range(1, 5), 2.5))
+    assert values(log, "a") == dict.fromkeys(range(1, 5), 2.5)
+    assert [values(one, "a") for one in log.earlier] == [dict.fromkeys(range(1, 9), 0.5)]
+
+
+def test_steps_of_a_resumed_run_that_are_logged_twice_are_counted(tmp_path):
+    log = text(tmp_path / "a.jsonl", logged(range(1, 9), 0.5) + logged(range(6, 12), 2.5))
+    assert (log.earlier, log.resumed, log.repeated) == ((), (6,), (6, 7, 8))
+    # Each row twice, or rows in another order, are one run.
+    twice = text(tmp_path / "b.jsonl", logged([1, 1, 2, 2, 3, 3, 4, 5, 6, 7], 0.5))
+    assert (twice.earlier, twice.repeated) == ((), ())
+    other = text(tmp_path / "c.jsonl", logged([7, 2, 5, 1, 6, 8, 3, 4], 0.5))
+    assert (other.earlier, list(values(other, "a"))) == ((), [1, 2, 3, 4, 5, 6, 7, 8])
+
+
 def test_a_truncated_last_line_is_ignored_and_an_earlier_one_refused(tmp_path):
     assert values(text(tmp_path / "a.jsonl", LINES["verl"] + '{"step": 5, "da')) == {
         3: 0.25,

@@ -17,10 +17,9 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, LIKELY, WEAK, fact
 from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
-from rcdiag.diagnosis.logged.window import Window
+from rcdiag.diagnosis.logged.window import SIZES, Window
 from rcdiag.diagnosis.thresholds import SURELY
 
-SIZES = ("k3", "k2", "abs_diff", "exp_abs_diff")  # quantities that measure the size of log-ratios
 # Nats, rms log-ratio: in all known healthy runs the rounding of two engines is below this.
 ENGINE = 0.045  # k3 of .001, the guide of k3_kl
 BEYOND_DOUBT = 3.0  # nats: mean surprisal under the trainer minus that under the sampler
@@ -179,7 +178,7 @@ def _other_tokens(window: Window) -> Found | None:
         return None
     if pearson is not None and pearson > RELATED:
         return None
-    evidence = [window.fact(next(n for n in SIZES if window.series(n)), "large at single tokens")]
+    evidence = [window.fact(window.of_size[0], "large at single tokens")]
     if abs(difference.value) < SAME_SURPRISAL * rms:
         shown = (
             f"Both columns have the same mean surprisal (`{window.key_of_k1}` "
@@ -278,7 +277,6 @@ def _not_the_sampler(window: Window) -> Found | None:
     # flatter one lowers none. To another model single tokens are far more and far less likely.
     least = window.number("least_ratio")
     if rms**2 / 2.0 > -k1.value and (least is None or least < HALF):
-        size = next(name for name in SIZES if window.series(name))
         return Found(
             slug="forwards-differ",
             score=WEAK,
@@ -286,7 +284,10 @@ def _not_the_sampler(window: Window) -> Found | None:
             message=f"{finds}, and single tokens by far more: the recorded distribution is not the "
             "one that sampled, nor a copy of it at another temperature, as where a draft model's "
             "log-probs are recorded.",
-            evidence=[*evidence, window.fact(size, "more than a lower temperature makes")],
+            evidence=[
+                *evidence,
+                window.fact(window.of_size[0], "more than a lower temperature makes"),
+            ],
             side="recorder",
             also_possible=["draft-recorded", "weights-differ", "temperature-raw-recorded"],
         )
@@ -394,21 +395,15 @@ def _entropy_over_surprisal(window: Window) -> float | None:
 def _other_forward(window: Window) -> Found | None:
     """Report a mismatch beyond rounding whose cause means over tokens do not determine."""
     rms = window.rms
-    names = [name for name in SIZES if window.number(name) is not None]
-    if rms is None:
-        bad = [
-            name
-            for name, bound in OF_ENGINE.items()
-            if (value := window.number(name)) is not None
-            and (value < bound if name == "pearson" else value > bound)
-        ]
+    sizes = [name for name in SIZES if window.number(name) is not None]
+    names = sizes or list(window.of_size)
+    if rms is not None and rms >= ENGINE:
+        size = f"{rms:.2g} nats at a token"
+    else:
+        bad = [] if sizes else _unlike_rounding(window)
         if not bad:
             return None
         names, size = bad, f"`{window.key(bad[0])}` {window.number(bad[0]):.3g}"
-    elif rms < ENGINE:
-        return None
-    else:
-        size = f"{rms:.2g} nats at a token"
     excess, k1 = window.excess, window.k1
     known = excess is not None and (k1 is None or abs(k1.value) <= HEAVY)
     sampled = (
@@ -449,6 +444,16 @@ def _other_forward(window: Window) -> Found | None:
     )
 
 
+def _unlike_rounding(window: Window) -> list[str]:
+    """Return the quantities of probabilities that are further off than rounding brings them."""
+    return [
+        name
+        for name, bound in OF_ENGINE.items()
+        if (value := window.number(name)) is not None
+        and (value < bound if name == "pearson" else value > bound)
+    ]
+
+
 def _other_weight(window: Window) -> Found | None:
     """Look for a jump of mean weight, mean ratio or ESS away from 1 while log-ratios stay small.
 
@@ -476,17 +481,33 @@ def _other_weight(window: Window) -> Found | None:
 
 
 def _noise(window: Window) -> Found | None:
-    """Report a mismatch that is no larger than the rounding of two engines."""
-    names = [name for name in (*SIZES, "pearson", "prob_diff") if window.number(name) is not None]
+    """Report a mismatch that is no larger than the rounding of two engines.
+
+    A mean log_ratio by itself is 0 for exchanged tokens too, so that it leaves the verdict open.
+    """
+    if window.k3_below_zero is not None:
+        return None
+    of_tokens = [
+        name for name in (*SIZES, "pearson", "prob_diff") if window.number(name) is not None
+    ]
+    names = list(dict.fromkeys([*of_tokens, *window.of_size]))
     if not names:
         return None
-    size = f"{window.number(names[0]):.{4 if names[0] == 'pearson' else 2}g}"
+    key, digits = window.key(names[0]), 4 if names[0] == "pearson" else 2
+    size = f"`{key}` is {window.number(names[0]):.{digits}g}"
+    means_alone = not of_tokens and len(window.of_size) == 1
     return Found(
         slug="engine-noise",
-        score=CLEAR,
-        message=f"`{window.key(names[0])}` is {size}: the size of the rounding of two engines.",
+        score=GUESS if means_alone else CLEAR,
+        verdict="inconclusive" if means_alone else None,
+        message=f"{size}: on the mean no more than the rounding of two engines. A mean does not "
+        "show tokens or rows that are exchanged, and the log has no size of single log-ratios."
+        if means_alone
+        else f"{size}: the size of the rounding of two engines.",
         evidence=[window.fact(name, "rounding") for name in names],
-        also_possible=["bf16-logits", "healthy"],
+        also_possible=["shift-by-one", "rows-swapped"]
+        if means_alone
+        else ["bf16-logits", "healthy"],
     )
 
 

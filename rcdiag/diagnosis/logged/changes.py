@@ -13,7 +13,13 @@ from rcdiag.diagnosis.logged.run import Array, Counts, Series
 # Smallest change that counts, by scale: a factor of 1.5 (for E[ratio^2] 1.05), or .02 in the
 # number's own unit.
 FACTOR = float(np.log(1.5))
-LEAST_MOVED = {"log": FACTOR, "correlation": FACTOR, "squared ratio": 0.05, "linear": 0.02}
+LEAST_MOVED = {
+    "log": FACTOR,
+    "correlation": FACTOR,
+    "signed log": FACTOR,
+    "squared ratio": 0.05,
+    "linear": 0.02,
+}
 # A change is clear if its gain is at least this share of that of the clearest change.
 AS_CLEAR = 0.25
 # Periodic steps: their least number, and the share of a period's steps that must be present.

@@ -16,11 +16,11 @@ from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import GUESS, LIKELY, fact
 from rcdiag.diagnosis.confidence import COEFFICIENTS, MOST
 from rcdiag.diagnosis.judge import DECIDES
-from rcdiag.diagnosis.logged.causes import ENGINE, SIZES, Found, found_in
+from rcdiag.diagnosis.logged.causes import ENGINE, Found, found_in
 from rcdiag.diagnosis.logged.changes import Change, changes_of
 from rcdiag.diagnosis.logged.over_steps import of_period, over_steps, trained
 from rcdiag.diagnosis.logged.run import Counts, LoggedRun
-from rcdiag.diagnosis.logged.window import Window
+from rcdiag.diagnosis.logged.window import SIZES, Window
 from rcdiag.results.diagnosis import (
     NOTHING_WRONG,
     Action,
@@ -85,7 +85,7 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
     return Judged(
         diagnosis=Diagnosis(
             verdict=verdict,
-            summary=causes[0].message if causes else NO_NUMBER,
+            summary=causes[0].message if causes else _nothing_found(shown),
             pair=None,
             causes=causes,
             ruled_out=_ruled_out(shown, causes),
@@ -121,11 +121,14 @@ def _stretches(run: LoggedRun, changes: Sequence[Change], periodic: Counts) -> l
     """
     first, last = int(run.steps[0]), int(run.steps[-1])
     cuts = set()
-    gains = dict.fromkeys((*DIVIDING, *SURPRISALS), 0.0)
+    # Without a size of log-ratios the mean weight stands in for it, as in `Window.rms`.
+    sized = any(name in run.series for name in SIZES)
+    measures = DIVIDING if sized else (*DIVIDING, "weight_mean")
+    gains = dict.fromkeys((*measures, *SURPRISALS), 0.0)
     for change in changes:
         if change.quantity in gains:
             gains[change.quantity] += change.gain
-    dividing = DIVIDING if any(gains[name] for name in DIVIDING) else SURPRISALS
+    dividing = measures if any(gains[name] for name in measures) else SURPRISALS
     clearest = max(dividing, key=lambda name: gains[name])
     for change in changes:
         if change.quantity == clearest:
@@ -176,7 +179,7 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
     grown = [
         change
         for change in changes
-        if change.quantity in (*SIZES, "prob_diff")
+        if change.quantity in (*SIZES, "prob_diff", "k1")
         and change.shape == "creep"
         and change.after > FELL_BEHIND * max(change.before, 1e-7)
     ]
@@ -184,7 +187,7 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
         return _grows(grown[0], found)
     if found.slug != "forwards-differ" or found.verdict == "broken":
         return found
-    size = next((run.series[name] for name in SIZES if name in run.series), None)
+    size = next((run.series[name] for name in (*SIZES, "k1") if name in run.series), None)
     if size is None:
         return found
     staleness = run.series.get("staleness")
@@ -256,7 +259,8 @@ def _named_cause(found: Found, window: Window, step: int | None) -> NamedCause:
     verdict = found.verdict or words.verdict
     if verdict == "guides":
         verdict = "healthy"
-    actions = [] if verdict == "healthy" else [Action(text=text) for text in words.mend[:2]]
+    texts = [] if verdict == "healthy" or found.slug in NOTHING_WRONG else words.mend[:2]
+    actions = [Action(text=text) for text in texts]
     if actions:
         actions.append(
             Action(text="In each engine and trainer", command=f"rcdiag explain {found.slug}")
@@ -327,6 +331,17 @@ def _ruled_out(window: Window, causes: Sequence[NamedCause]) -> list[str]:
         against.append("temperature-raw-recorded")
     named = {cause.slug for cause in causes}
     return [slug for slug in against if slug not in named]
+
+
+def _nothing_found(window: Window) -> str:
+    """Say why a log with keys of the mismatch shows nothing."""
+    if window.k3_below_zero is None:
+        return NO_NUMBER
+    key = window.run.series["k3"].key
+    return (
+        f"`{key}` is {window.k3_below_zero:.2g}, and a mean of ratio - 1 - log_ratio is never "
+        "below 0: the key holds another quantity, and the log has no other size of the mismatch."
+    )
 
 
 def _nothing_compared(run: LoggedRun, family: str | None) -> Diagnosis:

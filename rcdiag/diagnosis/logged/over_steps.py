@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from rcdiag.diagnosis.change_points import FEWEST
-from rcdiag.diagnosis.logged.causes import SIZES
 from rcdiag.diagnosis.logged.changes import Change, first_clear, parting_of, periodic_steps
 from rcdiag.diagnosis.logged.run import Counts, LoggedRun
+from rcdiag.diagnosis.logged.window import SIZES
 
 # Quantities that measure the size of a mismatch, in order of preference.
-OF_SIZE = (*SIZES, "prob_diff", "pearson")
+OF_SIZE = (*SIZES, "prob_diff", "pearson", "k1")
 # A mismatch is back at its former level if at most this share of its first change remains, on the
 # quantity's own scale.
 LEFT = 0.25
@@ -40,11 +40,26 @@ def over_steps(
         said += [_first(run, moved, first), _beside(run, changes, first), _back(run, moved, first)]
     if since is not None:
         said += [_at_rate_zero(run, moved), _of_the_update(run, changes)]
-    if any(said):
-        return " ".join(filter(None, said))
-    if len(run.steps) < FEWEST:
-        return f"{len(run.steps)} in the log are too few to see a change (at least {FEWEST})"
-    return f"no measure of the mismatch changes over steps {run.steps[0]} to {run.steps[-1]}"
+    if not any(said):
+        first, last, few = run.steps[0], run.steps[-1], len(run.steps) < FEWEST
+        said = [
+            f"{len(run.steps)} in the log are too few to see a change (at least {FEWEST})"
+            if few
+            else f"no measure of the mismatch changes over steps {first} to {last}"
+        ]
+    text, twice = " ".join(filter(None, said)), _repeated(run)
+    return f"{text.rstrip('.')}. {twice}" if twice else text
+
+
+def _repeated(run: LoggedRun) -> str:
+    """Say which steps are in the log twice, from before and after the run was resumed."""
+    twice = run.log.repeated
+    if not twice:
+        return ""
+    return (
+        f"{len(twice)} steps ({twice[0]} to {twice[-1]}) are logged twice, since the run was "
+        f"resumed at step {run.log.resumed[0]}; the later numbers count."
+    )
 
 
 def _periodic(run: LoggedRun, steps: Counts) -> str:

@@ -7,6 +7,7 @@ distributions. If it holds, causes can be ruled out.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -49,8 +50,13 @@ def _excess(window: Window) -> float | None:
     return window.excess.value / window.rms**2
 
 
-def _below_zero(name: str) -> object:
+def _below_zero(name: str) -> Callable[[Window], float | None]:
     return lambda window: None if (value := window.number(name)) is None else min(value, 0.0)
+
+
+def _k3_below_zero(window: Window) -> float | None:
+    logged = window.k3_below_zero
+    return logged if logged is not None else _below_zero("k3")(window)
 
 
 def _keys(window: Window, *names: str) -> str:
@@ -208,8 +214,8 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         formula="ratio - 1 - log_ratio >= 0",
         unit="nats",
         guide=Guide(warning=-1e-9, error=-1e-6, source="x - 1 - ln x >= 0"),
-        value=_below_zero("k3"),  # type: ignore[arg-type]
-        message=lambda window: f"`{window.key('k3')}` is {window.number('k3'):.3g}",
+        value=_k3_below_zero,
+        message=lambda window: f"`{window.run.series['k3'].key}` is {_k3_below_zero(window):.3g}",
     ),
     Rule(
         name="log.surprisal-below-zero",
@@ -218,7 +224,7 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         formula="-mean(log-prob) >= 0",
         unit="nats",
         guide=Guide(warning=-1e-9, error=-1e-6, source="a probability is 1 at most"),
-        value=_below_zero("sampler_log_ppl"),  # type: ignore[arg-type]
+        value=_below_zero("sampler_log_ppl"),
         message=lambda window: (
             f"`{window.key('sampler_log_ppl')}` is {window.number('sampler_log_ppl'):.3g}"
         ),
@@ -231,7 +237,7 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         formula="E[ratio^2] >= E[ratio]^2 = 1",
         unit="none",
         guide=Guide(warning=-0.02, error=-0.2, source=PROPOSAL),
-        value=_below_zero("chi2_token"),  # type: ignore[arg-type]
+        value=_below_zero("chi2_token"),
         message=lambda window: f"`{window.key('chi2_token')}` is {window.number('chi2_token'):.3g}",
     ),
     Rule(

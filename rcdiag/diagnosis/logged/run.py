@@ -20,6 +20,9 @@ Counts = NDArray[np.int64]
 
 # Lower bound of values before the logarithm: a mismatch of 1e-7 nats is float32 rounding.
 FLOOR = 1e-7
+# Nats: a KL by k1 is compared linearly up to this size, and by factors beyond it. It is the guide
+# of k3_kl, which rounding does not exceed.
+LINEAR_UP_TO = 1e-3
 # Prefix of the correction's keys if the update computes them (bypass mode, verl from 0.8.0 on).
 OF_BYPASS = "actor/rollout_corr/"
 # A mean of ratio^2 above this is dominated by one term; it is clipped here.
@@ -35,10 +38,11 @@ class Quantity(Struct, frozen=True, kw_only=True):
     name: str
     says: str
     unit: str = ""  # empty for quantities without a unit, such as the gradient norm
-    # Scale on which changes are measured: `linear`, `log`, `correlation` (log(1 - value)), or
-    # `squared ratio` (log(1 + value)).
+    # Scale on which changes are measured: `linear`, `log`, `correlation` (log(1 - value)),
+    # `squared ratio` (log(1 + value)), or `signed log` (asinh(value / LINEAR_UP_TO)).
     scale: str
     keys: tuple[str, ...]
+    negated: tuple[str, ...] = ()  # keys that hold the quantity with the other sign
     mismatch: bool = False  # a number of the mismatch, not of the run as such
     alone: bool = False  # a number of one policy alone, which changes without a fault as well
 
@@ -51,6 +55,8 @@ class Quantity(Struct, frozen=True, kw_only=True):
         """Return values on the quantity's `scale`."""
         if self.scale == "linear":
             return values
+        if self.scale == "signed log":
+            return np.arcsinh(values / LINEAR_UP_TO)
         squares = np.minimum(1.0 + values, OF_ONE)
         sizes = {"log": values, "correlation": 1.0 - values, "squared ratio": squares}
         scaled: Array = np.log(np.maximum(sizes[self.scale], FLOOR))
@@ -71,7 +77,7 @@ class Series(Struct, frozen=True, kw_only=True):
     """A quantity of a run at each step that logs it; values may be NaN or infinite."""
 
     quantity: Quantity
-    key: str  # in the log
+    key: str  # in the log; "-key" where the log has the quantity with the other sign
     steps: Counts  # [logged steps] ascending
     values: Array  # [logged steps]
 
@@ -143,7 +149,7 @@ def logged_run(name: str, log: Log, keys: Mapping[str, str] | None = None) -> Lo
 def _key_of(quantity: Quantity, keys: Sequence[str]) -> str | None:
     """Return the log's key for a quantity, or None."""
     spelled = {key: _spellings(key) for key in keys}
-    for known in quantity.keys:
+    for known in (*quantity.keys, *quantity.negated):
         for key in keys:
             if known in spelled[key]:
                 return key
@@ -165,9 +171,10 @@ def _series(quantity: Quantity, key: str, log: Log) -> Series:
         for step, row in log.rows.items()
         if key in row and (step is None or abs(step) < LARGEST_STEP)
     ]
+    negated = bool(_spellings(key) & set(quantity.negated))
     return Series(
         quantity=quantity,
-        key=key,
+        key=f"-{key}" if negated else key,
         steps=np.array([step for step, _ in rows], np.int64),
-        values=np.array([value for _, value in rows], np.float64),
+        values=np.array([-value if negated else value for _, value in rows], np.float64),
     )

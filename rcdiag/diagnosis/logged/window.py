@@ -13,6 +13,9 @@ from rcdiag.diagnosis.logged.run import Array, Counts, LoggedRun, Series
 
 # E|x| of a standard normal x.
 ABS_MEAN = 0.7979
+SIZES = ("k3", "k2", "abs_diff", "exp_abs_diff")  # quantities that measure the size of log-ratios
+# Nats: the most that rounding lowers a mean of k3 below 0.
+BELOW_ZERO = -1e-6
 FEWEST = 2  # steps of which a standard error is computed
 NEAR = 5  # steps that count as shortly before another one
 
@@ -52,8 +55,20 @@ class Window(Struct, frozen=True, dict=True):
         return Window(self.run, others) if len(others) else None
 
     def series(self, name: str) -> Series | None:
-        """Return the whole series of a quantity; None where the log lacks it."""
-        return self.run.series.get(name)
+        """Return the whole series of a quantity; None where the log lacks it.
+
+        A k3 that is below 0 here is none, and counts as missing.
+        """
+        return None if name == "k3" and self.k3_below_zero else self.run.series.get(name)
+
+    @cached_property
+    def k3_below_zero(self) -> float | None:
+        """Return the median of what the log has as k3 if it is below 0, as no k3 is."""
+        one = self.run.series.get("k3")
+        finite = one.at(self.steps) if one else np.zeros(0)
+        finite = finite[np.isfinite(finite)]
+        median = float(np.median(finite)) if len(finite) else 0.0
+        return median if median < BELOW_ZERO else None
 
     def values(self, name: str) -> Array:
         """Return the values of a quantity in the window; empty where the log lacks it."""
@@ -139,20 +154,41 @@ class Window(Struct, frozen=True, dict=True):
         return f"1 + {self.key(size)} - {self.key('k1')}"
 
     @cached_property
-    def rms(self) -> float | None:
-        """Return the rms log_ratio, nats, estimated from k3, k2 or the mean of |log_ratio|.
+    def of_size(self) -> tuple[str, ...]:
+        """Return the quantities from which `rms` is estimated; empty without any.
 
-        The estimate is exact for small normal log-ratios, and has the right order otherwise.
+        Without a size of log-ratios that is their mean; with the mean weight of tokens beside it,
+        weight - 1 + k1 is a k3, up to the bounds of the weights.
         """
-        for name in ("k3", "k2"):
-            half_square = self.number(name)
-            if half_square is not None:
-                return float(np.sqrt(2.0 * max(half_square, 0.0)))
-        for name, back in (("abs_diff", float), ("exp_abs_diff", _log)):
-            value = self.number(name)
-            if value is not None:
-                return float(back(value)) / ABS_MEAN
-        return None
+        for name in SIZES:
+            if self.number(name) is not None:
+                return (name,)
+        for name in ("k1", "log_ppl_diff"):
+            if self.number(name) is not None:
+                of_tokens = self.run.known.of_tokens is not False
+                weighed = name == "k1" and of_tokens and self.number("weight_mean") is not None
+                return (name, "weight_mean") if weighed else (name,)
+        return ()
+
+    @cached_property
+    def rms(self) -> float | None:
+        """Return the rms log_ratio, nats, estimated from the quantities `of_size`.
+
+        The estimate is exact for small normal log-ratios, and has the right order otherwise. A
+        mean log_ratio is minus or plus a KL divergence if either distribution sampled, so that
+        half the mean square is |k1|; exchanged tokens have a mean of 0 and do not show in it.
+        """
+        if not self.of_size:
+            return None
+        first, *weight = self.of_size
+        value = self.number(first)
+        assert value is not None
+        if first in ("k3", "k2"):
+            return float(np.sqrt(2.0 * max(value, 0.0)))
+        if first in ("abs_diff", "exp_abs_diff"):
+            return (value if first == "abs_diff" else _log(value)) / ABS_MEAN
+        k3 = 0.0 if not weight else (self.number("weight_mean") or 0.0) - 1.0 + value
+        return float(np.sqrt(2.0 * max(abs(value), k3)))
 
 
 def _log(value: float) -> float:
