@@ -11,7 +11,7 @@ from msgspec import Struct
 import rcdiag
 from cli.process import allow_collection, hold_collection, resume_collection
 from rcdiag.errors import RcdiagError
-from rcdiag.files import check_apart, check_outputs, write_text
+from rcdiag.files import check_apart, check_document, check_outputs, write_text
 from rcdiag.formats import plural
 from rcdiag.results import to_json
 
@@ -53,6 +53,8 @@ class Outputs(Struct, frozen=True):
             inputs += given.get(name, [])
         check_apart([*paths.values(), given.get("output"), given.get("save")], inputs)
         outputs = {name: None if path is None else Path(path) for name, path in paths.items()}
+        if (result := outputs["result"]) is not None:
+            check_document(result)
         files = [path for name, path in outputs.items() if name != "plots"]
         check_outputs(files, folder=outputs["plots"], force=given["force"])
         del outputs["notebook"]  # `report` writes it

@@ -35,6 +35,8 @@ CONTROLS = {
     )
     if chr(code) not in "\t\n"
 }
+# A result under such a name would be opened as a table.
+TABLE_SUFFIXES = (".parquet", ".arrow", ".feather", ".csv")
 # Spreadsheets read a cell that begins with one of these as a formula.
 FORMULA = ("=", "+", "-", "@")
 
@@ -172,6 +174,18 @@ def check_outputs(
             _check_output(path, force=force, into_streams=into_streams)
         except OSError as error:  # a name that is too long for the file system
             raise not_writable(path, error) from error
+
+
+def check_document(path: Path) -> None:
+    """Refuse the name of a table for a result, which is a JSON document."""
+    if path.suffix.lower() not in TABLE_SUFFIXES:
+        return
+    own = "rcdiag score ... -o FILE.parquet writes the table with scored log-probs"
+    raise RcdiagError(
+        f"{path}: the result is a JSON document, not a table",
+        hint=f"call it {path.stem}.json; "
+        f"{'--csv FILE.csv writes its numbers' if path.suffix.lower() == '.csv' else own}",
+    )
 
 
 def _check_output(path: Path, *, force: bool, into_streams: bool) -> None:

@@ -25,6 +25,7 @@ class CorrectionEvidence(Struct, frozen=True):
     correction: Correction
     numbers: Mapping[str, Any]
     kept_tokens: int
+    mean_weight: float | None = None  # of the kept tokens in the loss; None without such weights
 
     @property
     def by_token(self) -> bool:
@@ -71,6 +72,14 @@ LOST_MASS = Guide(
     warning=0.1, error=0.3, source=f"{PROPOSAL}; {_VERL}: masked share ideally below 0.1"
 )
 APPLIED_ESS = Guide(warning=0.5, error=0.1, source=f"{PROPOSAL}; {_VERL}, wants 0.5")
+# How much of an update is left beside weights of 1. Ratios have the mean 1, so a mean weight below
+# 1 is mass that truncation or a clamp discards: at 0.3 that is 70% of it, as much as the guide of
+# kept sequences allows least; at 0.05 the step is that of a learning rate 20 times smaller.
+LEFT_OF_UPDATE = Guide(
+    warning=0.3,
+    error=0.05,
+    source=f"{PROPOSAL}: untruncated ratios have the mean 1; weights near 0 leave no update",
+)
 
 CORRECTION_RULES: tuple[Rule[CorrectionEvidence], ...] = (
     Rule(
@@ -93,6 +102,16 @@ CORRECTION_RULES: tuple[Rule[CorrectionEvidence], ...] = (
         "not by token.",
         APPLIED_ESS,
         lambda e: not e.by_token,
+    ),
+    Rule(
+        name="correction.mean_weight",
+        says="Mean weight of the kept tokens in the loss. Weights that are all near 0 have an ESS "
+        "of 1, but leave no update. Absent without weights, or if they are normalised by batch.",
+        guide=LEFT_OF_UPDATE,
+        value=lambda e: e.mean_weight,
+        message=lambda e: f"weights average {e.mean_weight:.2g}",
+        applies=lambda e: e.mean_weight is not None,
+        see=("weight_sum", "ess_seq_applied"),
     ),
     _number_rule(
         "truncation_loss",
@@ -123,7 +142,10 @@ def correction_level(
 
     It is `unknown` where a number that decides is missing, for example because weights are NaN.
     """
-    evidence = CorrectionEvidence(correction, numbers, outcome.kept_tokens)
+    kept = outcome.kept_tokens
+    weighted = outcome.kept_weights is not None and not correction.batch_normalize and kept > 0
+    mean_weight = float(outcome.loss_weights.sum.sum()) / kept if weighted else None
+    evidence = CorrectionEvidence(correction, numbers, kept, mean_weight)
     return worst(level for _, level in levels_of("correction", evidence))
 
 

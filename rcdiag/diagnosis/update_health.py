@@ -10,6 +10,7 @@ import math
 
 from msgspec import Struct
 
+from rcdiag.diagnosis.correction_health import LEFT_OF_UPDATE
 from rcdiag.diagnosis.rules import Rule, levels_of, worst
 from rcdiag.errors import setting
 from rcdiag.results import AfterStep, Factor, GradientReport, Health, Shares
@@ -28,6 +29,8 @@ class Evidence(Struct, frozen=True):
     factors: dict[str, Factor]
     kept_sequence_share: float
     ess_seq: float | None  # of the weights in the loss, rejected rows with weight 0
+    # sum |c| beside that at ratios and weights of 1 without rejection; None if that is 0
+    size: float | None
     shares: Shares | None
     gradient: GradientReport | None
     after: AfterStep | None
@@ -129,6 +132,18 @@ UPDATE_RULES: tuple[Rule[Evidence], ...] = (
         ),
         decides=True,
         see=("ess_seq_applied", "ESS"),
+    ),
+    Rule(
+        name="health.update_size",
+        says="How much of the update is left. Weights that are all near 0 have an ESS of 1, but "
+        "leave no update.",
+        formula="sum |c| / sum |c| at ratios and weights of 1 without rejection",
+        unit="share",
+        guide=LEFT_OF_UPDATE,
+        value=lambda e: e.size,
+        message=lambda e: f"sum |c| is {_short(e.size)} of that at weights of 1",
+        applies=lambda e: e.undefined is None and e.size is not None,
+        see=("coefficients", "abs_sum", "weights"),
     ),
     Rule(
         name="health.mismatch_k3",

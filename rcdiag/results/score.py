@@ -51,7 +51,7 @@ SAMPLED, WEIGHTED, NOT_GIVEN = MEANS = ("sampled", "weighted", "not-given")
 _MEANS = (
     "sampled: the behavior policy of the pair is the sampler, so they are plain means. weighted: "
     "another policy sampled, and they are self-normalised means with the weights behavior / "
-    "sampler, {what}. not-given: the sampler is not among the policies, or the weights are too "
+    "sampler, {what}. not-given: the table does not hold the sampler, or the weights are too "
     "uneven or wrong (an effective sample size below 0.5; below 0.9 with a k-hat of 0.7 or more; "
     "a mean weight that is not 1), and the numbers are null with the level unknown. Null in "
     "results of earlier versions, whose numbers are plain means whoever sampled."

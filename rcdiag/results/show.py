@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Struct, field
 
 from rcdiag.errors import RcdiagError
-from rcdiag.files import check_outputs, write_text
+from rcdiag.files import check_document, check_outputs, write_text
 from rcdiag.formats import plural
 from rcdiag.results.base import FORMAT_VERSION, PROVENANCE, Finding, NumSequences, NumTokens
 from rcdiag.results.diagnosis import Diagnosis
@@ -99,6 +99,7 @@ class Shown(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
         An existing file is overwritten only with `force`.
         """
+        check_document(Path(path))
         check_outputs([Path(path)], force=force)
         write_text(Path(path), self.to_json())
 

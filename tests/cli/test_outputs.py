@@ -113,6 +113,16 @@ def test_an_existing_output_is_refused_and_left_unchanged(rcdiag, table, tmp_pat
 
 
 @every_command
+def test_a_result_is_not_written_under_the_name_of_a_table(rcdiag, table, tmp_path, command):
+    path = tmp_path / "scored.parquet"
+    ran = rcdiag(command, table, *COMMANDS[command], "--result", path)
+    assert ran.code == 2
+    assert ran.err.startswith(f"error: {path}: the result is a JSON document, not a table\nhint: ")
+    assert "scored.json" in ran.err
+    assert not path.exists()
+
+
+@every_command
 def test_force_overwrites(rcdiag, table, tmp_path, command):
     (tmp_path / "there").write_text("mine")
     options = (*COMMANDS[command], "--result", tmp_path / "there", "--force")

@@ -32,6 +32,7 @@ def evidence(given: Given, **more: Any) -> Evidence:
         "factors": {name: _factor(given, name) for name in FACTORS},
         "kept_sequence_share": given.of("kept_sequences", 1.0),
         "ess_seq": given.of("ess_seq", 1.0),
+        "size": given.of("update_size", 1.0),
         "shares": _only(
             Shares, top_sequences=given.of("top_sequences", 0.0), top_sequences_uncorrected=0.0
         ),

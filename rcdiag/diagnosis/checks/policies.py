@@ -17,6 +17,7 @@ from rcdiag.diagnosis.triangulation import healthy
 from rcdiag.engines.scored_by import engine_differences
 from rcdiag.formats import measured, number, with_interval
 from rcdiag.results.guide import PROPOSAL
+from rcdiag.results.score import NOT_GIVEN
 
 if TYPE_CHECKING:
     from rcdiag.results import CompareResult
@@ -152,11 +153,12 @@ RECORDED_IS_NOT_NEAREST = Check(
 
 def _sampler_missing(given: CheckInput) -> Iterator[Observation]:
     result: CompareResult = given.result
-    if all(policy.role != "sampler" for policy in result.policies.values()):
+    without = all(policy.role != "sampler" for policy in result.policies.values())
+    if without and all(pair.token_means == NOT_GIVEN for pair in result.pairs.values()):
         yield Observation(
             message=f"none of {', '.join(f'`{name}`' for name in result.policies)} is known to "
-            "have sampled: numbers that need samples of a policy (KL, total variation, effective "
-            "sample sizes) are null",
+            "have sampled, and none can be reweighted from the sampler: numbers that need samples "
+            "of a policy (KL, total variation, effective sample sizes) are null",
             evidence={"policies": list(result.policies)},
         )
 
@@ -165,12 +167,11 @@ SAMPLER_NOT_COMPARED = Check(
     slug="sampler-not-compared",
     severity="note",
     stages=("compare",),
-    asks="Is the policy that sampled among the compared ones?",
-    says="The sampler is not among the compared policies, so no expectation under one of them can "
-    "be estimated from the tokens. Numbers that need one are null, with level unknown; k2_kl and "
-    "other sizes of the log-ratio remain.",
-    fix="compare the sampler too (--policy rollout); a recorded one of another name takes "
-    "--behavior",
+    asks="Is the policy that sampled recorded, and near enough to reweight from?",
+    says="The sampler is not among the compared policies, and the table lacks it or it is too far "
+    "away to reweight from, so no expectation under a compared policy can be estimated. Numbers "
+    "that need one are null, with level unknown; k2_kl and other sizes of the log-ratio remain.",
+    fix="record the sampler's log-probs as `rollout`; a sampler of another name takes --behavior",
     example="rcdiag compare scored.parquet --policy rollout --policy vllm_bf16",
     see=("sampler", "token_means"),
     find=_sampler_missing,

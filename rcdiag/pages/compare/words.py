@@ -66,11 +66,12 @@ def how_rows_are_made(result: CompareResult) -> str:
     sampler, means = sampler_of(result), {pair.token_means for pair in result.pairs.values()}
     sentences = []
     if WEIGHTED in means:
-        sentences.append(f"rows other than {sampler} are reweighted from it")
+        rows = "rows are" if sampler is None else f"rows other than {sampler} are"
+        sentences.append(f"{rows} reweighted from {'the sampler' if sampler is None else 'it'}")
     if NOT_GIVEN in means:
-        unknown = "the sampler is not compared"
-        why = unknown if sampler is None else "too few effective samples after reweighting"
-        sentences.append(f"n/a: {why}")
+        few = "too few effective samples after reweighting"
+        unknown = sampler is None and WEIGHTED not in means
+        sentences.append(f"n/a: {f'the sampler is not recorded, or {few}' if unknown else few}")
     return "; ".join(sentences)
 
 

@@ -7,7 +7,8 @@ from math import isfinite
 
 from msgspec import Struct
 
-from rcdiag.diagnosis.correction_health import verl_check
+from rcdiag.diagnosis.correction_health import LEFT_OF_UPDATE, verl_check
+from rcdiag.diagnosis.rules import level
 from rcdiag.formats import effective, fraction, measured, part_of, plural, with_interval
 from rcdiag.results import (
     SEVERITIES,
@@ -173,7 +174,8 @@ def _row(name: str, correction: CorrectionResult, tokens: int, sequences: int) -
     )
 
 
-# A preset has next to no effect if it keeps all tokens and the ESS of its weights is above this.
+# A preset has little effect if it keeps all tokens, and the mean weight and the ESS of its weights
+# are within 1% of 1.
 EVEN = 0.99
 LISTED = 2  # presets that a line names
 
@@ -196,13 +198,14 @@ def preset_lines(result: ScoreResult, default: str | None = None) -> list[tuple[
     if idle:
         presets = f"{len(idle)} of {len(names)} presets"
         unweighted = [result.corrections[name].weight_sum is None for name in idle]
-        what = "change nothing" if all(unweighted) else "have nearly even weights"
-        lines.append(("no effect", f"{presets} {what}: {_named(idle)}"))
+        label, what = ("no effect", "change nothing")
+        if not all(unweighted):
+            label, what = ("little effect", "have weights near 1")
+        lines.append((label, f"{presets} {what}: {_named(idle)}"))
     if active:
-        worst = min(active, key=lambda name: _effective(result, name))
-        alike = [name for name in active if _effective(result, name) == _effective(result, worst)]
-        more = f" (+{len(alike) - 1})" if len(alike) > 1 else ""
-        lines.append(("cost most", f"{worst}{more}: {_effect(result, worst)}"))
+        lowest = min(_left(result, name) for name in active)
+        worst = [name for name in active if _left(result, name) == lowest]
+        lines.append(("cost most", _with_effects(result, worst)))
     if default in result.corrections:
         trainer = result.corrections[default].trainer
         lines.append(("default", f"{trainer}: {default}, {_effect(result, default)}"))
@@ -213,20 +216,54 @@ def _changes_nothing(result: ScoreResult, name: str) -> bool:
     correction = result.corrections[name]
     shares = (correction.actual["ess_token_applied"], correction.actual["ess_seq_applied"])
     even = all(share is not None and share >= EVEN for share in shares)
+    mean = _mean_weight(result, name)
+    even = even and (mean is None or abs(mean - 1.0) <= 1.0 - EVEN)
     return correction.kept_tokens == result.num_tokens and even
 
 
-def _effective(result: ScoreResult, name: str) -> float:
-    """Return the effective share of sequences under a preset; -1 if unknown."""
-    share: float | None = result.corrections[name].actual["ess_seq_applied"]
-    return -1.0 if share is None else round(share, 6)
+def _mean_weight(result: ScoreResult, name: str) -> float | None:
+    """Return the mean weight of all tokens before rejection; None without weights."""
+    total = result.corrections[name].weight_sum
+    return None if total is None or not result.num_tokens else total / result.num_tokens
+
+
+def _left(result: ScoreResult, name: str) -> float:
+    """Return how much of the data a preset leaves: ESS times mean weight; -1 if unknown."""
+    correction, mean = result.corrections[name], _mean_weight(result, name)
+    share: float | None = correction.actual["ess_seq_applied"]
+    if not correction.kept_tokens or _vanishing(mean):
+        return 0.0
+    return -1.0 if share is None else round(share * min(1.0 if mean is None else mean, 1.0), 6)
+
+
+def _vanishing(mean_weight: float | None) -> bool:
+    """Tell whether weights are so small that they leave no update."""
+    return mean_weight is not None and level(LEFT_OF_UPDATE, mean_weight) == "error"
+
+
+def _with_effects(result: ScoreResult, names: Sequence[str]) -> str:
+    """List effects, each with the first of its presets: `a (+2): keeps no token; b: ...`."""
+    by_effect: dict[str, list[str]] = {}
+    for name in names:
+        by_effect.setdefault(_effect(result, name), []).append(name)
+    listed = [
+        f"{alike[0]}{f' (+{len(alike) - 1})' if len(alike) > 1 else ''}: {effect}"
+        for effect, alike in by_effect.items()
+    ]
+    more = f"; and {len(listed) - LISTED} more" if len(listed) > LISTED else ""
+    return f"{'; '.join(listed[:LISTED])}{more}"
 
 
 def _effect(result: ScoreResult, name: str) -> str:
     """Say what a preset keeps, and the effective number of sequences under its weights."""
     correction = result.corrections[name]
     if _changes_nothing(result, name):
-        return "changes nothing" if correction.weight_sum is None else "weights nearly even"
+        return "changes nothing" if correction.weight_sum is None else "weights near 1"
+    if not correction.kept_tokens:
+        return "keeps no token"
+    mean = _mean_weight(result, name)
+    if _vanishing(mean):
+        return f"weights average {mean:.1g}, no update"
     kept = f"keeps {part_of(correction.kept_tokens, max(result.num_tokens, 1))} of tokens"
     share = correction.actual["ess_seq_applied"]
     if share is None:

@@ -52,8 +52,9 @@ class PairData(Struct, frozen=True):
 class Comparison(Struct, frozen=True):
     """All pairs of some policies, and their joint moments."""
 
-    suites: Mapping[Pair, SuiteState]  # of every ordered pair
-    # Of ordered pairs whose behavior policy did not sample, if the sampler is compared as well.
+    # Of every ordered pair, and of the sampler with each policy, whose ratios are the weights.
+    suites: Mapping[Pair, SuiteState]
+    # Of ordered pairs whose behavior policy did not sample, if the sampler is known.
     weighted: Mapping[Pair, WeightedState]
     figures: Mapping[Pair, PairData]  # of every unordered pair, in the order of the policies
     moments: Moments
@@ -62,19 +63,23 @@ class Comparison(Struct, frozen=True):
     def of(cls, batch: TokenBatch, policies: Sequence[str], sampler: str | None) -> Comparison:
         """Compare all policies on one batch, which is not empty.
 
-        `sampler` is the policy that sampled the tokens; it need not be among the policies.
+        `sampler` is the policy that sampled the tokens; it need not be among the policies, whose
+        numbers are reweighted from it.
         """
         suites, weighted = {}, {}
-        for names in permutations(policies, 2):
+        pairs = list(permutations(policies, 2))
+        if sampler is not None and sampler not in policies:
+            pairs += [(sampler, name) for name in policies]
+        for names in pairs:
             pair = PolicyPair(batch, *names)
             suites[names] = SuiteState.of(pair)
-            if sampler in policies and pair.behavior != sampler:
-                assert sampler is not None
+            if sampler is not None and pair.behavior != sampler:
                 weighted[names] = WeightedState.of(pair, sampler, suites[names].table)
         figures = {
             pair: PairData.of(PolicyPair(batch, *pair)) for pair in combinations(policies, 2)
         }
-        return cls(suites, weighted, figures, moments_of(batch))
+        compared = replace(batch, log_probs={name: batch.log_probs[name] for name in policies})
+        return cls(suites, weighted, figures, moments_of(compared))
 
 
 class RowsState(Struct, frozen=True):
@@ -92,6 +97,7 @@ class RowsState(Struct, frozen=True):
 class ComparingWalk(Walk[RowsState], frozen=True, kw_only=True):
     """The pass that compares policies; rows with invalid log-probs are only counted."""
 
+    compared: Sequence[str]  # of the policies read, which are those and the sampler
     sampler: str | None
     every_row: bool = False  # compare rows whose log-probs are no numbers as well
 
@@ -104,7 +110,7 @@ class ComparingWalk(Walk[RowsState], frozen=True, kw_only=True):
         clean = batch if self.every_row or keep.all() else batch.take(keep, batch.empty)
         comparison = None
         if len(clean.lengths):
-            comparison = Comparison.of(clean, self.policies, self.sampler)
+            comparison = Comparison.of(clean, self.compared, self.sampler)
         return RowsState(NonFinite.of(batch), RowCount.of(batch), comparison)
 
 
@@ -119,7 +125,8 @@ def read_comparison(
     The comparison is over the other rows. If these are fewer than half, it is over all rows, so
     that one broken policy does not hide the others.
     """
-    walk = ComparingWalk(policies=policies, sampler=sampler)
+    read_policies = tuple(dict.fromkeys((*policies, *([] if sampler is None else [sampler]))))
+    walk = ComparingWalk(policies=read_policies, compared=policies, sampler=sampler)
     read, diagnosis = read_and_diagnose(dump, walk, runner)
     every = read_table(dump, replace(walk, every_row=True), runner) if read.count.too_few else read
     assert every is not None

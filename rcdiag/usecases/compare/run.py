@@ -170,7 +170,8 @@ def _judged_pairs(
                 mean,
             )
         )
-    return means, {pair: values[pair] for pair in comparison.suites}
+    compared = set(comparison.moments.policies)
+    return means, {pair: values[pair] for pair in comparison.suites if compared.issuperset(pair)}
 
 
 def _summaries(

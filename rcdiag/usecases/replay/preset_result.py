@@ -52,7 +52,9 @@ def preset_replay(
         np.isfinite(result.loss) and np.isfinite(result.coefficients).all()
     ):
         undefined = "the loss or its gradient is not a finite number"
-    shared = shares(result.coefficients, batch, _uncorrected(batch, update))
+    plain = _uncorrected(batch, update)
+    at_one = float(np.abs(plain).sum())
+    shared = shares(result.coefficients, batch, plain)
     evidence = Evidence(
         mode=effect.mode,
         undefined=undefined,
@@ -60,6 +62,7 @@ def preset_replay(
         factors=factors,
         kept_sequence_share=float(kept_rows.mean()),
         ess_seq=_ess_of_sequences(effect.final, batch),
+        size=float(np.abs(result.coefficients).sum()) / at_one if at_one else None,
         shares=shared,
         gradient=gradient,
         after=after_step,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rcdiag.pages.compare.words import how_rows_are_made
 from rcdiag.results import CompareResult, from_json, to_json
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.table.opening import open_table
@@ -56,6 +57,17 @@ def test_token_metrics_are_correct_whoever_sampled(tmp_path, behavior, target):
         assert got == pytest.approx(value, abs=1e-12), name
     means = result.pairs[f"{behavior}->{target}"].token_means
     assert means == ("sampled" if behavior == "rollout" else "weighted")
+
+
+def test_policies_that_are_named_are_reweighted_from_a_sampler_that_is_not(tmp_path):
+    """The sampler is read for its weights, and is in no part of the result."""
+    every, named = exact(tmp_path), exact(tmp_path, policies=["old", "near"])
+    assert list(named.policies) == named.ladder.policies == ["old", "near"]
+    assert list(named.pairs) == ["old->near", "near->old"]
+    for pair, numbers in named.pairs.items():
+        assert numbers.token_means == "weighted"
+        assert numbers.mismatch == every.pairs[pair].mismatch
+    assert how_rows_are_made(named) == "rows are reweighted from the sampler"
 
 
 def test_sequence_metrics_are_correct_whoever_sampled(tmp_path):
@@ -149,8 +161,9 @@ def test_weights_to_a_policy_that_did_not_sample_give_null(tmp_path):
     assert_not_given(presupposing(result, "old->other", "tokens"))
 
 
-def test_without_the_sampler_among_the_policies_values_are_null(tmp_path):
-    result = exact(tmp_path, policies=["old", "near"])
+def test_without_a_recorded_sampler_values_are_null(tmp_path):
+    policies = {name: [np.log(LAWS[name][TOKENS]).tolist()] * 30 for name in ("old", "near")}
+    result = compare(open_table(write_policies(tmp_path / "a.parquet", policies)))
     assert_not_given(presupposing(result, "old->near", "sampled the"))
     assert number(result, "old->near", "k2_kl") > 0.0
     assert "sampler-not-compared" in {finding.slug for finding in result.findings}
