@@ -384,7 +384,7 @@ def verdict_of_cause(features: Features, cause: Cause, suspicion: Suspicion) -> 
     forward passes, and the verdict is `broken`.
     """
     verdict = suspicion.verdict or cause.words.verdict
-    if verdict == "guides":
+    if verdict == "guides" or (verdict == "healthy" and cause.stage == "difference"):
         verdict = by_size(features)
     if features.case.trainer is None:
         return verdict
@@ -475,11 +475,15 @@ def by_size(features: Features) -> str:
 
 
 def _verdict(case: Case, causes: Sequence[NamedCause]) -> str:
-    """Return the verdict that the causes give together; with one policy nothing was compared."""
+    """Return the verdict that the causes give together.
+
+    With one policy nothing was compared. With fewer than ENOUGH tokens nothing was but their
+    storage, which may be harmless whatever else differs.
+    """
     if any(cause.verdict == "broken" and cause.confidence >= DECIDES for cause in causes):
         return "broken"
     doubtful = any(cause.verdict in ("broken", "inconclusive") for cause in causes)
-    if not causes or doubtful or case.trainer is None or not len(case.tokens):
+    if not causes or doubtful or case.trainer is None or len(case.tokens) < ENOUGH:
         return "inconclusive"
     return "correctable" if any(cause.verdict == "correctable" for cause in causes) else "healthy"
 
@@ -503,15 +507,15 @@ def _usefulness(features: Features) -> str:
 def _summary(features: Features, verdict: str, causes: Sequence[NamedCause]) -> str:
     """Summarise the diagnosis in one or two sentences."""
     case = features.case
-    if not causes:
-        if case.trainer is None:
-            return f"{_single_column(case)}; its values look valid."
-        return (
+    if case.trainer is None:
+        found = f". {causes[0].message}" if causes else "; its values look valid."
+        return f"{_single_column(case)}{found}"
+    if verdict == "inconclusive" and len(case.tokens) < ENOUGH:
+        few = (
             f"{len(case.tokens):,} sampled tokens with log-probs of both sides are too few to "
             f"judge; at least {ENOUGH} are needed."
         )
-    if case.trainer is None:
-        return f"{_single_column(case)}. {causes[0].message}"
+        return " ".join([few, *(cause.message for cause in causes[:1])])
     message = f"{_steps_prefix(features, causes[0])}{causes[0].message}"
     if verdict == "correctable":
         return f"{message} {_usefulness(features)}"

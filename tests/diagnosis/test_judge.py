@@ -57,6 +57,17 @@ def at(temperature: float) -> np.ndarray:
     return np.full(ROWS, temperature)
 
 
+def test_harmless_storage_is_no_verdict_on_a_table_too_small_to_compare() -> None:
+    case = made(plain, noisy(1.0), rows=6, length=30)
+    other = with_values(case, "old", lambda v: v.astype(np.float16).astype(np.float64))
+    diagnosis = judged(other)
+    assert [cause.slug for cause in diagnosis.causes] == ["stored-float16"]
+    assert diagnosis.verdict == "inconclusive"
+    assert diagnosis.summary.startswith(
+        "180 sampled tokens with log-probs of both sides are too few"
+    )
+
+
 def test_empty_responses_leave_the_verdict_open() -> None:
     diagnosis = judged(HONEST.heads(0))
     assert (diagnosis.verdict, diagnosis.causes) == ("inconclusive", [])
