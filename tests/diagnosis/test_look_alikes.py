@@ -199,3 +199,14 @@ def test_argmax_log_probs_are_found_with_many_rare_tokens() -> None:
 
 def test_top_k_is_still_a_kept_set() -> None:
     assert named(made(top_k(4), noisy(0.005), recorded=top_k(4)))[0] == "truncated-law"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_kept_set_in_the_noise_of_two_engines_is_not_a_cap_on_logits(seed: int) -> None:
+    """A capped distribution sums to 1, so that E[ratio] would be 1."""
+    sampled, trained = (
+        changed(lambda logits, state: logits / 0.7, law) for law in (top_p(0.95), noisy(0.06))
+    )
+    case = made(sampled, trained, rows=200, length=40, group_of=8, prompts=True, seed=seed)
+    diagnosis = judged(case)
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "truncated-law")

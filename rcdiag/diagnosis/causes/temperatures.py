@@ -345,9 +345,13 @@ def _softcap(features: Features) -> Suspicion | None:
         return None
     if (
         log_ratios.power is None
+        or not abs(np.log(log_ratios.power)) >= A_POWER
         or log_ratios.by_log_prob < MOST_OF_SQUARES
         or log_ratios.one_sided > ONE_SIDED
     ):
+        return None
+    # Capped logits are normalised: E[ratio] is 1 within its error.
+    if features.validity.answer == INVALID or features.validity.lacks_ratio:
         return None
     if prefixes is None or prefixes.is_one_power:
         return None  # only two tokens of one context distinguish a cap from a temperature
