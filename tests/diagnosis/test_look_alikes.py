@@ -197,6 +197,18 @@ def test_argmax_log_probs_are_found_with_many_rare_tokens() -> None:
     assert named(case)[0] == "top-one-recorded"
 
 
+@pytest.mark.parametrize("temperature", [1.7, 2.0])
+def test_argmax_log_probs_are_found_in_a_flat_model(temperature: float) -> None:
+    def likeliest(logits: Any, state: Any) -> Any:
+        return np.broadcast_to(
+            normal(logits / temperature).max(axis=1, keepdims=True), logits.shape
+        )
+
+    case = made(tempered(temperature), recorded=likeliest, rows=300, seed=1)
+    assert np.mean(case.log_probs["old"] < -6.0) > 0.05
+    assert named(case)[0] == "top-one-recorded"
+
+
 def test_top_k_is_still_a_kept_set() -> None:
     assert named(made(top_k(4), noisy(0.005), recorded=top_k(4)))[0] == "truncated-law"
 
