@@ -222,3 +222,17 @@ def test_a_kept_set_in_the_noise_of_two_engines_is_not_a_cap_on_logits(seed: int
     case = made(sampled, trained, rows=200, length=40, group_of=8, prompts=True, seed=seed)
     diagnosis = judged(case)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "truncated-law")
+
+
+def test_exchanged_columns_are_a_draft_only_where_metadata_say_so() -> None:
+    """Both predict E[1 / ratio] = 1: the trainer's column is of the distribution that sampled."""
+    stale = made(drifted(0.4), noisy(0.01), seed=3)
+    columns = {"rollout": stale.log_probs["old"], "old": stale.log_probs["rollout"]}
+    first = judged(replace(stale, log_probs=columns)).causes[0]
+    assert (first.slug, first.verdict) == ("weights-differ", "broken")
+    assert "the two columns are exchanged" in first.message
+    assert "draft-recorded" in first.also_possible
+    options = {"speculative_config": {"method": "eagle3"}}
+    stated = {"policies": {"rollout": {"engine_options": options}}}
+    first = judged(replace(stale, log_probs=columns, metadata=stated)).causes[0]
+    assert (first.slug, first.verdict) == ("draft-recorded", "broken")
