@@ -94,6 +94,9 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
     own_mask: Flags | None = None
     # Tokens that rcdiag masked out because a column holds no valid log-prob there; None: none.
     broken: Flags | None = None
+    # Whether rcdiag masked out tokens for their low log-probs: E[ratio] over the others need not be
+    # 1, and which distribution sampled is unknown.
+    without_rare: bool = False
     # Policy -> how many sampled tokens of the whole table have no number, and the first such row.
     not_numbers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 

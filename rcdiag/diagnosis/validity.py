@@ -69,6 +69,7 @@ class Validity(Struct, frozen=True, dict=True):
     excess: Interval  # (E[ratio] - 1) / E[log_ratio^2]
     by_kappa: Interval  # (1 - kappa) / 2, the same number without exponentials
     rows: int  # with sampled tokens
+    without_rare: bool = False  # rare tokens were left out: E[ratio] over the others may be any
 
     @cached_property
     def answer(self) -> str:
@@ -78,7 +79,7 @@ class Validity(Struct, frozen=True, dict=True):
         trainer's is, or further than the rounding of two engines explains. If a few large ratios
         make the interval of E[ratio] too wide, kappa may still decide.
         """
-        if self.rows < FEWEST_ROWS:
+        if self.rows < FEWEST_ROWS or self.without_rare:
             return UNKNOWN
         away = abs(self.ratio_mean.value - 1.0) > ROUNDING
         beyond = self.excess.low > HALFWAY or self.excess.high < -HALFWAY
@@ -139,6 +140,8 @@ class Validity(Struct, frozen=True, dict=True):
             return f"{found}: the recorded distribution sampled."
         if self.answer == INVALID:
             return f"{found}, not 1: the recorded distribution is not the one that sampled."
+        if self.without_rare:
+            return "Rare tokens were left out; the others do not tell which distribution sampled."
         if self.rows < FEWEST_ROWS:
             return f"Fewer than {FEWEST_ROWS} rows do not tell which distribution sampled."
         if self.lacks_ratio:
@@ -166,6 +169,8 @@ class Validity(Struct, frozen=True, dict=True):
             reads = "below 1: another distribution sampled, or large ratios are missing"
         if self.answer == UNKNOWN and mean.between(1.0 - ROUNDING, 1.0 + ROUNDING):
             reads = "1 to within rounding"
+        if self.without_rare:
+            reads = "without rare tokens it does not tell which distribution sampled"
         return {
             "name": name,
             "value": mean.value,
@@ -197,6 +202,7 @@ def validity_of(case: Case) -> Validity:
         excess=_ratio_of_sums(surplus, squares, count),
         by_kappa=_ratio_of_sums(squares / 2 + sums(log_ratio), squares, count),
         rows=int(present.sum()),
+        without_rare=case.without_rare,
     )
 
 

@@ -187,7 +187,11 @@ RECORDING: dict[str, tuple[str, str, Callable[[], Case]]] = {
         "broken",
         lambda: made(plain, noisy(0.01), recorded=likeliest, sharpness=2.5),
     ),
-    "draft": ("draft-recorded", "broken", lambda: made(plain, noisy(0.01), recorded=drifted(0.4))),
+    "the trainer sampled": (
+        "weights-differ",
+        "broken",
+        lambda: made(plain, noisy(0.01), recorded=drifted(0.4)),
+    ),
 }
 
 

@@ -197,5 +197,42 @@ def test_argmax_log_probs_are_found_with_many_rare_tokens() -> None:
     assert named(case)[0] == "top-one-recorded"
 
 
+@pytest.mark.parametrize("temperature", [1.7, 2.0])
+def test_argmax_log_probs_are_found_in_a_flat_model(temperature: float) -> None:
+    def likeliest(logits: Any, state: Any) -> Any:
+        return np.broadcast_to(
+            normal(logits / temperature).max(axis=1, keepdims=True), logits.shape
+        )
+
+    case = made(tempered(temperature), recorded=likeliest, rows=300, seed=1)
+    assert np.mean(case.log_probs["old"] < -6.0) > 0.05
+    assert named(case)[0] == "top-one-recorded"
+
+
 def test_top_k_is_still_a_kept_set() -> None:
     assert named(made(top_k(4), noisy(0.005), recorded=top_k(4)))[0] == "truncated-law"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_kept_set_in_the_noise_of_two_engines_is_not_a_cap_on_logits(seed: int) -> None:
+    """A capped distribution sums to 1, so that E[ratio] would be 1."""
+    sampled, trained = (
+        changed(lambda logits, state: logits / 0.7, law) for law in (top_p(0.95), noisy(0.06))
+    )
+    case = made(sampled, trained, rows=200, length=40, group_of=8, prompts=True, seed=seed)
+    diagnosis = judged(case)
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "truncated-law")
+
+
+def test_exchanged_columns_are_a_draft_only_where_metadata_say_so() -> None:
+    """Both predict E[1 / ratio] = 1: the trainer's column is of the distribution that sampled."""
+    stale = made(drifted(0.4), noisy(0.01), seed=3)
+    columns = {"rollout": stale.log_probs["old"], "old": stale.log_probs["rollout"]}
+    first = judged(replace(stale, log_probs=columns)).causes[0]
+    assert (first.slug, first.verdict) == ("weights-differ", "broken")
+    assert "the two columns are exchanged" in first.message
+    assert "draft-recorded" in first.also_possible
+    options = {"speculative_config": {"method": "eagle3"}}
+    stated = {"policies": {"rollout": {"engine_options": options}}}
+    first = judged(replace(stale, log_probs=columns, metadata=stated)).causes[0]
+    assert (first.slug, first.verdict) == ("draft-recorded", "broken")

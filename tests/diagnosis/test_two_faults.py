@@ -237,3 +237,30 @@ def test_answers_that_repeat_at_a_low_temperature_are_not_duplicates() -> None:
     }
     assert len(answers) < 90
     assert "duplicated-rows" not in named(table)
+
+
+@pytest.mark.parametrize("policy", ["rollout", "old"])
+@pytest.mark.parametrize("floor", [-3.0, -5.0])
+@pytest.mark.parametrize(
+    ("slug", "table"),
+    [
+        ("trainer-without-temperature", lambda: made(tempered(0.7), plain, rows=200, seed=2)),
+        ("sampler-ignores-temperature", lambda: made(plain, tempered(0.7), rows=200, seed=2)),
+    ],
+)
+def test_above_a_floor_the_side_of_a_wrong_temperature_is_open(
+    slug: str, table: Callable[[], Case], floor: float, policy: str
+) -> None:
+    """Without the rare tokens E[ratio] does not tell which distribution sampled."""
+    first, second = judged(clipped(table(), policy, floor)).causes
+    assert (first.slug, second.slug) == ("floor-clip", slug)
+    assert second.confidence < 0.75
+    assert "temperature-raw-recorded" in second.also_possible
+
+
+@pytest.mark.parametrize("floor", [-3.0, -5.0])
+def test_a_raw_record_above_a_floor_is_not_confidently_something_else(floor: float) -> None:
+    case = made(tempered(0.7), recorded=plain, rows=200, seed=2)
+    assert [cause.slug for cause in judged(case).causes] == ["temperature-raw-recorded"]
+    others = judged(clipped(case, "rollout", floor)).causes[1:]
+    assert all("temperature-raw-recorded" in cause.also_possible for cause in others)

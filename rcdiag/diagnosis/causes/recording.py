@@ -142,18 +142,19 @@ def _top_one(features: Features) -> Suspicion | None:
     ):
         likely = other > MAJORITY
         rare = (other > HARDLY_EVER) & (other < UNSURE)
-        # In a correct column few tokens are rarer than 1 in 400.
-        if min(likely.sum(), rare.sum()) < FEWEST or np.mean(other < HARDLY_EVER) > 1 - NEARLY_ALL:
+        if min(likely.sum(), rare.sum()) < FEWEST:
             continue
         if np.median(own[rare] - other[rare]) < TWICE:
             continue
-        # The likeliest token has at most 1 minus the probability of the sampled one.
+        # The likeliest token has at most 1 minus the probability of another sampled one.
         remaining = np.log(-np.expm1(np.clip(other[rare], -30, -EQUAL)))
-        fits = float(np.mean((own[rare] <= remaining + COARSE) & (own[rare] > RARE)))
+        fits = float(np.mean(own[rare] <= remaining + COARSE))
         above = float(np.mean(own >= other - COARSE))
+        # A sampled token with more than half of the mass is the likeliest one itself.
+        equal = float(np.mean(np.abs(own - other)[likely] < COARSE))
         # The probability of the likeliest token does not depend on how rare the sampled one is.
         follows = float(np.corrcoef(own[rare], other[rare])[0, 1])
-        if min(fits, above) > NEARLY_ALL and not follows > SAME:
+        if min(fits, above, equal) > NEARLY_ALL and not follows > SAME:
             return Suspicion(
                 confidence=CLEAR,
                 message=f"`{policy}` gives rare tokens the probability of the likeliest one: "

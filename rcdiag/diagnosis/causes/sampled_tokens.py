@@ -365,7 +365,9 @@ def _ids_never_sampled(features: Features) -> Suspicion | None:
         ],
         share_of_rows=float(np.mean(np.bincount(tokens.owner[named], minlength=tokens.rows) > 0)),
         also_possible=[],
-        mended=_with_tools_masked(features.case, features.case.flagged(unlikely)),
+        mended=replace(
+            _with_tools_masked(features.case, features.case.flagged(unlikely)), without_rare=True
+        ),
     )
 
 

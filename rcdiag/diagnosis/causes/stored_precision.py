@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Flags
 from rcdiag.diagnosis.causes.cause import EXACT, Suspicion, fact, shipped
@@ -66,7 +67,7 @@ def _floor(features: Features, policy: str, column: StoredColumn) -> Suspicion |
         ],
         share_of_rows=share_of_rows(column, here),
         also_possible=[],
-        mended=without_values(features.case, here | cut_off_too),
+        mended=replace(without_values(features.case, here | cut_off_too), without_rare=True),
     )
 
 

@@ -80,7 +80,8 @@ def _temperature(features: Features) -> tuple[str, Power, str] | None:
     if (
         not features.log_ratios.show_sampling
         or features.log_ratios.rms < VISIBLE
-        or features.log_ratios.one_sided > ONE_SIDED
+        # Without rare tokens a lower temperature makes nearly all others likelier.
+        or (features.log_ratios.one_sided > ONE_SIDED and not features.case.without_rare)
     ):
         return None
     seen = _power(features)
@@ -97,7 +98,10 @@ def _temperature(features: Features) -> tuple[str, Power, str] | None:
         return "temperature-raw-recorded", seen, "the trainer's distribution sampled"
     if invalid and seen.found_by != BY_SHARED_PREFIXES:
         return None  # neither distribution sampled: there is more than a wrong temperature
-    return _missing_at(seen.value, declared), seen, "the recorded distribution sampled"
+    reads = "the recorded distribution sampled"
+    if features.case.without_rare:
+        reads = "without rare tokens it does not tell which distribution sampled"
+    return _missing_at(seen.value, declared), seen, reads
 
 
 def _missing_at(power: float, declared: float | None) -> str:
@@ -196,7 +200,9 @@ def _temperature_fault(features: Features) -> tuple[str, Suspicion] | None:
         abs(np.log(estimate / declared)) < AGREES * abs(np.log(declared))
     )
     raw = slug == "temperature-raw-recorded"
-    either = not (raw or features.case.picked_tokens) and _likelier(features) is None
+    case = features.case
+    either = not (raw or (case.picked_tokens and not case.without_rare))
+    either &= _likelier(features) is None
     either &= seen.found_by != BY_METADATA
     possible = [] if known else [one for one in OTHERS if one != slug]
     if either:
@@ -280,6 +286,8 @@ def _divided(features: Features) -> Suspicion | None:
             ],
             also_possible=["log-base"],
         )
+    if features.case.without_rare:
+        return None  # the test below rests on E[ratio]
     # Two tokens of one context share the log-sum: their difference is the same on both sides.
     if features.shared_prefixes is not None and features.shared_prefixes.distance > SLIGHT:
         return None
@@ -337,9 +345,13 @@ def _softcap(features: Features) -> Suspicion | None:
         return None
     if (
         log_ratios.power is None
+        or not abs(np.log(log_ratios.power)) >= A_POWER
         or log_ratios.by_log_prob < MOST_OF_SQUARES
         or log_ratios.one_sided > ONE_SIDED
     ):
+        return None
+    # Capped logits are normalised: E[ratio] is 1 within its error.
+    if features.validity.answer == INVALID or features.validity.lacks_ratio:
         return None
     if prefixes is None or prefixes.is_one_power:
         return None  # only two tokens of one context distinguish a cap from a temperature

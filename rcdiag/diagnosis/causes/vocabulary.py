@@ -34,6 +34,7 @@ def _vocab_shard(features: Features) -> Suspicion | None:
     # If the trainer's distribution sums to 1, E[1 / ratio] cannot be below 1; a few large ratios
     # hardly move this mean.
     missing = mean > 1.0 and inverse_z < -SURELY and log_ratios.one_sided > NEARLY_ALL
+    missing &= not features.case.without_rare
     # A missing part of the sum does not change log-prob differences within one context.
     missing &= features.shared_prefixes is None or not features.shared_prefixes.is_one_power
     # The part is missing in every row: log-ratios above 0 in a few groups alone have another cause.

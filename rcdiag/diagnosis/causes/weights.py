@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Array, Case, Counts, Flags, rms
@@ -356,10 +357,11 @@ def looks_like_other_weights(log_ratios: LogRatios, share: float = EXPLAINED) ->
 
 def _weights_differ(features: Features) -> Suspicion | None:
     log_ratios = features.log_ratios
+    if features.validity.answer == INVALID:
+        # Other weights still give normalised probabilities: they did not sample.
+        return None if features.declared.sampler.speculative else _trainer_sampled(features)
     if not looks_like_other_weights(log_ratios) or features.declared.weights_agree:
         return None
-    if features.validity.answer == INVALID:
-        return None  # other weights still give normalised probabilities
     return Suspicion(
         confidence=CLEAR,
         message=f"Log-ratios ({log_ratios.rms:.2g} nats rms) depend on the token, the same in both "
@@ -380,24 +382,35 @@ def _weights_differ(features: Features) -> Suspicion | None:
 
 
 def _draft_recorded(features: Features) -> Suspicion | None:
+    """Look for log-probs of another model where the sampler states speculative decoding."""
+    found = _trainer_sampled(features) if features.declared.sampler.speculative else None
+    if found is None:
+        return None
+    message = f"{found.message} The sampler used speculative decoding: those of the draft model."
+    return replace(found, confidence=CLEAR, message=message, also_possible=["reference-as-old"])
+
+
+def _trainer_sampled(features: Features) -> Suspicion | None:
     """Look for tokens of the trainer's distribution with log-probs of another model.
 
     The mean log-ratio is minus a divergence where the recorded distribution sampled, and plus one
-    where the trainer's did.
+    where the trainer's did. Exchanged columns, another model that scored the tokens, and a draft
+    model that proposed them predict the same.
     """
     log_ratios = features.log_ratios
     mean, z = log_ratios.mean
     if log_ratios.rms < COARSE or mean < 0 or features.validity.answer != INVALID:
         return None
-    # Under the trainer's distribution E[1 / ratio] is 1, up to noise of the draft's own engine.
+    # Under the trainer's distribution E[1 / ratio] is 1, up to noise of the other engine.
     if abs(log_ratios.inverse_mean[1]) > max(SURELY, BY_NOISE * log_ratios.ratio_mean[1]):
         return None
+    sampler, trainer = features.case.sampler, features.case.trainer
     return Suspicion(
-        confidence=WEAK,
-        message=f"Sampled tokens are more likely under `{features.case.trainer}` than under the "
-        f"recorded policy, by {mean:.2g} nats per token ({z:+.0f} standard errors): the recorded "
-        "distribution did not sample, as when a draft model's log-probs are written for its "
-        "target's tokens.",
+        confidence=LIKELY,
+        message=f"The distribution of `{trainer}` sampled the tokens, not the recorded one: they "
+        f"are likelier under it, by {mean:.2g} nats per token ({z:+.0f} standard errors). "
+        f"`{sampler}` has the log-probs of another model: the two columns are exchanged, or a "
+        "reference, a draft or older weights scored the tokens.",
         evidence=[
             fact("mean log-ratio", "positive: the recorded policy did not sample", mean=mean, z=z),
             fact(
@@ -407,7 +420,9 @@ def _draft_recorded(features: Features) -> Suspicion | None:
                 z=log_ratios.inverse_mean[1],
             ),
         ],
-        also_possible=["reference-as-old", "temperature-raw-recorded"],
+        side="recorder",
+        also_possible=["draft-recorded", "reference-as-old", "temperature-raw-recorded"],
+        verdict="broken",
     )
 
 

@@ -13,6 +13,8 @@ from rcdiag.diagnosis.case import Case
 QUANTISED = ("fp8", "float8", "int8", "int4", "awq", "gptq", "nf4", "bitsandbytes", "w8a8", "w4a16")
 
 # Options of vLLM and SGLang that make log-probs independent of the batch.
+# Engine options that switch speculative decoding on: of vLLM, and of SGLang.
+SPECULATIVE = ("speculative_config", "speculative_algorithm")
 BATCH_INVARIANT = ("batch_invariant", "enable_deterministic_inference")
 
 
@@ -27,6 +29,7 @@ class DeclaredSide(Struct, frozen=True, kw_only=True):
     quantisation: str | None = None
     backend: str | None = None
     batch_invariant: bool = False  # whether the engine's log-probs are independent of the batch
+    speculative: bool = False  # whether a draft model proposed the tokens
 
 
 class Declared(Struct, frozen=True, kw_only=True):
@@ -86,6 +89,7 @@ def _side(about: Any) -> DeclaredSide:
         quantisation=next((text for text in texts if any(q in text for q in QUANTISED)), None),
         backend=about.get("backend"),
         batch_invariant=any(options.get(name) is True for name in BATCH_INVARIANT),
+        speculative=any(options.get(name) for name in SPECULATIVE),
     )
 
 
