@@ -6,7 +6,13 @@ import json
 import socket
 import ssl
 import time
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    IncompleteRead,
+)
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -60,11 +66,15 @@ class Client:
 
     def ask(self, path: str, body: dict[str, Any] | None = None, most: int = SMALL_ANSWER) -> Any:
         """Return the JSON object that a path answers; `most` limits the answer's size in bytes."""
-        content, kind = self._content(path, body, most)
-        answer = _parsed(content)
+        content, response = self._content(path, body, most)
+        answer, kind = _parsed(content), response.headers.get_content_type()
+        announced = response.length is not None or response.chunked
+        if answer is None and not announced and kind == "application/json":
+            raise Unavailable("the answer breaks off")
         if not isinstance(answer, dict):
+            wanted = "valid JSON" if answer is None else "a JSON object"
             raise RcdiagError(
-                f"{self.address}{path}: the answer is {kind or 'of no type'}, not a JSON object",
+                f"{self.address}{path}: the answer ({kind}) is not {wanted}",
                 hint="give the address of the server itself, not that of a page or proxy before it",
             )
         return answer
@@ -98,8 +108,10 @@ class Client:
         except _AbsentError:
             return None
 
-    def _content(self, path: str, body: dict[str, Any] | None, most: int) -> tuple[bytes, str]:
-        """Return the body and content type of an answer with status 200."""
+    def _content(
+        self, path: str, body: dict[str, Any] | None, most: int
+    ) -> tuple[bytes, HTTPResponse]:
+        """Return the body of an answer with status 200, and the answer itself."""
         connection = self._connection()
         try:
             self._connect(connection)
@@ -121,13 +133,15 @@ class Client:
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
             raise Unavailable(reason[:1].lower() + reason[1:]) from error
+        except IncompleteRead as error:
+            raise Unavailable("the answer breaks off") from error
         except HTTPException as error:  # its text quotes the server, so it is not chained
             raise Unavailable(self.quoted(f"not an answer in HTTP ({error})")) from None
         finally:
             connection.close()
         if response.status != 200:
             raise self._error_of_status(path, response, content)
-        return content, response.headers.get_content_type()
+        return content, response
 
     def _connection(self) -> HTTPConnection:
         host, port = self._parts.hostname or "", self._parts.port
