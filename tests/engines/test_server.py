@@ -42,6 +42,7 @@ from tests.builders import write_table
 from tests.engines.engine_here import EngineHere
 from tests.engines.served_model import (
     CONTEXT,
+    GREETING,
     LOG_PROBS,
     VOCABULARY,
     Answer,
@@ -511,6 +512,7 @@ def test_an_answer_of_vllm_without_the_scored_ids_is_refused(tmp_path):
     ("field", "value", "words"),
     [
         ("root", float("nan"), "root nan, which is no text or number"),
+        ("root", float("inf"), "root inf, which is no text or number"),
         ("root", ["ckpt"], "another form than vllm's"),
         ("max_model_len", 512.5, "max_model_len 512.5, which is not a number of tokens"),
         ("max_model_len", -3, "max_model_len -3, which is not a number of tokens"),
@@ -544,6 +546,15 @@ def test_logits_in_place_of_log_probs_are_refused(shift, tmp_path):
         pytest.raises(RcdiagError, match="these are not log-probs"),
     ):
         scores(address, Case([[3]], [[1, 5]]).write(tmp_path))
+
+
+def test_a_number_beyond_float64_is_no_log_prob(monkeypatch):
+    model = Model("vllm")
+    answer = model._completion({"prompt": GREETING, "prompt_logprobs": 5})
+    vllm_entries(answer)[1]["0"] = {"logprob": -(10**400)}
+    monkeypatch.setattr(Model, "_completion", lambda self, body: answer)
+    with serve(model) as address, pytest.raises(RcdiagError, match="another form than vllm's"):
+        connect(parse_policy(f"x=server,url={address}"))
 
 
 def test_speculative_decoding_is_refused():

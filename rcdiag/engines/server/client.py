@@ -34,7 +34,7 @@ class Unavailable(Exception):
 
 
 class _Socket(socket.socket):
-    """A socket whose waits for bytes all end at one deadline, however slowly these arrive.
+    """A socket whose waits all end at one deadline, however slowly bytes arrive or are taken.
 
     The timeout of an ordinary socket begins again with each byte of a header.
     """
@@ -42,11 +42,18 @@ class _Socket(socket.socket):
     deadline: float  # of time.monotonic()
 
     def recv_into(self, *args: Any) -> int:
+        self._limit_wait()
+        return super().recv_into(*args)
+
+    def send(self, *args: Any) -> int:  # TLS sends long requests in pieces
+        self._limit_wait()
+        return super().send(*args)
+
+    def _limit_wait(self) -> None:
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
         self.settimeout(left)
-        return super().recv_into(*args)
 
 
 class _TlsSocket(_Socket, ssl.SSLSocket):

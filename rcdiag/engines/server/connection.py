@@ -28,7 +28,7 @@ def identify(client: Client, spec: PolicySpec) -> Served:
             continue
         try:
             served = api.identify(client, spec.model)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise malformed(f"another form than {name}'s") from error
         except RcdiagError as error:
             raise RcdiagError(client.quoted(error.message), error.hint) from None
@@ -45,8 +45,8 @@ def identify(client: Client, spec: PolicySpec) -> Served:
 def _check(client: Client, served: Served) -> None:
     """Refuse a description that cannot be stored in the table's metadata, or holds the key."""
     for name, value in served.reported.items():
-        is_number = isinstance(value, (int, float)) and math.isfinite(value)
-        if not (value is None or is_number or isinstance(value, str)):
+        is_plain = value is None or isinstance(value, (str, int, float))
+        if not is_plain or (isinstance(value, float) and not math.isfinite(value)):
             raise malformed(client.quoted(f"{name} {value!r}, which is no text or number"))
         if client.redacted(str(value)) != str(value):
             raise RcdiagError(
