@@ -415,7 +415,7 @@ REFUSED: dict[str, tuple[dict[str, Fault], str]] = {
     "beyond float32": (value_of_last(-1e300), "is -1e"),
     "positive": (value_of_last(0.25), "is 0.25|no log-probs"),
     "null": (value_of_last(None), "is None|no log-probs"),
-    "text": (value_of_last("-1.0"), "is -1.0|no log-probs"),
+    "text": (value_of_last("-1.0"), "is '-1.0'"),
     "true": (value_of_last(True), "is True|no log-probs"),
     "a BOS before": (sends(lambda ids: [1, *ids]), OTHER),
     "cut off": (sends(lambda ids: ids[:-1]), OTHER),
