@@ -160,7 +160,8 @@ class EngineProcess:
 
     def _error(self, why: str) -> RcdiagError:
         spec = self._job.spec
-        what = f"{spec.backend}, {spec.dtype}, {spec.options or 'no options'}"
+        options = [f"{key}={value}" for key, value in spec.options.items()]
+        what = ", ".join([spec.backend, spec.dtype, *options])
         return RcdiagError(
             f"policy `{spec.name}` ({what}): the engine failed: {why}",
             hint=f"its output is in {self._job.folder / self._job.log}; with -o FILE the same "

@@ -62,21 +62,21 @@ class Model:
                 self.rows.append(body or {})
         pages = self._vllm_pages() if self.api == "vllm" else self._sglang_pages()
         if path == "/v1/completions" and self.api == "vllm" and body is not None:
-            made = _json(self._completion(body))
+            made = as_json(self._completion(body))
         elif path == "/generate" and self.api == "sglang" and body is not None:
-            made = _json(self._generate(body))
+            made = as_json(self._generate(body))
         elif path in pages:
             made = pages[path]
         else:
-            return _json({"detail": "Not Found"}, 404)
+            return as_json({"detail": "Not Found"}, 404)
         return self.fault(self, body or {}, made) if is_row and self.fault else made
 
     def _vllm_pages(self) -> dict[str, Answer]:
         cards = [{"id": n, "root": "ckpt", "max_model_len": CONTEXT} for n in self.names]
         cards += [{"id": n, "root": n, "parent": self.names[0]} for n in self.adapters]
         return {
-            "/version": _json({"version": self.version}),
-            "/v1/models": _json({"object": "list", "data": cards}),
+            "/version": as_json({"version": self.version}),
+            "/v1/models": as_json({"object": "list", "data": cards}),
             "/metrics": (200, {"Content-Type": "text/plain"}, self.metrics.encode()),
         }
 
@@ -90,9 +90,9 @@ class Model:
         cards += [{"id": n, "root": n, "parent": self.names[0]} for n in self.adapters]
         server = {"version": self.version, "dtype": "auto", "api_key": "sesame"}
         return {
-            "/model_info": _json(about),
-            "/server_info": _json({**server, "max_req_input_len": CONTEXT - 1}),
-            "/v1/models": _json({"data": cards}),
+            "/model_info": as_json(about),
+            "/server_info": as_json({**server, "max_req_input_len": CONTEXT - 1}),
+            "/v1/models": as_json({"data": cards}),
         }
 
     def _completion(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class Model:
         return {"text": "", "meta_info": about}
 
 
-def _json(value: Any, status: int = 200) -> Answer:
+def as_json(value: Any, status: int = 200) -> Answer:
     return status, {"Content-Type": "application/json"}, json.dumps(value).encode()
 
 
@@ -163,7 +163,8 @@ def serve(model: Model, certificate: Path | None = None, port: int = 0) -> Itera
             try:
                 self.send_response(status)
                 for name, value in {"Content-Length": str(len(content)), **headers}.items():
-                    self.send_header(name, value)
+                    if value:  # "" leaves a header out
+                        self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(content)
             except OSError:

@@ -211,6 +211,12 @@ def test_log_probs_rounded_above_0_become_0(rows, tmp_path, monkeypatch):
         ('columns["entropy"] = [[-1.0] * len(r) for r in log_probs]', "-1 in `entropy`", "nats"),
         ('columns["entropy"] = [[14.0] * len(r) for r in log_probs]', "14 in `entropy`", "13.86"),
         ('columns["entropy"] = [[1e300] * len(r) for r in log_probs]', "1e\\+300 in `ent", "13.86"),
+        (
+            'columns["response_ids"] = [[1] * len(r) for r in log_probs]',
+            "wrote other `response_ids` for row 0",
+            "as they are",
+        ),
+        ('columns["prompt_ids"] = [[2, 1]] * len(row)', "other `prompt_ids` for row 0", "cutting"),
         ('columns["entropy"] = [[1.0]] * len(row)', "values of `entropy` for row 0", "a value for"),
         ("", "no column `entropy`, which entropy=true asks for", "leave entropy=true out"),
     ],
@@ -244,13 +250,24 @@ def test_a_program_scores_by_its_own_formula(score, tmp_path):
 @pytest.mark.parametrize(
     ("run", "words", "hint"),
     [
-        ("true", "exit code 0 and wrote no output; it printed nothing", "the path to write to"),
+        (
+            "true",
+            "exit code 0 and wrote no output; it printed nothing",
+            "its last argument is the path",
+        ),
         ("sh -c 'echo so far; exit 3'", r"exit code 3; it printed last:\n  so far", "engine.log"),
         ("sh -c 'echo why >&2; exit 1'", r"exit code 1; it printed last:\n  why", "engine.log"),
-        ("sh -c 'kill -9 $$'", r"signal 9 \(SIGKILL, out of memory", "engine.log"),
-        ("sh -c 'kill -SEGV $$'", r"signal 11 \(SIGSEGV\)", "engine.log"),
-        ("sh -c 'echo PAR1 > $1' sh", "output.parquet: damaged", "write it again"),
-        ("sh -c 'echo row,log_probs > $1' sh", "output.parquet: not a parquet file", ""),
+        ("sh -c 'kill -9 $$'", r"signal 9 \(SIGKILL, out of memory", "goes on"),
+        ("sh -c 'kill -SEGV $$'", r"signal 11 \(SIGSEGV\)", "goes on"),
+        ("sh -c 'echo PAR1 > $1' sh", "no parquet file .*: damaged", "write it completely"),
+        (
+            "sh -c 'echo row,log_probs > $1' sh",
+            "no parquet file .* not begin with PAR1",
+            "write_table",
+        ),
+        ("sh -c 'mkfifo $1' sh", "not a regular file, but a named pipe", "remove it"),
+        ("sh -c 'mkdir $1' sh", "not a regular file, but a directory", "remove it"),
+        ("sh -c 'ln -s /dev/zero $1' sh", "not a regular file, but a symbolic link", "remove it"),
     ],
 )
 def test_a_program_that_gives_no_answer_is_refused(score, run, words, hint):

@@ -94,6 +94,40 @@ def test_log_probs_over_kept_sets_are_those_of_the_enumerated_distribution(suppo
     np.testing.assert_allclose(scores.entropy, entropies, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_kept_sets_of_the_sample_are_as_close_to_float64_as_float32_can_be(tmp_path):
+    """12 rows at temperatures 0.5 to 2.15; docs/engines.md states these numbers (shown by -s).
+
+    The references run transformers' own forward pass and sum over each recorded set in float64.
+    """
+    sample = Path(__file__).parents[2] / "sample_data"
+    rows = pq.read_table(sample / "top_p.parquet").slice(0, 12)
+    warm = pa.array(0.5 + 0.15 * np.arange(12))
+    rows = rows.set_column(rows.column_names.index("temperature"), "temperature", warm)
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    checkpoint = sample / "policy" / "step_8"
+    scores, decoded = score(
+        "kept=hf:float32,support=rollout", checkpoint, tmp_path / "rows.parquet"
+    )
+    sampled = decoded.token_lists["rollout_kept_ids"].lengths > 0
+    for dtype, most_rms, most in ((torch.float32, 1e-6, 1e-5), (torch.float64, 2e-6, 5e-5)):
+        model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype).eval()
+        references = []
+        for row in rows.to_pylist():
+            prompt, response = row["prompt_ids"], row["response_ids"]
+            with torch.no_grad():
+                logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
+            logits = logits.double() / row["temperature"]
+            for token, kept, logit in zip(response, row["rollout_kept_ids"], logits, strict=True):
+                if kept:
+                    references.append((logit[token] - logit[kept].logsumexp(0)).item())
+        off = scores.log_probs[sampled].astype(np.float64) - references
+        rms, largest = np.sqrt(np.mean(off**2)), np.abs(off).max()
+        print(f"{len(off):,} tokens, {dtype}: rms {rms:.2g}, largest {largest:.2g}")  # noqa: T201
+        assert rms < most_rms
+        assert largest < most
+
+
 def test_the_mean_ratio_is_the_kept_mass_before_and_1_after_the_replay(qwen3, sampled):
     """E[ratio] under the sampler, as an exact sum over its kept sets."""
     _, distributions, sets = sampled

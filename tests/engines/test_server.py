@@ -42,12 +42,14 @@ from tests.builders import write_table
 from tests.engines.engine_here import EngineHere
 from tests.engines.served_model import (
     CONTEXT,
+    GREETING,
     LOG_PROBS,
     VOCABULARY,
     Answer,
     DropError,
     Fault,
     Model,
+    as_json,
     expected,
     serve,
 )
@@ -230,6 +232,11 @@ def half(answer: Answer) -> Answer:
     return status, {**headers, "Content-Length": str(len(body))}, body[: len(body) // 2]
 
 
+def half_unannounced(answer: Answer) -> Answer:
+    status, headers, body = answer
+    return status, {**headers, "Content-Length": ""}, body[: len(body) // 2]
+
+
 def slower(answer: Answer) -> Answer:
     time.sleep(1.5)
     return answer
@@ -241,6 +248,7 @@ TROUBLE = {
     "503": lambda answer: (503, {}, b""),
     "connection lost": broken_connection,
     "answer cut off": half,
+    "answer of unannounced length cut off": half_unannounced,
 }
 
 
@@ -388,16 +396,16 @@ def sends(change: Callable[[list[int]], list[int]]) -> dict[str, Fault]:
     return {"vllm": fault, "sglang": fault}
 
 
-def keys_only(fault: Fault) -> Fault:
-    """As vLLM without `return_token_ids`: only the entries show the scored tokens."""
+def claims_the_sent_tokens(fault: Fault) -> Fault:
+    """Make a server that scores other tokens say that it scored the ones that were sent."""
 
-    def without(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
+    def claims(model: Model, body: dict[str, Any], answer: Answer) -> Answer:
         status, headers, content = fault(model, body, answer)
         document = json.loads(content)
-        document["choices"][0].pop("prompt_token_ids", None)
+        document["choices"][0]["prompt_token_ids"] = body["prompt"]
         return status, headers, json.dumps(document).encode()
 
-    return without
+    return claims
 
 
 OTHER = "scored other tokens than were sent"
@@ -407,7 +415,7 @@ REFUSED: dict[str, tuple[dict[str, Fault], str]] = {
     "beyond float32": (value_of_last(-1e300), "is -1e"),
     "positive": (value_of_last(0.25), "is 0.25|no log-probs"),
     "null": (value_of_last(None), "is None|no log-probs"),
-    "text": (value_of_last("-1.0"), "is -1.0|no log-probs"),
+    "text": (value_of_last("-1.0"), "is '-1.0'"),
     "true": (value_of_last(True), "is True|no log-probs"),
     "a BOS before": (sends(lambda ids: [1, *ids]), OTHER),
     "cut off": (sends(lambda ids: ids[:-1]), OTHER),
@@ -432,9 +440,9 @@ REFUSED: dict[str, tuple[dict[str, Fault], str]] = {
             "vllm": changed(lambda d: d["choices"][0].__delitem__("prompt_logprobs")),
             "sglang": changed(lambda d: d["meta_info"].__delitem__("input_token_logprobs")),
         },
-        "the answer has no",
+        "answer has no",
     ),
-    "nothing": (dict.fromkeys(("vllm", "sglang"), changed(lambda d: {})), "the answer has no"),
+    "nothing": (dict.fromkeys(("vllm", "sglang"), changed(lambda d: {})), "answer has no"),
     "a list": (dict.fromkeys(("vllm", "sglang"), changed(lambda d: [d])), "not a JSON object"),
 }
 
@@ -444,7 +452,10 @@ def answers(answer: Answer) -> dict[str, Fault]:
 
 
 REFUSED |= {
-    "HTML": (answers((200, {"Content-Type": "text/html"}, b"<html>")), "text/html, not a JSON"),
+    "HTML": (
+        answers((200, {"Content-Type": "text/html"}, b"<html>")),
+        r"\(text/html\) is not valid JSON",
+    ),
     "a redirect": (answers((307, {"Location": "http://localhost:1/x"}, b"")), "not followed"),
     "no right": (answers((401, {}, b'{"error": "Unauthorized"}')), "HTTP 401 .*Unauthorized"),
     "a refusal": (answers((400, {}, b'{"message": "too long"}')), "HTTP 400 .*too long"),
@@ -478,13 +489,44 @@ def test_a_wrong_answer_is_refused_with_its_row(api, name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a BOS before", "cut off", "cut off in front", "another token"])
-def test_other_tokens_are_detected_without_prompt_token_ids(name, tmp_path):
+def test_other_tokens_are_detected_by_their_entries_too(name, tmp_path):
     table = Case([[3, 1, 4]], [[1, 5, 9, 2]]).write(tmp_path)
     with (
-        faulty("vllm", keys_only(REFUSED[name][0]["vllm"])) as (_, address),
+        faulty("vllm", claims_the_sent_tokens(REFUSED[name][0]["vllm"])) as (_, address),
         pytest.raises(RcdiagError, match=OTHER),
     ):
         scores(address, table)
+
+
+def test_an_answer_of_vllm_without_the_scored_ids_is_refused(tmp_path):
+    """Only they show the first token, which has no entry."""
+    without = changed(lambda answer: answer["choices"][0].__delitem__("prompt_token_ids"))
+    with (
+        faulty("vllm", without) as (_, address),
+        pytest.raises(RcdiagError, match="row 0: the server's answer has no prompt_token_ids"),
+    ):
+        scores(address, Case([[3]], [[1, 5]]).write(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("root", float("nan"), "root nan, which is no text or number"),
+        ("root", float("inf"), "root inf, which is no text or number"),
+        ("root", ["ckpt"], "another form than vllm's"),
+        ("max_model_len", 512.5, "max_model_len 512.5, which is not a number of tokens"),
+        ("max_model_len", -3, "max_model_len -3, which is not a number of tokens"),
+        ("max_model_len", True, "max_model_len True, which is not a number of tokens"),
+        ("id", 5, "a model name that is not text"),
+        ("parent", "policy", "serves no model of its own"),
+    ],
+)
+def test_an_impossible_description_of_the_model_is_refused(monkeypatch, field, value, words):
+    card = {"id": "policy", "root": "ckpt", "max_model_len": CONTEXT, field: value}
+    pages = {**Model("vllm")._vllm_pages(), "/v1/models": as_json({"data": [card]})}
+    monkeypatch.setattr(Model, "_vllm_pages", lambda self: pages)
+    with serve(Model("vllm")) as address, pytest.raises(RcdiagError, match=words):
+        connect(parse_policy(f"x=server,url={address}"))
 
 
 def test_minus_infinity_in_vllms_own_spelling_is_refused(tmp_path):
@@ -504,6 +546,15 @@ def test_logits_in_place_of_log_probs_are_refused(shift, tmp_path):
         pytest.raises(RcdiagError, match="these are not log-probs"),
     ):
         scores(address, Case([[3]], [[1, 5]]).write(tmp_path))
+
+
+def test_a_number_beyond_float64_is_no_log_prob(monkeypatch):
+    model = Model("vllm")
+    answer = model._completion({"prompt": GREETING, "prompt_logprobs": 5})
+    vllm_entries(answer)[1]["0"] = {"logprob": -(10**400)}
+    monkeypatch.setattr(Model, "_completion", lambda self, body: answer)
+    with serve(model) as address, pytest.raises(RcdiagError, match="another form than vllm's"):
+        connect(parse_policy(f"x=server,url={address}"))
 
 
 def test_speculative_decoding_is_refused():

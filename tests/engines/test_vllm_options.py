@@ -122,6 +122,14 @@ def test_options_that_rcdiag_sets_or_that_spoil_scores_are_refused_at_once(optio
         assert way in error.hint
 
 
+def test_a_token_of_the_hub_is_refused_without_being_shown():
+    """The table's metadata hold the options of a policy."""
+    error = refusal("bfloat16,hf_token=hf_sesame")
+    assert "HF_TOKEN" in error.hint
+    assert "sesame" not in error.message + error.hint
+    BACKENDS["vllm"].check(parse_policy("a=vllm:bfloat16,hf_token=true", "m"))
+
+
 def test_every_option_that_is_refused_is_one_of_vllms():
     from vllm import EngineArgs
 

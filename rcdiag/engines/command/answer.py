@@ -37,11 +37,19 @@ def read_answer(
     `vocabulary` is the model's number of token ids; by default the largest that a table may have.
 
     Raises:
-        RcdiagError: missing or additional rows, lists of another length than the response, values
-            that are not log-probs or entropies; `who` begins the message.
+        RcdiagError: missing or additional rows, token ids other than those of `rows`, lists of
+            another length than the response, values that are not log-probs or entropies; `who`
+            begins the message.
     """
-    table = read_whole(path)
+    try:
+        table = read_whole(path)
+    except RcdiagError as error:
+        raise RcdiagError(
+            f"{who} wrote no parquet file that can be read: {error.message}",
+            hint="write it completely, for example with pyarrow.parquet.write_table",
+        ) from error
     order = _order(table, rows, who)
+    _check_ids(table, order, rows, who)
     # The limits are compared before the conversion to float32, which turns -1e39 into -inf.
     log_probs = _values(table, "log_probs", order, rows, who)
     impossible = (log_probs > ROUNDING) | (log_probs < SMALLEST_LOG_PROB)
@@ -89,6 +97,21 @@ def _order(table: pa.Table, rows: Trajectories, who: str) -> NDArray[np.int64]:
             raise RcdiagError(f"{who} {says} {which[0]}", hint=hint)
     places = np.argsort(answered)
     return places[np.searchsorted(answered[places], asked)]
+
+
+def _check_ids(table: pa.Table, order: NDArray[np.int64], rows: Trajectories, who: str) -> None:
+    """Refuse scores of other tokens, where the program wrote the ids that it scored."""
+    for name, asked in (("prompt_ids", rows.prompt_ids), ("response_ids", rows.response_ids)):
+        if name not in table.column_names or asked is None:
+            continue
+        answered = table[name].take(pa.array(order)).to_pylist()
+        for row, ids in enumerate(answered):
+            if ids != asked.row(row).tolist():
+                raise RcdiagError(
+                    f"{who} wrote other `{name}` for row {rows.row[row]} than the input has",
+                    hint="score the ids as they are, without adding, cutting off or encoding "
+                    f"tokens again; the output needs no `{name}`",
+                )
 
 
 def _values(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -30,6 +32,12 @@ from rcdiag.table.writer import TableWriter
 
 PAUSE = 0.05  # seconds between checks for the output
 TAIL, TAIL_BYTES = 5, 1 << 16  # last lines, of so many bytes, that the error quotes from the log
+KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+}
 # The last line of a traceback. torchrun prints a long summary after it, without the error's text.
 PYTHON_ERROR = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception): \S")
 
@@ -63,7 +71,7 @@ class CommandEngine:
                 program.wait()
             if program.returncode:
                 raise self._failed(program.returncode)
-        if not self._output.exists():
+        if not self._has_written():
             raise self._error(
                 "it ended with exit code 0 and wrote no output",
                 "its last argument is the path to write to",
@@ -99,7 +107,25 @@ class CommandEngine:
         )
         with TableWriter(self._input, table.schema, {}) as writer:
             writer.write(table)
-        self._output.unlink(missing_ok=True)
+        if self._has_written():  # for the part before, or in an earlier run
+            self._output.unlink()
+
+    def _has_written(self) -> bool:
+        """Tell whether OUTPUT is there; refuse a pipe, which blocks its reader, a link or a folder.
+
+        A link could lead to a file that the program did not write.
+        """
+        try:
+            mode = os.lstat(self._output).st_mode
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISREG(mode):
+            raise RcdiagError(
+                f"policy `{self.spec.name}`: {self._output} is not a regular file, but "
+                f"{KINDS.get(stat.S_IFMT(mode), 'a device')}",
+                hint="remove it, and let the program write a parquet file to that path",
+            )
+        return True
 
     def _start(self) -> subprocess.Popen[bytes]:
         """Start the program under a supervisor, which ends it when this process ends."""
@@ -118,7 +144,7 @@ class CommandEngine:
         self._staying = self._staying or self._start()
         while True:
             code = self._staying.poll()
-            if self._output.exists():
+            if self._has_written():
                 return
             if code:
                 raise self._failed(code)
@@ -151,7 +177,7 @@ class CommandEngine:
         return RcdiagError(
             f"policy `{self.spec.name}`: the program `{self.spec.options['run']}` failed: {why}"
             + (f"; it printed last:{quoted}" if last else "; it printed nothing"),
-            hint=f"all that it printed is in {self._log}; {hint}",
+            hint=f"all that it printed is in {self._log}; {hint}" if last else hint,
         )
 
 

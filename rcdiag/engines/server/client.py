@@ -6,7 +6,13 @@ import json
 import socket
 import ssl
 import time
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    IncompleteRead,
+)
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,7 +34,7 @@ class Unavailable(Exception):
 
 
 class _Socket(socket.socket):
-    """A socket whose waits for bytes all end at one deadline, however slowly these arrive.
+    """A socket whose waits all end at one deadline, however slowly bytes arrive or are taken.
 
     The timeout of an ordinary socket begins again with each byte of a header.
     """
@@ -36,11 +42,18 @@ class _Socket(socket.socket):
     deadline: float  # of time.monotonic()
 
     def recv_into(self, *args: Any) -> int:
+        self._limit_wait()
+        return super().recv_into(*args)
+
+    def send(self, *args: Any) -> int:  # TLS sends long requests in pieces
+        self._limit_wait()
+        return super().send(*args)
+
+    def _limit_wait(self) -> None:
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
         self.settimeout(left)
-        return super().recv_into(*args)
 
 
 class _TlsSocket(_Socket, ssl.SSLSocket):
@@ -60,11 +73,15 @@ class Client:
 
     def ask(self, path: str, body: dict[str, Any] | None = None, most: int = SMALL_ANSWER) -> Any:
         """Return the JSON object that a path answers; `most` limits the answer's size in bytes."""
-        content, kind = self._content(path, body, most)
-        answer = _parsed(content)
+        content, response = self._content(path, body, most)
+        answer, kind = _parsed(content), response.headers.get_content_type()
+        announced = response.length is not None or response.chunked
+        if answer is None and not announced and kind == "application/json":
+            raise Unavailable("the answer breaks off")
         if not isinstance(answer, dict):
+            wanted = "valid JSON" if answer is None else "a JSON object"
             raise RcdiagError(
-                f"{self.address}{path}: the answer is {kind or 'of no type'}, not a JSON object",
+                f"{self.address}{path}: the answer ({kind}) is not {wanted}",
                 hint="give the address of the server itself, not that of a page or proxy before it",
             )
         return answer
@@ -98,8 +115,10 @@ class Client:
         except _AbsentError:
             return None
 
-    def _content(self, path: str, body: dict[str, Any] | None, most: int) -> tuple[bytes, str]:
-        """Return the body and content type of an answer with status 200."""
+    def _content(
+        self, path: str, body: dict[str, Any] | None, most: int
+    ) -> tuple[bytes, HTTPResponse]:
+        """Return the body of an answer with status 200, and the answer itself."""
         connection = self._connection()
         try:
             self._connect(connection)
@@ -121,13 +140,15 @@ class Client:
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
             raise Unavailable(reason[:1].lower() + reason[1:]) from error
+        except IncompleteRead as error:
+            raise Unavailable("the answer breaks off") from error
         except HTTPException as error:  # its text quotes the server, so it is not chained
             raise Unavailable(self.quoted(f"not an answer in HTTP ({error})")) from None
         finally:
             connection.close()
         if response.status != 200:
             raise self._error_of_status(path, response, content)
-        return content, response.headers.get_content_type()
+        return content, response
 
     def _connection(self) -> HTTPConnection:
         host, port = self._parts.hostname or "", self._parts.port

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from rcdiag.engines.backend import Say
@@ -27,12 +28,12 @@ def identify(client: Client, spec: PolicySpec) -> Served:
             continue
         try:
             served = api.identify(client, spec.model)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise malformed(client.quoted(f"another form than {name}'s ({error!r})")) from None
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise malformed(f"another form than {name}'s") from error
         except RcdiagError as error:
             raise RcdiagError(client.quoted(error.message), error.hint) from None
         if served is not None:
-            _check_key(client, served)
+            _check(client, served)
             return served
     raise RcdiagError(
         f"policy `{spec.name}`: {client.address} is not a server of "
@@ -41,9 +42,12 @@ def identify(client: Client, spec: PolicySpec) -> Served:
     )
 
 
-def _check_key(client: Client, served: Served) -> None:
-    """Refuse a description that holds the key, since it is stored in the table's metadata."""
+def _check(client: Client, served: Served) -> None:
+    """Refuse a description that cannot be stored in the table's metadata, or holds the key."""
     for name, value in served.reported.items():
+        is_plain = value is None or isinstance(value, (str, int, float))
+        if not is_plain or (isinstance(value, float) and not math.isfinite(value)):
+            raise malformed(client.quoted(f"{name} {value!r}, which is no text or number"))
         if client.redacted(str(value)) != str(value):
             raise RcdiagError(
                 f"{client.address}: the server states its key as its {name}",
@@ -93,6 +97,6 @@ def wait_for(
             failure = error
     raise RcdiagError(
         f"{who}: no answer from {client.address} in {patience} s: {failure}",
-        hint=f"is the server up (curl {client.address}/v1/models)? patience=SECONDS in the policy "
-        "waits longer, and the same command goes on from the finished parts",
+        hint="patience=SECONDS in the policy waits longer, and the same command goes on from the "
+        f"finished parts; this asks whether the server is up: curl {client.address}/v1/models",
     )

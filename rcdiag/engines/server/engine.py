@@ -67,7 +67,7 @@ class ServerEngine:
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not is_number or not SMALLEST_LOG_PROB <= value <= 0.0:
                 raise RcdiagError(
-                    f"the log-prob of token {ids[position]} at position {position} is {value}",
+                    f"the log-prob of token {ids[position]} at position {position} is {value!r}",
                     hint="a log-prob is a finite number of at most 0: look at the server's log",
                 )
         return np.array(values, np.float32)[:, np.newaxis]

@@ -74,8 +74,20 @@ class Api(Protocol):
         ...
 
 
+def limit_of(description: dict[str, Any], name: str) -> int | None:
+    """Return a limit in tokens that a server states: at least 1; None if it states none."""
+    value = description.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise malformed(f"{name} {value!r}, which is not a number of tokens")
+    return value
+
+
 def choose_model(client: Client, wanted: str, names: dict[str, Any]) -> str:
     """Return the served name of the model to score with; refuse an unknown or ambiguous one."""
+    if not all(isinstance(name, str) for name in names):
+        raise malformed("a model name that is not text")
     if wanted in names:
         return wanted
     listed = ", ".join(names) or "none"
@@ -85,9 +97,8 @@ def choose_model(client: Client, wanted: str, names: dict[str, Any]) -> str:
             hint="model= is a served name, not a path; leave it out if only one model is served",
         )
     if len(names) != 1:
-        raise RcdiagError(
-            f"{client.address} serves several models: {listed}", hint="name one: model=NAME"
-        )
+        many = f"several models: {listed}" if names else "no model of its own"
+        raise RcdiagError(f"{client.address} serves {many}", hint="name one: model=NAME")
     return next(iter(names))
 
 
@@ -118,6 +129,6 @@ def wrong_tokens(what: str) -> RcdiagError:
 def malformed(what: str) -> RcdiagError:
     """Return the error for an answer that lacks what was asked for."""
     return RcdiagError(
-        f"the answer has {what}",
+        f"the server's answer has {what}",
         hint="is it a version of the server whose format rcdiag does not know (docs/engines.md)?",
     )

@@ -17,6 +17,7 @@ from rcdiag.engines.server.client import Client
 from rcdiag.engines.server.served import (
     Served,
     choose_model,
+    limit_of,
     malformed,
     server_changed,
     wrong_tokens,
@@ -95,6 +96,7 @@ class SglangApi:
 
 def _longest(server: dict[str, Any], listed: list[dict[str, Any]]) -> int | None:
     """Return the largest input in tokens, which must be below both of the server's limits."""
-    limits = [one.get("max_model_len") for one in listed] + [server.get("max_req_input_len")]
-    known = [limit for limit in limits if isinstance(limit, int)]
+    limits = [limit_of(one, "max_model_len") for one in listed]
+    limits.append(limit_of(server, "max_req_input_len"))
+    known = [limit for limit in limits if limit is not None]
     return min(known) - 1 if known else None

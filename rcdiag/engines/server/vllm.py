@@ -20,6 +20,7 @@ from rcdiag.engines.server.served import (
     Served,
     answer_size,
     choose_model,
+    limit_of,
     malformed,
     server_changed,
     wrong_tokens,
@@ -50,7 +51,7 @@ class VllmApi:
         bases = {name: model for name, model in models.items() if not model.get("parent")}
         model = models[choose_model(client, wanted, models if wanted else _one_name_each(bases))]
         base = models.get(model.get("parent"), model)
-        longest = base.get("max_model_len")
+        longest = limit_of(base, "max_model_len")
         served = Served(
             address=client.address,
             api=self.name,
@@ -113,12 +114,14 @@ def _entries(answer: dict[str, Any], ids: list[int]) -> list[tuple[dict[str, Any
     """Return the entry and id of every token but the first; refuse entries for other tokens."""
     choices = answer.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-        raise malformed("not one choice")
+        raise malformed("no single choice")
     choice = choices[0]
     entries, sent = choice.get("prompt_logprobs"), choice.get("prompt_token_ids")
     if not isinstance(entries, list):
         raise malformed("no prompt_logprobs")
-    if sent is not None and sent != ids:
+    if not isinstance(sent, list):  # the only evidence of the first token, which has no entry
+        raise malformed("no prompt_token_ids")
+    if sent != ids:
         raise wrong_tokens("prompt_token_ids is not what was sent")
     if len(entries) != len(ids):
         raise wrong_tokens(f"{len(entries)} values for {len(ids)} tokens")
@@ -127,7 +130,7 @@ def _entries(answer: dict[str, Any], ids: list[int]) -> list[tuple[dict[str, Any
     for position, (entry, token) in enumerate(zip(entries[1:], ids[1:], strict=True), start=1):
         if not isinstance(entry, dict) or not isinstance(entry.get(str(token)), dict):
             found = ", ".join(entry) if isinstance(entry, dict) else "nothing"
-            raise wrong_tokens(f"position {position} has {found[:80]} and not token {token}")
+            raise wrong_tokens(f"position {position} has {found} and not token {token}")
     return list(zip(entries[1:], ids[1:], strict=True))
 
 

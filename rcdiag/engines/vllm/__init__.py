@@ -71,6 +71,11 @@ def _check(spec: PolicySpec) -> None:
                 f"{who}log-probs scored with it are wrong ({_WRONG_SCORES[key]})",
                 hint=f"leave {key} out",
             )
+        if key == "hf_token" and isinstance(value, str):
+            raise RcdiagError(
+                f"policy `{spec.name}`: hf_token is a secret that the table would keep",
+                hint="leave it out, and put the token into the environment: export HF_TOKEN=...",
+            )
         if _NOT_ONE_ENGINE.fullmatch(key):
             raise RcdiagError(
                 f"{who}rcdiag reads scores from one stage of one engine",
