@@ -1,9 +1,8 @@
 """Parse a trainer's configuration (YAML, JSON, TOML or shell flags) into nested mappings.
 
 Keys may be nested or dotted, and dashes in them become underscores, as in trainers' own parsers.
-The format is detected from the text, not from the file's name. As in NeMo-RL, a YAML file may name
-base files under `defaults`, whose settings it overrides (commit 7ea279ab,
-nemo_rl/utils/config.py, `load_config_with_inheritance`).
+The format is detected from the text, not from the file's name. A YAML file may name base files
+under `defaults`, whose settings it overrides (see `rcdiag.trainers.base_files`).
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
+from rcdiag.trainers.base_files import Base, bases_of, overridden, package_of
 from rcdiag.trainers.config_text import DEEPEST, LONGEST, read_yaml, with_values
 
 Format = Literal["yaml", "toml", "flags"]
@@ -51,10 +51,12 @@ class Document(Struct, frozen=True):
     @classmethod
     def read(cls, path: Path) -> Document:
         """Read a file and its base files."""
-        return cls._on_bases(path, ())
+        return cls._on_bases(path, Base(path.name), {}, ())
 
     @classmethod
-    def _on_bases(cls, path: Path, above: tuple[Path, ...]) -> Document:
+    def _on_bases(
+        cls, path: Path, base: Base, choices: Mapping[str, str], above: tuple[Path, ...]
+    ) -> Document:
         """Read a file; `above` are the files of which it is a base."""
         try:
             text = path.read_text(encoding="utf-8")
@@ -64,24 +66,32 @@ class Document(Struct, frozen=True):
             raise _unreadable(path, error.strerror or str(error)) from error
         except UnicodeDecodeError as error:
             raise _unreadable(path, str(error)) from error
-        document = cls.parse(text, path)
-        names = _bases(document)
-        if path.resolve() in above or (names and len(above) > MOST_BASES):
+        own = cls.parse(text, path)
+        defaults = own.tree.get("defaults") if own.format == "yaml" else None
+        choices = {**overridden(defaults), **choices}
+        bases = bases_of(defaults, choices)
+        if path.resolve() in above or (len(bases) > 1 and len(above) > MOST_BASES):
             raise _unreadable(path, "its `defaults` are nested too deeply, or are circular")
-        missing = [name for name in names if not (path.parent / name).is_file()]
-        bases = [
-            cls._on_bases(path.parent / name, (*above, path.resolve()))
-            for name in names
-            if name not in missing
-        ]
-        for base in reversed(bases):
-            document = replace(
-                document,
-                tree=_over(base.tree, document.tree),
-                texts=_over(base.texts, document.texts),
+        tree, texts, missing = dict[str, Any](), dict[str, Any](), list[str]()
+        for one in bases or [None]:
+            layer = own
+            if one is not None:
+                file = path.parent / one.file
+                if not file.is_file():
+                    missing += [] if one.optional else [one.file]
+                    continue
+                inherited = {} if one.place else choices  # a group's files have groups of their own
+                layer = cls._on_bases(file, one, inherited, (*above, path.resolve()))
+                missing += layer.missing
+            tree, texts = _over(tree, layer.tree), _over(texts, layer.texts)
+        if bases:  # the list has done its work; a group's would be read as a setting
+            tree, texts = (
+                {name: value for name, value in each.items() if name != "defaults"}
+                for each in (tree, texts)
             )
-            missing += base.missing
-        return replace(document, missing=tuple(missing))
+        for key in reversed(package_of(text, base.place)):
+            tree, texts = {key: tree}, {key: texts}
+        return replace(own, tree=tree, texts=texts, missing=tuple(missing))
 
     @classmethod
     def parse(cls, text: str, path: Path) -> Document:
@@ -191,15 +201,6 @@ def _mappings(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for value in tree.values():
         if isinstance(value, Mapping):
             yield from _mappings(value)
-
-
-def _bases(document: Document) -> list[str]:
-    """Return the base files in `defaults`; names without an extension are Hydra's groups."""
-    named = document.tree.get("defaults")
-    names = [named] if isinstance(named, str) else named
-    if document.format != "yaml" or not isinstance(names, list):
-        return []
-    return [name for name in names if isinstance(name, str) and name.endswith((".yaml", ".yml"))]
 
 
 def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
