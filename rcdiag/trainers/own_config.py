@@ -225,8 +225,18 @@ def _newer_settings(
                 )
     places = trainer.config.places
     by_key = {place.rpartition(".")[2]: name for name in places for place in places[name]}
-    beside = by_key.keys() | set(trainer.config.header.beside)
-    findings = []
+    others = {  # settings of other generations, which may stand beside those of this one
+        name: one.config.places[name]
+        for one in TRAINERS.values()
+        for name in one.config.places
+        if places and one.family == trainer.family and name not in trainer.settings
+    }
+    beside = by_key.keys() | set(trainer.config.header.beside) | others.keys()
+    findings = [
+        newer_setting(trainer, name, value, None, settings, str(path))
+        for name in others
+        if (value := document.find(*others[name])) is not MISSING
+    ]
     for name, value in settings.items():  # of a block that was returned as a whole
         if name not in trainer.settings:
             near = meant(trainer, settings, name, value)

@@ -344,6 +344,16 @@ def test_a_setting_of_another_generation_is_reported_as_such(tmp_path: Path) -> 
     assert "--trainer verl-0.7.0" in finding.fix
 
 
+def test_flags_of_two_generations_are_named(tmp_path: Path) -> None:
+    flags = "is_correction_enable --algo.advantage.is_correction_level seq --algo.advantage."
+    plan = plan_of(tmp_path, f"{OPENRLHF}  --algo.advantage.{flags}is_correction_mode mask\n")
+    assert plan.trainer.name == "openrlhf-0.11.0"
+    named = [one.message for one in plan.findings if one.slug == "newer-than-known"]
+    assert [message.split("`")[1] for message in named] == [
+        "is_correction_level", "is_correction_mode"]  # fmt: skip
+    assert all("a setting of openrlhf-0.11.2" in message for message in named)
+
+
 def slugs(plan: Plan) -> set[str]:
     return {finding.slug for finding in plan.findings}
 
