@@ -259,9 +259,10 @@ _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 _SEPARATORS = ("&", "&&", "|", "||", ">", ">>", "2>&1")
 # Matches text that looks like a command line: a flag, an override, or a continued line.
 _COMMAND_LINE = re.compile(r"(?m)(^|\s|\()--[A-Za-z]|\s\+{0,2}[A-Za-z_]\w*\.[\w.]+=\S|\\$")
-# A quoted text, which may contain #, or a comment: a whole line, or the end of one.
+# A quoted text, which may contain #, or a comment: a whole line, the end of one, or
+# a command between backticks, which may stand inside of a continued line.
 _QUOTED_OR_COMMENT = re.compile(
-    r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|^[ \t]*#[^\n]*\n?|(?<=\s)#[^\n]*",
+    r"`[ \t]*#[^`\n]*`|\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|^[ \t]*#[^\n]*\n?|(?<=\s)#[^\n]*",
     re.DOTALL | re.MULTILINE,
 )
 
@@ -315,7 +316,7 @@ def _flags(text: str) -> dict[str, Any]:
 def _without_comments(text: str) -> str:
     """Remove the comments from a shell script."""
     return _QUOTED_OR_COMMENT.sub(
-        lambda found: "" if found[0].lstrip(" \t").startswith("#") else found[0], text
+        lambda found: "" if found[0].lstrip("` \t").startswith("#") else found[0], text
     )
 
 

@@ -105,6 +105,15 @@ def test_flags_without_value_are_true_and_several_values_a_list():
     }
 
 
+def test_comments_between_backticks_are_comments():
+    """As in google/tunix, examples/rl/grpo/gsm8k/run_qwen3_8b_disagg.sh."""
+    document = parsed(
+        "#!/bin/bash\npython -m tunix.cli.grpo_main \\\n  `# -- Rollout: 'vllm' (a choice) --` \\\n"
+        "  agentic_grpo_config.beta=0.08 \\\n  `# -- End` \\\n  --seed 1\n"
+    )
+    assert document.tree == {"agentic_grpo_config": {"beta": 0.08}, "seed": 1}
+
+
 def test_null_of_an_override_is_null_and_of_a_flag_a_word():
     document = parsed(
         "#!/bin/bash\nlevel=null\npython3 -m verl.trainer.main_ppo a.b=null a.c=~ a.d=NULL \\\n"
