@@ -344,6 +344,21 @@ def test_a_setting_of_another_generation_is_reported_as_such(tmp_path: Path) -> 
     assert "--trainer verl-0.7.0" in finding.fix
 
 
+@pytest.mark.parametrize(
+    ("own", "doubt"),
+    [
+        ("", "eps (ipo_threshold) 0.1"),
+        ("eps = 0.1\n", "kl_tau 1e-3"),
+        ("eps = 0.1\nkl_tau = 0.0\n", ""),
+    ],
+)
+def test_defaults_of_prime_rl_that_changed_are_a_note(tmp_path: Path, own: str, doubt: str) -> None:
+    plan = plan_of(tmp_path, f'[trainer.loss]\ntype = "ipo"\n{own}')
+    notes = [one.message for one in plan.findings if one.slug == "trainer-guessed"]
+    assert len(notes) == bool(doubt)
+    assert doubt in "".join(notes)
+
+
 def test_flags_of_two_generations_are_named(tmp_path: Path) -> None:
     flags = "is_correction_enable --algo.advantage.is_correction_level seq --algo.advantage."
     plan = plan_of(tmp_path, f"{OPENRLHF}  --algo.advantage.{flags}is_correction_mode mask\n")
