@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
 from rcdiag.trainers.base_files import Base, bases_of, overridden, package_of
-from rcdiag.trainers.config_text import DEEPEST, LONGEST, read_yaml, with_values
+from rcdiag.trainers.config_text import DEEPEST, LONGEST, is_python, read_yaml, with_values
 
 Format = Literal["yaml", "toml", "flags"]
 MOST_BASES = 20  # limit on nested base files
@@ -120,6 +120,8 @@ class Document(Struct, frozen=True):
         if isinstance(tree, dict):
             texts = read_yaml(text, as_text=True)
             return cls(_nested(tree), "yaml", _nested(texts))
+        if is_python(text):
+            raise ValueError("it is a Python program, which is not run: give its settings as YAML")
         flags = _flags(text)
         if flags:
             return cls(_nested(flags), "flags", script=_without_comments(text))

@@ -359,6 +359,12 @@ def test_defaults_of_prime_rl_that_changed_are_a_note(tmp_path: Path, own: str, 
     assert doubt in "".join(notes)
 
 
+def test_a_loss_that_a_skyrl_script_registers_is_said_to_be_possible(tmp_path: Path) -> None:
+    """As in SkyRL, examples/train/algorithms/custom_policy_loss."""
+    text = "trainer: {algorithm: {policy_loss_type: reinforce, off_policy_correction: {}}}\n"
+    assert "registers itself (PolicyLossRegistry)" in newer(plan_of(tmp_path, text, "skyrl")).fix
+
+
 def test_flags_of_two_generations_are_named(tmp_path: Path) -> None:
     flags = "is_correction_enable --algo.advantage.is_correction_level seq --algo.advantage."
     plan = plan_of(tmp_path, f"{OPENRLHF}  --algo.advantage.{flags}is_correction_mode mask\n")

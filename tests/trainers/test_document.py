@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
+from rcdiag.trainers.config_text import is_python
 from rcdiag.trainers.own_config import read_trainer_config
 from rcdiag.trainers.settings_document import MISSING, Document
 
@@ -172,6 +173,16 @@ def test_a_file_of_hydra_without_its_bases_names_them(tmp_path):
     read = read_trainer_config(tmp_path / "run.yaml")
     assert read.trainer.name == "pipelinerl"
     assert read.settings == {"policy_loss": "ppo", "epsilon_high": 0.02}
+
+
+def test_a_python_program_is_said_to_be_one():
+    program = (
+        "from xtuner.v1.rl.loss import RolloutImportanceSampling\n"
+        "parser.add_argument('--lr', default=1.0)\nprint(f'{job}: target_offpolicy_steps=0,')\n"
+    )
+    with pytest.raises(RcdiagError, match="it is a Python program, which is not run"):
+        parsed(program)
+    assert not is_python("algorithm.adv_estimator=grpo\n")
 
 
 def test_other_files_are_refused_with_the_expected_format(tmp_path):
