@@ -5,7 +5,9 @@ Nothing is executed, and YAML aliases cannot exhaust memory.
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from typing import Any
 
 # Whole configurations of trainers have up to 100 kB; parsing 1 MB of YAML takes ten seconds.
@@ -81,6 +83,21 @@ def _size(node: Any, known: dict[int, int], depth: int) -> int:
                 )
     known[id(node)] = size
     return size
+
+
+def is_python(text: str) -> bool:
+    """Tell whether a text is a Python program that imports or defines something.
+
+    XTuner and torchtitan are configured by such files. A line like `a.b=c` is Python too, and an
+    override of a command line.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        try:
+            body = ast.parse(text[: LONGEST + 1]).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+    return any(isinstance(one, (ast.Import, ast.ImportFrom, ast.FunctionDef)) for one in body)
 
 
 def with_values(script: str) -> str:

@@ -63,9 +63,10 @@ def with_known_values(trainer: Trainer, config: Config, where: str) -> tuple[Con
     """Replace values that the newest generation does not know by defaults.
 
     Each is a finding. Older generations do not change any more: an unknown value is refused there,
-    and in every generation if the user gives it directly and not in a file.
+    and in every generation if the user gives it directly and not in a file. If the other settings
+    do not go with a default, nothing is assumed: the trainer would not stop on them in this file.
     """
-    findings: list[Finding] = []
+    given, findings = config, list[Finding]()
     newest = families().get(trainer.family) is trainer
     while newest:
         try:
@@ -77,7 +78,7 @@ def with_known_values(trainer: Trainer, config: Config, where: str) -> tuple[Con
             findings.append(_newer_value(trainer, value, error, where))
             config = {**config, error.setting: error.assumed}
         except Refused:
-            break
+            return given, []
         else:
             break
     return config, findings

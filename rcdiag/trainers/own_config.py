@@ -6,7 +6,8 @@ them. The trainers' tables say where settings are, and how a generation recognis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from rcdiag.trainers.newer import meant, newer_setting, with_known_values
 from rcdiag.trainers.settings_document import MISSING, Document
 from rcdiag.trainers.toml_words import read_settings
 from rcdiag.trainers.trainer import Config, Trainer
+
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
 class TrainerConfig(Struct, frozen=True):
@@ -45,7 +48,7 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
         chosen, claim = _named(document, path, trainer), None
     written = settings_in(document, chosen)
     if not _has_correction(document, chosen):
-        raise _nothing_in(path, chosen if trainer else None)
+        raise _nothing_in(path, document.missing, chosen if trainer else None)
     _check_variables(document, written, path)
     findings = _number_trap(written, document.texts_under(chosen.config.path))
     findings += _newer_settings(document, chosen, written, path)
@@ -100,8 +103,8 @@ def _assumed(
             Finding(
                 slug="base-config-missing",
                 severity="warning",
-                message=f"{path} is based on {', '.join(document.missing)} (`defaults`), which do "
-                f"not exist: its settings are unknown, and {trainer.name}'s defaults are used "
+                message=f"{path} is based on {', '.join(document.missing)} (`defaults`), not found "
+                f"beside it: what they set is unknown, and {trainer.name}'s defaults are used "
                 "instead",
                 fix="put that file where `defaults` names it, or give one file with all settings",
                 evidence={"missing": list(document.missing)},
@@ -132,11 +135,20 @@ def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:
         else:
             value = block.get(name, MISSING)
         if value is not MISSING:
-            found[name] = value
+            found[name] = _as_omegaconf(value) if trainer.config.header.hydra else value
     is_block = document.format != "flags" and not trainer.config.places and _is_bare(block, trainer)
     if is_block and len(found) < len(block):
         return dict(block)
     return found
+
+
+def _as_omegaconf(value: Any) -> Any:
+    """Return 2e-2 as a number, as OmegaConf reads it; YAML 1.1 wants a dot and takes it for text.
+
+    omegaconf 2.3, omegaconf/_utils.py (`get_yaml_loader`)
+    """
+    is_number = isinstance(value, str) and _EXPONENT.fullmatch(value)
+    return float(value) if is_number else value
 
 
 def _named(document: Document, path: Path, name: str) -> Trainer:
@@ -152,7 +164,7 @@ def _chosen(document: Document, path: Path, trainers: Iterable[Trainer]) -> tupl
     """Return the generation with the most certain claim; of equals, the first in the registry."""
     claims = _claims(document, trainers)
     if not claims:
-        raise _nothing_in(path)
+        raise _nothing_in(path, document.missing)
     return max(claims, key=lambda candidate: candidate[1].certainty)
 
 
@@ -169,8 +181,11 @@ def _claims(document: Document, trainers: Iterable[Trainer]) -> list[tuple[Train
     return claims
 
 
-def _nothing_in(path: Path, trainer: Trainer | None = None) -> RcdiagError:
-    if trainer is None:
+def _nothing_in(path: Path, missing: Sequence[str], trainer: Trainer | None = None) -> RcdiagError:
+    if missing:
+        looked = f"it is based on {', '.join(missing)} (`defaults`), not found beside it: put them "
+        looked += "there, or give one file with all settings"
+    elif trainer is None:
         looked = (
             f"looked for settings of {', '.join(families())}; `--trainer NAME` says whose "
             "file it is, and `rcdiag explain NAME` which settings that trainer has"
@@ -210,8 +225,18 @@ def _newer_settings(
                 )
     places = trainer.config.places
     by_key = {place.rpartition(".")[2]: name for name in places for place in places[name]}
-    beside = by_key.keys() | set(trainer.config.header.beside)
-    findings = []
+    others = {  # settings of other generations, which may stand beside those of this one
+        name: one.config.places[name]
+        for one in TRAINERS.values()
+        for name in one.config.places
+        if places and one.family == trainer.family and name not in trainer.settings
+    }
+    beside = by_key.keys() | set(trainer.config.header.beside) | others.keys()
+    findings = [
+        newer_setting(trainer, name, value, None, settings, str(path))
+        for name in others
+        if (value := document.find(*others[name])) is not MISSING
+    ]
     for name, value in settings.items():  # of a block that was returned as a whole
         if name not in trainer.settings:
             near = meant(trainer, settings, name, value)

@@ -14,7 +14,7 @@ from rcdiag.results import Finding
 from rcdiag.trainers.newer import meant
 from rcdiag.trainers.settings_document import Document
 from rcdiag.trainers.toml_words import own_setting, read_former_presets
-from rcdiag.trainers.trainer import Config, NotComputed, Refused, Trainer
+from rcdiag.trainers.trainer import Config, NotComputed, Refused, Trainer, UnknownValue
 
 ARITHMETICS: dict[str, type[np.floating]] = {"float64": np.float64, "float32": np.float32}
 
@@ -145,11 +145,15 @@ def _refused(trainer: Trainer, name: str, settings: Config, error: Refused) -> F
             fix=error.hint,
             evidence=evidence,
         )
+    if isinstance(error, UnknownValue):  # nobody has said what a newer version does with it
+        message = f"{error.message} at {trainer.known}, so it is newer, or misspelt"
+    else:
+        message = f"at {trainer.known} {trainer.family} stops on {error.message}; a newer version "
+        message += "may take it"
     return Finding(
         slug="trainer-refuses",
         severity="error",
-        message=f"{name}: at {trainer.known} {trainer.family} stops on {error.message}; a newer "
-        "version may take it; nothing is computed for it",
+        message=f"{name}: {message}; nothing is computed for it",
         fix=error.hint,
         evidence=evidence,
     )

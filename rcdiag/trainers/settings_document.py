@@ -1,9 +1,8 @@
 """Parse a trainer's configuration (YAML, JSON, TOML or shell flags) into nested mappings.
 
 Keys may be nested or dotted, and dashes in them become underscores, as in trainers' own parsers.
-The format is detected from the text, not from the file's name. As in NeMo-RL, a YAML file may name
-base files under `defaults`, whose settings it overrides (commit 7ea279ab,
-nemo_rl/utils/config.py, `load_config_with_inheritance`).
+The format is detected from the text, not from the file's name. A YAML file may name base files
+under `defaults`, whose settings it overrides (see `rcdiag.trainers.base_files`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError
-from rcdiag.trainers.config_text import DEEPEST, LONGEST, read_yaml, with_values
+from rcdiag.trainers.base_files import Base, bases_of, overridden, package_of
+from rcdiag.trainers.config_text import DEEPEST, LONGEST, is_python, read_yaml, with_values
 
 Format = Literal["yaml", "toml", "flags"]
 MOST_BASES = 20  # limit on nested base files
@@ -51,10 +51,12 @@ class Document(Struct, frozen=True):
     @classmethod
     def read(cls, path: Path) -> Document:
         """Read a file and its base files."""
-        return cls._on_bases(path, ())
+        return cls._on_bases(path, Base(path.name), {}, ())
 
     @classmethod
-    def _on_bases(cls, path: Path, above: tuple[Path, ...]) -> Document:
+    def _on_bases(
+        cls, path: Path, base: Base, choices: Mapping[str, str], above: tuple[Path, ...]
+    ) -> Document:
         """Read a file; `above` are the files of which it is a base."""
         try:
             text = path.read_text(encoding="utf-8")
@@ -64,24 +66,32 @@ class Document(Struct, frozen=True):
             raise _unreadable(path, error.strerror or str(error)) from error
         except UnicodeDecodeError as error:
             raise _unreadable(path, str(error)) from error
-        document = cls.parse(text, path)
-        names = _bases(document)
-        if path.resolve() in above or (names and len(above) > MOST_BASES):
+        own = cls.parse(text, path)
+        defaults = own.tree.get("defaults") if own.format == "yaml" else None
+        choices = {**overridden(defaults), **choices}
+        bases = bases_of(defaults, choices)
+        if path.resolve() in above or (len(bases) > 1 and len(above) > MOST_BASES):
             raise _unreadable(path, "its `defaults` are nested too deeply, or are circular")
-        missing = [name for name in names if not (path.parent / name).is_file()]
-        bases = [
-            cls._on_bases(path.parent / name, (*above, path.resolve()))
-            for name in names
-            if name not in missing
-        ]
-        for base in reversed(bases):
-            document = replace(
-                document,
-                tree=_over(base.tree, document.tree),
-                texts=_over(base.texts, document.texts),
+        tree, texts, missing = dict[str, Any](), dict[str, Any](), list[str]()
+        for one in bases or [None]:
+            layer = own
+            if one is not None:
+                file = path.parent / one.file
+                if not file.is_file():
+                    missing += [] if one.optional else [one.file]
+                    continue
+                inherited = {} if one.place else choices  # a group's files have groups of their own
+                layer = cls._on_bases(file, one, inherited, (*above, path.resolve()))
+                missing += layer.missing
+            tree, texts = _over(tree, layer.tree), _over(texts, layer.texts)
+        if bases:  # the list has done its work; a group's would be read as a setting
+            tree, texts = (
+                {name: value for name, value in each.items() if name != "defaults"}
+                for each in (tree, texts)
             )
-            missing += base.missing
-        return replace(document, missing=tuple(missing))
+        for key in reversed(package_of(text, base.place)):
+            tree, texts = {key: tree}, {key: texts}
+        return replace(own, tree=tree, texts=texts, missing=tuple(missing))
 
     @classmethod
     def parse(cls, text: str, path: Path) -> Document:
@@ -110,6 +120,8 @@ class Document(Struct, frozen=True):
         if isinstance(tree, dict):
             texts = read_yaml(text, as_text=True)
             return cls(_nested(tree), "yaml", _nested(texts))
+        if is_python(text):
+            raise ValueError("it is a Python program, which is not run: give its settings as YAML")
         flags = _flags(text)
         if flags:
             return cls(_nested(flags), "flags", script=_without_comments(text))
@@ -193,15 +205,6 @@ def _mappings(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield from _mappings(value)
 
 
-def _bases(document: Document) -> list[str]:
-    """Return the base files in `defaults`; names without an extension are Hydra's groups."""
-    named = document.tree.get("defaults")
-    names = [named] if isinstance(named, str) else named
-    if document.format != "yaml" or not isinstance(names, list):
-        return []
-    return [name for name in names if isinstance(name, str) and name.endswith((".yaml", ".yml"))]
-
-
 def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a base file, overridden by those of a file.
 
@@ -258,9 +261,10 @@ _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 _SEPARATORS = ("&", "&&", "|", "||", ">", ">>", "2>&1")
 # Matches text that looks like a command line: a flag, an override, or a continued line.
 _COMMAND_LINE = re.compile(r"(?m)(^|\s|\()--[A-Za-z]|\s\+{0,2}[A-Za-z_]\w*\.[\w.]+=\S|\\$")
-# A quoted text, which may contain #, or a comment: a whole line, or the end of one.
+# A quoted text, which may contain #, or a comment: a whole line, the end of one, or
+# a command between backticks, which may stand inside of a continued line.
 _QUOTED_OR_COMMENT = re.compile(
-    r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|^[ \t]*#[^\n]*\n?|(?<=\s)#[^\n]*",
+    r"`[ \t]*#[^`\n]*`|\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|^[ \t]*#[^\n]*\n?|(?<=\s)#[^\n]*",
     re.DOTALL | re.MULTILINE,
 )
 
@@ -314,7 +318,7 @@ def _flags(text: str) -> dict[str, Any]:
 def _without_comments(text: str) -> str:
     """Remove the comments from a shell script."""
     return _QUOTED_OR_COMMENT.sub(
-        lambda found: "" if found[0].lstrip(" \t").startswith("#") else found[0], text
+        lambda found: "" if found[0].lstrip("` \t").startswith("#") else found[0], text
     )
 
 

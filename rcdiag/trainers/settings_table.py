@@ -75,7 +75,7 @@ class Setting(TomlWords, frozen=True, kw_only=True):
     type: Type = "any"
     choices: tuple[Any, ...] = ()
     null: bool = False  # whether null is allowed too
-    hint: str = ""  # the hint of an error, instead of the default value
+    hint: str = ""  # the hint of an error, instead of the default value or after the choices
     # Dotted names under which a configuration file is searched, at any depth; each may contain
     # {name}. The setting is written under the first. Default: the name within the header's `path`.
     at: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class Setting(TomlWords, frozen=True, kw_only=True):
             guess = did_you_mean(str(value), list(map(str, self.choices)))
             raise UnknownValue(
                 f"{self.name}: {value!r} is not one of its values",
-                f"{guess}one of {', '.join(allowed)}",
+                f"{guess}one of {', '.join(allowed)}{self.hint and f'; {self.hint}'}",
                 self.name,
                 self.default,
             )

@@ -155,9 +155,9 @@ def test_a_sampler_that_records_nothing(tmp_path, trainer, asked, off):
 def test_a_sampler_that_records_another_distribution(tmp_path, trainer, sampling, output):
     places = {f"{ROLLOUT}{name}": value for name, value in sampling.items()}
     slugs = found(tmp_path, trainer, TOKEN, **places)
-    assert ("sampler-law-differs" in slugs) == (output is not None)
+    assert ("sampler-distribution-differs" in slugs) == (output is not None)
     if output is not None:
-        assert output in slugs["sampler-law-differs"].message
+        assert output in slugs["sampler-distribution-differs"].message
 
 
 def test_the_block_alone_gives_no_findings_about_other_settings(tmp_path):

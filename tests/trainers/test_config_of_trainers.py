@@ -8,6 +8,7 @@ import pytest
 
 from rcdiag.corrections.correction import Rejection, Weighting
 from rcdiag.errors import RcdiagError
+from rcdiag.formats import yaml_value
 from rcdiag.results import Finding
 from rcdiag.trainers.plan import Plan, plan_corrections
 from tests.trainers.config_files import read
@@ -292,6 +293,8 @@ def test_a_newer_key_is_ignored_with_a_warning(tmp_path: Path, text: str, messag
         ("use_tis: true\ntis_mode: icepop\n", "tis_mode", "icepop", "truncate", "clip"),
         ('[trainer.loss]\ntype = "kpop"\n[inference]\n', "type", "kpop", "ipo", "icepop"),
         (f"use_vllm: true\n{MODE}: turn_mask\n", MODE, "turn_mask", "sequence_mask", "token_mask"),
+        ("rollout_is: token\nrollout_rs: seq_tv\nrollout_rs_threshold: 0.1\n",
+         "rollout_rs", "seq_tv", "null", "seq_mean_k1"),
     ],
 )  # fmt: skip
 def test_an_unknown_value_counts_as_newer(
@@ -302,10 +305,34 @@ def test_an_unknown_value_counts_as_newer(
     assert f"{name} = {value!r} is newer than {plan.trainer.known}" in finding.message
     assert f"{assumed}, the default, is used instead" in finding.message
     assert choice in finding.fix
-    assert finding.evidence["assumed"] == assumed
+    assert yaml_value(finding.evidence["assumed"]) == assumed
     known = plan_of(tmp_path, text.replace(value, assumed))
     assert plan.corrections == known.corrections
-    assert plan.configs["config"][name] == assumed
+    assert yaml_value(plan.configs["config"][name]) == assumed
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("loss_fn: {use_importance_sampling_correction: true,"
+         " truncated_importance_sampling_type: cispo2, truncated_importance_sampling_ratio: 2.0}\n"
+         "grpo: {num_generations_per_prompt: 16}\n", "cispo2"),
+        ("actor: {use_decoupled_loss: true, recompute_logprob: true,"
+         " rejection_sampling: {metric: tv, upper: 0.1}}\n", "tv"),
+        ("train_infer_correction: {filters: [{enabled: true, agg_type: turn}]}\n", "turn"),
+        ("python -m openrlhf.cli.train_ppo_ray --algo.advantage.is_correction_enable"
+         " --algo.advantage.is_correction_type kpop\n", "kpop"),
+    ],
+)  # fmt: skip
+def test_a_trainer_is_not_said_to_stop_where_only_the_default_would(
+    tmp_path: Path, text: str, value: str
+) -> None:
+    """The other settings need the unknown value, or a list or an older generation has it."""
+    plan = plan_of(tmp_path, text)
+    (finding,) = plan.findings
+    assert plan.corrections == {}
+    assert f"{value!r} is not one of its values at {plan.trainer.known}" in finding.message
+    assert "stops on" not in finding.message
 
 
 def test_a_setting_of_another_generation_is_reported_as_such(tmp_path: Path) -> None:
@@ -315,6 +342,37 @@ def test_a_setting_of_another_generation_is_reported_as_such(tmp_path: Path) -> 
     finding = newer(plan_of(tmp_path, text, "verl-0.9"))
     assert "a setting of verl-0.6.1, verl-20251203, verl-0.7.0" in finding.message
     assert "--trainer verl-0.7.0" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("own", "doubt"),
+    [
+        ("", "eps (ipo_threshold) 0.1"),
+        ("eps = 0.1\n", "kl_tau 1e-3"),
+        ("eps = 0.1\nkl_tau = 0.0\n", ""),
+    ],
+)
+def test_defaults_of_prime_rl_that_changed_are_a_note(tmp_path: Path, own: str, doubt: str) -> None:
+    plan = plan_of(tmp_path, f'[trainer.loss]\ntype = "ipo"\n{own}')
+    notes = [one.message for one in plan.findings if one.slug == "trainer-guessed"]
+    assert len(notes) == bool(doubt)
+    assert doubt in "".join(notes)
+
+
+def test_a_loss_that_a_skyrl_script_registers_is_said_to_be_possible(tmp_path: Path) -> None:
+    """As in SkyRL, examples/train/algorithms/custom_policy_loss."""
+    text = "trainer: {algorithm: {policy_loss_type: reinforce, off_policy_correction: {}}}\n"
+    assert "registers itself (PolicyLossRegistry)" in newer(plan_of(tmp_path, text, "skyrl")).fix
+
+
+def test_flags_of_two_generations_are_named(tmp_path: Path) -> None:
+    flags = "is_correction_enable --algo.advantage.is_correction_level seq --algo.advantage."
+    plan = plan_of(tmp_path, f"{OPENRLHF}  --algo.advantage.{flags}is_correction_mode mask\n")
+    assert plan.trainer.name == "openrlhf-0.11.0"
+    named = [one.message for one in plan.findings if one.slug == "newer-than-known"]
+    assert [message.split("`")[1] for message in named] == [
+        "is_correction_level", "is_correction_mode"]  # fmt: skip
+    assert all("a setting of openrlhf-0.11.2" in message for message in named)
 
 
 def slugs(plan: Plan) -> set[str]:

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.errors import RcdiagError
+from rcdiag.trainers.config_text import is_python
+from rcdiag.trainers.own_config import read_trainer_config
 from rcdiag.trainers.settings_document import MISSING, Document
 
 HERE = Path("config")
@@ -104,6 +106,15 @@ def test_flags_without_value_are_true_and_several_values_a_list():
     }
 
 
+def test_comments_between_backticks_are_comments():
+    """As in google/tunix, examples/rl/grpo/gsm8k/run_qwen3_8b_disagg.sh."""
+    document = parsed(
+        "#!/bin/bash\npython -m tunix.cli.grpo_main \\\n  `# -- Rollout: 'vllm' (a choice) --` \\\n"
+        "  agentic_grpo_config.beta=0.08 \\\n  `# -- End` \\\n  --seed 1\n"
+    )
+    assert document.tree == {"agentic_grpo_config": {"beta": 0.08}, "seed": 1}
+
+
 def test_null_of_an_override_is_null_and_of_a_flag_a_word():
     document = parsed(
         "#!/bin/bash\nlevel=null\npython3 -m verl.trainer.main_ppo a.b=null a.c=~ a.d=NULL \\\n"
@@ -119,6 +130,59 @@ def test_the_shallowest_match_is_used_and_null_is_a_value():
     assert document.find("no.such", "b.kind") == "deep"
     assert document.find("no") is MISSING
     assert document.has("a.b")
+
+
+def written(folder: Path, **texts: str) -> None:
+    for name, text in texts.items():
+        file = folder / f"{name.replace('__', '/')}.yaml"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+
+
+def test_defaults_of_hydra_are_the_files_beside_it(tmp_path):
+    written(
+        tmp_path,
+        group__base="a: 1\nb: 1\nc: 1\n",
+        group__other="defaults:\n  - base\n  - _self_\nb: 2\n",
+        anywhere="# @package _global_\ntop: {x: 1}\n",
+        base="defaults:\n  - group: base\n  - group@at.place: base\n  - optional no: where\n"
+        "  - anywhere\n  - _self_\ngroup: {c: 3}\n",
+        run="defaults:\n  - base\n  - override group: other\ngroup: {d: 4}\n",
+        weak="defaults:\n  - _self_\n  - run\ngroup: {d: 5, e: 5}\n",
+    )
+    run = Document.read(tmp_path / "run.yaml")
+    assert run.tree["group"] == {"a": 1, "b": 2, "c": 3, "d": 4}
+    assert run.texts["group"]["b"] == "2"
+    assert run.tree["at"] == {"place": {"a": 1, "b": 1, "c": 1}}
+    assert run.tree["top"] == {"x": 1}
+    assert run.missing == ()
+    assert Document.read(tmp_path / "base.yaml").tree["group"]["b"] == 1
+    assert Document.read(tmp_path / "weak.yaml").tree["group"] == {**run.tree["group"], "e": 5}
+
+
+def test_a_file_of_hydra_without_its_bases_names_them(tmp_path):
+    written(tmp_path, run="defaults:\n  - base\n  - override finetune: ppo\nseed: 1\n")
+    with pytest.raises(RcdiagError) as error:
+        read_trainer_config(tmp_path / "run.yaml")
+    assert "it is based on base.yaml (`defaults`), not found beside it" in str(error.value.hint)
+    written(
+        tmp_path,
+        base="defaults:\n  - finetune: base\n",
+        finetune__ppo="rl: {policy_loss: ppo, epsilon_high: 2e-2}\n",
+    )
+    read = read_trainer_config(tmp_path / "run.yaml")
+    assert read.trainer.name == "pipelinerl"
+    assert read.settings == {"policy_loss": "ppo", "epsilon_high": 0.02}
+
+
+def test_a_python_program_is_said_to_be_one():
+    program = (
+        "from xtuner.v1.rl.loss import RolloutImportanceSampling\n"
+        "parser.add_argument('--lr', default=1.0)\nprint(f'{job}: target_offpolicy_steps=0,')\n"
+    )
+    with pytest.raises(RcdiagError, match="it is a Python program, which is not run"):
+        parsed(program)
+    assert not is_python("algorithm.adv_estimator=grpo\n")
 
 
 def test_other_files_are_refused_with_the_expected_format(tmp_path):

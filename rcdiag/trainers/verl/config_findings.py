@@ -176,7 +176,7 @@ def _other_distribution(config: WholeConfig) -> list[Finding]:
         return []
     return [
         Finding(
-            slug="sampler-law-differs",
+            slug="sampler-distribution-differs",
             severity="warning",
             message=message,
             fix="sample from the whole distribution (top_p 1, top_k -1), record processed_logprobs",

@@ -17,7 +17,7 @@ import numpy as np
 from rcdiag.corrections.arithmetic import Guard
 from rcdiag.corrections.bounds import Window, windows_of
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
-from rcdiag.trainers.settings_table import Refused, Settings
+from rcdiag.trainers.settings_table import Refused, Settings, UnknownValue
 from rcdiag.trainers.settings_text import BELOW_ALL, digits
 from rcdiag.trainers.writing import Facts
 
@@ -156,9 +156,10 @@ def _rejections(settings: Settings, *, ordered: bool) -> tuple[Rejection, ...]:
     options = list(dict.fromkeys(part.strip() for part in str(names).split(",") if part.strip()))
     for option in options:
         if option not in OPTIONS:
-            raise Refused(
-                f"rollout_rs: {option!r} is not an option of this generation",
+            raise UnknownValue(
+                f"rollout_rs: {option!r} is not one of its values",
                 f"one or more of {', '.join(OPTIONS)}",
+                "rollout_rs",
             )
     threshold = settings["rollout_rs_threshold"]
     if threshold is None or not options:

@@ -224,15 +224,7 @@ def _preset(pairs: Sequence[Pair], nearness: Nearness) -> tuple[str | None, str]
     ranks = {preset: rank(preset) for preset in presets}
     best = max(presets, key=ranks.__getitem__)
     equal = [preset for preset in presets if ranks[preset] == ranks[best] and preset != best]
-    verdicts = [
-        agree(nearness.log, key, theirs, ours)
-        for pair in pairs
-        for key, _, theirs, ours in pair.numbers(nearness.log, nearness.names, best)
-    ]
-    reason = (
-        f"its numbers are the nearest of {len(presets)} presets: "
-        f"{sum(verdicts)} of {len(verdicts)} agree"
-    )
+    reason = f"its numbers are the nearest of {len(presets)} presets"
     if equal:
         reason += f"; {', '.join(equal)} {'has' if len(equal) == 1 else 'have'} the same numbers"
     return best, reason
