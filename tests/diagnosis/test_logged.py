@@ -223,6 +223,42 @@ def of_mean(values: np.ndarray, key: str, **beside: np.ndarray) -> list[dict[str
     return rows
 
 
+def test_a_rise_over_some_steps_begins_at_its_first_step_and_has_its_last_level(
+    tmp_path: Path,
+) -> None:
+    """k1 is flat for five steps and then 5.7, 11 and 17 nats: a line through them begins early."""
+    rng = np.random.default_rng(5)
+    k1 = np.full(116, 3e-4)
+    k1[5:8], k1[8:] = [5.7, 11.3, 16.9], 16.9
+    rows = [
+        {
+            "rollout_corr/kl": x * (1.0 + 0.02 * rng.normal()),
+            "rollout_corr/k3_kl": 4e-4 * (1.0 + 0.1 * rng.normal()) if x < 1.0 else x - 1.0,
+            "rollout_corr/rollout_log_ppl": 0.33 + 0.03 * rng.normal(),
+            "rollout_corr/training_log_ppl": 0.33 + x + 0.03 * rng.normal(),
+        }
+        for x in k1
+    ]
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert found.over_steps is not None
+    assert found.causes[0].from_step == 6
+    assert found.over_steps.says.startswith("At step 6 ")
+    assert ", and to 1" in found.over_steps.says  # 16 or 17 nats, at step 8
+
+
+def test_a_growth_that_a_restart_ends_is_named_where_it_was(tmp_path: Path) -> None:
+    """Behind the restart the mismatch is rounding again, and nothing grows there."""
+    k3 = [1e-3 if i < 20 or i >= 34 else 1e-3 * 1.5 ** (i - 19) for i in range(STEPS)]
+    rows = [gaussian(float(np.sqrt(2.0 * x * 0.3)), i) for i, x in enumerate(k3)]
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert found.over_steps is not None
+    assert [cause.slug for cause in found.causes] == ["weights-never-synced"]
+    assert found.verdict == "correctable"
+    assert "is back at its former level at step 35" in found.over_steps.says
+
+
 @pytest.mark.parametrize(
     ("then", "verdict", "slug"),
     [
@@ -923,4 +959,4 @@ def test_weights_that_suddenly_leave_1_are_not_rounding(
     assert diagnosis.verdict == ("healthy" if healthy else "inconclusive")
     assert (diagnosis.causes[0].slug == "engine-noise") == healthy
     assert diagnosis.over_steps is not None
-    assert "sampling_logp_difference/mean` (0.0016 to 0.013)" in diagnosis.over_steps.says
+    assert "sampling_logp_difference/mean` goes from 0.0016 to 0.013" in diagnosis.over_steps.says

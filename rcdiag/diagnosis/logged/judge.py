@@ -17,7 +17,7 @@ from rcdiag.diagnosis.causes.cause import GUESS, LIKELY, fact
 from rcdiag.diagnosis.confidence import COEFFICIENTS, MOST
 from rcdiag.diagnosis.judge import DECIDES
 from rcdiag.diagnosis.logged.causes import ENGINE, Found, found_in
-from rcdiag.diagnosis.logged.changes import Change, changes_of
+from rcdiag.diagnosis.logged.changes import Change, changes_of, lasts
 from rcdiag.diagnosis.logged.over_steps import of_period, over_steps, trained
 from rcdiag.diagnosis.logged.run import Counts, LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES, Window
@@ -115,11 +115,11 @@ def _moved(change: Change) -> MovedNumber:
 def _stretches(run: LoggedRun, changes: Sequence[Change], periodic: Counts) -> list[Window]:
     """Divide the steps at the changes of the series with the largest total gain.
 
-    They are also divided where a number stops being finite. After a bend the last quarter of the
-    steps is a stretch of its own, since there the mismatch has grown. `periodic` steps form a
-    stretch of their own.
+    They are also divided where a number stops being finite. The last quarter of a growth is a
+    stretch of its own, since there the mismatch has grown. `periodic` steps form a stretch of
+    their own.
     """
-    first, last = int(run.steps[0]), int(run.steps[-1])
+    first = int(run.steps[0])
     cuts = set()
     # Without a size of log-ratios the mean weight stands in for it, as in `Window.rms`.
     sized = any(name in run.series for name in SIZES)
@@ -134,7 +134,7 @@ def _stretches(run: LoggedRun, changes: Sequence[Change], periodic: Counts) -> l
         if change.quantity == clearest:
             cuts.add(change.step)
             if change.shape == "creep":
-                cuts.add(_grown(run, change.step, last))
+                cuts.add(_grown(run, change, changes))
     for one in run.of_mismatch:
         bad = one.steps[~np.isfinite(one.values)]
         if len(bad):
@@ -144,9 +144,10 @@ def _stretches(run: LoggedRun, changes: Sequence[Change], periodic: Counts) -> l
     return [Window(run, part) for part in (periodic, *parts) if len(part)]
 
 
-def _grown(run: LoggedRun, step: int, last: int) -> int:
-    after = run.steps[(run.steps >= step) & (run.steps <= last)]
-    return int(after[-max(len(after) // 4, 1)])
+def _grown(run: LoggedRun, change: Change, changes: Sequence[Change]) -> int:
+    """Return the first step of the last quarter of a growth."""
+    during = [step for step in run.steps.tolist() if lasts(change, changes, step)]
+    return int(during[-max(len(during) // 4, 1)])
 
 
 def _each_once(
@@ -169,7 +170,9 @@ def _began(changes: Sequence[Change], window: Window) -> int:
     bends = [
         change.step
         for change in changes
-        if change.shape == "creep" and change.quantity in DIVIDING and change.step <= window.first
+        if change.shape == "creep"
+        and change.quantity in DIVIDING
+        and lasts(change, changes, window.first)
     ]
     return min(bends, default=window.first)
 
@@ -183,8 +186,10 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
         and change.shape == "creep"
         and change.after > FELL_BEHIND * max(change.before, 1e-7)
     ]
-    if found.slug == "engine-noise" and grown and grown[0].step <= window.first:
-        return _grows(grown[0], found)
+    if found.slug == "engine-noise":
+        still = (one for one in grown if window.first >= _grown(run, one, changes))
+        here = next((one for one in still if lasts(one, changes, window.first)), None)
+        return found if here is None else _grows(here, found)
     if found.slug != "forwards-differ" or found.verdict == "broken":
         return found
     size = next((run.series[name] for name in (*SIZES, "k1") if name in run.series), None)
