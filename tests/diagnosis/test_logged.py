@@ -900,6 +900,16 @@ def test_relations_hold_for_any_ratios_and_for_means_of_micro_batches(
         assert level in (None, "ok")
 
 
+def test_responses_whose_ratios_are_all_0_are_an_error() -> None:
+    """At 17 nats of KL a token, responses have no weight, and 2 k3 is no mean square."""
+    window = window_of(Known(), k1=[16.9] * 6, k3=[15.9] * 6, chi2_seq=[-0.99995] * 6)
+    assert relation("log.chi-squared-of-responses", window)[1] == "error"
+    assert relation("log.mean-ratio", window)[0] is None
+    near = window_of(Known(), k1=[0.02] * 6, k3=[0.02] * 6, chi2_seq=[-0.3] * 6)
+    assert relation("log.chi-squared-of-responses", near)[1] == "ok"
+    assert relation("log.mean-ratio", near) == (0.0, "ok")
+
+
 def test_violated_relations_are_detected() -> None:
     known = Known(lower=0.5, upper=2.0, of_tokens=True, veto=1e-3, least_ess=0.64)
     numbers = {"k1": [0.01], "k3": [0.01], "chi2_token": [0.02], "ess": [0.62]}
