@@ -470,6 +470,53 @@ def test_impossible_numbers_are_broken(tmp_path: Path, key: str, value: float, s
     assert key in diagnosis.causes[0].message
 
 
+NAN_OF_STEP = {"rollout_corr/k3_kl": float("nan")}
+
+
+def test_a_lone_nan_does_not_break_a_healthy_run(tmp_path: Path) -> None:
+    rows = run_of(0.01, 0.01)
+    rows[20] |= NAN_OF_STEP
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert (found.verdict, found.causes[0].slug) == ("inconclusive", "nan-log-probs")
+    assert "in 1 of 60 steps, first at 21" in found.summary
+
+
+def test_a_few_nan_do_not_hide_the_other_steps(tmp_path: Path) -> None:
+    rows = run_of(0.01, 0.3)
+    for step in (5, 40):
+        rows[step] |= NAN_OF_STEP
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert [cause.slug for cause in found.causes] == ["nan-log-probs", "forwards-differ"]
+    assert [cause.from_step for cause in found.causes] == [6, BEGINS + 1]
+
+
+def test_nan_in_each_step_from_one_on_is_broken(tmp_path: Path) -> None:
+    rows = run_of(0.01, 0.01)
+    for row in rows[BEGINS:]:
+        row |= NAN_OF_STEP
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert (found.verdict, found.causes[0].from_step) == ("broken", BEGINS + 1)
+
+
+def test_an_exponential_that_overflows_is_no_nan(tmp_path: Path) -> None:
+    """exp(|log_ratio|) above 88 nats is infinite in float32, though log-probs are finite."""
+    late = np.arange(STEPS) >= BEGINS
+    rows = [
+        {
+            "train/gen_kl_error": 0.9 + 0.01 * (i % 5) if one else 1e-4 * (1.0 + 0.1 * (i % 3)),
+            "train/token_mult_prob_error": float("inf") if one else 1.01,
+        }
+        for i, one in enumerate(late)
+    ]
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert [cause.slug for cause in found.causes] == ["forwards-differ"]
+    assert found.causes[0].from_step == BEGINS + 1
+
+
 def test_a_mismatch_of_exactly_0_is_inconclusive(tmp_path: Path) -> None:
     rows = [{"rollout_corr/kl": 0.0, "rollout_corr/k3_kl": 0.0} for _ in range(STEPS)]
     diagnosis = diagnosed(rows, tmp_path).diagnosis

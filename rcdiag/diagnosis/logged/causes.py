@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, LIKELY, WEAK, fact
 from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
+from rcdiag.diagnosis.logged.run import Counts, LoggedRun, Series
 from rcdiag.diagnosis.logged.window import SIZES, Window
 from rcdiag.diagnosis.thresholds import SURELY
 
@@ -48,7 +49,9 @@ OF_ENGINE = {"pearson": 0.995, "prob_diff": 0.01}
 # Quantities that are 1 without a mismatch. In long responses the rounding of two engines moves them
 # away from 1, but from one step to the next by LEFT_ONE at most.
 ONE_AT_BEST, LEFT_ONE = ("ratio_mean", "weight_mean", "ess"), 0.1
-ONE_TOKEN = 1e-9  # share of values above which there are any
+# Means of exponentials of log-ratios, which overflow float32 above 88 nats.
+EXPONENTIALS = ("exp_abs_diff", "ppl_ratio", "chi2_token", "chi2_seq", "ratio_mean", "weight_mean")
+RARE = 0.05  # of a run's steps: fewer with NaN may be a batch or a metric that failed once
 
 
 class Found(Struct, frozen=True, kw_only=True, eq=False):
@@ -77,23 +80,49 @@ def _of_ratio(window: Window, reads: str) -> dict[str, Any]:
     return fact(window.name_of_ratio, reads, value=value, z=round(window.excess.z, 1))
 
 
-def _not_finite(window: Window) -> Found | None:
-    bad = [
-        one for one in window.run.of_mismatch if window.not_finite(one.quantity.name) > ONE_TOKEN
-    ]
+def not_finite_in(run: LoggedRun) -> tuple[Window, Found] | None:
+    """Look for steps with NaN or infinity, over the whole run; return these steps with the cause.
+
+    A mean of exponentials that overflows is none: other numbers of its step are finite.
+    """
+    bad = {one.key: steps for one in run.of_mismatch if len(steps := _bad_steps(run, one))}
     if not bad:
         return None
-    share = max(window.not_finite(one.quantity.name) for one in bad)
-    return Found(
+    key = max(bad, key=lambda name: len(bad[name]))
+    steps = np.unique(np.concatenate(list(bad.values())))
+    share, first = len(bad[key]) / len(run.steps), int(steps[0])
+    rare = share < RARE
+    shown = (
+        f"`{key}` is NaN or infinite in {len(bad[key])} of {len(run.steps)} steps, first at {first}"
+    )
+    return Window(run, steps), Found(
         slug="nan-log-probs",
-        score=EXACT if share > 0.5 else CLEAR,
-        message=f"`{bad[0].key}` is NaN or infinite in {share:.0%} of the steps: some log-probs "
-        "are NaN or infinite.",
+        score=GUESS if rare else EXACT if share > HALF else CLEAR,
+        verdict="inconclusive" if rare else None,
+        message=f"{shown}: a log-prob there is NaN or infinite, or the number overflowed; the "
+        "other steps are judged without it."
+        if rare
+        else f"{shown}: some log-probs are NaN or infinite.",
         evidence=[
-            fact(one.key, "NaN or infinite", share=window.not_finite(one.quantity.name))
-            for one in bad[:3]
+            fact(name, "of the steps NaN or infinite", share=round(len(of_key) / len(run.steps), 3))
+            for name, of_key in list(bad.items())[:3]
         ],
     )
+
+
+def _bad_steps(run: LoggedRun, series: Series) -> Counts:
+    """Return the steps at which a series is NaN or infinite."""
+    bad = ~np.isfinite(series.values)
+    if series.quantity.name in EXPONENTIALS:
+        finite = [
+            one.steps[np.isfinite(one.values)]
+            for one in run.of_mismatch
+            if one.quantity.name not in EXPONENTIALS
+        ]
+        others = np.concatenate(finite) if finite else np.zeros(0, np.int64)
+        bad &= ~(np.isposinf(series.values) & np.isin(series.steps, others))
+    steps: Counts = series.steps[bad]
+    return steps
 
 
 def _identical(window: Window) -> Found | None:
@@ -513,7 +542,6 @@ def _noise(window: Window) -> Found | None:
 
 # In the order in which they are tried: the first one that a window shows is named.
 LOG_CAUSES: tuple[Weigh, ...] = (
-    _not_finite,
     _impossible_surprisals,
     _identical,
     _other_base,

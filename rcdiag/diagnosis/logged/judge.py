@@ -16,7 +16,7 @@ from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import GUESS, LIKELY, fact
 from rcdiag.diagnosis.confidence import COEFFICIENTS, MOST
 from rcdiag.diagnosis.judge import DECIDES
-from rcdiag.diagnosis.logged.causes import ENGINE, Found, found_in
+from rcdiag.diagnosis.logged.causes import ENGINE, Found, found_in, not_finite_in
 from rcdiag.diagnosis.logged.changes import Change, changes_of, lasts
 from rcdiag.diagnosis.logged.over_steps import of_period, over_steps, trained
 from rcdiag.diagnosis.logged.run import Counts, LoggedRun
@@ -43,6 +43,7 @@ ORDER = ("broken", "inconclusive", "correctable", "healthy")  # order of causes,
 # Typical numbers of steps in a stretch and of mismatch keys: origin of the confidence's predictors.
 USUAL_STEPS, USUAL_KEYS = 30, 10
 NO_NUMBER = "The log holds no finite number that compares the sampler with the trainer."
+NONE = np.zeros(0, np.int64)  # no steps
 SHOWN = 4  # keys that a sentence lists
 STALE = ("stale-weights", "weights-never-synced")
 
@@ -67,12 +68,15 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
     )
     if not run.of_mismatch:
         return Judged(diagnosis=_nothing_compared(run, family), changes=changes)
-    stretches = _stretches(run, changes, periodic)
+    bad = not_finite_in(run)
+    stretches = _stretches(run, changes, periodic, bad[0].steps if bad else NONE)
     named = [
         (window, _by_course(run, changes, window, one))
         for window in stretches
         if (one := found_in(window)) is not None
     ]
+    if bad is not None:
+        named.insert(0, bad)
     faults = [(window, one) for window, one in named if one.slug not in NOTHING_WRONG]
     began = _each_once(run.steps[0], changes, faults or named[-1:])
     named_causes = sorted(
@@ -112,12 +116,13 @@ def _moved(change: Change) -> MovedNumber:
     )
 
 
-def _stretches(run: LoggedRun, changes: Sequence[Change], periodic: Counts) -> list[Window]:
+def _stretches(
+    run: LoggedRun, changes: Sequence[Change], periodic: Counts, bad: Counts
+) -> list[Window]:
     """Divide the steps at the changes of the series with the largest total gain.
 
-    They are also divided where a number stops being finite. The last quarter of a growth is a
-    stretch of its own, since there the mismatch has grown. `periodic` steps form a stretch of
-    their own.
+    The last quarter of a growth is a stretch of its own, since there the mismatch has grown, and
+    so are `periodic` steps. Steps with NaN or infinity, `bad`, are in none.
     """
     first = int(run.steps[0])
     cuts = set()
@@ -135,13 +140,9 @@ def _stretches(run: LoggedRun, changes: Sequence[Change], periodic: Counts) -> l
             cuts.add(change.step)
             if change.shape == "creep":
                 cuts.add(_grown(run, change, changes))
-    for one in run.of_mismatch:
-        bad = one.steps[~np.isfinite(one.values)]
-        if len(bad):
-            cuts.add(int(bad[0]))
-    others = np.setdiff1d(run.steps, periodic)
+    others = np.setdiff1d(np.setdiff1d(run.steps, periodic), bad)
     parts = np.split(others, np.searchsorted(others, sorted(cuts - {first})))
-    return [Window(run, part) for part in (periodic, *parts) if len(part)]
+    return [Window(run, part) for part in (np.setdiff1d(periodic, bad), *parts) if len(part)]
 
 
 def _grown(run: LoggedRun, change: Change, changes: Sequence[Change]) -> int:

@@ -81,11 +81,6 @@ class Window(Struct, frozen=True, dict=True):
         finite = values[np.isfinite(values)]
         return float(np.median(finite)) if len(finite) else None
 
-    def not_finite(self, name: str) -> float:
-        """Return the share of a quantity's values in the window that are NaN or infinite."""
-        values = self.values(name)
-        return float(np.mean(~np.isfinite(values))) if len(values) else 0.0
-
     def key(self, name: str) -> str:
         """Return the key under which the log has a quantity."""
         one = self.series(name)
