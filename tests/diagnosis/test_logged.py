@@ -299,6 +299,36 @@ def test_a_mean_log_ratio_with_the_other_sign(tmp_path: Path) -> None:
     assert exchanged.verdict != "healthy"
 
 
+def test_mean_log_probs_of_both_sides_give_their_difference(tmp_path: Path) -> None:
+    """slime logs both means as they are, below 0: k1 is the sampler's minus the trainer's."""
+    away = np.where(np.arange(STEPS) < BEGINS, 0.0, 0.05)
+    sampler = np.full(STEPS, -0.4) + np.random.default_rng(3).normal(0.0, 0.02, STEPS)
+    rows = of_mean(
+        np.zeros(STEPS),
+        "perf/x",
+        **{"rollout/rollout_log_probs": sampler, "rollout/log_probs": sampler - away},
+    )
+    late = diagnosed(rows[BEGINS:], tmp_path).diagnosis
+    assert late is not None
+    assert late.causes[0].slug == "forwards-differ"
+    assert "(`rollout/rollout_log_probs - rollout/log_probs`)" in late.summary
+
+
+def test_the_step_of_what_is_not_wrong_is_none(tmp_path: Path) -> None:
+    """Entropy and surprisals that drift divide the steps, and rounding begins nowhere."""
+    rows = [gaussian(0.01, i, entropy=0.5 + 0.02 * max(i - 30, 0)) for i in range(STEPS)]
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert found.over_steps is not None
+    assert (found.verdict, found.causes[0].from_step) == ("healthy", None)
+    assert found.over_steps.large_from is None
+
+
+def test_a_chi_squared_above_10_moves_by_chance_alone() -> None:
+    values = np.exp(np.random.default_rng(4).normal(5.5, 1.0, 100))
+    assert changes_of(series(values, "chi2_token")) == []
+
+
 def test_a_negative_k3_is_none(tmp_path: Path) -> None:
     rows = [{"rollout_corr/k3_kl": -0.1 - 1e-3 * (i % 3)} for i in range(STEPS)]
     result = diagnosed(rows, tmp_path)
@@ -431,7 +461,10 @@ def test_a_mean_ratio_below_1_is_a_kept_set(tmp_path: Path) -> None:
     assert "0.900" in diagnosis.causes[0].message
 
 
-def test_equal_surprisals_at_other_tokens_are_not_aligned(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("pearson", "slug"), [(0.02, "shift-by-one"), (0.69, "shift-some-rows")])
+def test_equal_surprisals_at_other_tokens_are_not_aligned(
+    tmp_path: Path, pearson: float, slug: str
+) -> None:
     rows = run_of(0.01, 0.01)
     for i, row in enumerate(rows[BEGINS:]):
         row |= {
@@ -439,11 +472,11 @@ def test_equal_surprisals_at_other_tokens_are_not_aligned(tmp_path: Path) -> Non
             "rollout_corr/k3_kl": 1.5 + 0.02 * (i % 4),
             "rollout_corr/log_ppl_diff": 0.01,
             "rollout_corr/log_ppl_abs_diff": 0.011,
-            "training/rollout_actor_probs_pearson_corr": 0.02,
+            "training/rollout_actor_probs_pearson_corr": pearson,
         }
     diagnosis = diagnosed(rows, tmp_path).diagnosis
     assert diagnosis is not None
-    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "shift-by-one")
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", slug)
 
 
 @pytest.mark.parametrize(
@@ -581,6 +614,23 @@ def test_what_is_as_small_as_rounding_and_grows_is_left_open(tmp_path: Path) -> 
     assert diagnosis.causes[0].from_step is not None
     assert abs(diagnosis.causes[0].from_step - 21) <= 4
     assert diagnosis.next
+
+
+def test_a_jump_below_the_size_of_rounding_is_left_open(tmp_path: Path) -> None:
+    """Probabilities that differ by .0018 and then by .0066, as where one side loses precision."""
+    rows = [
+        {
+            "training/rollout_probs_diff_mean": (0.0066 if i >= BEGINS else 0.0018)
+            * (1.0 + 0.02 * (i % 3)),
+            "training/rollout_actor_probs_pearson_corr": 0.9996,
+        }
+        for i in range(STEPS)
+    ]
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert (found.verdict, found.causes[0].slug) == ("inconclusive", "forwards-differ")
+    assert found.causes[0].from_step == BEGINS + 1
+    assert "`training/rollout_probs_diff_mean` jumps" in found.summary
 
 
 def test_what_grows_at_a_learning_rate_of_0_is_not_of_updates(tmp_path: Path) -> None:
@@ -1002,10 +1052,10 @@ def test_a_configuration_with_a_table_is_refused() -> None:
 def test_weights_that_suddenly_leave_1_are_not_rounding(
     tmp_path: Path, weight: float, healthy: bool
 ) -> None:
-    """The mean |log_ratio| is .0016 and then .013, both of a size typical of rounding."""
+    """The mean |log_ratio| is .005 and then .013, both of a size typical of rounding."""
     rows = [
         {
-            "sampling/sampling_logp_difference/mean": (0.013 if late else 0.0016) + 1e-5 * (n % 3),
+            "sampling/sampling_logp_difference/mean": (0.013 if late else 0.005) + 1e-5 * (n % 3),
             "sampling/importance_sampling_ratio/mean": (weight if late else 1.0) + 1e-4 * (n % 3),
         }
         for n in range(40)
@@ -1016,4 +1066,4 @@ def test_weights_that_suddenly_leave_1_are_not_rounding(
     assert diagnosis.verdict == ("healthy" if healthy else "inconclusive")
     assert (diagnosis.causes[0].slug == "engine-noise") == healthy
     assert diagnosis.over_steps is not None
-    assert "sampling_logp_difference/mean` goes from 0.0016 to 0.013" in diagnosis.over_steps.says
+    assert "sampling_logp_difference/mean` goes from 0.005 to 0.013" in diagnosis.over_steps.says

@@ -36,6 +36,8 @@ DIVIDING = (*SIZES, "pearson", "prob_diff", "k1")
 SURPRISALS = ("trainer_log_ppl", "sampler_log_ppl")
 # A mismatch that creeps by this factor is one of weights that fall behind.
 FELL_BEHIND = 4.0
+# A mismatch that jumps by this factor in size is more than the spread of rounding over batches.
+JUMPED = 3.0
 # Least rank correlation of the mismatch with the staleness of the weights, over FEWEST steps or
 # more, for stale weights to be named.
 FOLLOWS, FEWEST = 0.6, 8
@@ -46,6 +48,7 @@ NO_NUMBER = "The log holds no finite number that compares the sampler with the t
 NONE = np.zeros(0, np.int64)  # no steps
 SHOWN = 4  # keys that a sentence lists
 STALE = ("stale-weights", "weights-never-synced")
+OF_A_JUMP = ("quantised-weights", "weights-differ")
 
 
 class Judged(Struct, frozen=True, kw_only=True):
@@ -126,14 +129,14 @@ def _stretches(
     """
     first = int(run.steps[0])
     cuts = set()
-    # Without a size of log-ratios the mean weight stands in for it, as in `Window.rms`.
-    sized = any(name in run.series for name in SIZES)
-    measures = DIVIDING if sized else (*DIVIDING, "weight_mean")
-    gains = dict.fromkeys((*measures, *SURPRISALS), 0.0)
+    gains = dict.fromkeys((*DIVIDING, "weight_mean", *SURPRISALS), 0.0)
     for change in changes:
         if change.quantity in gains:
             gains[change.quantity] += change.gain
-    dividing = measures if any(gains[name] for name in measures) else SURPRISALS
+    # Without a size of log-ratios the mean weight stands in for it, as in `Window.rms`.
+    sized = any(name in run.series for name in SIZES)
+    tiers = (DIVIDING, () if sized else ("weight_mean",), SURPRISALS)
+    dividing = next((names for names in tiers if any(gains[name] for name in names)), SURPRISALS)
     clearest = max(dividing, key=lambda name: gains[name])
     for change in changes:
         if change.quantity == clearest:
@@ -156,12 +159,12 @@ def _each_once(
 ) -> dict[Found, tuple[Window, int | None]]:
     """Return each cause once, with the first stretch that shows it and the step it began at.
 
-    The step is None if the cause is there from the first step on.
+    The step is None if the cause is there from the first step on, or is none.
     """
     causes: dict[str, tuple[Found, tuple[Window, int | None]]] = {}
     for window, one in faults:
         began = _began(changes, window)
-        step = None if began <= start else began
+        step = None if began <= start or one.slug in NOTHING_WRONG else began
         causes.setdefault(one.slug, (one, (window, step)))
     return dict(causes.values())
 
@@ -188,9 +191,14 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
         and change.after > FELL_BEHIND * max(change.before, 1e-7)
     ]
     if found.slug == "engine-noise":
+        jump = next(
+            (one for one in changes if _jumps(one) and lasts(one, changes, window.first)), None
+        )
+        if jump is not None:
+            return _changes_size(jump, found)
         still = (one for one in grown if window.first >= _grown(run, one, changes))
         here = next((one for one in still if lasts(one, changes, window.first)), None)
-        return found if here is None else _grows(here, found)
+        return found if here is None else _changes_size(here, found)
     if found.slug != "forwards-differ" or found.verdict == "broken":
         return found
     size = next((run.series[name] for name in (*SIZES, "k1") if name in run.series), None)
@@ -220,20 +228,38 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
     return found
 
 
-def _grows(change: Change, found: Found) -> Found:
-    """Name a mismatch of rounding's size that grows with the steps, which rounding does not."""
+def _jumps(change: Change) -> bool:
+    """Tell whether the size of log-ratios, or of probabilities, jumps up by the factor JUMPED."""
+    squared = change.quantity in ("k3", "k2")
+    least = JUMPED**2 if squared else JUMPED
+    of_size = change.quantity in ("k3", "k2", "abs_diff", "prob_diff")
+    return of_size and change.shape == "jump" and change.after > least * change.before > 0.0
+
+
+def _changes_size(change: Change, found: Found) -> Found:
+    """Name a mismatch of rounding's size that grows with the steps or jumps."""
+    grows = change.shape == "creep"
+    moved = (
+        f"{'grows steadily' if grows else 'jumps'} from {change.before:.2g} to {change.after:.2g}"
+    )
+    reads = "weights may be falling behind" if grows else "a precision, a kernel or weights changed"
     return Found(
         slug="forwards-differ",
         score=GUESS,
-        message=f"`{change.key}` grows steadily from step {change.step} on, from "
-        f"{change.before:.2g} to {change.after:.2g}. It is still as small as rounding, but "
-        "rounding stays as it is unless surprisals grow as much: weights may be falling behind.",
+        message=f"`{change.key}` {moved} {'from' if grows else 'at'} step {change.step}"
+        f"{' on' if grows else ''}. It is still as small as rounding, but rounding stays as it is "
+        f"unless surprisals change as much: {reads}.",
         evidence=[
-            fact(change.key, "grows with the steps", before=change.before, after=change.after),
+            fact(
+                change.key,
+                "grows with the steps" if grows else "jumps",
+                before=change.before,
+                after=change.after,
+            ),
             *found.evidence,
         ],
         verdict="inconclusive",
-        also_possible=(*STALE, "engine-noise"),
+        also_possible=(*(STALE if grows else OF_A_JUMP), "engine-noise"),
     )
 
 

@@ -144,6 +144,8 @@ def _beside(run: LoggedRun, changes: Sequence[Change], first: Change) -> str:
 
 def _back(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
     """Say at which step a mismatch that had grown went back to its former level for good."""
+    if first.quantity not in OF_SIZE:
+        return ""
     scaled = run.series[first.quantity].quantity.scaled
     before, high = scaled(np.array([first.before, first.after]))
     back = None
