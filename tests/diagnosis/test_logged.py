@@ -997,6 +997,14 @@ def test_relations_hold_for_any_ratios_and_for_means_of_micro_batches(
         assert level in (None, "ok")
 
 
+def test_shares_in_percent_are_an_error_and_left_out() -> None:
+    window = window_of(Known(), k3=[1e-4] * 6, pearson=[99.99] * 6, ess=[100.0] * 6)
+    assert relation("log.above-one", window) == (100.0, "error")
+    assert (window.number("pearson"), window.number("ess")) == (None, None)
+    assert "in percent?" in rules_of("log")["log.above-one"].message(window)
+    assert relation("log.above-one", window_of(Known(), ess=[1.0] * 6))[0] is None
+
+
 def test_responses_whose_ratios_are_all_0_are_an_error() -> None:
     """At 17 nats of KL a token, responses have no weight, and 2 k3 is no mean square."""
     window = window_of(Known(), k1=[16.9] * 6, k3=[15.9] * 6, chi2_seq=[-0.99995] * 6)

@@ -148,6 +148,8 @@ def _back(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
         return ""
     scaled = run.series[first.quantity].quantity.scaled
     before, high = scaled(np.array([first.before, first.after]))
+    if abs(high) < abs(before) if first.quantity == "k1" else high < before:
+        return ""  # a mismatch that fell comes back by growing
     back = None
     for one in moved:
         if one.quantity == first.quantity and one.step > first.step:

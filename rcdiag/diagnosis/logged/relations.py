@@ -65,6 +65,23 @@ def _k3_below_zero(window: Window) -> float | None:
     return logged if logged is not None else _below_zero("k3")(window)
 
 
+def _above_1(window: Window) -> list[str]:
+    return [name for name in window.impossible if name != "k3"]
+
+
+def _largest(window: Window) -> float | None:
+    above = [window.impossible[name] for name in _above_1(window)]
+    return max(above, default=None)
+
+
+def _said_above_1(window: Window) -> str:
+    several = [
+        f"`{window.run.series[x].key}` ({window.impossible[x]:.4g})" for x in _above_1(window)
+    ]
+    verb = "is" if len(several) == 1 else "are"
+    return f"{', '.join(several)} {verb} above 1: in percent? Left out; divide by 100"
+
+
 def _keys(window: Window, *names: str) -> str:
     return " and ".join(f"`{window.key(name)}`" for name in names if window.series(name))
 
@@ -223,6 +240,16 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         guide=Guide(warning=-1e-9, error=-1e-6, source="x - 1 - ln x >= 0"),
         value=_k3_below_zero,
         message=lambda window: f"`{window.run.series['k3'].key}` is {_k3_below_zero(window):.3g}",
+    ),
+    Rule(
+        name="log.above-one",
+        says="The largest number of those that are shares, probabilities or correlations. None is "
+        "above 1; one that is may be in percent, and is left out of the judgement.",
+        formula="share <= 1, probability <= 1, correlation <= 1",
+        unit="none",
+        guide=Guide(warning=1.0001, error=1.0001, source="their definitions"),
+        value=_largest,
+        message=_said_above_1,
     ),
     Rule(
         name="log.surprisal-below-zero",

@@ -18,6 +18,8 @@ SIZES = ("k3", "k2", "abs_diff", "exp_abs_diff")  # quantities that measure the 
 OF_K1 = (("k1",), ("log_ppl_diff",), ("trainer_log_ppl", "sampler_log_ppl"))
 # Nats: the most that rounding lowers a mean of k3 below 0.
 BELOW_ZERO = -1e-6
+# Units of quantities that are 1 at most, and a number above that no rounding explains.
+AT_MOST_1, ABOVE_1 = ("share", "probability", "correlation"), 1.0001
 FEWEST = 2  # steps of which a standard error is computed
 NEAR = 5  # steps that count as shortly before another one
 
@@ -59,18 +61,33 @@ class Window(Struct, frozen=True, dict=True):
     def series(self, name: str) -> Series | None:
         """Return the whole series of a quantity; None where the log lacks it.
 
-        A k3 that is below 0 here is none, and counts as missing.
+        A number that is outside of what the quantity can be, such as a k3 below 0, is none and
+        counts as missing.
         """
-        return None if name == "k3" and self.k3_below_zero else self.run.series.get(name)
+        return None if name in self.impossible else self.run.series.get(name)
 
     @cached_property
+    def impossible(self) -> dict[str, float]:
+        """Return quantities whose logged median here is none of theirs: name -> median.
+
+        No mean of k3 is below 0, and no share, probability or correlation is above 1.
+        """
+        found = {}
+        for name, one in self.run.series.items():
+            values = one.at(self.steps)
+            values = values[np.isfinite(values)]
+            if not len(values):
+                continue
+            median = float(np.median(values))
+            below = name == "k3" and median < BELOW_ZERO
+            if below or (one.quantity.unit in AT_MOST_1 and median > ABOVE_1):
+                found[name] = median
+        return found
+
+    @property
     def k3_below_zero(self) -> float | None:
         """Return the median of what the log has as k3 if it is below 0, as no k3 is."""
-        one = self.run.series.get("k3")
-        finite = one.at(self.steps) if one else np.zeros(0)
-        finite = finite[np.isfinite(finite)]
-        median = float(np.median(finite)) if len(finite) else 0.0
-        return median if median < BELOW_ZERO else None
+        return self.impossible.get("k3")
 
     def values(self, name: str) -> Array:
         """Return the values of a quantity in the window; empty where the log lacks it."""
