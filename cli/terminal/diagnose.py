@@ -45,7 +45,7 @@ def draw_diagnose(out: Console, result: DiagnoseResult, verbose: bool) -> None:
 
 
 def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool) -> None:
-    """Draw which keys of each log moved and when; with `verbose` also relations and all keys."""
+    """Draw which keys of each log moved and when; with `verbose` also all relations and keys."""
     for log in logs:
         if len(logs) > 1:
             out.print(f"[bold]{escape(log.file)}[/]: {log.log_verdict}. {escape(log.summary)}\n")
@@ -57,16 +57,16 @@ def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool) -> None:
             out.print(_moved(out, log.keys_moved if verbose else _first(log.keys_moved)))
         if len(log.keys_moved) > MOVED and not verbose:
             out.print(f"[dim]and {len(log.keys_moved) - MOVED} more (all: -v)[/]")
-        if not verbose:
-            continue
         draw_lines(
             out,
             [
                 (one.relation_level, f"{one.relation_says} ({one.relation})")
                 for one in log.relations
+                if verbose or one.relation_level == "error"
             ],
         )
-        draw_lines(out, [(one.key, f"{one.quantity}: {one.means}") for one in log.quantities])
+        if verbose:
+            draw_lines(out, [(one.key, f"{one.quantity}: {one.means}") for one in log.quantities])
 
 
 def _first(moved: Sequence[KeyMoved]) -> list[KeyMoved]:

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, LIKELY, WEAK, fact
 from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
+from rcdiag.diagnosis.logged.run import Counts, LoggedRun, Series
 from rcdiag.diagnosis.logged.window import SIZES, Window
 from rcdiag.diagnosis.thresholds import SURELY
 
@@ -38,6 +39,8 @@ SAME_SURPRISAL, APART = 0.05, 0.3
 HALF = 0.5  # of a token's probability
 # Correlation of probabilities above which the values stand at their own tokens.
 RELATED = 0.9
+# Above this a part of the tokens stands at its own place: of two shares of rows, the larger one.
+PARTLY_RELATED = 0.5
 # Rows differ in both directions if |mean difference| / mean |difference| of rows is below this.
 ALIKE = 0.5
 # Bases of logarithms as factors of the surprisal, and the tolerance on the log of the factor.
@@ -48,7 +51,9 @@ OF_ENGINE = {"pearson": 0.995, "prob_diff": 0.01}
 # Quantities that are 1 without a mismatch. In long responses the rounding of two engines moves them
 # away from 1, but from one step to the next by LEFT_ONE at most.
 ONE_AT_BEST, LEFT_ONE = ("ratio_mean", "weight_mean", "ess"), 0.1
-ONE_TOKEN = 1e-9  # share of values above which there are any
+# Means of exponentials of log-ratios, which overflow float32 above 88 nats.
+EXPONENTIALS = ("exp_abs_diff", "ppl_ratio", "chi2_token", "chi2_seq", "ratio_mean", "weight_mean")
+RARE = 0.05  # of a run's steps: fewer with NaN may be a batch or a metric that failed once
 
 
 class Found(Struct, frozen=True, kw_only=True, eq=False):
@@ -71,29 +76,61 @@ def _of_k1(window: Window, reads: str) -> dict[str, Any]:
     return fact(window.key_of_k1, reads, value=float(f"{window.k1.value:.4g}"))
 
 
+def _of_size(window: Window, reads: str) -> dict[str, Any]:
+    """Return the evidence of the number that the size of log-ratios is estimated from."""
+    name = window.of_size[0]
+    return window.fact(name, reads) if name in SIZES else _of_k1(window, reads)
+
+
 def _of_ratio(window: Window, reads: str) -> dict[str, Any]:
     assert window.excess is not None
     value = float(f"{1.0 + window.excess.value:.4g}")
     return fact(window.name_of_ratio, reads, value=value, z=round(window.excess.z, 1))
 
 
-def _not_finite(window: Window) -> Found | None:
-    bad = [
-        one for one in window.run.of_mismatch if window.not_finite(one.quantity.name) > ONE_TOKEN
-    ]
+def not_finite_in(run: LoggedRun) -> tuple[Window, Found] | None:
+    """Look for steps with NaN or infinity, over the whole run; return these steps with the cause.
+
+    A mean of exponentials that overflows is none: other numbers of its step are finite.
+    """
+    bad = {one.key: steps for one in run.of_mismatch if len(steps := _bad_steps(run, one))}
     if not bad:
         return None
-    share = max(window.not_finite(one.quantity.name) for one in bad)
-    return Found(
+    key = max(bad, key=lambda name: len(bad[name]))
+    steps = np.unique(np.concatenate(list(bad.values())))
+    share, first = len(bad[key]) / len(run.steps), int(steps[0])
+    rare = share < RARE
+    shown = (
+        f"`{key}` is NaN or infinite in {len(bad[key])} of {len(run.steps)} steps, first at {first}"
+    )
+    return Window(run, steps), Found(
         slug="nan-log-probs",
-        score=EXACT if share > 0.5 else CLEAR,
-        message=f"`{bad[0].key}` is NaN or infinite in {share:.0%} of the steps: some log-probs "
-        "are NaN or infinite.",
+        score=GUESS if rare else EXACT if share > HALF else CLEAR,
+        verdict="inconclusive" if rare else None,
+        message=f"{shown}: a log-prob there is NaN or infinite, or the number overflowed; the "
+        "other steps are judged without it."
+        if rare
+        else f"{shown}: some log-probs are NaN or infinite.",
         evidence=[
-            fact(one.key, "NaN or infinite", share=window.not_finite(one.quantity.name))
-            for one in bad[:3]
+            fact(name, "of the steps NaN or infinite", share=round(len(of_key) / len(run.steps), 3))
+            for name, of_key in list(bad.items())[:3]
         ],
     )
+
+
+def _bad_steps(run: LoggedRun, series: Series) -> Counts:
+    """Return the steps at which a series is NaN or infinite."""
+    bad = ~np.isfinite(series.values)
+    if series.quantity.name in EXPONENTIALS:
+        finite = [
+            one.steps[np.isfinite(one.values)]
+            for one in run.of_mismatch
+            if one.quantity.name not in EXPONENTIALS
+        ]
+        others = np.concatenate(finite) if finite else np.zeros(0, np.int64)
+        bad &= ~(np.isposinf(series.values) & np.isin(series.steps, others))
+    steps: Counts = series.steps[bad]
+    return steps
 
 
 def _identical(window: Window) -> Found | None:
@@ -178,7 +215,8 @@ def _other_tokens(window: Window) -> Found | None:
         return None
     if pearson is not None and pearson > RELATED:
         return None
-    evidence = [window.fact(window.of_size[0], "large at single tokens")]
+    partly = pearson is not None and pearson > PARTLY_RELATED
+    evidence = [_of_size(window, "large at single tokens")]
     if abs(difference.value) < SAME_SURPRISAL * rms:
         shown = (
             f"Both columns have the same mean surprisal (`{window.key_of_k1}` "
@@ -202,12 +240,14 @@ def _other_tokens(window: Window) -> Found | None:
         reads = "rows differ in both directions" if swapped else "rows differ in one direction"
         evidence.append(window.fact("log_ppl_abs_diff", reads))
     if pearson is not None:
-        evidence.append(window.fact("pearson", "the probabilities of a token are unrelated"))
+        reads = "probabilities of a token are related in part" if partly else "unrelated"
+        evidence.append(window.fact("pearson", reads))
     return Found(
-        slug="rows-swapped" if swapped else "shift-by-one",
+        slug="rows-swapped" if swapped else "shift-some-rows" if partly else "shift-by-one",
         score=LIKELY,
         verdict="broken",
-        message=f"{shown} differ by {rms:.2g} nats at single tokens: the tokens are not aligned.",
+        message=f"{shown} differ by {rms:.2g} nats at single tokens "
+        f"(`{window.key_of_size}`): the tokens are not aligned.",
         evidence=evidence,
         also_possible=[
             "shift-by-one",
@@ -271,7 +311,7 @@ def _not_the_sampler(window: Window) -> Found | None:
         evidence.append(_of_ratio(window, reads))
     finds = (
         "The trainer finds the sampled tokens likelier than the recorded policy does, by "
-        f"{-k1.value:.2g} nats a token"
+        f"{-k1.value:.2g} nats a token (`{window.key_of_k1}`)"
     )
     # A sharper temperature raises no probability by a large factor, so that k3 stays below -k1; a
     # flatter one lowers none. To another model single tokens are far more and far less likely.
@@ -286,7 +326,7 @@ def _not_the_sampler(window: Window) -> Found | None:
             "log-probs are recorded.",
             evidence=[
                 *evidence,
-                window.fact(window.of_size[0], "more than a lower temperature makes"),
+                _of_size(window, "more than a lower temperature makes"),
             ],
             side="recorder",
             also_possible=["draft-recorded", "weights-differ", "temperature-raw-recorded"],
@@ -324,9 +364,9 @@ def _kept_set(window: Window) -> Found | None:
         slug="truncated-law",
         score=LIKELY,
         verdict="broken",
-        message=f"The mean ratio is {1.0 + excess.value:.3f}, below 1: the trainer gives part of "
-        "its probability to tokens that the sampler's top-p, top-k or min-p left out, and the "
-        "recorded log-probs are renormalised over the rest.",
+        message=f"`{window.name_of_ratio}` is {1.0 + excess.value:.3f}, below 1: the trainer gives "
+        "part of its probability to tokens that the sampler's top-p, top-k or min-p left out, and "
+        "the recorded log-probs are renormalised over the rest.",
         evidence=[
             _of_ratio(window, "E[ratio] is the kept probability"),
             _of_k1(window, "above k3"),
@@ -342,12 +382,13 @@ def _certain_tokens(window: Window) -> Found:
         "prob_diff_max": "the largest distance of both probabilities of a token",
         "chi2_token": "E[ratio^2] is below 1 as well",
     }
+    keys = ", ".join(f"`{window.key(name)}`" for name in shown if window.series(name))
     return Found(
         slug="zero-placeholder",
         score=WEAK,
         verdict="broken",
-        message="The mean ratio is below 1, and ratios of single tokens are further below than a "
-        "kept set explains: log-probs of 0 are recorded that are none.",
+        message=f"`{window.name_of_ratio}` is below 1, and ratios of single tokens are further "
+        f"below than a kept set explains ({keys}): log-probs of 0 are recorded that are none.",
         evidence=[
             *(window.fact(name, reads) for name, reads in shown.items() if window.series(name)),
             _of_k1(window, "above k3"),
@@ -375,8 +416,9 @@ def _other_temperature(window: Window) -> Found | None:
         slug="trainer-without-temperature" if flatter else "sampler-ignores-temperature",
         score=WEAK,
         verdict="broken",
-        message=f"The trainer's entropy over the surprisal of the sampled tokens went from "
-        f"{then:.2f} to {now:.2f}: the two sides use different temperatures.",
+        message=f"The trainer's entropy over the surprisal of the sampled tokens "
+        f"(`{window.key('entropy')}` / `{window.key('sampler_log_ppl')}`) went from {then:.2f} to "
+        f"{now:.2f}: the two sides use different temperatures.",
         evidence=[
             window.fact("entropy", "of the trainer's distribution"),
             window.fact("sampler_log_ppl", "of the distribution that sampled"),
@@ -395,12 +437,11 @@ def _entropy_over_surprisal(window: Window) -> float | None:
 def _other_forward(window: Window) -> Found | None:
     """Report a mismatch beyond rounding whose cause means over tokens do not determine."""
     rms = window.rms
-    sizes = [name for name in SIZES if window.number(name) is not None]
-    names = sizes or list(window.of_size)
+    names = [name for name in SIZES if window.number(name) is not None]
     if rms is not None and rms >= ENGINE:
-        size = f"{rms:.2g} nats at a token"
+        size = f"{rms:.2g} nats at a token (`{window.key_of_size}`)"
     else:
-        bad = [] if sizes else _unlike_rounding(window)
+        bad = [] if names else _unlike_rounding(window)
         if not bad:
             return None
         names, size = bad, f"`{window.key(bad[0])}` {window.number(bad[0]):.3g}"
@@ -412,7 +453,8 @@ def _other_forward(window: Window) -> Found | None:
         and abs(excess.value)
         < max(OF_K3 * (rms or 1.0) ** 2 / 2.0, SURELY * (excess.error if excess.error > 0 else 0.0))
     )
-    evidence = [window.fact(name, "beyond the rounding of two engines") for name in names]
+    reads = "beyond the rounding of two engines"
+    evidence = [window.fact(name, reads) for name in names] or [_of_k1(window, reads)]
     if excess is not None:
         reads = "E[ratio] near 1: the recorded distribution sampled" if sampled else "E[ratio]"
         evidence.append(_of_ratio(window, reads))
@@ -490,12 +532,19 @@ def _noise(window: Window) -> Found | None:
     of_tokens = [
         name for name in (*SIZES, "pearson", "prob_diff") if window.number(name) is not None
     ]
-    names = list(dict.fromkeys([*of_tokens, *window.of_size]))
-    if not names:
+    if not of_tokens and not window.of_size:
         return None
-    key, digits = window.key(names[0]), 4 if names[0] == "pearson" else 2
-    size = f"`{key}` is {window.number(names[0]):.{digits}g}"
-    means_alone = not of_tokens and len(window.of_size) == 1
+    if of_tokens:
+        name = of_tokens[0]
+        key, value = window.key(name), window.number(name)
+    else:
+        assert window.k1 is not None
+        name, key, value = "k1", window.key_of_k1, window.k1.value
+    size = f"`{key}` is {value:.{4 if name == 'pearson' else 2}g}"
+    means_alone = not of_tokens and "weight_mean" not in window.of_size
+    evidence = [window.fact(one, "rounding") for one in of_tokens]
+    if not of_tokens:
+        evidence = [_of_k1(window, "rounding")]
     return Found(
         slug="engine-noise",
         score=GUESS if means_alone else CLEAR,
@@ -504,7 +553,7 @@ def _noise(window: Window) -> Found | None:
         "show tokens or rows that are exchanged, and the log has no size of single log-ratios."
         if means_alone
         else f"{size}: the size of the rounding of two engines.",
-        evidence=[window.fact(name, "rounding") for name in names],
+        evidence=evidence,
         also_possible=["shift-by-one", "rows-swapped"]
         if means_alone
         else ["bf16-logits", "healthy"],
@@ -513,7 +562,6 @@ def _noise(window: Window) -> Found | None:
 
 # In the order in which they are tried: the first one that a window shows is named.
 LOG_CAUSES: tuple[Weigh, ...] = (
-    _not_finite,
     _impossible_surprisals,
     _identical,
     _other_base,

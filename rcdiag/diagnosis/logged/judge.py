@@ -16,8 +16,8 @@ from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import GUESS, LIKELY, fact
 from rcdiag.diagnosis.confidence import COEFFICIENTS, MOST
 from rcdiag.diagnosis.judge import DECIDES
-from rcdiag.diagnosis.logged.causes import ENGINE, Found, found_in
-from rcdiag.diagnosis.logged.changes import Change, changes_of
+from rcdiag.diagnosis.logged.causes import ENGINE, Found, found_in, not_finite_in
+from rcdiag.diagnosis.logged.changes import Change, changes_of, lasts
 from rcdiag.diagnosis.logged.over_steps import of_period, over_steps, trained
 from rcdiag.diagnosis.logged.run import Counts, LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES, Window
@@ -36,6 +36,8 @@ DIVIDING = (*SIZES, "pearson", "prob_diff", "k1")
 SURPRISALS = ("trainer_log_ppl", "sampler_log_ppl")
 # A mismatch that creeps by this factor is one of weights that fall behind.
 FELL_BEHIND = 4.0
+# A mismatch that jumps by this factor in size is more than the spread of rounding over batches.
+JUMPED = 3.0
 # Least rank correlation of the mismatch with the staleness of the weights, over FEWEST steps or
 # more, for stale weights to be named.
 FOLLOWS, FEWEST = 0.6, 8
@@ -43,8 +45,10 @@ ORDER = ("broken", "inconclusive", "correctable", "healthy")  # order of causes,
 # Typical numbers of steps in a stretch and of mismatch keys: origin of the confidence's predictors.
 USUAL_STEPS, USUAL_KEYS = 30, 10
 NO_NUMBER = "The log holds no finite number that compares the sampler with the trainer."
+NONE = np.zeros(0, np.int64)  # no steps
 SHOWN = 4  # keys that a sentence lists
 STALE = ("stale-weights", "weights-never-synced")
+OF_A_JUMP = ("quantised-weights", "weights-differ")
 
 
 class Judged(Struct, frozen=True, kw_only=True):
@@ -67,12 +71,15 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
     )
     if not run.of_mismatch:
         return Judged(diagnosis=_nothing_compared(run, family), changes=changes)
-    stretches = _stretches(run, changes, periodic)
+    bad = not_finite_in(run)
+    stretches = _stretches(run, changes, periodic, bad[0].steps if bad else NONE)
     named = [
         (window, _by_course(run, changes, window, one))
         for window in stretches
         if (one := found_in(window)) is not None
     ]
+    if bad is not None:
+        named.insert(0, bad)
     faults = [(window, one) for window, one in named if one.slug not in NOTHING_WRONG]
     began = _each_once(run.steps[0], changes, faults or named[-1:])
     named_causes = sorted(
@@ -112,41 +119,39 @@ def _moved(change: Change) -> MovedNumber:
     )
 
 
-def _stretches(run: LoggedRun, changes: Sequence[Change], periodic: Counts) -> list[Window]:
+def _stretches(
+    run: LoggedRun, changes: Sequence[Change], periodic: Counts, bad: Counts
+) -> list[Window]:
     """Divide the steps at the changes of the series with the largest total gain.
 
-    They are also divided where a number stops being finite. After a bend the last quarter of the
-    steps is a stretch of its own, since there the mismatch has grown. `periodic` steps form a
-    stretch of their own.
+    The last quarter of a growth is a stretch of its own, since there the mismatch has grown, and
+    so are `periodic` steps. Steps with NaN or infinity, `bad`, are in none.
     """
-    first, last = int(run.steps[0]), int(run.steps[-1])
+    first = int(run.steps[0])
     cuts = set()
-    # Without a size of log-ratios the mean weight stands in for it, as in `Window.rms`.
-    sized = any(name in run.series for name in SIZES)
-    measures = DIVIDING if sized else (*DIVIDING, "weight_mean")
-    gains = dict.fromkeys((*measures, *SURPRISALS), 0.0)
+    gains = dict.fromkeys((*DIVIDING, "weight_mean", *SURPRISALS), 0.0)
     for change in changes:
         if change.quantity in gains:
             gains[change.quantity] += change.gain
-    dividing = measures if any(gains[name] for name in measures) else SURPRISALS
+    # Without a size of log-ratios the mean weight stands in for it, as in `Window.rms`.
+    sized = any(name in run.series for name in SIZES)
+    tiers = (DIVIDING, () if sized else ("weight_mean",), SURPRISALS)
+    dividing = next((names for names in tiers if any(gains[name] for name in names)), SURPRISALS)
     clearest = max(dividing, key=lambda name: gains[name])
     for change in changes:
         if change.quantity == clearest:
             cuts.add(change.step)
             if change.shape == "creep":
-                cuts.add(_grown(run, change.step, last))
-    for one in run.of_mismatch:
-        bad = one.steps[~np.isfinite(one.values)]
-        if len(bad):
-            cuts.add(int(bad[0]))
-    others = np.setdiff1d(run.steps, periodic)
+                cuts.add(_grown(run, change, changes))
+    others = np.setdiff1d(np.setdiff1d(run.steps, periodic), bad)
     parts = np.split(others, np.searchsorted(others, sorted(cuts - {first})))
-    return [Window(run, part) for part in (periodic, *parts) if len(part)]
+    return [Window(run, part) for part in (np.setdiff1d(periodic, bad), *parts) if len(part)]
 
 
-def _grown(run: LoggedRun, step: int, last: int) -> int:
-    after = run.steps[(run.steps >= step) & (run.steps <= last)]
-    return int(after[-max(len(after) // 4, 1)])
+def _grown(run: LoggedRun, change: Change, changes: Sequence[Change]) -> int:
+    """Return the first step of the last quarter of a growth."""
+    during = [step for step in run.steps.tolist() if lasts(change, changes, step)]
+    return int(during[-max(len(during) // 4, 1)])
 
 
 def _each_once(
@@ -154,12 +159,12 @@ def _each_once(
 ) -> dict[Found, tuple[Window, int | None]]:
     """Return each cause once, with the first stretch that shows it and the step it began at.
 
-    The step is None if the cause is there from the first step on.
+    The step is None if the cause is there from the first step on, or is none.
     """
     causes: dict[str, tuple[Found, tuple[Window, int | None]]] = {}
     for window, one in faults:
         began = _began(changes, window)
-        step = None if began <= start else began
+        step = None if began <= start or one.slug in NOTHING_WRONG else began
         causes.setdefault(one.slug, (one, (window, step)))
     return dict(causes.values())
 
@@ -169,7 +174,9 @@ def _began(changes: Sequence[Change], window: Window) -> int:
     bends = [
         change.step
         for change in changes
-        if change.shape == "creep" and change.quantity in DIVIDING and change.step <= window.first
+        if change.shape == "creep"
+        and change.quantity in DIVIDING
+        and lasts(change, changes, window.first)
     ]
     return min(bends, default=window.first)
 
@@ -183,8 +190,15 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
         and change.shape == "creep"
         and change.after > FELL_BEHIND * max(change.before, 1e-7)
     ]
-    if found.slug == "engine-noise" and grown and grown[0].step <= window.first:
-        return _grows(grown[0], found)
+    if found.slug == "engine-noise":
+        jump = next(
+            (one for one in changes if _jumps(one) and lasts(one, changes, window.first)), None
+        )
+        if jump is not None:
+            return _changes_size(jump, found)
+        still = (one for one in grown if window.first >= _grown(run, one, changes))
+        here = next((one for one in still if lasts(one, changes, window.first)), None)
+        return found if here is None else _changes_size(here, found)
     if found.slug != "forwards-differ" or found.verdict == "broken":
         return found
     size = next((run.series[name] for name in (*SIZES, "k1") if name in run.series), None)
@@ -214,20 +228,38 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
     return found
 
 
-def _grows(change: Change, found: Found) -> Found:
-    """Name a mismatch of rounding's size that grows with the steps, which rounding does not."""
+def _jumps(change: Change) -> bool:
+    """Tell whether the size of log-ratios, or of probabilities, jumps up by the factor JUMPED."""
+    squared = change.quantity in ("k3", "k2")
+    least = JUMPED**2 if squared else JUMPED
+    of_size = change.quantity in ("k3", "k2", "abs_diff", "prob_diff")
+    return of_size and change.shape == "jump" and change.after > least * change.before > 0.0
+
+
+def _changes_size(change: Change, found: Found) -> Found:
+    """Name a mismatch of rounding's size that grows with the steps or jumps."""
+    grows = change.shape == "creep"
+    moved = (
+        f"{'grows steadily' if grows else 'jumps'} from {change.before:.2g} to {change.after:.2g}"
+    )
+    reads = "weights may be falling behind" if grows else "a precision, a kernel or weights changed"
     return Found(
         slug="forwards-differ",
         score=GUESS,
-        message=f"`{change.key}` grows steadily from step {change.step} on, from "
-        f"{change.before:.2g} to {change.after:.2g}. It is still as small as rounding, but "
-        "rounding stays as it is unless surprisals grow as much: weights may be falling behind.",
+        message=f"`{change.key}` {moved} {'from' if grows else 'at'} step {change.step}"
+        f"{' on' if grows else ''}. It is still as small as rounding, but rounding stays as it is "
+        f"unless surprisals change as much: {reads}.",
         evidence=[
-            fact(change.key, "grows with the steps", before=change.before, after=change.after),
+            fact(
+                change.key,
+                "grows with the steps" if grows else "jumps",
+                before=change.before,
+                after=change.after,
+            ),
             *found.evidence,
         ],
         verdict="inconclusive",
-        also_possible=(*STALE, "engine-noise"),
+        also_possible=(*(STALE if grows else OF_A_JUMP), "engine-noise"),
     )
 
 

@@ -13,6 +13,7 @@ from rcdiag.diagnosis.logged.window import SIZES
 
 # Quantities that measure the size of a mismatch, in order of preference.
 OF_SIZE = (*SIZES, "prob_diff", "pearson", "k1")
+IN_NATS = (*SIZES, "k1")
 # A mismatch is back at its former level if at most this share of its first change remains, on the
 # quantity's own scale.
 LEFT = 0.25
@@ -28,7 +29,7 @@ def of_period(run: LoggedRun) -> Counts:
 def over_steps(
     run: LoggedRun, changes: Sequence[Change], periodic: Counts, since: int | None
 ) -> str:
-    """Say what changed when the fault began, what changed later, and whether it went back.
+    """Say what changed when the fault began, whether it went back, and what changed beside it.
 
     `periodic` are steps at which alone the mismatch is large. `since` is the step at which the
     fault began; None without a fault: then the first change is described.
@@ -37,9 +38,13 @@ def over_steps(
     moved = [change for change in changes if run.series[change.quantity].quantity.compares]
     if moved:
         first = _of_the_fault(moved, moved[0].step if since is None else since)
-        said += [_first(run, moved, first), _beside(run, changes, first), _back(run, moved, first)]
+        said += [_first(run, moved, first), _back(run, moved, first)]
     if since is not None:
-        said += [_at_rate_zero(run, moved), _of_the_update(run, changes)]
+        said.append(_at_rate_zero(run, moved))
+    if moved:
+        said += [_together(moved, first), _beside(run, changes, first)]
+    if since is not None:
+        said.append(_of_the_update(run, changes))
     if not any(said):
         first, last, few = run.steps[0], run.steps[-1], len(run.steps) < FEWEST
         said = [
@@ -76,26 +81,48 @@ def _periodic(run: LoggedRun, steps: Counts) -> str:
 def _of_the_fault(moved: Sequence[Change], since: int) -> Change:
     """Return the clearest change at the step of a fault, or else the clearest of the first ones.
 
-    Measures of size are preferred to numbers that single tokens dominate, such as chi-squared.
+    Sizes in nats come first, and numbers that single tokens dominate, such as chi-squared, last.
     """
     at = [one for one in moved if one.low <= since <= one.high]
     first = [one for one in moved if one.low <= moved[0].high]
-    return max(at or first, key=lambda one: (one.quantity in OF_SIZE, one.gain))
+    return max(
+        at or first, key=lambda one: (one.quantity in IN_NATS, one.quantity in OF_SIZE, one.gain)
+    )
 
 
 def _first(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
-    together = [
-        one for one in moved if one.low <= first.high and first.low <= one.high and one is not first
-    ]
-    named = ", ".join(
-        f"`{one.key}` ({one.before:.2g} to {one.after:.2g})" for one in [first, *together][:SHOWN]
-    )
     when = f"step {first.step}"
     if first.low < first.high:
         when += f" (95%: {first.low} to {first.high})"
     if (at := _resumed_at(run, first)) is not None:
         when += f", where the run was resumed at step {at},"
-    return f"From {when} on {named}." if first.shape == "creep" else f"At {when} {named}."
+    begins = f"From {when} on" if first.shape == "creep" else f"At {when}"
+    return f"{begins} `{first.key}` goes {_from_to(first)}{_further(run, moved, first)}."
+
+
+def _further(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
+    """Name the later level of a change that goes on in steps."""
+    scaled = run.series[first.quantity].quantity.scaled
+    later = [one for one in moved if one.quantity == first.quantity and one.step >= first.step]
+    level, before = scaled(np.array([one.after for one in later])), scaled(np.array([first.before]))
+    furthest = later[int(np.argmax(np.abs(level - before)))]
+    if furthest is first or first.quantity not in OF_SIZE:
+        return ""
+    return f", and to {furthest.after:.2g} at step {furthest.step}"
+
+
+def _from_to(change: Change) -> str:
+    return f"from {change.before:.2g} to {change.after:.2g}"
+
+
+def _together(moved: Sequence[Change], first: Change) -> str:
+    """Name other measures of the mismatch that change with the first one."""
+    others = [
+        f"`{one.key}` {_from_to(one)}"
+        for one in moved
+        if one.low <= first.high and first.low <= one.high and one is not first
+    ][: SHOWN - 1]
+    return f"With it {', '.join(others)}." if others else ""
 
 
 def _resumed_at(run: LoggedRun, change: Change) -> int | None:
@@ -104,19 +131,25 @@ def _resumed_at(run: LoggedRun, change: Change) -> int | None:
 
 
 def _beside(run: LoggedRun, changes: Sequence[Change], first: Change) -> str:
-    others = [one for one in changes if not run.series[one.quantity].quantity.compares]
-    later = [
-        f"`{one.key}` at step {one.step} ({one.before:.2g} to {one.after:.2g})"
-        for one in others
-        if one.step >= first.low
+    """Name numbers of one policy or of the training that change then or later."""
+    others = [
+        f"`{one.key}` at step {one.step} ({_from_to(one)})"
+        for one in changes
+        if not run.series[one.quantity].quantity.compares
+        and one.step >= first.low
+        and f"{one.before:.2g}" != f"{one.after:.2g}"
     ][:SHOWN]
-    return f"Later {', '.join(later)}." if later else ""
+    return f"Beside the mismatch: {', '.join(others)}." if others else ""
 
 
 def _back(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
     """Say at which step a mismatch that had grown went back to its former level for good."""
+    if first.quantity not in OF_SIZE:
+        return ""
     scaled = run.series[first.quantity].quantity.scaled
     before, high = scaled(np.array([first.before, first.after]))
+    if abs(high) < abs(before) if first.quantity == "k1" else high < before:
+        return ""  # a mismatch that fell comes back by growing
     back = None
     for one in moved:
         if one.quantity == first.quantity and one.step > first.step:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rcdiag.diagnosis.logged.causes import ENGINE
+from rcdiag.diagnosis.logged.causes import ENGINE, HEAVY
 from rcdiag.diagnosis.logged.window import Window
 from rcdiag.diagnosis.rules import Rule
 from rcdiag.results.guide import PROPOSAL, Guide
@@ -44,8 +44,14 @@ def _mean_ratio(window: Window) -> float | None:
 
 
 def _excess(window: Window) -> float | None:
-    """Return (E[ratio] - 1) / E[log_ratio^2]; None where log-ratios are rounding."""
+    """Return (E[ratio] - 1) / E[log_ratio^2].
+
+    None where log-ratios are rounding, and where |k1| is so large that a few tokens make the mean
+    ratio, and 2 k3 is not their mean square any more.
+    """
     if window.excess is None or window.rms is None or window.rms < ENGINE:
+        return None
+    if window.k1 is not None and abs(window.k1.value) > HEAVY:
         return None
     return window.excess.value / window.rms**2
 
@@ -57,6 +63,23 @@ def _below_zero(name: str) -> Callable[[Window], float | None]:
 def _k3_below_zero(window: Window) -> float | None:
     logged = window.k3_below_zero
     return logged if logged is not None else _below_zero("k3")(window)
+
+
+def _above_1(window: Window) -> list[str]:
+    return [name for name in window.impossible if name != "k3"]
+
+
+def _largest(window: Window) -> float | None:
+    above = [window.impossible[name] for name in _above_1(window)]
+    return max(above, default=None)
+
+
+def _said_above_1(window: Window) -> str:
+    several = [
+        f"`{window.run.series[x].key}` ({window.impossible[x]:.4g})" for x in _above_1(window)
+    ]
+    verb = "is" if len(several) == 1 else "are"
+    return f"{', '.join(several)} {verb} above 1: in percent? Left out; divide by 100"
 
 
 def _keys(window: Window, *names: str) -> str:
@@ -113,7 +136,8 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         says="How far the mean ratio of a log, 1 + k3 - k1, is from 1, over the size of the "
         "mismatch. About 0 where the recorded distribution sampled. Far below: the sampler kept a "
         "set of tokens and renormalised. Far above: the tokens came from another distribution, or "
-        "the columns belong to other tokens. Above .7 nats of KL single tokens dominate it.",
+        "the columns belong to other tokens. Above .7 nats of KL single tokens dominate it, and it "
+        "is unknown.",
         formula="(E[ratio] - 1) / E[log_ratio^2] = (k3_kl - kl) / (2 k3_kl)",
         direction="log_ratio = trainer - sampler",
         unit="share",
@@ -218,6 +242,16 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         message=lambda window: f"`{window.run.series['k3'].key}` is {_k3_below_zero(window):.3g}",
     ),
     Rule(
+        name="log.above-one",
+        says="The largest number of those that are shares, probabilities or correlations. None is "
+        "above 1; one that is may be in percent, and is left out of the judgement.",
+        formula="share <= 1, probability <= 1, correlation <= 1",
+        unit="none",
+        guide=Guide(warning=1.0001, error=1.0001, source="their definitions"),
+        value=_largest,
+        message=_said_above_1,
+    ),
+    Rule(
         name="log.surprisal-below-zero",
         says="A mean surprisal cannot be negative: if it is, the log-probs have the wrong sign, or "
         "are probabilities.",
@@ -231,14 +265,28 @@ LOG_RULES: tuple[Rule[Window], ...] = (
     ),
     Rule(
         name="log.chi-squared",
-        says="E[ratio^2] - 1 is at least E[ratio]^2 - 1, and so not below 0 if the recorded "
-        "distribution sampled. Far below 0 the recorded log-probs are renormalised over a kept "
-        "set, or the sequences' ratios are nearly 0: -1 means that all of them are 0.",
+        says="E[ratio^2] - 1 of tokens is at least E[ratio]^2 - 1, and so not below 0 if the "
+        "recorded distribution sampled. Far below 0 the recorded log-probs are renormalised over a "
+        "kept set, or the ratios are nearly 0.",
         formula="E[ratio^2] >= E[ratio]^2 = 1",
         unit="none",
         guide=Guide(warning=-0.02, error=-0.2, source=PROPOSAL),
         value=_below_zero("chi2_token"),
         message=lambda window: f"`{window.key('chi2_token')}` is {window.number('chi2_token'):.3g}",
+    ),
+    Rule(
+        name="log.chi-squared-of-responses",
+        says="E[ratio^2] - 1 of whole responses. Means of few responses fall below 0 where single "
+        "ones dominate the expectation; at -1 the ratios of all responses are 0, so that weights "
+        "of responses leave nothing to train on.",
+        formula="E[ratio^2] - 1 of responses; -1 if all ratios are 0",
+        unit="none",
+        guide=Guide(warning=-0.5, error=-0.99, source=PROPOSAL),
+        value=_below_zero("chi2_seq"),
+        message=lambda window: (
+            f"`{window.key('chi2_seq')}` is {window.number('chi2_seq'):.3g}: "
+            f"E[ratio^2] of responses is {1.0 + (window.number('chi2_seq') or 0.0):.2g}"
+        ),
     ),
     Rule(
         name="log.unlike-probabilities",

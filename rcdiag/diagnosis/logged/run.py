@@ -25,8 +25,8 @@ FLOOR = 1e-7
 LINEAR_UP_TO = 1e-3
 # Prefix of the correction's keys if the update computes them (bypass mode, verl from 0.8.0 on).
 OF_BYPASS = "actor/rollout_corr/"
-# A mean of ratio^2 above this is dominated by one term; it is clipped here.
-OF_ONE = 100.0
+# A mean of ratio^2 above this is dominated by one term and falls by chance; it is clipped here.
+OF_ONE = 10.0
 # A larger counter is not a training step: float64 cannot represent its last digit.
 LARGEST_STEP = 2**53
 LARGEST_VOCABULARY = 2**18  # tokens; assumed if the user does not give the size

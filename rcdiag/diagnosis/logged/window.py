@@ -14,8 +14,12 @@ from rcdiag.diagnosis.logged.run import Array, Counts, LoggedRun, Series
 # E|x| of a standard normal x.
 ABS_MEAN = 0.7979
 SIZES = ("k3", "k2", "abs_diff", "exp_abs_diff")  # quantities that measure the size of log-ratios
+# Quantities that k1 is taken from: one of them, or the first minus the second.
+OF_K1 = (("k1",), ("log_ppl_diff",), ("trainer_log_ppl", "sampler_log_ppl"))
 # Nats: the most that rounding lowers a mean of k3 below 0.
 BELOW_ZERO = -1e-6
+# Units of quantities that are 1 at most, and a number above that no rounding explains.
+AT_MOST_1, ABOVE_1 = ("share", "probability", "correlation"), 1.0001
 FEWEST = 2  # steps of which a standard error is computed
 NEAR = 5  # steps that count as shortly before another one
 
@@ -57,18 +61,33 @@ class Window(Struct, frozen=True, dict=True):
     def series(self, name: str) -> Series | None:
         """Return the whole series of a quantity; None where the log lacks it.
 
-        A k3 that is below 0 here is none, and counts as missing.
+        A number that is outside of what the quantity can be, such as a k3 below 0, is none and
+        counts as missing.
         """
-        return None if name == "k3" and self.k3_below_zero else self.run.series.get(name)
+        return None if name in self.impossible else self.run.series.get(name)
 
     @cached_property
+    def impossible(self) -> dict[str, float]:
+        """Return quantities whose logged median here is none of theirs: name -> median.
+
+        No mean of k3 is below 0, and no share, probability or correlation is above 1.
+        """
+        found = {}
+        for name, one in self.run.series.items():
+            values = one.at(self.steps)
+            values = values[np.isfinite(values)]
+            if not len(values):
+                continue
+            median = float(np.median(values))
+            below = name == "k3" and median < BELOW_ZERO
+            if below or (one.quantity.unit in AT_MOST_1 and median > ABOVE_1):
+                found[name] = median
+        return found
+
+    @property
     def k3_below_zero(self) -> float | None:
         """Return the median of what the log has as k3 if it is below 0, as no k3 is."""
-        one = self.run.series.get("k3")
-        finite = one.at(self.steps) if one else np.zeros(0)
-        finite = finite[np.isfinite(finite)]
-        median = float(np.median(finite)) if len(finite) else 0.0
-        return median if median < BELOW_ZERO else None
+        return self.impossible.get("k3")
 
     def values(self, name: str) -> Array:
         """Return the values of a quantity in the window; empty where the log lacks it."""
@@ -80,11 +99,6 @@ class Window(Struct, frozen=True, dict=True):
         values = self.values(name)
         finite = values[np.isfinite(values)]
         return float(np.median(finite)) if len(finite) else None
-
-    def not_finite(self, name: str) -> float:
-        """Return the share of a quantity's values in the window that are NaN or infinite."""
-        values = self.values(name)
-        return float(np.mean(~np.isfinite(values))) if len(values) else 0.0
 
     def key(self, name: str) -> str:
         """Return the key under which the log has a quantity."""
@@ -131,19 +145,31 @@ class Window(Struct, frozen=True, dict=True):
     @cached_property
     def k1(self) -> Estimate | None:
         """Return E[-log_ratio]: as logged, or from surprisals, or as k3 - E[ratio] + 1."""
-        logged = self.estimate("k1") or self.estimate("log_ppl_diff")
-        if logged is not None:
-            return logged
+        for names in OF_K1:
+            if (logged := self.estimate(*names)) is not None:
+                return logged
         derived = self.estimate("k3", "ratio_mean") if self.has_ratio else None
         return None if derived is None else Estimate(derived.value + 1.0, derived.error)
 
     @property
     def key_of_k1(self) -> str:
         """Return the key, or the formula of keys, that k1 is taken from."""
-        for name in ("k1", "log_ppl_diff"):
-            if self.series(name) is not None:
-                return self.key(name)
+        for names in OF_K1:
+            if self.estimate(*names) is not None:
+                return self._difference_of_keys(*names)
         return f"{self.key('k3')} - {self.key('ratio_mean')} + 1"
+
+    def _difference_of_keys(self, first: str, *second: str) -> str:
+        """Return `a - b`; of two keys with the other sign, which begin with a minus, `b - a`."""
+        keys = [self.key(name) for name in (first, *second)]
+        if len(keys) == 2 and all(key.startswith("-") for key in keys):
+            keys = [keys[1][1:], keys[0][1:]]
+        return " - ".join(keys)
+
+    @property
+    def key_of_size(self) -> str:
+        """Return the key, or the formula of keys, that `rms` is estimated from."""
+        return self.key(self.of_size[0]) if self.of_size[0] in SIZES else self.key_of_k1
 
     @property
     def name_of_ratio(self) -> str:
@@ -163,12 +189,10 @@ class Window(Struct, frozen=True, dict=True):
         for name in SIZES:
             if self.number(name) is not None:
                 return (name,)
-        for name in ("k1", "log_ppl_diff"):
-            if self.number(name) is not None:
-                of_tokens = self.run.known.of_tokens is not False
-                weighed = name == "k1" and of_tokens and self.number("weight_mean") is not None
-                return (name, "weight_mean") if weighed else (name,)
-        return ()
+        names = next((of for of in OF_K1 if self.estimate(*of) is not None), ())
+        of_tokens = self.run.known.of_tokens is not False
+        weighed = names == ("k1",) and of_tokens and self.number("weight_mean") is not None
+        return (*names, "weight_mean") if weighed else names
 
     @cached_property
     def rms(self) -> float | None:
@@ -180,15 +204,17 @@ class Window(Struct, frozen=True, dict=True):
         """
         if not self.of_size:
             return None
-        first, *weight = self.of_size
-        value = self.number(first)
+        name = self.of_size[0]
+        if name not in SIZES:
+            assert self.k1 is not None
+            weight = self.number("weight_mean") if "weight_mean" in self.of_size else None
+            k3 = 0.0 if weight is None else weight - 1.0 + self.k1.value
+            return float(np.sqrt(2.0 * max(abs(self.k1.value), k3)))
+        value = self.number(name)
         assert value is not None
-        if first in ("k3", "k2"):
+        if name in ("k3", "k2"):
             return float(np.sqrt(2.0 * max(value, 0.0)))
-        if first in ("abs_diff", "exp_abs_diff"):
-            return (value if first == "abs_diff" else _log(value)) / ABS_MEAN
-        k3 = 0.0 if not weight else (self.number("weight_mean") or 0.0) - 1.0 + value
-        return float(np.sqrt(2.0 * max(abs(value), k3)))
+        return (value if name == "abs_diff" else _log(value)) / ABS_MEAN
 
 
 def _log(value: float) -> float:
