@@ -34,17 +34,17 @@ def _forwards_differ(features: Features) -> Suspicion | None:
     if is_engine_noise(features):
         return None
     at_rounding = _share_of_rows_at_rounding(features)
-    other_tokens = _below_a_uniform_guess(features)
+    other_tokens = below_a_uniform_guess(features)
     turns, resets = features.by_turn.outliers, features.location.resets
-    if validity.answer == INVALID:
-        where, possible = _not_sampled(features)
-    elif other_tokens.any():
+    if other_tokens.any():
         where = (
             f"; in {int(other_tokens.sum())} of {len(other_tokens)} rows `{features.case.trainer}` "
             "gives the tokens less than a uniform guess would: it scored other tokens, or the same "
             "tokens in another context"
         )
         possible = ["retokenised", "context-differs", "special-token-ids", "prompt-truncated"]
+    elif validity.answer == INVALID:
+        where, possible = _not_sampled(features)
     elif at_rounding is not None:
         where = (
             f" in some rows, while {share_of(at_rounding)} agree to rounding: another replica, "
@@ -130,7 +130,7 @@ def _deficits(features: Features) -> Array:
     return tokens.per_row * _uniform(features) - tokens.row_sums(tokens.trainer)
 
 
-def _below_a_uniform_guess(features: Features) -> Flags:
+def below_a_uniform_guess(features: Features) -> Flags:
     """Flag rows [rows] that the trainer scores significantly worse than a uniform guess would.
 
     If p sampled the row, E[uniform / p] <= 1, so that by Markov's inequality the log-likelihood
