@@ -186,7 +186,7 @@ class Validity(Struct, frozen=True, dict=True):
         if self.kappa_decides:
             return "above 0: the recorded distribution sampled; it is below 0 if the trainer's did"
         if not self.by_mean:
-            return "1 to within rounding: the recorded distribution sampled, or one that near it"
+            return "1 to within an engine's rounding: the recorded distribution sampled"
         known = self.mean_square < SECOND_ORDER
         other = f"; {mean_ratio(1 + self.mean_square)} if the trainer's had" if known else ""
         return f"near 1: the recorded distribution sampled{other}"

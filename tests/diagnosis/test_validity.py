@@ -117,7 +117,7 @@ def test_a_mean_ratio_within_rounding_is_valid_however_wide_its_excess():
     found = validity(Interval(0.9999, 0.9992, 1.0004), Interval(-0.11, -0.56, 0.31))
     assert found.answer == VALID
     assert found.reads == found.evidence["reads"]
-    assert "to within rounding" in found.sentence
+    assert "1 to within an engine's rounding" in found.sentence
 
 
 def test_what_would_show_is_said_where_weights_are_valid():
