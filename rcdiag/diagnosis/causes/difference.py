@@ -19,14 +19,20 @@ from rcdiag.diagnosis.causes.cause import (
     shipped,
     shipped_family,
 )
-from rcdiag.diagnosis.causes.noise import BITWISE, NOISE, is_engine_noise
+from rcdiag.diagnosis.causes.noise import NOISE, is_engine_noise
 from rcdiag.diagnosis.causes.penalties import penalty
 from rcdiag.diagnosis.causes.weights import WEIGHTS, lags, looks_like_other_weights, older_trainer
-from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
+from rcdiag.diagnosis.features import (
+    BITWISE,
+    ENGINE_NOISE,
+    LARGE_MISMATCH,
+    Features,
+    LogRatios,
+)
 from rcdiag.diagnosis.features.log_ratios import FIRST_APART
 from rcdiag.diagnosis.thresholds import BY_CHANCE, COARSE, LARGER, MOST, MUCH_LARGER, PART
 from rcdiag.diagnosis.validity import INVALID
-from rcdiag.formats import share_of
+from rcdiag.formats import rough, share_of
 
 
 def _forwards_differ(features: Features) -> Suspicion | None:
@@ -69,9 +75,10 @@ def _forwards_differ(features: Features) -> Suspicion | None:
             where += "in a cache, or between weight syncs, do"
             possible = ["prefix-cache-stale", "stale-weights", "weights-differ"]
     else:
-        times = log_ratios.rms / ENGINE_NOISE
+        times = rough(log_ratios.rms / features.engine_noise)
+        engines = "two engines" if features.of_bfloat16 == 1.0 else features.precisions.precisions
         where = (
-            f", {times:.1f} times what the rounding of two engines explains, and the table does "
+            f", {times} times what the rounding of {engines} explains, and the table does "
             "not show why: if weights are in sync, one of the two computes another function, "
             "context or precision"
         )
