@@ -21,7 +21,13 @@ from rcdiag.diagnosis.causes.cause import (
 )
 from rcdiag.diagnosis.causes.noise import NOISE, is_engine_noise
 from rcdiag.diagnosis.causes.penalties import penalty
-from rcdiag.diagnosis.causes.weights import WEIGHTS, lags, looks_like_other_weights, older_trainer
+from rcdiag.diagnosis.causes.weights import (
+    WEIGHTS,
+    lags,
+    looks_like_other_weights,
+    older_trainer,
+    one_behind,
+)
 from rcdiag.diagnosis.features import (
     BITWISE,
     ENGINE_NOISE,
@@ -83,9 +89,12 @@ def _forwards_differ(features: Features) -> Suspicion | None:
             "context or precision"
         )
         possible = ["weights-differ", "context-differs", "quantised-weights"]
+    behind = "" if validity.answer == INVALID or other_tokens.any() else one_behind(features)
+    if behind and "stale-weights" not in possible:
+        possible = ["stale-weights", *possible]
     return Suspicion(
         confidence=CLEAR if log_ratios.rms > LARGE_MISMATCH else WEAK,
-        message=f"The two forward passes differ ({log_ratios.rms:.2g} nats rms){where}.",
+        message=f"The two forward passes differ ({log_ratios.rms:.2g} nats rms){where}.{behind}",
         evidence=[
             fact("rms log-ratio", "more than rounding", rms=log_ratios.rms),
             validity.evidence,
