@@ -71,9 +71,16 @@ def measured(number_: Measured) -> tuple[str, str]:
     own = max(decimals, min(-_exponent(value), 6)) if abs(value) >= NOISE else decimals
     # A value below 1e-4 and an end just above are written alike.
     powers = abs(value) < 1e-4 and largest < 1e-3
-    return _rounded(value, own, powers), between(
-        *(None if end is None else _rounded(end, decimals, powers) for end in (low, high))
-    )
+
+    def end_of(end: float | None, beyond_0: bool) -> str | None:
+        """Write an end; where 0 is outside the interval, with decimals that show it."""
+        if end is None or not beyond_0 or abs(end) < NOISE:
+            return None if end is None else _rounded(end, decimals, powers)
+        own = -_exponent(end)
+        return _rounded(end, max(decimals, own), powers or own > 6)
+
+    ends_of = end_of(low, (low or 0.0) > 0.0), end_of(high, (high or 0.0) < 0.0)
+    return _rounded(value, own, powers), between(*ends_of)
 
 
 def with_interval(number: Measured) -> str:

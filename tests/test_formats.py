@@ -69,6 +69,19 @@ def test_a_number_without_an_interval_is_close_to_its_text(value):
     assert math.isclose(read(number(value)), value, rel_tol=6e-3, abs_tol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("low", "value", "high", "written"),
+    [
+        (0.0002, 0.02, 6.1, "0.0002 to 6.1"),
+        (-6.1, -0.02, -0.0002, "-6.1 to -0.0002"),
+        (3e-8, 0.02, 6.1, "3e-08 to 6.1"),
+        (-0.0002, 0.02, 6.1, "0.0 to 6.1"),
+    ],
+)
+def test_an_interval_without_0_has_no_end_at_0(low, value, high, written):
+    assert measured(MetricValue(value=value, low=low, high=high))[1] == written
+
+
 def test_shares_near_0_and_1_are_not_written_as_powers():
     assert percentage(-1.55e-7) == ">-0.01%"
     assert percentage(3e-6) == "<0.01%"

@@ -18,7 +18,7 @@ ALSO = 2  # further causes shown without -v
 NEXT = 1  # experiments shown without -v
 # So high that numbers and findings have room below, and what it leaves out first if it is higher.
 HEADLINE = 17
-DISPENSABLE = ("ruled out", "second fact", "third action", "change")
+DISPENSABLE = ("ruled out", "third action", "change", "second fact")
 
 
 def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:

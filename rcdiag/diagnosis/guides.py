@@ -48,27 +48,27 @@ def judged(suite: Suite, metrics: Iterable[Metric] | None = None) -> dict[str, M
     }
 
 
-# Causes of coarse storage, and the metrics that it biases: many small log-probs become 0, which
-# moves ratios in one direction.
-COARSE = ("stored-rounded", "stored-float16", "stored-bfloat16")
-BROKEN_BY_COARSE = ("ratio_mean_z", "kappa")
+# Metrics that show whether the recorded policy sampled, as the diagnosis does from its intervals.
+WHO_SAMPLED = ("ratio_mean_z", "kappa")
 
 
 def with_premises(
-    values: Mapping[str, MetricValue], diagnosis: Diagnosis | None
+    values: Mapping[str, MetricValue], diagnosis: Diagnosis | None, pair: tuple[str, str]
 ) -> dict[str, MetricValue]:
-    """Return metrics with the level `unknown` where the diagnosis invalidates a guide's premise.
+    """Return a pair's metrics with the level `unknown` where the diagnosis contradicts a guide.
 
-    Mean ratios show whether the recorded policy sampled. Coarse storage of log-probs moves them
-    away from 1 as well, so with it they prove nothing.
+    Its verdicts `healthy` and `correctable` state that the recorded policy sampled. kappa and the
+    z of E[ratio] measure the same, but their guides hold for light tails: a large mismatch lowers
+    kappa to 0.12, ratios too rare to be in the sample make z negative, and coarse storage of
+    log-probs moves both.
     """
     if diagnosis is None or diagnosis.verdict not in ("healthy", "correctable"):
         return dict(values)
-    if not any(cause.slug in COARSE for cause in diagnosis.causes):
+    if diagnosis.pair != dict(zip(("sampler", "trainer"), pair, strict=True)):
         return dict(values)
     return {
         name: replace(value, level="unknown")
-        if name in BROKEN_BY_COARSE and value.level in ("warning", "error")
+        if name in WHO_SAMPLED and value.level in ("warning", "error")
         else value
         for name, value in values.items()
     }
@@ -110,9 +110,14 @@ def _with_level(metric: Metric, value: MetricValue, suite: Suite) -> MetricValue
     found = None if guide is None else level(guide, value.value, value.low, value.high)
     one_ended = guide is None and (value.low is None) != (value.high is None)
     # A guide that depends on the data may be far above an error by the metric's own.
-    if one_ended or (found != "error" and _is_wide(metric, value)):
+    if one_ended or (_is_wide(metric, value) and not _is_error(guide, value)):
         found = "unknown"
     return replace(value, level=found)
+
+
+def _is_error(guide: Guide | None, value: MetricValue) -> bool:
+    """Tell whether the whole interval of a number is an error by its guide."""
+    return guide is not None and {level(guide, value.low), level(guide, value.high)} == {"error"}
 
 
 def _is_wide(metric: Metric, value: MetricValue) -> bool:

@@ -408,10 +408,11 @@ def _named_cause(features: Features, cause: Cause, suspicion: Suspicion) -> Name
     words = cause.words
     verdict = suspicion.verdict or words.verdict
     evidence = [dict(entry) for entry in suspicion.evidence]
-    names = {entry["name"] for entry in evidence}
-    pair = features.case.trainer is not None
-    if pair and cause.stage == "difference" and not names & {"E[ratio]", "kappa"}:
-        evidence.append(features.validity.evidence)
+    if features.case.trainer is not None and cause.stage == "difference":
+        # Who sampled decides the verdict: it stands second, where every screen shows it.
+        who_sampled = features.validity.evidence
+        evidence = [entry for entry in evidence if entry["name"] != who_sampled["name"]]
+        evidence.insert(1, who_sampled)
     possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
     return NamedCause(
         slug=words.slug,

@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.case import Array, Case
 from rcdiag.diagnosis.thresholds import FEWEST_ROWS
-from rcdiag.formats import with_interval
+from rcdiag.formats import mean_ratio, rough, with_interval
 from rcdiag.results.base import MetricValue
 from rcdiag.statistics.intervals import errors_and_reaches, influences
 
@@ -46,8 +46,16 @@ MOST_BY_KAPPA = (1.0 - LEAST_KAPPA) / 2.0  # 0.44
 ROUNDING = 1e-3
 MANY_TIMES = 1000  # nobody takes so many times the rows
 # Nats, rms: two correct engines differ by up to .06, and a sample shows a little more by chance.
-# The mean squared error of the record is E[ratio] - 1.
 MOST_OF_ENGINES = 0.07
+# Where a distribution sampled that is one engine's rounding away from the record, E[ratio] - 1 is
+# the mean squared error of the record, at most this.
+OF_ENGINES = MOST_OF_ENGINES**2
+# Nats: one token in 1,000 has a larger log-ratio by normal noise of that rms.
+NOISE_QUANTILE, LARGEST_NOISE = 0.999, 3.09 * MOST_OF_ENGINES
+# At 95% a sample may lack all tokens of a kind of which it should have up to this many.
+UNSEEN = 3.0
+# Beyond this E[log_ratio^2] the second order does not say what E[ratio] would be.
+SECOND_ORDER = 0.3
 
 
 class Interval(Struct, frozen=True):
@@ -68,6 +76,9 @@ class Validity(Struct, frozen=True, dict=True):
     ratio_mean: Interval  # E[ratio]
     excess: Interval  # (E[ratio] - 1) / E[log_ratio^2]
     by_kappa: Interval  # (1 - kappa) / 2, the same number without exponentials
+    mean_square: float  # E[log_ratio^2]; if the trainer's distribution sampled, E[ratio] - 1
+    upper: float  # the 99.9% quantile of the log-ratio, nats
+    unseen: float  # what UNSEEN more tokens, each with the largest ratio, would add to E[ratio]
     rows: int  # with sampled tokens
     without_rare: bool = False  # rare tokens were left out: E[ratio] over the others may be any
 
@@ -76,8 +87,9 @@ class Validity(Struct, frozen=True, dict=True):
         """Return VALID, INVALID or UNKNOWN.
 
         INVALID: the recorded distribution is at least as far from the one that sampled as the
-        trainer's is, or further than the rounding of two engines explains. If a few large ratios
-        make the interval of E[ratio] too wide, kappa may still decide.
+        trainer's is, or further than the rounding of two engines explains, or it lacks a part of
+        the trainer's support. If a few large ratios make the interval of E[ratio] too wide, kappa
+        may still decide.
         """
         if self.rows < FEWEST_ROWS or self.without_rare:
             return UNKNOWN
@@ -85,12 +97,27 @@ class Validity(Struct, frozen=True, dict=True):
         beyond = self.excess.low > HALFWAY or self.excess.high < -HALFWAY
         if away and (beyond or self.by_kappa.low > MOST_BY_KAPPA):
             return INVALID
-        if self.ratio_mean.low - 1.0 > MOST_OF_ENGINES**2:
+        if self.ratio_mean.low - 1.0 > OF_ENGINES:
             return INVALID
         if self.lacks_ratio:
-            return UNKNOWN
-        by_mean = self.excess.between(-HALFWAY, HALFWAY)
-        return VALID if by_mean or self.by_kappa.between(-HALFWAY, MOST_BY_KAPPA) else UNKNOWN
+            return INVALID if self.upper < LARGEST_NOISE else UNKNOWN
+        return VALID if self.within_rounding or self.by_mean or self.kappa_decides else UNKNOWN
+
+    @property
+    def within_rounding(self) -> bool:
+        """Tell whether the record is at most one engine's rounding from what sampled."""
+        return self.ratio_mean.between(1.0 - OF_ENGINES, 1.0 + OF_ENGINES)
+
+    @property
+    def by_mean(self) -> bool:
+        """Tell whether the record is nearer to what sampled than the trainer's distribution."""
+        return self.excess.between(-HALFWAY, HALFWAY)
+
+    @property
+    def kappa_decides(self) -> bool:
+        """Tell whether kappa alone shows that the recorded distribution sampled."""
+        by_kappa = self.by_kappa.between(-HALFWAY, MOST_BY_KAPPA)
+        return by_kappa and not (self.within_rounding or self.by_mean)
 
     @property
     def overrules_cause(self) -> bool:
@@ -102,82 +129,100 @@ class Validity(Struct, frozen=True, dict=True):
 
     @property
     def lacks_ratio(self) -> bool:
-        """Tell whether the mean ratio is significantly below 1, by more than engines explain.
+        """Tell whether the mean ratio is below 1 by more than engines and unseen tokens explain.
 
-        It then lacks a part of the trainer's support, or the few large ratios that bring the mean
-        to 1: it is open whether the recorded distribution sampled.
+        It then lacks a part of the trainer's support, or large ratios that bring the mean to 1.
+        Where no log-ratio is far above 0 there are no large ratios, and it is the support.
         """
-        return self.ratio_mean.high < 1.0 - MOST_OF_ENGINES**2
+        return self.ratio_mean.high + self.unseen < 1.0 - OF_ENGINES
 
     @property
     def lacks_support(self) -> bool:
         """Tell whether the sampler significantly lacks a part of the trainer's support."""
-        return self.answer == INVALID and self.excess.high < -HALFWAY
+        return self.answer == INVALID and (self.excess.high < -HALFWAY or self.lacks_ratio)
 
     @property
     def rows_needed(self) -> str:
-        """Say about how many rows like these would decide; errors shrink as 1 / sqrt(rows)."""
-        times = max((self.excess.high - self.excess.low) / 2 / HALFWAY, 1.0) ** 2
+        """Say about how many more rows would decide, if the estimates stayed the same.
+
+        The ends of an interval approach its estimate as 1 / sqrt(rows).
+        """
+        by_each = (
+            _times(self.excess, -HALFWAY, HALFWAY),
+            _times(self.by_kappa, -HALFWAY, MOST_BY_KAPPA),
+            _times(self.ratio_mean, 1.0 - OF_ENGINES, 1.0 + OF_ENGINES),
+        )
+        times = min((times for times in by_each if times > 1.0), default=np.inf)
         if times > MANY_TIMES:
             return f"more than {MANY_TIMES * self.rows:,} rows"
-        return f"about {ceil(self.rows * times):,} rows like these {self.rows:,}"
+        more = max(ceil(self.rows * (times - 1.0)), FEWEST_ROWS)  # fewer may not, by chance
+        return f"about {rough(more)} more rows like these {self.rows:,}"
 
     @property
     def decisive(self) -> tuple[str, Interval]:
         """Return the number that decides, with its name; it is 1 if the recorded policy sampled."""
-        if self.answer == INVALID and self.ratio_mean.low <= 1.0 <= self.ratio_mean.high:
+        by_kappa = self.answer == INVALID and self.ratio_mean.low <= 1.0 <= self.ratio_mean.high
+        if by_kappa or (self.answer == VALID and self.kappa_decides):
             half = self.by_kappa
             return "kappa", Interval(1 - 2 * half.value, 1 - 2 * half.high, 1 - 2 * half.low)
         return "E[ratio]", self.ratio_mean
+
+    @property
+    def reads(self) -> str:
+        """Say what the decisive number shows, and where it is as it should be, what would show."""
+        if self.without_rare:
+            return "without rare tokens it does not tell which distribution sampled"
+        if self.rows < FEWEST_ROWS:
+            return f"fewer than {FEWEST_ROWS} rows do not tell which distribution sampled"
+        if self.answer == INVALID:
+            return "not 1: the recorded distribution is not the one that sampled"
+        if self.lacks_ratio:
+            return (
+                "below 1: another distribution sampled, or the sample lacks the few large ratios "
+                "that bring the mean to 1"
+            )
+        if self.answer == UNKNOWN:
+            return (
+                "too wide to tell whether the recorded distribution sampled: "
+                f"{self.rows_needed} would decide"
+            )
+        if self.kappa_decides:
+            return "above 0: the recorded distribution sampled; it is below 0 if the trainer's did"
+        if not self.by_mean:
+            return "1 to within an engine's rounding: the recorded distribution sampled"
+        known = self.mean_square < SECOND_ORDER
+        other = f"; {mean_ratio(1 + self.mean_square)} if the trainer's had" if known else ""
+        return f"near 1: the recorded distribution sampled{other}"
 
     @property
     def sentence(self) -> str:
         """Say whether the recorded distribution sampled, with the interval of E[ratio]."""
         name, decides = self.decisive
         interval = MetricValue(value=decides.value, low=decides.low, high=decides.high)
-        found = f"{name} is {with_interval(interval)}"
-        if self.answer == VALID:
-            return f"{found}: the recorded distribution sampled."
-        if self.answer == INVALID:
-            return f"{found}, not 1: the recorded distribution is not the one that sampled."
-        if self.without_rare:
-            return "Rare tokens were left out; the others do not tell which distribution sampled."
-        if self.rows < FEWEST_ROWS:
-            return f"Fewer than {FEWEST_ROWS} rows do not tell which distribution sampled."
-        if self.lacks_ratio:
-            return (
-                f"{found}, below 1: another distribution sampled, or the sample lacks the few "
-                "large ratios that bring the mean to 1."
-            )
-        return (
-            f"{found}, too wide to tell whether the recorded distribution sampled: "
-            f"{self.rows_needed} would decide."
-        )
+        return f"{name} is {with_interval(interval)}, {self.reads}."
 
     @property
     def evidence(self) -> dict[str, Any]:
         """Return the numbers, as an entry of a cause's evidence."""
-        reads = {
-            VALID: "near 1: the recorded distribution sampled",
-            INVALID: "not 1: the recorded distribution did not sample",
-            UNKNOWN: "interval too wide to tell which distribution sampled",
-        }[self.answer]
         name, mean = self.decisive
-        if self.answer == UNKNOWN and self.rows < FEWEST_ROWS:
-            reads = "too few rows to tell which distribution sampled"
-        if self.answer == UNKNOWN and self.lacks_ratio:
-            reads = "below 1: another distribution sampled, or large ratios are missing"
-        if self.answer == UNKNOWN and mean.between(1.0 - ROUNDING, 1.0 + ROUNDING):
-            reads = "1 to within rounding"
-        if self.without_rare:
-            reads = "without rare tokens it does not tell which distribution sampled"
         return {
             "name": name,
             "value": mean.value,
             "low": mean.low,
             "high": mean.high,
-            "reads": reads,
+            "reads": self.reads,
         }
+
+
+def _times(found: Interval, least: float, most: float) -> float:
+    """Return how many times the rows would take the interval off both of two bounds."""
+    reaches = {
+        bound - found.value: found.high - found.value
+        if bound > found.value
+        else found.value - found.low
+        for bound in (least, most)
+    }
+    return max((reach / far) ** 2 if far else np.inf for far, reach in reaches.items())
 
 
 def validity_of(case: Case) -> Validity:
@@ -197,10 +242,15 @@ def validity_of(case: Case) -> Validity:
     surplus, squares = sums(np.expm1(log_ratio)), sums(log_ratio**2)
     count = tokens.per_row[present].astype(np.float64)
     mean = _ratio_of_sums(surplus, count, count)
+    total = max(float(count.sum()), 1.0)
+    largest = float(log_ratio.max(initial=0.0))
     return Validity(
-        ratio_mean=Interval(1.0 + mean.value, 1.0 + mean.low, 1.0 + mean.high),
+        ratio_mean=Interval(1.0 + mean.value, max(1.0 + mean.low, 0.0), 1.0 + mean.high),
         excess=_ratio_of_sums(surplus, squares, count),
         by_kappa=_ratio_of_sums(squares / 2 + sums(log_ratio), squares, count),
+        mean_square=float(squares.sum()) / total,
+        upper=float(np.quantile(log_ratio, NOISE_QUANTILE)) if len(log_ratio) else 0.0,
+        unseen=UNSEEN * float(np.exp(largest)) / total,
         rows=int(present.sum()),
         without_rare=case.without_rare,
     )

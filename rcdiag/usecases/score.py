@@ -173,6 +173,7 @@ def _result(
     count = merge(list(reading.sizes.values()))
     judge = PairJudge(
         behavior=behavior,
+        target=target,
         sampler=walk.sampler,
         rounding=suite.rounding,
         of_weights=rounding_of(recorded, str(walk.sampler), behavior),
@@ -180,7 +181,7 @@ def _result(
     )
     reweighting = merge(list(reading.reweighting.values())) if reading.reweighting else None
     means, numbers = judge.values(suite.state, reweighting, count)
-    values = with_premises(numbers, diagnosis)
+    values = with_premises(numbers, diagnosis, (behavior, target))
     whole = None if reading.rows is None else reading.rows.whole  # the table as one batch
     profiles = {**finished(state.profiles), **state.categories.finished()}
     without_log_probs = unobserved(dump, walk.policies).rows
@@ -214,6 +215,7 @@ class PairJudge(Struct, frozen=True, kw_only=True):
     """How the numbers of a pair are made, on the whole table or on one step."""
 
     behavior: str
+    target: str
     sampler: str | None
     rounding: RoundingNoise  # of the pair
     of_weights: RoundingNoise  # of sampler and behavior
@@ -382,7 +384,7 @@ def _by_step(
     for step in sorted(reading.sizes, key=lambda step: -1 if step is None else step):
         size, state = reading.sizes[step], states.get(step)
         _, numbers = judge.values(state, reading.reweighting.get(step), size)
-        values = with_premises(numbers, diagnosis)
+        values = with_premises(numbers, diagnosis, (judge.behavior, judge.target))
         rows = None if reading.rows is None else reading.rows.steps[step]
         results[str(step)] = StepResult(
             num_sequences=size.sequences,

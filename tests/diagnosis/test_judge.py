@@ -593,6 +593,24 @@ def test_declared_temperatures_are_the_first_evidence() -> None:
     assert "at temperature 0.7 (estimated 0.70)" in cause.message
 
 
+@pytest.mark.parametrize(
+    ("old", "slug"),
+    [
+        ({"dtype": "float32"}, "forwards-differ"),
+        ({"dtype": "float32", "options": {"autocast": "bfloat16"}}, "engine-noise"),
+        ({"dtype": "bfloat16"}, "engine-noise"),
+    ],
+)
+def test_rounding_is_that_of_the_declared_precisions(old: dict[str, object], slug: str) -> None:
+    case = made(noise=0.02)
+    assert judged(case).causes[0].slug == "engine-noise"
+    stated = {"policies": {"rollout": {"dtype": "float32"}, "old": old}}
+    (cause,) = judged(replace(case, metadata=stated)).causes
+    assert cause.slug == slug
+    if slug == "forwards-differ":
+        assert "what the rounding of float32 against float32 explains" in cause.message
+
+
 def test_policies_may_be_named_like_fields_of_evidence() -> None:
     case = made(tempered(0.7), recorded=plain, temperature=at(0.7))
     metadata = {"policies": {"name": {"temperature": 1.0}, "reads": {"temperature": 0.7}}}

@@ -49,6 +49,16 @@ def test_a_lag_of_one_from_the_second_step_on_is_stale_weights() -> None:
     assert (diagnosis.causes[0].slug, diagnosis.verdict) == ("stale-weights", "correctable")
 
 
+@pytest.mark.parametrize(("lag", "slug"), [(1, "forwards-differ"), (2, "stale-weights")])
+def test_a_lag_of_one_in_every_row_may_be_another_way_to_count(lag: int, slug: str) -> None:
+    step = EVERY // 32 + lag
+    case = made(plain, noisy(0.3), rows=ROWS, step=step, policy_version=step - lag)
+    (cause,) = diagnose(case).causes
+    assert cause.slug == slug
+    assert "stale-weights" in [cause.slug, *cause.also_possible]
+    assert f"{lag} step" in cause.message or f"{lag} updates" in cause.message
+
+
 def test_a_lag_without_a_mismatch_is_no_cause() -> None:
     lag = EVERY % 3
     diagnosis = diagnose(with_versions(made(rows=ROWS), lag, np.full(ROWS, 50)))

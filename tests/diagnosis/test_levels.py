@@ -9,8 +9,10 @@ import pytest
 from msgspec.structs import replace
 from scipy.stats import norm, t
 
-from rcdiag.diagnosis.guides import judged_metric
+from rcdiag.diagnosis.guides import _with_level, judged_metric, with_premises
 from rcdiag.diagnosis.rules import level, worst
+from rcdiag.results.base import MetricValue
+from rcdiag.results.diagnosis import Diagnosis
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import BY_CLUSTERS, FAMILIES, METRICS
 from rcdiag.statistics.suite import Suite
@@ -139,6 +141,31 @@ def test_a_level_that_few_clusters_cannot_show_is_unknown(name, clusters):
     assert few.value is not None
     assert few.level == "unknown"
     assert mismatch(make_state(behavior, target))[name].level in ("ok", "warning", "error")
+
+
+def test_a_wide_interval_is_an_error_only_where_all_of_it_is():
+    """The way from 0 to an error is 0.01; 0.02 may be anything from a warning on."""
+    metric = METRICS["k3_kl"]
+    assert (
+        _with_level(metric, MetricValue(value=0.02, low=0.004, high=6.1), SUITE).level == "unknown"
+    )
+    assert _with_level(metric, MetricValue(value=0.2, low=0.02, high=6.1), SUITE).level == "error"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "pair", "expected"),
+    [
+        ("correctable", ("rollout", "old"), "unknown"),
+        ("broken", ("rollout", "old"), "error"),
+        ("correctable", ("old", "rollout"), "error"),
+    ],
+)
+def test_who_sampled_has_one_judge(verdict, pair, expected):
+    diagnosis = Diagnosis(
+        verdict=verdict, summary="", pair={"sampler": "rollout", "trainer": "old"}, causes=[]
+    )
+    values = {"ratio_mean_z": MetricValue(value=-10.7, level="error")}
+    assert with_premises(values, diagnosis, pair)["ratio_mean_z"].level == expected
 
 
 def test_one_kl_has_one_level():

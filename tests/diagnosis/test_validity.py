@@ -8,13 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.thresholds import FEWEST_ROWS
 from rcdiag.diagnosis.validity import (
-    FEWEST_ROWS,
     INVALID,
     LARGEST,
     MOST_BY_KAPPA,
     UNKNOWN,
     VALID,
+    Interval,
+    Validity,
     validity_of,
 )
 
@@ -58,7 +60,7 @@ def moved(size: float, seed: int = 1) -> np.ndarray:
 def test_weights_are_valid_for_any_difference_if_the_record_sampled(size):
     found = validity_of(case_of(logits(), logits(), moved(size)))
     assert found.answer == VALID
-    assert found.sentence.endswith(": the recorded distribution sampled.")
+    assert ": the recorded distribution sampled" in found.sentence
 
 
 @pytest.mark.parametrize("temperature", [0.6, 0.8, 1.3])
@@ -86,10 +88,52 @@ def test_a_kept_set_lacks_support():
 
 
 def test_few_tokens_with_little_mismatch_are_unknown_with_the_number_needed():
-    few = case_of(logits(rows=10), logits(rows=10), moved(0.05)[: 10 * LENGTH])
+    few = case_of(logits(rows=10), logits(rows=10), moved(0.2)[: 10 * LENGTH])
     found = validity_of(few)
     assert found.answer == UNKNOWN
-    assert "rows like these 10 would decide" in found.sentence
+    assert "more rows like these 10 would decide" in found.sentence
+
+
+def validity(mean: Interval, excess: Interval, upper: float = 1.0) -> Validity:
+    return Validity(
+        ratio_mean=mean,
+        excess=excess,
+        by_kappa=Interval(excess.value, -np.inf, np.inf),
+        mean_square=0.015,
+        upper=upper,
+        unseen=0.001,
+        rows=100,
+    )
+
+
+def test_the_rows_needed_are_those_that_take_the_interval_off_its_nearest_bound():
+    """Half of the way to the bound is twice the reach: four times the rows, 300 more."""
+    found = validity(Interval(1.002, 0.99, 1.02), Interval(0.25, -0.3, 0.75))
+    assert found.answer == UNKNOWN
+    assert "about 300 more rows like these 100 would decide" in found.sentence
+
+
+def test_a_mean_ratio_within_rounding_is_valid_however_wide_its_excess():
+    found = validity(Interval(0.9999, 0.9992, 1.0004), Interval(-0.11, -0.56, 0.31))
+    assert found.answer == VALID
+    assert found.reads == found.evidence["reads"]
+    assert "1 to within an engine's rounding" in found.sentence
+
+
+def test_what_would_show_is_said_where_weights_are_valid():
+    found = validity(Interval(1.001, 0.994, 1.004), Interval(0.1, -0.4, 0.3))
+    assert found.sentence.endswith("sampled; 1.0150 if the trainer's had.")
+
+
+@pytest.mark.parametrize(("upper", "answer"), [(0.1, INVALID), (1.0, UNKNOWN)])
+def test_a_mean_ratio_below_1_without_large_ratios_is_a_lack_of_support(upper, answer):
+    found = validity(Interval(0.92, 0.917, 0.926), Interval(-0.3, -0.4, -0.2), upper)
+    assert (found.answer, found.lacks_support) == (answer, answer == INVALID)
+
+
+def test_tokens_that_chance_may_have_left_out_are_no_lack():
+    found = validity(Interval(0.99, 0.98, 0.9945), Interval(-0.1, -0.2, -0.02))
+    assert found.answer == VALID
 
 
 def test_fewer_rows_than_an_interval_needs_are_unknown():

@@ -19,14 +19,26 @@ from rcdiag.diagnosis.causes.cause import (
     shipped,
     shipped_family,
 )
-from rcdiag.diagnosis.causes.noise import BITWISE, NOISE, is_engine_noise
+from rcdiag.diagnosis.causes.noise import NOISE, is_engine_noise
 from rcdiag.diagnosis.causes.penalties import penalty
-from rcdiag.diagnosis.causes.weights import WEIGHTS, lags, looks_like_other_weights, older_trainer
-from rcdiag.diagnosis.features import ENGINE_NOISE, LARGE_MISMATCH, Features, LogRatios
+from rcdiag.diagnosis.causes.weights import (
+    WEIGHTS,
+    lags,
+    looks_like_other_weights,
+    older_trainer,
+    one_behind,
+)
+from rcdiag.diagnosis.features import (
+    BITWISE,
+    ENGINE_NOISE,
+    LARGE_MISMATCH,
+    Features,
+    LogRatios,
+)
 from rcdiag.diagnosis.features.log_ratios import FIRST_APART
 from rcdiag.diagnosis.thresholds import BY_CHANCE, COARSE, LARGER, MOST, MUCH_LARGER, PART
 from rcdiag.diagnosis.validity import INVALID
-from rcdiag.formats import share_of
+from rcdiag.formats import rough, share_of
 
 
 def _forwards_differ(features: Features) -> Suspicion | None:
@@ -34,17 +46,17 @@ def _forwards_differ(features: Features) -> Suspicion | None:
     if is_engine_noise(features):
         return None
     at_rounding = _share_of_rows_at_rounding(features)
-    other_tokens = _below_a_uniform_guess(features)
+    other_tokens = below_a_uniform_guess(features)
     turns, resets = features.by_turn.outliers, features.location.resets
-    if validity.answer == INVALID:
-        where, possible = _not_sampled(features)
-    elif other_tokens.any():
+    if other_tokens.any():
         where = (
             f"; in {int(other_tokens.sum())} of {len(other_tokens)} rows `{features.case.trainer}` "
             "gives the tokens less than a uniform guess would: it scored other tokens, or the same "
             "tokens in another context"
         )
         possible = ["retokenised", "context-differs", "special-token-ids", "prompt-truncated"]
+    elif validity.answer == INVALID:
+        where, possible = _not_sampled(features)
     elif at_rounding is not None:
         where = (
             f" in some rows, while {share_of(at_rounding)} agree to rounding: another replica, "
@@ -69,16 +81,20 @@ def _forwards_differ(features: Features) -> Suspicion | None:
             where += "in a cache, or between weight syncs, do"
             possible = ["prefix-cache-stale", "stale-weights", "weights-differ"]
     else:
-        times = log_ratios.rms / ENGINE_NOISE
+        times = rough(log_ratios.rms / features.engine_noise)
+        engines = "two engines" if features.of_bfloat16 == 1.0 else features.precisions.precisions
         where = (
-            f", {times:.1f} times what the rounding of two engines explains, and the table does "
+            f", {times} times what the rounding of {engines} explains, and the table does "
             "not show why: if weights are in sync, one of the two computes another function, "
             "context or precision"
         )
         possible = ["weights-differ", "context-differs", "quantised-weights"]
+    behind = "" if validity.answer == INVALID or other_tokens.any() else one_behind(features)
+    if behind and "stale-weights" not in possible:
+        possible = ["stale-weights", *possible]
     return Suspicion(
         confidence=CLEAR if log_ratios.rms > LARGE_MISMATCH else WEAK,
-        message=f"The two forward passes differ ({log_ratios.rms:.2g} nats rms){where}.",
+        message=f"The two forward passes differ ({log_ratios.rms:.2g} nats rms){where}.{behind}",
         evidence=[
             fact("rms log-ratio", "more than rounding", rms=log_ratios.rms),
             validity.evidence,
@@ -130,7 +146,7 @@ def _deficits(features: Features) -> Array:
     return tokens.per_row * _uniform(features) - tokens.row_sums(tokens.trainer)
 
 
-def _below_a_uniform_guess(features: Features) -> Flags:
+def below_a_uniform_guess(features: Features) -> Flags:
     """Flag rows [rows] that the trainer scores significantly worse than a uniform guess would.
 
     If p sampled the row, E[uniform / p] <= 1, so that by Markov's inequality the log-likelihood

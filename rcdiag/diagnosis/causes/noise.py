@@ -11,12 +11,9 @@ from rcdiag.diagnosis.causes.cause import (
     fact,
     shipped,
 )
-from rcdiag.diagnosis.features import ENGINE_NOISE, Features
+from rcdiag.diagnosis.features import BITWISE, Features
 from rcdiag.diagnosis.thresholds import FEW, MOST, MUCH_LARGER, SLIGHT, UNRELATED
 from rcdiag.diagnosis.validity import INVALID, MOST_OF_ENGINES
-
-# Nats, rms: below it both sides compute in one precision with the same kernels.
-BITWISE = 1e-4
 
 
 def structures(features: Features) -> list[str]:
@@ -39,17 +36,19 @@ def structures(features: Features) -> list[str]:
 
 
 def is_engine_noise(features: Features) -> bool:
-    """Tell whether the mismatch is as small, and as free of structure, as that of two engines."""
+    """Tell whether the mismatch is as small, and as free of structure, as that of two engines.
+
+    Both bounds are those of bfloat16; two engines that declare a finer precision differ by less.
+    """
     log_ratios = features.log_ratios
     if features.validity.answer == INVALID:
         return False
-    if log_ratios.rms < ENGINE_NOISE:
+    if log_ratios.rms < features.engine_noise:
         return True
     # With re-scores of both sides the noise of each engine is known; then only the stricter bound
     # counts.
-    return (
-        log_ratios.rms < MOST_OF_ENGINES and None in features.rescored and not structures(features)
-    )
+    most = MOST_OF_ENGINES * features.of_bfloat16
+    return log_ratios.rms < most and None in features.rescored and not structures(features)
 
 
 def _healthy(features: Features) -> Suspicion | None:
@@ -70,7 +69,7 @@ def _engine_noise(features: Features) -> Suspicion | None:
     log_ratios = features.log_ratios
     if log_ratios.rms < BITWISE or not is_engine_noise(features):
         return None
-    small = log_ratios.rms < ENGINE_NOISE
+    small = log_ratios.rms < features.engine_noise
     others = ["bf16-logits", "batch-noise", "temperature-silent", "top-p-silent"]
     return Suspicion(
         confidence=CLEAR if small else WEAK,

@@ -17,9 +17,9 @@ from rcdiag.diagnosis.causes.cause import (
     fact,
     shipped,
 )
-from rcdiag.diagnosis.causes.noise import BITWISE, is_engine_noise
+from rcdiag.diagnosis.causes.noise import is_engine_noise
 from rcdiag.diagnosis.causes.weights import looks_like_other_weights, old_after_update
-from rcdiag.diagnosis.features import ENGINE_NOISE, Features
+from rcdiag.diagnosis.features import BITWISE, ENGINE_NOISE, Features
 
 # The width of PPO's clip in most trainers: noise beyond it is clipped.
 CLIP = 0.2

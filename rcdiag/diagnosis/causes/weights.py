@@ -191,23 +191,23 @@ def _without_trend(values: Array, step: Array) -> Array:
 def _constant_lag(features: Features, lag: int, before: Array) -> Suspicion | None:
     """Weigh weights that have the same lag in all rows.
 
-    A lag of one may only be another way to count versions. Where the mismatch began at a step, the
-    lags `before` that step show whether it began with the lag. Otherwise no rows have another lag
-    to compare with, and the evidence is a mismatch above rounding that has no other structure.
+    Where the mismatch began at a step, the lags `before` that step show whether it began with the
+    lag. Otherwise no rows have another lag to compare with: a lag of one may be another way to
+    count versions (`one_behind`), and for a larger one the evidence is a mismatch above rounding
+    that has no other structure.
     """
     log_ratios = features.log_ratios
     since = features.onset is not None and len(before) > 0 and float(before.max()) < lag
     if (
-        (lag < 1 and not since)
+        (lag <= 1 and not since)
         or is_engine_noise(features)
         or log_ratios.first_tokens > MUCH_LARGER
     ):
         return None
-    surer = looks_like_other_weights(log_ratios) or since
     updates = "update" if lag == 1 else "updates"
     where = "in every row from there on, and less before" if since else "in every row"
     return Suspicion(
-        confidence=(CLEAR if surer else WEAK) if lag > 1 or since else (LIKELY if surer else GUESS),
+        confidence=CLEAR if since or looks_like_other_weights(log_ratios) else WEAK,
         message=f"By `policy_version` and `step` the sampler's weights are {lag} {updates} behind "
         f"{where}; the two sides differ by {log_ratios.rms:.2g} nats rms.",
         evidence=[
@@ -215,6 +215,22 @@ def _constant_lag(features: Features, lag: int, before: Array) -> Suspicion | No
             features.validity.evidence,
         ],
         also_possible=["weights-differ", "weights-never-synced", "forwards-differ"],
+    )
+
+
+def one_behind(features: Features) -> str:
+    """Say that versions are one behind the step in every row; empty where they are not.
+
+    No row with another lag shows whether that is an older version or another origin of the count.
+    """
+    lag = lags(features.case)
+    if lag is None or features.onset is not None or features.declared.weights_agree:
+        return ""
+    if not np.all(lag[features.case.tokens.per_row > 0] == 1.0):
+        return ""
+    return (
+        " By `policy_version` every row's weights are 1 step behind, or versions count from "
+        "another origin."
     )
 
 
@@ -365,7 +381,7 @@ def _weights_differ(features: Features) -> Suspicion | None:
     return Suspicion(
         confidence=CLEAR,
         message=f"Log-ratios ({log_ratios.rms:.2g} nats rms) depend on the token, the same in both "
-        "halves of the rows: the sampler's weights are not the trainer's.",
+        f"halves of the rows: the sampler's weights are not the trainer's.{one_behind(features)}",
         evidence=[
             by_token_fact(log_ratios, "systematic, not noise"),
             features.validity.evidence,

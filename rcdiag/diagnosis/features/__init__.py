@@ -14,15 +14,22 @@ from rcdiag.diagnosis.features.alignment import Alignment
 from rcdiag.diagnosis.features.declared import Declared
 from rcdiag.diagnosis.features.kept_sets import RecordedKeptSets, recorded_kept_sets
 from rcdiag.diagnosis.features.location import MismatchLocation, Onset
-from rcdiag.diagnosis.features.log_ratios import ENGINE_NOISE, LARGE_MISMATCH, LogRatios
+from rcdiag.diagnosis.features.log_ratios import (
+    BITWISE,
+    ENGINE_NOISE,
+    LARGE_MISMATCH,
+    LogRatios,
+)
 from rcdiag.diagnosis.features.shared_prefixes import SharedPrefixes, shared_prefixes_of
 from rcdiag.diagnosis.features.storage import StoredColumn, stored_column
 from rcdiag.diagnosis.features.turns import TurnMismatch, mismatch_by_turn
 from rcdiag.diagnosis.thresholds import ENOUGH, MANY_TIMES
 from rcdiag.diagnosis.validity import Validity, validity_of
 from rcdiag.engines.kept_sets import SUPPORT
+from rcdiag.statistics.rounding import ASSUMED, RoundingNoise, rounding_of
 
 __all__ = [
+    "BITWISE",
     "ENGINE_NOISE",
     "LARGE_MISMATCH",
     "Alignment",
@@ -69,6 +76,24 @@ class Features(Struct, frozen=True, dict=True):
     def validity(self) -> Validity:
         """Return whether the recorded distribution sampled the tokens."""
         return validity_of(self.case)
+
+    @cached_property
+    def precisions(self) -> RoundingNoise:
+        """Return how far rounding moves logits at the declared precisions."""
+        policies = self.case.metadata.get("policies", {})
+        policies = policies if isinstance(policies, Mapping) else {}
+        return rounding_of(policies, self.case.sampler, str(self.case.trainer))
+
+    @property
+    def of_bfloat16(self) -> float:
+        """Return the noise of the declared precisions as a share of bfloat16's, at most 1."""
+        noise, most = self.precisions.noise, ASSUMED.noise
+        return 1.0 if noise is None or most is None else min(noise / most, 1.0)
+
+    @property
+    def engine_noise(self) -> float:
+        """Return the rms log-ratio, nats, that the rounding of two engines stays below."""
+        return max(ENGINE_NOISE * self.of_bfloat16, BITWISE)
 
     @cached_property
     def first_turns_agree(self) -> tuple[float, float] | None:

@@ -16,6 +16,8 @@ from rcdiag.diagnosis.validity import LARGEST
 # Nats, rms: two bfloat16 engines with the same dense weights differ by less than ENGINE_NOISE; a
 # difference above LARGE_MISMATCH has another cause.
 ENGINE_NOISE, LARGE_MISMATCH = 0.016, 0.03
+# Nats, rms: below it both sides compute in one precision with the same kernels.
+BITWISE = 1e-4
 # Nats, rms: below it no cause in the sampling distribution is visible in engine noise.
 VISIBLE = 0.012
 FIRST_TOKENS = 3  # first tokens of a response, where the effect of another prompt is largest

@@ -281,9 +281,9 @@ VALIDITY = MetricFamily(
     name="validity",
     question="Were the tokens drawn from the recorded behavior policy?",
     slug="behavior-is-not-the-sampler",
-    fix="no correction helps before this: check that the behavior log-probs are those of the "
-    "distribution that sampled (temperature, top-p, penalties, weights, alignment); log-probs that "
-    "were scored again are not",
+    fix="no correction helps while the recorded log-probs are not those of the distribution that "
+    "sampled: check temperature, top-p, penalties, weights and alignment; log-probs that were "
+    "scored again are not",
     gate=True,
 )
 
