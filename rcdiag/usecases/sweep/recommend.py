@@ -146,12 +146,9 @@ def _decided(
         )
         return ranking.recommendation("cannot-distinguish", reasons, near=[])
     if doubt is not None:
-        by_noise = sorted(ranking.allowed, key=lambda name: scores.noise(name) or 0.0)
-        with_noise = [f"{name} {number(scores.noise(name))}" for name in by_noise]
         reasons.append(
             "Without a reference no candidate's bias is known, and training without a correction "
-            "may be the worst choice: candidates cannot be distinguished. Their variances: "
-            f"{_listed(with_noise)}."
+            "may be the worst choice: candidates cannot be distinguished."
         )
         return ranking.recommendation("cannot-distinguish", reasons, near=ranking.allowed)
     choice = ranking.simplest()  # step 4
@@ -304,13 +301,13 @@ class _Ranking(Struct, frozen=True):
 
     def why(self, chosen: str) -> str:
         """Explain the choice of a candidate by the best one and those close to it."""
-        best, near = self.best, self.near
-        title = "Training without a correction" if best == "none" else best
+        best, near, none = self.best, self.near, "training without a correction"
+        title = none.capitalize() if best == "none" else best
         lowest = f"{title} has the lowest estimated gradient error"
         if best != chosen:
             return (
-                f"{lowest}, but {chosen} is the simplest of {len(near)} candidates within one "
-                "standard error of it."
+                f"{lowest}, but {none if chosen == 'none' else chosen} is the simplest of "
+                f"{len(near)} candidates within one standard error of it."
             )
         others = [name for name in near if name != chosen]
         if others:
