@@ -303,15 +303,21 @@ def finding_parts(finding: Finding, result: Result) -> tuple[str, str]:
     if names and all(name in mismatch for name in names):
         what = ", ".join(f"{name} {measured(mismatch[name])[0]}" for name in names)
     else:
-        what = CLAUSE.split(finding.message, maxsplit=1)[0]
+        what = first_clause(finding.message)
     causes = [] if result.diagnosis is None else result.diagnosis.causes
     if causes and finding.fix.startswith((f"{causes[0].slug} explains", f"fix {causes[0].slug}")):
-        return what, f"see {'do 1' if causes[0].actions else causes[0].slug}"
-    return what, CLAUSE.split(finding.fix, maxsplit=1)[0]
+        return what, f"see {'action 1' if causes[0].actions else causes[0].slug}"
+    return what, first_clause(finding.fix)
 
 
-# The end of the first clause: a colon, a semicolon or an opening bracket.
+# The end of a clause: a colon, a semicolon or an opening bracket.
 CLAUSE = re.compile(r"[:;] | \(")
+
+
+def first_clause(text: str) -> str:
+    """Return the first clause of a text; one word alone, as in `config: ...`, is none yet."""
+    ends = (end.start() for end in CLAUSE.finditer(text))
+    return next((text[:end] for end in ends if " " in text[:end]), text)
 
 
 def more(result: Result) -> str:
