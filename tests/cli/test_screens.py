@@ -337,7 +337,9 @@ def test_ess_is_relative_to_the_measured_rows(tmp_path):
     numbers = " ".join(" ".join(lines).split())
     ess = result.mismatch["ess_seq"].value * 200
     assert f"ESS {ess:.0f} of 200 sequences, without 56 rows of invalid log-probs" in numbers
-    assert "256 responses (56 left out)" in numbers
+    tokens = f"256 responses, {result.num_tokens:,} tokens, 56 rows left out"
+    assert tokens in numbers
+    assert "presets over all 256 rows, as the trainer computes" in numbers
     (finding,) = [line for line in lines if "positive-log-probs" in line]
     assert "positive-log-probs  56 log-probs of `old` are positive: look at" in finding
 
