@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -22,67 +23,108 @@ if TYPE_CHECKING:
     from rcdiag.results import Result
 
 LINES = 40  # height of the first screen
+FINDINGS = 2  # findings for which the headline leaves room; for errors always
 
 
 def draw(out: Console, result: Result, *, verbose: bool) -> None:
     """Draw the verdict with its causes, then numbers and findings, then the verdict again."""
     line = headline(result, answer(result))
-
-    def begin(out: Console) -> None:
-        draw_headline(out, line, verbose)
-        if sentence := drawn_sentence(result.provenance):
-            out.print(f"{sentence}\n")
-        kind = result.kind  # import only the module of this kind, since importing takes time
-        getattr(import_module(f"cli.terminal.{kind}"), f"draw_{kind}")(out, result, verbose)
-
-    begin(out)
     if verbose:
+        draw_headline(out, line, verbose, LINES)
+        _draw_body(out, result, verbose)
         for finding in result.findings:
             _print_finding(out, finding)
         draw_closing(out, line)
         return
-    begun = io.StringIO()
-    begin(Console(file=begun, width=out.width))
-    left = LINES - begun.getvalue().count("\n") - 4  # two blank lines, "and more", "more"
-    draw_findings(out, result, max(left, 0))
-    if result.findings or not begun.getvalue().endswith("\n\n"):
+
+    def height(draw_it: Callable[[Console], None]) -> int:
+        """Return how many lines something has on this screen."""
+        drawn = io.StringIO()
+        draw_it(Console(file=drawn, width=out.width))
+        return drawn.getvalue().count("\n")
+
+    def end(out: Console) -> None:
         out.print()
-    draw_lines(out, [("more", more(result))])
+        draw_lines(out, [("more", more(result))])
+
+    body = height(lambda out: _draw_body(out, result, verbose))
+    least = max(counted_errors(result), min(len(result.findings), FINDINGS))
+    # Above the findings is a blank line, and below them one says how many there are more.
+    below = body + height(end) + (1 if least else 0) + (len(result.findings) > least)
+    most = LINES - below - least
+    draw_headline(out, line, verbose, most)
+    _draw_body(out, result, verbose)
+    above = height(lambda out: draw_headline(out, line, verbose, most))
+    draw_findings(out, result, max(LINES - above - below, counted_errors(result)))
+    end(out)
+
+
+def _draw_body(out: Console, result: Result, verbose: bool) -> None:
+    """Draw the numbers of a command."""
+    if sentence := drawn_sentence(result.provenance):
+        out.print(f"{sentence}\n")
+    kind = result.kind  # import only the module of this kind, since importing takes time
+    getattr(import_module(f"cli.terminal.{kind}"), f"draw_{kind}")(out, result, verbose)
+
+
+def counted_errors(result: Result) -> int:
+    """Return how many findings are errors."""
+    return sum(finding.severity == "error" for finding in result.findings)
 
 
 def draw_findings(out: Console, result: Result, most: int) -> None:
-    """Draw a line for each finding: severity, name, the numbers, and what to do."""
+    """Draw findings in `most` lines: severity, name, the numbers, and what to do.
+
+    Each has a line; where lines are left, what does not fit into one has a second.
+    """
     if result.findings:
         out.print()
     # If only one finding is left, show it: "and 1 more" would take a line as well.
     shown = result.findings[: most + (len(result.findings) == most + 1)]
+    spare = most - len(shown)
     for finding in shown:
         head = f"{finding.severity}  {finding.slug}  "
         what, to_do = map(on_command_line, finding_parts(finding, result))
-        line = _fitted(what, to_do, out.width - len(head))
+        lines = _wrapped(f"{what}: {to_do}", out.width, len(head))
+        if len(lines) > 1 and spare < 1:
+            lines = [_fitted(what, to_do, out.width - len(head))]
+        spare -= len(lines) - 1
         out.print(
             f"[{COLOURS[finding.severity]}]{finding.severity}[/]  [bold]{finding.slug}[/]  "
-            f"{escape(line)}",
+            f"{escape(chr(10).join(lines))}",
             soft_wrap=True,
         )
     if left := len(result.findings) - len(shown):
         out.print(f"[dim]and {plural(left, 'more finding')} (-v)[/]")
 
 
+def _wrapped(text: str, width: int, begun: int) -> list[str]:
+    """Break a text into at most two lines; the first goes on after `begun` characters."""
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=" " * begun,
+        subsequent_indent="    ",
+        max_lines=2,
+        placeholder=" …",
+        break_on_hyphens=False,
+    )
+    return [lines[0][begun:], *lines[1:]]
+
+
 def _fitted(what: str, to_do: str, room: int) -> str:
-    """Fit the numbers of a finding, and what to do, into the rest of a line."""
+    """Fit a finding into the rest of a line: what to do is cut first, numbers last.
+
+    Of several numbers the first ones are kept, so that a short advice has room.
+    """
     room = max(room, 24)
-    if len(f"{what}: {to_do}") <= room:
-        return f"{what}: {to_do}"
-    brief = _cut(what, room - len(to_do) - 2)
-    numbers = all(len(entry.split()) == 2 for entry in what.split(", "))  # `k3_kl 0.047`
-    if numbers and ", " in brief and not to_do.startswith("see "):
-        brief = f"{brief.rpartition(', ')[0]}, …"
-    if to_do.startswith("see "):  # where the advice stands
-        return f"{brief}: {to_do}"
-    # A sentence that fits is kept whole; a longer one is cut to make room for a short advice.
-    is_whole = not numbers and len(what) <= room
-    return _cut(what, room) if is_whole or len(to_do) > room // 2 else f"{brief}: {to_do}"
+    entries = what.split(", ")
+    brief = min(len(f": {to_do}"), 20)  # the room of an advice, or of its first words
+    if all(len(entry.split()) == 2 for entry in entries):  # `k3_kl 0.047, k2_kl 0.05`
+        while len(entries) > 1 and len(", ".join((*entries, "…"))) + brief > room:
+            entries.pop()
+        what = what if what == ", ".join(entries) else ", ".join((*entries, "…"))
+    return _cut(f"{what}: {to_do}" if len(what) + brief <= room else what, room)
 
 
 def _cut(text: str, width: int) -> str:

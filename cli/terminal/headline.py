@@ -16,23 +16,22 @@ from rcdiag.results import Action, Diagnosis
 LABELS = 14  # width of the labels on the left
 ALSO = 2  # further causes shown without -v
 NEXT = 1  # experiments shown without -v
-# So high that numbers and findings have room below, and what it leaves out first if it is higher.
-HEADLINE = 17
-DISPENSABLE = ("ruled out", "third action", "change", "second fact")
+# What is left out first where numbers and findings need the lines. E[ratio], which decides whether
+# weights are valid, is often the second fact: facts go last.
+DISPENSABLE = ("ruled out", "third action", "change", "second action", "next", "second fact", "why")
 
 
-def draw_headline(out: Console, headline: Headline, verbose: bool) -> None:
+def draw_headline(out: Console, headline: Headline, verbose: bool, most: int) -> None:
     """Draw verdict and cause, up to three actions, evidence, ruled-out causes, and numbers.
 
-    What is above the numbers is the same for every command. Where it is too high without `verbose`,
-    some of `DISPENSABLE` is left out, in their order.
+    What is above the numbers is the same for every command. Where all is higher than `most` lines
+    without `verbose`, some of `DISPENSABLE` is left out, in their order.
     """
     parts = len(DISPENSABLE)
     tried = (_grid(out, headline, verbose, DISPENSABLE[:number]) for number in range(parts + 1))
     grid = next(tried)
-    while not verbose and _height(out, grid) > HEADLINE and (lower := next(tried, None)):
+    while not verbose and _height(out, grid) >= most and (lower := next(tried, None)):
         grid = lower
-    grid.add_row("numbers", escape(headline.numbers))
     out.print(grid)
     out.print()
 
@@ -61,10 +60,11 @@ def _grid(out: Console, headline: Headline, verbose: bool, without: Sequence[str
     # The end of an inconclusive summary says what would decide, such as more rows: it is not cut.
     grid.add_row("", brief(headline.summary, 99 if headline.verdict == "inconclusive" else 6))
     actions = headline.actions[: 2 if "third action" in without else None]
+    actions = actions[: 1 if "second action" in without else None]
     for index, action in enumerate(actions, 1):
         grid.add_row(f"{'do' if index == 1 else '':<9}{index}", _action(action, out.width))
     facts = headline.evidence if verbose else headline.evidence[:FACTS]
-    facts = facts[: 1 if "second fact" in without else None]
+    facts = facts[: 0 if "why" in without else 1 if "second fact" in without else None]
     for label, text in _labelled("why", facts):
         grid.add_row(label, brief(text, 2))
     for label, text in _labelled("also", headline.also if verbose else headline.also[:ALSO]):
@@ -75,8 +75,10 @@ def _grid(out: Console, headline: Headline, verbose: bool, without: Sequence[str
         grid.add_row("change", brief(headline.change, 1))
     if headline.ruled_out and "ruled out" not in without:
         grid.add_row("not", f"[dim]{escape(_ruled_out(headline, width, verbose))}[/]")
-    for index, action in enumerate(headline.next if verbose else headline.next[:NEXT]):
+    steps = headline.next if verbose else headline.next[: 0 if "next" in without else NEXT]
+    for index, action in enumerate(steps):
         grid.add_row("next" if index == 0 else "", _action(action, out.width))
+    grid.add_row("numbers", escape(headline.numbers))
     return grid
 
 

@@ -17,23 +17,25 @@ from rcdiag.pages.sweep.words import (
     nearest,
     squared,
     to_paste,
+    unranked,
 )
 from rcdiag.results import MetricValue, SweepFamily, SweepResult, SweepRow
 from rcdiag.results.doc import heading_of
 from rcdiag.results.sweep import Candidate, Recommendation
 
-WHY = 3  # lines of a reason without -v; one fewer if the guide follows
+WHY = 2  # lines of a reason before the last without -v
 
 
 def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
     """Draw the choice with its reasons, the candidates nearest to it, and the forecast."""
     advice = result.recommendation
-    reasons, guide = advice.reasons, advice.guide or ""
+    # Until the cause is fixed no choice matters, so verl's guide is left out.
+    reasons, guide = advice.reasons, "" if unranked(advice) else advice.guide or ""
     if not verbose:
-        # Until the cause is fixed no choice matters, so verl's guide is left out.
-        guide = "" if advice.answer == "fix-the-cause" else guide.partition(";")[0]
-        most = WHY - bool(guide)
-        reasons = [shortened_to(reason, out.width - 12, most) for reason in reasons[-2:]]
+        guide = guide.partition(";")[0]
+        # The last reason is that of the choice, and is not cut.
+        earlier = [shortened_to(reason, out.width - 12, WHY) for reason in reasons[-2:-1]]
+        reasons = [*earlier, *reasons[-1:]]
     lines = [("choice", chosen(result.recommendation))]
     lines += [("why" if index == 0 else "", reason) for index, reason in enumerate(reasons)]
     lines += [
@@ -49,10 +51,6 @@ def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
         out.print(
             "[dim]error of a batch's gradient = bias² + variance; no correction has variance 1[/]"
         )
-    if result.forecast.points and (verbose or not result.forecast.holds):
-        forecast = forecast_test(result.forecast)
-        out.print()
-        draw_lines(out, [("forecast", f"{forecast.word}: {forecast.sentence}")])
     if verbose:
         _draw_all(out, result)
 
@@ -100,12 +98,20 @@ def _draw_all(out: Console, result: SweepResult) -> None:
     for candidate in candidates:  # below the table, which has no room for sentences
         if candidate.refused:
             out.print(f"[dim]{candidate.name}: {escape('; '.join(candidate.refused))}[/]")
-    out.print(
-        f"\n[dim]best of {settings:,} settings of {len(result.families)} families: smallest "
-        "squared distance of its weights from the ratios + variance of their mean[/]"
-    )
-    out.print(_families(out, result))
-    out.print(f"\n{escape(result.recommendation.method)}")
+    swept = f"{settings:,} settings of {len(result.families)} families"
+    if unranked(result.recommendation):
+        out.print(f"\n[dim]{swept}: their numbers are on the page, in --json and --csv[/]")
+    else:
+        out.print(
+            f"\n[dim]best of {swept}: smallest "
+            "squared distance of its weights from the ratios + variance of their mean[/]"
+        )
+        out.print(_families(out, result))
+        out.print(f"\n{escape(result.recommendation.method)}")
+    if result.forecast.points:
+        forecast = forecast_test(result.forecast)
+        out.print()
+        draw_lines(out, [("forecast", f"{forecast.word}: {forecast.sentence}")])
     out.print(f"\n{escape(result.forecast.about)}")
 
 

@@ -248,16 +248,16 @@ def _about(result: Result) -> str:
     if logs := getattr(result, "logs", ()):
         return f"{table}, {plural(sum(log.num_steps for log in logs), 'step')}"
     left_out = getattr(result, "rows_left_out", 0)
-    without = f" ({left_out:,} left out)" if left_out else ""
+    # The tokens are those of all rows, so the rows that numbers leave out come after them.
+    without = f", {plural(left_out, 'row')} left out" if left_out else ""
     judged = None if result.diagnosis is None else result.diagnosis.judged_rows
-    if judged is not None and judged < result.num_sequences:
-        without += f" ({judged:,} diagnosed)"
+    diagnosed = judged is not None and judged < result.num_sequences
+    of_these = f" ({judged:,} diagnosed)" if diagnosed else ""
     rows = result.provenance.get("rows", 0)  # of the whole table; the command may read a part
     of_all = f" of {rows:,}" if rows > result.num_sequences else ""
     noun = "response" if max(rows, result.num_sequences) == 1 else "responses"
-    size = f"{result.num_sequences:,}{of_all} {noun}{without}, "
-    size += plural(result.num_tokens, "token")
-    return f"{table}, {size}"
+    size = f"{result.num_sequences:,}{of_all} {noun}{of_these}"
+    return f"{table}, {size}, {plural(result.num_tokens, 'token')}{without}"
 
 
 def fact_text(entry: Mapping[str, Any]) -> str:
@@ -303,15 +303,21 @@ def finding_parts(finding: Finding, result: Result) -> tuple[str, str]:
     if names and all(name in mismatch for name in names):
         what = ", ".join(f"{name} {measured(mismatch[name])[0]}" for name in names)
     else:
-        what = CLAUSE.split(finding.message, maxsplit=1)[0]
+        what = first_clause(finding.message)
     causes = [] if result.diagnosis is None else result.diagnosis.causes
     if causes and finding.fix.startswith((f"{causes[0].slug} explains", f"fix {causes[0].slug}")):
-        return what, f"see {'do 1' if causes[0].actions else causes[0].slug}"
-    return what, CLAUSE.split(finding.fix, maxsplit=1)[0]
+        return what, f"see {'action 1' if causes[0].actions else causes[0].slug}"
+    return what, first_clause(finding.fix)
 
 
-# The end of the first clause: a colon, a semicolon or an opening bracket.
+# The end of a clause: a colon, a semicolon or an opening bracket.
 CLAUSE = re.compile(r"[:;] | \(")
+
+
+def first_clause(text: str) -> str:
+    """Return the first clause of a text; one word alone, as in `config: ...`, is none yet."""
+    ends = (end.start() for end in CLAUSE.finditer(text))
+    return next((text[:end] for end in ends if " " in text[:end]), text)
 
 
 def more(result: Result) -> str:

@@ -136,9 +136,8 @@ def _about(fitted: TokenDistribution | None, holds: bool | None, left_out: int) 
         words.append("mean and variance disagree significantly; k is taken from the mean")
     elif fitted.drift != -1.0:
         words.append(
-            "variance and mean disagree beyond chance: the observed mean is used, "
-            f"{-fitted.kl_by_mean:.3g} nats per token; tokens of the behavior policy would not do "
-            "this"
+            "variance and mean disagree beyond chance, as they would not had the behavior policy "
+            f"sampled: the observed mean is used, {-fitted.kl_by_mean:.3g} nats per token"
         )
     if holds is None:
         words.append("too few sequences of different lengths to check the fit")

@@ -19,7 +19,9 @@ from cli.terminal.console import TerminalConsole
 from cli.terminal.draw import draw
 from cli.terminal.explain import draw_explanation
 from cli.terminal.headline import shortened_to
-from rcdiag.results import Result
+from rcdiag.formats import measured
+from rcdiag.pages.headline import finding_parts
+from rcdiag.results import Finding, Result
 from tests.usecases.compare.tables import write_policies
 from tests.usecases.diagnosed_tables import TABLES, written
 
@@ -65,6 +67,43 @@ def test_a_high_headline_leaves_room_for_two_findings(tmp_path, monkeypatch):
     assert shown == findings[: len(shown)]
     assert len(shown) >= 2
     assert any(line.startswith("do       1") for line in lines)
+
+
+def test_no_error_is_hidden_and_no_number_is_cut(tmp_path, monkeypatch):
+    """Errors take the lines of evidence and of ruled-out causes; of a line the advice is cut."""
+    monkeypatch.chdir(tmp_path)
+    result = api.score(written("last step", Path()))
+    names = ["khat_token", "khat_seq", "ess_seq", "ess_token", "kappa"]
+    errors = [
+        replace(
+            result.findings[0],
+            slug=f"fault-{at}",
+            severity="error",
+            evidence=dict.fromkeys(names),
+            fix="find the cause first",
+        )
+        for at in range(6)
+    ]
+    lines = screen(replace(result, findings=[*errors, *result.findings]))
+    assert len(lines) <= LINES
+    shown = [line for line in lines if line.startswith("error  fault-")]
+    assert len(shown) == len(errors)
+    first = f"khat_token {measured(result.mismatch['khat_token'])[0]},"
+    assert all(first in line and ": find the" in line for line in shown)
+
+
+def test_the_reason_of_a_finding_is_shown_after_the_name_of_its_place():
+    finding = Finding(
+        slug="trainer-refuses",
+        severity="error",
+        message="config: rollout_rs geometric is not known; verl calls it seq_mean_k1",
+        fix="change the settings",
+        evidence={},
+    )
+    result = api.score(SAMPLES / "stale.parquet")
+    what, to_do = finding_parts(finding, result)
+    assert what == "config: rollout_rs geometric is not known"
+    assert to_do == "change the settings"
 
 
 def test_an_explanation_of_a_cause_fits_the_screen(capsys, monkeypatch):
@@ -120,7 +159,7 @@ def test_every_finding_has_one_line_that_refers_to_the_cause():
     assert hidden < len(shown) - 1
     assert any(f"and {hidden} more finding" in line for line in lines) == (hidden > 0)
     (sampler,) = [line for line in lines if "behavior-is-not-the-sampler" in line]
-    assert sampler.endswith("see do 1")
+    assert sampler.endswith("see action 1")
     assert "proposal" not in "\n".join(lines)  # sources are with -v
     assert "proposal" in "\n".join(screen(result, verbose=True))
 
@@ -298,9 +337,11 @@ def test_ess_is_relative_to_the_measured_rows(tmp_path):
     numbers = " ".join(" ".join(lines).split())
     ess = result.mismatch["ess_seq"].value * 200
     assert f"ESS {ess:.0f} of 200 sequences, without 56 rows of invalid log-probs" in numbers
-    assert "256 responses (56 left out)" in numbers
+    tokens = f"256 responses, {result.num_tokens:,} tokens, 56 rows left out"
+    assert tokens in numbers
+    assert "presets over all 256 rows, as the trainer computes" in numbers
     (finding,) = [line for line in lines if "positive-log-probs" in line]
-    assert finding.endswith("positive-log-probs  56 log-probs of `old` are positive")
+    assert "positive-log-probs  56 log-probs of `old` are positive: look at" in finding
 
 
 @pytest.mark.parametrize("command", ["diagnose", "replay"])

@@ -25,7 +25,8 @@ def _everything_rejected(given: CheckInput) -> Iterator[Observation]:
     if where:
         places = "; ".join(f"{name} in {_steps(steps)}" for name, steps in where.items())
         yield Observation(
-            message=f"presets that reject every token have no loss (NaN in the trainer): {places}",
+            message=f"{plural(len(where), 'preset')} {'keeps' if len(where) == 1 else 'keep'} no "
+            f"token: there is no loss (NaN in the trainer) under {places}",
             evidence=where,
         )
 
@@ -42,7 +43,7 @@ EVERYTHING_REJECTED = Check(
     stages=("score",),
     asks="Does every correction keep some token of every batch?",
     says="A correction rejects every token of a batch: there is no loss (NaN in the trainer).",
-    fix="widen the bounds, or find the cause of the mismatch; a mean log-ratio beyond a geometric "
+    fix="widen the bounds or find the cause of the mismatch; a mean log-ratio beyond a geometric "
     "bound rejects every long sequence at once",
     example="seq_mean_k1 0.999_1.001 where KL is above 0.001 nats per token and sequences are long",
     see=("seq_mean_k1", "kept_tokens"),

@@ -353,7 +353,7 @@ DIVERGENCE_BELOW_ZERO = Check(
     "with its error, so its level is unknown and it has no interval. The estimator assumes a mean "
     "ratio of 1, which fails in this sample by chance, because rare large ratios are missing, or "
     "because another policy sampled.",
-    fix="use the self-normalised estimate with k-hat, or k2_kl",
+    fix="use k2_kl, or the self-normalised estimate with k-hat",
     example="chi2_seq -0.009 where ratio_mean_seq is 0.9; chi2_seq_self_normalised is 0.22",
     see=("chi2_seq", "chi2_seq_self_normalised", "khat_seq"),
     find=_below_least,

@@ -37,7 +37,9 @@ def answer(result: ScoreResult) -> str:
             f"{result.behavior} did not sample"
         )
     if k3.value is None:
-        return "no number of the mismatch can be computed"
+        left_out, rows = result.rows_left_out, plural(result.num_sequences, "row")
+        why = f": log-probs are invalid in {left_out:,} of {rows}" if left_out else ""
+        return f"no number of the mismatch can be computed{why}"
     of_numbers = result.num_sequences - result.rows_left_out
     sequences = (
         f", ESS {effective(ess.value * of_numbers)} of {plural(of_numbers, 'sequence')}"
@@ -209,6 +211,10 @@ def preset_lines(result: ScoreResult, default: str | None = None) -> list[tuple[
     if default in result.corrections:
         trainer = result.corrections[default].trainer
         lines.append(("default", f"{trainer}: {default}, {_effect(result, default)}"))
+    if result.rows_left_out:  # a trainer does not leave them out
+        lines.append(
+            ("presets", f"over all {result.num_sequences:,} rows, as the trainer computes")
+        )
     return lines
 
 
@@ -262,6 +268,8 @@ def _effect(result: ScoreResult, name: str) -> str:
     if not correction.kept_tokens:
         return "keeps no token"
     mean = _mean_weight(result, name)
+    if mean is not None and not isfinite(mean):
+        return "weights are NaN or infinite: no update"
     if _vanishing(mean):
         return f"weights average {mean:.1g}, no update"
     kept = f"keeps {part_of(correction.kept_tokens, max(result.num_tokens, 1))} of tokens"

@@ -49,7 +49,7 @@ FIGURES = (
         title="Candidates",
         says="The efficiency of each candidate with its 95% interval by prompt group: 1 if its "
         "gradient is as good as an unbiased one without weights; the method is described below. "
-        "Pale candidates violate a constraint. The highlighted one is recommended: the simplest "
+        "Pale candidates violate a constraint. A highlighted one is recommended: the simplest "
         "within one standard error of the best, and 5%.",
         chart=ranking,
         applies=lambda result: bool(_scored(result)),

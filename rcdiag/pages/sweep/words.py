@@ -13,7 +13,7 @@ from rcdiag.results.sweep import WORTH, Candidate, Recommendation
 NEAREST = 4  # candidates that a screen shows besides the choice
 ANSWERS = {
     "take": "use",
-    "no-correction": "no correction: no candidate has a significantly lower error",
+    "no-correction": "no correction: no candidate is significantly better than none",
     "fix-the-cause": "fix the cause: no weights repair this table",
     "cannot-distinguish": "candidates cannot be distinguished on this table",
 }
@@ -53,7 +53,8 @@ def recommended(result: SweepResult) -> str:
     advice = result.recommendation
     valid = result.diagnosis is not None and result.diagnosis.verdict == "correctable"
     if valid and advice.answer == "no-correction":
-        return "weights are valid, but no candidate has a lower error than none: remove the cause"
+        none = "no candidate is significantly better than none"
+        return f"weights are valid, but {none}: remove the cause"
     if valid and advice.answer == "cannot-distinguish":
         return "weights are valid, but this table cannot rank them: remove the cause first"
     return f"{ANSWERS[advice.answer]}{f' {advice.choice}' if advice.answer == 'take' else ''}"
@@ -63,9 +64,14 @@ def chosen(advice: Recommendation) -> str:
     """Return the name of the choice, or say why there is none."""
     if advice.choice is not None:
         return "none: train without a correction" if advice.choice == "none" else advice.choice
-    if advice.answer == "fix-the-cause":
+    if unranked(advice):
         return "no choice until the cause is fixed"
     return "no choice: candidates cannot be distinguished"
+
+
+def unranked(advice: Recommendation) -> bool:
+    """Tell whether nothing is ranked because no weights repair the table."""
+    return advice.answer == "fix-the-cause"
 
 
 def as_good(advice: Recommendation) -> list[str]:
@@ -131,7 +137,7 @@ def by_default(result: SweepResult) -> str:
 def to_paste(result: SweepResult) -> str:
     """Return the command that writes the configuration of the choice, or of a candidate NAME."""
     advice = result.recommendation
-    if advice.answer == "fix-the-cause":
+    if unranked(advice):
         return ""
     trainer = str(result.provenance.get("trainer", "verl"))
     command = of_same_data(result, "sweep")

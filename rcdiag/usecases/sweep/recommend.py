@@ -146,11 +146,9 @@ def _decided(
         )
         return ranking.recommendation("cannot-distinguish", reasons, near=[])
     if doubt is not None:
-        by_noise = sorted(ranking.allowed, key=lambda name: scores.noise(name) or 0.0)
-        with_noise = [f"{name} {number(scores.noise(name))}" for name in by_noise]
         reasons.append(
-            "Without a reference no candidate's bias is known, and no correction may be the worst "
-            f"of them: candidates cannot be distinguished. Their variances: {_listed(with_noise)}."
+            "Without a reference no candidate's bias is known, and training without a correction "
+            "may be the worst choice: candidates cannot be distinguished."
         )
         return ranking.recommendation("cannot-distinguish", reasons, near=ranking.allowed)
     choice = ranking.simplest()  # step 4
@@ -213,8 +211,8 @@ def _doubt(evidence: SweepEvidence) -> str | None:
     effective = 0.0 if ess is None or not np.isfinite(ess) else ess * evidence.sequences
     if level(EFFECTIVE_SEQUENCES, effective) != "ok":
         return (
-            f"Weighted by their untruncated ratios the sequences count as {effective:.1f}; more "
-            f"than {EFFECTIVE_SEQUENCES.warning:.0f} are needed as a reference."
+            f"The reference (untruncated ratios of sequences) has an ESS of {effective:.1f}; it "
+            f"needs more than {EFFECTIVE_SEQUENCES.warning:.0f}."
         )
     # Without a level all ratios are near 1, so that even a heavy tail moves nothing.
     if tail.level is not None and tail.value is not None and level(HEAVY_TAIL, tail.value) != "ok":
@@ -302,21 +300,14 @@ class _Ranking(Struct, frozen=True):
         )
 
     def why(self, chosen: str) -> str:
-        """Explain the choice of a candidate by the errors of it, of the best and of others."""
-
-        def parts(name: str) -> str:
-            most = self.scores.most_bias(name)
-            up_to = "" if most is None else f" (up to {number(most)})"
-            bias, noise = self.scores.bias(name), self.scores.noise(name)
-            return f"bias² {number(bias)}{up_to} + variance {number(noise)}"
-
-        best, near = self.best, self.near
-        title = "No correction" if best == "none" else best
-        lowest = f"{title} has the lowest estimated gradient error, {parts(best)}"
+        """Explain the choice of a candidate by the best one and those close to it."""
+        best, near, none = self.best, self.near, "training without a correction"
+        title = none.capitalize() if best == "none" else best
+        lowest = f"{title} has the lowest estimated gradient error"
         if best != chosen:
             return (
-                f"{lowest}; {'no correction' if chosen == 'none' else chosen} ({parts(chosen)}) "
-                f"is the simplest of {len(near)} that are within one standard error of it."
+                f"{lowest}, but {none if chosen == 'none' else chosen} is the simplest of "
+                f"{len(near)} candidates within one standard error of it."
             )
         others = [name for name in near if name != chosen]
         if others:
