@@ -145,8 +145,10 @@ def _refused(trainer: Trainer, name: str, settings: Config, error: Refused) -> F
             fix=error.hint,
             evidence=evidence,
         )
+    fix = error.hint
     if isinstance(error, UnknownValue):  # nobody has said what a newer version does with it
         message = f"{error.message} at {trainer.known}, so it is newer, or misspelt"
+        fix = f"{error.setting}: {error.hint}"
     else:
         message = f"at {trainer.known} {trainer.family} stops on {error.message}; a newer version "
         message += "may take it"
@@ -154,6 +156,6 @@ def _refused(trainer: Trainer, name: str, settings: Config, error: Refused) -> F
         slug="trainer-refuses",
         severity="error",
         message=f"{name}: {message}; nothing is computed for it",
-        fix=error.hint,
+        fix=fix,
         evidence=evidence,
     )
