@@ -512,7 +512,7 @@ def test_a_lone_nan_does_not_break_a_healthy_run(tmp_path: Path) -> None:
     found = diagnosed(rows, tmp_path).diagnosis
     assert found is not None
     assert (found.verdict, found.causes[0].slug) == ("inconclusive", "nan-log-probs")
-    assert "in 1 of 60 steps, first at 21" in found.summary
+    assert "in 1 of 60 steps (step 21)" in found.summary
 
 
 def test_a_few_nan_do_not_hide_the_other_steps(tmp_path: Path) -> None:

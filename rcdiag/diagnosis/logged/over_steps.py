@@ -38,7 +38,9 @@ def over_steps(
     moved = [change for change in changes if run.series[change.quantity].quantity.compares]
     if moved:
         first = _of_the_fault(moved, moved[0].step if since is None else since)
-        said += [_first(run, moved, first), _back(run, moved, first)]
+        said.append(_first(run, moved, first))
+        if since is not None:
+            said.append(_back(run, moved, first))
     if since is not None:
         said.append(_at_rate_zero(run, moved))
     if moved:
@@ -148,8 +150,6 @@ def _back(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
         return ""
     scaled = run.series[first.quantity].quantity.scaled
     before, high = scaled(np.array([first.before, first.after]))
-    if abs(high) < abs(before) if first.quantity == "k1" else high < before:
-        return ""  # a mismatch that fell comes back by growing
     back = None
     for one in moved:
         if one.quantity == first.quantity and one.step > first.step:
