@@ -144,6 +144,15 @@ def _beside(run: LoggedRun, changes: Sequence[Change], first: Change) -> str:
     return f"Beside the mismatch: {', '.join(others)}." if others else ""
 
 
+def of_training(run: LoggedRun, changes: Sequence[Change]) -> str:
+    """Say what changes in a log without a number of the mismatch, the clearest first."""
+    clearest = sorted(changes, key=lambda one: -one.gain)[:SHOWN]
+    if not clearest:
+        return f"no known number changes over steps {run.steps[0]} to {run.steps[-1]}"
+    named = ", ".join(f"`{one.key}` at step {one.step} ({_from_to(one)})" for one in clearest)
+    return f"Of the training alone: {named}."
+
+
 def _back(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
     """Say at which step a mismatch that had grown went back to its former level for good."""
     if first.quantity not in OF_SIZE:
