@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from cli.terminal.fitted_tables import ScreenColumn, fitted
-from cli.terminal.headline import draw_lines
+from cli.terminal.headline import draw_lines, shortened_to
 from rcdiag.formats import number, plural
 from rcdiag.pages.diagnose.words import explains, is_nearer, posterior_rows
 from rcdiag.pages.score.training import OF_TRAINING
@@ -45,34 +46,40 @@ def draw_diagnose(out: Console, result: DiagnoseResult, verbose: bool) -> None:
 
 
 def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool) -> None:
-    """Draw which keys of each log moved and when; with `verbose` also all relations and keys."""
+    """Draw which keys of each log moved and when; with `verbose` also all relations and keys.
+
+    Of several logs each gets a part of the room.
+    """
+    brief = len(logs) > 1 and not verbose
+    room = MOVED if not brief else max(MOVED // len(logs), 2)
     for log in logs:
         if len(logs) > 1:
-            out.print(f"[bold]{escape(log.file)}[/]: {log.log_verdict}. {escape(log.summary)}\n")
-        if log.generations_of_log is not None:
+            said = f"{Path(log.file).name}: {log.log_verdict}. {log.summary}"
+            out.print(escape(shortened_to(said, out.width, 2) if brief else said), "")
+        if log.generations_of_log is not None and not brief:
             correction = f": {log.correction_of_log}" if log.correction_of_log else ""
             draw_lines(out, [("run", f"{log.generations_of_log}{correction}")])
             out.print()
         if log.keys_moved:
-            out.print(_moved(out, log.keys_moved if verbose else _first(log.keys_moved)))
-        if len(log.keys_moved) > MOVED and not verbose:
-            out.print(f"[dim]and {len(log.keys_moved) - MOVED} more (all: -v)[/]")
+            out.print(_moved(out, log.keys_moved if verbose else _first(log.keys_moved, room)))
+        if len(log.keys_moved) > room and not verbose:
+            out.print(f"[dim]and {len(log.keys_moved) - room} more (all: -v)[/]")
         draw_lines(
             out,
             [
                 (one.relation_level, f"{one.relation_says} ({one.relation})")
                 for one in log.relations
-                if verbose or one.relation_level == "error"
+                if verbose or (one.relation_level == "error" and not brief)
             ],
         )
         if verbose:
             draw_lines(out, [(one.key, f"{one.quantity}: {one.means}") for one in log.quantities])
 
 
-def _first(moved: Sequence[KeyMoved]) -> list[KeyMoved]:
+def _first(moved: Sequence[KeyMoved], room: int) -> list[KeyMoved]:
     """Return the first keys that moved, with room for those of the training."""
-    training = [one for one in moved if one.quantity in OF_TRAINING][: MOVED // 2]
-    others = [one for one in moved if one not in training][: MOVED - len(training)]
+    training = [one for one in moved if one.quantity in OF_TRAINING][: room // 2]
+    others = [one for one in moved if one not in training][: room - len(training)]
     return [one for one in moved if one in training or one in others]
 
 

@@ -33,6 +33,7 @@ def draw_logged(out: Console, comparison: LogComparison, verbose: bool) -> None:
     if not (verbose or comparison.fits):
         hardly = f"is hardly the log of this table: {counted} (all: -v)"
         out.print(f"[bold]{escape(comparison.file)}[/] {hardly}")
+        _draw_alone(out, comparison, 1)
         return
     out.print(f"[bold]{escape(comparison.file)}[/]: {counted}")
     if comparison.preset is not None:
@@ -44,10 +45,8 @@ def draw_logged(out: Console, comparison: LogComparison, verbose: bool) -> None:
         out.print(f"[dim]{escape(said if verbose else shortened_to(said, out.width, 1))}[/]")
     if comparison.step_reason:
         out.print(f"[dim]steps: {escape(comparison.step_reason)}[/]")
+    _draw_alone(out, comparison, None if verbose else 2)
     shows = comparison.log_shows
-    if shows is not None and shows.log_verdict not in ("healthy", "inconclusive"):
-        said = f"the log alone: {shows.log_verdict}. {shows.summary}"
-        out.print(escape(said if verbose else shortened_to(said, out.width, 2)))
     if shows is not None and (moved := moved_in_training(shows.keys_moved)):
         out.print(escape(shortened_to(moved, out.width, 3 if verbose else 2)))
     others = f"{plural(len(comparison.not_ours), 'logged key')} not computed here"
@@ -56,6 +55,14 @@ def draw_logged(out: Console, comparison: LogComparison, verbose: bool) -> None:
     if verbose:
         for names in (comparison.not_ours, comparison.not_logged):
             out.print(f"[dim]{escape(', '.join(names))}[/]")
+
+
+def _draw_alone(out: Console, comparison: LogComparison, lines: int | None) -> None:
+    """Draw what the log shows by itself, if that is a fault; None: in all its lines."""
+    shows = comparison.log_shows
+    if shows is not None and shows.log_verdict not in ("healthy", "inconclusive"):
+        said = f"the log alone: {shows.log_verdict}. {shows.summary}"
+        out.print(escape(said if lines is None else shortened_to(said, out.width, lines)))
 
 
 def _table(out: Console, lines: Sequence[LoggedLine], comparison: LogComparison) -> Table:

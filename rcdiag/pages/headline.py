@@ -18,6 +18,7 @@ from rcdiag.diagnosis.change_of_mismatch import sentence
 from rcdiag.diagnosis.ruled_out import RULED_OUT_BY
 from rcdiag.formats import measured, number, plural, with_interval
 from rcdiag.results import SEVERITIES, Action, Diagnosis, Finding, MetricValue, NamedCause
+from rcdiag.results.log_summary import LogSummary
 
 if TYPE_CHECKING:
     from rcdiag.results import Result
@@ -90,7 +91,9 @@ def answer(result: Result) -> str:
 
 def headline(result: Result, sentence: str) -> Headline:
     """Return the headline of a result; `sentence` is the command's own answer."""
-    numbers = f"{sentence}; {counted(result.findings)}"
+    # A log by itself has relations in the place of findings.
+    counts = "" if getattr(result, "logs", ()) else f"; {counted(result.findings)}"
+    numbers = f"{sentence}{counts}"
     diagnosis = result.diagnosis
     if diagnosis is None:
         return Headline(
@@ -242,11 +245,21 @@ def dump_name(result: Result) -> str:
     return f"{names[0]}{more}" if names else "table"
 
 
+def logged_steps(logs: Sequence[LogSummary]) -> str:
+    """Say how many steps the logs of runs have."""
+    counts = [log.num_steps for log in logs]
+    if len(counts) == 1:
+        return plural(counts[0], "step")
+    if len(set(counts)) == 1:
+        return f"{len(counts)} runs of {plural(counts[0], 'step')}"
+    return f"runs of {', '.join(map(str, counts))} steps"
+
+
 def _about(result: Result) -> str:
     """Return the name and size of the table."""
     table = dump_name(result)
     if logs := getattr(result, "logs", ()):
-        return f"{table}, {plural(sum(log.num_steps for log in logs), 'step')}"
+        return f"{table}, {logged_steps(logs)}"
     left_out = getattr(result, "rows_left_out", 0)
     # The tokens are those of all rows, so the rows that numbers leave out come after them.
     without = f", {plural(left_out, 'row')} left out" if left_out else ""

@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause_words import cause_words
-from rcdiag.formats import plural
 from rcdiag.pages.blocks import (
     Cell,
     Figure,
@@ -30,7 +29,7 @@ from rcdiag.pages.blocks import (
     TableColumn,
     Terms,
 )
-from rcdiag.pages.headline import NOT_JUDGED, Headline, by_reason, level_of
+from rcdiag.pages.headline import NOT_JUDGED, Headline, by_reason, level_of, logged_steps
 from rcdiag.pages.merge import DumpResults, merged
 from rcdiag.pages.packing import packed, packed_document
 from rcdiag.pages.page_figures import static_svg
@@ -162,7 +161,7 @@ def _head(dump: DumpResults) -> PageHead:
 def _size(dump: DumpResults) -> str:
     """Say how large the table is, or how many steps a training log has."""
     if dump.diagnose is not None and dump.diagnose.logs:
-        return plural(sum(log.num_steps for log in dump.diagnose.logs), "logged step")
+        return logged_steps(dump.diagnose.logs)
     largest = dump.largest
     rows = counted_rows(largest.num_sequences, dump.rows_left_out, "response")
     return f"{rows}, {largest.num_tokens:,} tokens"

@@ -329,6 +329,21 @@ def test_a_chi_squared_above_10_moves_by_chance_alone() -> None:
     assert changes_of(series(values, "chi2_token")) == []
 
 
+def test_a_log_of_the_update_alone_says_what_changes(tmp_path: Path) -> None:
+    rows = [
+        {
+            "actor/entropy": (5.7 if i >= 5 else 0.3) + 0.01 * (i % 3),
+            "actor/grad_norm": (6.0 if i >= 5 else 0.4) * (1.0 + 0.05 * (i % 3)),
+        }
+        for i in range(STEPS)
+    ]
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert found.over_steps is not None
+    assert found.verdict == "inconclusive"
+    assert "`actor/entropy` at step 6 (from 0.31 to 5.7)" in found.over_steps.says
+
+
 def test_a_negative_k3_is_none(tmp_path: Path) -> None:
     rows = [{"rollout_corr/k3_kl": -0.1 - 1e-3 * (i % 3)} for i in range(STEPS)]
     result = diagnosed(rows, tmp_path)
@@ -512,7 +527,7 @@ def test_a_lone_nan_does_not_break_a_healthy_run(tmp_path: Path) -> None:
     found = diagnosed(rows, tmp_path).diagnosis
     assert found is not None
     assert (found.verdict, found.causes[0].slug) == ("inconclusive", "nan-log-probs")
-    assert "in 1 of 60 steps, first at 21" in found.summary
+    assert "in 1 of 60 steps (step 21)" in found.summary
 
 
 def test_a_few_nan_do_not_hide_the_other_steps(tmp_path: Path) -> None:

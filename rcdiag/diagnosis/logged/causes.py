@@ -98,11 +98,10 @@ def not_finite_in(run: LoggedRun) -> tuple[Window, Found] | None:
         return None
     key = max(bad, key=lambda name: len(bad[name]))
     steps = np.unique(np.concatenate(list(bad.values())))
-    share, first = len(bad[key]) / len(run.steps), int(steps[0])
+    share = len(bad[key]) / len(run.steps)
+    where = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
     rare = share < RARE
-    shown = (
-        f"`{key}` is NaN or infinite in {len(bad[key])} of {len(run.steps)} steps, first at {first}"
-    )
+    shown = f"`{key}` is NaN or infinite in {len(bad[key])} of {len(run.steps)} steps ({where})"
     return Window(run, steps), Found(
         slug="nan-log-probs",
         score=GUESS if rare else EXACT if share > HALF else CLEAR,

@@ -18,7 +18,7 @@ from rcdiag.diagnosis.confidence import COEFFICIENTS, MOST
 from rcdiag.diagnosis.judge import DECIDES
 from rcdiag.diagnosis.logged.causes import ENGINE, Found, found_in, not_finite_in
 from rcdiag.diagnosis.logged.changes import Change, changes_of, lasts
-from rcdiag.diagnosis.logged.over_steps import of_period, over_steps, trained
+from rcdiag.diagnosis.logged.over_steps import of_period, of_training, over_steps, trained
 from rcdiag.diagnosis.logged.run import Counts, LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES, Window
 from rcdiag.results.diagnosis import (
@@ -70,7 +70,7 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
         key=lambda change: change.step,
     )
     if not run.of_mismatch:
-        return Judged(diagnosis=_nothing_compared(run, family), changes=changes)
+        return Judged(diagnosis=_nothing_compared(run, family, changes), changes=changes)
     bad = not_finite_in(run)
     stretches = _stretches(run, changes, periodic, bad[0].steps if bad else NONE)
     named = [
@@ -376,7 +376,7 @@ def _nothing_found(window: Window) -> str:
     )
 
 
-def _nothing_compared(run: LoggedRun, family: str | None) -> Diagnosis:
+def _nothing_compared(run: LoggedRun, family: str | None, changes: Sequence[Change]) -> Diagnosis:
     keys = ", ".join(f"`{one.key}`" for one in list(run.series.values())[:SHOWN])
     return Diagnosis(
         verdict="inconclusive",
@@ -384,7 +384,13 @@ def _nothing_compared(run: LoggedRun, family: str | None) -> Diagnosis:
         + (f" (it has {keys})." if keys else "."),
         pair=None,
         causes=[],
-        next=_next(family, "inconclusive", changed=False),
+        next=_next(family, "inconclusive", changed=bool(changes)),
+        over_steps=OverSteps(
+            says=of_training(run, changes),
+            large_from=None,
+            large_to=None,
+            moved=[_moved(change) for change in changes],
+        ),
     )
 
 

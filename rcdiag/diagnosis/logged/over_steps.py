@@ -38,7 +38,9 @@ def over_steps(
     moved = [change for change in changes if run.series[change.quantity].quantity.compares]
     if moved:
         first = _of_the_fault(moved, moved[0].step if since is None else since)
-        said += [_first(run, moved, first), _back(run, moved, first)]
+        said.append(_first(run, moved, first))
+        if since is not None:
+            said.append(_back(run, moved, first))
     if since is not None:
         said.append(_at_rate_zero(run, moved))
     if moved:
@@ -142,14 +144,21 @@ def _beside(run: LoggedRun, changes: Sequence[Change], first: Change) -> str:
     return f"Beside the mismatch: {', '.join(others)}." if others else ""
 
 
+def of_training(run: LoggedRun, changes: Sequence[Change]) -> str:
+    """Say what changes in a log without a number of the mismatch, the clearest first."""
+    clearest = sorted(changes, key=lambda one: -one.gain)[:SHOWN]
+    if not clearest:
+        return f"no known number changes over steps {run.steps[0]} to {run.steps[-1]}"
+    named = ", ".join(f"`{one.key}` at step {one.step} ({_from_to(one)})" for one in clearest)
+    return f"Of the training alone: {named}."
+
+
 def _back(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
     """Say at which step a mismatch that had grown went back to its former level for good."""
     if first.quantity not in OF_SIZE:
         return ""
     scaled = run.series[first.quantity].quantity.scaled
     before, high = scaled(np.array([first.before, first.after]))
-    if abs(high) < abs(before) if first.quantity == "k1" else high < before:
-        return ""  # a mismatch that fell comes back by growing
     back = None
     for one in moved:
         if one.quantity == first.quantity and one.step > first.step:

@@ -19,9 +19,10 @@ def is_nearer(one: ExperimentResult) -> bool:
 def answer(result: DiagnoseResult) -> str:
     """Say what the experiments explain."""
     if result.logs:
-        known = sum(len(log.quantities) for log in result.logs)
-        of = ", ".join(dict.fromkeys(log.trainer_of_log or "a trainer" for log in result.logs))
-        return f"from {plural(known, 'known key')} of a log of {of}, without a token"
+        known = len({one.key for log in result.logs for one in log.quantities})
+        of = ", ".join(dict.fromkeys(log.trainer_of_log or "trainer's" for log in result.logs))
+        logs = f"a {of} log" if len(result.logs) == 1 else f"{len(result.logs)} {of} logs"
+        return f"{plural(known, 'metric')} of {logs}; no token data"
     if result.trainer_model is None:
         return "from the table only: --model CKPT runs experiments"
     explained = [one for one in result.experiments if one.explained]
