@@ -11,7 +11,9 @@ from rcdiag.results import Diagnosis
 from tests.diagnosis.tables import (
     END,
     VOCABULARY,
+    Array,
     Law,
+    State,
     changed,
     drifted,
     judged,
@@ -115,6 +117,19 @@ def test_a_bias_shifts_a_few_ids_up_and_all_others_down(seed: int) -> None:
     size = float(random.uniform(0.8, 2.0))
     diagnosis = judged(made(biased(ids, size), noisy(0.01), seed=seed, rows=256))
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "logit-bias")
+
+
+def test_banned_ids_of_a_flat_model_are_found() -> None:
+    """No context has nearly all of its mass on them: log-ratios are hardly below -3."""
+
+    def without(logits: Array, state: State) -> Array:
+        return np.where(np.isin(np.arange(VOCABULARY), range(20, 32)), -50.0, logits)
+
+    case = made(changed(without), noisy(0.01), rows=40, sharpness=0.5, seed=4)
+    assert np.quantile(case.tokens.log_ratio, 0.001) > -3.0
+    diagnosis = judged(case)
+    assert diagnosis.verdict == "broken"
+    assert diagnosis.causes[0].slug in ("logit-bias", "min-tokens")
 
 
 @pytest.mark.parametrize("seed", SEEDS)

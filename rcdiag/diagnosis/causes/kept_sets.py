@@ -202,15 +202,17 @@ def _which_kept_set(features: Features) -> tuple[str, Suspicion] | None:
 
 def banned(features: Features) -> tuple[str, Suspicion] | None:
     """Detect contexts in which the sampler was not allowed the token that the trainer expects."""
-    if not features.log_ratios.show_sampling:
-        return None
+    if not features.log_ratios.show_sampling or sets_of_one(features, features.case.sampler):
+        return None  # a ban leaves no kept sets of one token
     log_ratios, tokens = features.log_ratios, features.case.tokens
     z = log_ratios.ratio_mean[1]
     low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
     strong = log_ratios.values < -LARGE
     share = float(strong.mean())
-    if z > -BY_ITS_ERROR or low > RARE or high > NOISE or share > PART:
+    if z > -BY_ITS_ERROR or low > -LARGE or high > NOISE or share > PART:
         return None
+    if low > RARE and features.validity.lacks_support:
+        return None  # a kept set is bounded like this too
     last = int(tokens.position[strong].max())
     ends = _ends_at(last, tokens, strong)
     if not ends and z > -SURELY:
