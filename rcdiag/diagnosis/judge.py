@@ -36,6 +36,9 @@ NEGLIGIBLE_KL = 0.02
 # Causes that state only that the two sides differ, not why.
 GENERIC = "forwards-differ"
 GENERIC_CAUSES = (GENERIC, "context-differs")
+# Causes named by the size of log-ratios over tokens or steps, which a record of another
+# distribution may have as well: where E[ratio] cannot tell who sampled, they do not either.
+BY_PATTERN = (GENERIC, "weights-differ", "weights-never-synced")
 # Faults in how the trainer lays out its tensors: they affect every row of a run, in all steps.
 IN_EVERY_ROW = ("vocab-shard-wrong",)
 MUCH_LESS = 0.1  # a cause whose confidence is lower by this is much less probable than another
@@ -391,7 +394,8 @@ def verdict_of_cause(features: Features, cause: Cause, suspicion: Suspicion) -> 
     if cause.stage != "difference" or verdict not in ("healthy", "correctable"):
         return verdict
     valid = features.validity
-    by_cause = cause.name != GENERIC or suspicion.verdict is not None
+    by_experiment = suspicion.fit is not None
+    by_cause = by_experiment or cause.name not in BY_PATTERN or suspicion.verdict is not None
     if valid.overrules_cause or (valid.answer == UNKNOWN and not by_cause):
         return "inconclusive"
     if verdict == "healthy" and _few_prompts(features.case):

@@ -70,6 +70,11 @@ def test_noise_has_no_trend(seed):
     assert trend(np.arange(1.0, 7.0)) == pytest.approx(5.5 / 1.5)
 
 
+def test_two_exchanged_neighbours_of_eight_are_still_a_trend():
+    assert trend(np.array([1.0, 2, 3, 5, 4, 6, 7, 8])) == pytest.approx(7.5 / 1.5)
+    assert trend(np.array([1.0, 2, 4, 3, 5, 6, 7])) == 1.0
+
+
 def test_steps_are_named_by_their_values():
     steps = [100, 107, 110, 200, 250, 300, 1000, 5000]
     case = run([0.0] * 5 + [0.3] * 3, steps)
