@@ -146,7 +146,7 @@ class Root(TyperGroup):
 app = typer.Typer(
     name="rcdiag",
     cls=Root,
-    help="Why and how far the policy that sampled and the policy that trains disagree.",
+    help="Shows why and how far the policy that sampled and the policy that trains disagree.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_show_locals=False,

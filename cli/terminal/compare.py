@@ -78,8 +78,7 @@ def _policies(out: Console, result: CompareResult, verbose: bool) -> Table:
         near = nearness(result, name)
         near = near and f"[{'default' if policy.may_be_nearest else 'yellow'}]{near}[/]"
         behind, interval = measured(policy.behind)
-        mean = policy.log_prob_mean.value
-        mean_text = "n/a" if mean is None else f"{mean:.5f}"
+        mean_text = measured(policy.log_prob_mean)[0]
         cells = [mean_text, behind, *([interval] if verbose else [])]
         rows.append([str(index), name, *cells, near, policy.setup])
     return fitted(out, columns, rows, gap=2)

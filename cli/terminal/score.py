@@ -115,7 +115,7 @@ def _metric_table(out: Console, values: dict[str, MetricValue], *, verbose: bool
         ScreenColumn(heading=heading_of(ScoreResult, "mismatch"), align="left"),
         ScreenColumn(heading=heading_of(MetricValue, "value")),
         ScreenColumn(heading=heading_of(MetricValue, "low"), dispensable=1),
-        ScreenColumn(heading="ideal", dispensable=4 if verbose else 2),
+        ScreenColumn(heading="expected", dispensable=4 if verbose else 2),
         ScreenColumn(heading=heading_of(MetricValue, "level"), align="left"),
         *([ScreenColumn(heading="limits", align="left", dispensable=2)] if verbose else []),
         ScreenColumn(
@@ -143,10 +143,11 @@ def _metric_table(out: Console, values: dict[str, MetricValue], *, verbose: bool
 def _cells(name: str, value: MetricValue) -> list[str]:
     metric = METRICS[name]
     unit = f" ({metric.unit})" if metric.unit else ""
-    ideal = "" if metric.ideal is None else f"{metric.ideal:g}"
+    # By rounding alone on this table, or of two equal policies.
+    expected = "" if metric.ideal is None else f"{metric.ideal:g}"
     if value.expected is not None:
-        ideal = f"≈{round(value.expected, 2):g}"
-    cells = [f"{name}[dim]{unit}[/]", *measured(value), ideal]
+        expected = f"≈{round(value.expected, 2) + 0.0:g}"
+    cells = [f"{name}[dim]{unit}[/]", *measured(value), expected]
     return [*cells, level(value.level)]
 
 

@@ -91,10 +91,11 @@ def answer(result: Result) -> str:
 
 def headline(result: Result, sentence: str) -> Headline:
     """Return the headline of a result; `sentence` is the command's own answer."""
-    # A log by itself has relations in the place of findings.
-    counts = "" if getattr(result, "logs", ()) else f"; {counted(result.findings)}"
-    numbers = f"{sentence}{counts}"
     diagnosis = result.diagnosis
+    # "no findings" would read as "no fault" beside the verdict `broken`.
+    silent = diagnosis is not None and diagnosis.verdict == "broken" and not result.findings
+    silent |= bool(getattr(result, "logs", ()))  # a log has relations in the place of findings
+    numbers = sentence if silent else f"{sentence}; {counted(result.findings)}"
     if diagnosis is None:
         return Headline(
             level="unknown",
@@ -114,6 +115,8 @@ def headline(result: Result, sentence: str) -> Headline:
             numbers=numbers,
         )
     first = diagnosis.causes[0] if diagnosis.causes else None
+    actions = _actions(diagnosis.causes)
+    commands = {action.command for action in actions if action.command}
     return Headline(
         level=level_of(diagnosis),
         verdict=diagnosis.verdict,
@@ -122,13 +125,18 @@ def headline(result: Result, sentence: str) -> Headline:
         means=_means(diagnosis),
         about=_about(result),
         summary=diagnosis.summary,
-        actions=_actions(diagnosis.causes),
+        actions=actions,
         evidence=[fact_text(entry) for entry in first.evidence] if first else (),
         also=[f"{cause.slug}: {cause.message}" for cause in diagnosis.causes[1:]],
         steps="" if diagnosis.over_steps is None else diagnosis.over_steps.says,
         change=_change(diagnosis),
         ruled_out=[(slug, _why_ruled_out(slug, result)) for slug in diagnosis.ruled_out],
-        next=diagnosis.next,
+        # An action is not repeated, unless the text says that the next step settles the question.
+        next=[
+            step
+            for step in diagnosis.next
+            if diagnosis.verdict == "inconclusive" or step.command not in commands
+        ],
         numbers=numbers,
     )
 

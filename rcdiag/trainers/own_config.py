@@ -53,6 +53,8 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
     findings = _number_trap(written, document.texts_under(chosen.config.path))
     findings += _newer_settings(document, chosen, written, path)
     known = {name: value for name, value in written.items() if name in chosen.settings}
+    if known and _is_above(document, chosen):
+        known = {**chosen.unset, **known}
     settings, notes = chosen.config.complete(known, document)
     settings, newer = with_known_values(chosen, settings, str(path))
     findings += [*notes, *newer]
@@ -119,6 +121,12 @@ def _has_correction(document: Document, trainer: Trainer) -> bool:
         return True
     block = document.under(trainer.config.path)
     return any(one.settings.keys() & block.keys() for one in TRAINERS.values())
+
+
+def _is_above(document: Document, trainer: Trainer) -> bool:
+    """Tell whether a file holds the block of the correction, rather than being that block."""
+    path = trainer.config.path
+    return bool(path) and (trainer.config.whole(document) or document.has(".".join(path)))
 
 
 def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:

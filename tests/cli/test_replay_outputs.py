@@ -81,7 +81,10 @@ def test_one_screen_holds_the_replay_of_twenty_presets(rcdiag, monkeypatch):
     out = rcdiag("replay", SAMPLES / "stale.parquet").out
     assert len(out.splitlines()) <= 40
     words = " ".join(out.split())
-    assert "4 of 19 presets pass all health rules; no correction: error" in words
+    assert (
+        "4 of 19 presets pass all health rules (2 warnings, 13 errors); no correction: error"
+        in words
+    )
     assert words.index("remove the cause first") < words.index("no correction ")
     assert "drift within the update" not in out
 

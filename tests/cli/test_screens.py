@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -335,13 +336,17 @@ def test_ess_is_relative_to_the_measured_rows(tmp_path):
     result = api.score(with_positive_rows(tmp_path / "t.parquet", 56))
     lines = screen(result)
     numbers = " ".join(" ".join(lines).split())
-    ess = result.mismatch["ess_seq"].value * 200
-    assert f"ESS {ess:.0f} of 200 sequences, without 56 rows of invalid log-probs" in numbers
+    share = result.mismatch["ess_seq"]
+    found = re.search(r"ESS (\d+) \(up to (\d+)\) of 200 sequences, without 56 rows of", numbers)
+    assert found, numbers
+    shown = [int(number) / 200 for number in found.groups()]
+    # The digits are those of the interval, 10 sequences here.
+    assert shown == pytest.approx([share.value, share.high], abs=0.025)
     tokens = f"256 responses, {result.num_tokens:,} tokens, 56 rows left out"
     assert tokens in numbers
     assert "presets over all 256 rows, as the trainer computes" in numbers
     (finding,) = [line for line in lines if "positive-log-probs" in line]
-    assert "positive-log-probs  56 log-probs of `old` are positive: look at" in finding
+    assert "positive-log-probs  56 log-probs of `old` are positive" in finding
 
 
 @pytest.mark.parametrize("command", ["diagnose", "replay"])

@@ -12,7 +12,11 @@ from rcdiag.results import Action, Finding, NamedCause, Rule
 from tests.usecases.replay.builders import plan_of, replay_of, table_of
 
 CASES = [
-    (("ok", "error"), "error", "1 of 2 presets passes all health rules; no correction: error"),
+    (
+        ("ok", "error"),
+        "error",
+        "1 of 2 presets passes all health rules (1 error); no correction: error",
+    ),
     (("ok", "ok"), "ok", "2 of 2 presets pass all health rules; no correction: ok"),
     (("warning", "error"), "ok", "none of 2 presets passes all health rules (1 warning, 1 error)"),
     (("error", "error"), "warning", "(2 errors); no correction: warning"),

@@ -65,7 +65,7 @@ FIGURES = (
     FigureSpec(
         name="ratio-factors",
         kind="replay",
-        title="The two factors of the ratio",
+        title="Distribution of the two factors",
         says="Decoupled presets weight by the first factor, sampler to trainer, and clip the "
         "second, the drift within the update; bypass uses their product. Dashed lines are the "
         "clip range of PPO.",

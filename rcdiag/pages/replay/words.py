@@ -49,17 +49,17 @@ def answer(result: ReplayResult) -> str:
         return without
     presets = plural(len(verdicts), "preset")
     passing = verdicts.count("ok")
+    counts = [
+        f"{count} {word}" if word == "cannot judge" else plural(count, word)
+        for word in ("warning", "error", "cannot judge")
+        if (count := verdicts.count(word))
+    ]
     if len(verdicts) == 1:
         sentence = f"{next(iter(own))}: {verdicts[0]}"
-    elif passing:
-        sentence = f"{passing} of {presets} {'passes' if passing == 1 else 'pass'} all health rules"
     else:
-        counts = [
-            f"{count} {word}" if word == "cannot judge" else plural(count, word)
-            for word in ("warning", "error", "cannot judge")
-            if (count := verdicts.count(word))
-        ]
-        sentence = f"none of {presets} passes all health rules ({', '.join(counts)})"
+        pass_all = "passes" if passing < 2 else "pass"
+        others = f" ({', '.join(counts)})" if counts else ""
+        sentence = f"{passing or 'none'} of {presets} {pass_all} all health rules{others}"
     if without:
         sentence += f"; {without}"
     valid = result.diagnosis is not None and result.diagnosis.verdict == "correctable"

@@ -42,13 +42,25 @@ def answer(result: ScoreResult) -> str:
         return f"no number of the mismatch can be computed{why}"
     of_numbers = result.num_sequences - result.rows_left_out
     sequences = (
-        f", ESS {effective(ess.value * of_numbers)} of {plural(of_numbers, 'sequence')}"
+        f", ESS {_effective(ess, of_numbers)} of {plural(of_numbers, 'sequence')}"
         if ess.value is not None
         else ""
     )
     if result.rows_left_out:
         sequences += f", without {plural(result.rows_left_out, 'row')} of invalid log-probs"
     return f"KL({result.behavior} || {result.target}) {with_interval(k3)} nats per token{sequences}"
+
+
+def _effective(share: MetricValue, count: int) -> str:
+    """Write an effective number of sequences with the interval and the digits of its share."""
+    value, low, high = (
+        None if number is None else number * count
+        for number in (share.value, share.low, share.high)
+    )
+    number, interval = measured(MetricValue(value=value, low=low, high=high))
+    if value is None or not interval:
+        return number if value is None else effective(value)
+    return f"{number} ({interval})"
 
 
 def means(pair: PairResult | ScoreResult, sampler: str | None) -> str:
@@ -211,7 +223,7 @@ def preset_lines(result: ScoreResult, default: str | None = None) -> list[tuple[
     if default in result.corrections:
         trainer = result.corrections[default].trainer
         lines.append(("default", f"{trainer}: {default}, {_effect(result, default)}"))
-    if result.rows_left_out:  # a trainer does not leave them out
+    if result.rows_left_out and lines:  # a trainer does not leave them out
         lines.append(
             ("presets", f"over all {result.num_sequences:,} rows, as the trainer computes")
         )

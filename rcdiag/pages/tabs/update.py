@@ -98,9 +98,9 @@ def _presets(result: ReplayResult, against: str) -> Section:
         "loss is divided by. "
         "The reference comes first, then the updates by their health. Presets with equal updates "
         "share a row; a row opens to the rules of its health. "
-        f"{result.advantage}; rollout is `{result.rollout}`, old `{result.old}`, current "
-        f"`{result.current}`; {result.num_sequences:,} sequences, {result.num_groups:,} prompt "
-        "groups."
+        f"Advantages: {result.advantage}. The rollout policy is `{result.rollout}`, old is "
+        f"`{result.old}`, current is `{result.current}`. "
+        f"The batch has {result.num_sequences:,} sequences of {result.num_groups:,} prompt groups."
     )
     blocks: list[Block] = [
         Paragraph(text=f"{answer(result)[0].upper()}{answer(result)[1:]}."),

@@ -80,7 +80,7 @@ def choose(names: Sequence[str], chosen: Sequence[str], where: str, *, least: in
     policies = list(dict.fromkeys(chosen)) or list(names)
     if len(policies) < least:
         raise RcdiagError(
-            f"{where}: {len(policies)} policies to compare ({', '.join(policies) or 'none'})",
+            f"{where}: compare needs two policies; there is {', '.join(policies) or 'none'}",
             hint="score another: rcdiag score ... --policy NAME=BACKEND:DTYPE --model PATH -o FILE",
         )
     return policies
