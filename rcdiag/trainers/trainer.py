@@ -98,8 +98,8 @@ class Trainer(Struct, frozen=True, kw_only=True):
     newest: bool = False  # whether the family's name alone means this generation
     # Its rollout correction.
     settings: Config  # every setting with its default
-    # Differences from the defaults for settings that a whole configuration does not mention. `settings`
-    # has the defaults of the class; the trainer's base configuration may have others.
+    # Differences from the defaults, for settings that a whole configuration does not mention:
+    # `settings` has the defaults of the class, the trainer's base configuration may have others.
     unset: Config = field(default_factory=dict)
     presets: Mapping[str, Config]  # name -> differences from the defaults
     read: Callable[[Config], Correction]  # raises Refused if the trainer stops with an error
