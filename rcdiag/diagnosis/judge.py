@@ -413,10 +413,11 @@ def _named_cause(features: Features, cause: Cause, suspicion: Suspicion) -> Name
     verdict = suspicion.verdict or words.verdict
     evidence = [dict(entry) for entry in suspicion.evidence]
     if features.case.trainer is not None and cause.stage == "difference":
-        # Who sampled decides the verdict: it stands second, where every screen shows it.
-        who_sampled = features.validity.evidence
-        evidence = [entry for entry in evidence if entry["name"] != who_sampled["name"]]
-        evidence.insert(1, who_sampled)
+        # Who sampled decides the verdict: it stands second, where every screen shows it. What the
+        # cause states is of the rows that it was judged on.
+        own = [entry for entry in evidence if entry["name"] in ("E[ratio]", "kappa")]
+        others = [entry for entry in evidence if entry not in own]
+        evidence = [*others[:1], *(own or [features.validity.evidence]), *others[1:]]
     possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
     return NamedCause(
         slug=words.slug,
