@@ -129,7 +129,8 @@ def test_banned_ids_of_a_flat_model_are_found() -> None:
     assert np.quantile(case.tokens.log_ratio, 0.001) > -3.0
     diagnosis = judged(case)
     assert diagnosis.verdict == "broken"
-    assert diagnosis.causes[0].slug in ("logit-bias", "min-tokens")
+    first = diagnosis.causes[0]
+    assert "logit-bias" in (first.slug, *first.also_possible)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

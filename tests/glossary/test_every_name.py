@@ -43,7 +43,8 @@ def test_every_number_of_a_correction():
         for name in documented:
             assert explain(name).kind == FIELD, name
         assert {rule.own_name for rule in rules_of("correction").values()} - {
-            "everything_rejected"
+            "everything_rejected",
+            "mean_weight",
         } <= documented
 
 

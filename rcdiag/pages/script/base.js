@@ -85,11 +85,17 @@ function measured({ value, low, high }) {
   if (width < NOISE) return [number(value), ""];
   const most = Math.abs(largest - 1) < 0.1 ? DECIMALS : DECIMALS - exponent(largest);
   const decimals = Math.min(1 - exponent(width), most);
-  const written = (each, own) => rounded(each, own, Math.abs(value) < 1e-4 && largest < 1e-3);
-  const [from, to] = [low, high].map((end) => (typeof end === "number" ? written(end, decimals) : null));
+  const powers = Math.abs(value) < 1e-4 && largest < 1e-3;
+  const endOf = (end, beyondZero) => {
+    if (typeof end !== "number") return null;
+    if (!beyondZero || Math.abs(end) < NOISE) return rounded(end, decimals, powers);
+    const own = -exponent(end); // where 0 is outside the interval, its end is not written as 0
+    return rounded(end, Math.max(decimals, own), powers || own > 6);
+  };
+  const [from, to] = [endOf(low, low > 0), endOf(high, high < 0)];
   const interval = from === null ? `up to ${to}` : to === null ? `from ${from}` : `${from} to ${to}`;
   const own = Math.abs(value) < NOISE ? decimals : Math.max(decimals, Math.min(-exponent(value), 6));
-  return [written(value, own), interval];
+  return [rounded(value, own, powers), interval];
 }
 
 function rounded(value, decimals, powers) {
