@@ -102,7 +102,7 @@ def _moe_routing(features: Features) -> Suspicion | None:
         confidence=WEAK,
         message=f"Most tokens agree ({log_ratios.rms_of_bulk:.2g} nats rms without the largest "
         f"1%), and 0.1% of them, anywhere, hold {log_ratios.tail_share:.0%} of the squared "
-        "log-ratios, as where the engines chose other experts for a few tokens.",
+        "log-ratios, as happens when engines choose other experts for a few tokens.",
         evidence=[
             fact("rms log-ratio without the largest 1%", "rounding", rms=log_ratios.rms_of_bulk),
             fact(

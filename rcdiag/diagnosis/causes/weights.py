@@ -243,7 +243,7 @@ def _short(fingerprint: object) -> str:
 
 
 def _never_synced(features: Features) -> Suspicion | None:
-    """Detect a mismatch that grows over the steps, as where a sampler keeps its first weights."""
+    """Detect a mismatch that grows over the steps: the sampler may keep its first weights."""
     parts, log_ratios, onset = features.location.by_step, features.log_ratios, features.onset
     directed = log_ratios.by_token_id.correlation > RELATED
     if (
@@ -271,13 +271,15 @@ def _never_synced(features: Features) -> Suspicion | None:
         return None
     if parts is None or not grows:
         return None
-    first = parts.labels[0 if onset is None else onset.first - 1]
-    before = parts.rms[0] if onset is None else np.median(parts.rms[: onset.first])
+    if onset is None:
+        before = f"{parts.rms[0]:.2g} nats rms at step {parts.labels[0]}"
+    else:
+        usual = float(np.median(parts.rms[: onset.first]))
+        before = f"{usual:.2g} nats rms, the median before step {onset.step},"
     return Suspicion(
         confidence=LIKELY if steadily and directed else WEAK if directed or steadily else GUESS,
-        message=f"The gap grows from {float(before):.2g} nats rms at step {first} to "
-        f"{parts.rms[-1]:.2g} at step {parts.labels[-1]}: the sampler keeps the weights of an "
-        "earlier step.",
+        message=f"The gap grows from {before} to {parts.rms[-1]:.2g} at step {parts.labels[-1]}: "
+        "the sampler keeps the weights of an earlier step.",
         evidence=[
             fact(
                 "rms log-ratio by step",

@@ -321,8 +321,8 @@ def _not_the_sampler(window: Window) -> Found | None:
             score=WEAK,
             verdict="broken",
             message=f"{finds}, and single tokens by far more: the recorded distribution is not the "
-            "one that sampled, nor a copy of it at another temperature, as where a draft model's "
-            "log-probs are recorded.",
+            "one that sampled, nor a copy of it at another temperature, as happens when a draft "
+            "model's log-probs are recorded.",
             evidence=[
                 *evidence,
                 _of_size(window, "more than a lower temperature makes"),
@@ -334,7 +334,7 @@ def _not_the_sampler(window: Window) -> Found | None:
         slug="temperature-raw-recorded",
         score=LIKELY,
         verdict="broken",
-        message=f"{finds}: the recorded distribution is not the one that sampled, as where "
+        message=f"{finds}: the recorded distribution is not the one that sampled, as happens when "
         "log-probs are recorded before the temperature.",
         evidence=evidence,
         side="recorder",

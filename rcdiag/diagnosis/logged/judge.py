@@ -124,8 +124,8 @@ def _stretches(
 ) -> list[Window]:
     """Divide the steps at the changes of the series with the largest total gain.
 
-    The last quarter of a growth is a stretch of its own, since there the mismatch has grown, and
-    so are `periodic` steps. Steps with NaN or infinity, `bad`, are in none.
+    The last quarter of a gradual growth is a stretch of its own, because the mismatch is largest
+    there. The `periodic` steps are another one. Steps with NaN or infinity (`bad`) are in none.
     """
     first = int(run.steps[0])
     cuts = set()
