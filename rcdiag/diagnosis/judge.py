@@ -41,6 +41,7 @@ GENERIC_CAUSES = (GENERIC, "context-differs")
 BY_PATTERN = (GENERIC, "weights-differ", "weights-never-synced")
 # Faults in how the trainer lays out its tensors: they affect every row of a run, in all steps.
 IN_EVERY_ROW = ("vocab-shard-wrong",)
+NO_LOG_PROBS = "nan-log-probs"  # rows that have it are left out of all numbers
 MUCH_LESS = 0.1  # a cause whose confidence is lower by this is much less probable than another
 KEPT_SET_CAUSES = ("truncated-law", *KEPT_SET_SLUGS)
 # Cause -> causes that it imitates. Where it is named and not much less probable than those, they
@@ -48,9 +49,9 @@ KEPT_SET_CAUSES = ("truncated-law", *KEPT_SET_SLUGS)
 LEAVES_TRACE_OF = {
     # Tool tokens that are still in the mask make any sampling distribution look flatter, and may
     # have any values.
-    "mask-includes-tool": (*UNLOGGED_SLUGS, "nan-log-probs"),
+    "mask-includes-tool": (*UNLOGGED_SLUGS, NO_LOG_PROBS),
     # The trainer's softmax lacks a part of the vocabulary: a log-prob may be above 0.
-    "vocab-shard-wrong": ("nan-log-probs",),
+    "vocab-shard-wrong": (NO_LOG_PROBS,),
     # A token that is alone in its kept set is certain: its log-prob is 0.
     **dict.fromkeys(KEPT_SET_SLUGS, ("zero-placeholder",)),
 }
@@ -305,7 +306,7 @@ def _steps_of_onset(case: Case, onset: Onset) -> Case:
 
 def diagnosis_of(features: Features, named: Named) -> Diagnosis:
     """Return the diagnosis of a case whose causes are named."""
-    features = _of_measured_rows(features)
+    read, features = features, _of_measured_rows(features)
     case = features.case
     pair = {"sampler": case.sampler}
     if case.trainer is not None:
@@ -314,9 +315,13 @@ def diagnosis_of(features: Features, named: Named) -> Diagnosis:
     causes = _ordered_causes(features, named, validity)
     verdict = _verdict(case, causes)
     steps = over_steps(features)
+    summary = _summary(features, verdict, causes, validity)
+    if features is not read and [cause.slug for cause in causes[:1]] == [NO_LOG_PROBS]:
+        others = [entry for entry in named if entry[0].name != NO_LOG_PROBS]
+        summary += _of_other_rows(features, _ordered_causes(features, others, validity))
     return Diagnosis(
         verdict=verdict,
-        summary=_summary(features, verdict, causes, validity),
+        summary=summary,
         pair=pair,
         causes=causes,
         ruled_out=ruled_out(features, [cause.slug for cause in causes]),
@@ -514,6 +519,14 @@ def _verdict(case: Case, causes: Sequence[NamedCause]) -> str:
     if not causes or doubtful or case.trainer is None or len(case.tokens) < ENOUGH:
         return "inconclusive"
     return "correctable" if any(cause.verdict == "correctable" for cause in causes) else "healthy"
+
+
+def _of_other_rows(features: Features, causes: Sequence[NamedCause]) -> str:
+    """Say which verdict the rows without such values have; "" for one policy alone."""
+    if features.case.trainer is None or not causes:
+        return ""
+    rows = plural(features.validity.rows, "other row")
+    return f" The {rows} alone: {_verdict(features.case, causes)}, {causes[0].slug}."
 
 
 def _usefulness(features: Features, validity: Validity) -> str:
