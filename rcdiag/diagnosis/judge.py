@@ -20,7 +20,7 @@ from rcdiag.diagnosis.next_experiment import can_be_scored, next_experiment, she
 from rcdiag.diagnosis.over_steps import experiment_at_rate_zero, over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.thresholds import ENOUGH, MOST
-from rcdiag.diagnosis.validity import INVALID, UNKNOWN, VALID, Validity
+from rcdiag.diagnosis.validity import INVALID, RECORD_SAMPLED, UNKNOWN, VALID, Validity
 from rcdiag.formats import effective, plural, rough
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
 from rcdiag.statistics.extremes import impossible
@@ -445,6 +445,13 @@ def _named_cause(
         own = [entry for entry in evidence if entry["name"].startswith(("E[ratio]", "kappa"))]
         others = [entry for entry in evidence if entry not in own]
         evidence = [*others[:1], *(own or [validity.evidence]), *others[1:]]
+    if validity is not None and verdict == "broken":
+        # No weights repair it although the record sampled: they correct towards the wrong column.
+        reads = f"{RECORD_SAMPLED}, but `{features.case.trainer}` is a wrong target for weights"
+        evidence = [
+            {**entry, "reads": reads} if RECORD_SAMPLED in entry["reads"] else entry
+            for entry in evidence
+        ]
     possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
     return NamedCause(
         slug=words.slug,
@@ -568,6 +575,8 @@ def _summary(
         return message
     if validity.answer == INVALID:
         return f"{message} {validity.sentence}"
+    if verdict == "broken" and validity.answer == VALID:
+        return f"{message} Weights would correct towards `{case.trainer}`, which is wrong here."
     # What would settle it stands first, where no screen cuts it.
     if causes[0].slug in NOTHING_WRONG and not validity.overrules_cause:
         return f"Nearly all tokens are of one prompt, which says little about others. {message}"

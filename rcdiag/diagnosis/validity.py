@@ -32,6 +32,7 @@ from rcdiag.results.base import MetricValue
 from rcdiag.statistics.intervals import errors_and_reaches, influences
 
 VALID, INVALID, UNKNOWN = "valid", "invalid", "unknown"
+RECORD_SAMPLED = "the recorded distribution sampled"  # what a number reads where weights are valid
 
 # The excess halfway between "the recorded distribution sampled" (0) and "the trainer's did" (1).
 HALFWAY = 0.5
@@ -193,12 +194,12 @@ class Validity(Struct, frozen=True, dict=True):
                 f"{self.rows_needed} would decide"
             )
         if self.kappa_decides:
-            return "above 0: the recorded distribution sampled; it is below 0 if the trainer's did"
+            return f"above 0: {RECORD_SAMPLED}; it is below 0 if the trainer's did"
         if not self.by_mean:
-            return "1 to within an engine's rounding: the recorded distribution sampled"
+            return f"1 to within an engine's rounding: {RECORD_SAMPLED}"
         known = self.mean_square < SECOND_ORDER
         other = f"; {mean_ratio(1 + self.mean_square)} if the trainer's had" if known else ""
-        return f"near 1: the recorded distribution sampled{other}"
+        return f"near 1: {RECORD_SAMPLED}{other}"
 
     @property
     def sentence(self) -> str:

@@ -50,11 +50,9 @@ def _not_finite(given: CheckInput, policy: str) -> str:
     """Say what the values of a policy are that are not finite."""
     count = given.non_finite.not_finite.tokens[policy]
     nan = given.non_finite.nan.tokens.get(policy, 0)
-    if nan == count:
-        return "NaN"
-    return (
-        f"NaN, infinite or below -1e12, {nan:,} of them NaN" if nan else "infinite or below -1e12"
-    )
+    if nan in (0, count):
+        return "NaN" if nan else "infinite or below -1e12"
+    return f"NaN, infinite or below -1e12, {nan:,} of them NaN"
 
 
 def _consequence(given: CheckInput) -> str:
