@@ -271,7 +271,7 @@ def test_another_pair_than_the_judged_one_has_its_own_numbers_and_advice(rcdiag)
 def test_policies_that_engines_scored_are_not_known_to_have_sampled(rcdiag, tmp_path):
     table = pq.read_table(SAMPLES / "stale.parquet")
     names = {"rollout_log_probs": "a_log_probs", "old_log_probs": "b_log_probs"}
-    scored = dict.fromkeys("ab", {"backend": "hf", "options": {}})
+    scored = {name: {"backend": "hf", "options": {}} for name in "ab"}
     path = tmp_path / "scored.parquet"
     table = table.rename_columns([names.get(name, name) for name in table.schema.names])
     metadata = {"rcdiag": json.dumps({"policies": scored})}
