@@ -16,7 +16,13 @@ from rcdiag.diagnosis.causes.unlogged_sampling import UNLOGGED_SLUGS
 from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, Onset
 from rcdiag.diagnosis.guides import beyond_guides
-from rcdiag.diagnosis.next_experiment import can_be_scored, next_experiment, shell_path
+from rcdiag.diagnosis.next_experiment import (
+    can_be_scored,
+    diagnose_again,
+    few_prompts,
+    next_experiment,
+    shell_path,
+)
 from rcdiag.diagnosis.over_steps import experiment_at_rate_zero, over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.thresholds import ENOUGH, MOST
@@ -24,7 +30,6 @@ from rcdiag.diagnosis.validity import INVALID, RECORD_SAMPLED, UNKNOWN, VALID, V
 from rcdiag.formats import effective, plural, rough
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
 from rcdiag.statistics.extremes import impossible
-from rcdiag.statistics.intervals import too_few
 
 # Confidence from which a cause is named, and from which its `broken` verdict decides.
 NAMED, DECIDES = 0.5, 0.6
@@ -424,14 +429,9 @@ def verdict_of_cause(features: Features, cause: Cause, suspicion: Suspicion) -> 
     by_cause = by_experiment or cause.name not in BY_PATTERN or suspicion.verdict is not None
     if valid.overrules_cause or (valid.answer == UNKNOWN and not by_cause):
         return "inconclusive"
-    if verdict == "healthy" and _few_prompts(features.case):
+    if verdict == "healthy" and few_prompts(features.case):
         return "inconclusive"
     return "broken" if valid.answer == INVALID else verdict
-
-
-def _few_prompts(case: Case) -> bool:
-    """Tell whether rows answer too few prompts for an interval of any number."""
-    return too_few(np.bincount(case.cluster, case.tokens.per_row).astype(np.float64))
 
 
 def _named_cause(
@@ -477,7 +477,7 @@ def _repair_actions(features: Features, cause: Cause, verdict: str) -> list[Acti
     differ = features.declared.weights_differ and slug == "stale-weights"
     if differ and sampler and trainer and can_be_scored(features.case):
         command = (
-            f"rcdiag diagnose {features.case.source} --model {shell_path(trainer)} --checkpoint "
+            f"{diagnose_again(features.case)} --model {shell_path(trainer)} --checkpoint "
             f"{shell_path(sampler, 'OLDER')}"
         )
         return [*actions[:1], Action(text="Confirm", command=command), *actions[1:]]
@@ -495,9 +495,12 @@ def _action(features: Features, text: str) -> Action:
         return Action(text=text)
     if not can_be_scored(features.case):
         return Action(text=f"{says}, with `prompt_ids` in the table.")
-    command = command.removesuffix(".").replace("DUMP", features.case.source)
-    command = command.replace("CKPT", shell_path(features.declared.trainer.model))
-    return Action(text=says, command=f"rcdiag {command}")
+    again, source = diagnose_again(features.case), features.case.source
+    command = f"rcdiag {command.removesuffix('.')}".replace("rcdiag diagnose DUMP", again)
+    command = command.replace("DUMP", source)
+    return Action(
+        text=says, command=command.replace("CKPT", shell_path(features.declared.trainer.model))
+    )
 
 
 def by_size(features: Features) -> str:
