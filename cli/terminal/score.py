@@ -20,6 +20,7 @@ from rcdiag.pages.score.words import (
     limits,
     means,
     milder_findings,
+    not_sampler,
     preset_lines,
     raw_ess,
     verl_check_line,
@@ -83,9 +84,9 @@ def _draw_all(out: Console, result: ScoreResult) -> None:
 
 
 def _means(result: ScoreResult) -> str:
-    """Say how the numbers are made where the behavior policy did not sample; "" where it did."""
+    """Say how the numbers are made where the behavior policy is not the sampler; "" where it is."""
     how = means(result, "the sampler")
-    return f"{result.behavior} did not sample; means over {how}" if how else ""
+    return f"{not_sampler(result)}; means over {how}" if how else ""
 
 
 def _default_preset(result: ScoreResult) -> str | None:

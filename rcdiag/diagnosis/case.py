@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -67,6 +67,26 @@ class RowFacts(Struct, frozen=True, kw_only=True):
         return replace(self, **chosen)
 
 
+# Kind of a value that is no number -> the function that flags such values.
+NOT_NUMBERS: Mapping[str, Callable[[Array], Flags]] = {
+    "NaN": np.isnan,
+    "-inf": np.isneginf,
+    "+inf": np.isposinf,
+}
+
+
+class FlawedTokens(Struct, frozen=True):
+    """Tokens whose log-prob has one flaw: how many, and where the first is."""
+
+    tokens: int
+    row: int  # of the first, in the whole table
+    position: int  # of the first, in its response
+
+    def and_later(self, other: FlawedTokens) -> FlawedTokens:
+        """Add those of later rows."""
+        return FlawedTokens(self.tokens + other.tokens, self.row, self.position)
+
+
 class Case(Struct, frozen=True, kw_only=True, dict=True):
     """Whole rows of a table, masked tokens too, with the log-probs of every policy.
 
@@ -97,8 +117,8 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
     # Whether rcdiag masked out tokens for their low log-probs: E[ratio] over the others need not be
     # 1, and which distribution sampled is unknown.
     without_rare: bool = False
-    # Policy -> how many sampled tokens of the whole table have no number, and the first such row.
-    not_numbers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # Policy -> kind of NOT_NUMBERS -> the sampled tokens of the whole table that have it.
+    not_numbers: Mapping[str, Mapping[str, FlawedTokens]] = field(default_factory=dict)
 
     @cached_property
     def owner(self) -> Counts:
@@ -200,6 +220,21 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
     def with_log_probs(self, policy: str, values: Array) -> Case:
         """Return the case with other log-probs of one policy."""
         return replace(self, log_probs={**self.log_probs, policy: values})
+
+    def flawed(self, tokens: Flags) -> FlawedTokens:
+        """Count flagged response tokens, of which there is one at least, and locate the first."""
+        places = np.flatnonzero(tokens)
+        first = places[0]
+        row = int(self.row[self.owner[first]])
+        return FlawedTokens(len(places), row, int(self.position[first]))
+
+    def not_numbers_of(self, policy: str) -> dict[str, FlawedTokens]:
+        """Return the sampled tokens whose log-prob is no number, by kind."""
+        values = self.log_probs[policy]
+        if np.isfinite(values[self.mask]).all():
+            return {}
+        flags = {kind: of_kind(values) & self.mask for kind, of_kind in NOT_NUMBERS.items()}
+        return {kind: self.flawed(tokens) for kind, tokens in flags.items() if tokens.any()}
 
     def of_sampled(self, tokens: Flags) -> Flags:
         """Return flags of response tokens from flags of the sampled ones."""

@@ -16,15 +16,20 @@ from rcdiag.diagnosis.causes.unlogged_sampling import UNLOGGED_SLUGS
 from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features, Onset
 from rcdiag.diagnosis.guides import beyond_guides
-from rcdiag.diagnosis.next_experiment import can_be_scored, next_experiment, shell_path
+from rcdiag.diagnosis.next_experiment import (
+    can_be_scored,
+    diagnose_again,
+    few_prompts,
+    next_experiment,
+    shell_path,
+)
 from rcdiag.diagnosis.over_steps import experiment_at_rate_zero, over_steps
 from rcdiag.diagnosis.ruled_out import ruled_out
 from rcdiag.diagnosis.thresholds import ENOUGH, MOST
-from rcdiag.diagnosis.validity import INVALID, UNKNOWN, VALID
+from rcdiag.diagnosis.validity import INVALID, RECORD_SAMPLED, UNKNOWN, VALID, Validity
 from rcdiag.formats import effective, plural, rough
 from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
 from rcdiag.statistics.extremes import impossible
-from rcdiag.statistics.intervals import too_few
 
 # Confidence from which a cause is named, and from which its `broken` verdict decides.
 NAMED, DECIDES = 0.5, 0.6
@@ -41,6 +46,7 @@ GENERIC_CAUSES = (GENERIC, "context-differs")
 BY_PATTERN = (GENERIC, "weights-differ", "weights-never-synced")
 # Faults in how the trainer lays out its tensors: they affect every row of a run, in all steps.
 IN_EVERY_ROW = ("vocab-shard-wrong",)
+NO_LOG_PROBS = "nan-log-probs"  # rows that have it are left out of all numbers
 MUCH_LESS = 0.1  # a cause whose confidence is lower by this is much less probable than another
 KEPT_SET_CAUSES = ("truncated-law", *KEPT_SET_SLUGS)
 # Cause -> causes that it imitates. Where it is named and not much less probable than those, they
@@ -48,9 +54,9 @@ KEPT_SET_CAUSES = ("truncated-law", *KEPT_SET_SLUGS)
 LEAVES_TRACE_OF = {
     # Tool tokens that are still in the mask make any sampling distribution look flatter, and may
     # have any values.
-    "mask-includes-tool": (*UNLOGGED_SLUGS, "nan-log-probs"),
+    "mask-includes-tool": (*UNLOGGED_SLUGS, NO_LOG_PROBS),
     # The trainer's softmax lacks a part of the vocabulary: a log-prob may be above 0.
-    "vocab-shard-wrong": ("nan-log-probs",),
+    "vocab-shard-wrong": (NO_LOG_PROBS,),
     # A token that is alone in its kept set is certain: its log-prob is 0.
     **dict.fromkeys(KEPT_SET_SLUGS, ("zero-placeholder",)),
 }
@@ -95,7 +101,7 @@ def suspicions(features: Features) -> list[tuple[Cause, Suspicion]]:
             named = _merged(named, cause, suspicion)
             if suspicion.mended is not None:
                 repaired = suspicion.mended.without_tokens(~features.case.mask)
-                features = Features(repaired, features.onset)
+                features = Features(repaired, features.onset, features.within)
                 here = _weigh_up_to(features, stage)
             here = [] if stage in EXCLUSIVE_STAGES else _not_yet_named(here, named)
     return named
@@ -111,7 +117,7 @@ def _from_onset(features: Features) -> tuple[Features, Onset | None]:
     # A mismatch that ends again does not grow: the steps that have it are judged as a table of
     # their own.
     known = onset if onset.last is None else None
-    return Features(_steps_of_onset(features.case, onset), known), onset
+    return Features(_steps_of_onset(features.case, onset), known, onset.within), onset
 
 
 def _candidates(
@@ -133,7 +139,7 @@ def _first(features: Features, here: Named, onset: Onset | None) -> tuple[Cause,
         suspicion = replace(suspicion, rival=here[1][1].confidence)
     if onset is not None and cause.name not in NOTHING_WRONG:
         suspicion = replace(suspicion, from_step=onset.step)
-    return cause, replace(suspicion, verdict=verdict_of_cause(features, cause, suspicion))
+    return cause, with_verdict(features, cause, suspicion)
 
 
 def _weigh_up_to(features: Features, stage: str) -> list[tuple[Cause, Suspicion]]:
@@ -275,7 +281,7 @@ def _weigh_outlier_rows(features: Features) -> list[tuple[Cause, Suspicion]]:
                 share_of_rows=share,
             ),
         )
-        for cause, suspicion in _weigh_stage(Features(case, features.onset), "law")
+        for cause, suspicion in _weigh_stage(Features(case, features.onset, "in these rows"), "law")
         if cause.words.family != "context" and cause.name not in IN_EVERY_ROW
     ]
 
@@ -290,8 +296,8 @@ def _steps_of_onset(case: Case, onset: Onset) -> Case:
     step = case.facts.step
     if step is None:
         return case
-    last = onset.steps.labels[-1 if onset.last is None else onset.last]
-    outside = (step < onset.step) | (step > int(last))
+    last = step.max() if onset.last_step is None else onset.last_step
+    outside = (step < onset.step) | (step > last)
     stated = {
         name: getattr(case.facts, name) for name in ("temperature", "top_p", "top_k", "min_p")
     }
@@ -305,17 +311,22 @@ def _steps_of_onset(case: Case, onset: Onset) -> Case:
 
 def diagnosis_of(features: Features, named: Named) -> Diagnosis:
     """Return the diagnosis of a case whose causes are named."""
-    features = _of_measured_rows(features)
+    read, features = features, _of_measured_rows(features)
     case = features.case
     pair = {"sampler": case.sampler}
     if case.trainer is not None:
         pair["trainer"] = case.trainer
-    causes = _ordered_causes(features, named)
+    validity = _validity(features, named)
+    causes = _ordered_causes(features, named, validity)
     verdict = _verdict(case, causes)
     steps = over_steps(features)
+    summary = _summary(features, verdict, causes, validity)
+    if features is not read and [cause.slug for cause in causes[:1]] == [NO_LOG_PROBS]:
+        others = [entry for entry in named if entry[0].name != NO_LOG_PROBS]
+        summary += _of_other_rows(features, _ordered_causes(features, others, validity))
     return Diagnosis(
         verdict=verdict,
-        summary=_summary(features, verdict, causes),
+        summary=summary,
         pair=pair,
         causes=causes,
         ruled_out=ruled_out(features, [cause.slug for cause in causes]),
@@ -326,6 +337,17 @@ def diagnosis_of(features: Features, named: Named) -> Diagnosis:
         over_steps=steps,
         judged_rows=len(case.lengths),
     )
+
+
+def _validity(features: Features, named: Named) -> Validity | None:
+    """Return who sampled the rows that the last cause was judged on; None for one policy alone.
+
+    These are the repaired rows of the steps that have the mismatch.
+    """
+    if features.case.trainer is None:
+        return None
+    judged = [found.validity for _, found in named if found.validity is not None]
+    return judged[-1] if judged else features.validity
 
 
 def _of_measured_rows(features: Features) -> Features:
@@ -356,13 +378,15 @@ def without_traces(entries: Named, everything: Named) -> list[tuple[Cause, Suspi
     ]
 
 
-def _ordered_causes(features: Features, named: Named) -> list[NamedCause]:
+def _ordered_causes(
+    features: Features, named: Named, validity: Validity | None
+) -> list[NamedCause]:
     """Return the named causes, first those that decide the verdict.
 
     Engine noise is not a second cause beside a fault: it becomes evidence that the fault explains
     everything else.
     """
-    causes = [_named_cause(features, cause, suspicion) for cause, suspicion in named]
+    causes = [_named_cause(features, cause, suspicion, validity) for cause, suspicion in named]
     order = ("broken", "inconclusive", "correctable", "healthy")
     faults = [cause for cause in causes if cause.slug not in NOTHING_WRONG]
     harmless = [cause for cause in causes if cause.slug in NOTHING_WRONG]
@@ -377,6 +401,13 @@ def _ordered_causes(features: Features, named: Named) -> list[NamedCause]:
     first, *others = faults
     evidence = [*first.evidence[:1], *residual, *first.evidence[1:]]
     return [replace(first, evidence=evidence), *others]
+
+
+def with_verdict(features: Features, cause: Cause, suspicion: Suspicion) -> Suspicion:
+    """Return a suspicion with the verdict that its cause gives on a case, and who sampled there."""
+    verdict = verdict_of_cause(features, cause, suspicion)
+    judged = cause.stage in EXCLUSIVE_STAGES and features.case.trainer is not None
+    return replace(suspicion, verdict=verdict, validity=features.validity if judged else None)
 
 
 def verdict_of_cause(features: Features, cause: Cause, suspicion: Suspicion) -> str:
@@ -398,26 +429,29 @@ def verdict_of_cause(features: Features, cause: Cause, suspicion: Suspicion) -> 
     by_cause = by_experiment or cause.name not in BY_PATTERN or suspicion.verdict is not None
     if valid.overrules_cause or (valid.answer == UNKNOWN and not by_cause):
         return "inconclusive"
-    if verdict == "healthy" and _few_prompts(features.case):
+    if verdict == "healthy" and few_prompts(features.case):
         return "inconclusive"
     return "broken" if valid.answer == INVALID else verdict
 
 
-def _few_prompts(case: Case) -> bool:
-    """Tell whether rows answer too few prompts for an interval of any number."""
-    return too_few(np.bincount(case.cluster, case.tokens.per_row).astype(np.float64))
-
-
-def _named_cause(features: Features, cause: Cause, suspicion: Suspicion) -> NamedCause:
+def _named_cause(
+    features: Features, cause: Cause, suspicion: Suspicion, validity: Validity | None
+) -> NamedCause:
     words = cause.words
     verdict = suspicion.verdict or words.verdict
     evidence = [dict(entry) for entry in suspicion.evidence]
-    if features.case.trainer is not None and cause.stage == "difference":
-        # Who sampled decides the verdict: it stands second, where every screen shows it. What the
-        # cause states is of the rows that it was judged on.
-        own = [entry for entry in evidence if entry["name"] in ("E[ratio]", "kappa")]
+    if validity is not None and cause.stage == "difference":
+        # Who sampled decides the verdict: it stands second, where every screen shows it.
+        own = [entry for entry in evidence if entry["name"].startswith(("E[ratio]", "kappa"))]
         others = [entry for entry in evidence if entry not in own]
-        evidence = [*others[:1], *(own or [features.validity.evidence]), *others[1:]]
+        evidence = [*others[:1], *(own or [validity.evidence]), *others[1:]]
+    if validity is not None and verdict == "broken":
+        # No weights repair it although the record sampled: they correct towards the wrong column.
+        reads = f"{RECORD_SAMPLED}, but `{features.case.trainer}` is a wrong target for weights"
+        evidence = [
+            {**entry, "reads": reads} if RECORD_SAMPLED in entry["reads"] else entry
+            for entry in evidence
+        ]
     possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
     return NamedCause(
         slug=words.slug,
@@ -443,7 +477,7 @@ def _repair_actions(features: Features, cause: Cause, verdict: str) -> list[Acti
     differ = features.declared.weights_differ and slug == "stale-weights"
     if differ and sampler and trainer and can_be_scored(features.case):
         command = (
-            f"rcdiag diagnose {features.case.source} --model {shell_path(trainer)} --checkpoint "
+            f"{diagnose_again(features.case)} --model {shell_path(trainer)} --checkpoint "
             f"{shell_path(sampler, 'OLDER')}"
         )
         return [*actions[:1], Action(text="Confirm", command=command), *actions[1:]]
@@ -461,9 +495,12 @@ def _action(features: Features, text: str) -> Action:
         return Action(text=text)
     if not can_be_scored(features.case):
         return Action(text=f"{says}, with `prompt_ids` in the table.")
-    command = command.removesuffix(".").replace("DUMP", features.case.source)
-    command = command.replace("CKPT", shell_path(features.declared.trainer.model))
-    return Action(text=says, command=f"rcdiag {command}")
+    again, source = diagnose_again(features.case), features.case.source
+    command = f"rcdiag {command.removesuffix('.')}".replace("rcdiag diagnose DUMP", again)
+    command = command.replace("DUMP", source)
+    return Action(
+        text=says, command=command.replace("CKPT", shell_path(features.declared.trainer.model))
+    )
 
 
 def by_size(features: Features) -> str:
@@ -494,7 +531,15 @@ def _verdict(case: Case, causes: Sequence[NamedCause]) -> str:
     return "correctable" if any(cause.verdict == "correctable" for cause in causes) else "healthy"
 
 
-def _usefulness(features: Features) -> str:
+def _of_other_rows(features: Features, causes: Sequence[NamedCause]) -> str:
+    """Say which verdict the rows without such values have; "" for one policy alone."""
+    if features.case.trainer is None or not causes:
+        return ""
+    rows = plural(features.validity.rows, "other row")
+    return f" The {rows} alone: {_verdict(features.case, causes)}, {causes[0].slug}."
+
+
+def _usefulness(features: Features, validity: Validity) -> str:
     """Say how many effective sequences importance weights leave: valid weights may still be
     useless.
     """
@@ -505,15 +550,17 @@ def _usefulness(features: Features) -> str:
     found = f"leave an ESS of {effective(ess)} of {plural(rows, 'sequence')}"
     little = ess < 0.5 * rows  # weights of whole sequences are of little use
     ending = f"but {found}: remove the cause first" if little else f"and {found}"
-    if features.validity.answer == VALID:
+    if validity.answer == VALID:
         return f"Importance weights are valid {ending}."
-    return f"By the cause importance weights are valid {ending}. {features.validity.sentence}"
+    return f"By the cause importance weights are valid {ending}. {validity.sentence}"
 
 
-def _summary(features: Features, verdict: str, causes: Sequence[NamedCause]) -> str:
+def _summary(
+    features: Features, verdict: str, causes: Sequence[NamedCause], validity: Validity | None
+) -> str:
     """Summarise the diagnosis in one or two sentences."""
     case = features.case
-    if case.trainer is None:
+    if validity is None:
         found = f". {causes[0].message}" if causes else "; its values look valid."
         return f"{_single_column(case)}{found}"
     if verdict == "inconclusive" and len(case.tokens) < ENOUGH:
@@ -524,17 +571,19 @@ def _summary(features: Features, verdict: str, causes: Sequence[NamedCause]) -> 
         return " ".join([few, *(cause.message for cause in causes[:1])])
     message = f"{_steps_prefix(features, causes[0])}{causes[0].message}"
     if verdict == "correctable":
-        return f"{message} {_usefulness(features)}"
+        return f"{message} {_usefulness(features, validity)}"
     # Causes that only experiments name are differences of the two forward passes.
     slug = causes[0].slug
     if verdict == "healthy" or (slug in CAUSES and CAUSES[slug].stage != "difference"):
         return message
-    if features.validity.answer == INVALID:
-        return f"{message} {features.validity.sentence}"
+    if validity.answer == INVALID:
+        return f"{message} {validity.sentence}"
+    if verdict == "broken" and validity.answer == VALID:
+        return f"{message} Weights would correct towards `{case.trainer}`, which is wrong here."
     # What would settle it stands first, where no screen cuts it.
-    if causes[0].slug in NOTHING_WRONG and not features.validity.overrules_cause:
+    if causes[0].slug in NOTHING_WRONG and not validity.overrules_cause:
         return f"Nearly all tokens are of one prompt, which says little about others. {message}"
-    return f"{features.validity.sentence} {message}"
+    return f"{validity.sentence} {message}"
 
 
 def _single_column(case: Case) -> str:
@@ -548,9 +597,8 @@ def _steps_prefix(features: Features, cause: NamedCause) -> str:
         return ""
     if onset is None:
         return f"From step {cause.from_step} on: "
-    last, times = onset.steps.labels[-1 if onset.last is None else onset.last], rough(onset.times)
+    steps, times = onset.within[0].upper() + onset.within[1:], rough(onset.times)
     if onset.last is None:
         place = " (the last)" if onset.first == len(onset.steps.labels) - 1 else ""
-        return f"From step {onset.step} on{place} k3 is {times} times its median before. "
-    steps = f"step {onset.step}" if str(onset.step) == last else f"steps {onset.step} to {last}"
-    return f"In {steps} alone k3 is {times} times its median elsewhere. "
+        return f"{steps}{place} k3 is {times} times its median before. "
+    return f"{steps} alone k3 is {times} times its median elsewhere. "

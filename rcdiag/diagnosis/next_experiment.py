@@ -6,12 +6,17 @@ import glob
 import re
 from collections.abc import Sequence
 
+import numpy as np
+
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.features.declared import Declared
-from rcdiag.diagnosis.thresholds import ENOUGH, SHOWN
+from rcdiag.diagnosis.thresholds import ENOUGH, FEWEST_ROWS, SHOWN
 from rcdiag.formats import plural
-from rcdiag.results.diagnosis import Action, Diagnosis, NamedCause
+from rcdiag.results.diagnosis import NOTHING_WRONG, Action, Diagnosis, NamedCause
+from rcdiag.statistics.intervals import too_few
 
+# In bypass mode trainers store a copy of the sampler's log-probs as `old`.
+IDENTICAL, CURRENT = "columns-identical", "current"
 SURE = 0.95  # confidence from which on look-alikes need not be excluded by an experiment
 # Causes that tests with other checkpoints can separate.
 OF_OTHER_WEIGHTS = {
@@ -30,11 +35,13 @@ def next_experiment(case: Case, verdict: str, causes: Sequence[NamedCause]) -> l
     """Name the command that settles what the table leaves open."""
     if case.trainer is None:
         return [_other_side(case)]
-    if not causes and verdict == "inconclusive":
-        text = f"take more rows: {plural(len(case.tokens), 'token')} with log-probs of both sides"
-        return [Action(text=f"{text} are too few, {ENOUGH} are needed")]
+    if verdict == "inconclusive" and (data := _lacking_data(case, causes)):
+        return [data]
     if not _is_open(verdict, causes):
         return []
+    if causes[0].slug == IDENTICAL and _differs(case, CURRENT):
+        copy = f"in bypass mode `{case.trainer}` is a copy: judge `{CURRENT}` in its place"
+        return [Action(text=copy, command=f"rcdiag diagnose {case.source} --target {CURRENT}")]
     if not can_be_scored(case):
         text = (
             "record `prompt_ids`, or also pass the dump that has them, so that a checkpoint can "
@@ -45,9 +52,43 @@ def next_experiment(case: Case, verdict: str, causes: Sequence[NamedCause]) -> l
     return [
         Action(
             text=f"{_split(causes)}, with the trainer's checkpoint",
-            command=f"rcdiag diagnose {case.source} --model {checkpoint}",
+            command=f"{diagnose_again(case)} --model {checkpoint}",
         ),
     ]
+
+
+def _lacking_data(case: Case, causes: Sequence[NamedCause]) -> Action | None:
+    """Say which rows a table needs before anything can tell; None if it has enough."""
+    first = causes[0].slug if causes else ""
+    rows = int((case.tokens.per_row > 0).sum())
+    if first == IDENTICAL:
+        return None  # two columns that are equal in few rows are so in many
+    if len(case.tokens) < ENOUGH:
+        text = f"{plural(len(case.tokens), 'token')} with log-probs of both sides"
+        return Action(text=f"take more rows: {text} are too few, {ENOUGH} are needed")
+    if rows < FEWEST_ROWS:
+        return Action(text=f"take more rows: {rows} are too few, {FEWEST_ROWS} are needed")
+    if first in NOTHING_WRONG and few_prompts(case):
+        return Action(text="add rows of a second prompt: more rows of the same one do not tell")
+    return None
+
+
+def few_prompts(case: Case) -> bool:
+    """Tell whether rows answer too few prompts for an interval of any number."""
+    return too_few(np.bincount(case.cluster, case.tokens.per_row).astype(np.float64))
+
+
+def _differs(case: Case, policy: str) -> bool:
+    """Tell whether a table has another policy, and its values are not those of the sampler."""
+    other = case.log_probs.get(policy)
+    return other is not None and bool(np.any((other != case.log_probs[case.sampler])[case.mask]))
+
+
+def diagnose_again(case: Case) -> str:
+    """Return the command that diagnoses the pair of a case, without further options."""
+    pair = "" if case.sampler == "rollout" else f" --behavior {case.sampler}"
+    pair += "" if case.trainer in ("old", None) else f" --target {case.trainer}"
+    return f"rcdiag diagnose {case.source}{pair}"
 
 
 def _other_side(case: Case) -> Action:
@@ -85,7 +126,9 @@ def next_after_experiments(
     """
     if case.trainer is None:
         return diagnosis.next
-    again = f"rcdiag diagnose {case.source} --model {quoted(model)}"
+    if diagnosis.verdict == "inconclusive" and (data := _lacking_data(case, diagnosis.causes)):
+        return [data]
+    again = f"{diagnose_again(case)} --model {quoted(model)}"
     tried = "".join(f" --checkpoint {quoted(name)}" for name in checkpoints)
     if not_run:
         more = f" and {len(not_run) - SHOWN} more" if len(not_run) > SHOWN else ""

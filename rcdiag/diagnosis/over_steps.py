@@ -77,7 +77,7 @@ def over_steps(features: Features) -> OverSteps | None:
     return OverSteps(
         says=says,
         large_from=None if onset is None else onset.step,
-        large_to=_last_step(onset),
+        large_to=None if onset is None else onset.last_step,
         moved=moved,
         resets=[int(run.steps[at]) for at in cleared],
         change=change,
@@ -131,22 +131,15 @@ class _Run(Struct, frozen=True):
         return sorted(moved, key=lambda one: one.moved_at)
 
 
-def _last_step(onset: Onset | None) -> int | None:
-    """Return the last step with a large mismatch; None if it lasts until the end."""
-    if onset is None or onset.last is None:
-        return None
-    return int(onset.steps.labels[onset.last])
-
-
 def _says(
     run: _Run, onset: Onset | None, moved: Sequence[MovedNumber], change: ChangeOfMismatch | None
 ) -> str:
     """Describe a run whose mismatch does not fall back and grow anew."""
     if onset is None and not moved and run.rows.max() < 2 and _large(run.k3) is None:
         return f"one row of a step is too few to see a change over {len(run.steps)} steps"
-    begins = None if onset is None else onset.step
+    begins, ends = (None, None) if onset is None else (onset.step, onset.last_step)
     drift = _drift(run.series[0])
-    return _sentence(run.steps, run.k3, moved, begins, _last_step(onset), change, drift)
+    return _sentence(run.steps, run.k3, moved, begins, ends, change, drift)
 
 
 def _falls(series: Series, at: int) -> bool:

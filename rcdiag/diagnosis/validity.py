@@ -32,6 +32,7 @@ from rcdiag.results.base import MetricValue
 from rcdiag.statistics.intervals import errors_and_reaches, influences
 
 VALID, INVALID, UNKNOWN = "valid", "invalid", "unknown"
+RECORD_SAMPLED = "the recorded distribution sampled"  # what a number reads where weights are valid
 
 # The excess halfway between "the recorded distribution sampled" (0) and "the trainer's did" (1).
 HALFWAY = 0.5
@@ -81,6 +82,7 @@ class Validity(Struct, frozen=True, dict=True):
     unseen: float  # what UNSEEN more tokens, each with the largest ratio, would add to E[ratio]
     rows: int  # with sampled tokens
     without_rare: bool = False  # rare tokens were left out: E[ratio] over the others may be any
+    within: str = ""  # the part of a table's rows that was judged: "from step 8 on"; "" for all
 
     @cached_property
     def answer(self) -> str:
@@ -164,8 +166,13 @@ class Validity(Struct, frozen=True, dict=True):
         by_kappa = self.answer == INVALID and self.ratio_mean.low <= 1.0 <= self.ratio_mean.high
         if by_kappa or (self.answer == VALID and self.kappa_decides):
             half = self.by_kappa
-            return "kappa", Interval(1 - 2 * half.value, 1 - 2 * half.high, 1 - 2 * half.low)
-        return "E[ratio]", self.ratio_mean
+            kappa = Interval(1 - 2 * half.value, 1 - 2 * half.high, 1 - 2 * half.low)
+            return self.named("kappa"), kappa
+        return self.named("E[ratio]"), self.ratio_mean
+
+    def named(self, number: str) -> str:
+        """Return the name of a number with the rows that it is of, where they are not all."""
+        return f"{number} {self.within}".rstrip()
 
     @property
     def reads(self) -> str:
@@ -187,12 +194,12 @@ class Validity(Struct, frozen=True, dict=True):
                 f"{self.rows_needed} would decide"
             )
         if self.kappa_decides:
-            return "above 0: the recorded distribution sampled; it is below 0 if the trainer's did"
+            return f"above 0: {RECORD_SAMPLED}; it is below 0 if the trainer's did"
         if not self.by_mean:
-            return "1 to within an engine's rounding: the recorded distribution sampled"
+            return f"1 to within an engine's rounding: {RECORD_SAMPLED}"
         known = self.mean_square < SECOND_ORDER
         other = f"; {mean_ratio(1 + self.mean_square)} if the trainer's had" if known else ""
-        return f"near 1: the recorded distribution sampled{other}"
+        return f"near 1: {RECORD_SAMPLED}{other}"
 
     @property
     def sentence(self) -> str:
@@ -225,8 +232,10 @@ def _times(found: Interval, least: float, most: float) -> float:
     return max((reach / far) ** 2 if far else np.inf for far, reach in reaches.items())
 
 
-def validity_of(case: Case) -> Validity:
+def validity_of(case: Case, within: str = "") -> Validity:
     """Ask whether the recorded distribution sampled a case's tokens.
+
+    `within` says which part of a table's rows the case has.
 
     Standard errors are taken over rows, also where several rows answer one prompt: under the
     recorded distribution E[ratio] is 1 in every context, so that the deviations of two rows from 1
@@ -253,6 +262,7 @@ def validity_of(case: Case) -> Validity:
         unseen=UNSEEN * float(np.exp(largest)) / total,
         rows=int(present.sum()),
         without_rare=case.without_rare,
+        within=within,
     )
 
 

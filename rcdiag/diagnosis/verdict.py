@@ -26,7 +26,7 @@ from rcdiag.diagnosis.judge import (
     is_umbrella,
     ranking_score,
     suspicions,
-    verdict_of_cause,
+    with_verdict,
     without_traces,
 )
 from rcdiag.results.diagnosis import NOTHING_WRONG, Diagnosis
@@ -62,7 +62,7 @@ def verdict_with_experiments(
     outcome = run(_without_moved(case, repaired))
     judged = Features(repaired)
     tried = [
-        (cause, replace(found, verdict=verdict_of_cause(judged, cause, found)))
+        (cause, with_verdict(judged, cause, found))
         for cause, found in ((cause_of(slug), found) for slug, found in outcome.suspicions)
     ]
     diagnosis = diagnosis_of(features, selected(table, tried, outcome) or table or tried)

@@ -247,15 +247,17 @@ class NonFinite(Struct, frozen=True):
 
     not_finite: Places = field(default_factory=Places)
     positive: Places = field(default_factory=Places)
+    nan: Places = field(default_factory=Places)  # the NaN of `not_finite`
 
     @classmethod
     def of(cls, batch: TokenBatch) -> NonFinite:
-        not_finite, positive = {}, {}
+        not_finite, positive, nan = {}, {}, {}
         for policy, log_probs in batch.log_probs.items():
             places = _impossible_places(log_probs)
             above = np.isfinite(log_probs[places]) & (log_probs[places] > 0)
             not_finite[policy], positive[policy] = places[~above], places[above]
-        return cls(Places.of(batch, not_finite), Places.of(batch, positive))
+            nan[policy] = places[np.isnan(log_probs[places])]
+        return cls(*(Places.of(batch, found) for found in (not_finite, positive, nan)))
 
     @property
     def tokens(self) -> dict[str, int]:

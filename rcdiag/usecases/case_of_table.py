@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Case, RowFacts, joined_cases
+from rcdiag.diagnosis.case import Case, FlawedTokens, RowFacts, joined_cases
 from rcdiag.errors import RcdiagError
 from rcdiag.table.hashing import hashed_lists, mixed
 from rcdiag.table.stream import read_trajectories
@@ -90,8 +90,8 @@ class CaseSample:
     most: int  # largest number of tokens
     share: float = 1.0  # of the blocks that are drawn
     parts: list[Case] = field(default_factory=list)
-    # Policy -> how many sampled tokens have no number, and the first such row.
-    not_numbers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    # Policy -> kind -> the sampled tokens of all rows that are no number.
+    not_numbers: dict[str, dict[str, FlawedTokens]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -123,11 +123,7 @@ class CaseSample:
     def add(self, rows: Trajectories) -> None:
         """Add the next rows of the table, which have log-probs of `policies` and their origin."""
         part = _case(rows, self.policies, self.sampler, self.trainer)
-        for policy, values in part.log_probs.items():
-            places = np.flatnonzero(part.mask & ~np.isfinite(values))
-            if len(places):
-                first = int(part.row[part.owner[places[0]]])
-                self._count_not_numbers(policy, len(places), first)
+        self._add_not_numbers({policy: part.not_numbers_of(policy) for policy in part.log_probs})
         part = part.take(_in_sample(part.row, self.share)).heads(self.most)
         if part.prompt_ids is not None:
             facts = structs.replace(part.facts, prompt=hashed_lists(part.prompt_ids))
@@ -138,8 +134,7 @@ class CaseSample:
 
     def merge(self, following: CaseSample) -> None:
         """Merge with the sample of the rows that follow."""
-        for policy, (count, first) in following.not_numbers.items():
-            self._count_not_numbers(policy, count, first)
+        self._add_not_numbers(following.not_numbers)
         share = min(self.share, following.share)
         self._draw(share)
         self.parts += [one.take(_in_sample(one.row, share)) for one in following.parts]
@@ -160,9 +155,12 @@ class CaseSample:
             source=table.as_given.on_command_line,
         )
 
-    def _count_not_numbers(self, policy: str, count: int, row: int) -> None:
-        before, first = self.not_numbers.get(policy, (0, row))
-        self.not_numbers[policy] = before + count, first
+    def _add_not_numbers(self, later: Mapping[str, Mapping[str, FlawedTokens]]) -> None:
+        """Add the tokens of later rows that are no number."""
+        for policy, by_kind in later.items():
+            for kind, tokens in by_kind.items():
+                known = self.not_numbers.setdefault(policy, {})
+                known[kind] = known[kind].and_later(tokens) if kind in known else tokens
 
     def _draw(self, share: float) -> None:
         """Reduce the sample to a smaller share of the blocks."""

@@ -268,6 +268,19 @@ def test_another_pair_than_the_judged_one_has_its_own_numbers_and_advice(rcdiag)
     assert "see do" not in ran.out
 
 
+def test_policies_that_engines_scored_are_not_known_to_have_sampled(rcdiag, tmp_path):
+    table = pq.read_table(SAMPLES / "stale.parquet")
+    names = {"rollout_log_probs": "a_log_probs", "old_log_probs": "b_log_probs"}
+    scored = {name: {"backend": "hf", "options": {}} for name in "ab"}
+    path = tmp_path / "scored.parquet"
+    table = table.rename_columns([names.get(name, name) for name in table.schema.names])
+    metadata = {"rcdiag": json.dumps({"policies": scored})}
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+    ran = rcdiag("score", path, "--behavior", "a", "--target", "b")
+    assert "a is not known to have sampled; means over tokens" in ran.out
+    assert "a did not sample" not in ran.out
+
+
 def test_too_few_tokens_name_the_next_step(tmp_path):
     rows = [[-0.5, -1.5]] * 4
     shifted = [[value - 0.01 for value in row] for row in rows]

@@ -314,12 +314,8 @@ def taken_twice(case: Case, copies: int) -> Case:
 
 def counted(case: Case) -> Case:
     """Count NaN values, as reading a table does."""
-    bad = {}
-    for policy, values in case.log_probs.items():
-        places = np.flatnonzero(case.mask & ~np.isfinite(values))
-        if len(places):
-            bad[policy] = (len(places), int(case.row[case.owner[places[0]]]))
-    return replace(case, not_numbers=bad)
+    found = {policy: case.not_numbers_of(policy) for policy in case.log_probs}
+    return replace(case, not_numbers={policy: kinds for policy, kinds in found.items() if kinds})
 
 
 def judged(case: Case) -> Diagnosis:

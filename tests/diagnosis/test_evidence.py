@@ -9,7 +9,16 @@ from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import diagnose
 from rcdiag.diagnosis.validity import INVALID
 from rcdiag.pages.headline import fact_text
-from tests.diagnosis.tables import changed, drifted, made, rerouted, tempered
+from tests.diagnosis.tables import (
+    changed,
+    drifted,
+    first_tokens_differ,
+    judged,
+    made,
+    plain,
+    rerouted,
+    tempered,
+)
 
 
 def raw_of_other_weights() -> Case:
@@ -59,3 +68,12 @@ def test_an_equally_large_difference_in_few_contexts_is_not_noise() -> None:
 def test_names_that_end_in_a_number_do_not_run_into_their_values():
     entry = {"name": "share", "step_4": 0, "bf16_pass": 2, "reads": "older weights"}
     assert fact_text(entry) == "share: step_4 = 0, bf16 pass 2 (older weights)"
+
+
+def test_a_fault_beside_valid_weights_says_why_they_do_not_help() -> None:
+    found = judged(made(plain, first_tokens_differ(2.0), rows=160, seed=5))
+    (mean,) = (one for one in found.causes[0].evidence if one["name"] in ("E[ratio]", "kappa"))
+    assert (found.verdict, found.causes[0].slug) == ("broken", "context-differs")
+    reason = "the recorded distribution sampled, but `old` is a wrong target for weights"
+    assert mean["reads"] == reason
+    assert found.summary.endswith("Weights would correct towards `old`, which is wrong here.")

@@ -10,12 +10,15 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause import CAUSES
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import diagnose
+from rcdiag.diagnosis.validity import validity_of
+from rcdiag.formats import mean_ratio
 from rcdiag.results import NamedCause
 from tests.diagnosis.tables import (
     Array,
     Law,
     State,
     counted,
+    drifted,
     made,
     noisy,
     plain,
@@ -121,3 +124,13 @@ def test_few_rows_use_students_t() -> None:
     tokens = made(rows=16, length=40).tokens
     assert 3.0 < tokens.as_far(4.0) < 3.4
     assert 3.9 < made(rows=400, length=4).tokens.as_far(4.0) <= 4.0
+
+
+def test_one_mean_ratio_is_stated_that_of_the_steps_judged() -> None:
+    case = counted(table(5, drifted(0.5, seed=6), drifted(0.5, seed=7), plain, seed=4))
+    told = diagnose(case)
+    mean = validity_of(case.take(steps() >= 5)).ratio_mean
+    entry = told.causes[0].evidence[1]
+    assert told.verdict == "broken"
+    assert (entry["name"], entry["value"]) == ("E[ratio] from step 5 on", mean.value)
+    assert f"{entry['name']} is {mean_ratio(mean.value)}" in told.summary

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.next_experiment import next_after_experiments, next_experiment
 from rcdiag.results.diagnosis import Diagnosis, NamedCause
-from tests.diagnosis.tables import made
+from tests.diagnosis.tables import judged, made
 
 CASE = made(rows=16, length=30, prompt_length=np.full(16, 20))
 
@@ -88,3 +89,37 @@ def test_the_engine_is_advised_if_no_weights_are_suspected():
     ((text, command),) = after("inconclusive", cause("moe-routing", 0.6, "engine-noise"))
     assert text.startswith("re-score the same tokens with the sampler's engine")
     assert command.endswith("--ladder engine")
+
+
+def test_a_table_of_one_prompt_needs_a_second_one() -> None:
+    case = made(rows=64, length=60, group_of=64, prompt_length=np.full(64, 20))
+    (action,) = judged(case).next
+    assert action.command is None
+    assert action.text == "add rows of a second prompt: more rows of the same one do not tell"
+
+
+def test_few_rows_need_more() -> None:
+    (action,) = judged(made(rows=7, length=60, prompt_length=np.full(7, 20))).next
+    assert action.text == "take more rows: 7 are too few, 8 are needed"
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_a_bypass_table_with_the_current_policy_is_judged_by_it(is_copy: bool) -> None:
+    """In bypass mode `old` is a copy of what the sampler recorded, and `current` need not be."""
+    case = made(rows=64, length=60, prompt_length=np.full(64, 20))
+    sampler, trainer = case.log_probs["rollout"], case.log_probs["old"]
+    case = case.with_log_probs("old", sampler)
+    case = case.with_log_probs("current", sampler if is_copy else trainer)
+    (action,) = judged(case).next
+    wanted = "--model CKPT" if is_copy else "--target current"
+    assert action.command == f"rcdiag diagnose {case.source} {wanted}"
+
+
+def test_commands_name_the_pair_that_is_not_the_usual_one() -> None:
+    case = made(rows=16, length=30, prompt_length=np.full(16, 20))
+    named = [cause("forwards-differ", 0.85, "stale-weights")]
+    columns = {"a": case.log_probs["rollout"], "b": case.log_probs["old"]}
+    (action,) = next_experiment(
+        replace(case, sampler="a", trainer="b", log_probs=columns), "inconclusive", named
+    )
+    assert action.command == f"rcdiag diagnose {case.source} --behavior a --target b --model CKPT"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rcdiag.diagnosis.case import Case
-from tests.diagnosis.tables import judged, made, noisy, shifted, top_p
+from tests.diagnosis.tables import Law, drifted, judged, made, noisy, plain, shifted, top_p
 
 
 def zeroed(case: Case, policy: str, from_start: int = 0, from_end: int = 0) -> Case:
@@ -42,3 +42,17 @@ def test_zeros_at_the_first_tokens_of_shifted_rows_are_a_trace_of_the_shift(poli
     case = made(rows=96, seed=4)
     moved = zeroed(shifted(case, policy, np.ones(96, np.bool_)), policy, from_start=1)
     assert judged(moved).causes[0].slug == "shift-by-one"
+
+
+@pytest.mark.parametrize("trained", [noisy(0.01), drifted(0.5)])
+def test_a_value_that_is_no_log_prob_is_located_and_the_other_rows_are_judged(trained: Law) -> None:
+    case = made(plain, trained, rows=96, seed=4)
+    others = judged(case.without_rows(np.isin(case.row, (7, 9))))
+    values = case.log_probs["rollout"].copy()
+    values[[7 * 60 + 5, 9 * 60]] = np.nan, -np.inf
+    diagnosis = judged(case.with_log_probs("rollout", values))
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "nan-log-probs")
+    assert diagnosis.summary == (
+        "1 log-prob of `rollout` is NaN (row 7, token 5); 1 log-prob of `rollout` is -inf (row 9, "
+        f"token 0). The 94 other rows alone: {others.verdict}, {others.causes[0].slug}."
+    )

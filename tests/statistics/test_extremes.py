@@ -92,6 +92,7 @@ def test_non_finite_values_are_counted_with_their_rows_at_unmasked_tokens_only()
     assert result.positive.tokens == {}
     assert result.not_finite.rows == {"rollout": 3, "old": 1}
     assert result.not_finite.first_rows == {"rollout": [0, 2, 3], "old": [3]}
+    assert result.nan.tokens == {"rollout": 3, "old": 1}
 
 
 def worst_sequences_of(behavior: Lists, target: Lists, cuts: list[int]) -> WorstSequences:

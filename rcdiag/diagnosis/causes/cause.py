@@ -16,6 +16,7 @@ from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.cause_words import CauseWords, cause_words
 from rcdiag.diagnosis.experiment_fit import ExperimentFit
 from rcdiag.diagnosis.features import Features, LogRatios
+from rcdiag.diagnosis.validity import Validity
 from rcdiag.registry import Registry
 
 # The order in which causes are weighed: later stages judge the table that earlier ones have
@@ -44,6 +45,7 @@ class Suspicion(Struct, frozen=True, kw_only=True):
     also_possible: Sequence[str] | None = None  # None: the look-alikes of the cause's words
     from_step: int | None = None
     verdict: str | None = None  # None: as the cause's words say
+    validity: Validity | None = None  # of the rows that the cause was judged on
     # The policy whose column is affected, of a cause that may affect the other column as well.
     policy: str | None = None
     mended: Case | None = None  # the repaired table, for later stages; None: it is not repaired
@@ -110,8 +112,9 @@ def fact(name: str, reads: str, /, **values: Any) -> dict[str, Any]:
 
 def mean_ratio_fact(features: Features, reads: str) -> dict[str, Any]:
     """Make the entry of evidence on E[ratio], with its 95% interval over rows."""
-    mean = features.validity.ratio_mean
-    return fact("E[ratio]", reads, value=mean.value, low=mean.low, high=mean.high)
+    validity = features.validity
+    mean = validity.ratio_mean
+    return fact(validity.named("E[ratio]"), reads, value=mean.value, low=mean.low, high=mean.high)
 
 
 def by_token_fact(log_ratios: LogRatios, reads: str) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from rcdiag.diagnosis.case import Array, Flags
+from rcdiag.diagnosis.case import Array, Case, Flags, FlawedTokens
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.columns import (
     GAP,
@@ -34,6 +36,7 @@ from rcdiag.diagnosis.thresholds import (
     UNRELATED,
     UNSURE,
 )
+from rcdiag.formats import plural
 
 LOWEST = -8.0  # nats; no frequent token has less, so that equal values below are a sentinel
 
@@ -46,28 +49,40 @@ def _nan_log_probs(features: Features) -> Suspicion | None:
     if not spoilt or tool_spans(features.case) is not None:
         return None
     bad = np.any([flags for *_, flags in spoilt], axis=0)
-    counts = {policy: _counted(features, policy, column, flags) for policy, column, flags in spoilt}
+    flawed = {policy: _flawed(features, policy, column, flags) for policy, column, flags in spoilt}
     first_policy, column, _ = spoilt[0]
     exact = any((flags & ~column.finite).any() for _, column, flags in spoilt)
     return Suspicion(
         confidence=EXACT if exact else LIKELY,
-        message=" ".join(
-            _no_log_probs(policy, column.values[flags], *counts[policy])
-            for policy, column, flags in spoilt
-        ),
+        message=" ".join(_no_log_probs(policy, kinds) for policy, kinds in flawed.items()),
         evidence=[
             fact(
                 "tokens without a log-prob",
                 "never so in a log-softmax of finite logits",
-                **{policy: count for policy, (count, _) in counts.items()},
-                first_row=min(first for _, first in counts.values()),
+                **{
+                    policy: sum(one.tokens for one in kinds.values())
+                    for policy, kinds in flawed.items()
+                },
+                first_row=min(one.row for kinds in flawed.values() for one in kinds.values()),
             )
         ],
         side=side_of(features, first_policy),
         share_of_rows=share_of_rows(column, bad),
         also_possible=[],
-        mended=without_values(features.case, bad),
+        mended=_without_not_numbers(features.case, bad),
     )
+
+
+def _without_not_numbers(case: Case, bad: Flags) -> Case:
+    """Return the case without flagged values, and without the rows that have NaN or infinities.
+
+    Numbers are computed without these rows. They are kept where no other row has tokens.
+    """
+    pair = [case.log_probs[policy] for policy in (case.sampler, case.trainer) if policy is not None]
+    infinite = case.mask & ~np.all([np.isfinite(values) for values in pair], axis=0)
+    rows = np.bincount(case.owner, infinite, len(case.lengths)) > 0
+    others = without_values(case, bad)
+    return others.without_rows(rows) if (case.mask & ~rows[case.owner]).any() else others
 
 
 def _impossible(column: StoredColumn) -> Flags:
@@ -80,32 +95,27 @@ def _impossible(column: StoredColumn) -> Flags:
     return ~column.finite | (positive & exceptions)
 
 
-def _counted(
+def _flawed(
     features: Features, policy: str, column: StoredColumn, flags: Flags
-) -> tuple[int, int]:
-    """Return how many values of a column are no log-probs, and the first row that has one.
+) -> dict[str, FlawedTokens]:
+    """Return the values of a column that are no log-probs, by kind.
 
-    NaN and infinite ones were counted in the whole table, the others are those of the rows read.
+    NaN and infinite ones were counted in the whole table, the positive ones are of the rows read.
     """
     case = features.case
-    count, first = case.not_numbers.get(policy, (0, int(case.row.max())))
-    positive = np.flatnonzero(flags & column.finite)
-    if len(positive):
-        first = min(first, int(case.row[column.row_of[positive[0]]]))
-    return count + len(positive), first
+    flawed = dict(case.not_numbers.get(policy, {}))
+    positive = flags & column.finite
+    return flawed | ({"positive": case.flawed(case.of_sampled(positive))} if positive.any() else {})
 
 
-def _no_log_probs(policy: str, values: Array, count: int, first: int) -> str:
+def _no_log_probs(policy: str, flawed: Mapping[str, FlawedTokens]) -> str:
     """Say how many values of a column are no log-probs, of what kind, and where the first is."""
-    kinds = {
-        "NaN": np.isnan(values),
-        "infinite": np.isinf(values),
-        "positive": np.isfinite(values),
-    }
-    what = " or ".join(kind for kind, flags in kinds.items() if flags.any()) or "NaN or infinite"
-    if count == 1:
-        return f"One log-prob of `{policy}` is {what}; it is in row {first}."
-    return f"{count:,} log-probs of `{policy}` are {what}; the first is in row {first}."
+    counts = [
+        f"{plural(one.tokens, 'log-prob')} of `{policy}` {'is' if one.tokens == 1 else 'are'} "
+        f"{kind} ({'' if one.tokens == 1 else 'first: '}row {one.row}, token {one.position})"
+        for kind, one in flawed.items()
+    ]
+    return f"{'; '.join(counts)}."
 
 
 @by_column

@@ -38,7 +38,7 @@ from rcdiag.diagnosis.thresholds import (
     SURE,
     SURELY,
 )
-from rcdiag.diagnosis.validity import INVALID
+from rcdiag.diagnosis.validity import INVALID, RECORD_SAMPLED
 from rcdiag.formats import mean_ratio
 
 TEMPERATURE_SLUGS = (
@@ -98,7 +98,7 @@ def _temperature(features: Features) -> tuple[str, Power, str] | None:
         return "temperature-raw-recorded", seen, "the trainer's distribution sampled"
     if invalid and seen.found_by != BY_SHARED_PREFIXES:
         return None  # neither distribution sampled: there is more than a wrong temperature
-    reads = "the recorded distribution sampled"
+    reads = RECORD_SAMPLED
     if features.case.without_rare:
         reads = "without rare tokens it does not tell which distribution sampled"
     return _missing_at(seen.value, declared), seen, reads

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +20,13 @@ if TYPE_CHECKING:
     from rcdiag.results import CompareResult, ScoreResult
 
 
-def _at_places(places: Places, are: str, given: CheckInput) -> Iterator[Observation]:
-    """Yield one finding per policy, with the first rows and the effect on the numbers."""
+def _at_places(
+    places: Places, given: CheckInput, are: Callable[[str], str]
+) -> Iterator[Observation]:
+    """Yield one finding per policy, with the first rows and the effect on the numbers.
+
+    `are` says what values a policy has at these places.
+    """
     for policy, count in places.tokens.items():
         evidence: dict[str, Any] = {
             "policy": policy,
@@ -36,9 +41,18 @@ def _at_places(places: Places, are: str, given: CheckInput) -> Iterator[Observat
             rows += f" ({'; '.join(evidence['first_places'][:SHOWN])}{more})"
         yield Observation(
             message=f"{plural(count, 'log-prob')} of `{policy}` {'is' if count == 1 else 'are'} "
-            f"{are}; unmasked, in {rows}; {_consequence(given)}",
+            f"{are(policy)}; unmasked, in {rows}; {_consequence(given)}",
             evidence=evidence,
         )
+
+
+def _not_finite(given: CheckInput, policy: str) -> str:
+    """Say what the values of a policy are that are not finite."""
+    count = given.non_finite.not_finite.tokens[policy]
+    nan = given.non_finite.nan.tokens.get(policy, 0)
+    if nan in (0, count):
+        return "NaN" if nan else "infinite or below -1e12"
+    return f"NaN, infinite or below -1e12, {nan:,} of them NaN"
 
 
 def _consequence(given: CheckInput) -> str:
@@ -76,7 +90,7 @@ NON_FINITE_LOG_PROBS = Check(
     example="a sampler writes -inf for a token outside its kept set",
     see=("positive-log-probs",),
     find=lambda given: _at_places(
-        given.non_finite.not_finite, "NaN, infinite or below -1e12", given
+        given.non_finite.not_finite, given, lambda policy: _not_finite(given, policy)
     ),
 )
 
@@ -90,7 +104,7 @@ POSITIVE_LOG_PROBS = Check(
     "logits",
     example="0.37 for a token of probability 0.37, whose log-prob is -0.99",
     see=("non-finite-log-probs",),
-    find=lambda given: _at_places(given.non_finite.positive, "positive", given),
+    find=lambda given: _at_places(given.non_finite.positive, given, lambda _: "positive"),
 )
 
 

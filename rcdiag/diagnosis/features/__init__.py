@@ -51,6 +51,8 @@ class Features(Struct, frozen=True, dict=True):
     case: Case
     # Of a case that is the part of a table from some step on: how the mismatch rose at that step.
     onset: Onset | None = None
+    # Of a case that is a part of a table: which rows it has, such as "from step 8 on".
+    within: str = ""
 
     @cached_property
     def columns(self) -> dict[str, StoredColumn]:
@@ -75,7 +77,7 @@ class Features(Struct, frozen=True, dict=True):
     @cached_property
     def validity(self) -> Validity:
         """Return whether the recorded distribution sampled the tokens."""
-        return validity_of(self.case)
+        return validity_of(self.case, self.within)
 
     @cached_property
     def precisions(self) -> RoundingNoise:

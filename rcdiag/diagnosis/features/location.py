@@ -67,6 +67,19 @@ class Onset(Struct, frozen=True):
         return int(self.steps.labels[self.first])
 
     @property
+    def last_step(self) -> int | None:
+        """Return the value in column `step` of the last large step; None: all later are large."""
+        return None if self.last is None else int(self.steps.labels[self.last])
+
+    @property
+    def within(self) -> str:
+        """Name the large steps: "from step 8 on", "in steps 4 to 6"."""
+        if self.last_step is None:
+            return f"from step {self.step} on"
+        one = self.last_step == self.step
+        return f"in step {self.step}" if one else f"in steps {self.step} to {self.last_step}"
+
+    @property
     def times(self) -> float:
         """Return the factor by which k3 grows."""
         return self.after / max(self.before, TINY)

@@ -34,7 +34,7 @@ def answer(result: ScoreResult) -> str:
     if k3.value is None and values["k2_kl"].value is not None:
         return (
             f"k2 {with_interval(values['k2_kl'])} nats per token; no KL or ESS: "
-            f"{result.behavior} did not sample"
+            f"{not_sampler(result)}"
         )
     if k3.value is None:
         left_out, rows = result.rows_left_out, plural(result.num_sequences, "row")
@@ -61,6 +61,12 @@ def _effective(share: MetricValue, count: int) -> str:
     if value is None or not interval:
         return number if value is None else effective(value)
     return f"{number} ({interval})"
+
+
+def not_sampler(result: ScoreResult) -> str:
+    """Say that the behavior policy did not sample, or that nothing shows that it did."""
+    known = WEIGHTED in (result.token_means, result.sequence_means)  # from the policy that sampled
+    return f"{result.behavior} {'did not sample' if known else 'is not known to have sampled'}"
 
 
 def means(pair: PairResult | ScoreResult, sampler: str | None) -> str:
