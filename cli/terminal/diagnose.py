@@ -56,9 +56,12 @@ def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool) -> None:
         if len(logs) > 1:
             said = f"{Path(log.file).name}: {log.log_verdict}. {log.summary}"
             out.print(escape(shortened_to(said, out.width, 2) if brief else said), "")
+        lines = [("log", note) for note in log.file_notes]
         if log.generations_of_log is not None and not brief:
             correction = f": {log.correction_of_log}" if log.correction_of_log else ""
-            draw_lines(out, [("run", f"{log.generations_of_log}{correction}")])
+            lines.append(("run", f"{log.generations_of_log}{correction}"))
+        if lines:
+            draw_lines(out, lines)
             out.print()
         if log.keys_moved:
             out.print(_moved(out, log.keys_moved if verbose else _first(log.keys_moved, room)))

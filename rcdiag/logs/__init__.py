@@ -16,7 +16,15 @@ from rcdiag.logs.records import JSON, JSONL, PARQUET
 from rcdiag.logs.tensorboard import TENSORBOARD
 from rcdiag.registry import Registry
 
-__all__ = ["LOG_READERS", "Log", "LogFile", "LogReader", "LoggedNumber", "read_log"]
+__all__ = [
+    "LOG_READERS",
+    "Log",
+    "LogFile",
+    "LogReader",
+    "LoggedNumber",
+    "UnreadableLine",
+    "read_log",
+]
 
 # Readers are tried in this order; the first that recognises the content reads the file.
 LOG_READERS: Registry[LogReader] = Registry(

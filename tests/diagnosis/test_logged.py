@@ -788,10 +788,8 @@ def test_steps_that_are_logged_twice_are_said(tmp_path: Path) -> None:
     rows = [{"step": i + 1, **row} for i, row in enumerate(run_of(0.01, 0.01))]
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows[:40] + rows[30:]))
-    found = rcdiag.diagnose(path).diagnosis
-    assert found is not None
-    assert found.over_steps is not None
-    assert "10 steps (31 to 40) are logged twice" in found.over_steps.says
+    (note,) = rcdiag.diagnose(path).logs[0].file_notes
+    assert note.startswith("10 steps (31 to 40) logged twice, since the run was resumed at step 31")
 
 
 def test_a_file_that_is_neither_dump_nor_log_is_refused_as_before(tmp_path: Path) -> None:
@@ -802,12 +800,16 @@ def test_a_file_that_is_neither_dump_nor_log_is_refused_as_before(tmp_path: Path
     assert "token ids" in (refused.value.hint or "")
 
 
-def test_a_damaged_log_is_refused_by_its_line(tmp_path: Path) -> None:
-    path = log_of(run_of(0.01, 0.01), tmp_path)
+def test_cut_lines_of_a_log_are_said_and_more_than_a_tenth_refused(tmp_path: Path) -> None:
+    path = log_of(run_of(0.01, 0.2), tmp_path)
     lines = path.read_text().splitlines()
     lines[9] = lines[9][:40]
     path.write_text("\n".join(lines))
-    with pytest.raises(RcdiagError, match="line 10"):
+    result = rcdiag.diagnose(path)
+    assert result.logs[0].file_notes == [f"1 of {STEPS} lines could not be read: line 10."]
+    assert result.logs[0].log_verdict == "correctable"
+    path.write_text("\n".join([*lines[:9], *(line[:40] for line in lines[9:20]), *lines[20:]]))
+    with pytest.raises(RcdiagError, match="11 of 60 lines cannot be read: lines 10, 11, 12"):
         rcdiag.diagnose(path)
 
 

@@ -84,13 +84,18 @@ def test_steps_of_a_resumed_run_that_are_logged_twice_are_counted(tmp_path):
     assert (other.earlier, list(values(other, "a"))) == ((), [1, 2, 3, 4, 5, 6, 7, 8])
 
 
-def test_a_truncated_last_line_is_ignored_and_an_earlier_one_refused(tmp_path):
+def test_a_truncated_last_line_is_ignored_and_earlier_ones_are_counted(tmp_path):
     assert values(text(tmp_path / "a.jsonl", LINES["verl"] + '{"step": 5, "da')) == {
         3: 0.25,
         4: 0.5,
     }
-    with pytest.raises(RcdiagError, match="line 2: not JSON"):
-        text(tmp_path / "b.jsonl", '{"step": 1, "a": 1.5}\n{"st\n{"step": 2, "a": 1.5}\n')
+    whole = logged(range(1, 20), 0.5).splitlines()
+    cut = [line[:9] if number in (3, 7) else line for number, line in enumerate(whole, 1)]
+    log = text(tmp_path / "b.jsonl", "\n".join(cut[:6] + whole[6:]))
+    assert (log.unreadable, len(log.rows)) == ((3,), 18)
+    assert log.notes == ["1 of 19 lines could not be read: line 3."]
+    with pytest.raises(RcdiagError, match=r"2 of 19 lines cannot be read: lines 3, 7 \(not JSON"):
+        text(tmp_path / "c.jsonl", "\n".join(cut))
 
 
 def test_trainer_state_of_hf(tmp_path):

@@ -54,19 +54,7 @@ def over_steps(
             if few
             else f"no measure of the mismatch changes over steps {first} to {last}"
         ]
-    text, twice = " ".join(filter(None, said)), _repeated(run)
-    return f"{text.rstrip('.')}. {twice}" if twice else text
-
-
-def _repeated(run: LoggedRun) -> str:
-    """Say which steps are in the log twice, from before and after the run was resumed."""
-    twice = run.log.repeated
-    if not twice:
-        return ""
-    return (
-        f"{len(twice)} steps ({twice[0]} to {twice[-1]}) are logged twice, since the run was "
-        f"resumed at step {run.log.resumed[0]}; the later numbers count."
-    )
+    return " ".join(filter(None, said))
 
 
 def _periodic(run: LoggedRun, steps: Counts) -> str:

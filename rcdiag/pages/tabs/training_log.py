@@ -77,6 +77,7 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
     if log.generations_of_log is not None:
         correction = f": {log.correction_of_log}" if log.correction_of_log else ""
         blocks.append(Paragraph(text=f"{log.file} is from {log.generations_of_log}{correction}."))
+    blocks += [Paragraph(text=f"{log.file}: {note}") for note in log.file_notes]
     blocks += [moved] if log.keys_moved else []
     blocks += [relations] if log.relations else []
     return [*blocks, Fold(label=f"{len(log.quantities)} known keys", blocks=[known])]
