@@ -156,6 +156,10 @@ def _max_digits(numbers: Iterable[LoggedNumber]) -> tuple[int, int]:
     return max((d for d, _ in shown), default=0), max((s for _, s in shown), default=0)
 
 
+class NoNumbersError(RcdiagError):
+    """A file that can be read as a log but has no number, such as one with nulls alone."""
+
+
 def _listed(lines: Sequence[int]) -> str:
     """Name lines: `line 23`, or `lines 3, 4, 9, ...`."""
     named = ", ".join(str(number) for number in lines[:SHOWN_LINES])
@@ -168,7 +172,7 @@ def log_of(path: Path, format: str, records: Iterable[Mapping[str, Any] | Unread
 
     Where the records go back to the first step, another run begins: the last one is returned, with
     those before it as `earlier`. RcdiagError if more than MOST_UNREADABLE of the lines cannot be
-    read.
+    read; NoNumbersError if the others have no number but steps.
     """
     lines = list(records)
     bad = [line for line in lines if isinstance(line, UnreadableLine)]
@@ -180,16 +184,17 @@ def log_of(path: Path, format: str, records: Iterable[Mapping[str, Any] | Unread
             hint="every line must be one JSON object: a step with its numbers; copy the log again",
         )
     log = _grouped(path, format, [line for line in lines if not isinstance(line, UnreadableLine)])
+    if not log.keys:
+        raise NoNumbersError(
+            f"{path}: no numbers in it (read as {format})",
+            hint="a log has a row for each training step, with numbers; a dump has lists of token "
+            "ids and log-probs",
+        )
     return replace(log, unreadable=tuple(line.number for line in bad), lines=len(lines))
 
 
 def _grouped(path: Path, format: str, records: Sequence[Mapping[str, Any]]) -> Log:
     flat = [row for record in records if (row := dict(_flat(record)))]
-    if not flat:
-        raise RcdiagError(
-            f"{path}: no numbers in it (read as {format})",
-            hint="give the log that the trainer wrote, with a row for each training step",
-        )
     steps = [_step_of(row) for row in flat]
     counted = len(flat) > 1 and all(step is None for step in steps)
     if counted:

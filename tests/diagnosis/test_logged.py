@@ -794,10 +794,19 @@ def test_steps_that_are_logged_twice_are_said(tmp_path: Path) -> None:
 
 def test_a_file_that_is_neither_dump_nor_log_is_refused_as_before(tmp_path: Path) -> None:
     path = tmp_path / "text.jsonl"
-    path.write_text('{"prompt": "a", "completion": "b"}\n')
-    with pytest.raises(RcdiagError) as refused:
+    path.write_text('{"prompt": "a", "completion": "b", "score": 0.5}\n')
+    with pytest.raises(RcdiagError, match="not a format that rcdiag knows") as refused:
         rcdiag.diagnose(path)
     assert "token ids" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("row", ["{}", '{"step": 1, "data": {"rollout_corr/kl": null}}'])
+def test_a_log_of_nulls_holds_no_numbers(tmp_path: Path, row: str) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(f"{row}\n{row}\n")
+    with pytest.raises(RcdiagError, match="no numbers in it") as refused:
+        rcdiag.diagnose(path)
+    assert "--from" not in (refused.value.hint or "")
 
 
 def test_cut_lines_of_a_log_are_said_and_more_than_a_tenth_refused(tmp_path: Path) -> None:
