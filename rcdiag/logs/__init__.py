@@ -22,6 +22,7 @@ __all__ = [
     "LogFile",
     "LogReader",
     "LoggedNumber",
+    "NoNumbersError",
     "UnreadableLine",
     "read_log",
 ]

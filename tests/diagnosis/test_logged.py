@@ -657,6 +657,16 @@ def test_what_grows_at_a_learning_rate_of_0_is_not_of_updates(tmp_path: Path) ->
     assert "grows at a learning rate of 0 (`actor/lr`)" in diagnosis.over_steps.says
 
 
+def test_a_gradient_that_moves_before_the_mismatch_is_said(tmp_path: Path) -> None:
+    rows = [gaussian(0.2 if i >= BEGINS else 0.01, i) for i in range(STEPS)]
+    for i, row in enumerate(rows):
+        row["actor/grad_norm"] = float((4.0 if i >= 25 else 0.4) * np.exp(noise(i, 0.1, 1)[0]))
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert found.over_steps is not None
+    assert "Before the mismatch: `actor/grad_norm` at step 26 (" in found.over_steps.says
+
+
 def test_a_mismatch_at_every_tenth_step_is_judged_on_these_steps(tmp_path: Path) -> None:
     rows = [gaussian(0.2 if i % 10 == 9 else 0.01, i) for i in range(STEPS)]
     diagnosis = diagnosed(rows, tmp_path).diagnosis
@@ -1025,10 +1035,46 @@ def test_relations_hold_for_any_ratios_and_for_means_of_micro_batches(
 
 def test_shares_in_percent_are_an_error_and_left_out() -> None:
     window = window_of(Known(), k3=[1e-4] * 6, pearson=[99.99] * 6, ess=[100.0] * 6)
-    assert relation("log.above-one", window) == (100.0, "error")
+    assert relation("log.out-of-range", window) == (pytest.approx(99.0), "error")
     assert (window.number("pearson"), window.number("ess")) == (None, None)
-    assert "in percent?" in rules_of("log")["log.above-one"].message(window)
-    assert relation("log.above-one", window_of(Known(), ess=[1.0] * 6))[0] is None
+    assert "in percent?" in rules_of("log")["log.out-of-range"].message(window)
+    possible = window_of(Known(), ess=[1.0] * 6, pearson=[-0.1] * 6, rejected=[0.0] * 6)
+    assert relation("log.out-of-range", possible)[0] is None
+    below = window_of(Known(), pearson=[-1.2] * 6, rejected=[-0.1] * 6)
+    assert relation("log.out-of-range", below) == (pytest.approx(0.2), "error")
+
+
+@given(st.integers(0, 10_000), st.floats(0.1, 30.0), st.floats(0.001, 0.1))
+def test_errors_of_logits_are_never_less_than_the_mismatch_and_entropy_imply(
+    seed: int, spread: float, error: float
+) -> None:
+    """Independent errors of logits, by the variance of each log-prob to first order."""
+    logits = np.random.default_rng(seed).normal(0.0, spread, (5, 12))
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    variance = error**2 * (1.0 - 2.0 * p + (p**2).sum(axis=1, keepdims=True))
+    mismatch = float((p * variance).sum(axis=1).mean()) / 2.0
+    entropy = float(-(p * np.log(np.maximum(p, 1e-300))).sum(axis=1).mean())
+    number, _ = relation(
+        "log.error-of-logits", window_of(Known(), k2=[mismatch], entropy=[entropy])
+    )
+    assert number is not None
+    assert number <= error * (1.0 + 1e-6)
+
+
+def test_a_small_mismatch_of_a_collapsed_policy_is_more_than_rounding() -> None:
+    """The same k3, .0008, is rounding at an entropy of .5 and is not at .02."""
+    window = window_of(Known(), k3=[8e-4] * 6, entropy=[0.5] * 6)
+    assert relation("log.error-of-logits", window) == (pytest.approx(0.0638, abs=1e-4), "ok")
+    window = window_of(Known(), k3=[8e-4] * 6, entropy=[0.02] * 6)
+    assert relation("log.error-of-logits", window) == (pytest.approx(0.284, abs=1e-3), "warning")
+
+
+@pytest.mark.parametrize(("after", "level"), [(0.45, "ok"), (2.8, "warning")])
+def test_a_gradient_that_moves_with_the_mismatch(after: float, level: str) -> None:
+    window = window_of(Known(), k3=[1e-4] * 10 + [0.5] * 10, grad_norm=[0.4] * 10 + [after] * 10)
+    found = relation("log.gradient-and-mismatch", Window(window.run, window.steps[10:]))
+    assert found == (pytest.approx(after / 0.4), level)
+    assert relation("log.gradient-and-mismatch", Window(window.run, window.steps[5:10]))[0] is None
 
 
 def test_responses_whose_ratios_are_all_0_are_an_error() -> None:
