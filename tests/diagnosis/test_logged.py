@@ -54,6 +54,14 @@ def test_a_jump_is_found_at_its_step(seed: int) -> None:
     assert abs(change.step - BEGINS) <= 2
 
 
+def test_a_jump_over_three_steps_begins_at_the_first_of_them() -> None:
+    """The first step of the rise alone ends the stretch before the largest part of it."""
+    values = 0.33 + noise(3, 0.03)
+    values[5:] += 16.9 * np.minimum(np.arange(STEPS - 5) + 1.0, 3.0) / 3.0
+    changes = changes_of(series(values, "trainer_log_ppl"))
+    assert (changes[0].step, changes[0].low, changes[0].shape) == (5, 5, "jump")
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_steady_growth_is_found_where_it_begins(seed: int) -> None:
     y = noise(seed) - 7.0 + 0.12 * np.maximum(np.arange(STEPS) - BEGINS, 0)
