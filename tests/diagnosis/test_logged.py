@@ -709,6 +709,8 @@ def test_dumps_are_those_of_known_trainers() -> None:
     for one in dumps.values():
         assert set(one) == {"option", "command", "source"}
         assert one["command"].startswith(("rcdiag score ", "rcdiag diagnose "))
+        # A line of one's own needs a file to stand in.
+        assert "torch.save" not in one["option"] or ".py" in one["option"]
 
 
 @pytest.mark.parametrize(
