@@ -876,6 +876,23 @@ def test_a_panel_of_a_key_has_its_unit_and_its_first_change() -> None:
     assert (chi2.y.label, kl.y.label) == ("", "nats")
 
 
+def test_panels_of_two_runs_say_whose_key_moved(tmp_path: Path) -> None:
+    """A reward that drifts in the healthy run does not head the panels."""
+    good, bad = run_of(0.01, 0.01), run_of(0.01, 0.2)
+    for i, row in enumerate(good):
+        row["critic/score/mean"] = 0.2 + 0.01 * i
+    for i, row in enumerate(bad):
+        row["rollout_corr/chi2_token"] = 1e-4 * (-1) ** i if i < BEGINS else 1e4 * i
+    paths = [log_of(good, tmp_path, "good.jsonl"), log_of(bad, tmp_path, "bad.jsonl")]
+    panels = over_steps(rcdiag.diagnose(paths)).panels
+    assert panels[0].title == "rollout_corr/kl"
+    labels = {panel.title: panel.rules[0].label for panel in panels if panel.rules}
+    assert labels["rollout_corr/k3_kl"] == f"bad.jsonl moves at step {BEGINS + 1}"
+    assert labels["critic/score/mean"].startswith("good.jsonl moves at step ")
+    (chi2,) = (panel for panel in panels if panel.title == "rollout_corr/chi2_token")
+    assert chi2.y.scale == "symlog"
+
+
 def test_no_key_belongs_to_two_quantities() -> None:
     keys = [key for one in QUANTITIES.values() for key in (*one.keys, *one.negated)]
     assert len(keys) == len(set(keys))
