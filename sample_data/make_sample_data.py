@@ -119,7 +119,7 @@ def main() -> None:
         write_side_table(run, "temperature", 8, 103, temperature=0.7)
         check_shipped(run, columns)
     run.log["seconds"] = time.time() - START
-    (HERE / "training_log.json").write_text(json.dumps(run.log, indent=1) + "\n")
+    (HERE / "stages.json").write_text(json.dumps(run.log, indent=1) + "\n")
     log(f"done: pass@1 {run.log['pass_at_1_after']:.3f}, checks {run.log['checks']}")
 
 

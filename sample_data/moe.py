@@ -38,7 +38,7 @@ import rcdiag
 from rcdiag.engines.checkpoint import fingerprint
 
 FOLDER = HERE / "moe"
-TABLE, LOG = HERE / "moe.parquet", HERE / "moe_log.json"
+TABLE, LOG = HERE / "moe.parquet", HERE / "moe_stages.json"
 EXPERTS, TOP_K = 8, 2
 PROMPTS, STREAM = 32, 200  # number of prompts, with 8 samples each; number of their random stream
 REPLAY = "hf:float32,experts=rollout"

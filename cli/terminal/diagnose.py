@@ -12,6 +12,7 @@ from rich.table import Table
 from cli.terminal.fitted_tables import ScreenColumn, fitted
 from cli.terminal.headline import draw_lines, shortened_to
 from rcdiag.formats import number, plural
+from rcdiag.pages.diagnose.logs import in_order
 from rcdiag.pages.diagnose.words import explains, is_nearer, posterior_rows
 from rcdiag.pages.score.training import OF_TRAINING
 from rcdiag.results import DiagnoseResult
@@ -56,12 +57,15 @@ def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool) -> None:
         if len(logs) > 1:
             said = f"{Path(log.file).name}: {log.log_verdict}. {log.summary}"
             out.print(escape(shortened_to(said, out.width, 2) if brief else said), "")
+        lines = [("log", note) for note in log.file_notes]
         if log.generations_of_log is not None and not brief:
             correction = f": {log.correction_of_log}" if log.correction_of_log else ""
-            draw_lines(out, [("run", f"{log.generations_of_log}{correction}")])
+            lines.append(("run", f"{log.generations_of_log}{correction}"))
+        if lines:
+            draw_lines(out, lines)
             out.print()
-        if log.keys_moved:
-            out.print(_moved(out, log.keys_moved if verbose else _first(log.keys_moved, room)))
+        if moved := in_order(log.keys_moved):
+            out.print(_moved(out, moved if verbose else _first(moved, room)))
         if len(log.keys_moved) > room and not verbose:
             out.print(f"[dim]and {len(log.keys_moved) - room} more (all: -v)[/]")
         draw_lines(

@@ -99,15 +99,17 @@ def _divided(found: Sequence[ChangePoint], count: int) -> list[ChangePoint]:
 def _within(y: Array, weight: Array | None, fewest: int, begin: int, end: int) -> list[ChangePoint]:
     """Return the changes at steps with indices from `begin` to `end`, `end` not included.
 
-    Small ones are returned too: one end of a plateau alone may leave the median unchanged.
+    Small ones are returned too: one end of a plateau alone may leave the median unchanged. Where
+    the stretch ends at another change, its last step alone may be the first one of that rise.
     """
     part = y[begin:end]
+    after = fewest if end == len(y) else 1
     if len(part) < 2 * fewest or (weight is None and len(part) < FEWEST):
         return []
     of_part = np.full(len(part), noise_of(part) ** -2.0) if weight is None else weight[begin:end]
     # Values that are infinite or near 1e200 have no finite sum of squares: their gain is set to 0.
     with np.errstate(all="ignore"):
-        jumps = np.nan_to_num(jump_gains(part, of_part, fewest))
+        jumps = np.nan_to_num(jump_gains(part, of_part, fewest, after))
         bends = np.nan_to_num(_bend_gains(part, of_part, fewest))
         at = int(np.argmax(jumps))
         # A bend must fit better than two jumps together, not only better than the larger one.
@@ -138,15 +140,18 @@ def _within(y: Array, weight: Array | None, fewest: int, begin: int, end: int) -
     ]
 
 
-def jump_gains(y: Array, weight: Array, fewest: int) -> Array:
-    """Return how much a jump at each index reduces the weighted sum of squares about the mean."""
-    gain = np.zeros(len(y))
-    if len(y) < 2 * fewest:
+def jump_gains(y: Array, weight: Array, fewest: int, fewest_after: int = 0) -> Array:
+    """Return how much a jump at each index reduces the weighted sum of squares about the mean.
+
+    At least `fewest` steps are before a jump, and as many after it, or `fewest_after`.
+    """
+    gain, fewest_after = np.zeros(len(y)), fewest_after or fewest
+    if len(y) < fewest + fewest_after:
         return gain
     before, after = np.cumsum(weight)[:-1], np.cumsum(weight[::-1])[::-1][1:]
     left = np.cumsum(weight * (y - np.average(y, weights=weight)))[:-1]
     gain[1:] = left**2 * (1.0 / before + 1.0 / after)
-    gain[:fewest] = gain[len(y) - fewest + 1 :] = 0.0
+    gain[:fewest] = gain[len(y) - fewest_after + 1 :] = 0.0
     return gain
 
 

@@ -11,12 +11,21 @@ from pathlib import Path
 from rcdiag.errors import RcdiagError
 from rcdiag.logs.comma_separated import CSV
 from rcdiag.logs.console_lines import CONSOLE
-from rcdiag.logs.log import Log, LogFile, LoggedNumber, LogReader, log_of
+from rcdiag.logs.log import Log, LogFile, LoggedNumber, LogReader, NoNumbersError, log_of
 from rcdiag.logs.records import JSON, JSONL, PARQUET
 from rcdiag.logs.tensorboard import TENSORBOARD
 from rcdiag.registry import Registry
 
-__all__ = ["LOG_READERS", "Log", "LogFile", "LogReader", "LoggedNumber", "read_log"]
+__all__ = [
+    "LOG_READERS",
+    "Log",
+    "LogFile",
+    "LogReader",
+    "LoggedNumber",
+    "NoNumbersError",
+    "UnreadableLine",
+    "read_log",
+]
 
 # Readers are tried in this order; the first that recognises the content reads the file.
 LOG_READERS: Registry[LogReader] = Registry(

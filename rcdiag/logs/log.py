@@ -6,7 +6,7 @@ A `LogReader` reads one format of logs as records, one for each logged row.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError
+from rcdiag.formats import plural
 
 # Keys of the training step, in lower case. `_step` comes last: W&B counts its rows with it, while
 # the others are the run's own counters.
@@ -43,6 +44,9 @@ DECIMALS, SIGNIFICANT = 2, 3
 # A log that goes back to its first step after this many steps holds another run from there on;
 # fewer are those of processes that print the same steps in turn.
 STEPS_OF_A_RUN = 6
+# A log of which a larger share of the lines cannot be read is refused.
+MOST_UNREADABLE = 0.1
+SHOWN_LINES = 8  # that a message names
 # Larger integers do not fit into float64 and are identifiers, not metrics.
 LARGEST = 10**300
 
@@ -74,6 +78,13 @@ class LoggedNumber(Struct, frozen=True):
 Row = Mapping[str, LoggedNumber]
 
 
+class UnreadableLine(Struct, frozen=True):
+    """A line of a log that a reader could not parse, such as one that was cut."""
+
+    number: int  # from 1
+    reason: str
+
+
 class Log(Struct, frozen=True, dict=True):
     """A trainer's log, by training step in ascending order."""
 
@@ -84,6 +95,22 @@ class Log(Struct, frozen=True, dict=True):
     resumed: tuple[int, ...] = ()  # steps to which the log goes back, since the run was resumed
     repeated: tuple[int, ...] = ()  # steps that it has twice, since it was resumed before them
     earlier: tuple[Log, ...] = ()  # runs that the file holds before this one, from their start on
+    unreadable: tuple[int, ...] = ()  # lines of the file that could not be read, from 1
+    lines: int = 0  # of the file that hold records, with the unreadable ones
+
+    @property
+    def notes(self) -> list[str]:
+        """Return sentences on what of the file was left out."""
+        notes = []
+        if bad := self.unreadable:
+            notes.append(f"{len(bad)} of {self.lines} lines could not be read: {_listed(bad)}.")
+        if twice := self.repeated:
+            ends = str(twice[0]) if len(twice) == 1 else f"{twice[0]} to {twice[-1]}"
+            notes.append(
+                f"{plural(len(twice), 'step')} ({ends}) logged twice, since the run was resumed at "
+                f"step {self.resumed[0]}; the later numbers count."
+            )
+        return notes
 
     @cached_property
     def keys(self) -> dict[str, int]:
@@ -129,18 +156,45 @@ def _max_digits(numbers: Iterable[LoggedNumber]) -> tuple[int, int]:
     return max((d for d, _ in shown), default=0), max((s for _, s in shown), default=0)
 
 
-def log_of(path: Path, format: str, records: Iterable[Mapping[str, Any]]) -> Log:
+class NoNumbersError(RcdiagError):
+    """A file that can be read as a log but has no number, such as one with nulls alone."""
+
+
+def _listed(lines: Sequence[int]) -> str:
+    """Name lines: `line 23`, or `lines 3, 4, 9, ...`."""
+    named = ", ".join(str(number) for number in lines[:SHOWN_LINES])
+    more = ", ..." if len(lines) > SHOWN_LINES else ""
+    return f"{'line' if len(lines) == 1 else 'lines'} {named}{more}"
+
+
+def log_of(path: Path, format: str, records: Iterable[Mapping[str, Any] | UnreadableLine]) -> Log:
     """Group records by training step; the last number counts if a step has a key twice.
 
     Where the records go back to the first step, another run begins: the last one is returned, with
-    those before it as `earlier`.
+    those before it as `earlier`. RcdiagError if more than MOST_UNREADABLE of the lines cannot be
+    read; NoNumbersError if the others have no number but steps.
     """
-    flat = [row for record in records if (row := dict(_flat(record)))]
-    if not flat:
+    lines = list(records)
+    bad = [line for line in lines if isinstance(line, UnreadableLine)]
+    if len(bad) > MOST_UNREADABLE * len(lines):
+        which = _listed([line.number for line in bad])
         raise RcdiagError(
-            f"{path}: no numbers in it (read as {format})",
-            hint="give the log that the trainer wrote, with a row for each training step",
+            f"{path}: {len(bad)} of {plural(len(lines), 'line')} cannot be read: {which} "
+            f"({bad[0].reason})",
+            hint="every line must be one JSON object: a step with its numbers; copy the log again",
         )
+    log = _grouped(path, format, [line for line in lines if not isinstance(line, UnreadableLine)])
+    if not log.keys:
+        raise NoNumbersError(
+            f"{path}: no numbers in it (read as {format})",
+            hint="a log has a row for each training step, with numbers; a dump has lists of token "
+            "ids and log-probs",
+        )
+    return replace(log, unreadable=tuple(line.number for line in bad), lines=len(lines))
+
+
+def _grouped(path: Path, format: str, records: Sequence[Mapping[str, Any]]) -> Log:
+    flat = [row for record in records if (row := dict(_flat(record)))]
     steps = [_step_of(row) for row in flat]
     counted = len(flat) > 1 and all(step is None for step in steps)
     if counted:
@@ -300,7 +354,7 @@ class LogReader(Struct, frozen=True, kw_only=True):
     detect: Callable[[LogFile], bool]  # whether a file is of this format
     # Yields the rows of the log: key -> value. Numbers that the file has as text should be
     # `LoggedNumber`s, which keep their digits. Values may be nested mappings; others are ignored.
-    read: Callable[[LogFile], Iterator[Mapping[str, Any]]]
+    read: Callable[[LogFile], Iterator[Mapping[str, Any] | UnreadableLine]]
 
     def entry(self) -> Entry:
         """Answer `rcdiag explain`: who writes logs of this format, and how to read one."""

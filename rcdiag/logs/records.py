@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rcdiag.errors import RcdiagError
-from rcdiag.logs.log import LogFile, LoggedNumber, LogReader
+from rcdiag.logs.log import LogFile, LoggedNumber, LogReader, UnreadableLine
 from rcdiag.table.readers.footer import MAGIC
 from rcdiag.table.readers.parquet import open_parquet
 
@@ -30,7 +30,7 @@ def _is_jsonl(file: LogFile) -> bool:
     return line.startswith("{") and is_object(line) and "log_history" not in json.loads(line)
 
 
-def _json_lines(file: LogFile) -> Iterator[Mapping[str, Any]]:
+def _json_lines(file: LogFile) -> Iterator[Mapping[str, Any] | UnreadableLine]:
     lines = file.text().splitlines()
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -38,12 +38,10 @@ def _json_lines(file: LogFile) -> Iterator[Mapping[str, Any]]:
         try:
             record = parsed(line)
         except (ValueError, RecursionError) as error:
-            if number == len(lines):
-                return  # the last line is incomplete: the run still writes it, or was killed
-            raise RcdiagError(
-                f"{file.path}, line {number}: not JSON ({error})",
-                hint="every line must be one JSON object: a step with its numbers",
-            ) from error
+            # An incomplete last line is one that the run still writes.
+            if number < len(lines):
+                yield UnreadableLine(number, f"not JSON: {error}")
+            continue
         if isinstance(record, dict):
             yield record
 

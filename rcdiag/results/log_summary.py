@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from msgspec import field
+
 from rcdiag.results.doc import Doc, Number
 from rcdiag.results.parts import Part
 
@@ -75,6 +77,10 @@ class LogSummary(Part, frozen=True, kw_only=True):
         ),
     ] = None
     num_steps: Annotated[int, Doc("Number of training steps in a log.", unit="steps")]
+    file_notes: Annotated[
+        list[str],
+        Doc("What of a log's file was left out: lines that cannot be read, steps logged twice."),
+    ] = field(default_factory=list)
     log_verdict: Annotated[str, Doc("The verdict on this one of several logs.")]
     summary: Annotated[str, Doc("The verdict and its cause in one or two sentences.")]
     quantities: Annotated[list[LoggedQuantity], Doc("Values of a log's keys that rcdiag knows.")]

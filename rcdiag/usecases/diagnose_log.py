@@ -13,7 +13,7 @@ from rcdiag.diagnosis.logged.judge import judge
 from rcdiag.diagnosis.logged.over_steps import parting
 from rcdiag.diagnosis.logged.run import QUANTITIES, LoggedRun, logged_run
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.logs import LogFile, read_log
+from rcdiag.logs import LogFile, NoNumbersError, read_log
 from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.diagnosis import VERDICTS, Diagnosis
 from rcdiag.usecases.log_alone import summarised
@@ -42,8 +42,8 @@ def logged_runs(
             return None
         try:
             log = read_log(Path(path))
-        except RcdiagError:
-            if no_dump and _names_a_quantity(Path(path)):
+        except RcdiagError as refused:
+            if no_dump and (isinstance(refused, NoNumbersError) or _names_a_quantity(Path(path))):
                 raise  # a damaged log
             return None
         of_file = (*log.earlier, log)

@@ -29,6 +29,7 @@ def summarised(run: LoggedRun, setup: RunSetup, judged: Judged) -> LogSummary:
         generations_of_log=setup.generations,
         correction_of_log=setup.correction,
         num_steps=len(run.steps) if run.series else len(run.log.rows),
+        file_notes=run.log.notes,
         log_verdict=judged.diagnosis.verdict,
         summary=judged.diagnosis.summary,
         quantities=[_quantity(one, setup.note(one.key)) for one in run.series.values()],

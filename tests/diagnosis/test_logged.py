@@ -54,6 +54,14 @@ def test_a_jump_is_found_at_its_step(seed: int) -> None:
     assert abs(change.step - BEGINS) <= 2
 
 
+def test_a_jump_over_three_steps_begins_at_the_first_of_them() -> None:
+    """The first step of the rise alone ends the stretch before the largest part of it."""
+    values = 0.33 + noise(3, 0.03)
+    values[5:] += 16.9 * np.minimum(np.arange(STEPS - 5) + 1.0, 3.0) / 3.0
+    changes = changes_of(series(values, "trainer_log_ppl"))
+    assert (changes[0].step, changes[0].low, changes[0].shape) == (5, 5, "jump")
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_steady_growth_is_found_where_it_begins(seed: int) -> None:
     y = noise(seed) - 7.0 + 0.12 * np.maximum(np.arange(STEPS) - BEGINS, 0)
@@ -657,6 +665,16 @@ def test_what_grows_at_a_learning_rate_of_0_is_not_of_updates(tmp_path: Path) ->
     assert "grows at a learning rate of 0 (`actor/lr`)" in diagnosis.over_steps.says
 
 
+def test_a_gradient_that_moves_before_the_mismatch_is_said(tmp_path: Path) -> None:
+    rows = [gaussian(0.2 if i >= BEGINS else 0.01, i) for i in range(STEPS)]
+    for i, row in enumerate(rows):
+        row["actor/grad_norm"] = float((4.0 if i >= 25 else 0.4) * np.exp(noise(i, 0.1, 1)[0]))
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert found.over_steps is not None
+    assert "Before the mismatch: `actor/grad_norm` at step 26 (" in found.over_steps.says
+
+
 def test_a_mismatch_at_every_tenth_step_is_judged_on_these_steps(tmp_path: Path) -> None:
     rows = [gaussian(0.2 if i % 10 == 9 else 0.01, i) for i in range(STEPS)]
     diagnosis = diagnosed(rows, tmp_path).diagnosis
@@ -691,6 +709,8 @@ def test_dumps_are_those_of_known_trainers() -> None:
     for one in dumps.values():
         assert set(one) == {"option", "command", "source"}
         assert one["command"].startswith(("rcdiag score ", "rcdiag diagnose "))
+        # A line of one's own needs a file to stand in.
+        assert "torch.save" not in one["option"] or ".py" in one["option"]
 
 
 @pytest.mark.parametrize(
@@ -788,26 +808,37 @@ def test_steps_that_are_logged_twice_are_said(tmp_path: Path) -> None:
     rows = [{"step": i + 1, **row} for i, row in enumerate(run_of(0.01, 0.01))]
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows[:40] + rows[30:]))
-    found = rcdiag.diagnose(path).diagnosis
-    assert found is not None
-    assert found.over_steps is not None
-    assert "10 steps (31 to 40) are logged twice" in found.over_steps.says
+    (note,) = rcdiag.diagnose(path).logs[0].file_notes
+    assert note.startswith("10 steps (31 to 40) logged twice, since the run was resumed at step 31")
 
 
 def test_a_file_that_is_neither_dump_nor_log_is_refused_as_before(tmp_path: Path) -> None:
     path = tmp_path / "text.jsonl"
-    path.write_text('{"prompt": "a", "completion": "b"}\n')
-    with pytest.raises(RcdiagError) as refused:
+    path.write_text('{"prompt": "a", "completion": "b", "score": 0.5}\n')
+    with pytest.raises(RcdiagError, match="not a format that rcdiag knows") as refused:
         rcdiag.diagnose(path)
     assert "token ids" in (refused.value.hint or "")
 
 
-def test_a_damaged_log_is_refused_by_its_line(tmp_path: Path) -> None:
-    path = log_of(run_of(0.01, 0.01), tmp_path)
+@pytest.mark.parametrize("row", ["{}", '{"step": 1, "data": {"rollout_corr/kl": null}}'])
+def test_a_log_of_nulls_holds_no_numbers(tmp_path: Path, row: str) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(f"{row}\n{row}\n")
+    with pytest.raises(RcdiagError, match="no numbers in it") as refused:
+        rcdiag.diagnose(path)
+    assert "--from" not in (refused.value.hint or "")
+
+
+def test_cut_lines_of_a_log_are_said_and_more_than_a_tenth_refused(tmp_path: Path) -> None:
+    path = log_of(run_of(0.01, 0.2), tmp_path)
     lines = path.read_text().splitlines()
     lines[9] = lines[9][:40]
     path.write_text("\n".join(lines))
-    with pytest.raises(RcdiagError, match="line 10"):
+    result = rcdiag.diagnose(path)
+    assert result.logs[0].file_notes == [f"1 of {STEPS} lines could not be read: line 10."]
+    assert result.logs[0].log_verdict == "correctable"
+    path.write_text("\n".join([*lines[:9], *(line[:40] for line in lines[9:20]), *lines[20:]]))
+    with pytest.raises(RcdiagError, match="11 of 60 lines cannot be read: lines 10, 11, 12"):
         rcdiag.diagnose(path)
 
 
@@ -843,6 +874,23 @@ def test_a_panel_of_a_key_has_its_unit_and_its_first_change() -> None:
     chi2, kl = (panels[f"rollout_corr/{name}"] for name in ("chi2_seq", "k3_kl"))
     assert [rule.at for rule in chi2.rules] == [min(steps)]
     assert (chi2.y.label, kl.y.label) == ("", "nats")
+
+
+def test_panels_of_two_runs_say_whose_key_moved(tmp_path: Path) -> None:
+    """A reward that drifts in the healthy run does not head the panels."""
+    good, bad = run_of(0.01, 0.01), run_of(0.01, 0.2)
+    for i, row in enumerate(good):
+        row["critic/score/mean"] = 0.2 + 0.01 * i
+    for i, row in enumerate(bad):
+        row["rollout_corr/chi2_token"] = 1e-4 * (-1) ** i if i < BEGINS else 1e4 * i
+    paths = [log_of(good, tmp_path, "good.jsonl"), log_of(bad, tmp_path, "bad.jsonl")]
+    panels = over_steps(rcdiag.diagnose(paths)).panels
+    assert panels[0].title == "rollout_corr/kl"
+    labels = {panel.title: panel.rules[0].label for panel in panels if panel.rules}
+    assert labels["rollout_corr/k3_kl"] == f"bad.jsonl moves at step {BEGINS + 1}"
+    assert labels["critic/score/mean"].startswith("good.jsonl moves at step ")
+    (chi2,) = (panel for panel in panels if panel.title == "rollout_corr/chi2_token")
+    assert chi2.y.scale == "symlog"
 
 
 def test_no_key_belongs_to_two_quantities() -> None:
@@ -1014,10 +1062,46 @@ def test_relations_hold_for_any_ratios_and_for_means_of_micro_batches(
 
 def test_shares_in_percent_are_an_error_and_left_out() -> None:
     window = window_of(Known(), k3=[1e-4] * 6, pearson=[99.99] * 6, ess=[100.0] * 6)
-    assert relation("log.above-one", window) == (100.0, "error")
+    assert relation("log.out-of-range", window) == (pytest.approx(99.0), "error")
     assert (window.number("pearson"), window.number("ess")) == (None, None)
-    assert "in percent?" in rules_of("log")["log.above-one"].message(window)
-    assert relation("log.above-one", window_of(Known(), ess=[1.0] * 6))[0] is None
+    assert "in percent?" in rules_of("log")["log.out-of-range"].message(window)
+    possible = window_of(Known(), ess=[1.0] * 6, pearson=[-0.1] * 6, rejected=[0.0] * 6)
+    assert relation("log.out-of-range", possible)[0] is None
+    below = window_of(Known(), pearson=[-1.2] * 6, rejected=[-0.1] * 6)
+    assert relation("log.out-of-range", below) == (pytest.approx(0.2), "error")
+
+
+@given(st.integers(0, 10_000), st.floats(0.1, 30.0), st.floats(0.001, 0.1))
+def test_errors_of_logits_are_never_less_than_the_mismatch_and_entropy_imply(
+    seed: int, spread: float, error: float
+) -> None:
+    """Independent errors of logits, by the variance of each log-prob to first order."""
+    logits = np.random.default_rng(seed).normal(0.0, spread, (5, 12))
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    variance = error**2 * (1.0 - 2.0 * p + (p**2).sum(axis=1, keepdims=True))
+    mismatch = float((p * variance).sum(axis=1).mean()) / 2.0
+    entropy = float(-(p * np.log(np.maximum(p, 1e-300))).sum(axis=1).mean())
+    number, _ = relation(
+        "log.error-of-logits", window_of(Known(), k2=[mismatch], entropy=[entropy])
+    )
+    assert number is not None
+    assert number <= error * (1.0 + 1e-6)
+
+
+def test_a_small_mismatch_of_a_collapsed_policy_is_more_than_rounding() -> None:
+    """The same k3, .0008, is rounding at an entropy of .5 and is not at .02."""
+    window = window_of(Known(), k3=[8e-4] * 6, entropy=[0.5] * 6)
+    assert relation("log.error-of-logits", window) == (pytest.approx(0.0638, abs=1e-4), "ok")
+    window = window_of(Known(), k3=[8e-4] * 6, entropy=[0.02] * 6)
+    assert relation("log.error-of-logits", window) == (pytest.approx(0.284, abs=1e-3), "warning")
+
+
+@pytest.mark.parametrize(("after", "level"), [(0.45, "ok"), (2.8, "warning")])
+def test_a_gradient_that_moves_with_the_mismatch(after: float, level: str) -> None:
+    window = window_of(Known(), k3=[1e-4] * 10 + [0.5] * 10, grad_norm=[0.4] * 10 + [after] * 10)
+    found = relation("log.gradient-and-mismatch", Window(window.run, window.steps[10:]))
+    assert found == (pytest.approx(after / 0.4), level)
+    assert relation("log.gradient-and-mismatch", Window(window.run, window.steps[5:10]))[0] is None
 
 
 def test_responses_whose_ratios_are_all_0_are_an_error() -> None:

@@ -254,7 +254,8 @@ def judged(index: int, seed: int) -> dict[str, Any]:
 
 def answer(path: Path) -> dict[str, Any]:
     """Return rcdiag's diagnosis of a log, alone and together with a healthy run."""
-    said = rcdiag.diagnose(str(path)).diagnosis
+    result = rcdiag.diagnose(str(path))
+    said, notes = result.diagnosis, result.logs[0].file_notes
     assert said is not None
     other, says = path.with_suffix(OTHER), None
     if other.exists():
@@ -264,7 +265,7 @@ def answer(path: Path) -> dict[str, Any]:
         "verdict": said.verdict,
         "causes": [(one.slug, round(one.confidence, 3)) for one in said.causes],
         "from_step": said.causes[0].from_step if said.causes else None,
-        "says": said.over_steps.says if said.over_steps else "",
+        "says": " ".join([said.over_steps.says if said.over_steps else "", *notes]),
         "says_beside": says,
     }
 

@@ -17,6 +17,7 @@ IN_NATS = (*SIZES, "k1")
 # A mismatch is back at its former level if at most this share of its first change remains, on the
 # quantity's own scale.
 LEFT = 0.25
+OF_THE_UPDATE = ("grad_norm", "entropy")
 SHOWN = 4  # keys that a sentence lists
 
 
@@ -54,19 +55,7 @@ def over_steps(
             if few
             else f"no measure of the mismatch changes over steps {first} to {last}"
         ]
-    text, twice = " ".join(filter(None, said)), _repeated(run)
-    return f"{text.rstrip('.')}. {twice}" if twice else text
-
-
-def _repeated(run: LoggedRun) -> str:
-    """Say which steps are in the log twice, from before and after the run was resumed."""
-    twice = run.log.repeated
-    if not twice:
-        return ""
-    return (
-        f"{len(twice)} steps ({twice[0]} to {twice[-1]}) are logged twice, since the run was "
-        f"resumed at step {run.log.resumed[0]}; the later numbers count."
-    )
+    return " ".join(filter(None, said))
 
 
 def _periodic(run: LoggedRun, steps: Counts) -> str:
@@ -133,15 +122,29 @@ def _resumed_at(run: LoggedRun, change: Change) -> int | None:
 
 
 def _beside(run: LoggedRun, changes: Sequence[Change], first: Change) -> str:
-    """Name numbers of one policy or of the training that change then or later."""
-    others = [
-        f"`{one.key}` at step {one.step} ({_from_to(one)})"
+    """Name numbers of one policy or of the training that change before, with or after `first`.
+
+    Of those that change before, only the ones that a failing update or policy moves are named.
+    """
+    alone = [
+        one
         for one in changes
         if not run.series[one.quantity].quantity.compares
-        and one.step >= first.low
         and f"{one.before:.2g}" != f"{one.after:.2g}"
-    ][:SHOWN]
-    return f"Beside the mismatch: {', '.join(others)}." if others else ""
+    ]
+    groups = {
+        "Before the mismatch": [
+            one for one in alone if one.high < first.low and one.quantity in OF_THE_UPDATE
+        ],
+        "Beside the mismatch": [one for one in alone if one.step >= first.low],
+    }
+    return " ".join(
+        f"{name}: "
+        + ", ".join(f"`{one.key}` at step {one.step} ({_from_to(one)})" for one in of[:SHOWN])
+        + "."
+        for name, of in groups.items()
+        if of
+    )
 
 
 def of_training(run: LoggedRun, changes: Sequence[Change]) -> str:

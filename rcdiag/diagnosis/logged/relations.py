@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rcdiag.diagnosis.logged.causes import ENGINE, HEAVY
-from rcdiag.diagnosis.logged.window import Window
+from rcdiag.diagnosis.logged.window import BY_ROUNDING, RANGES, SIZES, Window
 from rcdiag.diagnosis.rules import Rule
 from rcdiag.results.guide import PROPOSAL, Guide
 
@@ -24,6 +24,8 @@ ROUNDING, MICRO_BATCHES = 1e-3, 0.05
 # J. Fellman, Econometrica 44 (1976), 823: a change of x that grows with x, by a factor that falls
 # with x, lowers the coefficient of variation.
 BOUNDED = "bounds on weights never lower the ESS (Fellman, Econometrica 44, 1976)"
+CERTAIN_POLICY = "first order in the error; sum of p^2 >= exp(-entropy) by Jensen's inequality"
+IMPROBABLE = "J. Liu, Y. Li et al., When Speed Kills Stability, richardli.xyz/rl-collapse (2025)"
 MARKOV = "Markov's inequality on k3 >= 0"
 LEAST_ESS = 0.05  # a least possible ESS below this does not limit what the ESS can show
 
@@ -65,21 +67,52 @@ def _k3_below_zero(window: Window) -> float | None:
     return logged if logged is not None else _below_zero("k3")(window)
 
 
-def _above_1(window: Window) -> list[str]:
-    return [name for name in window.impossible if name != "k3"]
+def _out_of_range(window: Window) -> dict[str, float]:
+    return {name: value for name, value in window.impossible.items() if name != "k3"}
 
 
-def _largest(window: Window) -> float | None:
-    above = [window.impossible[name] for name in _above_1(window)]
-    return max(above, default=None)
+def _beyond_range(window: Window) -> float | None:
+    """Return by how much the number furthest out of its range is beyond the range's end."""
+    beyond = []
+    for name, value in _out_of_range(window).items():
+        low, high = RANGES[window.run.series[name].quantity.unit]
+        beyond.append(max(low - value, value - high))
+    return max(beyond, default=None)
 
 
-def _said_above_1(window: Window) -> str:
-    several = [
-        f"`{window.run.series[x].key}` ({window.impossible[x]:.4g})" for x in _above_1(window)
-    ]
+def _said_out_of_range(window: Window) -> str:
+    found = _out_of_range(window)
+    several = [f"`{window.run.series[x].key}` ({value:.4g})" for x, value in found.items()]
     verb = "is" if len(several) == 1 else "are"
-    return f"{', '.join(several)} {verb} above 1: in percent? Left out; divide by 100"
+    beyond = (
+        "above 1: in percent? Left out; divide by 100"
+        if max(found.values()) > 1.0
+        else ("lower than possible. Left out")
+    )
+    return f"{', '.join(several)} {verb} {beyond}"
+
+
+def _error_of_logits(window: Window) -> float | None:
+    """Return the least rms error of logits, nats, that makes the logged mismatch."""
+    entropy, of_size = window.number("entropy"), window.of_size
+    if entropy is None or entropy <= 0.0 or window.rms is None or of_size[0] not in SIZES:
+        return None
+    return window.rms / math.sqrt(-math.expm1(-entropy))
+
+
+def _times(window: Window, name: str) -> float | None:
+    """Return a quantity over what it was in the steps shortly before; None without one."""
+    now = window.number(name)
+    then = None if window.before is None else window.before.number(name)
+    return now / then if now is not None and then else None
+
+
+def _gradient(window: Window) -> float | None:
+    """Return the factor of the gradient's norm where the mismatch grew beyond rounding."""
+    before = window.before
+    if before is None or before.rms is None or window.rms is None:
+        return None
+    return _times(window, "grad_norm") if before.rms < ENGINE <= window.rms else None
 
 
 def _keys(window: Window, *names: str) -> str:
@@ -239,17 +272,55 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         unit="nats",
         guide=Guide(warning=-1e-9, error=-1e-6, source="x - 1 - ln x >= 0"),
         value=_k3_below_zero,
-        message=lambda window: f"`{window.run.series['k3'].key}` is {_k3_below_zero(window):.3g}",
+        message=lambda window: (
+            f"`{window.run.series['k3'].key}` is "
+            f"{window.k3_below_zero or window.number('k3') or 0.0:.3g}"
+        ),
     ),
     Rule(
-        name="log.above-one",
-        says="The largest number of those that are shares, probabilities or correlations. None is "
-        "above 1; one that is may be in percent, and is left out of the judgement.",
-        formula="share <= 1, probability <= 1, correlation <= 1",
+        name="log.out-of-range",
+        says="How far a share, probability or correlation is beyond what it can be. One above 1 "
+        "may be in percent; it is left out of the judgement.",
+        formula="0 <= share <= 1, 0 <= probability <= 1, -1 <= correlation <= 1",
         unit="none",
-        guide=Guide(warning=1.0001, error=1.0001, source="their definitions"),
-        value=_largest,
-        message=_said_above_1,
+        guide=Guide(warning=BY_ROUNDING, error=BY_ROUNDING, source="their definitions"),
+        value=_beyond_range,
+        message=_said_out_of_range,
+    ),
+    Rule(
+        name="log.error-of-logits",
+        says="The least error of logits that explains the mismatch. An error of s nats in each "
+        "logit gives the log-prob of a token a variance of s^2 (1 - 2 p + sum of p^2), on average "
+        "over the policy's tokens s^2 (1 - sum of p^2), which is s^2 (1 - exp(-entropy)) at most: "
+        "where the policy is certain, no error shows. So the mismatch of rounding shrinks as "
+        "entropy collapses, and one that stays or grows then is more than rounding, however small "
+        "k3 is. bfloat16 rounds logits of 16 to 32 to steps of .125.",
+        formula="sqrt(2 k3_kl / (1 - exp(-entropy)))",
+        unit="nats",
+        guide=Guide(warning=0.125, error=1.0, source=f"{PROPOSAL}: {CERTAIN_POLICY}"),
+        value=_error_of_logits,
+        message=lambda window: (
+            f"`{window.key_of_size}` is {window.number(window.of_size[0]):.2g} at an "
+            f"`{window.key('entropy')}` of {window.number('entropy'):.2g}: logits differ by "
+            f"{_error_of_logits(window):.2g} nats or more"
+        ),
+    ),
+    Rule(
+        name="log.gradient-and-mismatch",
+        says="The factor by which the norm of the gradient changes as the mismatch grows beyond "
+        "rounding. The recorded log-probs reach the gradient of a decoupled update by its weights "
+        "alone, and truncated at 2 they make its noise twice as large at most. So a larger factor "
+        "is not of the recorded column alone: the sampled tokens or the trainer's forward pass "
+        "changed, as tokens that the trainer finds improbable have large gradients. A factor near "
+        "1 leaves the record and the sampler.",
+        formula="grad_norm / grad_norm of the steps before",
+        unit="ratio",
+        guide=Guide(warning=2.0, error=math.inf, source=f"{PROPOSAL}: {IMPROBABLE}"),
+        value=_gradient,
+        message=lambda window: (
+            f"`{window.key('grad_norm')}` is {window.number('grad_norm'):.2g}, "
+            f"{_gradient(window):.2g} times that of the steps before"
+        ),
     ),
     Rule(
         name="log.surprisal-below-zero",

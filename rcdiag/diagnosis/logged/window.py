@@ -18,8 +18,9 @@ SIZES = ("k3", "k2", "abs_diff", "exp_abs_diff")  # quantities that measure the 
 OF_K1 = (("k1",), ("log_ppl_diff",), ("trainer_log_ppl", "sampler_log_ppl"))
 # Nats: the most that rounding lowers a mean of k3 below 0.
 BELOW_ZERO = -1e-6
-# Units of quantities that are 1 at most, and a number above that no rounding explains.
-AT_MOST_1, ABOVE_1 = ("share", "probability", "correlation"), 1.0001
+# Ends of what a quantity can be, by its unit, and how far beyond them rounding may take it.
+RANGES = {"share": (0.0, 1.0), "probability": (0.0, 1.0), "correlation": (-1.0, 1.0)}
+BY_ROUNDING = 1e-4
 FEWEST = 2  # steps of which a standard error is computed
 NEAR = 5  # steps that count as shortly before another one
 
@@ -70,7 +71,7 @@ class Window(Struct, frozen=True, dict=True):
     def impossible(self) -> dict[str, float]:
         """Return quantities whose logged median here is none of theirs: name -> median.
 
-        No mean of k3 is below 0, and no share, probability or correlation is above 1.
+        No mean of k3 is below 0, and no share, probability or correlation outside of RANGES.
         """
         found = {}
         for name, one in self.run.series.items():
@@ -79,8 +80,10 @@ class Window(Struct, frozen=True, dict=True):
             if not len(values):
                 continue
             median = float(np.median(values))
-            below = name == "k3" and median < BELOW_ZERO
-            if below or (one.quantity.unit in AT_MOST_1 and median > ABOVE_1):
+            low, high = RANGES.get(one.quantity.unit, (-np.inf, np.inf))
+            if name == "k3":
+                low = BELOW_ZERO + BY_ROUNDING
+            if not low - BY_ROUNDING <= median <= high + BY_ROUNDING:
                 found[name] = median
         return found
 

@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
 
+from rcdiag.diagnosis.logged.run import QUANTITIES
 from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine, Tone
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.results import DiagnoseResult
-from rcdiag.results.log_summary import LoggedQuantity, LogSummary
+from rcdiag.results.log_summary import KeyMoved, LoggedQuantity, LogSummary
 
-ON_LOG_SCALE = 50.0  # positive values whose ratio exceeds this get a logarithmic axis
+ON_LOG_SCALE = 50.0  # a larger ratio of values gets a logarithmic axis, of either sign if need be
 MOST, ACROSS = 18, 3  # panels in all, and in a row
 WIDTH, PANEL = 9.0, 1.7  # inches: width of a figure in a file, and height of a panel
 TONES: tuple[Tone, ...] = ("first", "second", "ink", "soft")  # one for each run
@@ -35,9 +36,18 @@ def over_steps(result: DiagnoseResult) -> Chart:
     )
 
 
+def in_order(moved: Sequence[KeyMoved]) -> list[KeyMoved]:
+    """Order keys that moved by step, those that compare sampler and trainer before the others.
+
+    Entropy, reward and length drift in healthy runs too, and often move first.
+    """
+    known = {one.name for one in QUANTITIES.values() if one.compares}
+    return sorted(moved, key=lambda one: (one.quantity not in known, one.step_moved))
+
+
 def _keys(result: DiagnoseResult) -> list[str]:
-    """Return the keys with a panel: those that moved, in order of time, then the others."""
-    moved = [one.key for log in result.logs for one in log.keys_moved]
+    """Return the keys with a panel: those that moved, as `in_order`, then the others."""
+    moved = [one.key for one in in_order([one for log in result.logs for one in log.keys_moved])]
     known = [one.key for log in result.logs for one in log.quantities]
     return list(dict.fromkeys([*moved, *known]))[:MOST]
 
@@ -52,7 +62,14 @@ def _panel(result: DiagnoseResult, key: str) -> Panel:
         one for log in result.logs for one in log.quantities if one.key == key
     ]
     values = [value for one in of_key for value in one.numbers]
-    moved = [one.step_moved for log in result.logs for one in log.keys_moved if one.key == key]
+    several = len(result.logs) > 1
+    moved = sorted(
+        (one.step_moved, f"{Path(log.file).name} " if several else "")
+        for log in result.logs
+        for one in log.keys_moved
+        if one.key == key
+    )
+    run = moved[0][1] if moved else ""
     lines = [
         Mark(
             shape="line",
@@ -60,12 +77,13 @@ def _panel(result: DiagnoseResult, key: str) -> Panel:
             y="value",
             thin=True,
             where=("run", _run(key, log)),
-            label=Path(log.file).name if len(result.logs) > 1 else "",
+            label=Path(log.file).name if several else "",
             tone=tone,
         )
         for log, tone in zip(result.logs, cycle(TONES), strict=False)
     ]
-    return panel_of_key(key, of_key[0].quantity_unit, values, sorted(moved)[:1], lines)
+    steps = [step for step, _ in moved[:1]]
+    return panel_of_key(key, of_key[0].quantity_unit, values, steps, lines, run=run)
 
 
 def panel_of_key(
@@ -75,20 +93,30 @@ def panel_of_key(
     steps: Collection[int],
     marks: Sequence[Mark] = (Mark(shape="line", x="step", y="value", thin=True),),
     ends: tuple[float, float] | None = None,
+    run: str = "",
 ) -> Panel:
     """Make the panel of a key over the steps, with lines at the steps at which it moved.
 
-    `ends` are the first and last step, for panels that share the axis.
+    `ends` are the first and last step, for panels that share the axis. `run` is the name of the run
+    that moved, where there are several.
     """
     known = [value for value in values if value is not None]
     first, last = (None, None) if ends is None else ends
-    far = bool(known) and min(known) > 0 and max(known) > ON_LOG_SCALE * min(known)
+    sizes = sorted(map(abs, known)) or [0.0]
+    usual = sizes[len(sizes) // 4] or sizes[-1]  # the first quartile
+    y = ChartAxis(label=unit)
+    if known and min(known) > 0 and max(known) > ON_LOG_SCALE * min(known):
+        y = ChartAxis(label=unit, scale="log")
+    elif sizes[-1] > ON_LOG_SCALE * usual:
+        y = ChartAxis(label=unit, scale="symlog", threshold=usual)
     return Panel(
         title=key,
         x=ChartAxis(label="training step", whole=True, start=first, end=last),
-        y=ChartAxis(label=unit, scale="log" if far else "linear"),
+        y=y,
         marks=list(marks),
-        rules=[ReferenceLine(at=step, label=f"moves at step {step}") for step in sorted(steps)],
+        rules=[
+            ReferenceLine(at=step, label=f"{run}moves at step {step}") for step in sorted(steps)
+        ],
         where=("key", key),
         height=0.6,
     )
@@ -99,8 +127,9 @@ FIGURES = (
         name="log-over-steps",
         kind="diagnose",
         title="Keys of the log over the steps",
-        says="Keys that moved come first, in order of time; dashed: the step at which a key first "
-        "moved. Movements too small to matter (docs/logs.md) are not marked.",
+        says="Keys that moved come first, in order of time, those that compare sampler and trainer "
+        "before the others; dashed: the step at which a key first moved. Movements too small to "
+        "matter (docs/logs.md) are not marked.",
         chart=over_steps,
         size=lambda result: (WIDTH, 1.0 + PANEL * -(-len(_keys(result)) // ACROSS)),
         applies=lambda result: bool(result.logs),

@@ -16,9 +16,10 @@ from rcdiag.pages.blocks import (
     text,
     words,
 )
+from rcdiag.pages.diagnose.logs import in_order
 from rcdiag.pages.page_figures import figures_of
 from rcdiag.results import DiagnoseResult
-from rcdiag.results.log_summary import LoggedQuantity, LogSummary
+from rcdiag.results.log_summary import KeyMoved, LoggedQuantity, LogSummary
 
 
 def training_log(result: DiagnoseResult | None) -> Section | None:
@@ -42,12 +43,12 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
         [
             words("Key", lambda one: code(one.key)),
             numbers("Step", lambda one: amount(one.step_moved, str(one.step_moved))),
-            words("95% interval", lambda one: text(f"{one.earliest} to {one.latest}")),
+            words("95% interval", lambda one: text(_interval(one))),
             numbers("Before", lambda one: amount(one.key_before)),
             numbers("After", lambda one: amount(one.key_after)),
             words("Moves", lambda one: text(one.shape)),
         ],
-        log.keys_moved,
+        in_order(log.keys_moved),
         lambda one: {"key": f"{one.key} {one.step_moved}"},
     )
     relations = table(
@@ -56,7 +57,7 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
         [
             words("Relation", lambda one: term(one.relation)),
             words("Level", lambda one: text(one.relation_level)),
-            words("Says", lambda one: text(one.relation_says)),
+            words("Says", lambda one: text(one.relation_says.replace("`", ""))),
         ],
         log.relations,
         lambda one: {"key": one.relation},
@@ -77,9 +78,14 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
     if log.generations_of_log is not None:
         correction = f": {log.correction_of_log}" if log.correction_of_log else ""
         blocks.append(Paragraph(text=f"{log.file} is from {log.generations_of_log}{correction}."))
+    blocks += [Paragraph(text=f"{log.file}: {note}") for note in log.file_notes]
     blocks += [moved] if log.keys_moved else []
     blocks += [relations] if log.relations else []
     return [*blocks, Fold(label=f"{len(log.quantities)} known keys", blocks=[known])]
+
+
+def _interval(one: KeyMoved) -> str:
+    return f"{one.earliest} to {one.latest}" if one.earliest < one.latest else str(one.earliest)
 
 
 def _with_unit(quantity: LoggedQuantity) -> str:
