@@ -30,7 +30,7 @@ PLACES = (
     "options.OPTIONS_OF_REJECTION",
     "trainers.SETTINGS",
     "trainers.GENERATIONS",
-    "trainers.WITHOUT_CORRECTION",
+    "trainers.NOT_COMPUTED",
     "estimators.FAMILIES_OF_SWEEP",
     "estimators.CANDIDATES_OF_SWEEP",
     "words.ANSWER",

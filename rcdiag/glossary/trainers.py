@@ -13,7 +13,7 @@ from rcdiag.entry import Entry
 from rcdiag.formats import yaml_value
 from rcdiag.glossary.kinds import NameKind, also_called
 from rcdiag.glossary.losses import called_by_trainers, loss_settings
-from rcdiag.trainers import TRAINERS, families, forks, trainers_without_correction
+from rcdiag.trainers import TRAINERS, families, forks, trainers_not_computed
 from rcdiag.trainers.by_generation import grouped, settings_text
 from rcdiag.trainers.toml_words import (
     SettingWords,
@@ -46,10 +46,10 @@ GENERATIONS = NameKind(
     aliases={fork: families()[original].name for fork, original in forks().items()},
 )
 
-WITHOUT_CORRECTION = NameKind(
-    title="trainer without a correction",
-    plural="Trainers without a correction",
-    definitions=trainers_without_correction,
+NOT_COMPUTED = NameKind(
+    title="trainer that is not computed",
+    plural="Trainers that are not computed",
+    definitions=trainers_not_computed,
 )
 
 

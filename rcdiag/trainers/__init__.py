@@ -18,6 +18,7 @@ from msgspec import Struct, convert
 from rcdiag.entry import Entry
 from rcdiag.errors import RcdiagError, did_you_mean
 from rcdiag.registry import Registry
+from rcdiag.trainers.conditions import ClaimRule
 from rcdiag.trainers.toml_words import read_generations
 from rcdiag.trainers.trainer import Trainer
 
@@ -87,7 +88,8 @@ def find_trainer(name: str) -> Trainer:
         return families()[original]
     names = trainer_names()
     if name not in names:
-        _check_has_correction(name)
+        if (other := trainers_not_computed().get(name.lower().replace("_", "-"))) is not None:
+            raise other.refusal(f"trainer {name}")
         raise RcdiagError(
             f"trainer {name}: no such trainer",
             hint=f"{did_you_mean(name, names)}known: {', '.join(names)}",
@@ -105,39 +107,38 @@ def forks() -> dict[str, str]:
     }
 
 
-class WithoutCorrection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A trainer that does not correct the mismatch of sampler and trainer."""
+class NotComputedTrainer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A trainer without a correction, or with one that rcdiag does not compute."""
 
     says: str
     seen: str  # the version and its date at which the code was read
     source: str
     aliases: tuple[str, ...] = ()
+    claims: tuple[ClaimRule, ...] = ()  # on its configuration files
+
+    @property
+    def states(self) -> str:
+        """What the trainer does with the sampler's log-probs, and when it was read."""
+        return f"rcdiag computes no correction for it, as of {self.seen}: {self.says}"
 
     def entry(self) -> Entry:
-        """Describe what the trainer does with the sampler's log-probs, and when it was read."""
-        return Entry(
-            what=f"no correction to compute, as of {self.seen}: {self.says}",
-            parts={"source": self.source},
-        )
+        """Describe the trainer for `rcdiag explain`."""
+        return Entry(what=self.states, parts={"source": self.source})
 
-
-def trainers_without_correction() -> dict[str, WithoutCorrection]:
-    """Return the trainers that are known not to correct, by each of their names."""
-    text = files(__name__).joinpath("without_correction.toml").read_text(encoding="utf-8")
-    table = convert(tomllib.loads(text), dict[str, WithoutCorrection])
-    return {alias: one for name, one in table.items() for alias in (name, *one.aliases)}
-
-
-def _check_has_correction(name: str) -> None:
-    """Raise an error for a trainer that is known to have no correction; it says what it does."""
-    known = trainers_without_correction().get(name.lower().replace("_", "-"))
-    if known is not None:
-        raise RcdiagError(
-            f"trainer {name}: it has no correction to compute, as of {known.seen}: {known.says} "
-            f"({known.source})",
+    def refusal(self, of: str) -> RcdiagError:
+        """Return the error for a name or file of the trainer."""
+        return RcdiagError(
+            f"{of}: {self.states} ({self.source})",
             hint="score the two policies without a trainer, or name the trainer whose correction "
             f"you want to try: {', '.join(families())}",
         )
+
+
+def trainers_not_computed() -> dict[str, NotComputedTrainer]:
+    """Return the trainers that rcdiag knows and does not compute, by each of their names."""
+    text = files(__name__).joinpath("not_computed.toml").read_text(encoding="utf-8")
+    table = convert(tomllib.loads(text), dict[str, NotComputedTrainer])
+    return {alias: one for name, one in table.items() for alias in (name, *one.aliases)}
 
 
 def spoken_name(trainer: Trainer) -> str:

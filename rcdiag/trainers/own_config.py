@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from rcdiag.errors import RcdiagError, nearest, setting
 from rcdiag.results import Finding
-from rcdiag.trainers import TRAINERS, families, find_trainer
+from rcdiag.trainers import TRAINERS, families, find_trainer, trainers_not_computed
 from rcdiag.trainers.conditions import Claim
 from rcdiag.trainers.config_text import VARIABLE
 from rcdiag.trainers.newer import meant, newer_setting, with_known_values
@@ -43,6 +43,9 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
     """
     document = Document.read(path)
     if trainer is None:
+        for name, other in trainers_not_computed().items():
+            if any(rule.holds({}, document, ()) for rule in other.claims):
+                raise other.refusal(f"{path}: a file of {name}")
         chosen, claim = _chosen(document, path, TRAINERS.values())
     else:
         chosen, claim = _named(document, path, trainer), None

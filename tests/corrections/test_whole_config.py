@@ -52,6 +52,8 @@ SEPARATE: dict[str, Any] = {"rollout__nnodes": 1}
         ("verl-0.9", SEPARATE, "warning"),
         ("verl-0.9", {**SEPARATE, MODE: "bypass_mode", OF_LOSS: TOKEN}, None),
         ("verl-0.8.0", {}, None),
+        # verl-omni's diffusion trainers read a block of the actor that repeats the algorithm's.
+        ("verl-omni", {"actor_rollout_ref__actor__rollout_correction": TOKEN}, None),
     ],
 )
 def test_bypass_mode_that_its_loss_does_not_read(tmp_path, trainer, places, severity):

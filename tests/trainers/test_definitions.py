@@ -17,9 +17,10 @@ from rcdiag.trainers import (
     families,
     find_trainer,
     spoken_name,
-    trainers_without_correction,
+    trainers_not_computed,
 )
 from rcdiag.trainers.emit import on_sweep_page, writer_names, writers
+from rcdiag.trainers.own_config import read_trainer_config
 from rcdiag.trainers.plan import plan_corrections
 from rcdiag.trainers.toml_words import read_terms
 from rcdiag.usecases.corrected import CorrectionRows, asked_by
@@ -134,7 +135,7 @@ def test_names_of_generations_determine_their_folder():
 
 def test_a_trainer_without_a_correction_is_explained_with_the_date() -> None:
     for name in ("llamafactory", "LLaMA-Factory", "llama_factory"):
-        with pytest.raises(RcdiagError, match="no correction to compute, as of commit") as error:
+        with pytest.raises(RcdiagError, match="no correction for it, as of commit") as error:
             find_trainer(name)
         assert error.value.message.startswith(f"trainer {name}: ")
         assert "verl" in error.value.hint
@@ -142,14 +143,33 @@ def test_a_trainer_without_a_correction_is_explained_with_the_date() -> None:
         find_trainer("llamafactor")
 
 
+def test_a_file_of_a_trainer_that_is_not_computed_is_not_read_as_of_another(tmp_path) -> None:
+    """Molt has OpenRLHF's flags with other values, Trinity-RFT a block with verl's names."""
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "python3 -m molt.cli.train_rl_ray --algo.advantage.is_correction_level geo "
+        "--algo.advantage.is_correction_threshold 0.99 1.01"
+    )
+    with pytest.raises(RcdiagError, match="a file of labs-molt: rcdiag computes no corr"):
+        read_trainer_config(script)
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        "algorithm: {algorithm_type: grpo, rollout_correction: {rollout_is: token}}\n"
+        "buffer: {train_batch_size: 8}\n"
+    )
+    with pytest.raises(RcdiagError, match="a file of trinity-rft"):
+        read_trainer_config(config)
+
+
 def test_a_fork_uses_the_definitions_of_its_original() -> None:
-    """vime has slime's flags and functions."""
+    """vime has slime's flags and functions, verl-omni calls verl's functions."""
     assert find_trainer("vime") is find_trainer("slime")
+    assert find_trainer("verl-omni") is find_trainer("verl")
 
 
 def test_every_generation_has_a_date() -> None:
     dated = [one.words.released for one in TRAINERS.values()]
     dated += [text for one in TRAINERS.values() for text in one.words.also_called.values()]
-    dated += [one.seen for one in trainers_without_correction().values()]
+    dated += [one.seen for one in trainers_not_computed().values()]
     assert [text for text in dated if not re.search(r"\b202\d-\d\d-\d\d\b", text)] == []
-    assert not trainers_without_correction().keys() & {*TRAINERS, *families()}
+    assert not trainers_not_computed().keys() & {*TRAINERS, *families()}

@@ -7,6 +7,10 @@ on their first batch, after the workers were given their configuration. Sources:
 (`compute_policy_loss_bypass_mode`), verl/workers/config/actor.py (`PolicyLossConfig`),
 verl/trainer/ppo/v1/trainer_base.py (`_compute_old_log_prob`), verl/trainer/ppo/ray_trainer.py and
 verl/experimental/separation/ray_trainer.py (`apply_bypass_mode`).
+
+The loss of verl-omni's diffusion trainers is another: it reads `actor.rollout_correction`, which
+takes every value from the algorithm block. Source: verl-project/verl-omni at commit a1139baf,
+verl_omni/workers/utils/losses.py and verl_omni/trainer/config/diffusion/actor/diffusion_actor.yaml.
 """
 
 from __future__ import annotations
@@ -31,7 +35,10 @@ def with_bypass_loss(
 ) -> tuple[Config, list[Finding]]:
     """Return the settings that the loss of a whole file reads, and a finding if they differ."""
     config = WholeConfig(document.tree, "0.9", settings)
-    if not isinstance(document.tree.get(WHOLE), Mapping) or not config.bypass:
+    diffusion = document.mentions("verl_omni.trainer.main_diffusion") or document.has(
+        "actor.rollout_correction"
+    )
+    if not isinstance(document.tree.get(WHOLE), Mapping) or not config.bypass or diffusion:
         return settings, []
     mode, block = config.get(f"{POLICY_LOSS}.loss_mode", "vanilla"), config.get(OWN)
     read: dict[str, Any] = {**WITHOUT_WEIGHTS, **block} if isinstance(block, Mapping) else {}
