@@ -223,6 +223,14 @@ def test_recording_faults_are_named(fault: str) -> None:
     assert (diagnosis.causes[0].slug, diagnosis.verdict) == (slug, verdict)
 
 
+def test_values_of_repeated_rows_are_no_floor() -> None:
+    """In eight copies of a table its lowest value occurs eight times."""
+    rows = len(HONEST.lengths)
+    copies = [replace(HONEST, row=HONEST.row + copy * rows) for copy in range(8)]
+    causes = judged(joined_cases(copies)).causes
+    assert [cause.slug for cause in causes] == ["duplicated-rows"]
+
+
 def tool_text_unmasked() -> Case:
     """Count tool text as sampled: recorded as 0, and unlikely for the trainer."""
     masked = with_tool_turns(HONEST, 0.0)

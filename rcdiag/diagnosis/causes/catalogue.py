@@ -7,6 +7,7 @@ from rcdiag.diagnosis.causes.blocks import BLOCK_BOUNDARIES
 from rcdiag.diagnosis.causes.cause import CAUSES, one_of, shipped
 from rcdiag.diagnosis.causes.context import CONTEXT
 from rcdiag.diagnosis.causes.difference import DIFFERENCE
+from rcdiag.diagnosis.causes.duplicated_rows import DUPLICATED_ROWS
 from rcdiag.diagnosis.causes.kept_sets import KEPT_SETS, banned
 from rcdiag.diagnosis.causes.outlier_prompts import OUTLIER_PROMPTS
 from rcdiag.diagnosis.causes.penalties import PENALTIES, pushed
@@ -28,11 +29,13 @@ LOGIT_BIAS = shipped(
 )
 # Of causes with the same score the first is named: a wrong block of ids goes before a logit bias.
 SAMPLING = (*TEMPERATURES, *KEPT_SETS, *VOCABULARY, LOGIT_BIAS, *PENALTIES, *UNLOGGED_SAMPLING)
-# Storage: the stored values are not the computed ones. Zeros in the text of tools are a fault of
+# Storage: the stored values are not the computed ones. Rows that repeat are counted once before
+# equal values are counted, as in a sentinel or a floor. Zeros in the text of tools are a fault of
 # the mask, which is weighed before placeholders.
 STORAGE = (
     NAN_LOG_PROBS,
     *TRANSFORMED_VALUES,
+    DUPLICATED_ROWS,
     SENTINEL,
     FLOOR_CLIP,
     MASK_INCLUDES_TOOL,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 
-from rcdiag.diagnosis.case import Array, RowFacts
-from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, LIKELY, WEAK, Suspicion, fact, shipped
+from rcdiag.diagnosis.case import Array
+from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.columns import by_column, side_of
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.storage import StoredColumn
@@ -16,7 +14,6 @@ from rcdiag.diagnosis.thresholds import (
     CERTAIN,
     COARSE,
     EQUAL,
-    FEW,
     FEWEST,
     HARDLY_EVER,
     LARGE,
@@ -29,8 +26,6 @@ from rcdiag.diagnosis.thresholds import (
     UNSURE,
 )
 
-# Rows with a log-prob sum below this do not occur twice by chance.
-UNLIKELY = -9.0
 MAJORITY = -TWICE  # nats; a token with more than half of the mass is the likeliest one
 # Nats: equal entropies differ by less than EQUAL_ENTROPY, and no context has more than
 # LARGEST_ENTROPY.
@@ -67,70 +62,6 @@ def _computed_again(features: Features) -> bool:
     if name is None:
         return False
     return float(np.mean(features.case.log_probs[name][tokens.place] == tokens.sampler)) > ALL
-
-
-def _duplicated_rows(features: Features) -> Suspicion | None:
-    case = features.case
-    values = case.log_probs[case.sampler]
-    seen: dict[bytes, int] = {}
-    again = np.zeros(len(case.lengths), np.bool_)
-    likely = values
-    if case.trainer is not None:
-        # Log-probs recorded before the temperature make answers look less likely than they were.
-        other = case.log_probs[case.trainer]
-        likely = np.where((other < 0) & (values < 0), np.fmax(values, other), values)
-    total = np.bincount(
-        case.owner[case.mask],
-        _surprise(likely[case.mask], tools_masked=not case.mask.all()),
-        len(case.lengths),
-    )
-    # Compare prompts, not group ids: merged dumps have one prompt under several ids.
-    prompts = case.facts.prompt
-    # Log-probs at temperature 1 over the whole vocabulary understate the probability of answers
-    # that were sampled from a more peaked distribution: then require twice the surprisal.
-    unlikely = 2 * UNLIKELY if _sharper(case.facts) else UNLIKELY
-    for index in np.flatnonzero(case.lengths > 0):
-        tokens = slice(case.start[index], case.start[index] + case.lengths[index])
-        digest = hashlib.blake2b(case.token_id[tokens].tobytes(), digest_size=16)
-        digest.update(values[tokens].tobytes())
-        if prompts is not None:
-            digest.update(prompts[index].tobytes())
-        key = digest.digest()
-        if key in seen and total[index] < unlikely:
-            again[index] = True
-        seen.setdefault(key, int(index))
-    share = float(again.mean())
-    if again.sum() < 2:
-        return None
-    first = int(case.row[np.flatnonzero(again)[0]])
-    return Suspicion(
-        confidence=EXACT if share > FEW else WEAK,
-        message=f"{int(again.sum()):,} of {len(again):,} rows repeat another row to the last bit, "
-        f"the first of them row {first}; so unlikely an answer is not sampled twice.",
-        evidence=[fact("share of repeated rows", "rows were written twice", share=share)],
-        side="storage",
-        share_of_rows=share,
-        also_possible=[],
-        mended=case.without_rows(again),
-    )
-
-
-def _sharper(facts: RowFacts) -> bool:
-    """Tell whether rows declare a temperature below 1 or a kept set."""
-    below_one = (facts.temperature, facts.top_p)
-    above_zero = (facts.top_k, facts.min_p)
-    return any(v is not None and bool((v < 1.0).any()) for v in below_one) or any(
-        v is not None and bool((v > 0).any()) for v in above_zero
-    )
-
-
-def _surprise(values: Array, *, tools_masked: bool) -> Array:
-    """Return the log-probs of tokens, at least HARDLY_EVER each; 0 where a value is no log-prob.
-
-    Tool text is much less likely than sampled text: if it is not masked, rare tokens count as 0.
-    """
-    least = -np.inf if tools_masked else RARE
-    return np.where((values < 0) & (values > least), np.maximum(values, HARDLY_EVER), 0.0)
 
 
 def _top_one(features: Features) -> Suspicion | None:
@@ -256,7 +187,6 @@ def _like_entropy(values: Array, other: Array) -> bool:
 
 
 RECORDING = (
-    shipped("duplicated-rows", "recording", _duplicated_rows, needs_two=False),
     shipped("columns-identical", "recording", _columns_identical),
     shipped("entropy-recorded", "recording", _entropy_recorded, needs_two=False),
     shipped("top-one-recorded", "recording", _top_one),
