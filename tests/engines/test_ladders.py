@@ -67,6 +67,12 @@ def test_compare_puts_a_ladder_in_the_order_it_was_made_in(name):
     assert result == ["rollout", *names_of(specs)]
 
 
+@pytest.mark.parametrize("names", [["current", "old", "rollout"], ["old", "rollout", "current"]])
+@pytest.mark.parametrize("target", ["old", "current"])
+def test_the_policy_being_updated_follows_the_one_it_started_from(names, target):
+    assert ladder_order(names, {}, "rollout", target) == ["rollout", "old", "current"]
+
+
 @pytest.mark.parametrize("command", ["score", "compare"])
 def test_the_api_names_every_ladder(command):
     assert {*function_of(command).parameters["ladder"].choices} == {*LADDERS}

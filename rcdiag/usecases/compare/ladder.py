@@ -54,7 +54,10 @@ def describe(about: Mapping[str, Any]) -> str:
 def ladder_order(
     names: Sequence[str], policies: Mapping[str, Any], behavior: str, target: str | None
 ) -> list[str]:
-    """Return the policies, without repeats: behavior, others by engine and precision, target."""
+    """Return the policies, without repeats: behavior, others by engine and precision, target.
+
+    `current`, the policy that is being updated, follows the target, from which it started.
+    """
 
     def rank(name: str) -> int:
         """Return the place between sampler and trainer; policies of unknown origin come last."""
@@ -63,10 +66,10 @@ def ladder_order(
         return BACKENDS[backend].place(about) if backend in BACKENDS else UNKNOWN
 
     once = [name for name in names if not repeat_of(policies.get(name, {}))]
-    between = sorted((name for name in once if name not in (behavior, target)), key=rank)
     first = [behavior] if behavior in once else []
-    last = [target] if target in once and target != behavior else []
-    return [*first, *between, *last]
+    last = [name for name in (target, "current") if name in once and name not in first]
+    between = sorted((name for name in once if name not in (*first, *last)), key=rank)
+    return list(dict.fromkeys([*first, *between, *last]))
 
 
 def choose(names: Sequence[str], chosen: Sequence[str], where: str, *, least: int = 2) -> list[str]:

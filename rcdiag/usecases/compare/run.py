@@ -89,7 +89,9 @@ def compare(
         pairs=_pair_results(means, values, floor),
         nearest_policies=[name for name, one in summaries.items() if one.may_be_nearest],
         ladder=ladder(moments, distances, order, floor),
-        triangulation=_triangulation(distances, order, about, sampler, floor),
+        triangulation=_triangulation(
+            distances, order, about, sampler, target if target in order else order[-1], floor
+        ),
         noise_floor=floor,
         joined=joined,
         diagnosis=diagnosis,
@@ -218,14 +220,15 @@ def _triangulation(
     order: Sequence[str],
     about: Mapping[str, Any],
     sampler: str | None,
+    trainer: str,
     floor: NoiseFloor | None,
 ) -> Triangulation | None:
-    """Triangulate the sampler, the first re-scored policy, and the last of the ladder."""
+    """Triangulate the sampler, the first re-scored policy, and the trainer's."""
     engines = [name for name in order if role(name, about.get(name, {}), sampler) == "engine"]
-    if sampler not in order or not engines or order[-1] in (sampler, *engines):
+    if sampler not in order or not engines or trainer in (sampler, *engines):
         return None
     assert sampler is not None
-    sides = triangulate(distances, sampler, engines[0], order[-1], floor)
+    sides = triangulate(distances, sampler, engines[0], trainer, floor)
     values = [side.value for side in sides.k2.values()]
     finite = all(value is not None and isfinite(value) for value in values)
     return sides if finite else None
