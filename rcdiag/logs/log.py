@@ -220,6 +220,7 @@ class _OneRun:
         self.latest: dict[str, int] = {}  # key -> the last step at which it was logged
         self.resumed: list[int] = []
         self.repeated: list[int] = []
+        self.rewritten: list[int] = []  # steps with a second row of other values behind the first
 
     def _goes_back(self, step: int, row: Row) -> bool:
         # Rows with other keys, such as those of an evaluation, may have their own counter.
@@ -235,18 +236,30 @@ class _OneRun:
         if self._goes_back(step, row):
             self.resumed.append(step)
         numbers, new = self.rows.setdefault(step, {}), _without_step(row)
+        again = [key for key in new if key in numbers and not key.startswith("_")]  # W&B's clocks
+        if 2 * len(again) > len(new) and any(numbers[key] != new[key] for key in again):
+            self.rewritten.append(step)
         if self.resumed and not numbers.keys().isdisjoint(new):
             self.repeated.append(step)
         numbers |= new
         self.latest |= dict.fromkeys(row, step)
 
     def log(self, path: Path, format: str) -> Log:
+        steps = sorted(self.rows)
+        # A single step with two rows is one that a resumed run lost and logs again. Where one
+        # follows another, several processes log each step.
+        known = {*self.rewritten, *self.repeated}
+        lost = [
+            step
+            for before, step, after in zip([None, *steps], steps, [*steps[1:], None], strict=False)
+            if step in self.rewritten and before not in known and after not in known
+        ]
         return Log(
             path,
             format,
-            {step: self.rows[step] for step in sorted(self.rows)},
-            resumed=tuple(self.resumed),
-            repeated=tuple(sorted(set(self.repeated))),
+            {step: self.rows[step] for step in steps},
+            resumed=(*self.resumed, *lost),
+            repeated=tuple(sorted({*self.repeated, *lost})),
         )
 
 

@@ -24,6 +24,9 @@ from rcdiag.usecases.logged.keys import KeyNames, count_keys
 # A made-up batch shows the least ESS that a trainer logs: its number of tokens, and the size of
 # their log-ratios, which is beyond all bounds but within the trainers' clamp.
 TOKENS, FAR = 1000, 15.0
+# Under this name TRL's asynchronous GRPO logs the KL to the sampler, always beside `ratio`; its
+# GRPO, RLOO and KTO log that to the reference model (trl/trainer/grpo_trainer.py).
+OF_MANY = ("kl", "train/kl")
 
 
 class RunSetup(Struct, frozen=True, kw_only=True):
@@ -56,13 +59,15 @@ def setup_of(
             names=KeyNames.of(read.trainer),
             known=_known(read, run),
         )
-    family = find_trainer(trainer).family if trainer else _family_of(run.log)
-    if family is None:
+    alike = [find_trainer(trainer).family] if trainer else _families_of(run.log)
+    if not alike:
         return RunSetup()
+    family, *others = alike
     likeliest = _generations(run.log, family)
+    names = label([one.name for one in likeliest])
     return RunSetup(
         family=family,
-        generations=label([one.name for one in likeliest]),
+        generations=f"{names} (or {', '.join(others)}: the same keys)" if others else names,
         correction=_by_keys(run),
         names=KeyNames.of(likeliest[-1]),
     )
@@ -134,11 +139,19 @@ def _by_keys(run: LoggedRun) -> str | None:
     return ", ".join(parts)
 
 
-def _family_of(log: Log) -> str | None:
-    """Return the trainer that has most of a log's keys; None if no trainer has any."""
-    counts = {name: count_keys(log, trainer) for name, trainer in families().items()}
-    best = max(counts, key=lambda name: counts[name])
-    return best if counts[best] else None
+def _families_of(log: Log) -> list[str]:
+    """Return the trainers that have most of a log's keys, often one; none if no trainer has any.
+
+    Of trainers with equally many, those count that log more of them without a further prefix.
+    """
+    asynchronous = not {"ratio", "train/ratio"}.isdisjoint(log.keys)
+    keys = [key for key in log.keys if key not in OF_MANY or asynchronous]
+    counts = {}
+    for name, trainer in families().items():
+        own = KeyNames.of(trainer).spellings
+        counts[name] = count_keys(keys, trainer), sum(key in own for key in keys)
+    most = max(counts.values())
+    return [name for name, count in counts.items() if count == most and count[0]]
 
 
 def _generations(log: Log, family: str) -> list[Trainer]:

@@ -702,6 +702,22 @@ def test_a_mismatch_that_returns_after_a_restart(tmp_path: Path, resumed: bool) 
     assert f"is back at its former level {where}" in diagnosis.over_steps.says
 
 
+@pytest.mark.parametrize(
+    ("keys", "generations"),
+    [
+        # GRPO without a correction; `kl` is that to the reference model.
+        (["clip_ratio/region_mean", "clip_ratio/low_mean", "kl", "entropy"], "trl-1.16 (or trl-"),
+        (["clip_ratio/region_mean", "clip_ratio/low_mean", "kl", "ratio"], "trl-async-1.16"),
+        (["train/mis_kl", "train/mis_k3_kl"], "slime (or miles: the same keys)"),
+        (["policy/rollout_train_logprobs_abs_diff_mean", "policy/ppo_clip_ratio"], "skyrl"),
+    ],
+)
+def test_trainers_whose_keys_a_log_has(tmp_path: Path, keys: list[str], generations: str) -> None:
+    rows = [{**dict.fromkeys(keys, 0.01), "step": step} for step in range(STEPS)]
+    (log,) = diagnosed(rows, tmp_path).logs
+    assert (log.generations_of_log or "").startswith(generations)
+
+
 def test_dumps_are_those_of_known_trainers() -> None:
     text = files("rcdiag.diagnosis.logged").joinpath("dumps.toml").read_text(encoding="utf-8")
     dumps = tomllib.loads(text)
@@ -961,7 +977,10 @@ def log_with(tmp_path: Path, *keys: str) -> Path:
 @pytest.mark.parametrize(
     ("keys", "generations"),
     [
-        (("mismatch/mismatch_kl", "mismatch/mismatch_k3_kl"), "verl-0.6.0, verl-20251027"),
+        (
+            ("mismatch/mismatch_kl", "mismatch/mismatch_k3_kl"),
+            "verl-0.6.0, verl-20251027 (or xtuner: the same keys)",
+        ),
         (("rollout_corr/kl", "rollout_corr/k3_kl"), "verl-0.6.1 to verl-0.9"),
     ],
 )

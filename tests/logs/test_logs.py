@@ -80,6 +80,11 @@ def test_steps_of_a_resumed_run_that_are_logged_twice_are_counted(tmp_path):
     # Each row twice, or rows in another order, are one run.
     twice = text(tmp_path / "b.jsonl", logged([1, 1, 2, 2, 3, 3, 4, 5, 6, 7], 0.5))
     assert (twice.earlier, twice.repeated) == ((), ())
+    lost = text(tmp_path / "d.jsonl", logged(range(1, 6), 0.5) + logged(range(5, 9), 2.5))
+    assert (lost.resumed, lost.repeated, values(lost, "a")[5]) == ((5,), (5,), 2.5)
+    assert lost.notes[0].startswith("1 step (5) logged twice, since the run was resumed at step 5;")
+    ranks = "".join(logged([step], 0.5) + logged([step], 2.5) for step in range(1, 9))
+    assert text(tmp_path / "e.jsonl", ranks).repeated == ()
     other = text(tmp_path / "c.jsonl", logged([7, 2, 5, 1, 6, 8, 3, 4], 0.5))
     assert (other.earlier, list(values(other, "a"))) == ((), [1, 2, 3, 4, 5, 6, 7, 8])
 

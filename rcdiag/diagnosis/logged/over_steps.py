@@ -10,6 +10,7 @@ from rcdiag.diagnosis.change_points import FEWEST
 from rcdiag.diagnosis.logged.changes import Change, first_clear, parting_of, periodic_steps
 from rcdiag.diagnosis.logged.run import Counts, LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES
+from rcdiag.formats import plural
 
 # Quantities that measure the size of a mismatch, in order of preference.
 OF_SIZE = (*SIZES, "prob_diff", "pearson", "k1")
@@ -51,7 +52,8 @@ def over_steps(
     if not any(said):
         first, last, few = run.steps[0], run.steps[-1], len(run.steps) < FEWEST
         said = [
-            f"{len(run.steps)} in the log are too few to see a change (at least {FEWEST})"
+            f"{plural(len(run.steps), 'step')} in the log: too few to see a change, which takes "
+            f"{FEWEST}"
             if few
             else f"no measure of the mismatch changes over steps {first} to {last}"
         ]

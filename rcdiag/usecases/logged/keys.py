@@ -73,11 +73,11 @@ class KeyNames(Struct, frozen=True):
 
 def check_keys(log: Log, trainer: Trainer) -> None:
     """Refuse a log without any key of the trainer, and say which trainer's keys it has."""
-    if count_keys(log, trainer):
+    if count_keys(log.keys, trainer):
         return
-    other = max(families().values(), key=lambda one: count_keys(log, one))
+    other = max(families().values(), key=lambda one: count_keys(log.keys, one))
     some = ", ".join(list(log.keys)[:4])
-    counts = count_keys(log, other)
+    counts = count_keys(log.keys, other)
     hint = (
         f"{counts} of its keys are those of {other.family}: {setting('trainer', other.family)}"
         if counts
@@ -87,8 +87,8 @@ def check_keys(log: Log, trainer: Trainer) -> None:
     raise RcdiagError(f"{log.path}: has no key of {trainer.name}; it has {some}", hint=hint)
 
 
-def count_keys(log: Log, trainer: Trainer) -> int:
-    """Count the keys of a log that rcdiag may compute for a trainer."""
+def count_keys(keys: Iterable[str], trainer: Trainer) -> int:
+    """Count the keys that rcdiag may compute for a trainer."""
     names = KeyNames.of(trainer)
-    ours = filter(None, map(names.ours, log.keys))
+    ours = filter(None, map(names.ours, keys))
     return sum(names.words[key].result is None or names.metric(key) is not None for key in ours)
