@@ -119,8 +119,19 @@ def test_an_unnamed_script_of_slime_is_read_with_trainer(tmp_path: Path) -> None
 
 def test_a_script_that_only_calls_another_has_no_flags(tmp_path: Path) -> None:
     script = '#!/usr/bin/env bash\n: "${RUN:=$(date)}"\nbash "$HERE/run.sh" "$@"\n'
-    with pytest.raises(RcdiagError, match="a script without any flag or `name=value` of a trainer"):
+    with pytest.raises(
+        RcdiagError, match="a script without any flag or `name=value` of a trainer; it names"
+    ):
         read(tmp_path, script)
+
+
+def test_a_script_that_names_its_configuration_file_refers_to_it(tmp_path: Path) -> None:
+    """As Tunix's scripts for gemma: the settings are in the file of an override."""
+    script = "CONFIG=configs/gemma.yaml\npython3 -m tunix.cli.grpo_main \\\n"
+    script += "  tunix/cli/base.yaml override_config_file=$CONFIG model_config.seed=1\n"
+    with pytest.raises(RcdiagError, match="no settings of a rollout correction") as error:
+        read(tmp_path, script)
+    assert "it names configs/gemma.yaml, tunix/cli/base.yaml: give" in error.value.hint
 
 
 def test_a_recipe_inherits_from_another_file(tmp_path: Path) -> None:
