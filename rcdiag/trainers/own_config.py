@@ -195,8 +195,8 @@ def _claims(document: Document, trainers: Iterable[Trainer]) -> list[tuple[Train
 
 def _nothing_in(path: Path, document: Document, trainer: Trainer | None = None) -> RcdiagError:
     if document.missing:
-        looked = f"it is based on {', '.join(document.missing)} (`defaults`), not found beside it: put them "
-        looked += "there, or give one file with all settings"
+        looked = f"it is based on {', '.join(document.missing)} (`defaults`), not found beside it: "
+        looked += "put them there, or give one file with all settings"
     elif document.names_files:
         looked = f"{document.names_files}: give the one that has the trainer's settings"
     elif trainer is None:
