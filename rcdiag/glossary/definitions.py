@@ -11,7 +11,7 @@ from rcdiag.logs.log import LogReader
 from rcdiag.pages.figures import FIGURES
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.reader import Reader
-from rcdiag.trainers import TRAINERS, families
+from rcdiag.trainers import TRAINERS, families, trainers_not_computed
 
 BACKENDS_OF_POLICIES = NameKind(
     title="backend", plural="Backends that score policies", definitions=lambda: BACKENDS
@@ -26,7 +26,7 @@ FIGURES_OF_REPORTS = NameKind(
 
 def _formats() -> Mapping[str, Reader]:
     """Return formats by name; a format named like a trainer or engine is listed as `verl dump`."""
-    others = {*TRAINERS, *families(), *BACKENDS}
+    others = {*TRAINERS, *families(), *trainers_not_computed(), *BACKENDS}
     return {f"{name} dump" if name in others else name: reader for name, reader in READERS.items()}
 
 

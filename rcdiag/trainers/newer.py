@@ -90,9 +90,9 @@ def _newer_value(trainer: Trainer, value: Any, error: UnknownValue, where: str) 
     return Finding(
         slug="newer-than-known",
         severity="warning",
-        message=f"{error.setting} = {value!r} is newer than {trainer.known}, or misspelt; "
-        f"{assumed}, the default, is used instead. All weights, kept tokens and logged "
-        f"numbers are those of {error.setting} = {assumed} ({where})",
+        message=f"{error.setting} = {value!r} is read as {assumed}, the default: it is newer than "
+        f"{trainer.known}, or misspelt. All weights, kept tokens and logged numbers are those of "
+        f"{error.setting} = {assumed} ({where})",
         fix=f"{error.hint}; {_WAYS}",
         evidence={
             "setting": error.setting,

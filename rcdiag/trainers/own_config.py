@@ -7,7 +7,7 @@ them. The trainers' tables say where settings are, and how a generation recognis
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
         chosen, claim = _named(document, path, trainer), None
     written = settings_in(document, chosen)
     if not _has_correction(document, chosen):
-        raise _nothing_in(path, document.missing, chosen if trainer else None)
+        raise _nothing_in(path, document, chosen if trainer else None)
     _check_variables(document, written, path)
     findings = _number_trap(written, document.texts_under(chosen.config.path))
     findings += _newer_settings(document, chosen, written, path)
@@ -98,8 +98,9 @@ def _assumed(
                 severity="note",
                 message=f"{path} sets nothing of the correction: {trainer.name} then uses its "
                 "defaults, and these are computed",
-                fix="if another file has the settings, give that one; the settings are in "
-                f"{trainer.words.place}",
+                fix="if another file has the settings, give that one"
+                + (f" ({document.names_files})" if document.names_files else "")
+                + f"; the settings are in {trainer.words.place}",
                 evidence={"trainer": trainer.name, "config": dict(defaults)},
             )
         )
@@ -175,7 +176,7 @@ def _chosen(document: Document, path: Path, trainers: Iterable[Trainer]) -> tupl
     """Return the generation with the most certain claim; of equals, the first in the registry."""
     claims = _claims(document, trainers)
     if not claims:
-        raise _nothing_in(path, document.missing)
+        raise _nothing_in(path, document)
     return max(claims, key=lambda candidate: candidate[1].certainty)
 
 
@@ -192,10 +193,12 @@ def _claims(document: Document, trainers: Iterable[Trainer]) -> list[tuple[Train
     return claims
 
 
-def _nothing_in(path: Path, missing: Sequence[str], trainer: Trainer | None = None) -> RcdiagError:
-    if missing:
-        looked = f"it is based on {', '.join(missing)} (`defaults`), not found beside it: put them "
-        looked += "there, or give one file with all settings"
+def _nothing_in(path: Path, document: Document, trainer: Trainer | None = None) -> RcdiagError:
+    if document.missing:
+        looked = f"it is based on {', '.join(document.missing)} (`defaults`), not found beside it: "
+        looked += "put them there, or give one file with all settings"
+    elif document.names_files:
+        looked = f"{document.names_files}: give the one that has the trainer's settings"
     elif trainer is None:
         looked = (
             f"looked for settings of {', '.join(families())}; `--trainer NAME` says whose "

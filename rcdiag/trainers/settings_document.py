@@ -126,7 +126,9 @@ class Document(Struct, frozen=True):
         if flags:
             return cls(_nested(flags), "flags", script=_without_comments(text))
         if text.startswith("#!"):
-            raise ValueError("it is a script without any flag or `name=value` of a trainer")
+            script = cls({}, "flags", script=_without_comments(text))
+            without = "it is a script without any flag or `name=value` of a trainer"
+            raise ValueError("; ".join(filter(None, [without, script.names_files])))
         if problem is not None:
             raise problem
         return cls({}, "yaml")
@@ -167,6 +169,12 @@ class Document(Struct, frozen=True):
     def mentions(self, word: str) -> int:
         """Count how often a word occurs in a shell script, also within other words."""
         return self.script.lower().count(word.lower())
+
+    @property
+    def names_files(self) -> str:
+        """Say which other configuration files and scripts a shell script names; "" if none."""
+        files = dict.fromkeys(_CONFIG_FILE.findall(with_values(self.script)))
+        return f"it names {', '.join(files)}" if files else ""
 
     def keys_of(self, block: str) -> list[str]:
         """Return the keys of the mapping with a dotted name, at any depth; empty if not found."""
@@ -256,6 +264,8 @@ def _plain(value: Any) -> Any:
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*")
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 
+
+_CONFIG_FILE = re.compile(r"[\w./${}-]*\w\.(?:ya?ml|toml|json|sh)\b")
 
 # Shell words that end a command, and with it the values of its last flag.
 _SEPARATORS = ("&", "&&", "|", "||", ">", ">>", "2>&1")

@@ -288,6 +288,18 @@ def test_a_mean_log_ratio_alone_is_judged(
     assert len(found.causes[0].actions) == (0 if then == 0.0 else 3)
 
 
+def test_the_mean_log_ratio_of_torchtitan(tmp_path: Path) -> None:
+    """Its mean ratio stays at 1, so that the recorded distribution sampled."""
+    shift = np.where(np.arange(STEPS) < BEGINS, 0.0, -0.1)
+    key = "bit_wise/logprob_diff/mean"
+    path = log_of(of_mean(shift, key, **{"loss/ratio_mean": np.ones(STEPS)}), tmp_path)
+    found = rcdiag.diagnose(path).diagnosis
+    assert found is not None
+    assert found.verdict == "correctable"
+    assert found.causes[0].from_step == BEGINS + 1
+    assert f"-{key}" in str(found.causes[0].evidence)
+
+
 def test_a_mean_log_ratio_with_the_other_sign(tmp_path: Path) -> None:
     """AReaL logs the mean log-ratio: below 0 where the trainer gives the tokens less."""
     shift = np.where(np.arange(STEPS) < BEGINS, 0.0, -0.1)

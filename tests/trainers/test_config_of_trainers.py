@@ -119,8 +119,19 @@ def test_an_unnamed_script_of_slime_is_read_with_trainer(tmp_path: Path) -> None
 
 def test_a_script_that_only_calls_another_has_no_flags(tmp_path: Path) -> None:
     script = '#!/usr/bin/env bash\n: "${RUN:=$(date)}"\nbash "$HERE/run.sh" "$@"\n'
-    with pytest.raises(RcdiagError, match="a script without any flag or `name=value` of a trainer"):
+    with pytest.raises(
+        RcdiagError, match="a script without any flag or `name=value` of a trainer; it names"
+    ):
         read(tmp_path, script)
+
+
+def test_a_script_that_names_its_configuration_file_refers_to_it(tmp_path: Path) -> None:
+    """As Tunix's scripts for gemma: the settings are in the file of an override."""
+    script = "CONFIG=configs/gemma.yaml\npython3 -m tunix.cli.grpo_main \\\n"
+    script += "  tunix/cli/base.yaml override_config_file=$CONFIG model_config.seed=1\n"
+    with pytest.raises(RcdiagError, match="no settings of a rollout correction") as error:
+        read(tmp_path, script)
+    assert "it names configs/gemma.yaml, tunix/cli/base.yaml: give" in error.value.hint
 
 
 def test_a_recipe_inherits_from_another_file(tmp_path: Path) -> None:
@@ -302,8 +313,10 @@ def test_an_unknown_value_counts_as_newer(
 ) -> None:
     plan = plan_of(tmp_path, text)
     finding = newer(plan)
-    assert f"{name} = {value!r} is newer than {plan.trainer.known}" in finding.message
-    assert f"{assumed}, the default, is used instead" in finding.message
+    assert finding.message.startswith(
+        f"{name} = {value!r} is read as {assumed}, the default: it is newer than "
+        f"{plan.trainer.known}, or misspelt. "
+    )
     assert choice in finding.fix
     assert yaml_value(finding.evidence["assumed"]) == assumed
     known = plan_of(tmp_path, text.replace(value, assumed))

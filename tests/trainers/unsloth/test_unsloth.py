@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import pytest
+
 from rcdiag.trainers import find_trainer
 from rcdiag.trainers.own_config import read_trainer_config
 from tests.corrections.builders import padded, result_of
@@ -23,6 +25,22 @@ def test_the_correction_is_off_where_trl_has_it_on(tmp_path: Path) -> None:
     unsloth = find_trainer("unsloth")
     (sentence,) = unsloth.ignored({**unsloth.settings, **MODE})
     assert sentence.startswith("vllm_importance_sampling_mode has no effect")
+
+
+@pytest.mark.parametrize(
+    ("own", "trainer"),
+    [
+        ("fast_inference: true", "unsloth"),
+        ("use_gradient_checkpointing: unsloth", "unsloth"),
+        ("use_gradient_checkpointing: true", "trl-1.16"),
+    ],
+)
+def test_a_file_with_a_setting_of_its_own_is_told_from_that_of_trl(
+    tmp_path: Path, own: str, trainer: str
+) -> None:
+    path = tmp_path / "grpo.yaml"
+    path.write_text(f"{own}\nuse_vllm: true\nnum_generations: 8\nepsilon: 0.2\n")
+    assert read_trainer_config(path).trainer.name == trainer
 
 
 def test_metrics_distorted_by_padding_are_left_out() -> None:
