@@ -10,6 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.causes.catalogue import CAUSES
+from rcdiag.diagnosis.features import Features
 from rcdiag.results.diagnosis import NamedCause
 from tests.diagnosis.tables import (
     Law,
@@ -75,6 +77,25 @@ def test_a_few_large_log_ratios_anywhere_are_rerouted_experts() -> None:
 
 def test_other_weights_are_not_moe_routing() -> None:
     assert "moe-routing" not in named(made(trained=drifted(0.3), seed=4))
+
+
+def test_a_few_ids_or_one_sign_are_not_moe_routing() -> None:
+    """The same few large log-ratios: at any tokens, at all tokens of two rare ids, all negative."""
+    honest = made(rows=200, seed=4)
+    ids, counts = np.unique(honest.token_id, return_counts=True)
+    rare = np.isin(honest.token_id, ids[np.argsort(counts)[:2]])
+    unsure = np.flatnonzero((honest.log_probs["old"] < -1.0) & ~rare)
+    anywhere = np.zeros_like(rare)
+    anywhere[np.random.default_rng(2).choice(unsure, 12)] = True
+    size = np.where(honest.owner % 3 > 0, -2.4, 0.8)
+
+    def routed(tokens: np.ndarray, by: np.ndarray | float) -> bool:
+        case = with_values(honest, "old", lambda values: values + np.where(tokens, by, 0.0))
+        return CAUSES["moe-routing"].weigh(Features(case)) is not None
+
+    assert routed(anywhere, size)
+    assert not routed(rare, -2.4)
+    assert not routed(anywhere, -2.4)
 
 
 def test_one_token_sets_are_certain_on_one_or_both_sides() -> None:

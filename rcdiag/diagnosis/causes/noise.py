@@ -12,8 +12,19 @@ from rcdiag.diagnosis.causes.cause import (
     shipped,
 )
 from rcdiag.diagnosis.features import BITWISE, Features
-from rcdiag.diagnosis.thresholds import FEW, MOST, MUCH_LARGER, SLIGHT, UNRELATED
+from rcdiag.diagnosis.thresholds import (
+    FEW,
+    MOST,
+    MUCH_LARGER,
+    PART,
+    SLIGHT,
+    UNRELATED,
+)
 from rcdiag.diagnosis.validity import INVALID, MOST_OF_ENGINES
+
+# Where experts differ, the largest rise of a log-prob is at least this part of the largest fall.
+# Below a ban all rises are rounding, and falls are of several nats.
+LEAST_RISE = 0.1
 
 
 def structures(features: Features) -> list[str]:
@@ -87,7 +98,9 @@ def _engine_noise(features: Features) -> Suspicion | None:
 def _moe_routing(features: Features) -> Suspicion | None:
     """Look for rounding at nearly all tokens and large log-ratios at a few tokens anywhere.
 
-    Structure by token id, position or row points to another cause.
+    Structure by token id, position or row points to another cause. Other experts move a token by
+    its context: up or down, and the same id elsewhere not at all. A bias moves every token of a few
+    ids alike, and a ban moves tokens only down.
     """
     log_ratios = features.log_ratios
     if is_engine_noise(features) or log_ratios.tail_share < 0.5:
@@ -96,6 +109,8 @@ def _moe_routing(features: Features) -> Suspicion | None:
         return None
     anywhere = not set(structures(features)) - {"of one sign", "in some rows alone"}
     anywhere &= abs(log_ratios.by_token_id.correlation) < UNRELATED
+    anywhere &= log_ratios.predicted_by_id < PART
+    anywhere &= log_ratios.values.max() > -LEAST_RISE * log_ratios.values.min()
     if not anywhere or log_ratios.rows_of_tail < 0.5:
         return None
     return Suspicion(
