@@ -43,11 +43,13 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
         draw_it(Console(file=drawn, width=out.width))
         return drawn.getvalue().count("\n")
 
+    body = height(lambda out: _draw_body(out, result, verbose))
+
     def end(out: Console) -> None:
-        out.print()
+        if body or result.findings:  # the headline ends with an empty line
+            out.print()
         draw_lines(out, [("more", more(result))])
 
-    body = height(lambda out: _draw_body(out, result, verbose))
     least = max(counted_errors(result), min(len(result.findings), FINDINGS))
     # Above the findings is a blank line, and below them one says how many there are more.
     below = body + height(end) + (1 if least else 0) + (len(result.findings) > least)

@@ -38,9 +38,13 @@ class ScreenColumn(Struct, frozen=True, kw_only=True):
 def fitted(
     out: Console, columns: Sequence[ScreenColumn], rows: Iterable[Sequence[str]], gap: int = 1
 ) -> Table:
-    """Return a table that is at most as wide as the terminal, with columns left out if needed."""
+    """Return a table that is at most as wide as the terminal, with columns left out if needed.
+
+    Columns without any cell are left out, too.
+    """
     cells = [list(row) for row in rows]
-    shown = list(range(len(columns)))
+    empty = [not any(row[index] for row in cells) for index in range(len(columns))]
+    shown = [index for index in range(len(columns)) if not empty[index]]
     while _width(out, *_part(columns, cells, shown), gap) > out.width:
         least = max(shown, key=lambda index: columns[index].dispensable)
         if not columns[least].dispensable:
@@ -50,7 +54,7 @@ def fitted(
     left_out = [
         column.heading.strip()
         for index, column in enumerate(columns)
-        if index not in shown and not column.extra
+        if index not in shown and not empty[index] and not column.extra
     ]
     if left_out:
         table.caption = Text(f"hidden: {', '.join(left_out)}", "dim")

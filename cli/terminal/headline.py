@@ -66,7 +66,7 @@ def _grid(out: Console, headline: Headline, verbose: bool, without: Sequence[str
     facts = headline.evidence if verbose else headline.evidence[:FACTS]
     facts = facts[: 0 if "why" in without else 1 if "second fact" in without else None]
     for label, text in _labelled("why", facts):
-        grid.add_row(label, brief(text, 2))
+        grid.add_row(label, brief(text, 3))  # what a fact means stands at its end
     for label, text in _labelled("also", headline.also if verbose else headline.also[:ALSO]):
         grid.add_row(label, brief(text, 2))
     if headline.steps:

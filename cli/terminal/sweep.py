@@ -8,14 +8,14 @@ from rich.table import Table
 
 from cli.terminal.fitted_tables import ScreenColumn, fitted
 from cli.terminal.headline import draw_lines, shortened_to
-from rcdiag.formats import measured, number, percent
+from rcdiag.formats import measured, percent
 from rcdiag.pages.sweep.words import (
     by_default,
     chosen,
     error,
     forecast_test,
     nearest,
-    squared,
+    term,
     to_paste,
     unranked,
 )
@@ -76,9 +76,9 @@ def _nearest(out: Console, result: SweepResult, shown: list[Candidate]) -> Table
         rows.append(
             [
                 f"[green bold]{one.name}[/]" if chosen else one.name,
-                "unknown" if one.gradient_bias is None else squared(one.gradient_bias),
-                "" if one.gradient_bias_high is None else squared(one.gradient_bias_high),
-                number(one.gradient_noise),
+                "unknown" if one.gradient_bias is None else term(one.gradient_bias),
+                "" if one.gradient_bias_high is None else term(one.gradient_bias_high),
+                term(one.gradient_noise),
                 against,
                 f"[dim]{'chosen' if chosen else 'refused' if one.refused else close}[/]",
             ]

@@ -484,7 +484,7 @@ def _repair_actions(features: Features, cause: Cause, verdict: str) -> list[Acti
     kept = features.kept_sets
     if slug in KEPT_SET_CAUSES and kept is not None and kept.replay is None:
         actions.append(_action(features, REPLAY))
-    details = Action(text="In each engine and trainer", command=f"rcdiag explain {slug}")
+    details = Action(text="See how in each engine and trainer", command=f"rcdiag explain {slug}")
     return [*actions, details]
 
 

@@ -54,7 +54,7 @@ def test_severity_by_the_ends_of_the_guides_range_of_k3():
 def test_without_a_mismatch_the_length_recommends_nothing():
     sentence = said(advice("none", candidate("none")), 1e-5, 5000)
     assert sentence == (
-        "verl's names no correction for a negligible mismatch; k3_kl 1e-05; "
+        "verl's guide names no correction for a negligible mismatch; k3_kl 1e-05; "
         "the data say no correction too"
     )
 
@@ -63,7 +63,7 @@ def test_the_error_of_its_candidate_is_compared_with_the_choice():
     both = (candidate("token_tis_2", 0.5), candidate("seq_tis_2", 1.0))
     sentence = said(advice("seq_tis_2", *both), 0.005, 80)
     assert sentence.startswith(
-        "verl's names token_tis_2 for a moderate mismatch, seq_tis_2 for short responses; "
+        "verl's guide names token_tis_2 for a moderate mismatch, seq_tis_2 for short responses; "
         "k3_kl 0.005, median 80 tokens; "
     )
     assert "token_tis_2 has 2 times the error of seq_tis_2" in sentence

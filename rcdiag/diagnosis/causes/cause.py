@@ -123,5 +123,5 @@ def by_token_fact(log_ratios: LogRatios, reads: str) -> dict[str, Any]:
         "shift per token id, repeated in the other half of the rows",
         reads,
         correlation=log_ratios.by_token_id.correlation,
-        explained=log_ratios.by_token_id.explained,
+        explained_share_of_variance=log_ratios.by_token_id.explained,
     )

@@ -45,7 +45,7 @@ def _columns_identical(features: Features) -> Suspicion | None:
         confidence=CLEAR,
         message="Both columns hold the same numbers to the last bit: one is a copy of the other, "
         "or both sides compute bitwise alike; a mismatch cannot be seen.",
-        evidence=[fact("share of equal values", "two engines never agree exactly", same=same)],
+        evidence=[fact("share of equal values", "two engines never agree exactly", value=same)],
         verdict="inconclusive",
     )
 

@@ -48,8 +48,8 @@ TEMPERATURE_SLUGS = (
 )
 # How the power was found.
 BY_SLOPE = "1 - slope of the log-ratio on the trainer's log-prob"
-BY_METADATA = "T_trainer / T_recorded, from metadata"
-BY_SHARED_PREFIXES = "scale of log-prob differences, sampler / trainer"
+BY_METADATA = "by metadata"
+BY_SHARED_PREFIXES = "by log-prob differences in shared contexts"
 
 # Share of squared log-ratios that a temperature must explain; half of it where rows declare one.
 MOST_OF_SQUARES = 0.4
@@ -213,10 +213,10 @@ def _temperature_fault(features: Features) -> tuple[str, Suspicion] | None:
         evidence=[
             *_stated_temperatures(features),
             fact(
+                "trainer's temperature over the recorded one",
                 seen.found_by,
-                "T_trainer / T_recorded",
-                ratio=seen.value,
-                explained=log_ratios.by_log_prob,
+                value=seen.value,
+                explained_share_of_squares=log_ratios.by_log_prob,
             ),
             {**features.validity.evidence, "reads": reads},
         ],
@@ -364,8 +364,8 @@ def _softcap(features: Features) -> Suspicion | None:
             fact(
                 BY_SLOPE,
                 "flatter, unevenly",
-                ratio=log_ratios.power,
-                explained=log_ratios.by_log_prob,
+                value=log_ratios.power,
+                explained_share_of_squares=log_ratios.by_log_prob,
             ),
             features.validity.evidence,
         ],

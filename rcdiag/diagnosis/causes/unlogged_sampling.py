@@ -161,7 +161,7 @@ def _unlogged_by_rescore(features: Features) -> tuple[str, Suspicion] | None:
             fact(
                 "1 - slope of the log-ratio on the re-scored log-prob",
                 "a temperature",
-                ratio=seen.power,
+                value=seen.power,
             )
         ],
     )

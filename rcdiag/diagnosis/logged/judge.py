@@ -294,9 +294,8 @@ def _named_cause(found: Found, window: Window, step: int | None) -> NamedCause:
     texts = [] if verdict == "healthy" or found.slug in NOTHING_WRONG else words.mend[:2]
     actions = [Action(text=text) for text in texts]
     if actions:
-        actions.append(
-            Action(text="In each engine and trainer", command=f"rcdiag explain {found.slug}")
-        )
+        command = f"rcdiag explain {found.slug}"
+        actions.append(Action(text="See how in each engine and trainer", command=command))
     return NamedCause(
         slug=found.slug,
         verdict=verdict,

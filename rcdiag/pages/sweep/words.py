@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from rcdiag.formats import number
+from rcdiag.formats import NOT_AVAILABLE
 from rcdiag.pages.command_again import of_same_data
 from rcdiag.results import SweepResult
 from rcdiag.results.forecast import Forecast
@@ -108,19 +108,19 @@ def nearest(advice: Recommendation) -> list[Candidate]:
     return list(named.values())[: NEAREST + 1]
 
 
-def squared(bias: float) -> str:
-    """Format a squared bias; one far below the variance of a batch is 0."""
-    return number(bias if bias >= 1e-6 else 0.0)
+def term(value: float | None) -> str:
+    """Format a term of the error: 1 is the variance of a batch, and hundredths of it are noise."""
+    return NOT_AVAILABLE if value is None else f"{value:.2f}"
 
 
 def parts(candidate: Candidate) -> str:
-    """Format the error of a candidate: `bias² 0 (up to 2.4) + variance 1`."""
+    """Format the error of a candidate: `bias² 0.00 (up to 2.37) + variance 1.00`."""
     if candidate.gradient_bias is None:
-        return f"bias² unknown + variance {number(candidate.gradient_noise)}"
+        return f"bias² unknown + variance {term(candidate.gradient_noise)}"
     most = candidate.gradient_bias_high
-    up_to = "" if most is None else f" (up to {squared(most)})"
-    variance = number(candidate.gradient_noise)
-    return f"bias² {squared(candidate.gradient_bias)}{up_to} + variance {variance}"
+    up_to = "" if most is None else f" (up to {term(most)})"
+    variance = term(candidate.gradient_noise)
+    return f"bias² {term(candidate.gradient_bias)}{up_to} + variance {variance}"
 
 
 def by_default(result: SweepResult) -> str:

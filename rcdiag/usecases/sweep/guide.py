@@ -38,7 +38,7 @@ def guide_sentence(advice: Recommendation, k3: MetricValue, median: float) -> st
         return None
     severity, first = by_severity(k3.value)
     length, second = by_length(median)
-    named = f"verl's names {_spoken(first)} for a {severity} mismatch"
+    named = f"verl's guide names {_spoken(first)} for a {severity} mismatch"
     known = f"k3_kl {number(k3.value)}"
     # If there is nothing to correct, the length of responses does not matter.
     if first == NONE:

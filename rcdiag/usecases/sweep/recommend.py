@@ -148,7 +148,7 @@ def _decided(
     if doubt is not None:
         reasons.append(
             "Without a reference no candidate's bias is known, and training without a correction "
-            "may be the worst choice: candidates cannot be distinguished."
+            "may be the worst choice."
         )
         return ranking.recommendation("cannot-distinguish", reasons, near=ranking.allowed)
     choice = ranking.simplest()  # step 4
@@ -177,7 +177,8 @@ def _unusable(evidence: SweepEvidence) -> str | None:
     """Say why no correction helps before the table is repaired; None if one may help."""
     diagnosis, bad = evidence.diagnosis, evidence.bad_tokens
     if diagnosis is not None and diagnosis.verdict == "broken":
-        return f"{diagnosis.summary} No weights repair that: nothing is ranked."
+        named = ", ".join(cause.slug for cause in diagnosis.causes)
+        return f"No weights repair {named}: nothing is ranked."
     if bad:
         return (
             f"{plural(bad, 'unmasked log-prob')} {'is' if bad == 1 else 'are'} NaN, infinite, "
@@ -255,11 +256,11 @@ def _method(state: SweepState, referred: bool) -> str:
     if state.plan.without_signal:
         signal = "the advantage 1"
     return (
-        f"Variance without correction over {error} of the mean gradient of {of}. Gradients are "
-        f"those of the output bias, (1 - p) by token id in {DIMENSIONS} dimensions less the "
-        f"target's mean, times {signal}{bias}. Weights are scaled to a mean of 1. An "
-        "approximation: no model was run, and a bias that averages out over the contexts of a "
-        "token id is not seen."
+        f"The efficiency is the variance without correction, divided by the {error} of the mean "
+        f"gradient of {of}. Gradients are those of the output bias, (1 - p) by token id in "
+        f"{DIMENSIONS} dimensions less the target's mean, times {signal}{bias}. Weights are scaled "
+        "to a mean of 1. This is an approximation: no model was run, and a bias that averages out "
+        "over the contexts of a token id is not seen."
     )
 
 

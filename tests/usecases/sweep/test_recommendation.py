@@ -137,9 +137,9 @@ def test_the_choice_is_the_simplest_indistinguishable_candidate():
 def test_without_a_reference_only_the_variance_of_candidates_is_given():
     result = advice(noisy(4, 2000, 0.6))
     assert any("reference (untruncated ratios" in reason for reason in result.reasons)
-    assert result.method.startswith("Variance without correction over variance of")
+    assert result.method.startswith("The efficiency is the variance without correction")
     assert (result.answer, result.choice) == ("cannot-distinguish", None)
-    assert "candidates cannot be distinguished" in result.reasons[-1]
+    assert "no candidate's bias is known" in result.reasons[-1]
     for candidate in result.candidates:
         assert (candidate.gradient_bias, candidate.efficiency.value, candidate.rank) == (None,) * 3
     allowed = {candidate.name for candidate in result.candidates if not candidate.refused}

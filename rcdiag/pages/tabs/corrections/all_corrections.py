@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rcdiag.formats import number
 from rcdiag.pages.blocks import (
     Block,
     Cell,
@@ -26,7 +25,7 @@ from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.score.words import raw_ess, verl_check_line
-from rcdiag.pages.sweep.words import as_good, squared
+from rcdiag.pages.sweep.words import as_good, term
 from rcdiag.pages.tabs.corrections.treatments import Treatment, recommended, tag_of
 from rcdiag.results.sweep import Recommendation
 
@@ -62,11 +61,11 @@ def _columns(
     if results.weights_help:
         columns.append(words("Weights" if levels else "Why not", _level))
     if estimated:
-        columns.append(numbers("Expected error", _error))
+        columns.append(numbers("Expected error, bias² + variance", _error))
     if results.sweep is not None:
         columns += [
             numbers("Weight bias", lambda one: amount(one.bias), "weight_distance"),
-            numbers("Variance", lambda one: amount(one.variance), "weight_variance"),
+            numbers("Weight variance", lambda one: amount(one.variance), "weight_variance"),
         ]
     tokens, sequences = max(whole.num_tokens, 1), max(whole.num_sequences, 1)
     return [
@@ -95,10 +94,10 @@ def _error(treatment: Treatment) -> Cell:
     candidate = treatment.candidate
     if candidate is None or treatment.error is None:
         return amount(None)
-    bias, variance = candidate.gradient_bias, number(candidate.gradient_noise)
+    bias, variance = candidate.gradient_bias, term(candidate.gradient_noise)
     if bias is None:  # there is no reference gradient
-        return amount(None, note=f"? + {variance}")
-    return amount(treatment.error, note=f"{squared(bias)} + {variance}")
+        return amount(None, note=f"unknown + {variance}")
+    return amount(treatment.error, term(treatment.error), note=f"{term(bias)} + {variance}")
 
 
 def _how(results: DumpResults, treatments: Sequence[Treatment], estimated: bool) -> str:
@@ -125,8 +124,10 @@ def _how(results: DumpResults, treatments: Sequence[Treatment], estimated: bool)
     if estimated and results.sweep is not None:
         advice = results.sweep.recommendation
         sentences += [
-            "Below the expected error are its terms, bias² (`gradient_bias`) + variance "
-            f"(`gradient_noise`), relative to the variance without correction. {advice.method}",
+            "The expected error is that of a batch's gradient, in units of its variance "
+            "without correction; below it are its terms, bias² (`gradient_bias`) + variance "
+            "(`gradient_noise`). "
+            f"{advice.method}",
             *_tags(advice),
         ]
     if results.score is not None and results.score.steps:

@@ -63,7 +63,7 @@ def _advice(results: DumpResults) -> Section | None:
     advice = results.sweep.recommendation
     reasons = [reason if reason.endswith(".") else f"{reason}." for reason in advice.reasons]
     if advice.guide is not None:
-        reasons.append(f"The guide of a trainer, {advice.guide}.")
+        reasons.append(f"{advice.guide}.")
     blocks: list[Block] = [Lines(items=reasons)]
     verdict = None if results.diagnosis is None else results.diagnosis.verdict
     if verdict == "correctable" and advice.answer == "no-correction":
