@@ -637,7 +637,7 @@ def test_rounding_is_that_of_the_declared_precisions(old: dict[str, object], slu
     (cause,) = judged(replace(case, metadata=stated)).causes
     assert cause.slug == slug
     if slug == "forwards-differ":
-        assert "what the rounding of float32 against float32 explains" in cause.message
+        assert "what the rounding of float32 against float32 is" in cause.message
 
 
 def test_policies_may_be_named_like_fields_of_evidence() -> None:

@@ -19,7 +19,7 @@ from rcdiag.diagnosis.causes.cause import (
     shipped,
     shipped_family,
 )
-from rcdiag.diagnosis.causes.noise import NOISE, is_engine_noise
+from rcdiag.diagnosis.causes.noise import NOISE, is_engine_noise, structures
 from rcdiag.diagnosis.causes.penalties import penalty
 from rcdiag.diagnosis.causes.weights import (
     WEIGHTS,
@@ -81,12 +81,9 @@ def _forwards_differ(features: Features) -> Suspicion | None:
             where += "in a cache, or between weight syncs, do"
             possible = ["prefix-cache-stale", "stale-weights", "weights-differ"]
     else:
-        times = rough(log_ratios.rms / features.engine_noise)
-        engines = "two engines" if features.of_bfloat16 == 1.0 else features.precisions.precisions
         where = (
-            f", {times} times what the rounding of {engines} explains, and the table does "
-            "not show why: if weights are in sync, one of the two computes another function, "
-            "context or precision"
+            f", {_beside_rounding(features)}: if weights are in sync, one of the two computes "
+            "another function, context or precision"
         )
         possible = ["weights-differ", "context-differs", "quantised-weights"]
     behind = "" if validity.answer == INVALID or other_tokens.any() else one_behind(features)
@@ -96,12 +93,28 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         confidence=CLEAR if log_ratios.rms > LARGE_MISMATCH else WEAK,
         message=f"The two forward passes differ ({log_ratios.rms:.2g} nats rms){where}.{behind}",
         evidence=[
-            fact("rms log-ratio", "more than rounding", rms=log_ratios.rms),
+            fact("rms log-ratio", "not rounding alone", rms=log_ratios.rms),
             validity.evidence,
         ],
         also_possible=possible,
         verdict="broken" if other_tokens.any() else None,
     )
+
+
+def _beside_rounding(features: Features) -> str:
+    """Compare the mismatch with what the rounding of two engines is expected to cause."""
+    times = features.log_ratios.rms / features.expected_rounding
+    engines = "two engines" if features.of_bfloat16 == 1.0 else features.precisions.precisions
+    if times >= LARGER:
+        return (
+            f"{rough(times)} times what the rounding of {engines} is expected to cause, and the "
+            "table does not show why"
+        )
+    found = structures(features)
+    unlike = "which is rare between two correct engines"
+    if found:
+        unlike = f"but it differs {' and '.join(found)}, as rounding does not"
+    return f"no more than the rounding of {engines} may cause at these probabilities, {unlike}"
 
 
 def _turns(features: Features) -> str:

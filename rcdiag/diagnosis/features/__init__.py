@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -96,6 +97,17 @@ class Features(Struct, frozen=True, dict=True):
     def engine_noise(self) -> float:
         """Return the rms log-ratio, nats, that the rounding of two engines stays below."""
         return max(ENGINE_NOISE * self.of_bfloat16, BITWISE)
+
+    @cached_property
+    def expected_rounding(self) -> float:
+        """Return the rms log-ratio, nats, that the rounding of two engines is expected to cause.
+
+        noise * sqrt(E[(1 - p)^2]) over the sampler's probabilities p, with the logit noise of the
+        declared precisions, bfloat16 against float32 where nothing is declared.
+        """
+        noise = ASSUMED.noise if self.precisions.noise is None else self.precisions.noise
+        assert noise is not None
+        return noise * rms(np.expm1(self.case.tokens.sampler))
 
     @cached_property
     def first_turns_agree(self) -> tuple[float, float] | None:
