@@ -63,7 +63,7 @@ def is_observable(suite: Suite, level: str) -> bool:
     """Tell whether there are enough ratios of tokens or sequences to show their second moment.
 
     There are not if the tail has no second moment (k-hat), or if ratios whose log has the variance
-    v are fewer than 10 e^{2v}. E[ratio^2] is dominated by ratios of the distribution tilted by
+    v are fewer than 10 e^{2v}, the mean over the sequences' lengths T with their variances v T. E[ratio^2] is dominated by ratios of the distribution tilted by
     ratio^2. The KL of that from the sampler is 2v if ratios are lognormal, which takes e^{2v}
     ratios. Sources: Vehtari et al. 2024, JMLR 25(72); Chatterjee & Diaconis 2018, Annals of Applied
     Probability 28(2), arXiv 1511.01437.
@@ -71,10 +71,11 @@ def is_observable(suite: Suite, level: str) -> bool:
     tail, _ = suite.k_hat_seq if level == "seq" else suite.k_hat_token
     if tail >= NO_SECOND_MOMENT and ess(suite.point, level)[0] < HARMLESS_ESS:
         return False
-    lengths = suite.state.table.lengths
-    count, length = (len(lengths), lengths.mean()) if level == "seq" else (lengths.sum(), 1.0)
-    exponent = 2.0 * float(variance(suite.point, level)[0]) * length
-    return bool(np.log(count) >= np.log(ENOUGH) + exponent)
+    lengths = suite.state.table.lengths.astype(np.float64)
+    count, of_each = (len(lengths), lengths) if level == "seq" else (lengths.sum(), np.ones(1))
+    with np.errstate(over="ignore"):
+        needed = ENOUGH * np.exp(2.0 * variance(suite.point, level)[0] * of_each).mean()
+    return bool(count >= needed)
 
 
 def largest_growth(suite: Suite, level: str, sampled: float) -> float:

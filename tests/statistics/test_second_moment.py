@@ -88,6 +88,18 @@ def test_as_many_sequences_as_the_distribution_asks_show_the_second_moment(
     assert is_observable(gaussian_suite(spread, sequences), "seq") == observable
 
 
+def test_the_longest_responses_decide_whether_a_second_moment_is_shown():
+    """v is 0.01 per token: e^{2 v T} is 1.4 for 16 tokens and 2,981 for 400, on the average 301."""
+    noise = np.random.default_rng(0).normal(-0.005, 0.1, (300, 400))
+    lengths = [400 if row % 10 == 0 else 16 for row in range(300)]
+    rows = [noise[row, :length].tolist() for row, length in enumerate(lengths)]
+    recorded = [[-3.0] * length for length in lengths]
+    suite = Suite(make_state(recorded, [[-3.0 + x for x in row] for row in rows]))
+    assert np.log(300) > np.log(10) + 0.02 * np.mean(lengths)  # the mean length would suffice
+    assert not is_observable(suite, "seq")
+    assert is_observable(suite, "token")
+
+
 def test_a_tail_without_a_second_moment_does_not_show_it():
     """Ratios are Pareto with the index 1: their variance is infinite, that of their log is 1."""
     random = np.random.default_rng(2)
