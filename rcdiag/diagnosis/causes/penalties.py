@@ -16,6 +16,7 @@ from rcdiag.diagnosis.thresholds import (
     LARGE,
     MANY_TIMES,
     MOST_IDS,
+    MUCH_LARGER,
     NEARLY_ALL,
     PART,
     SURELY,
@@ -39,14 +40,16 @@ def _penalty(features: Features) -> Suspicion | None:
 
 
 def penalty(features: Features) -> Suspicion | None:
-    """Detect a sampler's distribution that depends on whether a token has occurred before."""
-    if (
-        not features.log_ratios.show_sampling
-        or features.log_ratios.rms < VISIBLE
-        or features.log_ratios.rms > LARGE
-    ):
+    """Detect a sampler's distribution that depends on whether a token has occurred before.
+
+    Along a response more and more tokens have occurred, so that a penalty does not fade.
+    """
+    log_ratios = features.log_ratios
+    if not log_ratios.show_sampling or not VISIBLE <= log_ratios.rms <= LARGE:
         return None
-    gap, z = _repetition_gap(features.log_ratios)
+    if log_ratios.late < 1 / MUCH_LARGER:
+        return None
+    gap, z = _repetition_gap(log_ratios)
     if gap < LEAST_GAP or z < SURELY:
         return None
     return Suspicion(

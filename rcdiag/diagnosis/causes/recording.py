@@ -16,7 +16,6 @@ from rcdiag.diagnosis.thresholds import (
     EQUAL,
     FEWEST,
     HARDLY_EVER,
-    LARGE,
     NEARLY_ALL,
     PART,
     RARE,
@@ -175,13 +174,14 @@ def _like_entropy(values: Array, other: Array) -> bool:
     likely, rare = (other > MAJORITY) & (other < CERTAIN), other < RARE
     if min(likely.sum(), rare.sum()) < FEWEST:
         return False
-    # The entropy is at least minus the log-prob of the likeliest token, and never very large.
+    # The entropy is at least minus the log-prob of the likeliest token, never very large, and at
+    # rare tokens mostly below the surprisal.
     lower = float(np.mean(values[likely] < other[likely]))
     alike = float(np.corrcoef(values[rare], other[rare])[0, 1])
     return (
         alike < RELATED
         and lower > NEARLY_ALL
-        and float(np.median(values[rare] - other[rare])) > LARGE
+        and float(np.median(values[rare] - other[rare])) > 0.0
         and float(np.min(values)) > -LARGEST_ENTROPY
     )
 

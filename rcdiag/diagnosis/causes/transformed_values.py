@@ -42,8 +42,8 @@ def _sign_flipped(features: Features, policy: str, column: StoredColumn) -> Susp
     if alone and np.max(values, initial=0.0, where=np.isfinite(values)) <= 1.0:
         return None  # probabilities
     rare = values[other < RARE]
-    # At rare tokens entropies are one or two nats, surprisals are larger.
-    far = len(rare) >= FEWEST and np.median(rare) > ABOVE_ENTROPIES
+    # At rare tokens entropies are one or two nats, and as everywhere; surprisals are larger.
+    far = len(rare) >= FEWEST and np.median(rare) > max(ABOVE_ENTROPIES, 2 * np.median(values))
     if not (alone or _similar_sizes(-values, other) or far):
         return None
     share = share_of_rows(column, here)
@@ -92,13 +92,21 @@ def _probabilities(features: Features, policy: str, column: StoredColumn) -> Sus
 def _similar_sizes(values: Array, other: Array) -> bool:
     """Tell whether values have the sizes of another policy's log-probs; True without another one.
 
-    Quantiles are compared, because the values may belong to other tokens (shifted or swapped).
+    Quantiles are compared, because the values may belong to other tokens (shifted or swapped), and
+    how far they are from the median: entropies of a model that is always unsure are as large as its
+    surprisals, but vary much less.
     """
     every = [values[np.isfinite(values)], other[np.isfinite(other)]]
     if not all(len(part) for part in every):
         return not len(every[1])
-    sizes, others = (np.log(np.maximum(-np.quantile(part, ODDS), EQUAL)) for part in every)
+    sizes, others = (_sizes(part) for part in every)
     return bool(np.abs(sizes - others).max() < TWICE)
+
+
+def _sizes(values: Array) -> Array:
+    """Return logs of the sizes of low quantiles, and of their distances from the median."""
+    low, median = np.quantile(values, ODDS), np.median(values)
+    return np.log(np.maximum(np.concatenate([-low, median - low]), EQUAL))
 
 
 @by_column
