@@ -83,11 +83,18 @@ def _forwards_differ(features: Features) -> Suspicion | None:
     else:
         times = rough(log_ratios.rms / features.engine_noise)
         engines = "two engines" if features.of_bfloat16 == 1.0 else features.precisions.precisions
-        where = (
-            f", {times} times what the rounding of {engines} explains, and the table does "
-            "not show why: if weights are in sync, one of the two computes another function, "
-            "context or precision"
-        )
+        where = f", {times} times what the rounding of {engines} explains, and "
+        if log_ratios.rms < ENGINE_NOISE:  # the rounding of bfloat16, coarser than that declared
+            where += (
+                "no more than that of coarser products: see whether one side multiplies in TF32 "
+                "(torch.backends.cuda.matmul.allow_tf32) or under an autocast that the metadata do "
+                "not name"
+            )
+        else:
+            where += (
+                "the table does not show why: if weights are in sync, one of the two computes "
+                "another function, context or precision"
+            )
         possible = ["weights-differ", "context-differs", "quantised-weights"]
     behind = "" if validity.answer == INVALID or other_tokens.any() else one_behind(features)
     if behind and "stale-weights" not in possible:
