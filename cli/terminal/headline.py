@@ -72,7 +72,7 @@ def _grid(out: Console, headline: Headline, verbose: bool, without: Sequence[str
     if headline.steps:
         grid.add_row("steps", brief(headline.steps, 2))
     if headline.change and "change" not in without:
-        grid.add_row("change", brief(headline.change, 1))
+        grid.add_row("change", brief(headline.change, 2))
     if headline.ruled_out and "ruled out" not in without:
         grid.add_row("not", f"[dim]{escape(_ruled_out(headline, width, verbose))}[/]")
     steps = headline.next if verbose else headline.next[: 0 if "next" in without else NEXT]
@@ -115,7 +115,7 @@ def shortened_to(text: str, width: int, lines: int) -> str:
     if len(whole) <= lines:
         return "\n".join(whole)
     kept = " ".join(whole[:lines])
-    for mark in (". ", ": ", ", "):
+    for mark in (". ", "; ", ": ", ", "):
         end = kept.rfind(mark)
         if end >= len(kept) // 2:
             return "\n".join(wrapped(f"{kept[:end]}."))

@@ -19,7 +19,7 @@ A recorded distribution that lacks a part of the trainer's support has an excess
 from __future__ import annotations
 
 from functools import cached_property
-from math import ceil
+from math import ceil, floor
 from typing import Any
 
 import numpy as np
@@ -112,8 +112,13 @@ class Validity(Struct, frozen=True, dict=True):
 
     @property
     def by_mean(self) -> bool:
-        """Tell whether the record is nearer to what sampled than the trainer's distribution."""
-        return self.excess.between(-HALFWAY, HALFWAY)
+        """Tell whether the record is nearer to what sampled than the trainer's distribution.
+
+        Where squared log-ratios are far above 1, excess is near 0 whatever sampled: E[ratio] must
+        be as near to 1 as if they were 1.
+        """
+        near = self.ratio_mean.between(1.0 - HALFWAY, 1.0 + HALFWAY)
+        return near and self.excess.between(-HALFWAY, HALFWAY)
 
     @property
     def kappa_decides(self) -> bool:
@@ -197,9 +202,13 @@ class Validity(Struct, frozen=True, dict=True):
             return f"above 0: {RECORD_SAMPLED}; it is below 0 if the trainer's did"
         if not self.by_mean:
             return f"1 to within an engine's rounding: {RECORD_SAMPLED}"
-        known = self.mean_square < SECOND_ORDER
-        other = f"; {mean_ratio(1 + self.mean_square)} if the trainer's had" if known else ""
-        return f"near 1: {RECORD_SAMPLED}{other}"
+        if self.mean_square >= SECOND_ORDER:
+            return f"near 1: {RECORD_SAMPLED}"
+        # If the trainer's distribution had sampled a share of the rows, excess would be that share.
+        rows = f" ≥{floor(100 * (1 - self.excess.high))}% of rows"
+        shown = rows if 0.0 < self.excess.high < 1.0 else ""
+        other = mean_ratio(1 + self.mean_square)
+        return f"near 1: {RECORD_SAMPLED}{shown}; {other} if the trainer's had"
 
     @property
     def sentence(self) -> str:

@@ -46,13 +46,11 @@ ONE_POLICY = "Only one policy is recorded: nothing was compared."
 # sentence.
 IDENTICAL = "columns-identical"
 GENERIC = ("forwards-differ", "context-differs")  # causes that say only that the two sides differ
-OPEN_PAIR = "the other policy"
 OPEN_CAUSE = "its cause"
 OPEN_SAMPLER = "whether weights are valid"
 OPEN_ORIGIN = "a copy, or one engine for both"
 OPEN_NAME = "too little to act on"
 KNOWN = {
-    OPEN_PAIR: ONE_POLICY,
     OPEN_CAUSE: "The two sides differ, but the cause is open, and therefore also whether "
     "importance weights are valid.",
     OPEN_SAMPLER: "The cause is known, but not whether the recorded distribution sampled, and "
@@ -209,8 +207,6 @@ def open_question(diagnosis: Diagnosis) -> str | None:
     if diagnosis.verdict != "inconclusive" or not diagnosis.causes or not compared(diagnosis):
         return None
     first = diagnosis.causes[0]
-    if not compared(diagnosis):
-        return OPEN_PAIR
     if first.slug == IDENTICAL:
         return OPEN_ORIGIN
     if first.verdict == "broken":

@@ -640,6 +640,16 @@ def test_rounding_is_that_of_the_declared_precisions(old: dict[str, object], slu
         assert "what the rounding of float32 against float32 is" in cause.message
 
 
+@pytest.mark.parametrize(("noise", "fits"), [(0.004, True), (0.02, True), (0.3, False)])
+def test_undeclared_coarse_products_are_named_where_the_size_fits(noise: float, fits: bool) -> None:
+    """TF32 keeps 11 bits, bfloat16 8: both round more than declared float32 does."""
+    float32 = {"dtype": "float32"}
+    stated = {"policies": {"rollout": float32, "old": float32}}
+    (cause,) = judged(replace(made(noise=noise), metadata=stated)).causes
+    assert cause.slug == "forwards-differ"
+    assert ("TF32" in cause.message) == fits
+
+
 def test_policies_may_be_named_like_fields_of_evidence() -> None:
     case = made(tempered(0.7), recorded=plain, temperature=at(0.7))
     metadata = {"policies": {"name": {"temperature": 1.0}, "reads": {"temperature": 0.7}}}

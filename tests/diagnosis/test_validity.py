@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -122,7 +124,16 @@ def test_a_mean_ratio_within_rounding_is_valid_however_wide_its_excess():
 
 def test_what_would_show_is_said_where_weights_are_valid():
     found = validity(Interval(1.001, 0.994, 1.004), Interval(0.1, -0.4, 0.3))
-    assert found.sentence.endswith("sampled; 1.0150 if the trainer's had.")
+    assert found.sentence.endswith("sampled ≥70% of rows; 1.0150 if the trainer's had.")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02])
+def test_no_more_rows_are_said_to_have_the_recorded_sampler_than_have_it(share: float) -> None:
+    own, trained = logits(), moved(0.4)
+    by_trainer = np.arange(len(own)) < share * len(own)
+    found = validity_of(case_of(np.where(by_trainer[:, None], trained, own), own, trained))
+    (said,) = re.findall(r"≥(\d+)% of rows", found.reads)
+    assert 60 < int(said) <= 100 * (1 - share)
 
 
 @pytest.mark.parametrize(("upper", "answer"), [(0.1, INVALID), (1.0, UNKNOWN)])

@@ -81,10 +81,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
             where += "in a cache, or between weight syncs, do"
             possible = ["prefix-cache-stale", "stale-weights", "weights-differ"]
     else:
-        where = (
-            f", {_beside_rounding(features)}: if weights are in sync, one of the two computes "
-            "another function, context or precision"
-        )
+        where = f", {_beside_rounding(features)}"
         possible = ["weights-differ", "context-differs", "quantised-weights"]
     behind = "" if validity.answer == INVALID or other_tokens.any() else one_behind(features)
     if behind and "stale-weights" not in possible:
@@ -103,18 +100,26 @@ def _forwards_differ(features: Features) -> Suspicion | None:
 
 def _beside_rounding(features: Features) -> str:
     """Compare the mismatch with what the rounding of two engines is expected to cause."""
-    times = features.log_ratios.rms / features.expected_rounding
+    rms, found = features.log_ratios.rms, structures(features)
+    times = rms / features.expected_rounding
     engines = "two engines" if features.of_bfloat16 == 1.0 else features.precisions.precisions
-    if times >= LARGER:
+    why = "if weights are in sync, one of the two computes another function, context or precision"
+    if times < LARGER:
+        unlike = "which is rare between two correct engines"
+        if found:
+            unlike = f"but it differs {' and '.join(found)}, as rounding does not"
         return (
-            f"{rough(times)} times what the rounding of {engines} is expected to cause, and the "
-            "table does not show why"
+            f"no more than the rounding of {engines} may cause at these probabilities, {unlike}: "
+            f"{why}"
         )
-    found = structures(features)
-    unlike = "which is rare between two correct engines"
-    if found:
-        unlike = f"but it differs {' and '.join(found)}, as rounding does not"
-    return f"no more than the rounding of {engines} may cause at these probabilities, {unlike}"
+    expected = f"{rough(times)} times what the rounding of {engines} is expected to cause"
+    if rms < ENGINE_NOISE:  # the rounding of bfloat16, coarser than that declared
+        return (
+            f"{expected}, and no more than that of coarser products: see whether one side "
+            "multiplies in TF32 (torch.backends.cuda.matmul.allow_tf32) or under an autocast that "
+            "the metadata do not name"
+        )
+    return f"{expected}, and the table does not show why: {why}"
 
 
 def _turns(features: Features) -> str:
