@@ -18,8 +18,8 @@ IN_NATS = (*SIZES, "k1")
 # A mismatch is back at its former level if at most this share of its first change remains, on the
 # quantity's own scale.
 LEFT = 0.25
-# What a failing update or policy moves, and the least share of its value that counts: entropy drifts
-# in healthy runs.
+# What a failing update or policy moves, and the least share of its value that counts: entropy
+# drifts in healthy runs.
 OF_THE_UPDATE, CLEARLY = ("grad_norm", "entropy"), 0.25
 SHOWN = 4  # keys that a sentence lists
 
