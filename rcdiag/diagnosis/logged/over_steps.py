@@ -18,7 +18,9 @@ IN_NATS = (*SIZES, "k1")
 # A mismatch is back at its former level if at most this share of its first change remains, on the
 # quantity's own scale.
 LEFT = 0.25
-OF_THE_UPDATE = ("grad_norm", "entropy")
+# What a failing update or policy moves, and the least share of its value that counts: entropy
+# drifts in healthy runs.
+OF_THE_UPDATE, CLEARLY = ("grad_norm", "entropy"), 0.25
 SHOWN = 4  # keys that a sentence lists
 
 
@@ -136,7 +138,11 @@ def _beside(run: LoggedRun, changes: Sequence[Change], first: Change) -> str:
     ]
     groups = {
         "Before the mismatch": [
-            one for one in alone if one.high < first.low and one.quantity in OF_THE_UPDATE
+            one
+            for one in alone
+            if one.high < first.low
+            and one.quantity in OF_THE_UPDATE
+            and abs(one.after - one.before) > CLEARLY * abs(one.before)
         ],
         "Beside the mismatch": [one for one in alone if one.step >= first.low],
     }

@@ -177,8 +177,8 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         guide=Guide(warning=0.25, error=0.5, around=0.0, source=f"{PROPOSAL}: {SAMPLED}"),
         value=_excess,
         message=lambda window: (
-            f"`{window.name_of_ratio}` is {_mean_ratio(window):.4g}, "
-            f"{_excess(window):.2g} of E[log_ratio^2] away from 1"
+            f"`{window.name_of_ratio}` is {_mean_ratio(window):.4g}: it "
+            f"differs from 1 by {_excess(window):.2g} E[log_ratio^2]"
         ),
     ),
     Rule(
@@ -205,8 +205,10 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         guide=Guide(warning=ROUNDING, error=MICRO_BATCHES, source=f"{PROPOSAL}: {IDENTITY}"),
         value=_difference,
         message=lambda window: (
-            f"`{window.key('log_ppl_diff')}` deviates from the difference of both "
-            f"surprisals by {_difference(window):.2g}"
+            f"`{window.key('log_ppl_diff')}` is the difference of both surprisals"
+            if (_difference(window) or 0.0) < ROUNDING
+            else f"`{window.key('log_ppl_diff')}` deviates from the difference of both surprisals "
+            f"by {_difference(window):.1%}"
         ),
     ),
     Rule(
@@ -300,8 +302,8 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         guide=Guide(warning=0.125, error=1.0, source=f"{PROPOSAL}: {CERTAIN_POLICY}"),
         value=_error_of_logits,
         message=lambda window: (
-            f"`{window.key_of_size}` is {window.number(window.of_size[0]):.2g} at an "
-            f"`{window.key('entropy')}` of {window.number('entropy'):.2g}: logits differ by "
+            f"`{window.key_of_size}` is {window.number(window.of_size[0]):.2g} with "
+            f"`{window.key('entropy')}` at {window.number('entropy'):.2g}: logits differ by "
             f"{_error_of_logits(window):.2g} nats or more"
         ),
     ),

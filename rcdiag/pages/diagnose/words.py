@@ -21,7 +21,8 @@ def answer(result: DiagnoseResult) -> str:
     if result.logs:
         known = len({one.key for log in result.logs for one in log.quantities})
         of = ", ".join(dict.fromkeys(log.trainer_of_log or "trainer's" for log in result.logs))
-        logs = f"a {of} log" if len(result.logs) == 1 else f"{len(result.logs)} {of} logs"
+        article = "an" if of[0] in "aeiou" else "a"
+        logs = f"{article} {of} log" if len(result.logs) == 1 else f"{len(result.logs)} {of} logs"
         return f"{plural(known, 'metric')} of {logs}; no token data"
     if result.trainer_model is None:
         return "from the table only: --model CKPT runs experiments"
