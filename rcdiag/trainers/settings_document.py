@@ -265,7 +265,7 @@ _FLAG = re.compile(r"--[A-Za-z][\w.-]*")
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 
 
-_CONFIG_FILE = re.compile(r"[\w./${}-]*\w\.(?:ya?ml|toml|json|sh)\b")
+_CONFIG_FILE = re.compile(r"[\w./${}-]*\w\.(?:ya?ml|toml|sh)\b")
 
 # Shell words that end a command, and with it the values of its last flag.
 _SEPARATORS = ("&", "&&", "|", "||", ">", ">>", "2>&1")

@@ -131,7 +131,7 @@ def test_a_script_that_names_its_configuration_file_refers_to_it(tmp_path: Path)
     script += "  tunix/cli/base.yaml override_config_file=$CONFIG model_config.seed=1\n"
     with pytest.raises(RcdiagError, match="no settings of a rollout correction") as error:
         read(tmp_path, script)
-    assert "it names configs/gemma.yaml, tunix/cli/base.yaml: give" in error.value.hint
+    assert "it names configs/gemma.yaml, tunix/cli/base.yaml: give the one" in error.value.hint
 
 
 def test_a_recipe_inherits_from_another_file(tmp_path: Path) -> None:
