@@ -43,8 +43,8 @@ def complete(config: Config, document: Document) -> tuple[Config, list[Finding]]
     finding = Finding(
         slug="removed-setting",
         severity="warning",
-        message=f"{_CAPS[0]} (behav_ in AReaL 0.3) and {_MODE} were removed from AReaL, which stops "
-        "on them; they are read as rejection_sampling",
+        message=f"{_CAPS[0]} (behav_ in AReaL 0.3) and {_MODE} were removed from AReaL, which "
+        "stops on them; they are read as rejection_sampling",
         fix="write rejection_sampling instead",
         evidence={"cap": None if cap is MISSING else cap, "mode": mode},
     )
