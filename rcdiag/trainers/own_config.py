@@ -98,9 +98,8 @@ def _assumed(
                 severity="note",
                 message=f"{path} sets nothing of the correction: {trainer.name} then uses its "
                 "defaults, and these are computed",
-                fix="if another file has the settings, give that one"
-                + (f" ({document.names_files})" if document.names_files else "")
-                + f"; the settings are in {trainer.words.place}",
+                fix="if another file has the settings, give that one; the settings are in "
+                f"{trainer.words.place}",
                 evidence={"trainer": trainer.name, "config": dict(defaults)},
             )
         )
@@ -198,7 +197,8 @@ def _nothing_in(path: Path, document: Document, trainer: Trainer | None = None) 
         looked = f"it is based on {', '.join(document.missing)} (`defaults`), not found beside it: "
         looked += "put them there, or give one file with all settings"
     elif document.names_files:
-        looked = f"{document.names_files}: give the one that has the trainer's settings"
+        looked = f"{document.names_files}: give the one that has the settings, or say whose script "
+        looked += "it is: --trainer NAME"
     elif trainer is None:
         looked = (
             f"looked for settings of {', '.join(families())}; `--trainer NAME` says whose "

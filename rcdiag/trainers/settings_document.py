@@ -265,12 +265,12 @@ _FLAG = re.compile(r"--[A-Za-z][\w.-]*")
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 
 
-_CONFIG_FILE = re.compile(r"[\w./${}-]*\w\.(?:ya?ml|toml|json|sh)\b")
+_CONFIG_FILE = re.compile(r"[\w./${}-]*\w\.(?:ya?ml|toml|sh)\b")
 
 # Shell words that end a command, and with it the values of its last flag.
 _SEPARATORS = ("&", "&&", "|", "||", ">", ">>", "2>&1")
 # Matches text that looks like a command line: a flag, an override, or a continued line.
-_COMMAND_LINE = re.compile(r"(?m)(^|\s|\()--[A-Za-z]|\s\+{0,2}[A-Za-z_]\w*\.[\w.]+=\S|\\$")
+_COMMAND_LINE = re.compile(r"(?m)(^|\s|\()--[A-Za-z]|[\s(][\"']?\+{0,2}[A-Za-z_]\w*\.[\w.]+=\S|\\$")
 # A quoted text, which may contain #, or a comment: a whole line, the end of one, or
 # a command between backticks, which may stand inside of a continued line.
 _QUOTED_OR_COMMENT = re.compile(

@@ -125,13 +125,39 @@ def test_a_script_that_only_calls_another_has_no_flags(tmp_path: Path) -> None:
         read(tmp_path, script)
 
 
+@pytest.mark.parametrize(
+    ("script", "trainer", "settings"),
+    [
+        (  # overrides in an array
+            'ARGS=("actor_rollout_ref.model.path=$MODEL"\n'
+            '    "algorithm.rollout_correction.rollout_is=token")\n'
+            'python -m verl.trainer.main_ppo "${ARGS[@]}"\n',
+            "verl-0.9",
+            {"rollout_is": "token"},
+        ),
+        (  # SkyRL before its block, with a setting that slime and miles have as well
+            "python -m skyrl_train.entrypoints.main_base trainer.algorithm.use_tis=true "
+            "trainer.algorithm.tis_imp_ratio_cap=2.0\n",
+            "skyrl-0.4",
+            {"use_tis": True, "tis_imp_ratio_cap": 2.0},
+        ),
+    ],
+)
+def test_scripts_of_users(
+    tmp_path: Path, script: str, trainer: str, settings: dict[str, object]
+) -> None:
+    found = read(tmp_path, script)
+    assert found.trainer.name == trainer
+    assert found.settings.items() >= settings.items()
+
+
 def test_a_script_that_names_its_configuration_file_refers_to_it(tmp_path: Path) -> None:
     """As Tunix's scripts for gemma: the settings are in the file of an override."""
     script = "CONFIG=configs/gemma.yaml\npython3 -m tunix.cli.grpo_main \\\n"
     script += "  tunix/cli/base.yaml override_config_file=$CONFIG model_config.seed=1\n"
     with pytest.raises(RcdiagError, match="no settings of a rollout correction") as error:
         read(tmp_path, script)
-    assert "it names configs/gemma.yaml, tunix/cli/base.yaml: give" in error.value.hint
+    assert "it names configs/gemma.yaml, tunix/cli/base.yaml: give the one" in error.value.hint
 
 
 def test_a_recipe_inherits_from_another_file(tmp_path: Path) -> None:

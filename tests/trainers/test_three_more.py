@@ -17,6 +17,7 @@ from rcdiag.corrections.trainer_means import Batch
 from rcdiag.trainers import TRAINERS, find_trainer
 from rcdiag.trainers.own_config import TrainerConfig
 from rcdiag.trainers.plan import plan_corrections
+from rcdiag.trainers.settings_text import ABOVE_ALL
 from rcdiag.trainers.trainer import Config, Refused
 from tests.corrections.builders import Padded, result_of
 from tests.trainers.batches import BATCHES
@@ -137,6 +138,20 @@ def test_the_settings_that_areal_removed(tmp_path: Path) -> None:
         "rejection_sampling": True,
         **{f"rejection_sampling.{name}": value for name, value in own.items()},
     }
+    assert slugs(found) == ["removed-setting"]
+
+
+@pytest.mark.parametrize(
+    ("cap", "action", "upper"), [("5.0", "mask", 5.0), ("null", "clamp", ABOVE_ALL)]
+)
+def test_the_cap_of_areal_0_3(tmp_path: Path, cap: str, action: str, upper: float) -> None:
+    """It masks weights above the cap; without one the decoupled loss takes raw weights."""
+    text = (
+        f"ppo: {{use_decoupled_loss: true, recompute_logprob: true, behav_imp_weight_cap: {cap}}}"
+    )
+    found = read(tmp_path, text)
+    assert found.settings["rejection_sampling.action"] == action
+    assert found.settings["rejection_sampling.upper"] == upper
     assert slugs(found) == ["removed-setting"]
 
 

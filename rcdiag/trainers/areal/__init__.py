@@ -16,9 +16,11 @@ from rcdiag.trainers.areal.losses import (
 )
 from rcdiag.trainers.areal.metrics import metrics
 from rcdiag.trainers.settings_document import MISSING, Document
+from rcdiag.trainers.settings_text import ABOVE_ALL
 from rcdiag.trainers.trainer import Config, Refused, generation
 
-_CAP, _MODE = "behave_imp_weight_cap", "behave_imp_weight_mode"
+# 0.3 has no `e` in the name and no mode (its realhf/impl/model/utils/ppo_functional.py).
+_CAPS, _MODE = ("behave_imp_weight_cap", "behav_imp_weight_cap"), "behave_imp_weight_mode"
 # The removed modes -> level and action of the block that replaces them.
 _MODES = {
     "token_mask": ("token", "mask"),
@@ -34,15 +36,15 @@ def complete(config: Config, document: Document) -> tuple[Config, list[Finding]]
     written = settings.get(BLOCK, MISSING)
     if written is not MISSING:
         settings[BLOCK] = isinstance(written, Mapping) or written is True
-    cap, mode = document.find(_CAP), document.find(_MODE)
+    cap, mode = document.find(*_CAPS), document.find(_MODE)
     if cap is MISSING and mode is MISSING:
         return settings, []
     mode = "token_mask" if mode is MISSING else mode
     finding = Finding(
         slug="removed-setting",
         severity="warning",
-        message=f"{_CAP} and {_MODE} were removed from AReaL, which stops on them; they are read "
-        "as rejection_sampling",
+        message=f"{_CAPS[0]} (behav_ in AReaL 0.3) and {_MODE} were removed from AReaL, which "
+        "stops on them; they are read as rejection_sampling",
         fix="write rejection_sampling instead",
         evidence={"cap": None if cap is MISSING else cap, "mode": mode},
     )
@@ -51,6 +53,8 @@ def complete(config: Config, document: Document) -> tuple[Config, list[Finding]]
     if not isinstance(mode, str) or mode not in _MODES:
         raise Refused(f"{_MODE}: {mode!r} is not a mode", f"one of disabled, {', '.join(_MODES)}")
     level, action = _MODES[mode]
+    if cap is None:  # raw weights, with nothing masked
+        action, cap = "clamp", ABOVE_ALL
     block = _block(level=level, action=action, upper=5.0 if cap is MISSING else cap)
     return {**settings, BLOCK: True, **block}, [finding]
 
