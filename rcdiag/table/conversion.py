@@ -287,7 +287,10 @@ def convert_files(
     already known about the table; `left` names files that match the dump's file names but hold
     something else and are not read.
     """
-    dump = _dump_of(reader, files, given, tokenizer)
+    _refuse_bare_text(reader, files, tokenizer)
+    given_values.check_choices(given, reader.asks_for, f"a dump of {reader.name}")
+    paths = tuple(cast(Path, file.path) for file in files)  # files to convert are always local
+    dump = Dump(files=paths, given=given, tokenizer=tokenizer)
     if left:
         named = ", ".join(left[:3]) + (" ..." if len(left) > 3 else "")
         dump.notes.change(
@@ -316,19 +319,14 @@ def convert_files(
     return Conversion(work.origin, work.policies_of, work.tokens)
 
 
-def _dump_of(
-    reader: Reader, files: Sequence[SourceFile], given: Mapping[str, Any], tokenizer: str | None
-) -> Dump:
-    """Return the reader's input; refuse text without a tokenizer and unknown given choices."""
+def _refuse_bare_text(reader: Reader, files: Sequence[SourceFile], tokenizer: str | None) -> None:
+    """Refuse a dump of text where no tokenizer is given."""
     if reader.text_only and tokenizer is None:
         raise RcdiagError(
             f"{files[0].name}: {reader.name} dumps hold text, no token ids and no log-probs",
             hint=f"{reader.text_only}; or {setting('tokenizer', 'PATH')} of rcdiag convert encodes "
             "the text again, which loses the recorded mismatch",
         )
-    given_values.check_choices(given, reader.asks_for, f"a dump of {reader.name}")
-    paths = tuple(cast(Path, file.path) for file in files)  # files to convert are always local
-    return Dump(files=paths, given=given, tokenizer=tokenizer)
 
 
 def _metadata(reader: Reader, dump: Dump, dropped: Mapping[str, str]) -> dict[str, Any]:

@@ -9,7 +9,17 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import diagnose
-from tests.diagnosis.tables import drifted, made, noisy, plain, single, taken_twice, with_values
+from tests.diagnosis.tables import (
+    chain,
+    drifted,
+    made,
+    noisy,
+    normal,
+    plain,
+    single,
+    taken_twice,
+    with_values,
+)
 
 ROWS = 128
 EVERY = np.arange(ROWS)
@@ -127,12 +137,28 @@ def test_padding_counted_as_sampled_is_named() -> None:
     assert "padding" in diagnosis.causes[0].message
 
 
+@pytest.mark.parametrize("sharpness", [0.3, 1.0])
+def test_tokens_scored_directly_after_themselves_are_named(sharpness: float) -> None:
+    """In a flat model such log-probs are no worse than a uniform guess, but repeats tell."""
+    case = made(rows=ROWS, prompts=True, sharpness=sharpness)
+    after_itself = np.diag(normal(sharpness * chain(0)))[case.token_id]
+    rounding = 0.005 * np.random.default_rng(1).standard_normal(len(after_itself))
+    values = np.minimum(after_itself + rounding, -1e-6)
+    diagnosis = diagnose(with_values(case, "old", lambda _: values))
+    assert [cause.slug for cause in diagnosis.causes] == ["logits-not-shifted"]
+    assert diagnosis.verdict == "broken"
+    elsewhere = np.random.default_rng(3).permutation(values)
+    other = diagnose(with_values(case, "old", lambda _: elsewhere))
+    assert other.causes[0].slug != "logits-not-shifted"
+
+
 def test_a_column_worse_than_uniform_belongs_to_other_tokens() -> None:
     case = made(rows=64)
     far = np.random.default_rng(2).exponential(9.0, len(case.mask))
     diagnosis = diagnose(with_values(case, "old", lambda values: values - 2.0 - far))
-    assert (diagnosis.causes[0].slug, diagnosis.verdict) == ("logits-not-shifted", "broken")
-    assert "worse than a uniform guess" in diagnosis.summary
+    assert (diagnosis.causes[0].slug, diagnosis.verdict) == ("forwards-differ", "broken")
+    assert "logits-not-shifted" in diagnosis.causes[0].also_possible
+    assert "less than a uniform guess" in diagnosis.summary
 
 
 def test_rows_worse_than_uniform_are_broken_even_if_the_record_sampled() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from rcdiag.diagnosis.case import Case, Flags
 from rcdiag.diagnosis.causes.cause import (
+    CLEAR,
     EXACT,
     GUESS,
     WEAK,
@@ -20,8 +21,10 @@ from rcdiag.diagnosis.causes.cause import (
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.alignment import LAGS, LEAST_COMPARED
 from rcdiag.diagnosis.thresholds import (
+    COARSE,
     FEW,
     FEWEST_OF_PATTERN,
+    LARGE,
     MOST,
     NEARLY_ALL,
     PART,
@@ -178,6 +181,46 @@ def _put_back(features: Features, exchanged: Flags, moved: str) -> Case:
     return repaired.without_rows(homeless)
 
 
+def _logits_not_shifted(features: Features) -> Suspicion | None:
+    """Detect log-probs of tokens directly after themselves: log p(y_t | y_<=t) for y_t.
+
+    The sampler's log-prob of the next token is of the same distribution. Where the next token is
+    the same one, the two values are equal; where it is another, the probabilities sum to at most 1.
+    """
+    tokens = features.case.tokens
+    here = np.flatnonzero((np.diff(tokens.owner) == 0) & (np.diff(tokens.place) == 1))
+    after_itself, own = tokens.trainer[here], tokens.sampler[here]
+    following = tokens.sampler[here + 1]
+    repeated = tokens.token_id[here] == tokens.token_id[here + 1]
+    # In a loop every repeat is as certain as the one before.
+    again = repeated & (np.abs(following - own) > COARSE)
+    if again.sum() < FEWEST_OF_PATTERN or features.log_ratios.rms < LARGE:
+        return None
+    from_next = float(np.median(np.abs(after_itself - following)[again]))
+    from_own = float(np.median(np.abs(after_itself - own)[again]))
+    above_one = ~repeated & (np.exp(after_itself) + np.exp(following) > 1.0 + COARSE)
+    if from_next >= PART * from_own or above_one.mean() > FEW:
+        return None
+    trainer = str(features.case.trainer)
+    return Suspicion(
+        confidence=CLEAR,
+        message=f"`{trainer}_log_probs` are those of each token directly after itself: where a "
+        f"token occurs twice in a row ({int(again.sum()):,} times), the value of the first is the "
+        f"sampler's of the second, to {from_next:.2g} nats in the median; from the sampler's of "
+        f"the first it is {from_own:.2g} nats away. The logits were not shifted by one.",
+        evidence=[
+            fact(
+                "where a token occurs twice in a row, median distance in nats",
+                "the value of the first is that of the second",
+                tokens=int(again.sum()),
+                from_the_second=from_next,
+                from_the_first=from_own,
+            )
+        ],
+        also_possible=[],
+    )
+
+
 def _retokenised(features: Features) -> Suspicion | None:
     """Read the checks that a conversion made of tokens which it had to encode from text."""
     facts = features.case.metadata.get(REENCODED)
@@ -219,5 +262,6 @@ def _share_off(facts: Mapping[str, Any], good: str, rows: str) -> float | None:
 ALIGNMENT = (
     *shipped_family(SHIFT_SLUGS, "alignment", _shift),
     shipped("rows-swapped", "alignment", _rows_swapped),
+    shipped("logits-not-shifted", "alignment", _logits_not_shifted),
     shipped("retokenised", "alignment", _retokenised, needs_two=False),
 )

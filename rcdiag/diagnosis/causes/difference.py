@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from rcdiag.diagnosis.case import Array, Flags
 from rcdiag.diagnosis.causes.cause import (
     CLEAR,
     EXACT,
@@ -36,7 +35,8 @@ from rcdiag.diagnosis.features import (
     LogRatios,
 )
 from rcdiag.diagnosis.features.log_ratios import FIRST_APART
-from rcdiag.diagnosis.thresholds import BY_CHANCE, COARSE, LARGER, MOST, MUCH_LARGER, PART
+from rcdiag.diagnosis.features.uniform_guess import below_a_uniform_guess
+from rcdiag.diagnosis.thresholds import COARSE, LARGER, MOST, MUCH_LARGER, PART
 from rcdiag.diagnosis.validity import INVALID
 from rcdiag.formats import rough, share_of
 
@@ -46,7 +46,7 @@ def _forwards_differ(features: Features) -> Suspicion | None:
     if is_engine_noise(features):
         return None
     at_rounding = _share_of_rows_at_rounding(features)
-    other_tokens = below_a_uniform_guess(features)
+    other_tokens = below_a_uniform_guess(features.case.tokens)
     turns, resets = features.by_turn.outliers, features.location.resets
     if other_tokens.any():
         where = (
@@ -54,7 +54,13 @@ def _forwards_differ(features: Features) -> Suspicion | None:
             "gives the tokens less than a uniform guess would: it scored other tokens, or the same "
             "tokens in another context"
         )
-        possible = ["retokenised", "context-differs", "special-token-ids", "prompt-truncated"]
+        possible = [
+            "retokenised",
+            "context-differs",
+            "special-token-ids",
+            "prompt-truncated",
+            "logits-not-shifted",
+        ]
     elif validity.answer == INVALID:
         where, possible = _not_sampled(features)
     elif at_rounding is not None:
@@ -127,53 +133,6 @@ def _turns(features: Features) -> str:
     numbers, rms = features.by_turn.number, features.by_turn.rms
     apart = np.isin(numbers, features.by_turn.outliers)
     return f"{rms[apart].max():.2g} nats rms in the median row, other turns {rms[~apart].max():.2g}"
-
-
-def _not_of_these_tokens(features: Features) -> Suspicion | None:
-    """Detect a trainer column that scores other tokens in nearly every row."""
-    deficits = _deficits(features)[features.case.tokens.per_row > 0]
-    if np.mean(deficits > 0.0) < MOST:
-        return None
-    trainer, tokens = str(features.case.trainer), features.case.tokens
-    mean, uniform = float(tokens.trainer.mean()), _uniform(features)
-    return Suspicion(
-        confidence=WEAK,
-        message=f"`{trainer}_log_probs` have a mean of {mean:.1f}, below -ln(vocabulary), which is "
-        f"at most {uniform:.1f}: worse than a uniform guess. They are not of these tokens, as "
-        "where logits are not shifted by one.",
-        evidence=[
-            fact(
-                "mean log-prob", "below that of a uniform guess", **{trainer: mean}, uniform=uniform
-            )
-        ],
-        also_possible=["special-token-ids", "context-differs", "forwards-differ"],
-    )
-
-
-def _uniform(features: Features) -> float:
-    """Return the log-prob of a uniform guess over the ids of the table, in nats: -ln(largest + 1).
-
-    The true vocabulary is at least as large, so that its uniform guess is no better than this.
-    """
-    return -float(np.log(float(features.case.tokens.token_id.max()) + 1.0))
-
-
-def _deficits(features: Features) -> Array:
-    """Return the log-likelihood of a uniform guess minus the trainer's, nats, [rows]."""
-    tokens = features.case.tokens
-    return tokens.per_row * _uniform(features) - tokens.row_sums(tokens.trainer)
-
-
-def below_a_uniform_guess(features: Features) -> Flags:
-    """Flag rows [rows] that the trainer scores significantly worse than a uniform guess would.
-
-    If p sampled the row, E[uniform / p] <= 1, so that by Markov's inequality the log-likelihood
-    under p is c nats below that of a uniform guess with probability at most exp(-c). A row is
-    flagged where this bound, times the number of rows, is below .01. Stale or quantised weights
-    never come near this; other tokens or another context do.
-    """
-    deficits = _deficits(features)
-    return np.asarray(deficits > np.log(len(deficits) / BY_CHANCE), np.bool_)
 
 
 def _not_sampled(features: Features) -> tuple[str, list[str]]:
@@ -336,6 +295,5 @@ DIFFERENCE = (
     ),
     shipped("quantised-weights", "difference", one_of("quantised-weights", _by_rescore)),
     *NOISE,
-    shipped("logits-not-shifted", "difference", _not_of_these_tokens),
     shipped("forwards-differ", "difference", _forwards_differ),
 )

@@ -18,8 +18,8 @@ from rcdiag.diagnosis.causes.cause import (
     shipped,
     shipped_family,
 )
-from rcdiag.diagnosis.causes.difference import below_a_uniform_guess
 from rcdiag.diagnosis.features import Features, RecordedKeptSets
+from rcdiag.diagnosis.features.uniform_guess import below_a_uniform_guess
 from rcdiag.diagnosis.thresholds import (
     ALL,
     BY_ITS_ERROR,
@@ -89,7 +89,7 @@ def _kept_set(features: Features) -> Suspicion | None:
     low, high = np.quantile(log_ratios.values, [1 - ALL, ALL])
     if not features.validity.lacks_support or high > max(NOISE, OTHER_SIGN * abs(low)):
         return None
-    if below_a_uniform_guess(features).any():
+    if below_a_uniform_guess(features.case.tokens).any():
         return None  # the trainer scored other tokens, and log-ratios are hardly ever positive
     if features.shared_prefixes is not None and features.shared_prefixes.is_one_power:
         return None  # a kept set does not change the log-prob differences within one context

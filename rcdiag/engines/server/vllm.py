@@ -52,6 +52,8 @@ class VllmApi:
         model = models[choose_model(client, wanted, models if wanted else _one_name_each(bases))]
         base = models.get(model.get("parent"), model)
         longest = limit_of(base, "max_model_len")
+        metrics = client.text("/metrics") or ""
+        _refuse_speculation(client, metrics)
         served = Served(
             address=client.address,
             api=self.name,
@@ -60,10 +62,16 @@ class VllmApi:
             # A request generates at least one token, which counts towards the limit.
             longest=None if longest is None else longest - 1,
             version=str(version),
-            settings={"root": model.get("root"), **_cache_settings(client)},
+            settings={"root": model.get("root"), **_cache_settings(metrics)},
         )
-        checked = self._check_log_probs(client, served)
-        return replace(served, settings={**served.settings, **checked})
+        ids = [0, 1, 0, 1]
+        body = self.request(served, ids, 1) | {"prompt_logprobs": LIKELIEST}
+        answer = client.ask(self.path, body, answer_size(ids))
+        _refuse_logits(client, answer, ids)
+        # A hash of quantization, kernels and parallel sizes, which only answers state.
+        told = answer.get("system_fingerprint")
+        stated = {} if told is None else {"system_fingerprint": str(told)}
+        return replace(served, settings={**served.settings, **stated})
 
     def request(self, served: Served, ids: list[int], start: int) -> dict[str, Any]:
         return {
@@ -88,26 +96,21 @@ class VllmApi:
         ]
         return [-math.inf if value == CLAMPED else value for value in values]
 
-    def _check_log_probs(self, client: Client, served: Served) -> dict[str, str]:
-        """Score a few ids, refuse values that are not log-probs; return vLLM's system fingerprint.
 
-        With `--logprobs-mode raw_logits` the values are logits, some of which would pass for
-        log-probs. But the likeliest tokens of a position have a total probability of at most 1. The
-        system fingerprint is a hash of quantization, kernels and parallel sizes.
-        """
-        ids = [0, 1, 0, 1]
-        body = self.request(served, ids, 1) | {"prompt_logprobs": LIKELIEST}
-        answer = client.ask(self.path, body, answer_size(ids))
-        for entry, _ in _entries(answer, ids):
-            mass = sum(math.exp(min(value["logprob"], 1.0)) for value in entry.values())
-            if not LEAST_MASS <= mass <= MOST_MASS:
-                raise RcdiagError(
-                    f"{client.address}: the {LIKELIEST} likeliest tokens of a position have a "
-                    f"total probability of {mass:.3g}: these are not log-probs",
-                    hint="start vllm serve without --logprobs-mode raw_logits or processed_logits",
-                )
-        told = answer.get("system_fingerprint")
-        return {} if told is None else {"system_fingerprint": str(told)}
+def _refuse_logits(client: Client, answer: dict[str, Any], ids: list[int]) -> None:
+    """Refuse a server whose values for a few ids are not log-probs.
+
+    With `--logprobs-mode raw_logits` the values are logits, some of which would pass for log-probs.
+    But the likeliest tokens of a position have a total probability of at most 1.
+    """
+    for entry, _ in _entries(answer, ids):
+        mass = sum(math.exp(min(value["logprob"], 1.0)) for value in entry.values())
+        if not LEAST_MASS <= mass <= MOST_MASS:
+            raise RcdiagError(
+                f"{client.address}: the {LIKELIEST} likeliest tokens of a position have a "
+                f"total probability of {mass:.3g}: these are not log-probs",
+                hint="start vllm serve without --logprobs-mode raw_logits or processed_logits",
+            )
 
 
 def _entries(answer: dict[str, Any], ids: list[int]) -> list[tuple[dict[str, Any], int]]:
@@ -140,19 +143,21 @@ def _one_name_each(models: dict[str, Any]) -> dict[str, Any]:
     return {name: models[name] for name in names.values()}
 
 
-def _cache_settings(client: Client) -> dict[str, str]:
-    """Return settings from /metrics that vLLM reports nowhere else; refuse speculative decoding.
+def _refuse_speculation(client: Client, metrics: str) -> None:
+    """Refuse a server with speculative decoding, whose counters its /metrics have only then.
 
-    With speculative decoding the prompt log-probs of some requests are wrong, and vLLM gives no
-    warning (vLLM #53488). Its counters exist only if it is on.
+    The prompt log-probs of some requests are wrong, and vLLM gives no warning (vLLM #53488).
     """
-    metrics = client.text("/metrics") or ""
     if "vllm:spec_decode_num_drafts" in metrics:
         raise RcdiagError(
             f"{client.address}: speculative decoding is on, with which prompt log-probs are wrong "
             "(vllm #53488)",
             hint="start vllm serve without --speculative-config",
         )
+
+
+def _cache_settings(metrics: str) -> dict[str, str]:
+    """Return the settings of the cache from /metrics; vLLM reports them nowhere else."""
     line = re.search(r"^vllm:cache_config_info\{(.*)\}", metrics, re.MULTILINE)
     labels = dict(re.findall(r'(\w+)="([^"]*)"', line[1])) if line else {}
     return {name: labels[name] for name in CACHE_SETTINGS if name in labels}
