@@ -34,7 +34,8 @@ def test_weights_are_those_that_the_trainer_logs(result):
 
 def test_presets_with_equal_numbers_share_a_line(result):
     shown = columns(result, "weights-by-step")
-    counts = [int(name.partition(" and ")[2].removesuffix(" more") or 0) + 1 for name in shown if name != "step"]
+    others = [name.partition(" and ")[2].removesuffix(" more") for name in shown if name != "step"]
+    counts = [1 + int(more or 0) for more in others]
     weighted = [one for one in result.corrections.values() if one.weight_sum is not None]
     assert sum(counts) == len(weighted)
 
