@@ -85,7 +85,7 @@ def _draw_all(out: Console, result: ScoreResult) -> None:
 def _means(result: ScoreResult) -> str:
     """Say how the numbers are made where the behavior policy did not sample; "" where it did."""
     how = means(result, "the sampler")
-    return f"{result.behavior} did not sample; means over {how}" if how else ""
+    return f"{result.behavior} did not sample; {how}" if how else ""
 
 
 def _default_preset(result: ScoreResult) -> str | None:

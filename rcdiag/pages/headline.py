@@ -92,10 +92,7 @@ def answer(result: Result) -> str:
 def headline(result: Result, sentence: str) -> Headline:
     """Return the headline of a result; `sentence` is the command's own answer."""
     diagnosis = result.diagnosis
-    # "no findings" would read as "no fault" beside the verdict `broken`.
-    silent = diagnosis is not None and diagnosis.verdict == "broken" and not result.findings
-    silent |= bool(getattr(result, "logs", ()))  # a log has relations in the place of findings
-    numbers = sentence if silent else f"{sentence}; {counted(result.findings)}"
+    numbers = with_findings(sentence, result, result.findings)
     if diagnosis is None:
         return Headline(
             level="unknown",
@@ -173,6 +170,15 @@ def by_reason(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     for name, reason in names:
         grouped.setdefault(reason, []).append(name)
     return grouped
+
+
+def with_findings(sentence: str, result: Result, findings: Sequence[Finding]) -> str:
+    """Add the number of findings to a command's answer, where it says something."""
+    # "no findings" would read as "no fault" beside the verdict `broken`.
+    diagnosis = result.diagnosis
+    silent = diagnosis is not None and diagnosis.verdict == "broken" and not findings
+    silent |= bool(getattr(result, "logs", ()))  # a log has relations in the place of findings
+    return sentence if silent else f"{sentence}; {counted(findings)}"
 
 
 def counted(findings: Sequence[Finding]) -> str:

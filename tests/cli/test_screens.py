@@ -264,7 +264,7 @@ def test_another_pair_than_the_judged_one_has_its_own_numbers_and_advice(rcdiag)
     ran = rcdiag("score", SAMPLES / "stale.parquet", "--behavior", "old", "--target", "rollout")
     assert "KL(old || rollout) 0.026" in ran.out
     assert "ESS 1 of 256" not in ran.out
-    assert "old did not sample; means over tokens: reweighted from the sampler" in ran.out
+    assert "old did not sample; means over tokens are reweighted from the sampler" in ran.out
     assert "see do" not in ran.out
 
 

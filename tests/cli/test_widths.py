@@ -139,9 +139,10 @@ def test_columns_are_dropped_in_order_and_named():
         ScreenColumn(heading="name", align="left"),
         ScreenColumn(heading="first", dispensable=2),
         ScreenColumn(heading="then", dispensable=1),
+        ScreenColumn(heading="nothing in it"),
         ScreenColumn(heading="level", align="left"),
     ]
-    rows = [["a" * 20, "1", "2", "error"]]
+    rows = [["a" * 20, "1", "2", "", "error"]]
 
     def text(width: int) -> str:
         out = TerminalConsole(file=io.StringIO(), width=width)
@@ -149,6 +150,7 @@ def test_columns_are_dropped_in_order_and_named():
         return out.file.getvalue()
 
     assert "no room" not in text(60)
+    assert "nothing in it" not in text(60)
     assert "no room for: first" in text(34)
     assert "then" in text(34).splitlines()[0]
     assert "no room for: first, then" in text(28)

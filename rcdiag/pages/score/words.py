@@ -73,9 +73,9 @@ def means(pair: PairResult | ScoreResult, sampler: str | None) -> str:
     missing = [what for what, how in made.items() if how == NOT_GIVEN]
     sentences = []
     if weighted:
-        sentences.append(f"{' and '.join(weighted)}: reweighted from {sampler}")
+        sentences.append(f"means over {' and '.join(weighted)} are reweighted from {sampler}")
     if missing:
-        sentences.append(f"{' and '.join(missing)}: not given")
+        sentences.append(f"means over {' and '.join(missing)} are not given")
     return "; ".join(sentences)
 
 

@@ -34,7 +34,7 @@ from rcdiag.pages.blocks import (
 )
 from rcdiag.pages.diagnose.words import posterior_rows
 from rcdiag.pages.gauges import gauges
-from rcdiag.pages.headline import Headline, answer, counted, headline
+from rcdiag.pages.headline import Headline, answer, headline, with_findings
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.page_figures import figures_of
 from rcdiag.pages.score.words import clusters
@@ -98,7 +98,7 @@ def headline_of(results: DumpResults) -> Headline:
     judged = next((r for r in results.results if r.diagnosis is diagnosis), results.results[0])
     known = (results.score, results.compare, results.sweep, results.replay, judged)
     speaker = next(result for result in known if result is not None)
-    numbers = f"{answer(speaker)}; {counted(findings_of(results))}"
+    numbers = with_findings(answer(speaker), speaker, findings_of(results))
     return replace(headline(judged, ""), about=headline(results.largest, "").about, numbers=numbers)
 
 
