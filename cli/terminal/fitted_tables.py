@@ -1,6 +1,6 @@
 """Tables that fit the terminal: if it is narrow, whole columns are left out in a given order.
 
-Columns that a decision needs, such as the level, stay; the caption names those that are hidden.
+Columns that a decision needs, such as the level, stay; the caption names those that are left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ScreenColumn(Struct, frozen=True, kw_only=True):
     align: Literal["left", "right"] = "right"
     dispensable: int = 0  # the column with the highest number is left out first; 0 always stays
     words: bool = False  # its cells are sentences, which may be broken between words
-    extra: bool = False  # for wide terminals only: the caption does not list it as hidden
+    extra: bool = False  # for wide terminals only: the caption does not name it
     style: str = ""
 
 
@@ -57,7 +57,7 @@ def fitted(
         if index not in shown and not empty[index] and not column.extra
     ]
     if left_out:
-        table.caption = Text(f"hidden: {', '.join(left_out)}", "dim")
+        table.caption = Text(f"no room for: {', '.join(left_out)}", "dim")
         table.caption_justify = "left"
     return table
 

@@ -86,7 +86,7 @@ def _draw_all(out: Console, result: ScoreResult) -> None:
 def _means(result: ScoreResult) -> str:
     """Say how the numbers are made where the behavior policy is not the sampler; "" where it is."""
     how = means(result, "the sampler")
-    return f"{not_sampler(result)}; means over {how}" if how else ""
+    return f"{not_sampler(result)}; {how}" if how else ""
 
 
 def _default_preset(result: ScoreResult) -> str | None:

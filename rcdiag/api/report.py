@@ -87,7 +87,7 @@ def report(
     host: bool = True,
     force: bool = False,
 ) -> list[Path]:
-    """Make a page of results, without the data and without torch; figures, a notebook.
+    """Make a page, figures or a notebook of results, without the data and without torch.
 
     Returns the paths of the files.
 

@@ -90,7 +90,7 @@ def answer(result: Result) -> str:
 def headline(result: Result, sentence: str) -> Headline:
     """Return the headline of a result; `sentence` is the command's own answer."""
     diagnosis = result.diagnosis
-    numbers = with_findings(result, sentence, result.findings)
+    numbers = with_findings(sentence, result, result.findings)
     if diagnosis is None:
         return Headline(
             level="unknown",
@@ -170,10 +170,11 @@ def by_reason(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return grouped
 
 
-def with_findings(result: Result, sentence: str, findings: Sequence[Finding]) -> str:
-    """Add the number of findings to a result's answer, unless it would mislead."""
+def with_findings(sentence: str, result: Result, findings: Sequence[Finding]) -> str:
+    """Add the number of findings to a command's answer, where it says something."""
     # "no findings" would read as "no fault" beside the verdict `broken`.
-    silent = result.diagnosis is not None and result.diagnosis.verdict == "broken" and not findings
+    diagnosis = result.diagnosis
+    silent = diagnosis is not None and diagnosis.verdict == "broken" and not findings
     silent |= bool(getattr(result, "logs", ()))  # a log has relations in the place of findings
     return sentence if silent else f"{sentence}; {counted(findings)}"
 

@@ -88,6 +88,7 @@ class PolicySummary(Part, frozen=True, kw_only=True):
             healthy="ideal 0, within its interval: it cannot be told from the best",
             example="mean log-probs -1.04 of the best and -1.05: 0.01",
             see=("may_be_nearest", "recorded-is-not-nearest"),
+            heading="behind best",
         ),
     ]
     may_be_nearest: Annotated[

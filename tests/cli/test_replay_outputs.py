@@ -82,7 +82,8 @@ def test_one_screen_holds_the_replay_of_twenty_presets(rcdiag, monkeypatch):
     assert len(out.splitlines()) <= 40
     words = " ".join(out.split())
     assert (
-        "4 of 19 presets pass all health rules (2 warnings, 13 errors); no correction: error"
+        "4 of 19 presets pass all health rules (2 with a warning, 13 with an error); "
+        "no correction: error"
         in words
     )
     assert words.index("remove the cause first") < words.index("no correction ")

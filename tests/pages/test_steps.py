@@ -27,14 +27,15 @@ def test_weights_are_those_that_the_trainer_logs(result):
     assert 0 < len(shown) <= 3
     key = "rollout_corr/rollout_is_mean"
     for name, values in shown.items():
-        preset = name.partition(" (+")[0]
+        preset = name.partition(" and ")[0]
         logged = [result.steps[str(step)].corrections[preset].metrics[key] for step in range(9)]
         assert values == pytest.approx(logged, rel=1e-9), name
 
 
 def test_presets_with_equal_numbers_share_a_line(result):
     shown = columns(result, "weights-by-step")
-    counts = [int(name.partition("(+")[2].rstrip(")") or 0) + 1 for name in shown if name != "step"]
+    others = [name.partition(" and ")[2].removesuffix(" more") for name in shown if name != "step"]
+    counts = [1 + int(more or 0) for more in others]
     weighted = [one for one in result.corrections.values() if one.weight_sum is not None]
     assert sum(counts) == len(weighted)
 
@@ -45,7 +46,7 @@ def test_rejected_shares_are_those_of_the_masks(result):
     for name, values in shown.items():
         if name != "step":
             steps = (result.steps[str(step)] for step in range(9))
-            preset = name.partition(" (+")[0]
+            preset = name.partition(" and ")[0]
             logged = [step.corrections[preset].metrics[key] for step in steps]
             assert values == pytest.approx(logged, abs=1e-9), name
             assert any(values), name
@@ -56,7 +57,7 @@ def test_effective_sizes_are_those_of_the_corrections(result):
     assert len(shown) > 1
     for name, values in shown.items():
         if name != "step":
-            preset = name.partition(" (+")[0]
+            preset = name.partition(" and ")[0]
             steps = (result.steps[str(step)].corrections[preset] for step in range(9))
             assert values == [step.actual["ess_token_applied"] for step in steps]
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.checks import CHECKS, CheckInput
-from rcdiag.pages.headline import counted, headline
+from rcdiag.pages.headline import counted, headline, with_findings
 from rcdiag.pages.replay.words import answer
 from rcdiag.results import Action, Finding, NamedCause, Rule
 from tests.usecases.replay.builders import plan_of, replay_of, table_of
@@ -15,12 +15,16 @@ CASES = [
     (
         ("ok", "error"),
         "error",
-        "1 of 2 presets passes all health rules (1 error); no correction: error",
+        "1 of 2 presets passes all health rules (1 with an error); no correction: error",
     ),
     (("ok", "ok"), "ok", "2 of 2 presets pass all health rules; no correction: ok"),
-    (("warning", "error"), "ok", "none of 2 presets passes all health rules (1 warning, 1 error)"),
-    (("error", "error"), "warning", "(2 errors); no correction: warning"),
-    (("cannot judge", "cannot judge"), "ok", "(2 cannot judge)"),
+    (
+        ("warning", "error"),
+        "ok",
+        "none of 2 presets passes all health rules (1 with a warning, 1 with an error)",
+    ),
+    (("error", "error"), "warning", "(2 with an error); no correction: warning"),
+    (("cannot judge", "cannot judge"), "ok", "(2 not judged)"),
 ]
 
 
@@ -70,6 +74,8 @@ def test_only_the_uncorrected_update_being_unsafe_gives_no_finding(replayed):
 def test_findings_are_counted_beside_the_answer(replayed):
     error = Finding(slug="non-finite-log-probs", severity="error", message="", evidence={}, fix="")
     assert counted([]) == "no findings"
+    broken = replace(replayed, diagnosis=replace(replayed.diagnosis, verdict="broken"))
+    assert with_findings("two presets", broken, []) == "two presets"
     result = replace(replayed, findings=[error])
     assert headline(result, "two presets").numbers == "two presets; 1 error"
 

@@ -34,7 +34,7 @@ def test_equal_weights_near_zero_are_no_small_effect(vanishing):
     assert correction.weight_sum == pytest.approx(ROWS * TOKENS * exp(-20.0))
     assert correction.level == "error"
     lines = dict(preset_lines(result))
-    assert "decoupled_seq_is (+1): weights average 2e-09, no update" in lines["cost most"]
+    assert "decoupled_seq_is and 1 more: weights average 2e-09, no update" in lines["cost most"]
     assert not any("decoupled_seq_is" in text for label, text in lines.items() if "effect" in label)
 
 

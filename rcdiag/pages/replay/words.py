@@ -20,6 +20,8 @@ TAGS = {name: name for name in ("ok", "unknown", "note", "warning", "error")} | 
 FACTORS = {"mismatch": "sampler to trainer", "staleness": "drift within the update"}
 
 
+# Verdicts on an update's health that are not ok, as said of a number of presets.
+UNSAFE = {"warning": "with a warning", "error": "with an error", "cannot judge": "not judged"}
 # Verdicts on an update's health, the safest first.
 HEALTH = ("ok", "note", "warning", "cannot judge", "error")
 
@@ -50,8 +52,8 @@ def answer(result: ReplayResult) -> str:
     presets = plural(len(verdicts), "preset")
     passing = verdicts.count("ok")
     counts = [
-        f"{count} {word}" if word == "cannot judge" else plural(count, word)
-        for word in ("warning", "error", "cannot judge")
+        f"{count} {words}"
+        for word, words in UNSAFE.items()
         if (count := verdicts.count(word))
     ]
     if len(verdicts) == 1:
@@ -135,14 +137,13 @@ def relative_norm(result: ReplayResult, preset: PresetReplay) -> float | None:
 
 
 def decided_by(health: Health) -> str:
-    """Return the rule that decided a verdict, and how many are as bad; "" for ok."""
+    """Return the first rule that decided a verdict; "" for ok."""
     if health.verdict == "ok":
         return ""
     names = [rule.name for rule in health.rules if rule.level == health.verdict]
     if not names:  # a deciding number is missing
         names = [name for name in health.not_judged if name in {r.name for r in health.rules}]
-    more = f" +{len(names) - 1}" if len(names) > 1 else ""
-    return f"{names[0]}{more}" if names else ""
+    return names[0] if names else ""
 
 
 def divided(by: Denominator) -> str:

@@ -118,7 +118,7 @@ def series_of_presets(
     known = {values: [one for one in values if one is not None] for values in alike}
     most = sorted(alike, key=lambda values: max(known[values]) - min(known[values]), reverse=True)
     return {
-        f"{alike[values][0]} (+{len(alike[values]) - 1})"
+        f"{alike[values][0]} and {len(alike[values]) - 1} more"
         if len(alike[values]) > 1
         else alike[values][0]: list(values)
         for values in most[: len(TONES)]

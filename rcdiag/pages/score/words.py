@@ -79,9 +79,9 @@ def means(pair: PairResult | ScoreResult, sampler: str | None) -> str:
     missing = [what for what, how in made.items() if how == NOT_GIVEN]
     sentences = []
     if weighted:
-        sentences.append(f"{' and '.join(weighted)}: reweighted from {sampler}")
+        sentences.append(f"means over {' and '.join(weighted)} are reweighted from {sampler}")
     if missing:
-        sentences.append(f"{' and '.join(missing)}: not given")
+        sentences.append(f"means over {' and '.join(missing)} are not given")
     return "; ".join(sentences)
 
 
@@ -94,7 +94,7 @@ def milder_findings(result: ScoreResult) -> str:
     graver = SEVERITIES[SEVERITIES.index(gravest) + 1 :]
     if not any(value.level in graver for value in result.mismatch.values()):
         return ""
-    return f"Findings are {gravest}s at most: {WHY_MILDER[verdict]}."
+    return f"A large number is a {gravest} at most: {WHY_MILDER[verdict]}."
 
 
 def alone(policy: str) -> str:
@@ -266,12 +266,12 @@ def _vanishing(mean_weight: float | None) -> bool:
 
 
 def _with_effects(result: ScoreResult, names: Sequence[str]) -> str:
-    """List effects, each with the first of its presets: `a (+2): keeps no token; b: ...`."""
+    """List effects, each with the first of its presets: `a and 2 more: keeps no token; b: ...`."""
     by_effect: dict[str, list[str]] = {}
     for name in names:
         by_effect.setdefault(_effect(result, name), []).append(name)
     listed = [
-        f"{alike[0]}{f' (+{len(alike) - 1})' if len(alike) > 1 else ''}: {effect}"
+        f"{alike[0]}{f' and {len(alike) - 1} more' if len(alike) > 1 else ''}: {effect}"
         for effect, alike in by_effect.items()
     ]
     more = f"; and {len(listed) - LISTED} more" if len(listed) > LISTED else ""

@@ -43,7 +43,9 @@ function linearScale(axis, values, most) {
     ticks.push(Number((place * step).toPrecision(10)) || 0);
   }
   const shown = axis.whole ? ticks.filter(Number.isInteger) : ticks;
-  return { place: (value) => (value - low) / (high - low), ticks: shown, text: (value) => written(axis, value) };
+  // Ticks near 1 are round numbers too: 0.995, not 0.9950 beside 0.99.
+  const text = (value) => (!axis.percent && Math.abs(value - 1) < 0.1 ? String(value) : written(axis, value));
+  return { place: (value) => (value - low) / (high - low), ticks: shown, text };
 }
 
 function logScale(axis, values) {

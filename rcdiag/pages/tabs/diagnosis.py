@@ -98,7 +98,7 @@ def headline_of(results: DumpResults) -> Headline:
     judged = next((r for r in results.results if r.diagnosis is diagnosis), results.results[0])
     known = (results.score, results.compare, results.sweep, results.replay, judged)
     speaker = next(result for result in known if result is not None)
-    numbers = with_findings(speaker, answer(speaker), findings_of(results))
+    numbers = with_findings(answer(speaker), speaker, findings_of(results))
     return replace(headline(judged, ""), about=headline(results.largest, "").about, numbers=numbers)
 
 

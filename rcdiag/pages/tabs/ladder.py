@@ -13,7 +13,6 @@ from rcdiag.pages.blocks import (
     Section,
     Slot,
     Tab,
-    amount,
     metric,
     numbers,
     share,
@@ -115,7 +114,7 @@ def _nearest(result: CompareResult) -> Section:
             words("Policy", lambda one: text(one[0])),
             words("Role", lambda one: term(one[1].role)),
             words("What it is", lambda one: text(one[1].setup)),
-            numbers("Mean log-prob", lambda one: _mean(one[1].log_prob_mean), "log_prob_mean"),
+            numbers("Mean log-prob", lambda one: metric(one[1].log_prob_mean), "log_prob_mean"),
             numbers("Behind the best", lambda one: metric(one[1].behind), "behind"),
             words("Nearest", lambda one: _nearness(result, one[0])),
         ],
@@ -129,10 +128,6 @@ def _nearest(result: CompareResult) -> Section:
     return Section(
         title="Who is nearest to the sampler", blocks=[policies, Paragraph(text=how, soft=True)]
     )
-
-
-def _mean(value: MetricValue) -> Cell:
-    return amount(value.value, None if value.value is None else f"{value.value:.6f}")
 
 
 def _nearness(result: CompareResult, name: str) -> Cell:
@@ -154,7 +149,7 @@ def _pairs(result: CompareResult) -> Section:
             "first": first,
             "second": second,
             "means": [
-                f"Numbers of {a} → {b} that presuppose that {a} sampled, by {sentence}."
+                f"Some numbers of {a} → {b} presuppose that {a} sampled: {sentence}."
                 for a, b in ((first, second), (second, first))
                 if (sentence := means(result.pairs[f"{a}->{b}"], sampler))
             ],

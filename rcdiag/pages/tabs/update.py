@@ -98,8 +98,8 @@ def _presets(result: ReplayResult, against: str) -> Section:
         "loss is divided by. "
         "The reference comes first, then the updates by their health. Presets with equal updates "
         "share a row; a row opens to the rules of its health. "
-        f"Advantages: {result.advantage}. The rollout policy is `{result.rollout}`, old is "
-        f"`{result.old}`, current is `{result.current}`. "
+        f"Advantages: {result.advantage}. `{result.rollout}` sampled, `{result.old}` "
+        f"is the policy before the update, and `{result.current}` the one being updated. "
         f"The batch has {result.num_sequences:,} sequences of {result.num_groups:,} prompt groups."
     )
     blocks: list[Block] = [
