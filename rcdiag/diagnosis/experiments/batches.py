@@ -31,7 +31,6 @@ def _batching_worth(tester: HypothesisTester) -> float:
 
 @experiment(
     slugs=("position-ids",),
-    asks="Do the positions of the response not follow those of the prompt?",
     of_batch=True,
     passes=lambda tester: 6.0,
 )
@@ -61,7 +60,6 @@ def positions(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("attention-to-padding",),
-    asks="Is padding attended to?",
     of_batch=True,
     passes=lambda tester: 18.0,
     worth=_batching_worth,
@@ -122,7 +120,6 @@ def padded_widths(
 
 @experiment(
     slugs=("packing-leak",),
-    asks="Do packed rows see each other?",
     of_batch=True,
     passes=lambda tester: 8.0,
     worth=_batching_worth,

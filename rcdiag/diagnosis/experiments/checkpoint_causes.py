@@ -10,7 +10,7 @@ import numpy as np
 from rcdiag.diagnosis.causes.cause import fact
 from rcdiag.diagnosis.experiment_fit import NO_RIVAL, ExperimentFit
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
-from rcdiag.diagnosis.experiments.patterns import pattern_of
+from rcdiag.diagnosis.experiments.patterns import recorded_excess
 from rcdiag.diagnosis.experiments.sides import fit_of_side
 from rcdiag.diagnosis.experiments.thresholds import DECISIVE, MANY, SEVERAL, SOME
 from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion, make_suspicion
@@ -89,7 +89,7 @@ def cause_of_weights(tester: HypothesisTester, weights: WeightsByRow) -> Conclus
         )
     if share < NEARLY:
         return "replica-unsynced", make_suspicion(fit, message, [evidence], share_of_rows=share)
-    if pattern_of(tester).recorded_excess < -SURELY:
+    if recorded_excess(tester) < -SURELY:
         message += (
             " But the trainer's distribution sampled the tokens, so log-probs of other weights "
             "were recorded for them."
@@ -129,7 +129,7 @@ def _within_rows(
         return "in-flight-update", make_suspicion(
             _fit(tester, weights), message, [dict(evidence)], share_of_rows=switched
         )
-    if weights.mixed > SOME and pattern_of(tester).recorded_excess < -SURELY:
+    if weights.mixed > SOME and recorded_excess(tester) < -SURELY:
         message = (
             f"In {share_of(weights.mixed)} the recorded log-probs of single tokens are of other "
             "weights: those of a draft model."

@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 
+from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.experiments.fit import golden
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
     GAIN,
@@ -51,60 +52,51 @@ def scanned(
     If that leaves more than noise, the search is repeated on these rows: strengths that fit a few
     rows equally well may differ a lot on longer rows.
     """
-    tests: dict[float, HypothesisTest] = {}  # by the logarithm of the strength
-    confirmed: dict[float, HypothesisTest] = {}
 
-    def loss(log_value: float) -> float:
-        value = float(np.exp(log_value))
-        test = tester.test_pass(slug, words(value), change=change(value))
-        if test is None:
-            return np.inf
-        tests[log_value] = test
-        return test.residual.nats
+    def attempts(rows: Counts) -> tuple[dict[float, HypothesisTest], Callable[[float], float]]:
+        """Return the tests on some rows by log strength, and the loss that adds a test."""
+        tests: dict[float, HypothesisTest] = {}
 
-    def confirmed_loss(log_value: float) -> float:
-        value = float(np.exp(log_value))
-        test = tester.test_pass(
-            slug,
-            words(value),
-            change=change(value),
-            values={"value": value},
-            rows=tester.confirm,
-        )
-        if test is None or (confirmed and tester.out_of_time):
-            return np.inf
-        confirmed[log_value] = test
-        return test.residual.nats
+        def loss(log_value: float) -> float:
+            value = float(np.exp(log_value))
+            test = tester.test_pass(
+                slug, words(value), change=change(value), values={"value": value}, rows=rows
+            )
+            if test is None or (tests and tester.out_of_time):
+                return np.inf
+            tests[log_value] = test
+            return test.residual.nats
 
-    def search_around(best: float, loss: Callable[[float], float]) -> None:
-        order = sorted(tests)
-        index = order.index(best)
-        low, high = order[max(index - 1, 0)], order[min(index + 1, len(order) - 1)]
-        golden(loss, low, high, steps=steps)
+        return tests, loss
 
+    def refine(loss: Callable[[float], float]) -> None:
+        order = sorted(few)
+        index = order.index(min(few, key=lambda at: few[at].residual.nats))
+        golden(loss, order[max(index - 1, 0)], order[min(index + 1, len(order) - 1)], steps=steps)
+
+    noise = tester.sample.noise
+    few, loss = attempts(tester.screen)
     for value in grid:
         if tester.out_of_time:
             return
         loss(float(np.log(value)))
-    if not tests:
-        return
-    noise = tester.sample.noise
-    best = min(tests, key=lambda at: tests[at].residual.nats)
-    if tests[best].gain > SLIGHT_GAIN and not tests[best].residual.within(noise):
-        search_around(best, loss)
-        best = min(tests, key=lambda at: tests[at].residual.nats)
-    test = tests[best]
-    if test.gain > GAIN:
-        confirmed_loss(best)
-        if confirmed and not confirmed[best].residual.within(noise):
-            search_around(best, confirmed_loss)
-        test = min(confirmed.values(), key=lambda one: one.residual.nats, default=test)
-    yield test
+    best = smallest(few.values())
+    if best is not None and best.gain > SLIGHT_GAIN and not best.residual.within(noise):
+        refine(loss)
+        best = smallest(few.values())
+    if best is not None and best.gain > GAIN:
+        confirmed, loss = attempts(tester.confirm)
+        loss(float(np.log(best.values["value"])))
+        first = smallest(confirmed.values())
+        if first is not None and not first.residual.within(noise):
+            refine(loss)
+        best = smallest(confirmed.values()) or best
+    if best is not None:
+        yield best
 
 
 @experiment(
     slugs=("rope-theta",),
-    asks="Does the rotary base or the scale of positions differ?",
     passes=lambda tester: float(len(THETA) + len(SCALE) + 8),
     worth=lambda tester: 6.0,
 )
@@ -117,7 +109,6 @@ def rotary(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("norm-eps",),
-    asks="Does the epsilon of the norms differ?",
     passes=lambda tester: float(len(EPSILON) + 8),
     worth=lambda tester: 3.0,
 )
@@ -140,7 +131,6 @@ def onset(tester: HypothesisTester) -> int | None:
 
 @experiment(
     slugs=("sliding-window",),
-    asks="Is attention limited to a sliding window?",
     passes=lambda tester: 8.0,
     worth=lambda tester: 4.0 if onset(tester) is not None else 0.5,
 )
@@ -176,7 +166,6 @@ def window(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("fp8-kv-cache",),
-    asks="Are keys and values stored in float8?",
     passes=lambda tester: float(len(CACHE_SCALES)),
     worth=lambda tester: 3.0 if _small(tester) else 0.2,
 )
@@ -210,7 +199,6 @@ QUANTISED = (
 
 @experiment(
     slugs=("fp8-weights", "int8-weights", "int4-weights"),
-    asks="Are the weights quantised?",
     passes=lambda tester: float(len(QUANTISED)),
     worth=lambda tester: 6.0 if _small(tester) else 0.2,
 )

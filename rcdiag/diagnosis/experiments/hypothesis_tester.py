@@ -303,7 +303,6 @@ class Experiment(Struct, frozen=True, kw_only=True):
 
     name: str
     slugs: tuple[str, ...]  # causes that its tests can name
-    asks: str
     run: Callable[[HypothesisTester], Iterator[HypothesisTest]]
     passes: Callable[[HypothesisTester], float] = lambda tester: 0.1
     worth: Callable[[HypothesisTester], float] = lambda tester: 1.0
@@ -316,7 +315,7 @@ class Experiment(Struct, frozen=True, kw_only=True):
 Run = Callable[[HypothesisTester], Iterator[HypothesisTest]]
 
 
-def experiment(*, slugs: tuple[str, ...], asks: str, **more: Any) -> Callable[[Run], Experiment]:
+def experiment(*, slugs: tuple[str, ...], **more: Any) -> Callable[[Run], Experiment]:
     """Make an experiment from the function that runs it; its name is the function's, hyphenated.
 
     `more` are further fields of `Experiment`.
@@ -324,6 +323,6 @@ def experiment(*, slugs: tuple[str, ...], asks: str, **more: Any) -> Callable[[R
 
     def of(run: Run) -> Experiment:
         name = run.__name__.replace("_", "-")
-        return Experiment(name=name, run=run, slugs=slugs, asks=asks, **more)
+        return Experiment(name=name, run=run, slugs=slugs, **more)
 
     return of

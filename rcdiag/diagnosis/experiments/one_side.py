@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.case import rms, z_of_sums
+from rcdiag.diagnosis.case import rms
 from rcdiag.diagnosis.causes.cause import fact
 from rcdiag.diagnosis.experiment_fit import NO_RIVAL
 from rcdiag.diagnosis.experiments.checkpoint_causes import cause_by_row, cause_of_weights
@@ -21,10 +21,10 @@ from rcdiag.diagnosis.experiments.order import (
     run_without_passes,
 )
 from rcdiag.diagnosis.experiments.outcome import ExperimentOptions, Outcome
-from rcdiag.diagnosis.experiments.patterns import only_rows_off, pattern_of
+from rcdiag.diagnosis.experiments.patterns import only_rows_off, z_by_rows
 from rcdiag.diagnosis.experiments.rescored_sample import Side
 from rcdiag.diagnosis.experiments.sides import EXACT, fit_of_residual, side_at, side_of
-from rcdiag.diagnosis.experiments.thresholds import CERTAIN, LARGEST_DIFFERENCE, MANY, NOT_ROUNDING
+from rcdiag.diagnosis.experiments.thresholds import CERTAIN, MANY, NOT_ROUNDING
 from rcdiag.diagnosis.experiments.unexplained import name_chance, name_unexplained
 from rcdiag.diagnosis.experiments.unlogged_sampling import (
     Conclusion,
@@ -124,15 +124,14 @@ def _cause_of_mismatch(
         named = named or _in_some_rows(outcome, tester)
         if named is not None:
             return named
-        pattern = pattern_of(tester)
-        by_chance = name_chance(tester, pattern)
+        by_chance = name_chance(tester)
         of_batch = by_chance is not None
         tests += outcome.record(run_with_passes(tester, given.progress, of_batch=of_batch))
         found = [test for test in tests if explains(test, noise)]
         order = ranked(found or [test for test in tests if test.is_significant])
         if not found and not (order and order[0].explained > MOST):
             close = [_evidence(test, tester) for test in order]
-            return by_chance or name_unexplained(outcome, tester, pattern, order, close)
+            return by_chance or name_unexplained(outcome, tester, order, close)
     else:
         order = ranked(found)
     of_rows = cause_by_row(tester, order[0]) if order[0].slug == "stale-weights" else None
@@ -240,8 +239,7 @@ def _slug(test: HypothesisTest, tester: HypothesisTester) -> str:
         return "reference-as-old" if test.experiment == "checkpoints" else "old-after-update"
     # The weights that sampled give the tokens a higher log-prob than other weights do.
     ahead = test.predicted - tester.side.expected[test.at]
-    _, row = np.unique(tester.sample.owner[test.at], return_inverse=True)
-    z = z_of_sums(np.bincount(row, np.clip(ahead, -LARGEST_DIFFERENCE, LARGEST_DIFFERENCE)))
+    z = z_by_rows(ahead, tester.sample.owner[test.at])
     return "draft-recorded" if z < -BY_ITS_ERROR else "stale-weights"
 
 

@@ -35,7 +35,6 @@ def bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @experiment(
     slugs=("logit-softcap",),
-    asks="Are the logits capped, and at which value?",
 )
 def softcap(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try logits that are capped by cap tanh(logit / cap)."""
@@ -66,7 +65,6 @@ def softcap(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("bf16-logits",),
-    asks="Were the logits rounded to bfloat16?",
 )
 def bf16_logits(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try logits rounded to bfloat16 before the log-softmax, with the division in bfloat16 or not.
@@ -90,7 +88,6 @@ def bf16_logits(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("vocabulary-padding",),
-    asks="Does the softmax include padding rows of the output head?",
 )
 def padding_rows(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try a softmax that includes padding rows, all with one constant logit."""
@@ -113,7 +110,6 @@ def padding_rows(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("vocab-shard-wrong",),
-    asks="Is one rank's part of the vocabulary missing or zero?",
 )
 def vocabulary_shards(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try a softmax in which one rank's part of the vocabulary is missing or has logits of 0."""

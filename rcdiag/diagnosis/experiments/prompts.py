@@ -51,7 +51,6 @@ def _context_worth(tester: HypothesisTester) -> float:
 
 @experiment(
     slugs=("bos-differs", "prompt-template"),
-    asks="Did one side see a prompt with an added or missing special token, or with added text?",
     passes=lambda tester: 4.0 + 2.0 * len(tester.forward.tensors.special_ids),
     worth=_context_worth,
 )
@@ -99,7 +98,6 @@ def _without(token: int, ids: Ids) -> Ids:
 
 @experiment(
     slugs=("prompt-truncated",),
-    asks="Did one side see only a part of the prompt?",
     passes=lambda tester: 16.0,
     worth=_context_worth,
 )
@@ -183,7 +181,6 @@ KEPT_TURNS: dict[str, Callable[[Sequence[Turn], int], list[bool]]] = {
 
 @experiment(
     slugs=("context-stripped",),
-    asks="Were earlier turns or tool outputs dropped from one side's context?",
     passes=lambda tester: 6.0,
     worth=lambda tester: 8.0 if has_turns(tester) else 0.0,
 )
@@ -220,7 +217,6 @@ def stripped(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("special-token-ids",),
-    asks="Are the ids of two special tokens exchanged on one side?",
     passes=lambda tester: 16.0,
     worth=lambda tester: 6.0 if has_turns(tester) else 0.7,
 )

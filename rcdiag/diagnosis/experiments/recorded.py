@@ -35,7 +35,6 @@ FITS_BETTER = 2.0  # another row fits if its mean log distance is smaller by at 
         *("top-one-recorded", "entropy-recorded", "sign-flipped", "log-base"),
         *("probabilities-stored", "cumulative-stored"),
     ),
-    asks="Was another quantity recorded, or in another unit?",
 )
 def quantities(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try the likeliest token's log-prob, the entropy, and other units of the expected column."""
@@ -67,7 +66,6 @@ def quantities(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("log-probs-divided",),
-    asks="Were log-probs, not logits, divided by a temperature?",
 )
 def divided(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try log-probs that were divided by a temperature without normalising them again."""
@@ -93,7 +91,6 @@ def divided(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("shift-by-one", "shift-some-rows"),
-    asks="Are the values those of the neighbouring tokens?",
 )
 def shifts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try the expected column of the neighbouring tokens, in all rows or in some."""
@@ -126,7 +123,6 @@ def shifts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("logits-not-shifted",),
-    asks="Are tokens scored by the logits that follow them?",
     passes=lambda tester: 1.0,
 )
 def not_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
@@ -147,7 +143,6 @@ def not_shifted(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("special-token-ids", "eos-one-sided"),
-    asks="Are a few token ids scored as other ids?",
 )
 def token_ids(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Find ids whose log-probs are those of another id: the end token, markers."""
@@ -201,7 +196,6 @@ def token_ids(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 
 @experiment(
     slugs=("rows-swapped",),
-    asks="Are the values those of other rows?",
 )
 def other_rows(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try the expected column of other rows, matched by the values at their first tokens."""

@@ -25,7 +25,6 @@ MOST_OF_IT = 0.5  # share of squared residuals that the experts must explain to 
 
 @experiment(
     slugs=("moe-routing",),
-    asks="Does the mismatch disappear with the experts that the sampler recorded?",
     passes=lambda tester: 4.0,
     worth=lambda tester: 0.0,  # it runs separately, before the others, if experts are recorded
     sides=("sampler",),

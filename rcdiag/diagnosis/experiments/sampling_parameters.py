@@ -99,7 +99,6 @@ PENALTIES_TRIED: dict[
 @experiment(
     sides=("sampler",),  # whose distribution it is
     slugs=("repetition-penalty", "presence-penalty", "penalty"),
-    asks="Is a repetition, presence or frequency penalty in the log-probs, and how strong?",
 )
 def penalties(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try repetition, presence and frequency penalties, each at its best strength."""
@@ -248,7 +247,6 @@ class BiasedColumn(Struct, frozen=True, kw_only=True):
 @experiment(
     sides=("sampler",),  # whose distribution it is
     slugs=("logit-bias",),
-    asks="Which token ids have a bias in the log-probs, or are banned?",
 )
 def biases(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Find token ids with a positive or negative bias, or a ban.
@@ -296,7 +294,6 @@ def biases(tester: HypothesisTester) -> Iterator[HypothesisTest]:
 @experiment(
     sides=("sampler",),  # whose distribution it is
     slugs=("min-tokens",),
-    asks="Is the end token banned up to a length?",
 )
 def min_tokens(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try whether an end token is banned up to a position of the response."""
@@ -338,7 +335,6 @@ MIN_P = tuple(np.geomspace(0.005, 0.5, 14).tolist())
 @experiment(
     sides=("sampler",),  # whose distribution it is
     slugs=KEPT_SET_SLUGS,
-    asks="Are the log-probs renormalised over what top-p, top-k or min-p keeps?",
 )
 def kept_sets(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     """Try top-p, top-k and min-p, each at its best value."""

@@ -48,27 +48,10 @@ MOST_LAYERS = 4
 
 
 @experiment(
-    slugs=("stale-weights", "reference-as-old", "draft-recorded", "weights-never-synced"),
-    asks="Are these the weights of another checkpoint?",
-    passes=lambda tester: float(max(len(tester.checkpoints), 1)),
-    worth=lambda tester: 4.0 if tester.checkpoints else 0.0,
-)
-def checkpoints(tester: HypothesisTester) -> Iterator[HypothesisTest]:
-    """Try all weights of other checkpoints."""
-    for folder in tester.checkpoints:
-        if tester.out_of_time:
-            return
-        words = f"weights of {folder.name}"
-        test = tester.test_pass("stale-weights", words, change=Moved(folder))
-        if test is not None:
-            explained = test.residual.within(tester.sample.noise)
-            rows = tester.sample.rows if explained else tester.confirm
-            yield tester.repeated(test, rows) if test.gain > GAIN else test
-
-
-@experiment(
-    slugs=("partial-sync", "tied-head-desync", "stale-weights", "old-after-update"),
-    asks="Do some tensors have the weights of another checkpoint, or weights between two?",
+    slugs=(
+        *("partial-sync", "tied-head-desync", "stale-weights", "old-after-update"),
+        *("reference-as-old", "draft-recorded", "weights-never-synced"),
+    ),
     passes=lambda tester: 20.0 + 6.0 * len(tester.checkpoints),
     worth=lambda tester: 40.0 if tester.checkpoints else 0.0,
 )
@@ -170,7 +153,6 @@ def _moved(tester: HypothesisTester, change: Moved) -> HypothesisTest | None:
 
 @experiment(
     slugs=("prefix-cache-stale",),
-    asks="Are the prompt's keys and values of another checkpoint?",
     passes=lambda tester: 2.0 * max(len(tester.checkpoints), 1),
     worth=lambda tester: 1.0 if tester.checkpoints else 0.0,
     sides=("sampler",),
@@ -220,7 +202,6 @@ def shard_changes(tester: HypothesisTester) -> list[tuple[str, Shards]]:
 
 @experiment(
     slugs=("shard-wrong",),
-    asks="Are the shards of two ranks exchanged or copied in some tensor?",
     passes=lambda tester: 24.0 * tester.forward.tensors.layers / 2.0,
     worth=lambda tester: 0.5,
 )
@@ -276,7 +257,6 @@ def _best_change(
 
 @experiment(
     slugs=("moe-expert-wrong",),
-    asks="Are two experts exchanged?",
     passes=lambda tester: 10.0,
     worth=lambda tester: 1.0 if tester.forward.tensors.experts else 0.0,
 )
@@ -291,4 +271,4 @@ def experts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
         yield best
 
 
-WEIGHTS = (checkpoints, fractions, stale_prefix, shards, experts)
+WEIGHTS = (fractions, stale_prefix, shards, experts)

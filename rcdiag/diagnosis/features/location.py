@@ -185,20 +185,13 @@ class MismatchLocation(Struct, frozen=True, dict=True):
         if parts is None:
             return None
         k3, count = parts.k3, len(parts.k3)
-        for first in range(1, count):
-            if _apart(k3[first:], k3[:first]) and self._large_without_one_row(parts, first, count):
-                return Onset(parts, first, float(np.median(k3[:first])), _median(k3[first:]))
-        largest = np.sort(k3)
-        for low, high in pairwise(largest):
-            large = np.flatnonzero(k3 >= high)
-            first, last = int(large[0]), int(large[-1])
-            together = len(large) == last - first + 1 and first > 0 and last < count - 1
-            others = k3[k3 <= low]
-            if (
-                together
-                and _apart(k3[large], others)
-                and self._large_without_one_row(parts, first, last + 1)
-            ):
+        for low, high in pairwise(np.sort(k3)):
+            large, others = np.flatnonzero(k3 >= high), k3[k3 <= low]
+            first, end = int(large[0]), int(large[-1]) + 1
+            if first == 0 or len(large) != end - first or not _apart(k3[large], others):
+                continue
+            if self._large_without_one_row(parts, first, end):
+                last = end - 1 if end < count else None
                 return Onset(parts, first, _median(others), _median(k3[large]), last)
         return None
 

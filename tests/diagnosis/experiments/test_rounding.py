@@ -100,7 +100,7 @@ def test_noise_that_depends_on_the_token_id_is_attributed_to_the_head(size, slug
     named, suspicion = first_of(case.with_log_probs("rollout", moved), model)
     assert named == slug
     assert suspicion.fit.by_token > 0.2
-    assert "token's id" in suspicion.message
+    assert "on the token" in suspicion.message
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 0.9])
