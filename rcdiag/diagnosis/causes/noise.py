@@ -91,7 +91,7 @@ def _engine_noise(features: Features) -> Suspicion | None:
             features.validity.evidence,
             by_token_fact(log_ratios, "too weak for a drift of weights"),
         ],
-        also_possible=others if small else ["moe-routing", "quantised-weights", *others[:2]],
+        also_possible=others if small else ["moe-routing", "quantised-weights", *others],
     )
 
 

@@ -43,7 +43,8 @@ def _sign_flipped(features: Features, policy: str, column: StoredColumn) -> Susp
         return None  # probabilities
     rare = values[other < RARE]
     # At rare tokens entropies are one or two nats, and as everywhere; surprisals are larger.
-    far = len(rare) >= FEWEST and np.median(rare) > max(ABOVE_ENTROPIES, 2 * np.median(values))
+    ordinary = max(ABOVE_ENTROPIES, 2.0 * float(np.median(values)))
+    far = len(rare) >= FEWEST and float(np.median(rare)) > ordinary
     if not (alone or _similar_sizes(-values, other) or far):
         return None
     share = share_of_rows(column, here)
@@ -106,7 +107,8 @@ def _similar_sizes(values: Array, other: Array) -> bool:
 def _sizes(values: Array) -> Array:
     """Return logs of the sizes of low quantiles, and of their distances from the median."""
     low, median = np.quantile(values, ODDS), np.median(values)
-    return np.log(np.maximum(np.concatenate([-low, median - low]), EQUAL))
+    sizes: Array = np.log(np.maximum(np.concatenate([-low, median - low]), EQUAL))
+    return sizes
 
 
 @by_column
