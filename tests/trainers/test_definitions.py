@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ from tests.two_rows import toy_pair
 PACKAGES = sorted({trainer.package for trainer in TRAINERS.values()})
 # The metric in which each trainer logs the divisor of its weights.
 FACTOR = {"verl": "rollout_corr/rollout_is_batch_norm_factor", "slime": "mis_batch_norm_factor"}
-NORMALISED = {
+NORMALISED: dict[str, dict[str, Any]] = {
     "verl": {"rollout_is": "token", "rollout_is_batch_normalize": True},
     "slime": {"tis_batch_normalize": True},
 }
