@@ -74,6 +74,9 @@ def over_steps(features: Features) -> OverSteps | None:
     says = _of_resets(run.steps, run.k3, cleared) if cleared else _says(run, onset, moved, change)
     if features.declared.learning_rate == 0.0 and _grows(features, moved):
         says = f"{AT_RATE_ZERO}: {says}"
+    if len(run.lost):
+        named = ", ".join(map(str, run.lost[:SHOWN])) + ", ..." * (len(run.lost) > SHOWN)
+        says += f"; no row of step{'s' * (len(run.lost) > 1)} {named} can be used"
     return OverSteps(
         says=says,
         large_from=None if onset is None else onset.step,
@@ -88,6 +91,7 @@ class _Run(Struct, frozen=True):
     """The numbers of a table by training step, of the steps that have tokens."""
 
     steps: Counts  # [steps] their numbers, ascending
+    lost: Counts  # numbers of the steps none of whose rows has usable log-probs
     rows: Counts  # [steps] rows that have tokens
     series: list[Series]  # of k3_kl first
 
@@ -105,7 +109,7 @@ class _Run(Struct, frozen=True):
             return None
         rows = np.bincount(index[case.tokens.per_row > 0], minlength=len(steps))
         series = [one.at(known) for one in _series(case, index, len(steps))]
-        return cls(steps[known], rows[known], series)
+        return cls(steps[known], steps[~known], rows[known], series)
 
     @property
     def k3(self) -> Array:

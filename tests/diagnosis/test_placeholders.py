@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Case
 from tests.diagnosis.tables import Law, drifted, judged, made, noisy, plain, shifted, top_p
@@ -56,3 +57,35 @@ def test_a_value_that_is_no_log_prob_is_located_and_the_other_rows_are_judged(tr
         "1 log-prob of `rollout` is NaN (row 7, token 5); 1 log-prob of `rollout` is -inf (row 9, "
         f"token 0). The 94 other rows alone: {others.verdict}, {others.causes[0].slug}."
     )
+
+
+ROWS = np.arange(96)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [ROWS % 9 == 4, ROWS == 40, ROWS // 12 == 5],
+    ids=["a ninth of the rows", "one row", "one step"],
+)
+def test_rows_with_positive_values_are_left_out_of_all_later_stages(damaged: np.ndarray) -> None:
+    """However many values noise makes positive, the other rows are judged by themselves."""
+    case = made(rows=96, seed=4)
+    case = replace(case, facts=replace(case.facts, step=ROWS // 12))
+    noise = np.random.default_rng(0).normal(0.0, 1.5, len(case.mask))
+    values = case.log_probs["old"] + np.where(damaged[case.owner], noise, 0.0)
+    diagnosis = judged(case.with_log_probs("old", values))
+    assert [cause.slug for cause in diagnosis.causes] == ["nan-log-probs"]
+    assert f"{np.count_nonzero(values > 1e-3)} log-probs of `old` are positive" in diagnosis.summary
+    assert f"The {np.count_nonzero(~damaged)} other rows alone: " in diagnosis.summary
+    assert all(cause.from_step is None for cause in diagnosis.causes)
+    lost = damaged.reshape(8, 12).all(axis=1)
+    assert ("no row of step 5 can be used" in diagnosis.over_steps.says) == lost.any()
+
+
+def test_a_finite_value_below_every_log_prob_is_named_and_left_out() -> None:
+    case = made(rows=96, seed=4)
+    values = case.log_probs["old"].copy()
+    values[7 * 60 + 5] = -1e308
+    diagnosis = judged(case.with_log_probs("old", values))
+    assert [cause.slug for cause in diagnosis.causes] == ["nan-log-probs"]
+    assert "1 log-prob of `old` is below -1e+12 (row 7, token 5)" in diagnosis.summary

@@ -37,6 +37,7 @@ from rcdiag.diagnosis.thresholds import (
     UNSURE,
 )
 from rcdiag.formats import plural
+from rcdiag.statistics.extremes import SMALLEST_LOG_PROB, impossible
 
 LOWEST = -8.0  # nats; no frequent token has less, so that equal values below are a sentinel
 
@@ -51,9 +52,9 @@ def _nan_log_probs(features: Features) -> Suspicion | None:
     bad = np.any([flags for *_, flags in spoilt], axis=0)
     flawed = {policy: _flawed(features, policy, column, flags) for policy, column, flags in spoilt}
     first_policy, column, _ = spoilt[0]
-    exact = any((flags & ~column.finite).any() for _, column, flags in spoilt)
+    finite = np.all([column.finite for _, column, _ in spoilt], axis=0)
     return Suspicion(
-        confidence=EXACT if exact else LIKELY,
+        confidence=EXACT if (bad & ~finite).any() else LIKELY,
         message=" ".join(_no_log_probs(policy, kinds) for policy, kinds in flawed.items()),
         evidence=[
             fact(
@@ -69,30 +70,32 @@ def _nan_log_probs(features: Features) -> Suspicion | None:
         side=side_of(features, first_policy),
         share_of_rows=share_of_rows(column, bad),
         also_possible=[],
-        mended=_without_not_numbers(features.case, bad),
+        mended=_without_damaged_rows(features.case, bad, finite),
     )
 
 
-def _without_not_numbers(case: Case, bad: Flags) -> Case:
-    """Return the case without flagged values, and without the rows that have NaN or infinities.
+def _without_damaged_rows(case: Case, bad: Flags, finite: Flags) -> Case:
+    """Return the case without the rows that have bad values; flags are [sampled tokens].
 
-    Numbers are computed without these rows. They are kept where no other row has tokens.
+    The metrics are computed without these rows, so the later causes are weighed without them too.
+    Where fewer than half of the rows would remain there are no metrics, and only the values go.
+    Of finite ones more than a FEW stay, as a fault of the whole column may make them: a softmax sum
+    that lacks a part of the vocabulary gives positive log-probs in every row.
     """
-    pair = [case.log_probs[policy] for policy in (case.sampler, case.trainer) if policy is not None]
-    infinite = case.mask & ~np.all([np.isfinite(values) for values in pair], axis=0)
-    rows = np.bincount(case.owner, infinite, len(case.lengths)) > 0
-    others = without_values(case, bad)
-    return others.without_rows(rows) if (case.mask & ~rows[case.owner]).any() else others
+    owner = case.owner[case.mask]
+    rows, sampled = (np.bincount(part, minlength=len(case.lengths)) for part in (owner[bad], owner))
+    if 2 * np.count_nonzero(rows) <= np.count_nonzero(sampled):
+        return without_values(case, bad).without_rows(rows > 0)
+    few = np.mean(bad & finite) < FEW
+    return without_values(case, bad if few else bad & ~finite)
 
 
 def _impossible(column: StoredColumn) -> Flags:
-    """Flag values that are no log-probs: NaN, infinite, or a column's positive exceptions.
+    """Flag values that no log-prob can have, except in rows where nearly all are positive.
 
-    Where more of them are positive, the column holds another quantity, which is a cause of its own.
+    Those rows hold another quantity, which is a cause of its own.
     """
-    positive = column.positive & ~column.in_positive_rows
-    exceptions = len(positive) > 0 and float(np.mean(positive)) < FEW
-    return ~column.finite | (positive & exceptions)
+    return impossible(column.values) & ~column.in_positive_rows
 
 
 def _flawed(
@@ -100,12 +103,18 @@ def _flawed(
 ) -> dict[str, FlawedTokens]:
     """Return the values of a column that are no log-probs, by kind.
 
-    NaN and infinite ones were counted in the whole table, the positive ones are of the rows read.
+    NaN and infinite ones were counted in the whole table, the others are of the rows read.
     """
     case = features.case
-    flawed = dict(case.not_numbers.get(policy, {}))
-    positive = flags & column.finite
-    return flawed | ({"positive": case.flawed(case.of_sampled(positive))} if positive.any() else {})
+    finite = flags & column.finite
+    kinds = {
+        "positive": finite & (column.values > 0),
+        f"below {SMALLEST_LOG_PROB:g}": finite & (column.values < 0),
+    }
+    found = {
+        kind: case.flawed(case.of_sampled(tokens)) for kind, tokens in kinds.items() if tokens.any()
+    }
+    return dict(case.not_numbers.get(policy, {})) | found
 
 
 def _no_log_probs(policy: str, flawed: Mapping[str, FlawedTokens]) -> str:
