@@ -52,9 +52,7 @@ def answer(result: ReplayResult) -> str:
     presets = plural(len(verdicts), "preset")
     passing = verdicts.count("ok")
     counts = [
-        f"{count} {words}"
-        for word, words in UNSAFE.items()
-        if (count := verdicts.count(word))
+        f"{count} {words}" for word, words in UNSAFE.items() if (count := verdicts.count(word))
     ]
     if len(verdicts) == 1:
         sentence = f"{next(iter(own))}: {verdicts[0]}"
