@@ -201,7 +201,7 @@ class Validity(Struct, frozen=True, dict=True):
         if self.kappa_decides:
             return f"above 0: {RECORD_SAMPLED}; it is below 0 if the trainer's did"
         if not self.by_mean:
-            return f"1 to within an engine's rounding: {RECORD_SAMPLED}"
+            return "1 to within an engine's rounding: no sign that another distribution sampled"
         if self.mean_square >= SECOND_ORDER:
             return f"near 1: {RECORD_SAMPLED}"
         # If the trainer's distribution had sampled a share of the rows, excess would be that share.
