@@ -449,7 +449,7 @@ def _named_cause(
         # No weights repair it although the record sampled: they correct towards the wrong column.
         reads = f"{RECORD_SAMPLED}, but `{features.case.trainer}` is a wrong target for weights"
         evidence = [
-            {**entry, "reads": reads} if RECORD_SAMPLED in entry["reads"] else entry
+            {**entry, "reads": reads} if RECORD_SAMPLED in entry.get("reads", "") else entry
             for entry in evidence
         ]
     possible = words.look_alikes if suspicion.also_possible is None else suspicion.also_possible
@@ -484,7 +484,7 @@ def _repair_actions(features: Features, cause: Cause, verdict: str) -> list[Acti
     kept = features.kept_sets
     if slug in KEPT_SET_CAUSES and kept is not None and kept.replay is None:
         actions.append(_action(features, REPLAY))
-    details = Action(text="See how in each engine and trainer", command=f"rcdiag explain {slug}")
+    details = Action(text="See how in your trainer", command=f"rcdiag explain {slug}")
     return [*actions, details]
 
 

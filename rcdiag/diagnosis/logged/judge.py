@@ -295,7 +295,7 @@ def _named_cause(found: Found, window: Window, step: int | None) -> NamedCause:
     actions = [Action(text=text) for text in texts]
     if actions:
         command = f"rcdiag explain {found.slug}"
-        actions.append(Action(text="See how in each engine and trainer", command=command))
+        actions.append(Action(text="See how in your trainer", command=command))
     return NamedCause(
         slug=found.slug,
         verdict=verdict,
