@@ -225,8 +225,11 @@ def _read_under_other_names(given: CheckInput) -> Iterator[Observation]:
     naming = given.naming
     if naming.taken:
         first = next(iter(naming.taken))
+        # A screen shows what stands before the colon.
+        own = ", ".join(f"`{name}`" for name in naming.taken.values())
+        read = "are read under other names" if len(naming.taken) > 1 else "is read by another name"
         yield Observation(
-            message=f"columns read under other names: {naming.sentence()}",
+            message=f"{own} {read}: {naming.sentence()}",
             evidence={"columns": dict(naming.taken)},
             fix="if a column means something else, name the right one, or none: "
             f"{mapping_setting('columns', {first: 'OTHER'}, '--column')}, "
