@@ -291,16 +291,26 @@ def _not_read(given: CheckInput) -> Iterator[Observation]:
             evidence={"column": column, "may_be": name},
             fix=f"if it is: {mapping_setting('columns', {name: column}, '--column')}",
         )
+    if given.table is None or len(given.table.policies) > 1:
+        return
+    for column, held in given.table.unreadable_log_probs.items():
+        yield Observation(
+            message=f"column `{column}` is not read, as its lists hold {held} and not numbers",
+            evidence={"column": column, "holds": held},
+            fix="write one number for each response token, the log-prob of the sampled one, as "
+            "list<float32>",
+        )
 
 
 COLUMN_NOT_READ = Check(
     slug="column-not-read",
     severity="note",
-    stages=("score", "compare", "sweep", "replay"),
+    stages=("score", "compare", "diagnose", "sweep", "replay"),
     asks="Is a missing column in the table under another name?",
     says="A column that rcdiag reads is missing, but the table has one under a name that "
-    "other programs use for it. Without prompt groups intervals are computed over single "
-    "sequences, as if they were independent; without a mask every token counts as sampled.",
+    "other programs use for it, or one that is named like log-probs and holds objects, not "
+    "numbers. Without prompt groups intervals are computed over single sequences, as if they were "
+    "independent; without a mask every token counts as sampled.",
     fix=f"name the column with {setting('columns', option='--column')}, if it is what its name "
     "says",
     example="rcdiag score dump.parquet --column group_id=group",
