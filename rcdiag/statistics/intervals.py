@@ -132,10 +132,17 @@ def share_interval(events: Array, sizes: Array) -> Interval:
     multiply the share by a gamma variable with that squared coefficient of variation, times
     (t / z)^2. Upper ends of count and factor are combined as the root of the sum of squared logs
     (Zou & Donner 2008, Statistics in Medicine 27(10)).
+
+    Without an event the upper end is that of a count of 0, 3.7 / tokens, times (t / z)^2, as for a
+    single event. Events are then taken to come one by one, since none shows how large bursts are.
     """
     if too_few(sizes):
         return NONE
     share = float(events.sum() / sizes.sum())
+    if share == 0.0:
+        # The variance of a Poisson count is proportional to the tokens of its cluster.
+        t = float(student_quantile(_freedom(effective_clusters(np.sqrt(sizes))), TAIL))
+        return 0.0, min(_byar(1.0, NORMAL) * (t / NORMAL) ** 2 / float(sizes.sum()), 1.0)
     influence, number = influences(events[:, None], sizes[:, None])
     count = number.astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):

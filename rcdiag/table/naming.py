@@ -88,6 +88,19 @@ class Naming(Struct, frozen=True):
             said.append(f"`{name}` from `{own}`{users}")
         return ", ".join(said)
 
+    @property
+    def programs(self) -> set[str]:
+        """Return the programs that write one of the renamed columns, where no other program does.
+
+        They are spelled as on a command line: `nemo-rl` for NeMo RL.
+        """
+        known = [meanings_of(own).get(name) for name, own in self.taken.items()]
+        return {
+            one.programs[0].lower().replace(" ", "-")
+            for one in known
+            if one is not None and len(one.programs) == 1
+        }
+
 
 class FirstRows:
     """The first rows of a file, with its lists as numpy arrays."""

@@ -23,7 +23,7 @@ from rcdiag.table import given as given_values
 from rcdiag.table import missing
 from rcdiag.table import schema as columns
 from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS
-from rcdiag.table.naming import Naming
+from rcdiag.table.naming import OF_PROMPTS, Naming
 from rcdiag.table.readers.parquet import open_parquet, read_rows_of, row_groups_of
 from rcdiag.table.remote import TAIL, AnyFile, RemoteFile
 from rcdiag.table.scratch import Scratch
@@ -351,6 +351,21 @@ class Table:
     def unread(self) -> dict[str, str]:
         """Return missing `group_id` and `response_mask` with the own columns that may hold them."""
         return self.may_mean("group_id", "response_mask")
+
+    @property
+    def unreadable_log_probs(self) -> dict[str, str]:
+        """Return what the lists hold of columns named like log-probs that hold no floats."""
+        held: dict[str, str] = {}
+        for entry in self.schema:
+            named = LOOKS_LIKE_LOG_PROBS.search(entry.name)
+            if not named or entry.name.startswith(OF_PROMPTS) or not columns.is_list(entry.type):
+                continue
+            kind = entry.type.value_type
+            if pt.is_struct(kind):
+                held[entry.name] = f"objects of {', '.join(part.name for part in kind)}"
+            elif not columns.TOKEN_FLOATS.accepts(entry.type):
+                held[entry.name] = str(kind)
+        return held
 
     def policy_of(self, column: str) -> str | None:
         """Propose a policy name for a column of floats per token that no canonical name matches."""

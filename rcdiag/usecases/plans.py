@@ -73,19 +73,22 @@ def plan_of(
 
 def with_hint_at_trainer(plan: Plan, table: Table) -> Plan:
     """Add a note to the default plan if the dump was written by another trainer."""
-    written_by = table.metadata.get("conversion", {}).get("format", "")
-    if not written_by:
+    converted = table.metadata.get("conversion", {}).get("format", "").removesuffix("-jsonl")
+    programs = {converted, *table.naming.programs} - {""}
+    if not programs:
         return plan  # the other trainers are not loaded
-    other = families().get(written_by.removesuffix("-jsonl"))
-    if other is None or other.family == plan.trainer.family:
+    others = [families()[name] for name in programs & families().keys()]
+    if len(others) != 1 or others[0].family == plan.trainer.family:
         return plan
+    other = others[0].family
+    shown = "the dump is" if other == converted else "the column names are"
     note = Finding(
         slug="trainer-not-chosen",
         severity="note",
-        message=f"the dump is from {other.family}, the presets are those of {plan.trainer.name}: "
-        f"{setting('trainer', other.family)} computes its own",
-        fix=setting("trainer", other.family),
-        evidence={"dump": written_by, "trainer": plan.trainer.name},
+        message=f"{shown} from {other}, the presets are those of {plan.trainer.name}: "
+        f"{setting('trainer', other)} computes its own",
+        fix=setting("trainer", other),
+        evidence={"dump": other, "trainer": plan.trainer.name},
     )
     return replace(plan, findings=(*plan.findings, note))
 

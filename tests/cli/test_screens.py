@@ -302,6 +302,19 @@ def test_the_dump_of_another_trainer_hints_at_its_presets(tmp_path):
     assert "trainer-not-chosen" not in chosen
 
 
+def test_column_names_of_another_trainer_hint_at_its_presets(tmp_path, rcdiag):
+    names = ("completion_ids", "sampling_per_token_logps", "old_per_token_logps")
+    row = dict(zip(names, ([5, 6], [-0.5, -1.5], [-0.5, -1.4]), strict=True))
+    path = tmp_path / "t.jsonl"
+    path.write_text(f"{json.dumps(row)}\n" * 4)
+    (note,) = [one for one in api.score(path).findings if one.slug == "trainer-not-chosen"]
+    assert note.message.startswith("the column names are from trl, the presets are those of verl-")
+    chosen = api.score(path, trainer="trl").findings
+    assert "trainer-not-chosen" not in [one.slug for one in chosen]
+    screen = " ".join(rcdiag("score", path).out.split())
+    assert f"{', '.join(f'`{name}`' for name in names)} are read under other names" in screen
+
+
 def test_missing_columns_of_convert_are_valid_options(rcdiag, tmp_path):
     table = pq.read_table(SAMPLES / "stale.parquet").slice(0, 4)
     gone = ["rollout_log_probs", "old_log_probs"]

@@ -155,7 +155,7 @@ def test_equal_policies_have_all_metrics_except_shares_of_zero():
 
 
 def test_equal_policies_give_no_warning_and_no_false_level():
-    behavior = [[-1.0, -2.0, -0.5], [-3.0], [-0.2, -0.1]]
+    behavior = [[-1.0, -2.0, -0.5], [-3.0], [-0.2, -0.1]] * 100
     for name, value in mismatch(make_state(behavior, behavior)).items():
         assert value.level in (None, "ok"), name
 

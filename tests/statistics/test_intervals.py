@@ -80,14 +80,12 @@ def test_no_interval_is_upside_down_or_not_a_number(batch):
 
 def test_every_metric_except_extremes_and_errors_has_an_interval():
     result = mismatch(make_state(*seeded_batch(0, sequences=100)))
-    never_seen = {name for name, item in result.items() if "outside" in name and item.value == 0.0}
-    assert never_seen == {"ratio_outside_5", "ratio_outside_10"}
     without = {name for name, value in result.items() if ends(value) == (None, None)}
     # A divergence with a negative estimate has none: the sample lacks the large ratios.
     below_zero = {
         name for name in ("hellinger2_seq", "chi2_seq") if (result[name].value or 0.0) < 0
     }
-    assert without == set(EXTREMES) | never_seen | below_zero
+    assert without == set(EXTREMES) | below_zero
 
 
 def test_a_single_cluster_has_no_interval():
@@ -115,6 +113,8 @@ def test_doubling_each_cluster_within_itself_keeps_the_interval():
         if once[name].low is None:
             assert ends(twice[name]) == (None, None), name
             continue
+        if "outside" in name and once[name].value == 0.0:
+            continue  # what was never seen is taken to come token by token
         # Quantiles of doubled values lie a little elsewhere between their neighbours.
         rel = 0.05 if "_abs_p" in name else 1e-6
         assert ends(twice[name]) == pytest.approx(ends(once[name]), rel=rel), name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def test_the_evidence_counts_every_row_once(stale):
     evidence.pop("reads")
     assert sum(evidence.values()) == stale.rows_read
     assert all(evidence.values())  # checkpoints without rows are not listed
+    assert re.search(r"In all [\d,]+ rows .*tested\b", stale.diagnosis.summary)
 
 
 @pytest.mark.engine

@@ -51,3 +51,15 @@ def test_dumps_of_one_run_with_other_names_are_joined(tmp_path):
     result = rcdiag.score(both)
     assert result.num_tokens == 6
     assert result.provenance["columns_read_as"] == TAKEN
+
+
+@pytest.mark.parametrize("command", ["score", "diagnose"])
+def test_log_probs_in_objects_are_named_beside_a_single_policy(tmp_path, command):
+    pairs = [[{"token": 7, "logprob": value} for value in row] for row in ROLLOUT.to_pylist()]
+    path = write_table(
+        tmp_path / "t.parquet", response_ids=IDS, old_log_probs=OLD, logprobs=pa.array(pairs)
+    )
+    result = getattr(rcdiag, command)(path)
+    (note,) = [one for one in result.findings if one.slug == "column-not-read"]
+    assert "`logprobs` is not read, as its lists hold objects of" in note.message
+    assert "token" in note.message

@@ -142,16 +142,18 @@ def _lagging(features: Features) -> Suspicion | None:
     if z < SURELY or growth < LARGER:
         return None
     older, squares = behind > least, features.location.rms_of_rows[known] ** 2
+    # Versions may be counted from another origin than steps: only differences of lags are known.
     by_lag = {
-        f"lag {value:g}": round(float(np.sqrt(np.mean(squares[behind == value]))), 4)
+        f"{value - least:+g} updates": round(float(np.sqrt(np.mean(squares[behind == value]))), 4)
         for value in np.unique(behind)[:8]
     }
     return Suspicion(
         confidence=CLEAR,
         message=f"Log-ratios grow with the age of the weights that sampled: by {growth:.2g} times "
-        f"from a lag of {least:g} to one of {most:g} updates (step less policy_version; "
-        f"{z:.0f} standard errors). The sampler's weights are behind the trainer's.",
-        evidence=[fact("rms log-ratio by lag", "grows with the lag", **by_lag, z=z)],
+        f"from the newest to those that are {most - least:g} updates further behind (step less "
+        f"policy_version; {z:.0f} standard errors). The sampler's weights are behind the "
+        "trainer's.",
+        evidence=[fact("rms log-ratio by age", "grows with the age", **by_lag, z=z)],
         share_of_rows=float(older.mean()),
         also_possible=["weights-never-synced", "in-flight-update"],
     )

@@ -225,8 +225,11 @@ def _read_under_other_names(given: CheckInput) -> Iterator[Observation]:
     naming = given.naming
     if naming.taken:
         first = next(iter(naming.taken))
+        # A screen shows what stands before the colon.
+        own = ", ".join(f"`{name}`" for name in naming.taken.values())
+        read = "are read under other names" if len(naming.taken) > 1 else "is read by another name"
         yield Observation(
-            message=f"columns read under other names: {naming.sentence()}",
+            message=f"{own} {read}: {naming.sentence()}",
             evidence={"columns": dict(naming.taken)},
             fix="if a column means something else, name the right one, or none: "
             f"{mapping_setting('columns', {first: 'OTHER'}, '--column')}, "
@@ -288,16 +291,26 @@ def _not_read(given: CheckInput) -> Iterator[Observation]:
             evidence={"column": column, "may_be": name},
             fix=f"if it is: {mapping_setting('columns', {name: column}, '--column')}",
         )
+    if given.table is None or len(given.table.policies) > 1:
+        return
+    for column, held in given.table.unreadable_log_probs.items():
+        yield Observation(
+            message=f"column `{column}` is not read, as its lists hold {held} and not numbers",
+            evidence={"column": column, "holds": held},
+            fix="write one number for each response token, the log-prob of the sampled one, as "
+            "list<float32>",
+        )
 
 
 COLUMN_NOT_READ = Check(
     slug="column-not-read",
     severity="note",
-    stages=("score", "compare", "sweep", "replay"),
+    stages=("score", "compare", "diagnose", "sweep", "replay"),
     asks="Is a missing column in the table under another name?",
     says="A column that rcdiag reads is missing, but the table has one under a name that "
-    "other programs use for it. Without prompt groups intervals are computed over single "
-    "sequences, as if they were independent; without a mask every token counts as sampled.",
+    "other programs use for it, or one that is named like log-probs and holds objects, not "
+    "numbers. Without prompt groups intervals are computed over single sequences, as if they were "
+    "independent; without a mask every token counts as sampled.",
     fix=f"name the column with {setting('columns', option='--column')}, if it is what its name "
     "says",
     example="rcdiag score dump.parquet --column group_id=group",

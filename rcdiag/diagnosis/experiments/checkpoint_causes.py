@@ -154,10 +154,10 @@ def _whose_weights(
     """Say which weights made a column, in which share of the rows."""
     names = ", ".join(weights.names[index] for index in np.unique(weights.best[other]))
     known, rows = int((own | other).sum()), len(own)
-    which = "" if known == rows else f" that a checkpoint explains ({known:,} of {rows:,})"
+    what = "tested" if known == rows else f"that a checkpoint explains (of {rows:,} tested)"
     return (
-        f"In {share_of(share)}{which} {tester.side.policy}_log_probs are those of {names}, not of "
-        "the trainer's weights."
+        f"In {share_of(share, f'{known:,} rows {what}')} {tester.side.policy}_log_probs are those "
+        f"of {names}, not of the trainer's weights."
     )
 
 

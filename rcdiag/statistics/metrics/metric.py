@@ -102,7 +102,6 @@ class Metric(Struct, frozen=True, kw_only=True):
     # Makes that end from the sample's own, at least as far out, since large ratios are rare.
     beyond_sample: Callable[[Suite, float], float] | None = None
     # The 0-or-1 token sum of which `from_totals` is the share: its interval is that of a count.
-    # A share of 0 has none, since no sample shows what was never drawn.
     counts: str | None = None
     of_log_ratios: bool = True  # for `from_suite`: a NaN log-ratio makes the number NaN
     # Sums that only this metric needs; a pass over a table computes them once it is registered.
@@ -165,7 +164,7 @@ class Metric(Struct, frozen=True, kw_only=True):
         if self.from_suite is None:
             assert self.from_totals is not None
             value = float(self.from_totals(suite.point)[0])
-            if self.counts is None or not value > 0.0:
+            if self.counts is None or np.isnan(value):
                 return value, NONE
             return value, share_interval(suite.rows.column(self.counts), suite.sizes(self.level))
         if self.of_log_ratios and np.isnan(suite.log_ratio_sum):
