@@ -13,7 +13,7 @@ from rcdiag.diagnosis.logged.judge import judge
 from rcdiag.diagnosis.logged.over_steps import parting
 from rcdiag.diagnosis.logged.run import QUANTITIES, LoggedRun, logged_run
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.logs import LogFile, NoNumbersError, read_log
+from rcdiag.logs import Log, LogFile, NoNumbersError, read_log
 from rcdiag.results.diagnose import DiagnoseResult
 from rcdiag.results.diagnosis import VERDICTS, Diagnosis
 from rcdiag.usecases.log_alone import summarised
@@ -53,9 +53,21 @@ def logged_runs(
                 name += f" (run {number} of {len(of_file)})"
             run = logged_run(name, one, keys)
             if not (keys or run.of_mismatch or (no_dump and run.series)):
+                if no_dump and len(one.rows) > 1 and b"[" not in LogFile.at(log.path).head:
+                    raise _unknown_keys(one)
                 return None
             runs.append(run)
     return runs
+
+
+def _unknown_keys(log: Log) -> RcdiagError:
+    """Return the error of a file of steps and numbers, without lists, whose keys are all new."""
+    return RcdiagError(
+        f"{log.path}: {len(log.rows)} steps of numbers, but under no key that rcdiag knows (it has "
+        f"{', '.join(list(log.keys)[:8])})",
+        hint="name those of the mismatch: --key k3=KEY, with k1, ratio_mean, ess, entropy, reward, "
+        "... alike; a dump would have lists of token ids and log-probs",
+    )
 
 
 def _names_a_quantity(path: Path) -> bool:

@@ -59,7 +59,7 @@ def setup_of(
             names=KeyNames.of(read.trainer),
             known=_known(read, run),
         )
-    alike = [find_trainer(trainer).family] if trainer else _families_of(run.log)
+    alike = [find_trainer(trainer).family] if trainer else _families_of(run)
     if not alike:
         return RunSetup()
     family, *others = alike
@@ -139,13 +139,14 @@ def _by_keys(run: LoggedRun) -> str | None:
     return ", ".join(parts)
 
 
-def _families_of(log: Log) -> list[str]:
+def _families_of(run: LoggedRun) -> list[str]:
     """Return the trainers that have most of a log's keys, often one; none if no trainer has any.
 
     Of trainers with equally many, those count that log more of them without a further prefix.
     """
-    asynchronous = not {"ratio", "train/ratio"}.isdisjoint(log.keys)
-    keys = [key for key in log.keys if key not in OF_MANY or asynchronous]
+    asynchronous = not {"ratio", "train/ratio"}.isdisjoint(run.log.keys)
+    unclear = run.named if asynchronous else run.named.union(OF_MANY)
+    keys = [key for key in run.log.keys if key not in unclear]
     counts = {}
     for name, trainer in families().items():
         own = KeyNames.of(trainer).spellings

@@ -807,6 +807,19 @@ def test_keys_of_an_unknown_trainer_are_named(tmp_path: Path) -> None:
         diagnosed(rows, tmp_path, keys={"k7": "my/k1"})
 
 
+def test_keys_are_named_by_the_metric_too_and_tell_no_trainer(tmp_path: Path) -> None:
+    rows = [
+        {"my/kl": row["rollout_corr/kl"], "my/k3": row["rollout_corr/k3_kl"]}
+        for row in run_of(0.01, 0.2)
+    ]
+    named = diagnosed(rows, tmp_path, keys={"kl": "my/kl", "k3_kl": "my/k3"})
+    assert [one.key for one in named.logs[0].quantities] == ["my/kl", "my/k3"]
+    assert named.logs[0].trainer_of_log is None
+    with pytest.raises(RcdiagError, match="no key that rcdiag knows") as refused:
+        diagnosed([{f"{key}_2": value for key, value in row.items()} for row in rows], tmp_path)
+    assert "--key k3=KEY" in str(refused.value.hint)
+
+
 def test_several_runs_get_the_worst_verdict_and_a_summary_each(tmp_path: Path) -> None:
     healthy = log_of(run_of(0.01, 0.01), tmp_path, "healthy.jsonl")
     failed = log_of(run_of(0.01, 0.2), tmp_path, "failed.jsonl")

@@ -105,6 +105,7 @@ class LoggedRun(Struct, frozen=True, dict=True):
     log: Log
     series: Mapping[str, Series]  # name of a quantity -> its series
     known: Known = Known()
+    named: frozenset[str] = frozenset()  # keys that the user named; they do not tell the trainer
 
     @cached_property
     def steps(self) -> Counts:
@@ -127,13 +128,9 @@ def logged_run(name: str, log: Log, keys: Mapping[str, str] | None = None) -> Lo
 
     If a log has a quantity under two keys, the one that comes first in the quantity's list is used.
     """
-    given = dict(keys or {})
-    for name_of_quantity, key in given.items():
-        if name_of_quantity not in QUANTITIES:
-            raise RcdiagError(
-                f"{setting('keys', f'{name_of_quantity}={key}', '--key')}: no quantity of logs",
-                hint="one of " + ", ".join(QUANTITIES),
-            )
+    given = {}
+    for name_of_quantity, key in (keys or {}).items():
+        given[_quantity_called(name_of_quantity, key).name] = key
         if key not in log.keys:
             raise RcdiagError(
                 f"{log.path}: no key {key!r}", hint="it has " + ", ".join(list(log.keys)[:8])
@@ -143,7 +140,20 @@ def logged_run(name: str, log: Log, keys: Mapping[str, str] | None = None) -> Lo
         found = given.get(quantity.name) or _key_of(quantity, list(log.keys))
         if found is not None and len((one := _series(quantity, found, log)).steps):
             series[quantity.name] = one
-    return LoggedRun(name, log, series)
+    return LoggedRun(name, log, series, named=frozenset(given.values()))
+
+
+def _quantity_called(name: str, key: str) -> Quantity:
+    """Return a quantity by its name, or by the last part of a key that a trainer gives it."""
+    if name in QUANTITIES:
+        return QUANTITIES[name]
+    for quantity in QUANTITIES.values():
+        if any(name in _spellings(known) for known in quantity.keys):
+            return quantity
+    raise RcdiagError(
+        f"{setting('keys', f'{name}={key}', '--key')}: no quantity of logs",
+        hint="one of " + ", ".join(QUANTITIES),
+    )
 
 
 def _key_of(quantity: Quantity, keys: Sequence[str]) -> str | None:
