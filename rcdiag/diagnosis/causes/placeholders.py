@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rcdiag.diagnosis.case import Array, Case, Flags, FlawedTokens
-from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, LIKELY, Suspicion, fact, shipped
+from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, LIKELY, WEAK, Suspicion, fact, shipped
 from rcdiag.diagnosis.causes.columns import (
     GAP,
     SENTINELS,
@@ -43,6 +43,7 @@ LOWEST = -8.0  # nats; no frequent token has less, so that equal values below ar
 
 
 def _nan_log_probs(features: Features) -> Suspicion | None:
+    """Find values that no log-prob can have; many finite ones may be those of a whole column."""
     columns = [
         (policy, column, _impossible(column)) for policy, column in columns_of_pair(features)
     ]
@@ -54,7 +55,7 @@ def _nan_log_probs(features: Features) -> Suspicion | None:
     first_policy, column, _ = spoilt[0]
     finite = np.all([column.finite for _, column, _ in spoilt], axis=0)
     return Suspicion(
-        confidence=EXACT if (bad & ~finite).any() else LIKELY,
+        confidence=EXACT if (bad & ~finite).any() else LIKELY if np.mean(bad) < FEW else WEAK,
         message=" ".join(_no_log_probs(policy, kinds) for policy, kinds in flawed.items()),
         evidence=[
             fact(
