@@ -650,6 +650,13 @@ def test_undeclared_coarse_products_are_named_where_the_size_fits(noise: float, 
     assert ("TF32" in cause.message) == fits
 
 
+def test_tokens_that_are_all_certain_have_a_size_of_rounding() -> None:
+    case = made(noise=0.02)
+    certain = case.with_log_probs(case.sampler, np.zeros_like(case.log_probs[case.sampler]))
+    assert 0.0 < Features(certain).expected_rounding < 1e-3
+    assert 0.01 < Features(case).expected_rounding < 0.1
+
+
 def test_policies_may_be_named_like_fields_of_evidence() -> None:
     case = made(tempered(0.7), recorded=plain, temperature=at(0.7))
     metadata = {"policies": {"name": {"temperature": 1.0}, "reads": {"temperature": 0.7}}}

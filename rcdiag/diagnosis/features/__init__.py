@@ -103,11 +103,12 @@ class Features(Struct, frozen=True, dict=True):
         """Return the rms log-ratio, nats, that the rounding of two engines is expected to cause.
 
         noise * sqrt(E[(1 - p)^2]) over the sampler's probabilities p, with the logit noise of the
-        declared precisions, bfloat16 against float32 where nothing is declared.
+        declared precisions, bfloat16 against float32 where nothing is declared. At least BITWISE,
+        also where every sampled token is certain.
         """
         noise = ASSUMED.noise if self.precisions.noise is None else self.precisions.noise
         assert noise is not None
-        return noise * rms(np.expm1(self.case.tokens.sampler))
+        return max(noise * rms(np.expm1(self.case.tokens.sampler)), BITWISE)
 
     @cached_property
     def first_turns_agree(self) -> tuple[float, float] | None:
