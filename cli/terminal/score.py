@@ -18,8 +18,8 @@ from rcdiag.pages.score.words import (
     clusters,
     correction_rows,
     limits,
+    lowered_levels,
     means,
-    milder_findings,
     not_sampler,
     preset_lines,
     raw_ess,
@@ -49,7 +49,7 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
 def _draw_main(out: Console, result: ScoreResult) -> None:
     if any(value.value is not None for value in result.mismatch.values()):
         out.print(_metric_table(out, result.mismatch, verbose=False))
-        for sentence in (_means(result), milder_findings(result)):
+        for sentence in (_means(result), lowered_levels(result.mismatch, result.diagnosis)):
             if sentence:
                 out.print(f"[dim]{sentence}[/]")
         out.print()
@@ -68,8 +68,9 @@ def _draw_all(out: Console, result: ScoreResult) -> None:
         f"[dim]95% intervals over {clusters(result)}[/]\n"
     )
     out.print(_metric_table(out, result.mismatch, verbose=True))
-    if sentence := _means(result):
-        out.print(f"[dim]{sentence}[/]")
+    for sentence in (_means(result), lowered_levels(result.mismatch, result.diagnosis)):
+        if sentence:
+            out.print(f"[dim]{sentence}[/]")
     out.print(_histogram_line(result.figures["log_ratio_histogram"], out.width))
     if not result.corrections:
         return

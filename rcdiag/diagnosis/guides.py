@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import PairTokens
 from rcdiag.diagnosis.rules import level
-from rcdiag.results.base import MetricValue
-from rcdiag.results.diagnosis import Diagnosis
+from rcdiag.results.base import LEVELS, MetricValue
+from rcdiag.results.diagnosis import GRAVEST, NOTHING_WRONG, Diagnosis
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.intervals import too_few
 from rcdiag.statistics.metrics import BY_CLUSTERS, METRICS, Metric, measured
@@ -50,28 +50,48 @@ def judged(suite: Suite, metrics: Iterable[Metric] | None = None) -> dict[str, M
 
 # Metrics that show whether the recorded policy sampled, as the diagnosis does from its intervals.
 WHO_SAMPLED = ("ratio_mean_z", "kappa")
+# Long responses and a few tokens with large ratios make these look bad in an honest run.
+OF_LENGTH_AND_TAILS = ("ess_seq", "chi2_token", "khat_token", "khat_seq", "top_share")
 
 
-def with_premises(
+def gravest(diagnosis: Diagnosis | None, pair: tuple[str, str]) -> str:
+    """Return the worst level that a number of a pair can have under its diagnosis.
+
+    What importance weights repair is no error, and what needs no repair is no warning. A diagnosis
+    of another pair limits nothing.
+    """
+    if diagnosis is None or diagnosis.pair != dict(zip(("sampler", "trainer"), pair, strict=True)):
+        return "error"
+    return GRAVEST.get(diagnosis.verdict, "error")
+
+
+def under_diagnosis(
     values: Mapping[str, MetricValue], diagnosis: Diagnosis | None, pair: tuple[str, str]
 ) -> dict[str, MetricValue]:
-    """Return a pair's metrics with the level `unknown` where the diagnosis contradicts a guide.
+    """Return a pair's metrics with the levels that they have under its diagnosis.
 
-    Its verdicts `healthy` and `correctable` state that the recorded policy sampled. kappa and the
-    z of E[ratio] measure the same, but their guides hold for light tails: a large mismatch lowers
+    No level is worse than `gravest`. Where rounding noise alone is named, it explains small
+    effective samples and heavy tails, which then are `ok`. kappa and the z of E[ratio] are
+    `unknown` instead: the verdicts `healthy` and `correctable` state that the recorded policy
+    sampled, which both measure too, but their guides hold for light tails. A large mismatch lowers
     kappa to 0.12, ratios too rare to be in the sample make z negative, and coarse storage of
     log-probs moves both.
     """
-    if diagnosis is None or diagnosis.verdict not in ("healthy", "correctable"):
+    worst = gravest(diagnosis, pair)
+    if diagnosis is None or worst == "error":
         return dict(values)
-    if diagnosis.pair != dict(zip(("sampler", "trainer"), pair, strict=True)):
-        return dict(values)
-    return {
-        name: replace(value, level="unknown")
-        if name in WHO_SAMPLED and value.level in ("warning", "error")
-        else value
-        for name, value in values.items()
-    }
+    rounding_alone = all(cause.slug in NOTHING_WRONG for cause in diagnosis.causes)
+    explained = OF_LENGTH_AND_TAILS if rounding_alone else ()
+
+    def milder(name: str, value: MetricValue) -> MetricValue:
+        if value.level not in ("warning", "error"):
+            return value
+        if name in WHO_SAMPLED:
+            return replace(value, level="unknown")
+        most = "ok" if name in explained else worst
+        return replace(value, level=min(value.level, most, key=LEVELS.index))
+
+    return {name: milder(name, value) for name, value in values.items()}
 
 
 def without_numbers() -> dict[str, MetricValue]:

@@ -9,7 +9,9 @@ from msgspec import Struct
 
 from rcdiag.formats import between, effective, measured, number, percentage, plural
 from rcdiag.pages.blocks import Gauge
+from rcdiag.pages.score.words import is_lowered
 from rcdiag.results import MetricValue
+from rcdiag.results.base import LEVELS
 from rcdiag.results.guide import Guide
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.statistics.metrics.expected import lowered_ess_guide
@@ -23,6 +25,11 @@ class Scale(Struct, frozen=True):
 
     place: Callable[[float], float]
     bands: Sequence[tuple[float, float, str]]
+
+    def at_most(self, worst: str) -> Scale:
+        """Return the bar with no band worse than a level."""
+        milder = [(a, b, min(level, worst, key=LEVELS.index)) for a, b, level in self.bands]
+        return Scale(self.place, milder)
 
 
 def gauges(mismatch: Mapping[str, MetricValue], num_sequences: int) -> list[Gauge]:
@@ -114,6 +121,8 @@ def _gauge(
         return None
     guide = METRICS[name].guide if guide is None else guide
     scale = None if guide is None else _scale(guide)
+    if scale is not None and is_lowered(name, value):
+        scale = scale.at_most(value.level or "")
     bounds = "" if guide is None else guide.limits(written or number, least)
     shown, interval = measured(value)
     if written is not None:

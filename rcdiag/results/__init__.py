@@ -16,7 +16,6 @@ from rcdiag.results.base import (
     Profile,
     ProfileBin,
     by_severity,
-    worst_severity,
 )
 from rcdiag.results.compare import (
     CompareResult,
@@ -117,5 +116,4 @@ __all__ = [
     "from_json",
     "to_json",
     "to_plain",
-    "worst_severity",
 ]

@@ -315,8 +315,9 @@ class MetricValue(Part, frozen=True, kw_only=True):
     level: Annotated[
         str | None,
         Doc(
-            "Level of a number by its guide: ok, warning or error; unknown where its interval is "
-            "too wide to tell or lacks one or both ends, and where the number itself cannot be "
+            "Level of a number by its guide: ok, warning or error. With the verdict correctable it "
+            "is a warning at most, and with healthy it is ok. Unknown where the interval is too "
+            "wide to tell or lacks one or both ends, and where the number itself cannot be "
             "estimated from tokens that another policy sampled; null where it has no guide.",
             see=LEVELS,
             one_of=LEVELS,
@@ -465,9 +466,3 @@ def by_severity(findings: list[Finding]) -> list[Finding]:
     """Sort findings by severity, errors first; findings of one severity keep their order."""
     order = tuple(reversed(SEVERITIES))
     return sorted(findings, key=lambda finding: order.index(finding.severity))
-
-
-def worst_severity(findings: list[Finding]) -> str | None:
-    """Return the worst severity among findings, None where there is no finding."""
-    ranks = [SEVERITIES.index(finding.severity) for finding in findings]
-    return SEVERITIES[max(ranks)] if ranks else None

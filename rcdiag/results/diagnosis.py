@@ -273,9 +273,9 @@ class Diagnosis(Part, frozen=True, kw_only=True):
 
 # How a verdict counts for `--fail-on`: an open one fails too, as it is no all-clear.
 SEVERITY_OF_VERDICT = {"broken": "error", "correctable": "warning", "inconclusive": "error"}
-# The worst severity of a number under a verdict: what importance weights repair is no error, and
-# what needs no repair is no warning. Under other verdicts the number's own level counts.
-GRAVEST = {"healthy": "note", "correctable": "warning"}
+# The worst level of a number under a verdict: what importance weights repair is no error, and what
+# needs no repair is no warning. Under other verdicts a number has the level that its guide gives.
+GRAVEST = {"healthy": "ok", "correctable": "warning"}
 WHY_MILDER = {
     "healthy": "the mismatch is rounding noise",
     "correctable": "importance weights are valid here",

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rcdiag.corrections.sequences import Questions, Sequences
 from rcdiag.diagnosis.behavior_means import BehaviorMeans, behavior_means, judged_pair
-from rcdiag.diagnosis.guides import judged, with_premises, without_numbers
+from rcdiag.diagnosis.guides import judged, under_diagnosis, without_numbers
 from rcdiag.results import (
     CorrectionResult,
     Diagnosis,
@@ -181,7 +181,7 @@ def _result(
     )
     reweighting = merge(list(reading.reweighting.values())) if reading.reweighting else None
     means, numbers = judge.values(suite.state, reweighting, count)
-    values = with_premises(numbers, diagnosis, (behavior, target))
+    values = under_diagnosis(numbers, diagnosis, (behavior, target))
     whole = None if reading.rows is None else reading.rows.whole  # the table as one batch
     profiles = {**finished(state.profiles), **state.categories.finished()}
     without_log_probs = unobserved(dump, walk.policies).rows
@@ -384,7 +384,7 @@ def _by_step(
     for step in sorted(reading.sizes, key=lambda step: -1 if step is None else step):
         size, state = reading.sizes[step], states.get(step)
         _, numbers = judge.values(state, reading.reweighting.get(step), size)
-        values = with_premises(numbers, diagnosis, (judge.behavior, judge.target))
+        values = under_diagnosis(numbers, diagnosis, (judge.behavior, judge.target))
         rows = None if reading.rows is None else reading.rows.steps[step]
         results[str(step)] = StepResult(
             num_sequences=size.sequences,

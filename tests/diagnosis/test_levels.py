@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from scipy.stats import norm, t
 
-from rcdiag.diagnosis.guides import _with_level, judged_metric, with_premises
+from rcdiag.diagnosis.guides import _with_level, judged_metric, under_diagnosis
 from rcdiag.diagnosis.rules import level, worst
 from rcdiag.results.base import MetricValue
 from rcdiag.results.diagnosis import Diagnosis
@@ -165,7 +165,7 @@ def test_who_sampled_has_one_judge(verdict, pair, expected):
         verdict=verdict, summary="", pair={"sampler": "rollout", "trainer": "old"}, causes=[]
     )
     values = {"ratio_mean_z": MetricValue(value=-10.7, level="error")}
-    assert with_premises(values, diagnosis, pair)["ratio_mean_z"].level == expected
+    assert under_diagnosis(values, diagnosis, pair)["ratio_mean_z"].level == expected
 
 
 def test_one_kl_has_one_level():

@@ -111,10 +111,10 @@ def test_regions_of_a_page_of_two_dumps_have_distinct_names(stale):
 
 
 @pytest.mark.parametrize("verdict", ["correctable", "broken"])
-def test_red_gauges_below_the_verdict_correct_say_why(verdict):
+def test_a_page_says_why_a_number_beyond_a_limit_is_a_warning(verdict):
     result = scored("stale.parquet")
-    assert result.mismatch["k3_kl"].level == "error"
+    assert result.mismatch["k3_kl"].level == "warning"
     assert result.diagnosis.verdict == "correctable"
     judged = replace(result, diagnosis=replace(result.diagnosis, verdict=verdict))
     text = page(judged, explain=explanation)
-    assert ("it measures how large the mismatch is" in text) == (verdict == "correctable")
+    assert ("No level is worse than warning" in text) == (verdict == "correctable")

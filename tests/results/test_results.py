@@ -18,7 +18,6 @@ from rcdiag.results import (
     WorstToken,
     from_json,
     to_json,
-    worst_severity,
 )
 
 
@@ -194,11 +193,3 @@ def test_a_required_field_with_a_default_is_still_required():
 def test_a_file_that_is_not_a_document_is_refused(text):
     with pytest.raises(RcdiagError, match=r"r\.json"):
         from_json(text, "r.json")
-
-
-@pytest.mark.parametrize(
-    ("severities", "worst"),
-    [([], None), (["note"], "note"), (["note", "error", "warning"], "error")],
-)
-def test_the_worst_severity_is_the_highest(severities, worst):
-    assert worst_severity([finding(item) for item in severities]) == worst

@@ -14,6 +14,7 @@ from rcdiag.diagnosis.checks.families import family_checks
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.guides import SIZES, beyond_guides
 from rcdiag.diagnosis.judge import by_size
+from rcdiag.pages.gauges import gauges
 from rcdiag.results import SEVERITIES
 from rcdiag.results.diagnosis import SEVERITY_OF_VERDICT
 from rcdiag.statistics.metrics import MAGNITUDE, METRICS
@@ -54,7 +55,7 @@ def test_a_metric_counts_no_worse_than_the_verdict(name, tmp_path, rcdiag):  # n
     verdict = result.diagnosis.verdict
     levels = {name: value.level for name, value in result.mismatch.items()}
     if verdict == "healthy":
-        assert not {"warning", "error"} & {levels[name] for name in SIZES}
+        assert not {"warning", "error"} & set(levels.values())
     most = SEVERITIES.index(SEVERITY_OF_VERDICT.get(verdict, "note"))
     if verdict in ("healthy", "correctable"):
         graver = [f for f in result.findings if SEVERITIES.index(f.severity) > most]
@@ -110,6 +111,20 @@ def test_a_verdict_on_another_pair_does_not_limit_levels(tmp_path):
     assert result.diagnosis.pair["trainer"] == "old"
     found = {finding.slug: finding.severity for finding in result.findings}
     assert found["mismatch-above-guide"] == "error"
+
+
+@pytest.mark.parametrize("name", ["stale", "moe", "temperature"])
+def test_a_number_has_one_level(name):
+    table = Path(__file__).parents[2] / "sample_data" / f"{name}.parquet"
+    scored, compared = api.score(table, presets=["disabled"]), api.compare(table)
+    for finding in scored.findings:
+        if finding.slug in OF_NUMBERS:
+            assert {scored.mismatch[one].level for one in finding.evidence} == {finding.severity}
+    assert compared.pairs["rollout->old"].mismatch == scored.mismatch
+    for gauge in gauges(scored.mismatch, scored.num_sequences):
+        assert gauge.level == scored.mismatch[gauge.name].level
+        bands = [level for low, high, level in gauge.bands if low <= (gauge.at or 0.0) <= high]
+        assert gauge.level in {*bands, "unknown"}, gauge
 
 
 @pytest.mark.parametrize("name", ["stale", "rollouts"])

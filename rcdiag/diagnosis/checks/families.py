@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
-from rcdiag.diagnosis.checks.check import (
-    Check,
-    CheckInput,
-    Observation,
-    advice_of_cause,
-    judges_pair,
-)
+from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, advice_of_cause
 from rcdiag.formats import with_interval
-from rcdiag.results import SEVERITIES, MetricValue
-from rcdiag.results.diagnosis import GRAVEST, NOTHING_WRONG, WHY_MILDER
+from rcdiag.results import MetricValue
 from rcdiag.statistics.metrics import FAMILIES, METRICS, MetricFamily
-
-# Long responses and heavy-tailed tokens make sequence ESS small and k-hat large in an honest run.
-OF_LENGTH_AND_TAILS = ("little-overlap", "heavy-tail", "behavior-is-not-the-sampler")
-HONEST = "; rounding noise of two engines alone does this at these response lengths"
 
 
 def family_checks() -> list[Check]:
@@ -39,8 +27,7 @@ def _check(family: MetricFamily) -> Check:
         stages=("score",),
         asks=family.question,
         says="A metric of this family is beyond its limit. The severity is the worst level of the "
-        "family's metrics, but at most a warning where the verdict is correctable, and a note "
-        f"where it is healthy.{first}",
+        f"family's metrics.{first}",
         fix=family.fix,
         example=f"rcdiag explain {judged[0]}" if judged else "",
         see=judged,
@@ -56,30 +43,12 @@ def _beyond_guide(family: MetricFamily, given: CheckInput) -> Iterator[Observati
     if severity is None:
         return
     beyond = {name: metric for name, metric in values.items() if metric.level == severity}
-    message = "; ".join(_against_guide(name, metric) for name, metric in beyond.items())
-    causes = given.result.diagnosis.causes if judges_pair(given.result) else []
-    rounding_alone = bool(causes) and all(cause.slug in NOTHING_WRONG for cause in causes)
-    honest = family.slug in OF_LENGTH_AND_TAILS and rounding_alone
-    counts, why = ("note", HONEST) if honest else _beside_verdict(given.result, severity)
     yield Observation(
-        message=f"{message}{why}",
+        message="; ".join(_against_guide(name, metric) for name, metric in beyond.items()),
         evidence={name: metric.value for name, metric in beyond.items()},
-        severity=counts,
+        severity=severity,
         fix=advice_of_cause(given.result),
     )
-
-
-def _beside_verdict(result: Any, severity: str) -> tuple[str, str]:
-    """Return the severity that a finding has under the verdict, and the reason if it is lowered.
-
-    It is lowered so that `--fail-on` agrees with the verdict. A verdict on another pair of policies
-    does not count.
-    """
-    verdict = result.diagnosis.verdict if judges_pair(result) else ""
-    gravest = GRAVEST.get(verdict, "error")
-    if SEVERITIES.index(severity) <= SEVERITIES.index(gravest):
-        return severity, ""
-    return gravest, f", downgraded to a {gravest}: {WHY_MILDER[verdict]}"
 
 
 def _against_guide(name: str, value: MetricValue) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from msgspec import Struct
@@ -11,14 +11,14 @@ from rcdiag.diagnosis.correction_health import LEFT_OF_UPDATE, verl_check
 from rcdiag.diagnosis.rules import level
 from rcdiag.formats import effective, fraction, measured, part_of, plural, with_interval
 from rcdiag.results import (
-    SEVERITIES,
     CorrectionResult,
+    Diagnosis,
     MetricValue,
     PairResult,
     ScoreResult,
     SequenceTokens,
-    worst_severity,
 )
+from rcdiag.results.base import LEVELS
 from rcdiag.results.diagnosis import GRAVEST, WHY_MILDER
 from rcdiag.results.score import NOT_GIVEN, WEIGHTED
 from rcdiag.statistics.metrics import METRICS
@@ -85,16 +85,22 @@ def means(pair: PairResult | ScoreResult, sampler: str | None) -> str:
     return "; ".join(sentences)
 
 
-def milder_findings(result: ScoreResult) -> str:
-    """Say why no finding is as severe as the level of a number; "" if one is."""
-    verdict = "" if result.diagnosis is None else result.diagnosis.verdict
-    gravest = GRAVEST.get(verdict)
-    if gravest is None or worst_severity(result.findings) != gravest:
+def lowered_levels(mismatch: Mapping[str, MetricValue], diagnosis: Diagnosis | None) -> str:
+    """Say why a number beyond a limit has a milder level than the limit; "" if none has."""
+    why = "" if diagnosis is None else WHY_MILDER.get(diagnosis.verdict, "")
+    if not why or not any(is_lowered(name, value) for name, value in mismatch.items()):
         return ""
-    graver = SEVERITIES[SEVERITIES.index(gravest) + 1 :]
-    if not any(value.level in graver for value in result.mismatch.values()):
-        return ""
-    return f"A large number is a {gravest} at most: {WHY_MILDER[verdict]}."
+    assert diagnosis is not None
+    return f"No level is worse than {GRAVEST[diagnosis.verdict]}: {why}."
+
+
+def is_lowered(name: str, value: MetricValue) -> bool:
+    """Tell whether the verdict makes the level of a metric milder than its guide does."""
+    guide = METRICS[name].guide
+    if guide is None or value.level not in ("ok", "warning") or value.expected is not None:
+        return False
+    own = level(guide, value.value, value.low, value.high)
+    return own is not None and LEVELS.index(own) > LEVELS.index(value.level)
 
 
 def alone(policy: str) -> str:

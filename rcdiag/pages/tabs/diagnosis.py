@@ -37,7 +37,7 @@ from rcdiag.pages.gauges import gauges
 from rcdiag.pages.headline import Headline, answer, headline, with_findings
 from rcdiag.pages.merge import DumpResults
 from rcdiag.pages.page_figures import figures_of
-from rcdiag.pages.score.words import clusters
+from rcdiag.pages.score.words import clusters, lowered_levels
 from rcdiag.pages.tabs.training_log import training_log
 from rcdiag.results import Finding, MetricValue
 from rcdiag.results.base import by_severity
@@ -121,15 +121,6 @@ def mismatch_of(results: DumpResults) -> Mapping[str, MetricValue]:
     return {}
 
 
-# Explains why numbers may be red although the verdict is not.
-LARGE_AND_VALID = (
-    "A gauge that says error has reached the bound of its guide: it measures how large the "
-    "mismatch is. The verdict `correctable` says how to handle it: the tokens were sampled from "
-    "the recorded distribution, so importance weights can correct for the mismatch until its "
-    "cause is removed."
-)
-
-
 def _verdict(results: DumpResults) -> Section:
     line = headline_of(results)
     left: list[Block] = [Slot(name="verdict", data=line)]
@@ -143,9 +134,8 @@ def _gauges(results: DumpResults) -> Section | None:
     if not made:
         return None
     blocks: list[Block] = [Gauges(items=made)]
-    verdict = headline_of(results).verdict
-    if verdict == "correctable" and any(gauge.level == "error" for gauge in made):
-        blocks.append(Paragraph(text=LARGE_AND_VALID, soft=True))
+    if why := lowered_levels(mismatch, results.diagnosis):
+        blocks.append(Paragraph(text=why, soft=True))
     return Section(title="The numbers that decide", blocks=blocks)
 
 

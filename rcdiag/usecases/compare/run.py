@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from rcdiag.diagnosis.behavior_means import BehaviorMeans, behavior_means, judged_pair
-from rcdiag.diagnosis.guides import with_premises, without_numbers
+from rcdiag.diagnosis.guides import under_diagnosis, without_numbers
 from rcdiag.diagnosis.triangulation import at_floor, triangulate
 from rcdiag.results import (
     CompareResult,
@@ -74,7 +74,7 @@ def compare(
     broken = recorded_constants(count, dump)
     broken |= set(non_finite.tokens) if count.too_few else set()
     means, numbers = _judged_pairs(comparison, sampler, broken, about)
-    values = {pair: with_premises(metrics, diagnosis, pair) for pair, metrics in numbers.items()}
+    values = {pair: under_diagnosis(metrics, diagnosis, pair) for pair, metrics in numbers.items()}
     distances = {pair: metrics["k2_kl"] for pair, metrics in values.items()}
     floor = _noise_floor(about, repeats, values)
     summaries = _summaries(moments, about, sampler)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rcdiag.diagnosis.guides import judged_metric, with_guide, without_numbers
+from rcdiag.diagnosis.guides import judged_metric, under_diagnosis, with_guide, without_numbers
 from rcdiag.diagnosis.update_health import MOVED
-from rcdiag.results import Factor
+from rcdiag.results import Diagnosis, Factor
 from rcdiag.statistics.extremes import RowCount, impossible
 from rcdiag.statistics.histograms import LOG_RATIO_EDGES, log_ratio_counts
 from rcdiag.statistics.metrics import METRICS
@@ -25,8 +25,15 @@ FACTORS = {
 LIMITS = {("old", "current"): MOVED}
 
 
-def factors(batch: ReplayBatch) -> dict[str, Factor]:
-    """Return KL and effective sample size of both factors and of their product."""
+def factors(
+    batch: ReplayBatch, diagnosis: Diagnosis | None = None, policies: tuple[str, ...] = ()
+) -> dict[str, Factor]:
+    """Return KL and effective sample size of both factors and of their product.
+
+    The diagnosis limits the levels of its pair; `policies` are the table's columns that hold the
+    rollout, old and current log-probs.
+    """
+    columns = dict(zip(("rollout", "old", "current"), policies, strict=False))
     measured = {}
     for name, (behavior, target) in FACTORS.items():
         pair = batch.pair(behavior, target)
@@ -36,7 +43,10 @@ def factors(batch: ReplayBatch) -> dict[str, Factor]:
         if constant & {behavior, target} or any(impossible(one).any() for one in log_probs):
             values = without_numbers()  # a recorded column holds no log-probs
         else:
-            values = {one: judged_metric(METRICS[one], suite) for one in ("k3_kl", "ess_seq")}
+            own = {one: judged_metric(METRICS[one], suite) for one in ("k3_kl", "ess_seq")}
+            values = under_diagnosis(
+                own, diagnosis, (columns.get(behavior, ""), columns.get(target, ""))
+            )
         measured[name] = Factor(
             behavior=behavior,
             target=target,

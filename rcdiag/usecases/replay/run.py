@@ -27,7 +27,8 @@ def replay(
     The batch is one training step: `step`, or the last one, or the whole table without steps.
     """
     batch = read_batch(dump, roles, step, update.advantage)
-    ratios = factors(batch)
+    diagnosis = diagnosis_of_table(dump)
+    ratios = factors(batch, diagnosis, roles.names)
     presets, numbers = {}, {}
     for name in update.names:
         loss = loss_of_preset(name, batch, update)
@@ -36,7 +37,15 @@ def replay(
     rollout, old, current = roles.names
     sources = {"rollout": rollout, "old": old, "current": current}
     return replay_result(
-        dump, update, batch, presets, ratios, seed, paired=paired_differences(numbers), **sources
+        dump,
+        update,
+        batch,
+        presets,
+        ratios,
+        seed,
+        diagnosis=diagnosis,
+        paired=paired_differences(numbers),
+        **sources,
     )
 
 
@@ -52,8 +61,8 @@ def replay_result(
 ) -> ReplayResult:
     """Build the result of a replay, with its findings.
 
-    `fields` name the sources of log-probs; with a model they also hold its description and later
-    steps, and `device` is where it ran.
+    `fields` are the diagnosis and the sources of log-probs; with a model they also hold its
+    description and later steps, and `device` is where it ran.
     """
     result = ReplayResult(
         provenance=provenance(dump, seed, device),
@@ -70,7 +79,6 @@ def replay_result(
         empty_sequences=batch.empty,
         factors=ratios,
         presets=presets,
-        diagnosis=diagnosis_of_table(dump),
         **fields,
     )
     read = [fields.get(role, "") for role in ("rollout", "old", "current")]

@@ -15,6 +15,7 @@ from rcdiag.learning.trainee import Trainee
 from rcdiag.results import ReplayResult, ReplayStep
 from rcdiag.table.survey import check_limits, known_steps, read_rows
 from rcdiag.table.table import Table
+from rcdiag.usecases.diagnosed import diagnosis_of_table
 from rcdiag.usecases.replay.factors import factors
 from rcdiag.usecases.replay.fresh_samples import Prompts, prompts_of, sampler
 from rcdiag.usecases.replay.model_run import over_steps, replay_presets
@@ -66,6 +67,7 @@ def replay_with_model(
         ratios,
         training.seed,
         device_name(trainee.policy.device),
+        diagnosis=diagnosis_of_table(dump),
         rollout=roles.rollout,
         old="computed",
         current="computed",

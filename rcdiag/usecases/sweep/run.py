@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from rcdiag.diagnosis.guides import judged, with_premises
+from rcdiag.diagnosis.guides import judged, under_diagnosis
 from rcdiag.results import SweepResult
 from rcdiag.results.forecast import Forecast
 from rcdiag.results.sweep import SweepFamily, SweepRow
@@ -70,7 +70,7 @@ def sweep(
     assert whole is not None
     rows = {family: sweep_rows(state, family) for family in plan.grids}
     rounding = rounding_of(dump.metadata.get("policies", {}), behavior, target)
-    values = with_premises(judged(Suite(whole, rounding)), diagnosis, pair)
+    values = under_diagnosis(judged(Suite(whole, rounding)), diagnosis, pair)
     bad_tokens = sum(state.non_finite.tokens.values())
     advice = recommend(SweepEvidence(state, rows, values, bad_tokens, diagnosis))
     quartiles = length_quartiles(state)
