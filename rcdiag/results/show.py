@@ -16,6 +16,7 @@ from rcdiag.formats import plural
 from rcdiag.results.base import FORMAT_VERSION, PROVENANCE, Finding, NumSequences, NumTokens
 from rcdiag.results.diagnosis import Diagnosis
 from rcdiag.results.doc import Anything, Doc
+from rcdiag.results.parts import Short
 
 if TYPE_CHECKING:
     import polars as pl
@@ -49,7 +50,7 @@ class Summary(Struct, frozen=True):
     unit: str  # what one row is: metrics, policies, candidates, presets
 
 
-class Shown(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Shown(Short, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole result, which can be printed, shown in a notebook, and turned into frames or JSON."""
 
     kind: KindName

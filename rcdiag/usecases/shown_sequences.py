@@ -125,11 +125,11 @@ def _gather(value: Any, name: str, columns: dict[str, list[str]]) -> None:
     if (inner := _field_names(kind)) is not None:
         for field in inner:
             _gather(getattr(value, field), field, columns)
-    elif kind is dict:
+    elif issubclass(kind, dict):
         for key, item in value.items():
             _gather(item, key, columns)
-    elif kind is list and any(
-        one in (list, dict) or _field_names(one) is not None for one in set(map(type, value))
+    elif issubclass(kind, list) and any(
+        issubclass(one, (list, dict, Struct)) for one in set(map(type, value))
     ):
         for item in value:
             _gather(item, name, columns)
