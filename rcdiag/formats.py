@@ -154,6 +154,11 @@ def plural(count: int, noun: str, several: str = "") -> str:
     return f"{count:,} {noun if count == 1 else several or f'{noun}s'}"
 
 
+def as_sentence(text: str) -> str:
+    """Write a text as a sentence: with a large first letter and a full stop."""
+    return f"{text[0].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
 def shortened(value: str, most: int) -> str:
     """Replace the middle of a text of more than `most` characters by an ellipsis."""
     half = (most - 1) // 2

@@ -136,7 +136,7 @@ def _mean(factors: tuple[Array, Array, Array], chosen: list[int]) -> float:
 
 
 # What is said of each factor.
-WORDS = {"length": "lengths", "peakiness": "peakiness", "noise": "noise"}
+WORDS = {"length": "lengths", "peakiness": "peakiness", "noise": "noise on similar tokens"}
 
 
 def sentence(change: ChangeOfMismatch) -> str:
@@ -145,9 +145,11 @@ def sentence(change: ChangeOfMismatch) -> str:
     parts = [(WORDS[name], getattr(change, name)) for name in FACTORS]
     (first, most), *others = sorted(parts, key=lambda part: -abs(part[1].value))
     low, high = sorted((most.low / whole, most.high / whole))
-    rest = ", ".join(f"{words} {_percent(one.value / whole)}" for words, one in others)
-    share = f"{_percent(most.value / whole)} ({_percent(low)} to {_percent(high)})"
-    return f"at step {change.changed_at}, of the change in k3: {first} {share}, {rest}"
+    rest = ", ".join(f"{_percent(one.value / whole)} from {words}" for words, one in others)
+    return (
+        f"{_percent(most.value / whole)} ({_percent(low)} to {_percent(high)}) of the change in k3 "
+        f"at step {change.changed_at} comes from {first}, {rest}"
+    )
 
 
 def _percent(share: float) -> str:

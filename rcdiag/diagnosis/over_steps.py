@@ -388,8 +388,8 @@ def _sentence(
     together = [one for one in moved if one.moved_at == first]
     later = [one for one in moved if one.moved_at > first]
     verb = "change" if len(together) > 1 else "changes"
-    first_of = "" if len(moved) == len(together) else " first"
-    said = f"{_listed(together[:SHOWN])} {verb}{first_of}, at step {first}"
+    at = f" first, at step {first}" if later else f" at step {first}"
+    said = f"{_listed(together[:SHOWN])} {verb}{at}"
     if later:
         by_step = [f"{_numbers(one)} at step {one.moved_at}" for one in later[:SHOWN]]
         said += f"; then {', '.join(by_step)}"

@@ -135,7 +135,7 @@ def test_no_change_is_found_in_noise(seed):
 def test_the_sentence_has_the_largest_part_first():
     text = sentence(changed(sharpness=(2.0, 0.7)))
     assert re.fullmatch(
-        r"at step 4, of the change in k3: peakiness \d+% \(\d+% to \d+%\), "
-        r"noise -?\d+%, lengths 0%",
+        r"\d+% \(\d+% to \d+%\) of the change in k3 at step 4 comes from peakiness, "
+        r"-?\d+% from noise on similar tokens, 0% from lengths",
         text,
     )

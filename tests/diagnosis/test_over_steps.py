@@ -50,7 +50,7 @@ def test_a_collapse_is_reported_with_step_and_numbers(begins):
     assert (said.large_from, said.large_to) == (begins, None)
     assert {one.moved_at for one in said.moved} == {begins}
     assert {one.name for one in said.moved} >= {"k3_kl", "prob_diff_mean"}
-    assert f"change, at step {begins}" in said.says
+    assert f"change at step {begins}" in said.says
     k3 = next(one for one in said.moved if one.name == "k3_kl")
     assert k3.median_after > 100 * k3.median_before
 

@@ -131,7 +131,7 @@ def test_without_a_choice_no_candidate_is_called_recommended(result, text):
     """With 256 rows of a stale sampler the reference is too noisy."""
     advice = result.recommendation
     assert (advice.answer, advice.choice, advice.choice_yaml) == ("cannot-distinguish", None, {})
-    assert "this table cannot rank them" in text
+    assert "the table does not show which correction is best" in text
     assert "recommended<" not in text
     assert "To paste into verl<" not in text
     dump = merged([result])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rcdiag.formats import as_sentence
 from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, Shape, Tone
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.sweep.words import forecast_test
@@ -48,8 +49,7 @@ def forecast(result: SweepResult) -> Chart:
 
 def _tested(result: SweepResult) -> str:
     """Say whether the forecast was tested on longer sequences."""
-    sentence = forecast_test(result.forecast).sentence
-    return f"{sentence[0].upper()}{sentence[1:]}."
+    return as_sentence(forecast_test(result.forecast).sentence)
 
 
 FIGURES = (

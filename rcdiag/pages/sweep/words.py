@@ -15,7 +15,7 @@ ANSWERS = {
     "take": "use",
     "no-correction": "no correction: no candidate is significantly better than none",
     "fix-the-cause": "fix the cause: no weights repair this table",
-    "cannot-distinguish": "candidates cannot be distinguished on this table",
+    "cannot-distinguish": "the table does not show which correction is best",
 }
 
 
@@ -56,7 +56,7 @@ def recommended(result: SweepResult) -> str:
         none = "no candidate is significantly better than none"
         return f"weights are valid, but {none}: remove the cause"
     if valid and advice.answer == "cannot-distinguish":
-        return "weights are valid, but this table cannot rank them: remove the cause first"
+        return f"weights are valid, but {ANSWERS[advice.answer]}: remove the cause first"
     return f"{ANSWERS[advice.answer]}{f' {advice.choice}' if advice.answer == 'take' else ''}"
 
 

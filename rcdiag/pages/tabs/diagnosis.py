@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rcdiag.formats import measured, number, shortened
+from rcdiag.formats import as_sentence, measured, number, shortened
 from rcdiag.pages.blocks import (
     Block,
     Cell,
@@ -321,7 +321,7 @@ def _experiments(results: DumpResults) -> Section | None:
     figures = figures_of(result)
     # On a page of `diagnose` alone the headline already says this.
     blocks: list[Block] = (
-        [] if len(results.results) == 1 else [Paragraph(text=f"{answer(result)}.")]
+        [] if len(results.results) == 1 else [Paragraph(text=as_sentence(answer(result)))]
     )
     if figures:
         blocks.append(Figures(items=figures))

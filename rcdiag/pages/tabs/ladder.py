@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from rcdiag.formats import number
+from rcdiag.formats import as_sentence, number
 from rcdiag.pages.blocks import (
     Block,
     Cell,
@@ -84,7 +84,7 @@ def _steps(result: CompareResult) -> Section:
             f"{number(floor.k2.value)}."
         )
     blocks: list[Block] = [
-        Paragraph(text=f"{answer(result)}."),
+        Paragraph(text=as_sentence(answer(result))),
         *([] if alone else [Figures(items=figures_of(result, ("mismatch-by-rung",)))]),
         steps,
         Paragraph(text=how, soft=True),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from rcdiag.formats import measured
+from rcdiag.formats import as_sentence, measured
 from rcdiag.pages.blocks import (
     Block,
     Cell,
@@ -103,7 +103,7 @@ def _presets(result: ReplayResult, against: str) -> Section:
         f"The batch has {result.num_sequences:,} sequences of {result.num_groups:,} prompt groups."
     )
     blocks: list[Block] = [
-        Paragraph(text=f"{answer(result)[0].upper()}{answer(result)[1:]}."),
+        Paragraph(text=as_sentence(answer(result))),
         presets,
         Paragraph(text=how, soft=True),
     ]

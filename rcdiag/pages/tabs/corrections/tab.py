@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rcdiag.formats import as_sentence
 from rcdiag.pages.blocks import (
     Block,
     Fold,
@@ -49,8 +50,7 @@ def _heading(results: DumpResults) -> str:
         return "No correction repairs this: fix the cause first"
     if results.sweep is None:
         return "What each preset would have done"
-    sentence = recommended(results.sweep)
-    return f"{sentence[0].upper()}{sentence[1:]}"
+    return as_sentence(recommended(results.sweep)).removesuffix(".")
 
 
 def _advice(results: DumpResults) -> Section | None:
@@ -61,9 +61,8 @@ def _advice(results: DumpResults) -> Section | None:
     if results.sweep is None:
         return None
     advice = results.sweep.recommendation
-    reasons = [reason if reason.endswith(".") else f"{reason}." for reason in advice.reasons]
-    if advice.guide is not None:
-        reasons.append(f"{advice.guide}.")
+    guide = [] if advice.guide is None else [advice.guide]
+    reasons = [as_sentence(reason) for reason in (*advice.reasons, *guide)]
     blocks: list[Block] = [Lines(items=reasons)]
     verdict = None if results.diagnosis is None else results.diagnosis.verdict
     if verdict == "correctable" and advice.answer == "no-correction":
