@@ -457,7 +457,9 @@ def test_a_protocol_without_its_package_names_the_package(monkeypatch):
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", lacking)
-    with pytest.raises(RcdiagError, match=r"s3://bucket/run: a package for s3:// is missing") as caught:
+    with pytest.raises(
+        RcdiagError, match=r"s3://bucket/run: a package for s3:// is missing"
+    ) as caught:
         open_table("s3://bucket/run")
     assert caught.value.hint == "pip install s3fs"
 
