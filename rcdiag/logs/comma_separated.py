@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rcdiag.errors import RcdiagError
-from rcdiag.logs.log import LogFile, LogReader
+from rcdiag.logs.log import LogFile, LogReader, UnreadableLine
 
 SEPARATORS = (",", "\t", ";")
 # W&B writes the run's name before the key, and adds columns with the minimum and maximum.
@@ -23,17 +23,15 @@ def _is_csv(file: LogFile) -> bool:
     return _separator(file) is not None
 
 
-def _read(file: LogFile) -> Iterator[Mapping[str, Any]]:
+def _read(file: LogFile) -> Iterator[Mapping[str, Any] | UnreadableLine]:
     lines = iter(_lines(file))
     names = next(row for _, row in lines if any(row))
     keys = _keys(file, names)
     for number, row in lines:
         if len(row) > len(names):
-            raise RcdiagError(
-                f"{file.path}, line {number}: {len(row)} values under {len(names)} names",
-                hint="the first line names the columns; no line may have more values than it",
-            )
-        yield {key: row[index] for key, index in keys.items() if index < len(row)}
+            yield UnreadableLine(number, f"{len(row)} values under {len(names)} names")
+        else:
+            yield {key: row[index] for key, index in keys.items() if index < len(row)}
 
 
 def _lines(file: LogFile) -> list[tuple[int, list[str]]]:

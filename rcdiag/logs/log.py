@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,8 @@ def log_of(path: Path, format: str, records: Iterable[Mapping[str, Any] | Unread
         raise RcdiagError(
             f"{path}: {len(bad)} of {plural(len(lines), 'line')} cannot be read: {which} "
             f"({bad[0].reason})",
-            hint="every line must be one JSON object: a step with its numbers; copy the log again",
+            hint="a line has the numbers of one step: an object in JSON lines, in CSV as many "
+            "values as the first line has names; copy the log again",
         )
     log = _grouped(path, format, [line for line in lines if not isinstance(line, UnreadableLine)])
     if not log.keys:
@@ -350,13 +352,18 @@ class LogFile(Struct, frozen=True):
     @property
     def first_line(self) -> str:
         """Return the first line that is not blank; "" if the file is not text."""
+        return next(iter(self.first_lines), "")
+
+    @property
+    def first_lines(self) -> list[str]:
+        """Return the first two lines that are not blank; none if the file is not text."""
         if b"\0" in self.head:
-            return ""
+            return []
         try:
             with self.path.open(encoding="utf-8-sig") as stream:
-                return next((line.strip() for line in stream if line.strip()), "")
+                return list(islice((line.strip() for line in stream if line.strip()), 2))
         except (OSError, UnicodeDecodeError):
-            return ""
+            return []
 
 
 class LogReader(Struct, frozen=True, kw_only=True):

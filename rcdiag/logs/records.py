@@ -26,8 +26,14 @@ def is_object(text: str) -> bool:
 
 
 def _is_jsonl(file: LogFile) -> bool:
-    line = file.first_line
-    return line.startswith("{") and is_object(line) and "log_history" not in json.loads(line)
+    """Tell whether the first line is an object, or the second behind a part of one.
+
+    A log that was cut at its beginning, or whose first line two writers shared, is not a document.
+    """
+    first, second = [*file.first_lines, "", ""][:2]
+    if not is_object(first):
+        return (first.startswith("{") or first.endswith("}")) and is_object(second)
+    return "log_history" not in json.loads(first)
 
 
 def _json_lines(file: LogFile) -> Iterator[Mapping[str, Any] | UnreadableLine]:

@@ -101,13 +101,27 @@ class LocalRunner(Struct, frozen=True):
         if BACKENDS[spec.backend].runs_outside:
             return OUTSIDE
         if self.devices is None:
-            idle = self.idle(spec)
-            return f"one engine on this machine{idle and '; '}{idle}"
+            return "; ".join(
+                filter(None, ["one engine on this machine", self.lacking(spec), self.idle(spec)])
+            )
         engines = min(self.engines(spec), parts)
         each = plural(self._set_size(spec), "GPU") if self.gpus else "its own cores"
         if engines == 1:
             return f"one engine on this machine, with {each}"
         return f"{engines} engines side by side on this machine, each with {each}"
+
+    def lacking(self, spec: PolicySpec) -> str:
+        """Return a text that says which GPUs a policy asks for and this machine lacks.
+
+        It is not an error: a dry run may be on a login node, and the run where the GPUs are.
+        """
+        asked = {key: spec.options[key] for key in ("device", "gpus") if key in spec.options}
+        size, gpus = int(asked.get("gpus", 1)), len(gpus_here())
+        on_gpus = "gpus" in asked or str(asked.get("device", "")).startswith("cuda")
+        if not on_gpus or gpus >= size:
+            return ""
+        options = ",".join(f"{key}={value}" for key, value in asked.items())
+        return f"{options} would stop here, where {plural(gpus, 'CUDA GPU')} can be seen"
 
     def idle(self, spec: PolicySpec) -> str:
         """Return a text that says how many GPUs stay idle, if the user gave no number of them."""

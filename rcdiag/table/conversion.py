@@ -394,7 +394,11 @@ def typed(table: pa.Table, rows: Rows) -> pa.Table:
         )
     table = columns.with_steps_as_numbers(table, rows.where)
     known = [field for field in table.schema if not pt.is_null(field.type)]
-    columns.check_types(pa.schema(known), str(rows.file))
+    columns.check_types(
+        pa.schema(known),
+        str(rows.file),
+        lambda name: rows.where(columns.first_of_wrong_type(name, table[name])),
+    )
     schema = pa.schema([(f.name, columns.table_type(f.name, f.type)) for f in table.schema])
     try:
         return table.cast(schema)

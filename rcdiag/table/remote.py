@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.metadata import entry_points
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any
@@ -33,20 +34,34 @@ BLOCK = 1 << 22
 FOLDERS = 4
 # Timeout in seconds: a web server that sends no byte for this long is given up.
 SILENCE = 15.0
-# The package that fsspec needs for each protocol and that is not installed with it.
-PACKAGES = {
+# Schemes of URLs that are opened, with the package that fsspec needs beside itself ("": none).
+# Left out are file systems of fsspec that are no storage (dir, reference, caches), and ftp, whose
+# connection reports an error of its own when it is cleaned up.
+SCHEMES = {
     "s3": "s3fs",
     "s3a": "s3fs",
     "gs": "gcsfs",
     "gcs": "gcsfs",
     "hf": "huggingface_hub",
-    "abfs": "adlfs",
     "az": "adlfs",
+    "abfs": "adlfs",
+    "abfss": "adlfs",
+    "oss": "ossfs",
+    "tos": "tosfs",
+    "oci": "ocifs",
     "http": "aiohttp",
     "https": "aiohttp",
     "sftp": "paramiko",
     "ssh": "paramiko",
-    "oss": "ossfs",
+    "smb": "smbprotocol",
+    "hdfs": "",
+    "webhdfs": "requests",
+    "dbfs": "requests",
+    "github": "requests",
+    "zip": "",
+    "tar": "",
+    "memory": "",
+    "file": "",
 }
 
 # Bytes at the end of a file that are fetched in one request and cached: most parquet footers fit.
@@ -372,21 +387,27 @@ def _found(url: str, wanted: Callable[[str], bool]) -> tuple[Any, list[str], str
 
 def system_of(url: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URL and the path within it."""
-    protocol = url.partition("://")[0]
+    chain = [part.partition("://")[0] for part in url.split("::") if URL.match(part)]
+    # A package can bring a scheme of its own, such as the file system of a cluster.
+    known = [*SCHEMES, *entry_points(group="fsspec.specs").names]
+    if other := next((scheme for scheme in chain if scheme not in known), None):
+        raise RcdiagError(
+            f"{url}: rcdiag does not read {other}:// URLs",
+            hint="copy the file to this machine; rcdiag reads "
+            f"{', '.join(scheme for scheme in dict.fromkeys(known) if scheme != 'memory')}",
+        )
     try:
         import fsspec
 
         system, path = fsspec.core.url_to_fs(url, **_patience(url))
-    except (ImportError, ValueError) as error:
-        package = PACKAGES.get(protocol)
-        raise RcdiagError(
-            f"{url}: no file system for {protocol}:// ({reason(url, error)})",
-            hint=f"pip install {package}"
-            if package
-            else "protocols that fsspec knows: s3, gs, hf, az, https, ...",
-        ) from error
     except Exception as error:  # a server that refuses, or an address that lacks a part
-        raise not_readable(url, error) from error
+        packages = " ".join(filter(None, map(SCHEMES.get, chain)))
+        if not isinstance(error, ImportError) or not packages:
+            raise not_readable(url, error) from error
+        raise RcdiagError(
+            f"{url}: a package for {chain[0]}:// is missing ({reason(url, error)})",
+            hint=f"pip install {packages}",
+        ) from error
     return system, path
 
 

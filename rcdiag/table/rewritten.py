@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import as_numpy, lengths_of, values_of
+from rcdiag.table.column_names import meanings_of
 from rcdiag.table.naming import TOKENS, candidates
 from rcdiag.table.padding import (
     ATTENTION,
@@ -43,7 +44,15 @@ from rcdiag.table.readers.parquet import (
 )
 from rcdiag.table.readers.reader import Dump, Reader, Rows
 from rcdiag.table.remote import AnyFile
-from rcdiag.table.schema import is_list, metadata_of
+from rcdiag.table.schema import (
+    TOKEN_FLOATS,
+    check_types,
+    column_spec,
+    first_of_wrong_type,
+    is_list,
+    metadata_of,
+    versions_are_numbers,
+)
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.sources import SourceFile
 from rcdiag.table.table import Origin, named_by_url
@@ -78,7 +87,7 @@ class Copies:
         written, origin = None, None
         if self.reader.read is not None:
             written = self._path(f"{number:06}.as-it-is.parquet")
-            origin = self._write_as_it_is(self.reader.read, number, written)
+            origin = self._write_as_it_is(self.reader.read, number, written, mapped)
         schema = open_parquet(written or file.path).schema_arrow
         if _is_nested(schema, mapped):
             flat = self._path(f"{number:06}.flat.parquet")
@@ -97,7 +106,11 @@ class Copies:
         return self.scratch.path / name
 
     def _write_as_it_is(
-        self, read: Callable[[Dump], Iterator[Rows]], number: int, target: Path
+        self,
+        read: Callable[[Dump], Iterator[Rows]],
+        number: int,
+        target: Path,
+        mapped: Mapping[str, str],
     ) -> Origin:
         """Write a file of another format as parquet, with unchanged column names."""
         file = self.files[number]
@@ -106,7 +119,8 @@ class Copies:
         of_numbers: set[str] = set()
         with TableWriter(target) as writer:
             for rows in read(Dump(files=(path,))):
-                table = pa.Table.from_batches([rows.batch])
+                table = _numbers_by_token(pa.Table.from_batches([rows.batch]), mapped)
+                _check_types(table, mapped, rows)
                 writer.write(table)
                 origin.add(path, rows.record, rows.numbers)
                 lists = [column for column in table.columns if pt.is_list(column.type)]
@@ -136,6 +150,43 @@ class Copies:
                     hint="each line is one response, as a JSON object",
                 )
         return origin
+
+
+def _numbers_by_token(table: pa.Table, mapped: Mapping[str, str]) -> pa.Table:
+    """Return rows of JSON with whole numbers as floats where a column may hold log-probs.
+
+    JSON has one type of numbers: `[0, -1, -2]` are log-probs too. `mapped` (canonical name -> name
+    in the file) is the user's.
+    """
+    back = {own: name for name, own in mapped.items()}
+    for index, field in enumerate(table.schema):
+        names = {back.get(field.name, field.name), *meanings_of(field.name)}
+        if (
+            is_list(field.type)
+            and pt.is_integer(field.type.value_type)
+            and TOKEN_FLOATS in map(column_spec, names)
+        ):
+            floats = table.column(index).cast(pa.list_(pa.float64()))
+            table = table.set_column(index, field.name, floats)
+    return table
+
+
+def _check_types(table: pa.Table, mapped: Mapping[str, str], rows: Rows) -> None:
+    """Raise an error that names the line where a canonical column has a wrong type."""
+    back = {own: name for name, own in mapped.items()}
+    table = table.rename_columns([back.get(name, name) for name in table.column_names])
+    schema = versions_are_numbers(table.schema)
+    # A column of nulls or of empty lists gets its type from other rows.
+    known = [
+        field
+        for field in schema
+        if not pt.is_null(field.type.value_type if is_list(field.type) else field.type)
+    ]
+    check_types(
+        pa.schema(known),
+        str(rows.file),
+        lambda name: rows.where(first_of_wrong_type(name, table[name])),
+    )
 
 
 def _is_nested(schema: pa.Schema, renames: Mapping[str, str]) -> bool:

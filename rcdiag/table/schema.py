@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -131,8 +132,11 @@ def _number_in(kind: pa.DataType) -> str:
     return f"write only its field `{numbers[0]}`, one number per token" if numbers else ""
 
 
-def check_types(schema: pa.Schema, file: str) -> None:
-    """Raise an error if a canonical column has a wrong type."""
+def check_types(schema: pa.Schema, file: str, where: Callable[[str], str] | None = None) -> None:
+    """Raise an error if a canonical column has a wrong type.
+
+    The error names the file, or the file and row that `where` returns for the column.
+    """
     for name, kind in zip(schema.names, schema.types, strict=True):
         column = column_spec(name)
         if column and not column.accepts(kind):
@@ -143,8 +147,9 @@ def check_types(schema: pa.Schema, file: str) -> None:
             ]
             meant = nearest(name, fitting, likeness=0.9)
             as_text = (pt.is_string(kind) or pt.is_large_string(kind)) and "list" in column.expected
+            place = where(name) if where else file
             raise RcdiagError(
-                f"{file}: column `{name}` is {kind}, wanted {column.expected}",
+                f"{place}: column `{name}` is {kind}, wanted {column.expected}",
                 hint=(
                     f"if it is `{meant}`: {column_setting({meant: name})}; else " if meant else ""
                 )
@@ -152,6 +157,25 @@ def check_types(schema: pa.Schema, file: str) -> None:
                 + ", or, if it means something else, give the right one by "
                 f"{column_setting({name: 'OTHER_COLUMN'})}",
             )
+
+
+def first_of_wrong_type(name: str, values: pa.ChunkedArray) -> int:
+    """Return the first row whose value a canonical column cannot hold, in a column that is refused.
+
+    Among fractions, whole numbers are stored as floats, and values of several types as JSON text.
+    If each row would do alone, it is the first row that has a value.
+    """
+    column = column_spec(name)
+    rows = [(row, value) for row, value in enumerate(values.to_pylist()) if value is not None]
+    for row, value in rows:
+        with suppress(ValueError):  # text that is not JSON
+            value = json.loads(value) if isinstance(value, str) else value
+        own = pa.array([value])
+        with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):  # fractions, or no numbers
+            own = own.cast(pa.list_(pa.int64())) if column is not TOKEN_FLOATS else own
+        if column is not None and not column.accepts(own.type):
+            return row
+    return rows[0][0]
 
 
 def policies_in(names: list[str]) -> list[str]:

@@ -71,10 +71,10 @@ def _unknown_keys(log: Log) -> RcdiagError:
 
 
 def _names_a_quantity(path: Path) -> bool:
-    """Tell whether the first bytes of a file contain a quoted key of the mismatch."""
+    """Tell whether the first bytes of a file contain a key of the mismatch, in JSON or CSV."""
     head = LogFile.at(path).head.decode(errors="replace")
     keys = (key for one in QUANTITIES.values() if one.mismatch for key in (*one.keys, *one.negated))
-    return any(f'{key}"' in head for key in keys)
+    return any(f"{key}{end}" in head for key in keys for end in '",\n')
 
 
 def diagnose_logs(

@@ -103,6 +103,21 @@ def test_a_truncated_last_line_is_ignored_and_earlier_ones_are_counted(tmp_path)
         text(tmp_path / "c.jsonl", "\n".join(cut))
 
 
+def test_a_log_that_is_cut_at_its_beginning_keeps_its_other_lines(tmp_path):
+    whole = logged(range(1, 20), 0.5)
+    for number, cut in enumerate(('{"step": 0, "a', '": 0, "a": 0.5}', '{"step": 0, {"step": 1}')):
+        log = text(tmp_path / f"{number}.jsonl", f"{cut}\n{whole}")
+        assert (log.format, log.unreadable, len(log.rows)) == ("jsonl", (1,), 19)
+
+
+def test_a_line_of_csv_with_too_many_values_is_left_out_and_counted(tmp_path):
+    lines = [f"{step},0.5" for step in range(20)]
+    lines[6] += ",7"
+    log = text(tmp_path / "a.csv", "\n".join(["step,a", *lines]))
+    assert (log.unreadable, len(log.rows)) == ((8,), 19)
+    assert log.notes == ["1 of 20 lines could not be read: line 8."]
+
+
 def test_trainer_state_of_hf(tmp_path):
     state = {"epoch": 1.0, "log_history": [{"step": 3, KEY: 0.25}, {"step": 4, KEY: 0.5}]}
     for indent in (None, 2):
@@ -223,7 +238,7 @@ def test_four_significant_digits(tmp_path):
         (b'{"step": 1, "note": "x"}\n{"step": 2}\n', "no numbers in it"),
         (b"{}\n{}\n", "no numbers in it"),
         (b'{"words": "only"}\n', "no numbers in it"),
-        (b"step,kl\n1,2,3\n", "line 2: 3 values under 2 names"),
+        (b"step,kl\n1,2,3\n", r"1 of 1 line cannot be read: line 2 \(3 values under 2 names\)"),
         (b"[1, 2", "not JSON"),
     ],
 )

@@ -62,6 +62,19 @@ def test_without_devices_one_engine_has_the_machine(no_gpu):
     assert runner.plan(spec(), 9) == "one engine on this machine"
 
 
+def test_gpus_that_the_machine_lacks_are_mentioned(no_gpu, monkeypatch):
+    runner = runner_on("local", None)
+    alone = "one engine on this machine"
+    on_gpu, on_cpu = spec("p=hf:float32,device=cuda"), spec("p=hf:float32,device=cpu")
+    stops = "device=cuda would stop here, where 0 CUDA GPUs can be seen"
+    assert runner.plan(on_gpu, 9) == f"{alone}; {stops}"
+    assert runner.plan(on_cpu, 9) == alone
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert runner.plan(on_gpu, 9) == alone
+    wide = PolicySpec(name="p", backend="hf", dtype="float32", model="m", options={"gpus": 2})
+    assert runner.plan(wide, 9) == f"{alone}; gpus=2 would stop here, where 1 CUDA GPU can be seen"
+
+
 def test_without_devices_idle_gpus_are_mentioned(eight_gpus):
     idle = "7 of 8 GPUs stay idle; `devices=8` (--devices 8) uses all"
     assert runner_on("local", None).plan(spec(), 9) == f"one engine on this machine; {idle}"

@@ -76,7 +76,9 @@ def _check(spec: PolicySpec) -> None:
                 f"policy `{spec.name}`: hf_token is a secret that the table would keep",
                 hint="leave it out, and put the token into the environment: export HF_TOKEN=...",
             )
-        if _NOT_ONE_ENGINE.fullmatch(key):
+        # A size of 1, which is vLLM's default, divides nothing.
+        alone = key.endswith(("_size", "nnodes")) and type(value) is int and value == 1
+        if _NOT_ONE_ENGINE.fullmatch(key) and not alone:
             raise RcdiagError(
                 f"{who}rcdiag reads scores from one stage of one engine",
                 hint="leave it out: tensor_parallel_size= spreads a model over GPUs, and "

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from rcdiag.errors import RcdiagError
+from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS
 from rcdiag.table.readers.jsonl import records
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Reader, Rows
@@ -189,13 +190,20 @@ def _is_of_tokens(peek: Peek) -> bool:
         record = _Objects().taken_apart(peek.record, "")
     except RcdiagError:  # reading reports the problem, if these are lines of tokens at all
         record = peek.record
-    lists = [value for value in record.values() if isinstance(value, list) and value]
-    ids = {len(each) for each in lists if all(type(value) is int for value in each)}
+    lists = {name: value for name, value in record.items() if isinstance(value, list) and value}
+    ids = {
+        len(each)
+        for name, each in lists.items()
+        if name == "response_ids" or all(type(value) is int for value in each)
+    }
+    # Under their own names, values of wrong types count too: reading reports their line.
     return any(
         len(each) in ids
-        and any(isinstance(value, float) for value in each)
-        and all(map(_is_number, each))
-        for each in lists
+        and (
+            LOOKS_LIKE_LOG_PROBS.search(name) is not None
+            or (any(isinstance(value, float) for value in each) and all(map(_is_number, each)))
+        )
+        for name, each in lists.items()
     )
 
 

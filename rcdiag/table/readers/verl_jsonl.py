@@ -88,7 +88,7 @@ VERL_JSONL = Reader(
     ),
     read=_read_verl,
     source="https://github.com/verl-project/verl/blob/main/verl/trainer/ppo/ray_trainer.py",
-    text_only="verl dumps token ids and rollout_log_probs with "
-    "actor_rollout_ref.rollout.skip.rollout.enable=True (0.9; 0.8: skip.enable) and "
-    "rollout.calculate_log_probs=True",
+    text_only="verl dumps token ids and rollout_log_probs with skip.rollout_tq.enable=True "
+    "skip.rollout_tq.steps=[1,2] (0.9; 0.8: actor_rollout_ref.rollout.skip.enable=True) and "
+    "actor_rollout_ref.rollout.calculate_log_probs=True",
 )

@@ -218,8 +218,8 @@ def test_lists_of_nulls_take_the_type_of_later_lists(tmp_path, monkeypatch):
 
 def test_columns_without_a_common_type_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(json_lines, "VALUES_AT_A_TIME", 1)
-    path = write(tmp_path / "t.jsonl", [row(), row(sampler="none")])
-    with pytest.raises(RcdiagError, match="`sampler` is a list of numbers in some lines"):
+    path = write(tmp_path / "t.jsonl", [row(other=[0.5, 1.5]), row(other="none")])
+    with pytest.raises(RcdiagError, match="`other` is a list of numbers in some lines"):
         rcdiag.score(path, columns=OWN)
 
 
@@ -309,3 +309,34 @@ def test_one_kind_with_nulls_is_a_column(tmp_path, masks):
     lines = write(tmp_path / "t.jsonl", [row(mine=mask) for mask in masks])
     (batch,) = rcdiag.open_table(lines, columns=OWN).batches()
     assert batch.table["mine"].to_pylist() == masks
+
+
+def test_whole_numbers_are_log_probs_too(tmp_path):
+    """JSON has one type of numbers; a writer may drop `.0`."""
+    whole = {"tokens": [5, 6, 7], "rollout_logps": [0, -1, -2], "old_log_probs": [-1, -1, -2]}
+    table = rcdiag.open_table(write(tmp_path / "t.jsonl", [whole, whole]))
+    (batch,) = table.batches()
+    assert batch.table["rollout_log_probs"].to_pylist() == [[0.0, -1.0, -2.0]] * 2
+    named = write(tmp_path / "n.jsonl", [row(learner=[-1, -2], adv=[1, 1])] * 2)
+    (batch,) = rcdiag.open_table(named, columns={**OWN, "advantages": "adv"}).batches()
+    assert batch.table["old_log_probs"].to_pylist() == [[-1.0, -2.0]] * 2
+    assert batch.table["advantages"].to_pylist() == [[1.0, 1.0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad", "words"),
+    [
+        ("old_log_probs", None, [True, False], "is list<item: bool>, wanted list<float32>"),
+        ("old_log_probs", None, -1.5, "is double, wanted list<float32>"),
+        ("old_log_probs", None, ["-1", "-2"], "is string, wanted list<float32>"),
+        ("response_ids", [5, 6], [5.5, 6], "is list<item: double>, wanted list<int32>"),
+        ("response_mask", [1, 0], [0.5, 0], "is list<item: double>, wanted list<uint8>"),
+        ("reward", 0.5, "good", "is string, wanted a number"),
+        ("group_id", None, [1], "is list<item: int64>, wanted string or int64"),
+    ],
+)
+def test_a_wrong_type_is_refused_with_its_line(tmp_path, name, good, bad, words):
+    own = {"response_ids": [5, 6], "rollout_log_probs": [-0.5, -1], "old_log_probs": [-0.5, -1]}
+    file = write(tmp_path / "t.jsonl", [{**own, name: good}, {**own, name: bad}])
+    with pytest.raises(RcdiagError, match=re.escape(f"t.jsonl, line 2: column `{name}` {words}")):
+        rcdiag.open_table(file)

@@ -438,7 +438,11 @@ def test_errors_in_remote_files_name_the_url(memory, tmp_path):
     ("url", "output", "way"),
     [
         ("memory://nowhere/at/all", "no such file", "a glob"),
-        ("wat://bucket/run", "no file system for wat://", "s3, gs, hf"),
+        ("wat://bucket/run", "rcdiag does not read wat:// URLs", "rcdiag reads s3, "),
+        ("ftp://host/x.parquet", "rcdiag does not read ftp:// URLs", ", gs, "),
+        ("dir:///run", "rcdiag does not read dir:// URLs", ", https, "),
+        ("reference://x::s3://b/x", "rcdiag does not read reference:// URLs", ", hf, "),
+        ("zip://x.parquet::ftp://host/x.zip", "rcdiag does not read ftp:// URLs", ", zip, "),
     ],
 )
 def test_urls_of_missing_files_are_refused(url, output, way):
@@ -453,7 +457,9 @@ def test_a_protocol_without_its_package_names_the_package(monkeypatch):
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", lacking)
-    with pytest.raises(RcdiagError, match=r"s3://bucket/run: no file system for s3://") as caught:
+    with pytest.raises(
+        RcdiagError, match=r"s3://bucket/run: a package for s3:// is missing"
+    ) as caught:
         open_table("s3://bucket/run")
     assert caught.value.hint == "pip install s3fs"
 

@@ -353,6 +353,20 @@ def test_filler_rows_of_a_transfer_queue_are_left_out(fills, tmp_path):
     assert table.policies == ["rollout"]
 
 
+def test_rows_of_a_transfer_queue_with_the_trainer_s_log_probs(tmp_path):
+    """As the V1 trainer's queue holds them once old log-probs are computed."""
+    batch = rollouts(6).but_for(0)
+    payload = queue_batch(batch, 2)
+    columns = payload["tensordict"].parts[1][1]["_tensordict"]
+    columns["old_log_probs"] = columns["entropy"] = columns["rollout_log_probs"]
+    rows, table = read(write(tmp_path / "step_5_a.pt", torch_bytes(payload)))
+    sampled = [row["rollout_log_probs"] for row in rows]
+    assert [row["old_log_probs"] for row in rows] == sampled
+    assert [row["old_entropy"] for row in rows] == sampled
+    assert len(rows) == len(batch)
+    assert table.policies == ["rollout", "old"]
+
+
 def test_rows_of_a_transfer_queue_may_be_a_stack_of_tensors(tmp_path):
     batch = rollouts(6).but_for(0)
     payload = queue_batch(batch, 0)

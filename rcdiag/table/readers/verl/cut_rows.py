@@ -35,7 +35,7 @@ FLOATS = {
     "rollout_log_probs": ("rollout_log_probs",),
     "old_log_probs": ("old_log_probs",),
     "ref_log_probs": ("ref_log_prob", "ref_log_probs"),
-    "old_entropy": ("entropys", "old_entropy", "old_entropys"),
+    "old_entropy": ("entropys", "entropy", "old_entropy", "old_entropys"),
     "advantages": ("advantages",),
     "returns": ("returns",),
     "values": ("values",),
