@@ -57,7 +57,7 @@ def fitted(
         if index not in shown and not empty[index] and not column.extra
     ]
     if left_out:
-        table.caption = Text(f"no room for: {', '.join(left_out)}", "dim")
+        table.caption = Text(f"not shown: {', '.join(left_out)}", "dim")
         table.caption_justify = "left"
     return table
 

@@ -83,7 +83,7 @@ def test_one_screen_holds_the_replay_of_twenty_presets(rcdiag, monkeypatch):
     words = " ".join(out.split())
     assert (
         "4 of 19 presets pass all health rules (2 with a warning, 13 with an error); "
-        "no correction: error" in words
+        "without correction: error" in words
     )
     assert words.index("remove the cause first") < words.index("no correction ")
     assert "drift within the update" not in out

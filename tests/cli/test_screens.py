@@ -142,7 +142,7 @@ def test_the_verdict_is_the_first_line_and_the_hint_to_more_the_last():
 
 
 def test_a_screen_says_why_a_level_of_error_counts_as_less():
-    beside = "A large number is a warning at most: importance weights are valid here."
+    beside = "A level above warning counts as a warning: importance weights are valid here."
     for table, said in (("stale", 1), ("rollouts", 0), ("temperature", 0)):
         result = api.score(SAMPLES / f"{table}.parquet")
         assert screen(result).count(beside) == said, table
@@ -168,7 +168,7 @@ def test_every_finding_has_one_line_that_refers_to_the_cause():
 def test_a_wide_terminal_describes_metrics_and_a_narrow_one_names_hidden_columns():
     result = api.score(SAMPLES / "stale.parquet")
     assert any("what it is" in line for line in screen(result, 140))
-    assert any(line.strip().startswith("no room for:") for line in screen(result, 45))
+    assert any(line.strip().startswith("not shown:") for line in screen(result, 45))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

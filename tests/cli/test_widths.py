@@ -149,11 +149,11 @@ def test_columns_are_dropped_in_order_and_named():
         out.print(fitted(out, columns, rows))
         return out.file.getvalue()
 
-    assert "no room" not in text(60)
+    assert "not shown" not in text(60)
     assert "nothing in it" not in text(60)
-    assert "no room for: first" in text(34)
+    assert "not shown: first" in text(34)
     assert "then" in text(34).splitlines()[0]
-    assert "no room for: first, then" in text(28)
+    assert "not shown: first, then" in text(28)
     assert "error" in text(28)
 
 
