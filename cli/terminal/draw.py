@@ -22,15 +22,16 @@ from rcdiag.results.base import drawn_sentence
 if TYPE_CHECKING:
     from rcdiag.results import Result
 
-LINES = 40  # height of the first screen
+LINES = 40  # height of the first screen at 80 columns; below, it grows as the width shrinks
 FINDINGS = 2  # findings for which the headline leaves room; for errors always
 
 
 def draw(out: Console, result: Result, *, verbose: bool) -> None:
     """Draw the verdict with its causes, then numbers and findings, then the verdict again."""
     line = headline(result, answer(result))
+    lines = LINES * 80 // min(out.width, 80)
     if verbose:
-        draw_headline(out, line, verbose, LINES)
+        draw_headline(out, line, verbose, lines)
         _draw_body(out, result, verbose)
         for finding in result.findings:
             _print_finding(out, finding)
@@ -53,11 +54,11 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
     least = max(counted_errors(result), min(len(result.findings), FINDINGS))
     # Above the findings is a blank line, and below them one says how many there are more.
     below = body + height(end) + (1 if least else 0) + (len(result.findings) > least)
-    most = LINES - below - least
+    most = lines - below - least
     draw_headline(out, line, verbose, most)
     _draw_body(out, result, verbose)
     above = height(lambda out: draw_headline(out, line, verbose, most))
-    draw_findings(out, result, max(LINES - above - below, counted_errors(result)))
+    draw_findings(out, result, max(lines - above - below, counted_errors(result)))
     end(out)
 
 

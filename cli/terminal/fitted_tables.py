@@ -96,7 +96,11 @@ def _table(columns: Sequence[ScreenColumn], cells: Sequence[Sequence[str]], gap:
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
     for column in columns:
         table.add_column(
-            column.heading, justify=column.align, no_wrap=not column.words, style=column.style
+            column.heading,
+            justify=column.align,
+            no_wrap=not column.words,
+            overflow="fold",
+            style=column.style,
         )
     for row in cells:
         table.add_row(*row)

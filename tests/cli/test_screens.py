@@ -171,6 +171,14 @@ def test_a_wide_terminal_describes_metrics_and_a_narrow_one_names_hidden_columns
     assert any(line.strip().startswith("not shown:") for line in screen(result, 45))
 
 
+def test_a_narrow_screen_has_more_lines_and_the_same_actions():
+    result = api.replay(SAMPLES / "stale.parquet")
+    lines = screen(result, 60)
+    assert LINES < len(lines) <= LINES * 80 // 60
+    assert sum(line.split()[:1] in (["2"], ["3"]) for line in lines) == 2  # after `do  1`
+    assert not any(line.endswith("…") for line in lines)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_fits_two_screens_and_help_all_has_every_option(rcdiag, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
