@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from cli.terminal.fitted_tables import COLOURS
 from cli.terminal.headline import draw_closing, draw_headline, draw_lines
@@ -137,8 +138,11 @@ def _cut(text: str, width: int) -> str:
 
 def _print_finding(out: Console, finding: Finding) -> None:
     colour = COLOURS[finding.severity]
-    out.print(
-        f"\n[{colour}]{finding.severity}[/]  [bold]{finding.slug}[/]  "
-        f"{escape(on_command_line(finding.message))}"
-    )
-    out.print(f"  [dim]fix[/]  {escape(on_command_line(finding.fix))}")
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    message = escape(on_command_line(finding.message))
+    grid.add_row(f"[{colour}]{finding.severity}[/]", f"[bold]{finding.slug}[/]  {message}")
+    grid.add_row("[dim]fix[/]", escape(on_command_line(finding.fix)))
+    out.print()
+    out.print(grid)
