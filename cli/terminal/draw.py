@@ -117,18 +117,19 @@ def _wrapped(text: str, width: int, begun: int) -> list[str]:
 
 
 def _fitted(what: str, to_do: str, room: int) -> str:
-    """Fit a finding into the rest of a line: what to do is cut first, numbers last.
+    """Fit a finding into the rest of a line: advice stands there whole or not at all.
 
     Of several numbers the first ones are kept, so that a short advice has room.
     """
     room = max(room, 24)
     entries = what.split(", ")
-    brief = min(len(f": {to_do}"), 20)  # the room of an advice, or of its first words
+    brief = len(f": {to_do}") if len(to_do) <= 20 else 0  # `see action 1`
     if all(len(entry.split()) == 2 for entry in entries):  # `k3_kl 0.047, k2_kl 0.05`
         while len(entries) > 1 and len(", ".join((*entries, "…"))) + brief > room:
             entries.pop()
         what = what if what == ", ".join(entries) else ", ".join((*entries, "…"))
-    return _cut(f"{what}: {to_do}" if len(what) + brief <= room else what, room)
+    whole = f"{what}: {to_do}"
+    return whole if len(whole) <= room else _cut(what, room)
 
 
 def _cut(text: str, width: int) -> str:
