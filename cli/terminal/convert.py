@@ -18,8 +18,8 @@ def draw_convert(out: Console, result: ConvertResult, verbose: bool) -> None:
     """Draw a conversion in under 20 lines; with -v all changes."""
     out.print(
         f"[bold]{escape(Path(result.output).name)}[/]  {plural(result.rows, 'row')}, "
-        f"{plural(result.tokens, 'response token')}, from {plural(result.files, 'file')} of "
-        f"{escape(result.format)}"
+        f"{plural(result.tokens, 'response token')}, from {plural(result.files, 'file')} "
+        f"({escape(result.format)})"
     )
     lines = Table.grid(padding=(0, 2))
     lines.add_column(style="dim", no_wrap=True)

@@ -90,7 +90,7 @@ def _first(moved: Sequence[KeyMoved], room: int) -> list[KeyMoved]:
 def _moved(out: Console, moved: Sequence[KeyMoved]) -> Table:
     columns = [
         ScreenColumn(heading="key that moved", align="left", words=True),
-        ScreenColumn(heading="at step", align="left"),
+        ScreenColumn(heading="at step"),
         ScreenColumn(heading="before"),
         ScreenColumn(heading="after"),
     ]

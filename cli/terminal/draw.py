@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from cli.terminal.fitted_tables import COLOURS
 from cli.terminal.headline import draw_closing, draw_headline, draw_lines
@@ -22,15 +23,16 @@ from rcdiag.results.base import drawn_sentence
 if TYPE_CHECKING:
     from rcdiag.results import Result
 
-LINES = 40  # height of the first screen
+LINES = 40  # height of the first screen at 80 columns; below, it grows as the width shrinks
 FINDINGS = 2  # findings for which the headline leaves room; for errors always
 
 
 def draw(out: Console, result: Result, *, verbose: bool) -> None:
     """Draw the verdict with its causes, then numbers and findings, then the verdict again."""
     line = headline(result, answer(result))
+    lines = LINES * 80 // min(out.width, 80)
     if verbose:
-        draw_headline(out, line, verbose, LINES)
+        draw_headline(out, line, verbose, lines)
         _draw_body(out, result, verbose)
         for finding in result.findings:
             _print_finding(out, finding)
@@ -53,11 +55,11 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
     least = max(counted_errors(result), min(len(result.findings), FINDINGS))
     # Above the findings is a blank line, and below them one says how many there are more.
     below = body + height(end) + (1 if least else 0) + (len(result.findings) > least)
-    most = LINES - below - least
+    most = lines - below - least
     draw_headline(out, line, verbose, most)
     _draw_body(out, result, verbose)
     above = height(lambda out: draw_headline(out, line, verbose, most))
-    draw_findings(out, result, max(LINES - above - below, counted_errors(result)))
+    draw_findings(out, result, max(lines - above - below, counted_errors(result)))
     end(out)
 
 
@@ -115,18 +117,19 @@ def _wrapped(text: str, width: int, begun: int) -> list[str]:
 
 
 def _fitted(what: str, to_do: str, room: int) -> str:
-    """Fit a finding into the rest of a line: what to do is cut first, numbers last.
+    """Fit a finding into the rest of a line: advice stands there whole or not at all.
 
     Of several numbers the first ones are kept, so that a short advice has room.
     """
     room = max(room, 24)
     entries = what.split(", ")
-    brief = min(len(f": {to_do}"), 20)  # the room of an advice, or of its first words
+    brief = len(f": {to_do}") if len(to_do) <= 20 else 0  # `see action 1`
     if all(len(entry.split()) == 2 for entry in entries):  # `k3_kl 0.047, k2_kl 0.05`
         while len(entries) > 1 and len(", ".join((*entries, "…"))) + brief > room:
             entries.pop()
         what = what if what == ", ".join(entries) else ", ".join((*entries, "…"))
-    return _cut(f"{what}: {to_do}" if len(what) + brief <= room else what, room)
+    whole = f"{what}: {to_do}"
+    return whole if len(whole) <= room else _cut(what, room)
 
 
 def _cut(text: str, width: int) -> str:
@@ -136,8 +139,11 @@ def _cut(text: str, width: int) -> str:
 
 def _print_finding(out: Console, finding: Finding) -> None:
     colour = COLOURS[finding.severity]
-    out.print(
-        f"\n[{colour}]{finding.severity}[/]  [bold]{finding.slug}[/]  "
-        f"{escape(on_command_line(finding.message))}"
-    )
-    out.print(f"  [dim]fix[/]  {escape(on_command_line(finding.fix))}")
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    message = escape(on_command_line(finding.message))
+    grid.add_row(f"[{colour}]{finding.severity}[/]", f"[bold]{finding.slug}[/]  {message}")
+    grid.add_row("[dim]fix[/]", escape(on_command_line(finding.fix)))
+    out.print()
+    out.print(grid)

@@ -57,7 +57,7 @@ def fitted(
         if index not in shown and not empty[index] and not column.extra
     ]
     if left_out:
-        table.caption = Text(f"no room for: {', '.join(left_out)}", "dim")
+        table.caption = Text(f"not shown: {', '.join(left_out)}", "dim")
         table.caption_justify = "left"
     return table
 
@@ -96,7 +96,11 @@ def _table(columns: Sequence[ScreenColumn], cells: Sequence[Sequence[str]], gap:
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
     for column in columns:
         table.add_column(
-            column.heading, justify=column.align, no_wrap=not column.words, style=column.style
+            column.heading,
+            justify=column.align,
+            no_wrap=not column.words,
+            overflow="fold",
+            style=column.style,
         )
     for row in cells:
         table.add_row(*row)

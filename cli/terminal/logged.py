@@ -33,7 +33,7 @@ def draw_logged(out: Console, comparison: LogComparison, verbose: bool) -> None:
     if not (verbose or comparison.fits):
         hardly = f"is hardly the log of this table: {counted} (all: -v)"
         out.print(f"[bold]{escape(comparison.file)}[/] {hardly}")
-        _draw_alone(out, comparison, 1)
+        _draw_alone(out, comparison, 2)
         return
     out.print(f"[bold]{escape(comparison.file)}[/]: {counted}")
     if comparison.preset is not None:

@@ -67,8 +67,12 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
         out.print(_steps(out, result))
     if verbose:
         for group in groups:
-            out.print(f"\n[bold]{', '.join(group.names)}[/]")
-            out.print(_rules(out, group.preset))
+            failed = [rule for rule in group.preset.health.rules if rule.level != "ok"]
+            rest = len(group.preset.health.rules) - len(failed)
+            passed = f"{plural(rest, 'other rule' if failed else 'rule')} ok"
+            out.print(f"\n[bold]{', '.join(group.names)}[/]  [dim]{passed}[/]")
+            if failed:
+                out.print(_rules(out, failed))
 
 
 def _draw_groups(out: Console, groups: Sequence[EqualUpdates], verbose: bool) -> None:
@@ -212,7 +216,7 @@ def _steps(out: Console, result: ReplayResult) -> Table:
     return fitted(out, columns, rows)
 
 
-def _rules(out: Console, preset: PresetReplay) -> Table:
+def _rules(out: Console, rules: Sequence[Rule]) -> Table:
     columns = [
         ScreenColumn(heading=heading_of(Health, "rules"), align="left"),
         ScreenColumn(heading="level", align="left"),
@@ -220,6 +224,6 @@ def _rules(out: Console, preset: PresetReplay) -> Table:
     ]
     rows = [
         [rule.name, f"[{COLOURS[rule.level]}]{rule.level}[/]", escape(rule.message)]
-        for rule in preset.health.rules
+        for rule in rules
     ]
     return fitted(out, columns, rows)

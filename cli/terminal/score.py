@@ -105,13 +105,13 @@ def _default_preset(result: ScoreResult) -> str | None:
 
 def _in_short(about: str) -> str:
     """Return the first clause of a definition."""
-    return about.split(". ")[0].split(": ")[0].split(",")[0]
+    return about.split(". ")[0].split(": ")[0].split(",")[0].rstrip(".")
 
 
 def _metric_table(out: Console, values: dict[str, MetricValue], *, verbose: bool) -> Table:
-    """Draw the headline metrics; with `verbose` all metrics, by family, with their limits.
+    """Draw the headline metrics; with `verbose` all metrics, by family, with limits and formulas.
 
-    If there is room, a column explains each.
+    If there is room, a column says what each is; `explain` says it in full.
     """
     columns = [
         ScreenColumn(heading=heading_of(ScoreResult, "mismatch"), align="left"),
@@ -134,7 +134,7 @@ def _metric_table(out: Console, values: dict[str, MetricValue], *, verbose: bool
         [
             *_cells(name, values[name]),
             *([limits(name, values[name])] if verbose else []),
-            escape(metric.about if verbose else _in_short(metric.about)),
+            escape(_in_short(metric.says) + (f": {metric.formula}" if verbose else "")),
         ]
         for name, metric in metrics.items()
         if name in values and (verbose or metric.headline)

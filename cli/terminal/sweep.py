@@ -43,8 +43,10 @@ def draw_sweep(out: Console, result: SweepResult, verbose: bool) -> None:
     ]
     draw_lines(out, lines)
     if command := to_paste(result):  # on a line of its own, so that a long path is not broken
-        what = "the configuration" if advice.choice is not None else "one of these"
-        out.print(f"[dim]to write {what}[/]\n{escape(command)}", soft_wrap=True)
+        what = (
+            "its configuration" if advice.choice is not None else "the configuration of a candidate"
+        )
+        out.print(f"[dim]write {what}:[/]\n{escape(command)}", soft_wrap=True)
     if shown := nearest(advice):
         out.print()
         out.print(_nearest(out, result, shown))

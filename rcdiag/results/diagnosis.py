@@ -268,7 +268,7 @@ class Diagnosis(Part, frozen=True, kw_only=True):
         """Say why no importance weights repair the table; None unless it is broken."""
         if self.verdict != "broken":
             return None
-        return "No preset repairs this: a level of ok says that weights are even, not right."
+        return "No preset repairs this: ok only means that its weights vary little."
 
 
 # How a verdict counts for `--fail-on`: an open one fails too, as it is no all-clear.

@@ -83,17 +83,26 @@ def test_one_screen_holds_the_replay_of_twenty_presets(rcdiag, monkeypatch):
     words = " ".join(out.split())
     assert (
         "4 of 19 presets pass all health rules (2 with a warning, 13 with an error); "
-        "no correction: error" in words
+        "without correction: error" in words
     )
     assert words.index("remove the cause first") < words.index("no correction ")
     assert "drift within the update" not in out
 
 
-def test_verbose_names_the_rules_of_every_preset(rcdiag, table):
-    ran = rcdiag("replay", table, "-v", "--preset", "decoupled_token_is", "--preset", "disabled")
-    rules = rcdiag("replay", table, "--json").document["presets"]["naive"]["health"]["rules"]
-    assert ran.out.count("loss_defined") == 2  # disabled is the same as no correction
-    assert {rule["name"] for rule in rules} <= set(ran.out.split())
+def test_verbose_names_the_rules_that_a_preset_fails_and_counts_the_others(rcdiag):
+    args = (SAMPLES / "stale.parquet", "--preset", "decoupled_token_is", "--preset", "disabled")
+    out = rcdiag("replay", *args, "-v").out
+    presets = rcdiag("replay", *args, "--json").document["presets"]
+    rules = presets["naive"]["health"]["rules"]
+    failed = [rule["name"] for rule in rules if rule["level"] != "ok"]
+    assert failed == ["mismatch_k3", "uncorrected_ess"]  # `disabled` is the same as no correction
+    assert f"naive, disabled  {len(rules) - 2} other rules ok" in out
+    begins = [line.split()[0] for line in out.splitlines() if line.strip()]
+    assert all(begins.count(name) == 1 for name in failed)
+    assert (
+        f"decoupled_token_is  {len(presets['decoupled_token_is']['health']['rules'])} rules ok"
+        in out
+    )
 
 
 def test_a_result_without_a_loss_is_strict_json_and_a_page(rcdiag, tmp_path):

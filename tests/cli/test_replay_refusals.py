@@ -99,6 +99,13 @@ def test_neither_advantages_nor_rewards(rcdiag, tmp_path):
     )
 
 
+def test_a_column_that_may_be_the_reward_is_named_with_its_option(rcdiag, tmp_path):
+    path = dump_with_shift(tmp_path / "t.parquet", 0.1, score=[1.0, 0.0, 1.0])
+    rcdiag("replay", path).refuses("hint: if `score` is the reward: --column reward=score")
+    computed = ("--column", "reward=score", "--advantage", "reinforce++")
+    assert rcdiag("replay", path, *computed).code == 0
+
+
 @pytest.mark.parametrize("source", ["grpo", "rloo", "reinforce++"])
 def test_no_reward_to_compute_from(rcdiag, table, source):
     ran = rcdiag("replay", table, "--advantage", source)

@@ -54,7 +54,7 @@ def test_verbose_shows_every_metric_and_says_what_it_is(rcdiag, doubtful, monkey
     out = rcdiag("score", doubtful, "-v").out
     for name, metric in METRICS.items():
         assert f"{name} " in out
-        assert metric.about in out
+        assert metric.formula in out
 
 
 def test_nan_and_infinities_are_strings_in_json(rcdiag, tmp_path):

@@ -17,12 +17,12 @@ from typer.main import get_command
 import rcdiag as api
 from cli.app import COMMANDS, app
 from cli.terminal.console import TerminalConsole
-from cli.terminal.draw import draw
+from cli.terminal.draw import _fitted, draw
 from cli.terminal.explain import draw_explanation
 from cli.terminal.headline import shortened_to
 from rcdiag.formats import measured
-from rcdiag.pages.headline import finding_parts
-from rcdiag.results import Finding, Result
+from rcdiag.pages.headline import answer, finding_parts
+from rcdiag.results import Finding, MetricValue, Result
 from tests.usecases.compare.tables import write_policies
 from tests.usecases.diagnosed_tables import TABLES, written
 
@@ -71,7 +71,7 @@ def test_a_high_headline_leaves_room_for_two_findings(tmp_path, monkeypatch):
 
 
 def test_no_error_is_hidden_and_no_number_is_cut(tmp_path, monkeypatch):
-    """Errors take the lines of evidence and of ruled-out causes; of a line the advice is cut."""
+    """Errors take the lines of evidence and of ruled-out causes; long advice is left out."""
     monkeypatch.chdir(tmp_path)
     result = api.score(written("last step", Path()))
     names = ["khat_token", "khat_seq", "ess_seq", "ess_token", "kappa"]
@@ -90,7 +90,7 @@ def test_no_error_is_hidden_and_no_number_is_cut(tmp_path, monkeypatch):
     shown = [line for line in lines if line.startswith("error  fault-")]
     assert len(shown) == len(errors)
     first = f"khat_token {measured(result.mismatch['khat_token'])[0]},"
-    assert all(first in line and ": find the" in line for line in shown)
+    assert all(first in line and ": find the cause first" in line for line in shown)
 
 
 def test_the_reason_of_a_finding_is_shown_after_the_name_of_its_place():
@@ -168,7 +168,29 @@ def test_every_finding_has_one_line_that_refers_to_the_cause():
 def test_a_wide_terminal_describes_metrics_and_a_narrow_one_names_hidden_columns():
     result = api.score(SAMPLES / "stale.parquet")
     assert any("what it is" in line for line in screen(result, 140))
-    assert any(line.strip().startswith("no room for:") for line in screen(result, 45))
+    assert any(line.strip().startswith("not shown:") for line in screen(result, 45))
+
+
+def test_an_effective_number_of_sequences_is_whole_from_10_on():
+    result = api.score(SAMPLES / "rollouts.parquet")
+    near = MetricValue(value=0.9959, low=0.9939, high=0.9969)
+    line = answer(replace(result, mismatch={**result.mismatch, "ess_seq": near}))
+    assert "ESS 2,295 (2,290 to 2,297) of 2,304 sequences" in line
+
+
+def test_advice_stands_on_a_line_whole_or_not_at_all():
+    assert _fitted("k2 -0.1, k3 -0.2", "use k2_kl, or the other estimate", 40) == "k2 -0.1, k3 -0.2"
+    assert (
+        _fitted("k2 0.1, k3 0.2, k1 0.3", "see action 1", 36) == "k2 0.1, k3 0.2, …: see action 1"
+    )
+
+
+def test_a_narrow_screen_has_more_lines_and_the_same_actions():
+    result = api.replay(SAMPLES / "stale.parquet")
+    lines = screen(result, 60)
+    assert LINES < len(lines) <= LINES * 80 // 60
+    assert sum(line.split()[:1] in (["2"], ["3"]) for line in lines) == 2  # after `do  1`
+    assert not any(line.endswith("…") for line in lines)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -312,7 +334,7 @@ def test_column_names_of_another_trainer_hint_at_its_presets(tmp_path, rcdiag):
     chosen = api.score(path, trainer="trl").findings
     assert "trainer-not-chosen" not in [one.slug for one in chosen]
     screen = " ".join(rcdiag("score", path).out.split())
-    assert f"{', '.join(f'`{name}`' for name in names)} are read under other names" in screen
+    assert f"recognised {', '.join(f'`{name}`' for name in names)} by name" in screen
 
 
 def test_missing_columns_of_convert_are_valid_options(rcdiag, tmp_path):

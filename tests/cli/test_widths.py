@@ -149,12 +149,21 @@ def test_columns_are_dropped_in_order_and_named():
         out.print(fitted(out, columns, rows))
         return out.file.getvalue()
 
-    assert "no room" not in text(60)
+    assert "not shown" not in text(60)
     assert "nothing in it" not in text(60)
-    assert "no room for: first" in text(34)
+    assert "not shown: first" in text(34)
     assert "then" in text(34).splitlines()[0]
-    assert "no room for: first, then" in text(28)
+    assert "not shown: first, then" in text(28)
     assert "error" in text(28)
+
+
+def test_a_word_that_is_wider_than_the_screen_goes_on_in_the_next_line():
+    out = TerminalConsole(file=io.StringIO(), width=20)
+    key = "training/rollout_actor_probs"
+    columns = [ScreenColumn(heading="key", words=True), ScreenColumn(heading="at")]
+    out.print(fitted(out, columns, [[key, "25"]]))
+    rows = [line.split()[0] for line in out.file.getvalue().splitlines()[1:]]
+    assert "".join(rows) == key
 
 
 def test_explain_has_an_entry_for_every_heading(results, monkeypatch):

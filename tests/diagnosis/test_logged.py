@@ -1022,7 +1022,7 @@ def test_weight_and_rejection_metrics_identify_the_correction(tmp_path: Path) ->
     path = log_with(tmp_path, "rollout_corr/k3_kl", "rollout_corr/rollout_is_mean")
     (log,) = rcdiag.diagnose(path).logs
     assert log.correction_of_log == (
-        "importance weights (`rollout_corr/rollout_is_mean`), no rejection that is logged"
+        "importance weights (`rollout_corr/rollout_is_mean`), no rejection logged"
     )
 
 

@@ -15,15 +15,15 @@ CASES = [
     (
         ("ok", "error"),
         "error",
-        "1 of 2 presets passes all health rules (1 with an error); no correction: error",
+        "1 of 2 presets passes all health rules (1 with an error); without correction: error",
     ),
-    (("ok", "ok"), "ok", "2 of 2 presets pass all health rules; no correction: ok"),
+    (("ok", "ok"), "ok", "2 of 2 presets pass all health rules; without correction: ok"),
     (
         ("warning", "error"),
         "ok",
         "none of 2 presets passes all health rules (1 with a warning, 1 with an error)",
     ),
-    (("error", "error"), "warning", "(2 with an error); no correction: warning"),
+    (("error", "error"), "warning", "(2 with an error); without correction: warning"),
     (("cannot judge", "cannot judge"), "ok", "(2 not judged)"),
 ]
 

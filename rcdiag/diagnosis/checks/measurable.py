@@ -227,11 +227,10 @@ def _read_under_other_names(given: CheckInput) -> Iterator[Observation]:
         first = next(iter(naming.taken))
         # A screen shows what stands before the colon.
         own = ", ".join(f"`{name}`" for name in naming.taken.values())
-        read = "are read under other names" if len(naming.taken) > 1 else "is read by another name"
         yield Observation(
-            message=f"{own} {read}: {naming.sentence()}",
+            message=f"recognised {own} by name: {naming.sentence()}",
             evidence={"columns": dict(naming.taken)},
-            fix="if a column means something else, name the right one, or none: "
+            fix="if one means something else, name the right one, or none: "
             f"{mapping_setting('columns', {first: 'OTHER'}, '--column')}, "
             f"{mapping_setting('columns', {first: ''}, '--column')}",
         )
@@ -287,9 +286,9 @@ def _not_read(given: CheckInput) -> Iterator[Observation]:
         doubts = given.naming.doubts.get(name, ())
         why = next((f": {doubt.why}" for doubt in doubts if doubt.column == column), "")
         yield Observation(
-            message=f"column `{column}` is not read, but may be the missing `{name}`{why}",
+            message=f"`{column}` may be the missing `{name}`{why}",
             evidence={"column": column, "may_be": name},
-            fix=f"if it is: {mapping_setting('columns', {name: column}, '--column')}",
+            fix=f"{mapping_setting('columns', {name: column}, '--column')} reads it",
         )
     if given.table is None or len(given.table.policies) > 1:
         return

@@ -177,8 +177,9 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         guide=Guide(warning=0.25, error=0.5, around=0.0, source=f"{PROPOSAL}: {SAMPLED}"),
         value=_excess,
         message=lambda window: (
-            f"`{window.name_of_ratio}` is {_mean_ratio(window):.4g}: it "
-            f"differs from 1 by {_excess(window):.2g} E[log_ratio^2]"
+            f"`{window.name_of_ratio}` is {_mean_ratio(window):.4g}; it is about 1 if the "
+            "recorded distribution sampled, and about "
+            f"{1.0 + (window.rms or 0.0) ** 2:.4g} if the trainer's did"
         ),
     ),
     Rule(

@@ -46,7 +46,7 @@ def answer(result: ReplayResult) -> str:
     own = {name: one for name, one in result.presets.items() if one.mode != "naive"}
     naive = [one for name, one in result.presets.items() if name not in own]
     verdicts = [preset.health.verdict for preset in own.values()]
-    without = f"no correction: {naive[0].health.verdict}" if naive else ""
+    without = f"without correction: {naive[0].health.verdict}" if naive else ""
     if not verdicts:
         return without
     presets = plural(len(verdicts), "preset")

@@ -9,7 +9,15 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.correction_health import LEFT_OF_UPDATE, verl_check
 from rcdiag.diagnosis.rules import level
-from rcdiag.formats import effective, fraction, measured, part_of, plural, with_interval
+from rcdiag.formats import (
+    between,
+    effective,
+    fraction,
+    measured,
+    part_of,
+    plural,
+    with_interval,
+)
 from rcdiag.results import (
     CorrectionResult,
     Diagnosis,
@@ -52,7 +60,10 @@ def answer(result: ScoreResult) -> str:
 
 
 def _effective(share: MetricValue, count: int) -> str:
-    """Write an effective number of sequences with the interval and the digits of its share."""
+    """Write an effective number of sequences with the interval and the digits of its share.
+
+    From 10 on it is a whole number.
+    """
     value, low, high = (
         None if number is None else number * count
         for number in (share.value, share.low, share.high)
@@ -60,6 +71,9 @@ def _effective(share: MetricValue, count: int) -> str:
     number, interval = measured(MetricValue(value=value, low=low, high=high))
     if value is None or not interval:
         return number if value is None else effective(value)
+    if value >= 10.0 and "." in number:
+        ends = (None if end is None else effective(end) for end in (low, high))
+        number, interval = effective(value), between(*ends)
     return f"{number} ({interval})"
 
 

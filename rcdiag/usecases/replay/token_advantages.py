@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.errors import RcdiagError, setting
+from rcdiag.errors import RcdiagError, mapping_setting, setting
 from rcdiag.losses import ADVANTAGES
+from rcdiag.table.column_names import meanings_of
 from rcdiag.table.token_batch import TokenBatch
 from rcdiag.table.trajectories import segment_sum
 
@@ -31,9 +32,13 @@ def advantage_source(source: str | None, columns: Collection[str]) -> str:
         return COLUMN
     if "reward" in columns:
         return "grpo"
+    likely = next((name for name in columns if "reward" in meanings_of(name)), None)
     raise RcdiagError(
         "the table has neither advantages nor rewards: there is no loss to replay",
-        hint="record `reward` (and `group_id`), or `advantage`",
+        hint=f"if `{likely}` is the reward: "
+        + mapping_setting("columns", {"reward": likely}, "--column")
+        if likely
+        else "record `reward` (and `group_id`), or `advantage`",
     )
 
 
