@@ -60,11 +60,8 @@ def _is_roll(peek: Peek) -> bool:
 def _read(dump: Dump) -> Iterator[Rows]:
     for number, path in enumerate(_trained(dump)):
         with laid_out(str(path), "ROLL"):
-            content = open_content(path)
-            tensors, values, meta = _open(content)
-            for rows in _rows_of(tensors, values, meta, path, number, dump.notes):
-                yield rows
-                content.release()
+            tensors, values, meta = _open(open_content(path))
+            yield from _rows_of(tensors, values, meta, path, number, dump.notes)
 
 
 def _trained(dump: Dump) -> list[Path]:
@@ -105,7 +102,7 @@ def _rows_of(
     notes: Notes,
 ) -> Iterator[Rows]:
     ids = tensors["input_ids"]
-    padded.check_rows(tensors, "input_ids")
+    padded.check_rows(tensors, "input_ids", path)
     facts = _columns_of_rows(tensors, values, meta, path, number, notes)
     if any(name in tensors for name in LOG_PROBS):
         notes.change("log-probs are shifted by one: ROLL's value j belongs to token j + 1")

@@ -65,11 +65,8 @@ def _is_skyrl(peek: Peek) -> bool:
 def _read(dump: Dump) -> Iterator[Rows]:
     for number, path in enumerate(dump.files):
         with laid_out(str(path), "SkyRL"):
-            content = open_content(path)
-            tensors, metadata = _open(content)
-            for rows in _rows_of(tensors, metadata, path, number, dump.notes):
-                yield rows
-                content.release()
+            tensors, metadata = _open(open_content(path))
+            yield from _rows_of(tensors, metadata, path, number, dump.notes)
 
 
 def _open(content: Content) -> tuple[dict[str, StoredTensor | Jagged], dict[str, Any]]:
@@ -121,7 +118,7 @@ def _rows_of(
 ) -> Iterator[Rows]:
     sequences = _matrix(tensors, "sequences")
     count = len(sequences)
-    padded.check_rows(tensors, "sequences")
+    padded.check_rows(tensors, "sequences", path)
     fills = metadata.get("pad_size") or 0
     if not 0 <= fills <= count:
         raise ValueError(f"{fills} rows of padding in a batch of {count}")
