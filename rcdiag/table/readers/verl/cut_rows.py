@@ -61,7 +61,7 @@ def rows_of(batch: VerlBatch, path: Path, number: int, notes: Notes) -> Iterator
     if responses is None:
         raise missing_responses(path)
     listed = {"keys": batch.keys, "tags": batch.tags}
-    others = {name: column for name, column in listed.items() if column}
+    others: dict[str, Any] = {name: column for name, column in listed.items() if column}
     others |= {name: batch.values[name] for name in OF_EVERY_ROW if name in batch.values}
     padded.check_rows({**batch.tensors, **others}, "responses", path)
     _check_tags(batch, path)
