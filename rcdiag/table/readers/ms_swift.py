@@ -10,7 +10,6 @@ import msgspec
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.jsonl import Int, records_with_rest
-from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Notes, Reader
 from rcdiag.table.readers.text_only import RECORD, TextRow, encoding
 
@@ -105,17 +104,15 @@ def _listed(value: Any, size: int, where: str, name: str) -> list[Any]:
     return values
 
 
-def _is_swift(peek: Peek) -> bool:
-    keys = peek.keys
-    has_text = {"prompt", "completion"} <= keys and "task_id" not in keys
-    return has_text and bool({"step", "gen_step"} & keys) and "response_ids" not in keys
-
-
 MS_SWIFT = Reader(
     name="ms-swift",
     says="ms-swift's log of completions, text: completions.jsonl.",
     patterns=("completions.jsonl",),
-    detect=_is_swift,
+    detect=lambda peek: (
+        {"prompt", "completion"} <= peek.keys
+        and not peek.keys.isdisjoint({"step", "gen_step"})
+        and peek.keys.isdisjoint({"task_id", "response_ids"})
+    ),
     read=encoding(_swift_rows, specials=True),
     source="https://github.com/modelscope/ms-swift/blob/main/swift/rlhf_trainers/grpo_trainer.py",
     text_only=f"ms-swift has no option that dumps tokens; {RECORD}",

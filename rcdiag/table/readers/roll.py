@@ -22,7 +22,6 @@ from rcdiag.table.arrow import from_numpy, from_python
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where
-from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.safe import (
     Content,
@@ -51,10 +50,6 @@ SETTINGS = {"temperature": float, "top_p": float, "top_k": int}
 # Folders of a dump, by what its batches were sampled for.
 TRAINING, VALIDATION = "train", "val"
 EVALUATIONS = "batches of evaluations (val) are not read together with those of training"
-
-
-def _is_roll(peek: Peek) -> bool:
-    return f"{MODULE}.{CLASS}" in peek.pickle_calls
 
 
 def _read(dump: Dump) -> Iterator[Rows]:
@@ -192,7 +187,7 @@ ROLL = Reader(
     name="roll",
     says="Sampled batches of ROLL, single-turn or agentic, which rollout_mock dumps.",
     patterns=("step_*.pkl", "*.pkl"),
-    detect=_is_roll,
+    detect=lambda peek: f"{MODULE}.{CLASS}" in peek.pickle_calls,
     read=_read,
     source="https://github.com/alibaba/ROLL/blob/main/roll/distributed/scheduler/protocol.py",
 )
