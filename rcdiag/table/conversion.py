@@ -83,25 +83,6 @@ class LogProbWatch:
         return f"{constant:g}" if constant in PLACEHOLDERS and self.tokens else ""
 
 
-@dataclass
-class EqualityWatch:
-    """Whether two policies' log-probs are equal bit for bit on every sampled token."""
-
-    tokens: int = 0
-    equal: bool = True
-
-    def add(
-        self,
-        one: NDArray[np.floating],
-        other: NDArray[np.floating],
-        sampled: NDArray[np.bool_],
-    ) -> None:
-        """Add both columns' values at some tokens and whether each was sampled, all [tokens]."""
-        self.tokens += int(np.count_nonzero(sampled))
-        if self.equal:
-            self.equal = bool(np.array_equal(one[sampled], other[sampled]))
-
-
 class _Pass(Struct):
     """One pass over the rows of a dump, and the facts that it collects."""
 
@@ -113,7 +94,8 @@ class _Pass(Struct):
     tokens: int = 0
     watches: dict[str, LogProbWatch] = field(default_factory=dict)
     watches_of_files: dict[tuple[Path, str], LogProbWatch] = field(default_factory=dict)
-    equals: dict[tuple[str, str], EqualityWatch] = field(default_factory=dict)
+    # Policy -> whether its log-probs have been bit for bit those of the sampler so far.
+    equal: dict[str, bool] = field(default_factory=dict)
     rows_with: dict[str, int] = field(default_factory=dict)  # column -> rows in files that have it
     nulls: dict[str, int] = field(default_factory=dict)  # log-probs -> null rows in such files
     lacking: dict[str, tuple[str, int]] = field(default_factory=dict)  # column -> first row, count
@@ -175,10 +157,10 @@ class _Pass(Struct):
                 table = table.set_column(index, name, ragged(numbers, own_lengths, null))
             if not column.null_count:
                 complete[policy] = numbers
-        for policy in complete:
-            if "rollout" in complete and policy != "rollout":
-                pair = self.equals.setdefault(("rollout", policy), EqualityWatch())
-                pair.add(complete["rollout"], complete[policy], sampled)
+        if (rollout := complete.pop("rollout", None)) is not None and sampled.any():
+            for policy, numbers in complete.items():
+                same = np.array_equal(rollout[sampled], numbers[sampled])
+                self.equal[policy] = self.equal.get(policy, True) and same
         return table
 
     def _count_lacking(self, table: pa.Table, rows: Rows) -> None:
@@ -239,9 +221,9 @@ class _Pass(Struct):
 
     def _note_equal_columns(self, dropped: Collection[str]) -> None:
         """Note pairs of log-prob columns that are equal on every token."""
-        for (one, other), pair in self.equals.items():
-            names = f"{one}_log_probs", f"{other}_log_probs"
-            if pair.equal and pair.tokens and not set(dropped) & set(names):
+        for policy, equal in self.equal.items():
+            names = "rollout_log_probs", f"{policy}_log_probs"
+            if equal and not set(dropped) & set(names):
                 self.notes.change(
                     f"{names[1]} equals {names[0]} bit for bit on every token: the mismatch is not "
                     "observable"

@@ -24,11 +24,9 @@ from rcdiag.table.padding import (
     ATTENTION,
     COMPLETION,
     CUT,
-    CUT_TAILS,
     OF_PROMPTS,
     PADDED_ROWS,
     cuts_of,
-    cuts_of_tails,
     find_padding,
     mask_as_bits,
     one_of,
@@ -222,30 +220,18 @@ def _of_columns(columns: dict[str, Any], name: str) -> pa.Table:
         for column, values in plain.items()
         if isinstance(values, np.ndarray) and values.ndim == 2
     }
-    cuts, note = _cuts(matrices, name)
+    cuts = cuts_of(matrices, lambda row: f"{name}, row {row}")
     _check_padding(matrices, cuts, name)
     arrays = {
         column: cuts[column] if column in cuts else _array(values, column, name)
         for column, values in plain.items()
     }
     table = pa.table({column: array for column, array in arrays.items() if array is not None})
-    if not note:
+    if not cuts:
         return table
-    done = {"conversion": {"format": "parquet", "changes": {note: 0}}}
-    return table.replace_schema_metadata({METADATA_KEY: json.dumps(done)})
-
-
-def _cuts(
-    matrices: Mapping[str, NDArray[Any]], name: str
-) -> tuple[Mapping[str, pa.ListArray | None], str]:
-    """Cut padded matrices; also return the note that names the mask, empty if nothing is cut."""
-    cuts = cuts_of(matrices, lambda row: f"{name}, row {row}")
-    response = one_of("response_ids", matrices)
-    if response not in cuts and (tails := cuts_of_tails(matrices)) is not None:
-        mask, cut_by = tails
-        return {**cuts, **cut_by}, CUT_TAILS.format(mask=mask)
     mask = next((each for each in (COMPLETION, ATTENTION) if each in matrices), OF_PROMPTS)
-    return cuts, CUT.format(mask=mask) if cuts else ""
+    done = {"conversion": {"format": "parquet", "changes": {CUT.format(mask=mask): 0}}}
+    return table.replace_schema_metadata({METADATA_KEY: json.dumps(done)})
 
 
 def _plain(values: Any, where: str) -> Any:

@@ -8,6 +8,7 @@ doubt is kept, for the error or finding that names the column.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,10 +50,7 @@ from rcdiag.table.schema import (
     versions_are_numbers,
 )
 
-# Rows to look at: enough to meet a row of another length (with 96% probability if 1 in 20 has one).
-FIRST_ROWS = 64
 TOKENS, PROMPT, MASK = "response_ids", "prompt_ids", "response_mask"
-PER_TOKEN = (TOKENS, PROMPT, MASK, "advantages")
 # Log-prob columns for which names of other programs are known.
 POLICIES = ("rollout_log_probs", "old_log_probs", "current_log_probs")
 # Log-prob columns with these prefixes are not those of response tokens.
@@ -103,18 +101,23 @@ class Naming(Struct, frozen=True):
 
 
 class FirstRows:
-    """The first rows of a file, with its lists as numpy arrays."""
+    """Columns of lists in the first rows of a file, as numpy arrays; they are read when needed."""
 
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
+    def __init__(self, path: AnyFile, names: Sequence[str]) -> None:
+        self._path = path
+        self.names = names
+
+    @cached_property
+    def _table(self) -> pa.Table:
+        return first_rows_of(self._path, self.names, PADDED_ROWS)
 
     def lengths(self, name: str) -> NDArray[np.int64]:
         """Return the length of each list, -1 for a null; [rows]."""
-        return lengths_of(self.table.column(name), of_null=-1)
+        return lengths_of(self._table.column(name), of_null=-1)
 
     def values(self, name: str) -> NDArray[Any]:
         """Return the concatenated values of all lists; null becomes NaN or is refused."""
-        chunks = self.table.column(name).combine_chunks()
+        chunks = self._table.column(name).combine_chunks()
         return as_numpy(values_of(chunks))
 
     def rows(self, name: str) -> list[NDArray[Any]]:
@@ -123,19 +126,13 @@ class FirstRows:
         return np.split(self.values(name), ends[:-1]) if len(ends) else []
 
 
-def candidates(schema: pa.Schema, renames: Mapping[str, str]) -> set[str]:
-    """Return the canonical columns that a file lacks but may have under another known name."""
-    own = set(renames.values())
-    free = [field for field in schema if field.name not in own and not column_spec(field.name)]
-    by_name = {
-        column for field in free for column in meanings_of(field.name) if _fits(column, field)
-    }
-    by_type = {
-        column
-        for column, other in (ADVANTAGES, ADVANTAGES[::-1])
-        if other in schema.names and not _fits(other, schema.field(other))
-    }
-    return {name for name in by_name | by_type if name not in schema.names and name not in renames}
+def has_tokens(schema: pa.Schema, renames: Mapping[str, str]) -> bool:
+    """Tell whether a file has a column of tokens, by the user's mapping or by a known name."""
+    return renames.get(TOKENS, TOKENS) in schema.names or any(
+        TOKENS in meanings_of(field.name) and _fits(TOKENS, field)
+        for field in schema
+        if column_spec(field.name) is None
+    )
 
 
 def columns_to_look_at(schema: pa.Schema, renames: Mapping[str, str]) -> list[str]:
@@ -171,32 +168,29 @@ def naming_of(
     Messages call the file `shown`. Only the footer is read, unless the file has columns with known
     names or rows of equal lengths: then its first rows are read too.
     """
-    file = open_parquet(path)
-    schema, groups = file.schema_arrow, row_groups_of(path)
-    naming = Naming(off=off)
-    if missing := candidates(schema, renames) - off:
-        lists = any(column in PER_TOKEN or LOG_PROBS.fullmatch(column) for column in missing)
-        names = columns_to_look_at(schema, renames) if lists else []
-        first = FirstRows(first_rows_of(path, names, FIRST_ROWS))
-        naming = _Search(schema, renames, first, null_counts(groups), off).naming()
-    return _with_padding(path, shown, schema, groups, renames, naming)
+    schema, groups = open_parquet(path).schema_arrow, row_groups_of(path)
+    first = FirstRows(path, columns_to_look_at(schema, renames))
+    naming = _Search(schema, renames, first, null_counts(groups), off).naming()
+    return _with_padding(shown, first, schema, groups, {**renames, **naming.taken}, naming)
 
 
 def _with_padding(
-    path: AnyFile,
     shown: AnyFile,
+    first: FirstRows,
     schema: pa.Schema,
     groups: Sequence[RowGroup],
-    renames: Mapping[str, str],
+    names: Mapping[str, str],
     naming: Naming,
 ) -> Naming:
-    """Detect padded rows and choose the mask that removes the padding; else refuse the file."""
-    columns = _PaddedColumns.of(schema, {**renames, **naming.taken})
-    if columns is None or not width_of_first_rows(groups, columns.tokens, PADDED_ROWS):
-        return naming
-    if not columns.all <= set(schema.names):
+    """Detect padded rows and choose the mask that removes the padding; else refuse the file.
+
+    `names` maps canonical names to those in the file.
+    """
+    columns = _PaddedColumns.of(schema, names)
+    if columns is None or not {columns.tokens, *columns.log_probs} <= set(schema.names):
         return naming  # a mapped column that is not there is refused later
-    first = FirstRows(first_rows_of(path, sorted(columns.all), PADDED_ROWS))
+    if not width_of_first_rows(groups, columns.tokens, PADDED_ROWS):
+        return naming
     log_probs = [first.rows(name) for name in columns.log_probs]
     found = find_padding(first.rows(columns.tokens), log_probs)
     if found is None:
@@ -243,11 +237,6 @@ class _PaddedColumns(Struct, frozen=True):
             masks=[name for name in looked_at if _fits(MASK, schema.field(name))],
             mask=names.get(MASK, MASK) if MASK in own else None,
         )
-
-    @property
-    def all(self) -> set[str]:
-        """Return all of them."""
-        return {self.tokens, *self.log_probs, *self.masks}
 
 
 def null_counts(groups: Sequence[RowGroup]) -> dict[str, int]:
@@ -361,7 +350,7 @@ class _Search:
         mapped = {own for name, own in self.own.items() if LOG_PROBS.fullmatch(name)}
         return [
             name
-            for name in self.first.table.column_names
+            for name in self.first.names
             if TOKEN_FLOATS.accepts(self.schema.field(name).type)
             and (name in mapped or LOOKS_LIKE_LOG_PROBS.search(name))
             and not name.startswith(OF_PROMPTS)
@@ -385,16 +374,16 @@ class _Search:
     def _prompt_inside(self, name: str) -> Doubt | None:
         """Check by prompt ids, a mask or zero log-probs whether rows begin with their prompt."""
         prompts = self.own.get(PROMPT) or next(
-            (other for other in names_for(PROMPT) if other in self.first.table.column_names), None
+            (other for other in names_for(PROMPT) if other in self.first.names), None
         )
         rows = self.first.rows(name)
-        if prompts is not None and prompts in self.first.table.column_names:
+        if prompts is not None and prompts in self.first.names:
             pairs = zip(rows, self.first.rows(prompts), strict=True)
             if any(len(p) and np.array_equal(row[: len(p)], p) for row, p in pairs):
                 return Doubt(name, f"its rows begin with the tokens of `{prompts}`", refuted=True)
         masks = [
             name
-            for name in self.first.table.column_names
+            for name in self.first.names
             if "mask" in name and _fits(MASK, self.schema.field(name))
         ]
         for other in [*self._log_probs(), *masks]:
@@ -425,7 +414,7 @@ class _Search:
     def _doubt_of_lists(self, known: KnownName) -> Doubt | None:
         """Compare the lengths of a column of lists, one value per token, with the tokens."""
         tokens = self.own.get(TOKENS)
-        if tokens is None or tokens not in self.first.table.column_names:
+        if tokens is None or tokens not in self.first.names:
             return None  # the table will be refused, or its token column has another name
         mine, others = self.first.lengths(known.name), self.first.lengths(tokens)
         if differ := _other_lengths(mine, others):

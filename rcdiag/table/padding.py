@@ -20,19 +20,15 @@ from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import ragged
-from rcdiag.table.column_names import LOOKS_LIKE_LOG_PROBS, names_for
+from rcdiag.table.column_names import names_for
 from rcdiag.table.schema import column_setting
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ATTENTION, COMPLETION, OF_PROMPTS = "attention_mask", "completion_mask", "prompt_mask"
-# Notes on a table that was cut, with the name of the mask.
+# Note on a table that was cut, with the name of the mask.
 CUT = "rows are cut to where `{mask}` is 1: padding of prompts and responses is left out"
-CUT_TAILS = (
-    "rows are cut before their padding: a tail of one repeated token where `{mask}` is 0 and every "
-    "log-prob is 0"
-)
 # Masks that only mark padding: 1 at every token of a response, including those of tools.
 OF_RESPONSES = (COMPLETION, ATTENTION)
 # Number of rows that are examined.
@@ -212,45 +208,6 @@ def cuts_of(
             if cut_by := _cut(responses, matrices, mask, where if whole else None, behind=True):
                 return {**cuts, **cut_by, **dict.fromkeys(set(OF_RESPONSES) & set(matrices))}
     return cuts
-
-
-def cuts_of_tails(
-    matrices: Mapping[str, NDArray[Any]],
-) -> tuple[str, dict[str, pa.ListArray]] | None:
-    """Cut padded responses whose only mask marks sampled tokens; return the mask and the columns.
-
-    Such a mask is also 0 at tokens of tools. The tail of a row is certainly padding if the mask is
-    0, every token is the same and every log-prob is exactly 0 there. Returns None if rows are not
-    padded, or if no mask is 0 at their padding.
-    """
-    tokens = one_of("response_ids", matrices)
-    if tokens is None:
-        return None
-    shape = matrices[tokens].shape
-    alike = {n: m for n, m in matrices.items() if m.shape == shape and n != OF_PROMPTS}
-    log_probs = [m for name, m in alike.items() if LOOKS_LIKE_LOG_PROBS.search(name)]
-    ids, empty = matrices[tokens], np.all([m == 0 for m in log_probs or [np.zeros(shape)]], axis=0)
-    first = [list(m[:PADDED_ROWS]) for m in log_probs or [np.zeros(shape)]]
-    found = find_padding(list(ids[:PADDED_ROWS]), first)
-    if found is None:
-        return None
-    padding, seen = found
-    masks = [
-        name
-        for name, mask in alike.items()
-        if "mask" in name and np.isin(mask, (0, 1)).all()
-        if masks_padding(list(mask[:PADDED_ROWS]), seen)
-    ]
-    if len(masks) != 1:
-        return None
-    tail = empty & (ids == padding.token) & (alike[masks[0]] == 0)
-    lengths = shape[1] - np.cumprod(tail[:, ::-1], axis=1).sum(1)
-    blocks, prompt = Cut.from_lengths(lengths, shape[1]), one_of("prompt_ids", matrices)
-    return masks[0], {
-        name: blocks.column(mask_as_bits(name, values))
-        for name, values in alike.items()
-        if name != prompt
-    }
 
 
 def one_of(column: str, matrices: Mapping[str, NDArray[Any]]) -> str | None:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import as_numpy, lengths_of, values_of
 from rcdiag.table.column_names import meanings_of
-from rcdiag.table.naming import TOKENS, candidates
+from rcdiag.table.naming import has_tokens
 from rcdiag.table.padding import (
     ATTENTION,
     COMPLETION,
@@ -197,8 +197,7 @@ def _is_nested(schema: pa.Schema, renames: Mapping[str, str]) -> bool:
     paths = [own for own in renames.values() if own not in schema.names]
     if any(own.partition(".")[0] in structs for own in paths):
         return True
-    has_tokens = renames.get(TOKENS, TOKENS) in schema.names
-    if has_tokens or TOKENS in candidates(schema, renames):
+    if has_tokens(schema, renames):
         return False
     # Lists of structs without integers are chat messages or the like.
     return any(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,19 +37,6 @@ if TYPE_CHECKING:
 RowRange = tuple[int, int]  # first row and the row after the last, in the whole table
 # With more separate runs of neighbouring rows than this, Arrow's `take` replaces slicing.
 MOST_RUNS = 256
-
-
-class RowOrigin(Protocol):
-    """Maps the rows of a parquet file that rcdiag wrote to the files that the user gave."""
-
-    @property
-    def files(self) -> tuple[SourceFile, ...]:
-        """Return the files that the user gave."""
-        ...
-
-    def where(self, row: int) -> str:
-        """Return the file and record of a row, for error messages."""
-        ...
 
 
 class Origin:
@@ -121,7 +108,7 @@ class TableFile:
     converted: Path | None = None  # the same rows as parquet, if `path` has another format
     url: str = ""  # set if `path` is a local copy of a URL
     # The files that the user gave, if `path` is not one of them.
-    origin: RowOrigin | None = field(default=None, compare=False, repr=False)
+    origin: Origin | RowsOfTable | None = field(default=None, compare=False, repr=False)
     # True if columns or types differ from the table's; columns that the file lacks are then null.
     differs: bool = False
 

@@ -131,25 +131,19 @@ def test_an_attention_mask_over_prompt_and_response_cuts_both():
     assert batch["prompt_ids"].to_pylist() == [list(range(1, n + 1)) for n in LENGTHS]
 
 
-def test_a_masked_tail_is_cut_only_if_it_is_certainly_padding():
-    """Tool tokens at the end are masked too, but kept, since they are not padding."""
+def test_a_mask_of_sampled_tokens_masks_padding_as_in_a_file(tmp_path):
+    """Such a mask is 0 at tokens of tools too, so it does not show where a response ends."""
     ids, place = padded("response_ids", 0), np.arange(6)
     mask = (place < LENGTHS[:, None]).astype(int)
     mask[0, LENGTHS[0] - 1] = 0  # the last token is a tool's
-    names = ("rollout_log_probs", "old_log_probs")
     rows = {"responses": ids, "response_mask": mask}
-    rows |= {name: padded(name, 0.0) for name in names}
-    table = rcdiag.open_table(rows)
-    batch = next(table.batches()).table
-    assert batch["response_ids"].to_pylist() == arrow()["response_ids"].to_pylist()
-    assert [len(row) for row in batch["response_mask"].to_pylist()] == LENGTHS.tolist()
-    assert sum(batch["response_mask"].to_pylist()[0]) == LENGTHS[0] - 1
-    (change,) = table.metadata["conversion"]["changes"]
-    assert "where `response_mask` is 0" in change
-    # Log-probs at masked tokens: not certainly padding, so nothing is cut.
-    rows["old_log_probs"] = padded("old_log_probs", -3.0)
-    batch = next(rcdiag.open_table(rows).batches()).table
-    assert {len(row) for row in batch["response_ids"].to_pylist()} == {6}
+    rows |= {name: padded(name, 0.0) for name in ("rollout_log_probs", "old_log_probs")}
+    file = tmp_path / "padded.parquet"
+    pq.write_table(pa.table({name: pa.array(list(matrix)) for name, matrix in rows.items()}), file)
+    for table in (rcdiag.open_table(rows), rcdiag.open_table(file)):
+        assert table.naming.padding is not None
+        assert "`response_mask` masks the padding" in table.naming.padding.sentence()
+        assert rcdiag.score(table).num_tokens == LENGTHS.sum() - 1
 
 
 def test_a_padded_matrix_without_a_mask_is_refused_for_any_log_probs():

@@ -166,3 +166,11 @@ def test_two_missing_sides_are_scored_by_two_engines(tmp_path):
     with pytest.raises(RcdiagError) as caught:
         open_table(path).require("mine_log_probs")
     assert "--policy mine=hf:float32" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["response_ids", "rollout_log_probs", "response_mask"])
+def test_a_mapped_column_that_is_not_there_is_named_beside_the_one_of_that_name(tmp_path, name):
+    columns = {"response_ids": pa.array([[1, 2], [3, 4]]), "response_mask": pa.array([[1, 1]] * 2)}
+    columns["rollout_log_probs"] = pa.array([[-1.0, -0.5]] * 2)
+    error = refused(write_table(tmp_path / "a.parquet", **columns), {name: "other"})
+    assert f"`other`, the right side of {name}=other" in error.message

@@ -10,8 +10,8 @@ import pytest
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.column_names import known_names, spelled
-from rcdiag.table.naming import FIRST_ROWS
 from rcdiag.table.opening import open_table
+from rcdiag.table.padding import PADDED_ROWS
 from rcdiag.table.schema import column_spec
 from rcdiag.table.table import Table
 from tests.builders import write_table
@@ -219,7 +219,7 @@ def test_a_column_with_a_table_name_is_never_replaced(tmp_path):
 
 
 def test_only_the_first_rows_are_compared(tmp_path):
-    rows = FIRST_ROWS + 10
+    rows = PADDED_ROWS + 10
     columns = {"response_ids": pa.array([[1, 2]] * rows)}
     lengths = [2] * (rows - 1) + [3]
     late = pa.array([[1] * length for length in lengths], pa.list_(pa.uint8()))

@@ -16,7 +16,6 @@ from rcdiag.errors import RcdiagError
 from rcdiag.table.given import REWARD_KEY
 from rcdiag.table.readers.gather import gathering
 from rcdiag.table.readers.jsonl import Id, records
-from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Reader
 from rcdiag.table.readers.turns import Turn, rows_of_turns, turn_of
 
@@ -141,16 +140,14 @@ def _reward(verified: Verified | None, where: str, dump: Dump) -> float | None:
     return rewards.get(name)
 
 
-def _detect(peek: Peek) -> bool:
-    trial = {"task_name", "trial_name", "agent_info"} <= peek.keys
-    return trial or isinstance(peek.record.get("rollout_details"), list)
-
-
 HARBOR = Reader(
     name="harbor",
     says="Harbor's trials: result.json with the agent's rollout_details.",
     patterns=("result.json",),
-    detect=_detect,
+    detect=lambda peek: (
+        {"task_name", "trial_name", "agent_info"} <= peek.keys
+        or isinstance(peek.record.get("rollout_details"), list)
+    ),
     read=gathering(_rows, "results of Harbor's trials, and none has rollout_details", ASK),
     asks_for=(REWARD_KEY,),
     source="https://pypi.org/project/harbor/",

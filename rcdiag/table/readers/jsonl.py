@@ -56,15 +56,15 @@ def records(file: Path, kind: type[T]) -> Iterator[tuple[str, int, T]]:
                 yield where, number, record
 
 
-def records_with_rest(file: Path, kind: type[T]) -> Iterator[tuple[int, T, dict[str, Any]]]:
-    """Yield each record's line (from 1), the record, and the fields that its type does not have."""
+def records_with_rest(file: Path, kind: type[T]) -> Iterator[tuple[str, int, T, dict[str, Any]]]:
+    """Yield records as `records` does, each with the fields that its type does not have."""
     named = {field.encode_name for field in msgspec.structs.fields(kind)}
     for where, number, values in records(file, dict):  # type: ignore[type-var]
         try:
             record = msgspec.convert(values, kind)
         except msgspec.ValidationError as error:
             raise _wrong_type(where, error) from error
-        yield number, record, {name: values[name] for name in values if name not in named}
+        yield where, number, record, {name: values[name] for name in values if name not in named}
 
 
 def floats(values: Sequence[float | None]) -> NDArray[np.float32]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from rcdiag.errors import RcdiagError
-from rcdiag.table.readers.jsonl import Int, records
-from rcdiag.table.readers.peek import Peek
+from rcdiag.table.readers.jsonl import Int, records_with_rest
 from rcdiag.table.readers.reader import Notes, Reader
 from rcdiag.table.readers.text_only import RECORD, TextRow, encoding
 
@@ -34,14 +33,7 @@ class SwiftLine(msgspec.Struct):
 
 def _swift_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
     before: Any = None
-    for where, number, fields in records(file, cast(Any, dict[str, Any])):
-        try:
-            line = msgspec.convert(fields, SwiftLine)
-        except msgspec.ValidationError as error:
-            raise RcdiagError(
-                f"{where}: {error}",
-                hint="no version of ms-swift writes that; repair the line",
-            ) from error
+    for where, number, line, rest in records_with_rest(file, SwiftLine):
         prompts = line.prompt if isinstance(line.prompt, list) else [line.prompt]
         size = len(prompts)
         step = line.gen_step if line.step is None else line.step
@@ -50,7 +42,7 @@ def _swift_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
             "advantage": _listed(line.advantages, size, where, "advantages"),
             "reward": _listed(line.reward, size, where, "reward"),
         }
-        columns |= _rewards(fields, size, line.reward is None)
+        columns |= _rewards(rest, size, line.reward is None)
         completions = _listed(line.completion, size, where, "completion")
         these = (prompts, completions, columns["advantage"])
         if isinstance(line.prompt, list) and these == before:
@@ -69,12 +61,12 @@ def _swift_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
             yield TextRow(number, prompts[place], text, own)
 
 
-def _rewards(fields: dict[str, Any], size: int, alone: bool) -> dict[str, list[Any]]:
+def _rewards(rest: dict[str, Any], size: int, alone: bool) -> dict[str, list[Any]]:
     """Return one column per reward function; if there is only one function, it is the reward."""
     numbers = {
         name: values
-        for name, values in fields.items()
-        if name not in (*SwiftLine.__struct_fields__, *NO_REWARDS)
+        for name, values in rest.items()
+        if name not in NO_REWARDS
         and isinstance(values, list)
         and len(values) == size
         and all(_is_number(value) for value in values)
@@ -112,17 +104,15 @@ def _listed(value: Any, size: int, where: str, name: str) -> list[Any]:
     return values
 
 
-def _is_swift(peek: Peek) -> bool:
-    keys = peek.keys
-    has_text = {"prompt", "completion"} <= keys and "task_id" not in keys
-    return has_text and bool({"step", "gen_step"} & keys) and "response_ids" not in keys
-
-
 MS_SWIFT = Reader(
     name="ms-swift",
     says="ms-swift's log of completions, text: completions.jsonl.",
     patterns=("completions.jsonl",),
-    detect=_is_swift,
+    detect=lambda peek: (
+        {"prompt", "completion"} <= peek.keys
+        and not peek.keys.isdisjoint({"step", "gen_step"})
+        and peek.keys.isdisjoint({"task_id", "response_ids"})
+    ),
     read=encoding(_swift_rows, specials=True),
     source="https://github.com/modelscope/ms-swift/blob/main/swift/rlhf_trainers/grpo_trainer.py",
     text_only=f"ms-swift has no option that dumps tokens; {RECORD}",

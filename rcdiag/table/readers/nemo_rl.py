@@ -18,7 +18,6 @@ import numpy as np
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.gather import gather
 from rcdiag.table.readers.jsonl import Bit, Id, Int, bits, check_length, floats, ids, records
-from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 
 FILE_NAME = re.compile(r"train_data_step(?P<step>\d+)")
@@ -169,15 +168,11 @@ def _check_end(end: int, is_sampled: Any, where: str) -> None:
         )
 
 
-def _detect(peek: Peek) -> bool:
-    return {"generation_logprobs", "token_loss_mask"} <= peek.keys
-
-
 NEMO_RL = Reader(
     name="nemo-rl",
     says="NeMo-RL's log of training data, train_data_stepN.jsonl: on by default.",
     patterns=("train_data_step*.jsonl",),
-    detect=_detect,
+    detect=lambda peek: {"generation_logprobs", "token_loss_mask"} <= peek.keys,
     read=_read,
     source="https://github.com/NVIDIA-NeMo/RL/blob/main/nemo_rl/utils/logger.py",
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 
 from rcdiag.table.readers.gather import gathering
 from rcdiag.table.readers.jsonl import Id, Int, check_length, floats, ids, records
-from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader
 
 TOOLS = (
@@ -89,17 +87,14 @@ def _mask(rollout: Rollout, log_probs: Any, notes: Notes) -> Any:
     return mask
 
 
-def _detect(peek: Peek) -> bool:
-    if fnmatch.fnmatch(peek.name, "*_metadata.jsonl"):
-        return False
-    return {"prompt_tokens", "response_tokens", "finish_reason"} <= peek.keys
-
-
 OPEN_INSTRUCT = Reader(
     name="open-instruct",
     says="open-instruct's rollouts, RUN_rollouts_NNNNNN.jsonl (--save_traces).",
     patterns=("*_rollouts_*.jsonl",),
-    detect=_detect,
+    detect=lambda peek: (
+        {"prompt_tokens", "response_tokens", "finish_reason"} <= peek.keys
+        and not peek.name.endswith("_metadata.jsonl")
+    ),
     read=gathering(_rows),
     source="https://github.com/allenai/open-instruct/blob/main/open_instruct/rl_utils.py",
 )

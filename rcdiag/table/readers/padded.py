@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +60,14 @@ def rows_in_parts(
         yield Rows(pa.RecordBatch.from_pydict(columns), path, part)
 
 
-def check_rows(tensors: Mapping[str, StoredTensor | Jagged], of: str) -> None:
-    """Raise an error if a tensor's number of rows differs from that of the tensor `of`."""
-    for name, tensor in tensors.items():
-        if len(tensor) != len(tensors[of]):
-            raise ValueError(f"{name} has {len(tensor)} rows, {of} has {len(tensors[of])}")
+def check_rows(columns: Mapping[str, Sized], of: str, path: Path) -> None:
+    """Raise an error if a column's number of rows differs from that of the column `of`."""
+    for name, column in columns.items():
+        if len(column) != len(columns[of]):
+            raise RcdiagError(
+                f"{path}: {name} has {len(column)} rows, {of} has {len(columns[of])}",
+                hint=BELONG_TOGETHER,
+            )
 
 
 def named_step(name: str, pattern: re.Pattern[str], rows: int, notes: Notes) -> dict[str, pa.Array]:

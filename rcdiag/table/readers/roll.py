@@ -22,7 +22,6 @@ from rcdiag.table.arrow import from_numpy, from_python
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where
-from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.safe import (
     Content,
@@ -53,18 +52,11 @@ TRAINING, VALIDATION = "train", "val"
 EVALUATIONS = "batches of evaluations (val) are not read together with those of training"
 
 
-def _is_roll(peek: Peek) -> bool:
-    return f"{MODULE}.{CLASS}" in peek.pickle_calls
-
-
 def _read(dump: Dump) -> Iterator[Rows]:
     for number, path in enumerate(_trained(dump)):
         with laid_out(str(path), "ROLL"):
-            content = open_content(path)
-            tensors, values, meta = _open(content)
-            for rows in _rows_of(tensors, values, meta, path, number, dump.notes):
-                yield rows
-                content.release()
+            tensors, values, meta = _open(open_content(path))
+            yield from _rows_of(tensors, values, meta, path, number, dump.notes)
 
 
 def _trained(dump: Dump) -> list[Path]:
@@ -105,7 +97,7 @@ def _rows_of(
     notes: Notes,
 ) -> Iterator[Rows]:
     ids = tensors["input_ids"]
-    padded.check_rows(tensors, "input_ids")
+    padded.check_rows(tensors, "input_ids", path)
     facts = _columns_of_rows(tensors, values, meta, path, number, notes)
     if any(name in tensors for name in LOG_PROBS):
         notes.change("log-probs are shifted by one: ROLL's value j belongs to token j + 1")
@@ -195,7 +187,7 @@ ROLL = Reader(
     name="roll",
     says="Sampled batches of ROLL, single-turn or agentic, which rollout_mock dumps.",
     patterns=("step_*.pkl", "*.pkl"),
-    detect=_is_roll,
+    detect=lambda peek: f"{MODULE}.{CLASS}" in peek.pickle_calls,
     read=_read,
     source="https://github.com/alibaba/ROLL/blob/main/roll/distributed/scheduler/protocol.py",
 )

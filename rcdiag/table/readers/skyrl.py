@@ -23,7 +23,6 @@ from rcdiag.table.kept_ids import unpadded
 from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where, cut_rows
-from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader, Rows
 from rcdiag.table.readers.safe import (
     Content,
@@ -42,6 +41,7 @@ MODULES = ("skyrl.backends.skyrl_train.training_batch", "skyrl_train.training_ba
 CLASS, REBUILD = "TrainingInputBatch", "_rebuild_tensor_batch"
 FORMAT = "TensorFormat"  # an enumeration that states how a tensor is stored, from SkyRL 0.4 on
 NAMES = foreign((module, name) for module in MODULES for name in (CLASS, REBUILD, FORMAT))
+BATCHES = {f"{module}.{name}" for module in MODULES for name in (CLASS, REBUILD)}
 STEP = re.compile(r"global_step_(\d+)_")
 # Kept ids, [response tokens, largest set], padded with -1; packed from SkyRL 0.4 on.
 SUPPORT = "rollout_sample_support"
@@ -57,19 +57,11 @@ FLOATS = {
 }
 
 
-def _is_skyrl(peek: Peek) -> bool:
-    firsts = {f"{module}.{name}" for module in MODULES for name in (CLASS, REBUILD)}
-    return not peek.pickle_calls.isdisjoint(firsts)
-
-
 def _read(dump: Dump) -> Iterator[Rows]:
     for number, path in enumerate(dump.files):
         with laid_out(str(path), "SkyRL"):
-            content = open_content(path)
-            tensors, metadata = _open(content)
-            for rows in _rows_of(tensors, metadata, path, number, dump.notes):
-                yield rows
-                content.release()
+            tensors, metadata = _open(open_content(path))
+            yield from _rows_of(tensors, metadata, path, number, dump.notes)
 
 
 def _open(content: Content) -> tuple[dict[str, StoredTensor | Jagged], dict[str, Any]]:
@@ -121,7 +113,7 @@ def _rows_of(
 ) -> Iterator[Rows]:
     sequences = _matrix(tensors, "sequences")
     count = len(sequences)
-    padded.check_rows(tensors, "sequences")
+    padded.check_rows(tensors, "sequences", path)
     fills = metadata.get("pad_size") or 0
     if not 0 <= fills <= count:
         raise ValueError(f"{fills} rows of padding in a batch of {count}")
@@ -252,7 +244,7 @@ SKYRL = Reader(
     name="skyrl",
     says="Training batches of SkyRL, which trainer.dump_data_batch writes.",
     patterns=("*_training_input.pkl", "*.pkl"),
-    detect=_is_skyrl,
+    detect=lambda peek: not peek.pickle_calls.isdisjoint(BATCHES),
     read=_read,
     source="https://github.com/NovaSky-AI/SkyRL/blob/main/skyrl/backends/skyrl_train/"
     "training_batch.py",

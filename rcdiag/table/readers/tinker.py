@@ -30,7 +30,7 @@ def _read(dump: Dump) -> Iterator[Rows]:
 def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of one store, one trajectory after the other."""
     with open_store(file) as store:
-        newest = _newest(store.scopes())
+        newest = _newest(scope for scope, _ in store.ordered())
         held: list[Turn] = []
         scope = Scope()
         for own, place in store.ordered():

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import urllib.parse
-from abc import ABC, abstractmethod
-from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,53 +97,20 @@ class Metadata(msgspec.Struct):
     stop_reason: str | None = None
 
 
-class Store(ABC):
-    """Calls of the sampler with their scopes."""
-
-    @abstractmethod
-    def scopes(self) -> Iterator[Scope]:
-        """Yield at least one scope for each attempt of each run."""
-
-    @abstractmethod
-    def ordered(self) -> Iterator[tuple[Scope, int]]:
-        """Yield the scope and position of each call, sorted by trajectory, then by time."""
-
-    @abstractmethod
-    def read(self, place: int) -> tuple[str, int, SamplingCall]:
-        """Return the call at a position: its place for messages, its number, and the call."""
-
-    def close(self) -> None:  # noqa: B027
-        """Close the file."""
-
-
-@contextlib.contextmanager
-def open_store(file: Path) -> Iterator[Store]:
-    """Open a file of captured calls, read-only."""
-    with open_file(file) as stream:
-        is_sqlite = stream.read(len(MAGIC)) == MAGIC
-    store = _Table(file) if is_sqlite else _Lines(file)
-    try:
-        yield store
-    except UNREADABLE as error:
-        raise _damaged(file, error) from error
-    finally:
-        store.close()
-
-
-class _Lines(Store):
-    """JSON lines with one call each."""
+class LineStore:
+    """JSON lines with one call each; a first pass finds the scope and the place of every call."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self._parser: Parser[SamplingCall] = Parser(SamplingCall)
-        self._scopes: dict[Scope, int] = {}
-        self._scope_of, self._starts, self._numbers = array("q"), array("q"), array("q")
         self._stream = open_file(file)
         if not self._stream.seekable():
             raise RcdiagError(
                 f"{file}: a compressed file of calls, whose lines cannot be read out of order",
                 hint="decompress it with gunzip -k or unzstd",
             )
+        # Of each call: its scope, the byte at which its line begins, the line's number.
+        self._calls: list[tuple[Scope, int, int]] = []
         try:
             self._find()
         except BaseException:
@@ -154,6 +119,7 @@ class _Lines(Store):
 
     def _find(self) -> None:
         head: Parser[LineHead] = Parser(LineHead)
+        scopes: dict[Scope, Scope] = {}  # calls of one scope share it
         for number, start, line in lines_of(self._stream, self.file):
             try:
                 call = head.parse(line, f"{self.file}, line {number}")
@@ -161,25 +127,17 @@ class _Lines(Store):
                 raise malformed(self.file, number, line, self._stream) from None
             if call.kind in (None, "sample"):
                 scope = call.scope or Scope()
-                self._scope_of.append(self._scopes.setdefault(scope, len(self._scopes)))
-                self._starts.append(start)
-                self._numbers.append(number)
-
-    def scopes(self) -> Iterator[Scope]:
-        yield from self._scopes
+                self._calls.append((scopes.setdefault(scope, scope), start, number))
 
     def ordered(self) -> Iterator[tuple[Scope, int]]:
-        scopes = list(self._scopes)
-        ranks = array("q", bytes(8 * len(scopes)))
-        keys = {key: rank for rank, key in enumerate(sorted({scope.key for scope in scopes}))}
-        for number, scope in enumerate(scopes):
-            ranks[number] = keys[scope.key]
-        for place in sorted(range(len(self._starts)), key=lambda i: ranks[self._scope_of[i]]):
-            yield scopes[self._scope_of[place]], place
+        """Yield the scope and place of each call, sorted by trajectory, then by time."""
+        for place in sorted(range(len(self._calls)), key=lambda i: self._calls[i][0].key):
+            yield self._calls[place][0], place
 
     def read(self, place: int) -> tuple[str, int, SamplingCall]:
-        self._stream.seek(self._starts[place])
-        number = self._numbers[place]
+        """Return the call at a place: the place for messages, its number, and the call."""
+        _, start, number = self._calls[place]
+        self._stream.seek(start)
         where = f"{self.file}, line {number}"
         line = self._stream.readline(LONGEST_RECORD)
         try:
@@ -191,7 +149,7 @@ class _Lines(Store):
         self._stream.close()
 
 
-class _Table(Store):
+class TableStore:
     """The table `wire_rows` of an SQLite store, with one sample per row."""
 
     def __init__(self, file: Path) -> None:
@@ -217,13 +175,6 @@ class _Table(Store):
                 f"{self.file}: an SQLite file without a table `wire_rows`",
                 hint="is this a capture.sqlite of tinker-cookbook?",
             )
-
-    def scopes(self) -> Iterator[Scope]:
-        for run, attempt in self._connection.execute(
-            "SELECT DISTINCT run_id, run_attempt FROM wire_rows"
-        ):
-            values = {"run_id": _text(run), "run_attempt": attempt}
-            yield self._scope(values, f"{self.file}, run {_text(run)}")
 
     def ordered(self) -> Iterator[tuple[Scope, int]]:
         names = ", ".join(Scope.__struct_fields__)
@@ -300,6 +251,23 @@ class _Table(Store):
 
     def close(self) -> None:
         self._connection.close()
+
+
+Store = LineStore | TableStore
+
+
+@contextlib.contextmanager
+def open_store(file: Path) -> Iterator[Store]:
+    """Open a file of captured calls, read-only."""
+    with open_file(file) as stream:
+        is_sqlite = stream.read(len(MAGIC)) == MAGIC
+    store = TableStore(file) if is_sqlite else LineStore(file)
+    try:
+        yield store
+    except UNREADABLE as error:
+        raise _damaged(file, error) from error
+    finally:
+        store.close()
 
 
 def _connect(file: Path) -> sqlite3.Connection:

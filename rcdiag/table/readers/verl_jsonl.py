@@ -67,7 +67,7 @@ def _read_verl(dump: Dump) -> Iterator[Rows]:
 
 def _verl_rows(file: Path, extras: _Extras) -> Iterator[TextRow]:
     step = int(file.stem) if file.stem.isdigit() else None
-    for number, line, rest in records_with_rest(file, VerlLine):
+    for _, number, line, rest in records_with_rest(file, VerlLine):
         columns = {
             "reward": line.score,
             "step": step if line.step is None else line.step,

@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 
 from rcdiag.table.readers.jsonl import Int, records
-from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Notes, Reader
 from rcdiag.table.readers.text_only import RECORD, Messages, TextRow, encoding
 
@@ -50,16 +49,14 @@ def _xtuner_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
         yield TextRow(number, line.prompt, line.response, columns, line.response_len)
 
 
-def _is_xtuner(peek: Peek) -> bool:
-    summary = {"reward_mean", "response_len_mean", "total_len"} <= peek.keys
-    return summary or {"rollout_id", "response", "response_len", "prompt_len"} <= peek.keys
-
-
 XTUNER = Reader(
     name="xtuner",
     says="XTuner's log of trajectories, text: train_rollout_{step}.jsonl.",
     patterns=("*_rollout_*.jsonl",),
-    detect=_is_xtuner,
+    detect=lambda peek: (
+        {"reward_mean", "response_len_mean", "total_len"} <= peek.keys  # the summary
+        or {"rollout_id", "response", "response_len", "prompt_len"} <= peek.keys
+    ),
     read=encoding(_xtuner_rows, specials=True),
     source="https://github.com/InternLM/xtuner/blob/main/xtuner/v1/train/rl_trainer.py",
     text_only=f"XTuner has no option that dumps tokens; {RECORD}",

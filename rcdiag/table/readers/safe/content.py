@@ -19,12 +19,11 @@ class Content(Struct, frozen=True):
 
     name: str
     view: memoryview
-    mapped: mmap.mmap | None = None
 
     def inner(self, view: memoryview | bytes | bytearray | Buffer, what: str) -> Content:
         """Return the content of a file that is inside this one."""
         content = memoryview(view.content if isinstance(view, Buffer) else view)
-        return Content(f"{self.name} ({what})", content.cast("B"), self.mapped)
+        return Content(f"{self.name} ({what})", content.cast("B"))
 
     def stream(self) -> io.BufferedReader:
         """Return a binary stream of these bytes, which copies only what is read."""
@@ -32,17 +31,9 @@ class Content(Struct, frozen=True):
 
         return io.BufferedReader(pa.BufferReader(self.view), 1 << 18)
 
-    def release(self) -> None:
-        """Release the memory of file pages that were read; they can be read again.
-
-        Without this, the resident memory of the process grows with the file.
-        """
-        if self.mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self.mapped.madvise(mmap.MADV_DONTNEED)
-
 
 def open_content(source: Path | Content) -> Content:
-    """Map a file into memory; pages are read when they are used."""
+    """Map a file into memory; the system reads pages when used, and drops them when it is short."""
     if isinstance(source, Content):
         return source
     try:
@@ -52,7 +43,7 @@ def open_content(source: Path | Content) -> Content:
         raise RcdiagError(
             f"{source}: cannot be read ({error})", hint="check the file and its permissions"
         ) from error
-    return Content(str(source), memoryview(mapped), mapped)
+    return Content(str(source), memoryview(mapped))
 
 
 def damaged(content: Content, how: str) -> RcdiagError:

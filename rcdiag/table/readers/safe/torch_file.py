@@ -20,7 +20,6 @@ from rcdiag.table.readers.safe.unpickler import unpickled
 from rcdiag.table.readers.safe.views import KINDS, STORAGES, UNTYPED, Storage
 
 ZIP = b"PK\x03\x04"
-SUMMED_AT_ONCE = 1 << 24  # bytes
 # Header of a member: magic bytes, and the lengths of its name and of the extra field after it.
 MEMBER = struct.Struct("<4s22xHH")
 LOCAL_HEADER = MEMBER.size  # bytes
@@ -88,18 +87,9 @@ class _Archive:
             raise damaged(self.content, f"{name} is truncated")
         part = view[start:end]
         # The checksum is missing with torch.serialization.set_crc32_options(False).
-        if info.CRC and self._sum(part) != info.CRC:
+        if info.CRC and zlib.crc32(part) != info.CRC:
             raise damaged(self.content, f"the checksum of {name} does not match its bytes")
         return part
-
-    def _sum(self, part: memoryview) -> int:
-        if len(part) <= SUMMED_AT_ONCE:
-            return zlib.crc32(part)
-        total = 0
-        for start in range(0, len(part), SUMMED_AT_ONCE):
-            total = zlib.crc32(part[start : start + SUMMED_AT_ONCE], total)
-            self.content.release()
-        return total
 
     def storage(self, reference: Any) -> Storage:
         """Return the storage that a persistent id refers to."""

@@ -142,9 +142,7 @@ def unpickled(
     """
     try:
         check(content.view)
-        content.release()
         value = _Unpickler(content, {**NAMES, **(names or {})}, load_storage).load()
-        content.release()
         _check_repeated(value)
         return value
     except TooLargeError as error:

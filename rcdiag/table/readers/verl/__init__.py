@@ -33,16 +33,13 @@ def _read(dump: Dump) -> Iterator[Rows]:
     """Read one file after the other; skip batches that are the sampler's input."""
     held = 0
     for number, path in enumerate(dump.files):
-        content = open_content(path)
-        batch = open_batch(content)
+        batch = open_batch(open_content(path))
         if "responses" not in batch.tensors and path.name == INPUT_BATCH:
             dump.notes.change(f"{INPUT_BATCH}, the sampler's input, is left out")
             continue
         held += 1
         with laid_out(str(path), "verl"):
-            for rows in rows_of(batch, path, number, dump.notes):
-                yield rows
-                content.release()
+            yield from rows_of(batch, path, number, dump.notes)
     if not held:
         raise missing_responses(dump.files[0])
 

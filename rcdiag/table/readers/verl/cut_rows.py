@@ -19,7 +19,7 @@ from rcdiag.table.padding import Cut
 from rcdiag.table.readers import padded
 from rcdiag.table.readers.padded import NO_MASK, RowIndex, Where
 from rcdiag.table.readers.reader import Notes, Rows
-from rcdiag.table.readers.safe import Jagged, StoredTensor, laid_out
+from rcdiag.table.readers.safe import Jagged, StoredTensor
 from rcdiag.table.readers.verl.contents import (
     OUTPUT_BATCH,
     VerlBatch,
@@ -46,6 +46,8 @@ MASKS = ("response_mask", "loss_mask")
 SCORES = ("token_level_scores", "rm_scores")
 # The training steps whose weights sampled the first and the last token of a row.
 VERSIONS = ("min_global_steps", "max_global_steps")
+# Values beside the tensors of which every row has one.
+OF_EVERY_ROW = ("uid", "min_global_steps", "data_source")
 # Columns that locate the tokens, or that repeat other columns.
 PLACES = ("prompts", "responses", "input_ids", "position_ids", "attention_mask", *MASKS)
 LEFT_OUT = "columns for which the table has no place are left out"
@@ -58,7 +60,10 @@ def rows_of(batch: VerlBatch, path: Path, number: int, notes: Notes) -> Iterator
     responses = batch.tensors.get("responses")
     if responses is None:
         raise missing_responses(path)
-    _check_lengths(batch, len(responses), path)
+    listed = {"keys": batch.keys, "tags": batch.tags}
+    others: dict[str, Any] = {name: column for name, column in listed.items() if column}
+    others |= {name: batch.values[name] for name in OF_EVERY_ROW if name in batch.values}
+    padded.check_rows({**batch.tensors, **others}, "responses", path)
     _check_tags(batch, path)
     kept = _without_padding(batch, len(responses), notes)
     facts = _columns_of_rows(batch, path, number, notes)
@@ -72,8 +77,7 @@ def rows_of(batch: VerlBatch, path: Path, number: int, notes: Notes) -> Iterator
     if not any(name in batch.tensors for name in MASKS):
         notes.change(NO_MASK, len(kept))
     width = width * (1 + padded.width_of_experts(batch.tensors.get("routed_experts")))
-    with laid_out(str(path), "verl"):
-        yield from padded.rows_in_parts(path, kept, width, facts, partial(_token_columns, batch))
+    yield from padded.rows_in_parts(path, kept, width, facts, partial(_token_columns, batch))
 
 
 # Tokens
@@ -186,21 +190,6 @@ def _is_scalar(tensor: StoredTensor | Jagged) -> bool:
 
 
 # Rows
-
-
-def _check_lengths(batch: VerlBatch, count: int, path: Path) -> None:
-    sizes: dict[str, Any] = {**batch.tensors, "keys": batch.keys, "tags": batch.tags}
-    sizes |= {name: batch.values[name] for name in ("uid", "min_global_steps", "data_source")
-              if name in batch.values}  # fmt: skip
-    for name, column in sizes.items():
-        if name in ("keys", "tags") and not column:
-            continue
-        size = column.shape[0] if isinstance(column, StoredTensor) and column.shape else len(column)
-        if size != count:
-            raise RcdiagError(
-                f"{path}: {name} has {size} rows, responses has {count}",
-                hint=padded.BELONG_TOGETHER,
-            )
 
 
 def _check_tags(batch: VerlBatch, path: Path) -> None:
