@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -86,8 +85,7 @@ def read_table(
     The same table, options and number of workers give the same parts, and so the same result bit
     by bit; with other numbers of workers, sums may differ in their last digits.
 
-    During the pass the rows for the diagnosis are drawn into `sample`, and a thread computes the
-    fingerprint of the table that the user gave.
+    During the pass the rows for the diagnosis are drawn into `sample`.
 
     Raises:
         RcdiagError: a row that cannot be read, with its file and number; a worker was killed.
@@ -104,10 +102,6 @@ def _states(
     workers = 0 if runner is None else runner.workers(dump.response_tokens)
     parts = parts_of(dump, walk.tokens_of_part, workers)
     begun = None if sample is None else sample.of_part()
-    # A daemon thread, so that Ctrl-C does not wait for it. If it fails, `provenance` raises the
-    # same error.
-    beside = threading.Thread(target=_fingerprint, args=(dump.as_given,), daemon=True)
-    beside.start()
     marks = {file: _mark(file) for file in dump.parquets if isinstance(file, Path)}
     function: Callable[[RowRange], tuple[S | None, CaseSample | None]]
     many = dump.response_tokens > 2 * VALUES_HELD  # even if half of them are masked or left out
@@ -122,7 +116,6 @@ def _states(
                 sample.merge(drawn)
             if state is not None:
                 yield state
-    beside.join()
 
 
 def parts_of(dump: Table, tokens: int, workers: int) -> list[RowRange]:
@@ -191,13 +184,6 @@ def _check_same(path: Path, mark: FileMark) -> None:
             hint="on a cluster every node reads the table: put it on storage that all of them see, "
             "as parquet (rcdiag convert) if it has another format; or omit --on ray",
         )
-
-
-def _fingerprint(table: Table) -> None:
-    try:
-        _ = table.fingerprint  # kept by the table
-    except (OSError, RcdiagError):
-        return
 
 
 def token_batches(
