@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -42,7 +41,6 @@ class Walk(Struct, Generic[S], frozen=True, kw_only=True):
     """
 
     policies: Sequence[str]  # whose log-probs are read
-    prompts: bool = False  # also read prompts (only for their lengths), if the table has them
     masked: bool = False  # include tokens that the mask leaves out
     origin: bool = False  # also read engine and weights version of the rows
 
@@ -197,15 +195,14 @@ def token_batches(
     Rows for the diagnosis are drawn into `sample`, if given. `between` is the range of rows: the
     first row and the one after the last.
     """
-    prompts = "prompt_ids" in dump.columns and (walk.prompts or sample is not None)
+    prompts = "prompt_ids" in dump.columns and sample is not None
     origin = walk.origin or sample is not None
     for rows in read_trajectories(
         dump, walk.policies, prompts=prompts, origin=origin, between=between
     ):
         if sample is not None:
             sample.add(rows)
-        needed = rows if walk.prompts else dataclasses.replace(rows, prompt_ids=None)
-        tokens = sampled_tokens(needed, walk.policies, masked=walk.masked)
+        tokens = sampled_tokens(rows, walk.policies, masked=walk.masked)
         yield from tokens.blocks(MOST_TOKENS_OF_BATCH)
 
 
