@@ -250,21 +250,33 @@ class TokenSums(Protocol):
         ...
 
 
-class Effect(Struct, frozen=True):
-    """What remains of every sequence under each setting; one column if all settings agree."""
+class CorrectionOutcome(Struct, frozen=True):
+    """The tokens and weights that are left in every sequence, for one setting or for many.
 
-    kept: Array  # [sequences, settings] tokens that stay in the loss mask
-    vetoed: Flags | None  # [sequences, settings]; None without a veto
+    Arrays are [sequences, settings] ([sequences, 1] if all settings agree), or [sequences] for one
+    correction.
+    """
+
+    kept: Array  # tokens that stay in the loss mask
     weights: WeightSums | None  # of all tokens, before batch normalisation; None without weights
-    kept_weights: WeightSums | None  # of tokens in the loss mask
+    # Weights in the loss, 0 at rejected tokens; None if weights are only logged.
+    kept_weights: WeightSums | None
 
     @property
     def loss_weights(self) -> WeightSums:
         """Weights of the tokens in the loss mask; without weights, each counts as 1."""
         return self.kept_weights or WeightSums(self.kept, self.kept)
 
+    @property
+    def kept_tokens(self) -> int:
+        return int(self.kept.sum())
 
-def apply(sums: TokenSums, settings: EstimatorSettings) -> Effect:
+    @property
+    def kept_sequences(self) -> int:
+        return int((self.kept > 0).sum())
+
+
+def apply(sums: TokenSums, settings: EstimatorSettings) -> CorrectionOutcome:
     """Apply every setting to every sequence.
 
     A rejection sees the original mask, unless its `over` names rejections that come before it.
@@ -288,7 +300,7 @@ def apply(sums: TokenSums, settings: EstimatorSettings) -> Effect:
             of_kept = WeightSums(
                 np.where(stays, of_kept.sum, 0.0), np.where(stays, of_kept.squares, 0.0)
             )
-    return Effect(kept, vetoed, weights, of_kept)
+    return CorrectionOutcome(kept, weights, of_kept)
 
 
 def _stays(rows: Sequences, settings: EstimatorSettings) -> Flags | None:
@@ -358,40 +370,14 @@ class RowSums(Struct, frozen=True):
         return WeightSums(self.rows.sum(quantity)[:, None], self.rows.squares(quantity)[:, None])
 
 
-class CorrectionOutcome(Struct, frozen=True):
-    """The tokens and weights that one correction leaves in every sequence."""
-
-    kept: Array  # [sequences] tokens that stay in the loss mask
-    weights: WeightSums | None  # of all tokens, before batch normalisation; 0 where zeroed
-    # Weights in the loss, 0 at rejected tokens; None if weights are only logged.
-    kept_weights: WeightSums | None
-
-    @property
-    def loss_weights(self) -> WeightSums:
-        """Weights of the tokens in the loss mask; without weights, each counts as 1."""
-        return self.kept_weights or WeightSums(self.kept, self.kept)
-
-    @property
-    def kept_tokens(self) -> int:
-        return int(self.kept.sum())
-
-    @property
-    def kept_sequences(self) -> int:
-        return int((self.kept > 0).sum())
-
-
 def outcome(rows: Sequences, correction: Correction) -> CorrectionOutcome:
     """Apply one correction to rows, under its guard."""
-    effect = apply(RowSums(rows, correction), EstimatorSettings.of([correction]))
-    applied = correction.weights_applied
-    return CorrectionOutcome(
-        effect.kept[:, 0], _only(effect.weights), _only(effect.kept_weights) if applied else None
+    made = apply(RowSums(rows, correction), EstimatorSettings.of([correction]))
+    all_weights, in_loss = (
+        None if weights is None else WeightSums(weights.sum[:, 0], weights.squares[:, 0])
+        for weights in (made.weights, made.kept_weights if correction.weights_applied else None)
     )
-
-
-def _only(weights: WeightSums | None) -> WeightSums | None:
-    """Return the column of the single setting."""
-    return None if weights is None else WeightSums(weights.sum[:, 0], weights.squares[:, 0])
+    return CorrectionOutcome(made.kept[:, 0], all_weights, in_loss)
 
 
 class TokenEffects(Struct, frozen=True):

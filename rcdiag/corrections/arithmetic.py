@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.statistics.pair import PolicyPair
@@ -74,32 +75,20 @@ class Guard(Struct, frozen=True):
 DEFAULT_GUARD = Guard()
 
 
-class Tokens:
+class Tokens(Struct, dict=True, eq=False):
     """Log-ratios of tokens in the trainer's arithmetic; values computed from them are cached.
 
     Some statistics need more than the log-ratio: both log-probs, the sequences of the tokens, and
     the turn and advantage of each token.
     """
 
-    def __init__(
-        self,
-        log_ratio: Array,
-        *,
-        behavior: Array | None = None,
-        target: Array | None = None,
-        lengths: NDArray[np.int64] | None = None,
-        turn: NDArray[np.int64] | None = None,
-        advantage: Array | None = None,
-        guard: Guard = DEFAULT_GUARD,
-    ) -> None:
-        self.raw_log_ratio = log_ratio  # before the guard
-        self.guard = guard
-        self._behavior, self._target = behavior, target
-        self._lengths, self._turn = lengths, turn
-        self._advantage = advantage
-        # Copies under other guards; never self, which would keep the tokens alive after the batch.
-        self._guarded: dict[Guard, Tokens] = {}
-        self._computed: dict[Hashable, Any] = {}
+    raw_log_ratio: Array  # before the guard
+    recorded_behavior: Array | None = None  # log-probs, before the guard
+    recorded_target: Array | None = None
+    row_lengths: NDArray[np.int64] | None = None
+    turn: NDArray[np.int64] | None = None
+    known_advantage: Array | None = None
+    guard: Guard = DEFAULT_GUARD
 
     @classmethod
     def of(cls, pair: PolicyPair, dtype: type[np.floating] = np.float64) -> Tokens:
@@ -114,44 +103,34 @@ class Tokens:
         advantage = batch.advantages
         if advantage is None and batch.advantage is not None:
             advantage = np.repeat(batch.advantage, batch.lengths)
-        return cls(
-            log_ratio,
-            behavior=behavior,
-            target=target,
-            lengths=batch.lengths,
-            turn=batch.turn,
-            advantage=advantage,
-        )
+        return cls(log_ratio, behavior, target, batch.lengths, batch.turn, advantage)
+
+    @cached_property
+    def _guarded(self) -> dict[Guard, Tokens]:
+        """Copies under other guards; never self, which would keep the tokens after the batch."""
+        return {}
+
+    @cached_property
+    def _computed(self) -> dict[Hashable, Any]:
+        return {}
 
     def under(self, guard: Guard) -> Tokens:
         """Return the same tokens under another guard (cached)."""
         if guard == self.guard:
             return self
         if guard not in self._guarded:
-            log_probs = self._behavior, self._target
-            self._guarded[guard] = self._again(self.raw_log_ratio, *log_probs, guard)
+            self._guarded[guard] = replace(self, guard=guard)
         return self._guarded[guard]
 
     @cached_property
     def in_float32(self) -> Tokens:
         """The same tokens in float32; log-probs are rounded before they are subtracted."""
-        behavior, target = (
-            self.behavior.astype(np.float32, copy=False),
-            self.target.astype(np.float32, copy=False),
-        )
-        return self._again(target - behavior, behavior, target, self.guard)
-
-    def _again(
-        self, log_ratio: Array, behavior: Array | None, target: Array | None, guard: Guard
-    ) -> Tokens:
-        return Tokens(
-            log_ratio,
-            behavior=behavior,
-            target=target,
-            lengths=self._lengths,
-            turn=self._turn,
-            advantage=self._advantage,
-            guard=guard,
+        behavior, target = (one.astype(np.float32) for one in (self.behavior, self.target))
+        return replace(
+            self,
+            raw_log_ratio=target - behavior,
+            recorded_behavior=behavior,
+            recorded_target=target,
         )
 
     def once(self, key: Hashable, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
@@ -217,14 +196,14 @@ class Tokens:
     @property
     def behavior(self) -> Array:
         """Log-probs of the behavior policy, nats, [tokens]."""
-        assert self._behavior is not None, "the log-probs themselves are needed"
-        return self._without_nan(self._behavior)
+        assert self.recorded_behavior is not None, "the log-probs themselves are needed"
+        return self._without_nan(self.recorded_behavior)
 
     @property
     def target(self) -> Array:
         """Log-probs of the target policy, nats, [tokens]."""
-        assert self._target is not None, "the log-probs themselves are needed"
-        return self._without_nan(self._target)
+        assert self.recorded_target is not None, "the log-probs themselves are needed"
+        return self._without_nan(self.recorded_target)
 
     def _without_nan(self, log_probs: Array) -> Array:
         """Replace log-probs that are NaN as the guard says, [tokens]."""
@@ -236,23 +215,23 @@ class Tokens:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Number of sampled tokens of each sequence, [sequences]."""
-        assert self._lengths is not None, "the sequences of the tokens are needed"
-        return self._lengths
+        assert self.row_lengths is not None, "the sequences of the tokens are needed"
+        return self.row_lengths
 
     @property
     def advantage(self) -> Array:
         """Advantage of each token, NaN if unknown, [tokens]."""
-        if self._advantage is None:
+        if self.known_advantage is None:
             return np.full(len(self.raw_log_ratio), np.nan)
-        return self._advantage
+        return self.known_advantage
 
     @cached_property
     def segment_lengths(self) -> NDArray[np.int64]:
         """Number of sampled tokens of each segment (run of one turn), [segments]."""
         starts = np.zeros(len(self.raw_log_ratio), np.bool_)
         starts[np.cumsum(self.lengths)[:-1]] = True
-        if self._turn is not None:
-            starts[1:] |= np.diff(self._turn) != 0
+        if self.turn is not None:
+            starts[1:] |= np.diff(self.turn) != 0
         edges = np.flatnonzero(starts)
         return np.diff(np.concatenate([[0], edges, [len(starts)]]))
 

@@ -142,7 +142,7 @@ class Sequences(RowFrame, frozen=True, dict=True):
             self.values(log_prob(side)).astype(self.dtype, copy=False)
             for side in ("behavior", "target")
         )
-        tokens = Tokens(target - behavior, behavior=behavior, target=target, lengths=self.lengths)
+        tokens = Tokens(target - behavior, behavior, target, self.lengths)
         return replace(self, columns=_Computed(tokens))
 
     def __len__(self) -> int:

@@ -9,13 +9,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.statistics import binned
-from rcdiag.statistics.categories import Categories
-from rcdiag.statistics.examples import BY_SIZE, SHOWN, Examples, sort
+from rcdiag.statistics.binned import BinNumbers
+from rcdiag.statistics.categories import Categories, categories_of
+from rcdiag.statistics.examples import BY_SIZE, WITHOUT, Examples, size_bins
 from rcdiag.statistics.extremes import WorstSequences, WorstTokens
 from rcdiag.statistics.histograms import Counts, FigureData, Lorenz, token_counts
 from rcdiag.statistics.merging import merge
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.profiles import PROFILES, Profiles
+from rcdiag.statistics.profiles import Profiles, sort
 from rcdiag.statistics.suite import BlockSums, SuiteState, bounded
 from rcdiag.statistics.token_ids import Vocabulary
 
@@ -40,29 +41,35 @@ class PairState(Struct, frozen=True):
         """Compute the state of one non-empty batch."""
         groups = binned.clusters_of(pair)
         clusters = binned.cut_like_blocks(pair, groups.index)
-        walked = [
-            _BlockState(
-                BlockSums.of(block),
-                binned.block_bins(
-                    block, cluster, sort(block), added=tuple(PROFILES), shown=(BY_SIZE, *SHOWN)
-                ),
-                token_counts(block),
-                WorstTokens.of(block),
-                Lorenz.of(block),
+        named = categories_of(pair)
+        known = {name: of.bins for name, of in named.items() if of is not None}
+        cut = {name: binned.cut_like_blocks(pair, bins.numbers) for name, bins in known.items()}
+        walked = []
+        for number, (block, cluster) in enumerate(zip(pair.blocks, clusters, strict=True)):
+            axes = {**sort(block), BY_SIZE: size_bins(block)}
+            for name, bins in known.items():
+                axes[name] = BinNumbers(cut[name][number], bins.count)
+            added, shown = axes.keys() - {BY_SIZE}, axes.keys() - {*WITHOUT}
+            walked.append(
+                _BlockState(
+                    BlockSums.of(block),
+                    binned.block_bins(block, cluster, axes, added=added, shown=shown),
+                    token_counts(block),
+                    WorstTokens.of(block),
+                    Lorenz.of(block),
+                )
             )
-            for block, cluster in zip(pair.blocks, clusters, strict=True)
-        ]
-        bins = binned.joined_bins([block.bins for block in walked], groups)
+        bins_of_batch = binned.joined_bins([block.bins for block in walked], groups)
         log_ratio_sums = [block.suite.table.sums["log_ratio"] for block in walked]
         return cls(
             _by_step(pair, [block.suite for block in walked]),
-            Profiles.joined(bins),
+            Profiles.joined(bins_of_batch),
             Vocabulary.of(pair),
             FigureData.joined(pair, [block.counts for block in walked]),
             merge([block.worst_tokens for block in walked]),
             WorstSequences.of(pair, np.concatenate(log_ratio_sums)),
-            Categories.joined(pair, bins),
-            Examples.joined(pair, bins),
+            Categories.joined(named, bins_of_batch),
+            Examples.joined(pair, bins_of_batch, named),
             merge([block.lorenz for block in walked]),
         )
 

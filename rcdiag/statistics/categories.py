@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.results import Profile
-from rcdiag.statistics.binned import BY_SEQUENCE, SUMS, BatchBins, SortedBlock
-from rcdiag.statistics.clusters import ClusterSums, cluster_sums
+from rcdiag.statistics.binned import SUMS, BatchBins, BinNumbers
+from rcdiag.statistics.clusters import ClusterSums
 from rcdiag.statistics.merging import merge_by_key
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import profile_of
@@ -29,8 +29,7 @@ class Category(Struct, frozen=True):
 
     title: str
     about: str  # how to read it
-    values: Callable[[PolicyPair], Sequence[str] | NDArray[Any] | None]  # [sequences]
-    by_token: bool = False  # tokens of one sequence may differ: `values` are [tokens]
+    values: Callable[[PolicyPair], NDArray[Any] | None]  # [sequences], or [tokens] if they differ
 
 
 CATEGORIES: dict[str, Category] = {
@@ -49,34 +48,32 @@ CATEGORIES: dict[str, Category] = {
         "version of the weights that sampled",
         "Older weights are farther from the trainer's: growth with age is staleness.",
         lambda pair: pair.tokens.version,
-        by_token=True,
     ),
 }
 
 
-def add_categories(block: PolicyPair, by_bin: SortedBlock) -> None:
-    """Add the values of all categories that the table has, by sequence or by run of tokens."""
-    starts, _ = by_bin.cuts[BY_SEQUENCE]
+class NamedBins(Struct, frozen=True):
+    """The names of a category in a batch, and the numbers of these names as bins."""
+
+    labels: list[str]
+    bins: BinNumbers
+
+
+def categories_of(pair: PolicyPair) -> dict[str, NamedBins | None]:
+    """Sort a batch by the names of every category that it has; None if there are too many names."""
+    named: dict[str, NamedBins | None] = {}
     for name, category in CATEGORIES.items():
-        values = category.values(block)
+        values = category.values(pair)
         if values is None:
             continue
-        column = np.asarray(values)
-        if not category.by_token:
-            by_bin.runs[name] = BY_SEQUENCE, column
-            continue
-        begins = np.concatenate([[True], column[1:] != column[:-1]])
-        begins[starts] = True
-        first = np.flatnonzero(begins)
-        sequence = np.searchsorted(starts, first, side="right") - 1
-        by_bin.by_run(name, (first, sequence), column[first])
-
-
-def labels_of(values: NDArray[Any]) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the names of a category's distinct values, and the index of each value's name."""
-    names, codes = np.unique(values, return_inverse=True)
-    unknown = ("", -1, None)
-    return [OF_UNKNOWN if one in unknown else str(one) for one in names.tolist()], codes
+        # Few names need a look-up: those of neighbours are mostly equal.
+        first = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
+        names, codes = np.unique(values[first], return_inverse=True)
+        labels = [OF_UNKNOWN if one in ("", -1) else str(one) for one in names.tolist()]
+        numbers = np.repeat(codes, np.diff(first, append=len(values)))
+        few = len(labels) <= MOST
+        named[name] = NamedBins(labels, BinNumbers(numbers, len(labels))) if few else None
+    return named
 
 
 class Categories(Struct, frozen=True):
@@ -85,20 +82,15 @@ class Categories(Struct, frozen=True):
     sums: Mapping[str, Mapping[str, ClusterSums] | None] = field(default_factory=dict)
 
     @classmethod
-    def joined(cls, pair: PolicyPair, bins: BatchBins) -> Categories:
-        """Compute the sums of a batch from the runs of its blocks."""
+    def joined(cls, named: Mapping[str, NamedBins | None], bins: BatchBins) -> Categories:
+        """Take the sums of a batch from its bins; of each name only clusters that have it."""
         sums: dict[str, Mapping[str, ClusterSums] | None] = {}
-        for name in (name for name in CATEGORIES if name in bins.runs):
-            runs, values = bins.of_runs(name)
-            labels, codes = labels_of(values)
-            if len(labels) > MOST:
-                sums[name] = None
-                continue
-            cluster = pair.tokens.cluster[runs.sequence]
-            sums[name] = {
-                label: cluster_sums(cluster[codes == number], runs.sums[codes == number])
-                for number, label in enumerate(labels)
-            }
+        for name, of in named.items():
+            sums[name] = None
+            if of is not None:
+                cells = bins.cells[name].swapaxes(0, 1)  # [names, clusters, SUMS]
+                own = zip(of.labels, map(bins.clusters.of_filled, cells), strict=True)
+                sums[name] = dict(own)
         return cls(sums)
 
     @classmethod

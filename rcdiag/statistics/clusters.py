@@ -125,6 +125,11 @@ class ClusterIndex(Struct, frozen=True):
         """Return `ClusterSums` from sums [clusters, ...] in the order of the keys."""
         return ClusterSums(self.keys, sums, self.most, self.folded)
 
+    def of_filled(self, sums: Array) -> ClusterSums:
+        """Return `ClusterSums` of those clusters whose first sum, a count, is above 0."""
+        filled = sums[:, 0] > 0
+        return ClusterSums(self.keys[filled], sums[filled], self.most, self.folded)
+
     def added(self, rows: Array) -> ClusterSums:
         """Sum `rows` [sequences, ...] by cluster."""
         return self.of_clusters(added_by_index(self.index, rows, len(self.keys)))

@@ -14,18 +14,8 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rcdiag.results import BinExamples
-from rcdiag.statistics import profiles
-from rcdiag.statistics.binned import (
-    PER_BIN,
-    BatchBins,
-    BinNumbers,
-    Places,
-    Runs,
-    SortedBlock,
-    largest_of_bins,
-    one_of_each,
-)
-from rcdiag.statistics.categories import CATEGORIES, add_categories, labels_of
+from rcdiag.statistics.binned import PER_BIN, BatchBins, BinNumbers, Places, one_of_each
+from rcdiag.statistics.categories import NamedBins
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import LABELS, PROFILES
 from rcdiag.table.trajectories import starts_of
@@ -62,10 +52,12 @@ class Examples(Struct, frozen=True):
     bins: Bins = field(default_factory=dict)
 
     @classmethod
-    def joined(cls, pair: PolicyPair, bins: BatchBins) -> Examples:
+    def joined(
+        cls, pair: PolicyPair, bins: BatchBins, named: Mapping[str, NamedBins | None]
+    ) -> Examples:
         """Take the examples of a batch from the largest tokens by bin of its blocks."""
         rows = _RowsOfBatch(pair, starts_of(pair.lengths))
-        chosen = list(_axes(rows, bins))
+        chosen = list(_axes(rows, bins, named))
         places = np.unique(np.concatenate([some for _, _, some, _ in chosen]))
         made = dict(zip(places.tolist(), rows.examples(places), strict=True))
         bins_by_axis: dict[str, dict[str, list[Example]]] = {}
@@ -113,16 +105,8 @@ def labels_of_sizes() -> list[str]:
     return [f"< {SIZES[0]:g}", *inner, f">= {SIZES[-1]:g}"]
 
 
-def sort(block: PolicyPair) -> SortedBlock:
-    """Sort the tokens of a block into bins along all axes: profiles, categories, |log_ratio|."""
-    by_bin = profiles.sort(block)
-    add_categories(block, by_bin)
-    add_sizes(block, by_bin)
-    return by_bin
-
-
-def add_sizes(block: PolicyPair, by_bin: SortedBlock) -> None:
-    """Add the bins of tokens by |log_ratio|; tokens likelier under the target come first."""
+def size_bins(block: PolicyPair) -> BinNumbers:
+    """Sort tokens by |log_ratio|; bins of tokens likelier under the target come first."""
     log_ratio, size = block.log_ratio, block.values.ratios.size
     count = len(SIZES) + 1
     numbers = np.zeros(len(size), np.uint8)
@@ -131,7 +115,7 @@ def add_sizes(block: PolicyPair, by_bin: SortedBlock) -> None:
             numbers += (size >= edge).view(np.uint8)
         numbers += (log_ratio < 0.0).view(np.uint8) * np.uint8(count)
         numbers[~(size > 0.0)] = 2 * count
-    by_bin.tokens[BY_SIZE] = BinNumbers(numbers, 2 * count)
+    return BinNumbers(numbers, 2 * count)
 
 
 class _RowsOfBatch(Struct, frozen=True):
@@ -177,24 +161,20 @@ class _RowsOfBatch(Struct, frozen=True):
 Axis = tuple[str, Sequence[str], Places, NDArray[np.integer]]
 
 
-def _axes(rows: _RowsOfBatch, bins: BatchBins) -> Iterator[Axis]:
+def _axes(
+    rows: _RowsOfBatch, bins: BatchBins, named: Mapping[str, NamedBins | None]
+) -> Iterator[Axis]:
     """Yield the axes of a batch: name, bin labels, indices of examples, and their bins."""
     places, numbers = _of_tokens(rows, *bins.largest[BY_SIZE])
     count = len(SIZES) + 1
     for name, first in LIKELIER.items():
         here = (numbers >= first * count) & (numbers < (first + 1) * count)
         yield name, labels_of_sizes(), places[here], numbers[here] - first * count
-    for name in SHOWN:
-        labels = LABELS.get(name) or PROFILES[name].labels()
+    labels = {name: LABELS.get(name) or PROFILES[name].labels() for name in SHOWN}
+    labels |= {name: of.labels for name, of in named.items() if of is not None}
+    for name, of_axis in labels.items():
         if name in bins.largest:
-            yield name, labels, *_of_tokens(rows, *bins.largest[name])
-        elif name in bins.runs:
-            runs, numbers = bins.of_runs(name)
-            yield name, labels, *_of_runs(rows, runs, numbers, len(labels))
-    for name in (name for name in CATEGORIES if name in bins.runs):
-        runs, values = bins.of_runs(name)
-        labels, numbers = labels_of(values)
-        yield name, labels, *_of_runs(rows, runs, numbers, len(labels))
+            yield name, of_axis, *_of_tokens(rows, *bins.largest[name])
 
 
 def _of_tokens(
@@ -203,19 +183,3 @@ def _of_tokens(
     """Choose the examples among the largest tokens of all blocks; return indices and bins."""
     sequence = np.searchsorted(rows.starts, places, side="right") - 1
     return one_of_each(places, numbers, np.abs(rows.pair.log_ratio_at(places)), sequence)
-
-
-def _of_runs(
-    rows: _RowsOfBatch, runs: Runs, numbers: NDArray[np.integer], count: int
-) -> tuple[Places, NDArray[np.integer]]:
-    """Choose runs that hold the largest tokens of each of `count` bins, and find these tokens."""
-    starts = np.flatnonzero(np.concatenate([[True], runs.sequence[1:] != runs.sequence[:-1]]))
-    chosen, bins = largest_of_bins(numbers, runs.largest, starts, count)
-    first = runs.first[chosen]
-    lengths = runs.ends(int(rows.pair.lengths.sum()))[chosen] - first
-    run = np.repeat(np.arange(len(chosen)), lengths)
-    tokens = np.arange(len(run)) + np.repeat(first - starts_of(lengths), lengths)
-    sizes = np.abs(rows.pair.log_ratio_at(tokens))
-    largest = np.flatnonzero(sizes == runs.largest[chosen][run])
-    _, place = np.unique(run[largest], return_index=True)  # the first among equally large ones
-    return tokens[largest[place]], bins

@@ -24,8 +24,6 @@ ROWS_NAMED = 10
 # If all log-probs are equal, that is a fault, but only from this many rows and tokens on: small
 # tables made by hand may be constant.
 ALIKE_ROWS, ALIKE_TOKENS = 3, 100
-# The search for the worst tokens starts with the maximum of each run of this many tokens.
-_RUN = 64
 
 # log-softmax in float32 may round a certain token to a few 1e-7 above 0, and bfloat16 logits in a
 # fused kernel to about 1e-4; anything above this is not a log-prob.
@@ -43,8 +41,8 @@ class WorstTokens(Struct, frozen=True):
     @classmethod
     def of(cls, pair: PolicyPair) -> WorstTokens:
         size = pair.values.ratios.size
-        # Comparisons with NaN are False.
-        among = np.flatnonzero(size >= _at_most_the_last_of(size, WORST))
+        least = np.partition(np.fmax(size, 0.0), -WORST)[-WORST] if len(size) > WORST else 0.0
+        among = np.flatnonzero(size >= least)  # False for NaN
         best = among[np.argsort(-size[among], kind="stable")[:WORST]]
         batch, values = pair.tokens, pair.values
         rows = batch.row[np.searchsorted(np.cumsum(pair.lengths), best, side="right")]
@@ -125,17 +123,6 @@ class WorstSequences(Struct, frozen=True):
     def bounded(self) -> WorstSequences:
         worst = sorted(self.sequences, key=lambda one: (-abs(one.log_ratio_sum), one.row))
         return WorstSequences(worst[:WORST_SEQUENCES])
-
-
-def _at_most_the_last_of(size: Array, count: int) -> float:
-    """Return a lower bound on the `count` largest sizes; 0 if there are few.
-
-    It is the `count`-th largest of the maxima of runs, which avoids sorting all sizes.
-    """
-    runs = np.fmax.reduceat(size, np.arange(0, len(size), _RUN)) if len(size) else size
-    if len(runs) < count:
-        return 0.0
-    return float(np.partition(np.where(np.isnan(runs), 0.0, runs), -count)[-count])
 
 
 def shown_log_ratios(log_ratio: Array) -> list[float]:

@@ -6,7 +6,6 @@ States of parts add up.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -36,38 +35,11 @@ Counts = tuple[NDArray[np.int64], NDArray[np.int64]]  # of log-ratios, and of lo
 Path = tuple[int, list[int], list[float]]  # key, number of tokens so far, sum of log_ratio so far
 
 
-# Numbers that agree in the first 17 bits (sign, exponent, 5 bits of the fraction) are within 1/32
-# of each other, so that at most one edge of LOG_RATIO_EDGES lies between them.
-_SHIFT = 47
-# The upper edge of each bin; NaN for the last, so that no value exceeds it.
-_UPPER_EDGES = np.append(LOG_RATIO_EDGES[1:-1], np.nan)
-
-
 def log_ratio_counts(log_ratio: Array) -> NDArray[np.int64]:
     """Count tokens in the bins of LOG_RATIO_EDGES; NaN is not counted, +-inf are outermost."""
-    undefined = np.isnan(log_ratio)
-    if undefined.any():
-        log_ratio = log_ratio[~undefined]
-    bins = _first_bins()[log_ratio.view(np.int64) >> _SHIFT]
-    bins += log_ratio >= _UPPER_EDGES[bins]
-    return np.bincount(bins, minlength=len(LOG_RATIO_EDGES) - 1)
-
-
-@cache
-def _first_bins() -> NDArray[np.int64]:
-    """Return, for each pattern of leading bits, the bin of the smallest number that has it.
-
-    The index is the number's bits as an int64, shifted right; for negative numbers it is negative
-    and therefore counts from the end of the array.
-    """
-    cells = np.arange(1 << (64 - _SHIFT), dtype=np.uint64) << np.uint64(_SHIFT)
-    negative = cells >> np.uint64(63) == 1
-    # For negative numbers, the smallest has all remaining bits set.
-    cells[negative] += np.uint64((1 << _SHIFT) - 1)
-    least = cells.view(np.float64)
-    least[np.isnan(least) & negative] = -np.inf
-    bins = np.searchsorted(LOG_RATIO_EDGES, least, side="right") - 1
-    return np.clip(bins, 0, len(LOG_RATIO_EDGES) - 2)
+    inner = LOG_RATIO_EDGES[1:-1]
+    bins = np.searchsorted(inner, log_ratio[~np.isnan(log_ratio)], side="right")
+    return np.bincount(bins, minlength=len(inner) + 1)
 
 
 def log_prob_counts(behavior: Array, target: Array) -> NDArray[np.int64]:

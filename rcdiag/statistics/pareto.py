@@ -6,7 +6,6 @@ only the tail, which a stream can keep. Tests compare with arviz-stats.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import log10, sqrt
 
 import numpy as np
@@ -17,8 +16,6 @@ from rcdiag.table.token_batch import RowFrame
 
 # Enough for the tail of a hundred million ratios; with more ratios the tail is truncated.
 KEPT = 1 << 15
-# Every SAMPLED-th value is used to estimate a threshold below the KEPT largest.
-SAMPLED = 16
 # With fewer exceedances the tail is not fitted.
 FEWEST = 5
 # A tail index of 0.5 or more has no second moment. Just below 0.5 the second moment has no bound.
@@ -40,47 +37,22 @@ class UpperTail(RowFrame, frozen=True):
     @classmethod
     def of(cls, log_ratio: Array) -> UpperTail:
         """Keep the largest log-ratios, nats; a ratio of 0 (-inf) is not in an upper tail."""
-        return cls.of_blocks([log_ratio])
-
-    @classmethod
-    def of_blocks(cls, blocks: Sequence[Array]) -> UpperTail:
-        """Keep the largest log-ratios of all blocks, nats."""
-        finite, not_numbers = [], 0
-        for log_ratio in blocks:
-            # Only a sum that is not finite makes it necessary to look at each value.
-            with np.errstate(over="ignore", invalid="ignore"):
-                total = log_ratio.sum()
-            if not np.isfinite(total):
-                numbers = np.isfinite(log_ratio)
-                not_numbers += int((~numbers & (log_ratio != -np.inf)).sum())
-                log_ratio = log_ratio[numbers]
-            finite.append(log_ratio)
-        return cls(sum(map(len, blocks)), _largest_of(finite), not_numbers)
+        count, not_numbers = len(log_ratio), 0
+        # Only a sum that is not finite makes it necessary to look at each value.
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = log_ratio.sum()
+        if not np.isfinite(total):
+            numbers = np.isfinite(log_ratio)
+            not_numbers = int((~numbers & (log_ratio != -np.inf)).sum())
+            log_ratio = log_ratio[numbers]
+        return cls(count, log_ratio, not_numbers).bounded()
 
     def bounded(self) -> UpperTail:
-        return UpperTail(self.count, _largest(self.kept), self.not_numbers)
-
-
-def _largest_of(blocks: Sequence[Array]) -> Array:
-    """Return the KEPT largest values of all blocks.
-
-    A sample estimates a threshold that is very likely below all of them, so few values are
-    compared.
-    """
-    count = sum(map(len, blocks))
-    if count > 4 * KEPT:
-        sample = np.concatenate([values[::SAMPLED] for values in blocks])
-        wanted = int(1.2 * KEPT / count * len(sample)) + 1
-        least = np.partition(sample, -wanted)[-wanted]
-        above = [values[values > least] for values in blocks]
-        if sum(map(len, above)) >= KEPT:  # otherwise the sample was not representative
-            return _largest(np.concatenate(above))
-    return _largest(np.concatenate([np.empty(0), *blocks]))
-
-
-def _largest(values: Array) -> Array:
-    # Copied, because a view would keep all values in memory.
-    return values if len(values) <= KEPT else np.partition(values, -KEPT)[-KEPT:].copy()
+        if len(self.kept) <= KEPT:
+            return self
+        # Copied, because a view would keep all values in memory.
+        largest = np.partition(self.kept, -KEPT)[-KEPT:].copy()
+        return UpperTail(self.count, largest, self.not_numbers)
 
 
 def reliable_below(count: int) -> float:

@@ -15,14 +15,7 @@ from numpy.typing import NDArray
 
 from rcdiag.entry import LOG_RATIO, Entry
 from rcdiag.results import MetricValue, Profile, ProfileBin
-from rcdiag.statistics.binned import (
-    BY_SEQUENCE,
-    SUMS,
-    BatchBins,
-    BinNumbers,
-    SortedBlock,
-    batch_bins,
-)
+from rcdiag.statistics.binned import SUMS, BatchBins, BinNumbers, batch_bins
 from rcdiag.statistics.clusters import ClusterSums, content_order
 from rcdiag.statistics.intervals import ratio_interval
 from rcdiag.statistics.pair import PolicyPair
@@ -32,8 +25,6 @@ PROBABILITIES = (1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99)
 ENTROPIES = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 POSITIONS = tuple(2**power for power in range(18))
 TURNS = tuple(range(2, 11))
-# With at most this many edges, comparing each value with all edges is faster than a search.
-_FEW_EDGES = 16
 
 
 class ProfileAxis(Struct, frozen=True):
@@ -42,13 +33,12 @@ class ProfileAxis(Struct, frozen=True):
     title: str
     unit: str
     edges: tuple[float, ...]  # bins are [edge, next edge), plus one below and one above all edges
-    values: Callable[[PolicyPair], NDArray[Any] | None]  # [tokens]; None if the table has none
+    # [tokens], or [sequences] if all tokens of a sequence share it; None if the table has none.
+    values: Callable[[PolicyPair], NDArray[Any] | None]
     about: str  # how to read the profile
     needs: str = ""  # the column that the profile needs
     logarithmic: bool = False  # values are logs of the quantity whose bins are at `edges`
     whole_from: int | None = None  # if values are integers, the smallest of them
-    ascending: bool = False  # values never decrease along a sequence
-    by_sequence: bool = False  # one value per sequence: `values` are [sequences]
 
     def labels(self) -> list[str]:
         """Return the labels of all bins, len(edges) + 1."""
@@ -75,15 +65,12 @@ class ProfileAxis(Struct, frozen=True):
 
     def bins(self, values: NDArray[Any]) -> BinNumbers:
         """Return the bin of each value, in the shape of `values`; NaN is in no bin."""
-        edges = self.sorted_edges
-        numbers: NDArray[np.integer] = np.zeros(len(values), np.uint8)
-        if len(edges) > _FEW_EDGES:
-            numbers = np.searchsorted(edges, values, side="right")
-        else:
-            for edge in edges:
-                numbers += (values >= edge).view(np.uint8)
-        count = len(edges) + 1
-        undefined = np.isnan(values)
+        wide = values.astype(np.float64, copy=False)
+        numbers = np.zeros(len(wide), np.uint8)
+        for edge in self.sorted_edges:  # faster than a search, as long as edges are few
+            numbers += (wide >= edge).view(np.uint8)
+        count = len(self.edges) + 1
+        undefined = np.isnan(wide)
         if undefined.any():
             numbers[undefined] = count
         return BinNumbers(numbers, count)
@@ -95,9 +82,7 @@ class ProfileAxis(Struct, frozen=True):
 
 
 def _turn(pair: PolicyPair) -> NDArray[Any]:
-    if pair.tokens.turn is None:
-        return np.broadcast_to(np.int64(1), len(pair.tokens.token_id))
-    return pair.tokens.turn
+    return np.ones(len(pair.lengths)) if pair.tokens.turn is None else pair.tokens.turn
 
 
 def _entropy(pair: PolicyPair) -> Array | None:
@@ -114,7 +99,6 @@ PROFILES: dict[str, ProfileAxis] = {
         "Noise is flat. Growth may be of harder tokens, which come later: see the profile by "
         "probability before attention, position encoding or cache are suspected.",
         whole_from=0,
-        ascending=True,
     ),
     "length": ProfileAxis(
         "sampled tokens of the sequence",
@@ -123,7 +107,6 @@ PROFILES: dict[str, ProfileAxis] = {
         lambda pair: pair.lengths,
         "Longer sequences collect more log-ratio; per token it should not depend on the length.",
         whole_from=1,
-        by_sequence=True,
     ),
     "behavior_probability": ProfileAxis(
         "probability under the behavior policy",
@@ -167,7 +150,6 @@ PROFILES: dict[str, ProfileAxis] = {
         _turn,
         "Turns after a tool's answer see text that the policy did not write.",
         whole_from=1,
-        ascending=True,
     ),
     "reward": ProfileAxis(
         "sign of the reward",
@@ -176,7 +158,6 @@ PROFILES: dict[str, ProfileAxis] = {
         lambda pair: None if pair.tokens.reward is None else np.sign(pair.tokens.reward),
         "Rewarded responses are often surer: signs may differ in size without a fault.",
         needs="a `reward` column",
-        by_sequence=True,
     ),
 }
 LABELS = {"reward": ["negative", "zero", "positive"]}
@@ -189,76 +170,26 @@ class Profiles(Struct, frozen=True):
 
     @classmethod
     def of(cls, pair: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> Profiles:
-        return cls.joined(batch_bins(pair, lambda block: sort(block, names), added=names))
+        return cls.joined(batch_bins(pair, lambda block: sort(block, names)))
 
     @classmethod
     def joined(cls, bins: BatchBins) -> Profiles:
-        """Combine the binned sums of all blocks of a batch."""
-        sums = {}
-        for name, axis in PROFILES.items():
-            if name in bins.cells:
-                sums[name] = bins.cells[name]
-            elif name in bins.runs:
-                _, numbers = bins.of_runs(name)
-                sums[name] = bins.added(name, numbers, len(axis.edges) + 1)
+        """Take the sums of a batch from its bins."""
         return cls(
             {
                 name: bins.clusters.of_clusters(
                     some.swapaxes(1, 2).reshape(len(some), SUMS * some.shape[1])
                 )
-                for name, some in sums.items()
+                for name, some in bins.cells.items()
+                if name in PROFILES
             }
         )
 
 
-def sort(block: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> SortedBlock:
+def sort(block: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> dict[str, BinNumbers]:
     """Sort the tokens of a block into bins along some axes; skip axes without values."""
-    by_bin = SortedBlock.of(block)
-    starts, _ = by_bin.cuts[BY_SEQUENCE]
-    for name in names:
-        axis = PROFILES[name]
-        values = axis.values(block)
-        if values is None:
-            continue
-        if axis.by_sequence:
-            by_bin.runs[name] = BY_SEQUENCE, axis.bins(values).numbers
-        elif axis.ascending:
-            first, sequence, numbers = _first_tokens(values, starts, axis.sorted_edges)
-            by_bin.by_run(name, (first, sequence), numbers)
-        else:
-            by_bin.tokens[name] = axis.bins(values)
-    return by_bin
-
-
-def _first_tokens(
-    values: NDArray[Any], starts: NDArray[np.int64], edges: Array
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return where each bin begins within each sequence: token, sequence and bin, all [runs].
-
-    `values` [tokens] are integers that never decrease along a sequence. `starts` [sequences] are
-    the indices of the first tokens of sequences.
-    """
-    ends = np.append(starts[1:], len(values))
-    lowest, highest = (
-        np.searchsorted(edges, values[places], side="right") for places in (starts, ends - 1)
-    )
-    later = highest - lowest  # number of bins in each sequence after its first
-    if not later.any():
-        return starts, np.arange(len(starts)), lowest
-    sequence = np.repeat(np.arange(len(starts)), later)
-    edge = np.arange(len(sequence)) - np.repeat(np.cumsum(later) - later - lowest, later)
-    # Keys that ascend over the whole block: each sequence gets its own range.
-    span = int(max(values.max(), edges[-1])) + 1
-    keys = values + np.repeat(np.arange(len(starts)) * span, ends - starts)
-    low = np.searchsorted(keys, sequence * span + edges[edge].astype(np.int64))
-    first = np.concatenate([starts, low])
-    bins = np.concatenate([lowest, edge + 1])
-    sequence = np.concatenate([np.arange(len(starts)), sequence])
-    order = np.lexsort((bins, first))
-    first, sequence, bins = first[order], sequence[order], bins[order]
-    # If several bins begin at one token, all but the last are empty.
-    last = np.append(first[1:] != first[:-1], True)
-    return first[last], sequence[last], bins[last]
+    values = {name: PROFILES[name].values(block) for name in names}
+    return {name: PROFILES[name].bins(of) for name, of in values.items() if of is not None}
 
 
 def finished(profiles: Profiles) -> dict[str, Profile]:

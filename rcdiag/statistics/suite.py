@@ -113,7 +113,7 @@ class SuiteState(Struct, frozen=True):
             table,
             dict(zip(TOKEN_MAXIMA, largest.tolist(), strict=True)),
             cluster_sums(table.cluster, sums),
-            UpperTail.of_blocks([block.log_ratio for block in blocks]),
+            merge([UpperTail.of(block.log_ratio) for block in blocks]),
             Magnitudes(
                 Sketch(tuple(block.size for block in blocks)), cluster_sums(table.cluster, coarse)
             ),

@@ -45,7 +45,6 @@ class TokenBatch(RowFrame, frozen=True, kw_only=True):
     version: NDArray[np.int64] | None = None  # [tokens] version of the sampling weights; -1 unknown
     empty: Mapping[int | None, int] = field(default_factory=dict)  # step -> rows without a token
     width: int = 0  # tokens of the longest response, including masked tokens
-    prompt_width: int = 0  # tokens of the longest prompt; 0 if prompts were not read
     # The masked response tokens; None if there are none or they were not requested.
     masked: TokenBatch | None = None
 
@@ -157,7 +156,7 @@ def sampled_tokens(
     if masked and not everything:
         rest = sampled_tokens(dataclasses.replace(trajectories, mask=~trajectories.mask), policies)
         return replace(sampled_tokens(trajectories, policies), masked=rest)
-    ids, prompts = trajectories.response_ids, trajectories.prompt_ids
+    ids = trajectories.response_ids
     mask, counts = trajectories.mask, ids.lengths if everything else trajectories.sampled_lengths
     filled = counts > 0
     rows = trajectories.row
@@ -194,7 +193,6 @@ def sampled_tokens(
         version=versions,
         empty=empty,
         width=int(ids.lengths.max(initial=0)),
-        prompt_width=0 if prompts is None else int(prompts.lengths.max(initial=0)),
     )
 
 

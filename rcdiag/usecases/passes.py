@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -43,7 +41,6 @@ class Walk(Struct, Generic[S], frozen=True, kw_only=True):
     """
 
     policies: Sequence[str]  # whose log-probs are read
-    prompts: bool = False  # also read prompts (only for their lengths), if the table has them
     masked: bool = False  # include tokens that the mask leaves out
     origin: bool = False  # also read engine and weights version of the rows
 
@@ -86,8 +83,7 @@ def read_table(
     The same table, options and number of workers give the same parts, and so the same result bit
     by bit; with other numbers of workers, sums may differ in their last digits.
 
-    During the pass the rows for the diagnosis are drawn into `sample`, and a thread computes the
-    fingerprint of the table that the user gave.
+    During the pass the rows for the diagnosis are drawn into `sample`.
 
     Raises:
         RcdiagError: a row that cannot be read, with its file and number; a worker was killed.
@@ -104,10 +100,6 @@ def _states(
     workers = 0 if runner is None else runner.workers(dump.response_tokens)
     parts = parts_of(dump, walk.tokens_of_part, workers)
     begun = None if sample is None else sample.of_part()
-    # A daemon thread, so that Ctrl-C does not wait for it. If it fails, `provenance` raises the
-    # same error.
-    beside = threading.Thread(target=_fingerprint, args=(dump.as_given,), daemon=True)
-    beside.start()
     marks = {file: _mark(file) for file in dump.parquets if isinstance(file, Path)}
     function: Callable[[RowRange], tuple[S | None, CaseSample | None]]
     many = dump.response_tokens > 2 * VALUES_HELD  # even if half of them are masked or left out
@@ -122,7 +114,6 @@ def _states(
                 sample.merge(drawn)
             if state is not None:
                 yield state
-    beside.join()
 
 
 def parts_of(dump: Table, tokens: int, workers: int) -> list[RowRange]:
@@ -193,13 +184,6 @@ def _check_same(path: Path, mark: FileMark) -> None:
         )
 
 
-def _fingerprint(table: Table) -> None:
-    try:
-        _ = table.fingerprint  # kept by the table
-    except (OSError, RcdiagError):
-        return
-
-
 def token_batches(
     dump: Table,
     walk: Walk[Any],
@@ -211,15 +195,14 @@ def token_batches(
     Rows for the diagnosis are drawn into `sample`, if given. `between` is the range of rows: the
     first row and the one after the last.
     """
-    prompts = "prompt_ids" in dump.columns and (walk.prompts or sample is not None)
+    prompts = "prompt_ids" in dump.columns and sample is not None
     origin = walk.origin or sample is not None
     for rows in read_trajectories(
         dump, walk.policies, prompts=prompts, origin=origin, between=between
     ):
         if sample is not None:
             sample.add(rows)
-        needed = rows if walk.prompts else dataclasses.replace(rows, prompt_ids=None)
-        tokens = sampled_tokens(needed, walk.policies, masked=walk.masked)
+        tokens = sampled_tokens(rows, walk.policies, masked=walk.masked)
         yield from tokens.blocks(MOST_TOKENS_OF_BATCH)
 
 

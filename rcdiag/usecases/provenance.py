@@ -7,9 +7,9 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import shlex
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +23,6 @@ from rcdiag.url_secrets import without_own_secrets
 LIBRARIES = ("rcdiag", "numpy", "scipy", "pyarrow", "polars")
 ENGINES = ("torch", "transformers")  # only if a model ran
 PROCESSORS = Path("/proc/cpuinfo")
-IS_COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
 def provenance(dump: Table, seed: int, device: str | None = None) -> dict[str, Any]:
@@ -121,27 +120,13 @@ def commit() -> str | None:
 
 
 def commit_of_clone(git: Path) -> str | None:
-    """Return the commit that is checked out, from the `.git` of a clone or a linked worktree."""
+    """Return the commit that is checked out; `git` is the `.git` of a clone or of a worktree.
+
+    None if git is not installed, or finds no commit there.
+    """
+    command = ["git", f"--git-dir={git}", "rev-parse", "--verify", "HEAD"]
     try:
-        folder = _followed(git, "gitdir: ") if git.is_file() else git
-        head = (folder / "HEAD").read_text().strip()
-        if not head.startswith("ref: "):
-            return _checked(head)
-        name = head.removeprefix("ref: ")
-        common = _followed(folder / "commondir", "") if (folder / "commondir").exists() else folder
-        for place in (folder, common):
-            if (place / name).is_file():
-                return _checked((place / name).read_text().strip())
-        lines = (line.split() for line in (common / "packed-refs").read_text().splitlines())
-        return next((_checked(line[0]) for line in lines if line[1:] == [name]), None)
-    except (OSError, UnicodeDecodeError):  # a damaged clone, or one that may not be read
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def _followed(file: Path, prefix: str) -> Path:
-    """Return the folder that a file of git names, relative to the file's own folder."""
-    return file.parent / file.read_text().strip().removeprefix(prefix)
-
-
-def _checked(text: str) -> str | None:
-    return text if IS_COMMIT.fullmatch(text) else None
+    return found.stdout.strip()

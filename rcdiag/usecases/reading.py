@@ -41,14 +41,12 @@ Decode = Callable[[Sequence[int]], list[str]]
 PROMPT_KEPT = 100  # last tokens of a prompt that are kept
 LETTERS_OF_PROMPT, LETTERS_OF_RESPONSE = 1_000, 2_000
 ALTERNATIVES, TOKENS_WITH_ALTERNATIVES = 5, 10
-# Bytes of rows that are kept in memory until it is known how much of them fits into a page.
-HELD = 64_000_000
 # Columns in which dumps hold text; the first one that a table has is read.
 PROMPT_TEXTS = ("prompt", "prompt_text", "input")
 RESPONSE_TEXTS = ("response", "response_text", "completion", "output")
 
 
-class SequenceReader(Struct, kw_only=True):
+class SequenceReader(Struct, frozen=True, kw_only=True):
     """Reads whole sequences of a table, with prompt, masked tokens and weights.
 
     With `text` they have their text: by the tokenizer `decode_ids`, or without one from the table's
@@ -61,23 +59,6 @@ class SequenceReader(Struct, kw_only=True):
     plan: Plan | None
     decode_ids: Decode | None
     text: bool
-    # The rows that `fetch` read, with all columns that are needed, and their numbers.
-    held: list[RowBatch] = []
-    held_rows: frozenset[int] = frozenset()
-
-    def fetch(self, rows: Sequence[int]) -> None:
-        """Keep rows of the files in memory, so that `read` need not read their row groups again.
-
-        If they take more than HELD bytes, none is kept.
-        """
-        numbers = np.array(sorted(set(rows)), dtype=np.int64)
-        held, size = [], 0
-        for batch in self._from_files(numbers):
-            held.append(batch)
-            size += batch.table.nbytes
-            if size > HELD:
-                return
-        self.held, self.held_rows = held, frozenset(numbers.tolist())
 
     def read(self, most: Mapping[int, int]) -> dict[int, SequenceTokens]:
         """Return sequences by row; `most` maps each row to the number of tokens it may show.
@@ -85,17 +66,10 @@ class SequenceReader(Struct, kw_only=True):
         Of a longer sequence the first tokens are shown, and those around the largest |log-ratio|.
         A row without sampled tokens, or without log-probs, is left out.
         """
-        rows = np.array(sorted(most), dtype=np.int64)
         found: dict[int, SequenceTokens] = {}
-        for batch in self._held(rows) if self.held_rows >= most.keys() else self._from_files(rows):
+        for batch in self._from_files(np.array(sorted(most), dtype=np.int64)):
             found |= _read(batch, self.behavior, self.target, self.plan, most)
         return {row: _decoded(sequence, self.decode_ids) for row, sequence in found.items()}
-
-    def _held(self, rows: NDArray[np.int64]) -> Iterator[RowBatch]:
-        for batch in self.held:
-            keep = np.isin(batch.numbers, rows)
-            if keep.any():
-                yield batch.take(keep)
 
     def _from_files(self, rows: NDArray[np.int64]) -> Iterator[RowBatch]:
         """Yield rows, with all columns that are shown, from the row groups that hold them."""

@@ -1,19 +1,13 @@
 """Chooses the sequences that a result shows: those asked for, the worst, and some at random.
 
-The worst sequences get the bytes that a page has for sequences; random ones get what is left.
+The worst sequences get the tokens that a page has for sequences; random ones get what is left.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import zlib
-from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from rcdiag.errors import RcdiagError, setting
@@ -23,16 +17,12 @@ from rcdiag.table.table import Table
 from rcdiag.usecases.reading import SequenceReader
 from rcdiag.usecases.shown_tokens import shares
 
-# Bytes of a page for sequences and examples of bins together. Sequences that the user asks for
-# come on top.
-BYTES = 150_000
-# A page writes four compressed bytes as five characters, and needs up to 10% more for names.
-LETTERS = 1.25 * 1.1
-# Tokens of all worst sequences together at the first reading, and most tokens of a sequence that
-# the user asks for.
-MOST_TOKENS = 20_000
+# Tokens of the worst and the random sequences together: 8 to 16 bytes of a page each, with texts
+# and the weights of a trainer's presets, so 100 to 200 kB.
+TOKENS = 12_000
+# Most tokens of a sequence that the user asks for; these come on top.
+TOKENS_NAMED = 20_000
 MOST_DRAWN = 10
-AIMED = 0.97  # share of the bytes that the next, smaller reading is meant to take
 
 
 def with_sequences(
@@ -44,37 +34,39 @@ def with_sequences(
     lists.
 
     Args:
-        result: a result with its worst sequences, and with the texts of its examples, if it has
-            any: examples take their bytes first.
+        result: a result with its worst sequences.
         reader: reads rows of the table.
         named: indices of the rows that the user asks for; they are shown in full, up to
-            MOST_TOKENS tokens.
+            TOKENS_NAMED tokens.
         seed: seed of the random choice.
     """
-    worst, examples, given = result.worst_sequences, result.examples, reader.table.as_given
+    worst, given = result.worst_sequences, reader.table.as_given
     first = {*named, *(sequence.row for sequence in worst)}
     order = np.random.default_rng(seed).permutation(reader.table.num_rows)
     others = [row for row in order[: MOST_DRAWN + len(first)].tolist() if row not in first]
-    others = others[:MOST_DRAWN]
-    reader.fetch([*first, *others])
-    asked = reader.read(dict.fromkeys(named, MOST_TOKENS))
+    rest = [sequence for sequence in worst if sequence.row not in named]
+    tokens = shares([sequence.num_tokens for sequence in rest], TOKENS)
+    left = TOKENS - sum(tokens)
+    drawn = others[:MOST_DRAWN] if left else []
+    read = reader.read(
+        {
+            **dict.fromkeys(named, TOKENS_NAMED),
+            **{one.row: most for one, most in zip(rest, tokens, strict=True)},
+            **dict.fromkeys(drawn, left),
+        }
+    )
     for row in named:
-        _check(asked.get(row), given.where(row), given.number(row))
-    rest = [sequence for sequence in worst if sequence.row not in asked]
-    left = BYTES - size([] if examples is None else [examples])
-    read, taken_up = _within(rest, reader, left)
-    whole = {**{one.row: one for one in read}, **asked}
+        _check(read.get(row), given.where(row), given.number(row))
     taken = {one.row for one in worst}
-    left -= taken_up
     return replace(
         result,
         # Keep the sum of the first pass, which may differ in the last digit.
         worst_sequences=[
-            replace(whole[one.row], log_ratio_sum=one.log_ratio_sum) if one.row in whole else one
+            replace(read[one.row], log_ratio_sum=one.log_ratio_sum) if one.row in read else one
             for one in worst
         ],
-        named_sequences=[asked[row] for row in dict.fromkeys(named) if row not in taken],
-        drawn_sequences=list(_drawn(reader, others, left)),
+        named_sequences=[read[row] for row in dict.fromkeys(named) if row not in taken],
+        drawn_sequences=list(_whole_ones(read, drawn, left)),
     )
 
 
@@ -107,71 +99,15 @@ def _asked(row: int) -> str:
     return setting("sequences", row, option="--sequence")
 
 
-def size(parts: Sequence[Any]) -> int:
-    """Return about how many bytes of a page these parts of a result take.
-
-    As in a page, the values under one name are compressed together.
-    """
-    columns: dict[str, list[str]] = {}
-    for part in parts:
-        _gather(part, "", columns)
-    text = "\n".join("\n".join(column) for column in columns.values())
-    return round(LETTERS * len(zlib.compress(text.encode(), 6))) if text else 0
-
-
-def _gather(value: Any, name: str, columns: dict[str, list[str]]) -> None:
-    """Add the plain values within a part of a result as text, each under its field's name."""
-    kind: Any = type(value)
-    if (inner := _field_names(kind)) is not None:
-        for field in inner:
-            _gather(getattr(value, field), field, columns)
-    elif issubclass(kind, dict):
-        for key, item in value.items():
-            _gather(item, key, columns)
-    elif issubclass(kind, list) and any(
-        issubclass(one, (list, dict, Struct)) for one in set(map(type, value))
-    ):
-        for item in value:
-            _gather(item, name, columns)
-    else:
-        columns.setdefault(name, []).append(_text_of(value))
-
-
-# `json.dumps` would make an encoder for each of many thousand values.
-_text_of = json.JSONEncoder(separators=("\n", ":")).encode
-
-
-@cache
-def _field_names(kind: type) -> tuple[str, ...] | None:
-    """Return the names of a struct's fields; None of other types."""
-    return kind.__struct_fields__ if issubclass(kind, Struct) else None
-
-
-def _within(
-    worst: Sequence[SequenceTokens], reader: SequenceReader, most: int
-) -> tuple[list[SequenceTokens], int]:
-    """Read the worst sequences with as many tokens as fit into `most` bytes; return bytes too."""
-    tokens, lengths = MOST_TOKENS, [sequence.num_tokens for sequence in worst]
-    while True:
-        given = shares(lengths, tokens)
-        read = reader.read({one.row: share for one, share in zip(worst, given, strict=True)})
-        found = [read[one.row] for one in worst if one.row in read]
-        stored, needed = sum(len(one.log_ratio) for one in found), size(found)
-        if needed <= most or stored <= len(found):
-            return found, needed
-        tokens = min(math.floor(stored * AIMED * max(most, 0) / needed), stored - 1)
-
-
-def _drawn(reader: SequenceReader, rows: Sequence[int], left: int) -> Iterator[SequenceTokens]:
-    """Yield randomly drawn sequences in full, as long as they fit into `left` bytes."""
-    if left <= 0 or not rows:
-        return
-    read = reader.read(dict.fromkeys(rows, MOST_TOKENS))
+def _whole_ones(
+    read: Mapping[int, SequenceTokens], rows: Sequence[int], left: int
+) -> Iterator[SequenceTokens]:
+    """Yield the sequences of rows in full, as long as they have at most `left` tokens together."""
     for row in rows:
         sequence = read.get(row)
         if sequence is None or not _of_numbers(sequence):
             continue
-        left -= size([sequence])
+        left -= sequence.num_tokens
         if left < 0:
             return
         yield sequence

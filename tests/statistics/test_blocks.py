@@ -190,7 +190,7 @@ def test_the_top_share_of_squares_is_exact_across_many_thousand_values():
 def test_an_upper_tail_of_blocks_is_that_of_all_values(blocks):
     values = np.random.default_rng(1).normal(size=3 * KEPT)
     values[[5, 70, 900]] = [nan, inf, -inf]
-    tail = UpperTail.of_blocks(np.array_split(values, blocks))
+    tail = merge([UpperTail.of(some) for some in np.array_split(values, blocks)])
     finite = np.sort(values[np.isfinite(values)])
     assert np.array_equal(np.sort(tail.kept), finite[-KEPT:])
     assert (tail.count, tail.not_numbers) == (len(values), 2)

@@ -136,7 +136,7 @@ def test_blocks_in_any_order_keep_the_largest(monkeypatch, order):
     elif order != "drawn":
         values = np.sort(values)[:: 1 if order == "ascending" else -1]
     values[[5, 2000]] = np.inf, -np.inf
-    tail = UpperTail.of_blocks(np.split(values, [16, 1600, 1616]))
+    tail = summed([UpperTail.of(some) for some in np.split(values, [16, 1600, 1616])])
     assert (tail.count, tail.not_numbers) == (4000, 1)
     np.testing.assert_array_equal(np.sort(tail.kept), np.sort(values[np.isfinite(values)])[-50:])
 

@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
 def test_rows_of_the_pass_equal_those_of_a_second_reading(path):
     table = open_table(path)
     sample = sample_in_pass(table, PAIR)
-    batches = token_batches(table, Walk(policies=PAIR, prompts=True), sample)
+    batches = token_batches(table, Walk(policies=PAIR), sample)
     count = sum(len(batch.lengths) for batch in batches)
     case, again = sample.case(table), read_case(table, *PAIR)
     assert (count, case.prompt_ids, case.source) == (300, None, again.source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,6 @@ from rcdiag.table.opening import open_table
 from rcdiag.usecases.provenance import commit_of_clone
 from rcdiag.usecases.score import score
 from tests.builders import write_table
-
-COMMIT, OTHER = "0123456789abcdef0123456789abcdef01234567", "f" * 40
 
 
 @pytest.fixture
@@ -37,46 +36,52 @@ def test_a_result_and_its_page_name_the_machine_and_the_versions(result):
         assert f"{name:<12} {facts[name]}\n" in text
 
 
+def run_git(folder: Path, *arguments: str) -> str:
+    named = [f"user.{key}={value}" for key, value in {"name": "A", "email": "a@b.c"}.items()]
+    options = [word for one in named for word in ("-c", one)]
+    command = ["git", "-C", str(folder), *options, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
 @pytest.fixture
-def git(tmp_path) -> Path:
-    folder = tmp_path / "clone" / ".git"
-    (folder / "refs" / "heads").mkdir(parents=True)
+def clone(tmp_path) -> Path:
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    run_git(folder, "init", "--quiet", "--initial-branch=main")
+    run_git(folder, "commit", "--quiet", "--allow-empty", "--message", "first")
     return folder
 
 
-def test_a_branch_is_followed_to_its_commit(git):
-    (git / "HEAD").write_text("ref: refs/heads/main\n")
-    (git / "refs" / "heads" / "main").write_text(f"{COMMIT}\n")
-    assert commit_of_clone(git) == COMMIT
+def test_a_branch_is_followed_to_its_commit(clone):
+    assert commit_of_clone(clone / ".git") == run_git(clone, "log", "--format=%H")
 
 
-def test_a_branch_may_be_packed_with_others(git):
-    (git / "HEAD").write_text("ref: refs/heads/main\n")
-    (git / "packed-refs").write_text(f"# pack-refs\n{OTHER} refs/heads/x/refs/heads/main\n")
-    assert commit_of_clone(git) is None
-    with (git / "packed-refs").open("a") as file:
-        file.write(f"{COMMIT} refs/heads/main\n")
-    assert commit_of_clone(git) == COMMIT
+def test_a_branch_may_be_packed_with_others(clone):
+    run_git(clone, "branch", "x/refs/heads/main")
+    run_git(clone, "pack-refs", "--all")
+    assert commit_of_clone(clone / ".git") == run_git(clone, "log", "--format=%H")
 
 
-def test_a_commit_may_be_checked_out_without_a_branch(git):
-    (git / "HEAD").write_text(f"{COMMIT}\n")
-    assert commit_of_clone(git) == COMMIT
+def test_a_commit_may_be_checked_out_without_a_branch(clone):
+    first = run_git(clone, "log", "--format=%H")
+    run_git(clone, "commit", "--quiet", "--allow-empty", "--message", "second")
+    run_git(clone, "checkout", "--quiet", "--detach", first)
+    assert commit_of_clone(clone / ".git") == first
 
 
-def test_a_worktree_is_followed_to_its_clone(git, tmp_path):
-    (git / "refs" / "heads" / "side").write_text(f"{COMMIT}\n")
-    own = git / "worktrees" / "side"
-    own.mkdir(parents=True)
-    (own / "HEAD").write_text("ref: refs/heads/side\n")
-    (own / "commondir").write_text("../..\n")
-    tree = tmp_path / "side"
-    tree.mkdir()
-    (tree / ".git").write_text(f"gitdir: {own}\n")
-    assert commit_of_clone(tree / ".git") == COMMIT
+def test_a_worktree_has_a_commit_of_its_own(clone, tmp_path):
+    first, side = run_git(clone, "log", "--format=%H"), tmp_path / "side"
+    run_git(clone, "worktree", "add", "--quiet", str(side))
+    run_git(clone, "commit", "--quiet", "--allow-empty", "--message", "second")
+    assert commit_of_clone(side / ".git") == first
 
 
 @pytest.mark.parametrize("head", ["", "ref: refs/heads/gone\n", "no commit\n"])
-def test_a_damaged_clone_has_no_commit(git, head):
-    (git / "HEAD").write_text(head)
-    assert commit_of_clone(git) is None
+def test_a_damaged_clone_has_no_commit(clone, head):
+    (clone / ".git" / "HEAD").write_text(head)
+    assert commit_of_clone(clone / ".git") is None
+
+
+def test_without_git_there_is_no_commit(clone, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert commit_of_clone(clone / ".git") is None

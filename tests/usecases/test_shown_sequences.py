@@ -11,7 +11,6 @@ import rcdiag
 from rcdiag.errors import RcdiagError
 from rcdiag.pages.packing import packed_document
 from rcdiag.results import ScoreResult, to_plain
-from rcdiag.usecases.shown_sequences import BYTES, size
 from tests.builders import write_table
 
 RANDOM = np.random.default_rng(3)
@@ -133,12 +132,19 @@ def test_with_rows_only_drawn_rows_can_be_requested_by_table_number(table):
     assert refused
 
 
-def test_the_estimated_size_is_close_to_that_on_a_page(result):
+def test_a_token_takes_about_ten_bytes_of_a_page(result):
     def letters(some: ScoreResult) -> int:
         return len(packed_document(to_plain(some)))
 
     bare = letters(replace(result, worst_sequences=[], drawn_sequences=[]))
-    held = letters(result) - bare
-    told = size([*result.worst_sequences, *result.drawn_sequences])
-    assert 0.9 * told < held < 1.15 * told
-    assert told <= BYTES
+    shown = [*result.worst_sequences, *result.drawn_sequences]
+    of_each = (letters(result) - bare) / sum(len(one.log_ratio) for one in shown)
+    assert 8 < of_each < 16
+
+
+def test_random_sequences_take_what_the_worst_leave(table, monkeypatch):
+    for tokens, whole in ((30 * LENGTH, 0), (30 * LENGTH + 1, 0), (32 * LENGTH, 2)):
+        monkeypatch.setattr("rcdiag.usecases.shown_sequences.TOKENS", tokens)
+        made = rcdiag.score(table)
+        assert [len(one.log_ratio) for one in made.worst_sequences] == [LENGTH] * 30
+        assert [len(one.log_ratio) for one in made.drawn_sequences] == [LENGTH] * whole

@@ -7,7 +7,7 @@ import pytest
 
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
-from rcdiag.usecases.shown_sequences import BYTES, size
+from rcdiag.usecases.shown_sequences import TOKENS
 from rcdiag.usecases.shown_tokens import (
     AROUND,
     FIRST_KEPT,
@@ -79,8 +79,8 @@ def test_a_result_keeps_the_worst_token_of_every_long_sequence(tmp_path):
         old_log_probs=[row.tolist() for row in old],
     )
     result = score(open_table(tmp_path / "long.parquet"))
-    taken = size([*result.worst_sequences, result.examples])
-    assert 0.9 * BYTES < taken <= BYTES
+    taken = sum(len(one.log_ratio) for one in result.worst_sequences)
+    assert 0.9 * TOKENS < taken <= TOKENS
     assert result.drawn_sequences == []
     for one in result.worst_sequences:
         log_ratio = old[one.row].astype(np.float32) - rollout[one.row].astype(np.float32)

@@ -231,7 +231,6 @@ def joined_batches(batches: Sequence[TokenBatch]) -> TokenBatch:
         turn=turn,
         empty=merge([batch.empty for batch in batches]),
         width=max(batch.width for batch in batches),
-        prompt_width=max(batch.prompt_width for batch in batches),
     )
 
 
