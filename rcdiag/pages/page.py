@@ -32,7 +32,7 @@ from rcdiag.pages.blocks import (
 from rcdiag.pages.headline import NOT_JUDGED, Headline, by_reason, level_of, logged_steps
 from rcdiag.pages.merge import DumpResults, merged
 from rcdiag.pages.packing import packed, packed_document
-from rcdiag.pages.page_figures import static_svg
+from rcdiag.pages.page_figures import image
 from rcdiag.pages.score.words import holds_text
 from rcdiag.pages.tabs import about, change, corrections, diagnosis, ladder, tokens, update
 from rcdiag.results import SEVERITIES, Action, Finding, Result, to_plain
@@ -42,7 +42,7 @@ from rcdiag.results.base import counted_rows
 # name -> its explanation for the page's popovers; None for an unknown name.
 Explain = Callable[[str], Mapping[str, str] | None]
 
-# Figures shown as SVG if scripts do not run: the first MOST_LEADING of these that apply.
+# Figures shown as images if scripts do not run: the first MOST_LEADING of these that apply.
 LEADING = (
     "tokens-beyond-ratio",
     "mismatch-by-probability",
@@ -249,13 +249,13 @@ def _figures(tabs: Sequence[Tab]) -> dict[str, Any]:
 
 
 def _static(dump: DumpResults, tabs: Sequence[Tab]) -> dict[str, str]:
-    """Draw the leading figures as SVG, for readers without scripts."""
+    """Draw the leading figures as images, for readers without scripts."""
     charts = _figures(tabs)
     leading = [name for name in LEADING if name in charts][:MOST_LEADING]
     by_kind = {result.kind: result for result in dump.results}
     from rcdiag.pages.figures import FIGURES
 
-    return {name: static_svg(name, by_kind[FIGURES[name].kind]) for name in leading}
+    return {name: image(FIGURES[name], by_kind[FIGURES[name].kind]) for name in leading}
 
 
 def _terms(tabs: Sequence[Tab], explain: Explain | None) -> dict[str, Mapping[str, str]]:
