@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from rcdiag.pages.blocks import Figure, Paragraph
 from rcdiag.pages.merge import merged
-from rcdiag.pages.page import _parts, _tabs, page
+from rcdiag.pages.page import _tabs, page
 from rcdiag.pages.score.exceedance import any_beyond
 from rcdiag.pages.score.steps import step_chart
 from rcdiag.results import MetricValue, ScoreResult
@@ -20,6 +20,7 @@ from rcdiag.usecases.score import score
 from tests.builders import ids_like, write_table
 from tests.pages.browser import visit
 from tests.pages.makers import MAKERS, SAMPLES, every_preset
+from tests.pages.parts import parts_of
 
 ROWS = [[-0.5, -1.0, -0.25], [-0.125, -2.0], [-0.75, -1.5, -0.5, -0.25], [-1.0, -0.5]] * 3
 
@@ -36,7 +37,7 @@ def scored(folder: Path, old: list[list[float]]) -> ScoreResult:
 
 def parts(result: ScoreResult, kind: type) -> list:
     tabs = {tab.name: tab for tab in _tabs(merged([result]))}
-    return [part for tab in tabs.values() for part in _parts(tab) if isinstance(part, kind)]
+    return [part for tab in tabs.values() for part in parts_of(tab) if isinstance(part, kind)]
 
 
 def numbers(figure: Figure) -> list[float]:
