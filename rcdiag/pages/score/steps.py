@@ -85,9 +85,7 @@ TONES: tuple[Tone, ...] = ("first", "second", "ink")  # one for each preset that
 
 def mean_weight(step: StepResult, correction: CorrectionResult) -> float | None:
     """Return the mean weight of tokens, before rejection and batch normalisation."""
-    if correction.weight_sum is None or not step.num_tokens:
-        return None
-    return correction.weight_sum / step.num_tokens
+    return correction.mean_weight(step.num_tokens)
 
 
 def effective_tokens(step: StepResult, correction: CorrectionResult) -> float | None:
