@@ -10,10 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from rcdiag.pages.blocks import Figure, Paragraph
+from rcdiag.pages.charts import ChartAxis
 from rcdiag.pages.merge import merged
 from rcdiag.pages.page import _tabs, page
 from rcdiag.pages.score.exceedance import any_beyond
-from rcdiag.pages.score.steps import step_chart
+from rcdiag.pages.score.steps import chart_over_steps, metric_columns
 from rcdiag.results import MetricValue, ScoreResult
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
@@ -101,7 +102,7 @@ def with_gap(result: ScoreResult) -> ScoreResult:
 def test_the_band_on_paper_ends_where_an_interval_is_missing():
     result = with_gap(MAKERS["score"]())
     assert len(result.steps) == 9
-    chart = step_chart("k3_kl", "KL")(result)
+    chart = chart_over_steps(result, metric_columns("k3_kl")(result), ChartAxis())
     lows = [row[2] for row in chart.rows]
     (band,) = result.plot("mismatch-by-step").axes[0].collections
     corners = np.concatenate([path.vertices for path in band.get_paths()])
