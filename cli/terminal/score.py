@@ -13,10 +13,9 @@ from cli.terminal.fitted_tables import BLOCKS, ScreenColumn, fitted, level
 from cli.terminal.headline import draw_against_weights, draw_lines
 from cli.terminal.logged import draw_logged
 from rcdiag.errors import RcdiagError
-from rcdiag.formats import measured, plural
+from rcdiag.formats import fraction, measured, part_of, plural
 from rcdiag.pages.score.words import (
     clusters,
-    correction_rows,
     limits,
     lowered_levels,
     means,
@@ -179,30 +178,35 @@ def _correction_table(out: Console, result: ScoreResult) -> Table:
     ]
     columns = [
         ScreenColumn(heading="trainer" if several else f"preset of {trainers.pop()}", align="left"),
-        *(
-            [ScreenColumn(heading=" mean weight"), ScreenColumn(heading=" bias bound")]
-            if several
-            else []
-        ),
+        ScreenColumn(heading=" mean weight"),
+        ScreenColumn(heading=" bias bound"),
         *(
             ScreenColumn(heading=f" {heading_of(owner, name)}", dispensable=dispensable)
             for owner, name, dispensable in numbers
         ),
         ScreenColumn(heading=heading_of(CorrectionResult, "level"), align="left"),
     ]
-    alike = _without_correction(result)
-    rows = [
-        [
-            escape(row.name),
-            *([row.mean_weight, row.bias_bound] if several else []),
-            *(row.kept_tokens, row.kept_sequences, row.ess_tokens, row.ess_sequences),
-            *(row.k_hat, row.lost_mass, level(row.level)),
-        ]
-        for row in correction_rows(result)
-        if row.name not in alike[1:]
-    ]
-    if alike:
-        rows = [["no correction", *row[1:]] if row[0] == alike[0] else row for row in rows]
+    unchanged = _without_correction(result)
+    rows = []
+    for name, correction in result.corrections.items():
+        if name in unchanged[1:]:
+            continue
+        actual = correction.actual
+        mean, bound = correction.mean_weight(result.num_tokens), actual["bias_bound"]
+        rows.append(
+            [
+                "no correction" if name in unchanged else escape(name),
+                f"{mean:.4g}" if several and mean is not None else "",
+                f"{bound:.2g}" if several and bound is not None else "",
+                part_of(correction.kept_tokens, result.num_tokens),
+                part_of(correction.kept_sequences, result.num_sequences),
+                fraction(actual["ess_token_applied"]),
+                fraction(actual["ess_seq_applied"]),
+                "" if actual["khat"] is None else f"{actual['khat']:.2f}",
+                fraction(correction.lost_mass),
+                level(correction.level),
+            ]
+        )
     return fitted(out, columns, rows)
 
 

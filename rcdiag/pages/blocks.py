@@ -210,15 +210,14 @@ class Fold(Struct, frozen=True, kw_only=True):
 
 
 class Figure(Struct, frozen=True, kw_only=True):
-    """A figure: the script draws its chart, or its SVG is embedded in the page."""
+    """A figure: the script draws its chart; a figure without a chart is an image."""
 
     block: ClassVar[str] = "figure"
     name: str
     title: str
     caption: str
     chart: dict[str, Any] | None = None
-    svg: str = ""
-    leading: bool = False  # its SVG replaces the chart if scripts do not run
+    image: str = ""  # its address, a `data:` URL
     wide: bool = False
 
 

@@ -19,7 +19,7 @@ class FigureSpec(Struct, frozen=True, kw_only=True):
 
     `chart` returns its description for a result, which the page's script and matplotlib draw. A
     figure that marks cannot show has `draw` instead, which gets the result and an empty matplotlib
-    figure; the page then contains its SVG, and no CSV is written.
+    figure; the page then shows it as an image, and no CSV is written.
     """
 
     name: str  # unique among the figures of all kinds; also the name of its files

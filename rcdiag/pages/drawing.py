@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rcdiag.formats import RAISED
 from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, Value
+from rcdiag.pages.rendering import rendered
 from rcdiag.pages.style import (
     FIRST,
     GRID,
@@ -25,7 +26,6 @@ from rcdiag.pages.style import (
     SOFT,
     as_text,
 )
-from rcdiag.pages.svg import rendered
 from rcdiag.pages.ticks import (
     LETTER,
     PLOT_SHARE,

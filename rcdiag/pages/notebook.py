@@ -10,8 +10,8 @@ from typing import Any
 from rcdiag.pages.figures import applying
 from rcdiag.pages.headline import answer, headline
 from rcdiag.pages.plot import GROUPS, plot
+from rcdiag.pages.rendering import rendered
 from rcdiag.pages.style import NOTEBOOK_DPI
-from rcdiag.pages.svg import rendered
 from rcdiag.results import Result
 
 

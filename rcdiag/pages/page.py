@@ -7,7 +7,7 @@ import hashlib
 import importlib.resources
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -17,32 +17,21 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause_words import cause_words
-from rcdiag.pages.blocks import (
-    Cell,
-    Figure,
-    Gauge,
-    Lines,
-    PageTable,
-    Paragraph,
-    Slot,
-    Tab,
-    TableColumn,
-    Terms,
-)
-from rcdiag.pages.headline import NOT_JUDGED, Headline, by_reason, level_of, logged_steps
+from rcdiag.pages.blocks import Figures, PageTable, Slot, Tab
+from rcdiag.pages.headline import NOT_JUDGED, by_reason, level_of, logged_steps
 from rcdiag.pages.merge import DumpResults, merged
 from rcdiag.pages.packing import packed, packed_document
-from rcdiag.pages.page_figures import static_svg
+from rcdiag.pages.page_figures import image
 from rcdiag.pages.score.words import holds_text
 from rcdiag.pages.tabs import about, change, corrections, diagnosis, ladder, tokens, update
-from rcdiag.results import SEVERITIES, Action, Finding, Result, to_plain
+from rcdiag.results import SEVERITIES, Result, to_plain
 from rcdiag.results.base import LEVELS as METRIC_LEVELS
 from rcdiag.results.base import counted_rows
 
 # name -> its explanation for the page's popovers; None for an unknown name.
 Explain = Callable[[str], Mapping[str, str] | None]
 
-# Figures shown as SVG if scripts do not run: the first MOST_LEADING of these that apply.
+# Figures shown as images if scripts do not run: the first MOST_LEADING of these that apply.
 LEADING = (
     "tokens-beyond-ratio",
     "mismatch-by-probability",
@@ -101,10 +90,10 @@ def page(
     tabs = _tabs(dump) if other is None else [change.tab(dump, other), about.tab(dumps)]
     static = _static(dump, tabs)
     script = _script()
-    terms = _terms(tabs, explain)
+    popovers = Popovers()
     head = _head(dump) if other is None else _head_of_two(dump, other)
     return (
-        _environment()
+        _environment(popovers)
         .get_template("page.html.j2")
         .render(
             title=_title(dump) if other is None else f"{head.verdict}: {head.name}",
@@ -114,8 +103,8 @@ def page(
             static=static,
             levels=(*METRIC_LEVELS, *SEVERITIES),
             left_to_screen=_left_to_screen(tabs),
-            data={"figures": _figures(tabs), "names": list(terms)},
-            terms=packed(json.dumps(terms)),
+            figures=_figures(tabs),
+            explained=lambda: popovers.entries(explain),
             documents=_documents(dumps),
             style=_without_comments(
                 importlib.resources.files("rcdiag.pages").joinpath("page.css").read_text()
@@ -226,68 +215,21 @@ def _icon(head: PageHead) -> str:
     return f"data:image/svg+xml,{quote(svg)}"
 
 
-def _parts(value: Any) -> Iterator[Any]:
-    """Yield all nested parts of the tabs, down to the cells of tables."""
-    if isinstance(value, (str, bytes)) or value is None:
-        return
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from _parts(item)
-    elif isinstance(value, Iterable):
-        for item in value:
-            yield from _parts(item)
-    elif isinstance(value, Struct):
-        yield value
-        if not isinstance(value, (Figure, Finding)):
-            for name in value.__struct_fields__:
-                yield from _parts(getattr(value, name))
-
-
 def _figures(tabs: Sequence[Tab]) -> dict[str, Any]:
-    figures = (part for part in _parts(tabs) if isinstance(part, Figure))
+    """Return the charts of all figures by name, for the script."""
+    blocks = [block for tab in tabs for section in tab.sections for block in section.blocks]
+    figures = [one for block in blocks if isinstance(block, Figures) for one in block.items]
     return {figure.name: figure.chart for figure in figures if figure.chart is not None}
 
 
 def _static(dump: DumpResults, tabs: Sequence[Tab]) -> dict[str, str]:
-    """Draw the leading figures as SVG, for readers without scripts."""
+    """Draw the leading figures as images, for readers without scripts."""
     charts = _figures(tabs)
     leading = [name for name in LEADING if name in charts][:MOST_LEADING]
     by_kind = {result.kind: result for result in dump.results}
     from rcdiag.pages.figures import FIGURES
 
-    return {name: static_svg(name, by_kind[FIGURES[name].kind]) for name in leading}
-
-
-def _terms(tabs: Sequence[Tab], explain: Explain | None) -> dict[str, Mapping[str, str]]:
-    """Return the explanations of all names that open a popover, in the order of the page."""
-    if explain is None:
-        return {}
-    names: dict[str, None] = {}
-    for part in _parts(tabs):
-        if isinstance(part, (Cell, TableColumn)) and part.term:
-            names[part.term] = None
-        elif isinstance(part, Gauge):
-            names[part.name] = None
-        elif isinstance(part, Headline):
-            names |= dict.fromkeys(part.slugs)
-        elif isinstance(part, Finding):
-            names[part.slug] = None
-        elif isinstance(part, Terms):
-            names |= dict.fromkeys(name for name, _ in part.items)
-        names |= dict.fromkeys(_quoted(part))
-    entries = {name: explain(name) for name in names}
-    return {name: entry for name, entry in entries.items() if entry is not None}
-
-
-def _quoted(part: Any) -> Iterator[str]:
-    """Yield the names between backticks in the texts of a part."""
-    if isinstance(part, (Paragraph, Lines, Headline, Finding, Action, Tab, Figure)):
-        for name in part.__struct_fields__:
-            value = getattr(part, name)
-            lines = [value] if isinstance(value, str) else value
-            if isinstance(lines, (list, tuple)):
-                for line in lines:
-                    yield from QUOTED.findall(line) if isinstance(line, str) else ()
+    return {name: image(FIGURES[name], by_kind[FIGURES[name].kind]) for name in leading}
 
 
 def _left_to_screen(tabs: Sequence[Tab]) -> list[str]:
@@ -325,11 +267,6 @@ def _without_comments(text: str) -> str:
     return re.sub(r"^\s*(//.*\n|/\*.*\*/\n)?", "", text, flags=re.MULTILINE)
 
 
-def _ticks(text: str) -> Markup:
-    """Turn names between backticks into code that opens their glossary entry."""
-    return Markup(QUOTED.sub(r'<code class="term">\1</code>', str(escape(text))))
-
-
 def _parts_of_name(text: str) -> Markup:
     """Let a long name break after underscores, slashes and dots, but not within numbers."""
     return Markup(SEAMS.sub("<wbr>", str(escape(text))))
@@ -346,18 +283,6 @@ def _command(text: str) -> Markup:
     return Markup(" ").join(words)
 
 
-def _with_terms(text: str, names: Sequence[str]) -> Markup:
-    """Link the first occurrence of each name in a sentence to its popover.
-
-    Names between backticks become code.
-    """
-    written = str(_ticks(text))
-    for name in names:
-        mark = f'<span class="term" data-term="{escape(name)}">{escape(name)}</span>'
-        written = re.sub(rf"(?<![\w\"-]){re.escape(name)}(?![\w\"-])", mark, written, count=1)
-    return Markup(written)
-
-
 def _attribute(value: str, name: str) -> Markup:
     """Return an HTML attribute with a space before it; "" for an empty value."""
     return Markup(f' {name}="{escape(value)}"') if value else Markup("")
@@ -371,7 +296,37 @@ def script_json(value: Any) -> Markup:
     return Markup(text)
 
 
-def _environment() -> Environment:
+class Popovers:
+    """Names that open a popover, in the order of the page: filters that write them keep them."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+
+    def named(self, name: str) -> str:
+        """Keep a name that the template marks itself."""
+        self.names[name] = None
+        return name
+
+    def ticks(self, text: str) -> Markup:
+        """Turn names between backticks into code that opens their glossary entry."""
+        self.names |= dict.fromkeys(QUOTED.findall(text))
+        return Markup(QUOTED.sub(r'<code class="term">\1</code>', str(escape(text))))
+
+    def linked(self, text: str, names: Sequence[str]) -> Markup:
+        """Link the first occurrence of each name in a sentence to its popover."""
+        written = str(self.ticks(text))
+        for name in map(self.named, names):
+            mark = f'<span class="term" data-term="{escape(name)}">{escape(name)}</span>'
+            written = re.sub(rf"(?<![\w\"-]){re.escape(name)}(?![\w\"-])", mark, written, count=1)
+        return Markup(written)
+
+    def entries(self, explain: Explain | None) -> dict[str, Mapping[str, str]]:
+        """Return the explanations of the names so far that have one."""
+        found = {} if explain is None else {name: explain(name) for name in self.names}
+        return {name: entry for name, entry in found.items() if entry is not None}
+
+
+def _environment(popovers: Popovers) -> Environment:
     environment = Environment(
         loader=PackageLoader("rcdiag.pages", "."),
         autoescape=select_autoescape(["html", "j2"]),
@@ -380,14 +335,16 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "ticks": _ticks,
+        "ticks": popovers.ticks,
+        "named": popovers.named,
+        "terms": popovers.linked,
         "attribute": _attribute,
         "parts": _parts_of_name,
         "command": _command,
-        "terms": _with_terms,
         "by_reason": lambda terms: by_reason(terms.items).items(),
         "compact": lambda value: json.dumps(value),
         "pretty": lambda value: json.dumps(value, indent=1),
+        "packed": packed,
         "script_json": script_json,
         "sha256": sha256,
     }

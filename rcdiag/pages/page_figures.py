@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from rcdiag.pages.blocks import Figure
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.figures import FIGURES, applying
+from rcdiag.pages.figures import applying
 from rcdiag.pages.style import own_style
 from rcdiag.results import Result
 
@@ -40,20 +41,17 @@ def page_figure(spec: FigureSpec, result: Result) -> Figure:
         title=spec.title,
         caption=spec.caption(result),
         chart=None if spec.chart is None else spec.chart(result).data(),
-        svg="" if spec.chart is not None else _svg(spec, result, spec.name),
+        image="" if spec.chart is not None else image(spec, result),
         wide=spec.size(result)[0] > WIDE,
     )
 
 
-def static_svg(name: str, result: Result) -> str:
-    """Draw the SVG that replaces a chart if scripts do not run."""
-    return _svg(FIGURES[name], result, f"static-{name}")
+def image(spec: FigureSpec, result: Result) -> str:
+    """Draw a figure as the address of an image: a `data:` URL that holds its SVG."""
+    from rcdiag.pages.rendering import rendered
 
-
-def _svg(spec: FigureSpec, result: Result, name: str) -> str:
-    from rcdiag.pages.svg import to_svg
-
-    return to_svg(draw(spec, result), name)
+    svg = base64.b64encode(rendered(draw(spec, result), "svg")).decode()
+    return f"data:image/svg+xml;base64,{svg}"
 
 
 def draw(spec: FigureSpec, result: Result, width: float | None = None) -> Drawing:

@@ -13,7 +13,7 @@ from rcdiag.pages.charts import Value
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.figures import applying
 from rcdiag.pages.page_figures import draw
-from rcdiag.pages.svg import rendered
+from rcdiag.pages.rendering import rendered
 from rcdiag.pages.sweep.families import family_figures
 from rcdiag.results import Result, SweepResult
 

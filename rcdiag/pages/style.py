@@ -10,17 +10,8 @@ from typing import Any
 from rcdiag.errors import RcdiagError
 from rcdiag.files import without_controls
 
-# Colours on white paper; in a page they become CSS variables, so that one SVG serves light and
-# dark mode.
-INK, SOFT, GRID = "#010203", "#59636e", "#dcdfe4"
+INK, SOFT, GRID = "#000000", "#59636e", "#dcdfe4"  # on white paper
 FIRST, SECOND = "#0072b2", "#d55e00"  # Okabe-Ito
-VARIABLES = {
-    INK: "var(--ink)",
-    SOFT: "var(--soft)",
-    GRID: "var(--grid)",
-    FIRST: "var(--first)",
-    SECOND: "var(--second)",
-}
 
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",

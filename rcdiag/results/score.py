@@ -302,6 +302,16 @@ class CorrectionResult(Part, frozen=True, kw_only=True):
         ),
     ] = None
 
+    @property
+    def lost_mass(self) -> float | None:
+        """Share of the target's probability mass that is lost: the larger one by its two levels."""
+        shares = (self.actual[f"lost_target_mass_{level}"] for level in ("token", "seq"))
+        return max((share for share in shares if share is not None), default=None)
+
+    def mean_weight(self, num_tokens: int) -> float | None:
+        """Return the mean weight of a batch's tokens before rejection; None without weights."""
+        return None if self.weight_sum is None or not num_tokens else self.weight_sum / num_tokens
+
 
 Corrections = Annotated[
     dict[str, CorrectionResult],

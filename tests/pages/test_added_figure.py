@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,7 +53,8 @@ def result() -> ScoreResult:
 def test_it_is_in_the_tab_of_its_kind(added, result):
     text = page(result)
     assert f'id="{added.name}-title">Size of the table</h4>' in text
-    assert "count of the added figure</text>" in text
+    (drawn,) = re.findall('<div class="drawn".*?src="data:image/svg[+]xml;base64,([^"]+)"', text)
+    assert "count of the added figure</text>" in base64.b64decode(drawn).decode()
     caption = (
         f"A bar is a count; the taller one counts tokens. There are {result.num_tokens} tokens."
     )

@@ -14,9 +14,10 @@ from rcdiag.formats import effective, fraction, measured, number, percentage
 from rcdiag.pages.blocks import Figure, Gauge, Lines, Paragraph, Tab
 from rcdiag.pages.headline import Headline
 from rcdiag.pages.merge import DumpResults, merged
-from rcdiag.pages.page import _parts, _tabs
+from rcdiag.pages.page import _tabs
 from rcdiag.results import MetricValue, to_json
 from tests.pages.makers import FIRST, MAKERS, OTHERS, PAGES
+from tests.pages.parts import parts_of
 
 # Constants: the level of intervals, a factor in a name, ideals of 0 and 1.
 SAID = {"95", "0", "1", "2", "5", "100", "400", "0.01"}
@@ -125,7 +126,7 @@ def test_numbers_in_sentences_are_in_the_documents_or_are_counts(name):
         effective(share * dump.largest.num_sequences) for share in numbers if 0 < share <= 1
     }
     spoken = " ".join(text for document in documents for text in texts(document))
-    told = [sentence for part in _parts(_tabs(dump)) for sentence in sentences(part)]
+    told = [sentence for part in parts_of(_tabs(dump)) for sentence in sentences(part)]
     assert len(told) > 2
     for sentence in told:
         for token in NUMBER.findall(sentence):
@@ -140,7 +141,7 @@ def test_numbers_in_captions_are_in_the_documents(name):
     written = forms_of(numbers, (number, percentage))
     written |= {text for document in documents for text in measurements(document)}
     spoken = " ".join(text for document in documents for text in texts(document))
-    figures = [part for part in _parts(_tabs(dump)) if isinstance(part, Figure)]
+    figures = [part for part in parts_of(_tabs(dump)) if isinstance(part, Figure)]
     for figure in figures:
         for token in NUMBER.findall(figure.caption):
             known = token in written or token.strip("%") in SAID or token.strip("%") in spoken
@@ -150,7 +151,7 @@ def test_numbers_in_captions_are_in_the_documents(name):
 
 def test_a_gauge_shows_its_number_interval_and_level():
     dump = merged([MAKERS["score-temperature"]()])
-    gauges = {part.name: part for part in _parts(_tabs(dump)) if isinstance(part, Gauge)}
+    gauges = {part.name: part for part in parts_of(_tabs(dump)) if isinstance(part, Gauge)}
     assert list(gauges) == ["k3_kl", "ratio_outside_2", "ess_seq", "kappa"]
     k3 = dump.score.mismatch["k3_kl"]
     value, interval = measured(k3)

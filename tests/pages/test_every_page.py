@@ -119,7 +119,7 @@ def test_without_scripts_all_tabs_are_shown_below_each_other(browser, file):
 
 def test_without_scripts_the_leading_figures_are_drawings(browser, rendered):
     seen = visit(browser, rendered("whole"), java_script_enabled=False)
-    assert seen.page.locator("noscript .static svg:visible").count() == 3
+    assert seen.page.locator("noscript img.static:visible").count() == 3
     seen.close()
 
 

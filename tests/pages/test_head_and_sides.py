@@ -14,13 +14,14 @@ from rcdiag.pages.blocks import PageTable, Paragraph
 from rcdiag.pages.figures import FIGURES
 from rcdiag.pages.gauges import gauges
 from rcdiag.pages.merge import merged
-from rcdiag.pages.page import _head, _parts, _tabs, page
+from rcdiag.pages.page import _head, _tabs, page
 from rcdiag.pages.tabs import change
 from rcdiag.pages.tabs.diagnosis import _shortened_distinctly
 from rcdiag.results import MetricValue, from_json
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
 from tests.pages.makers import MAKERS, SAMPLES, scored
+from tests.pages.parts import parts_of
 from tests.results.stored import stored
 
 
@@ -39,7 +40,7 @@ def test_a_table_of_one_policy_says_once_that_a_mismatch_needs_two(tmp_path):
     table.write_parquet(tmp_path / "one.parquet")
     dump = merged([rcdiag.score(tmp_path / "one.parquet")])
     (tab, *_) = _tabs(dump)
-    words = [part.text for part in _parts(tab) if isinstance(part, Paragraph)]
+    words = [part.text for part in parts_of(tab) if isinstance(part, Paragraph)]
     assert not any("needs two" in text for text in words)  # the verdict says it
     titles = [section.title for section in tab.sections]
     assert "What would decide it" in titles
@@ -53,7 +54,7 @@ def test_the_table_of_sequences_has_no_column_without_a_cell(tmp_path):
     )
     tables = {
         part.name: part
-        for part in _parts(_tabs(merged([score(open_table(tmp_path / "bare.parquet"))])))
+        for part in parts_of(_tabs(merged([score(open_table(tmp_path / "bare.parquet"))])))
         if isinstance(part, PageTable)
     }
     heads = [column.head for column in tables["sequences"].columns]
@@ -74,13 +75,13 @@ def test_a_bound_below_one_sequence_is_not_written():
 
 
 def test_both_sides_of_the_same_data_say_so(stale):
-    same = [part for part in _parts(change.tab(merged([stale]), merged([stale])))]
+    same = [part for part in parts_of(change.tab(merged([stale]), merged([stale])))]
     told = [part.text for part in same if isinstance(part, Paragraph)]
     assert any(text.startswith("Before and after are the same data") for text in told)
     heading = change.verdict(merged([stale]), merged([stale]))
     assert heading.endswith("no number moved beyond both intervals")
     other = replace(stale, provenance={**stale.provenance, "fingerprint": "another"})
-    parts = _parts(change.tab(merged([stale]), merged([other])))
+    parts = parts_of(change.tab(merged([stale]), merged([other])))
     assert not any(isinstance(part, Paragraph) and "same data" in part.text for part in parts)
 
 

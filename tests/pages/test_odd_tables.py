@@ -10,16 +10,18 @@ import pytest
 from msgspec.structs import replace
 
 from rcdiag.pages.blocks import Figure, Paragraph
+from rcdiag.pages.charts import ChartAxis
 from rcdiag.pages.merge import merged
-from rcdiag.pages.page import _parts, _tabs, page
+from rcdiag.pages.page import _tabs, page
 from rcdiag.pages.score.exceedance import any_beyond
-from rcdiag.pages.score.steps import step_chart
+from rcdiag.pages.score.steps import chart_over_steps, metric_columns
 from rcdiag.results import MetricValue, ScoreResult
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.score import score
 from tests.builders import ids_like, write_table
 from tests.pages.browser import visit
 from tests.pages.makers import MAKERS, SAMPLES, every_preset
+from tests.pages.parts import parts_of
 
 ROWS = [[-0.5, -1.0, -0.25], [-0.125, -2.0], [-0.75, -1.5, -0.5, -0.25], [-1.0, -0.5]] * 3
 
@@ -36,7 +38,7 @@ def scored(folder: Path, old: list[list[float]]) -> ScoreResult:
 
 def parts(result: ScoreResult, kind: type) -> list:
     tabs = {tab.name: tab for tab in _tabs(merged([result]))}
-    return [part for tab in tabs.values() for part in _parts(tab) if isinstance(part, kind)]
+    return [part for tab in tabs.values() for part in parts_of(tab) if isinstance(part, kind)]
 
 
 def numbers(figure: Figure) -> list[float]:
@@ -100,7 +102,7 @@ def with_gap(result: ScoreResult) -> ScoreResult:
 def test_the_band_on_paper_ends_where_an_interval_is_missing():
     result = with_gap(MAKERS["score"]())
     assert len(result.steps) == 9
-    chart = step_chart("k3_kl", "KL")(result)
+    chart = chart_over_steps(result, metric_columns("k3_kl")(result), ChartAxis())
     lows = [row[2] for row in chart.rows]
     (band,) = result.plot("mismatch-by-step").axes[0].collections
     corners = np.concatenate([path.vertices for path in band.get_paths()])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.replay.pull import line_styles
@@ -17,19 +14,18 @@ FAR_APART = 3.0  # lengths whose ratio is larger have a logarithmic axis
 
 def gradients(result: ReplayResult) -> Chart:
     """Return the chart of direction and length of each gradient relative to the reference."""
-    rows = _once(
-        [
-            (
-                name,
-                *with_ends(report.cosine),
-                report.cosine_whole,
-                report.norm_ratio,
-                *with_ends(report.norm_ratio_unbiased),
-                report.grad_norm,
-            )
-            for name, report in _gradients(result).items()
-        ]
-    )
+    rows = [
+        (
+            name,
+            *with_ends(report.cosine),
+            report.cosine_whole,
+            report.norm_ratio,
+            *with_ends(report.norm_ratio_unbiased),
+            report.grad_norm,
+            equal,
+        )
+        for name, equal, report in _gradients(result)
+    ]
     direction, length = (
         [
             Mark(
@@ -45,7 +41,7 @@ def gradients(result: ReplayResult) -> Chart:
         for unbiased, whole in (("cosine", "whole cosine"), ("length", "whole length"))
     )
     names = [str(row[0]) for row in rows]
-    ratios = [report.norm_ratio for report in _gradients(result).values() if report.norm_ratio]
+    ratios = [report.norm_ratio for _, _, report in _gradients(result) if report.norm_ratio]
     apart = bool(ratios) and max(ratios) > FAR_APART * min(ratios)
     return Chart(
         columns=(
@@ -72,24 +68,13 @@ def gradients(result: ReplayResult) -> Chart:
     )
 
 
-def _once(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Merge rows with equal numbers; a last column names the merged ones."""
-    names: dict[tuple[Any, ...], list[str]] = {}
-    for name, *numbers in rows:
-        # Presets may sum in different orders, so equal numbers can differ in their last bits.
-        key = tuple(f"{each:.7g}" if isinstance(each, float) else each for each in numbers)
-        names.setdefault(key, []).append(name)
-    seen = {alike[0]: ", ".join(alike[1:]) for alike in names.values()}
-    return [(*row, seen[row[0]]) for row in rows if row[0] in seen]
-
-
-def _gradients(result: ReplayResult) -> dict[str, GradientReport]:
-    """Return the gradients of the presets that have one, the safest preset first."""
-    return {
-        name: preset.gradient
-        for name, preset in by_health(result).items()
-        if preset.gradient is not None
-    }
+def _gradients(result: ReplayResult) -> list[tuple[str, str, GradientReport]]:
+    """Return the gradient of each distinct update: a preset, those equal to it, the gradient."""
+    return [
+        (group.names[0], ", ".join(group.names[1:]), group.preset.gradient)
+        for group in by_health(result)
+        if group.preset.gradient is not None
+    ]
 
 
 def after_step(result: ReplayResult) -> Chart:
@@ -98,13 +83,16 @@ def after_step(result: ReplayResult) -> Chart:
     Distances from the sampler hardly differ between presets, so they are only in the values; the
     tab shows their paired differences.
     """
-    rows = _once(
-        [
-            (name, *with_ends(after.kl_old_new), *with_ends(after.kl_rollout_new))
-            for name, preset in by_health(result).items()
-            if (after := preset.after_step) is not None
-        ]
-    )
+    rows = [
+        (
+            group.names[0],
+            *with_ends(after.kl_old_new),
+            *with_ends(after.kl_rollout_new),
+            ", ".join(group.names[1:]),
+        )
+        for group in by_health(result)
+        if (after := group.preset.after_step) is not None
+    ]
     return Chart(
         columns=(
             *("preset", "old to new", "low", "high"),
@@ -125,7 +113,7 @@ def after_step(result: ReplayResult) -> Chart:
 
 def layers(result: ReplayResult) -> Chart:
     """Return the chart of the gradient norm by layer of each preset, as shaded cells."""
-    norms = {name: report.norm_by_layer for name, report in _gradients(result).items()}
+    norms = {name: report.norm_by_layer for name, _, report in _gradients(result)}
     parts = list(next(iter(norms.values())))
     return Chart(
         columns=("preset", "layer", "norm"),

@@ -9,6 +9,7 @@ import numpy as np
 
 from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine, Tone
 from rcdiag.pages.definitions import FigureSpec
+from rcdiag.pages.replay.words import equal_updates
 from rcdiag.results import PresetReplay, ReplayResult
 
 MOST_PANELS = 6
@@ -20,14 +21,9 @@ ABOVE, BELOW = "advantage above 0", "advantage below 0"
 
 
 def distinct(result: ReplayResult) -> list[tuple[str, PresetReplay]]:
-    """Return presets with distinct coefficients: the first of each set of equal ones."""
-    first: dict[tuple[float, float], tuple[str, PresetReplay]] = {}
-    # Sort the update without correction first, so that a shared line is named after it.
-    for name, preset in sorted(result.presets.items(), key=lambda item: item[1].mode != "naive"):
-        if preset.scatter:
-            key = (round(preset.coefficients.norm, 12), round(preset.coefficients.sum, 12))
-            first.setdefault(key, (name, preset))
-    return list(first.values())
+    """Return a preset of each distinct update that has coefficients, no correction first."""
+    groups = equal_updates(result)
+    return [(group.names[0], group.preset) for group in groups if group.preset.scatter]
 
 
 def weighted(result: ReplayResult) -> list[tuple[str, PresetReplay]]:

@@ -26,11 +26,6 @@ UNSAFE = {"warning": "with a warning", "error": "with an error", "cannot judge":
 HEALTH = ("ok", "note", "warning", "cannot judge", "error")
 
 
-def by_health(result: ReplayResult) -> dict[str, PresetReplay]:
-    """Return the presets sorted by health, the safest first; the sort is stable."""
-    return dict(sorted(result.presets.items(), key=lambda item: health_order(item[1].health)))
-
-
 def health_order(health: Health) -> int:
     """Return the rank of a verdict on an update's health, the safest first."""
     return HEALTH.index(health.verdict) if health.verdict in HEALTH else len(HEALTH)
@@ -108,6 +103,11 @@ def equal_updates(result: ReplayResult) -> list[EqualUpdates]:
             -it.preset.kept_tokens,
         ),
     )
+
+
+def by_health(result: ReplayResult) -> list[EqualUpdates]:
+    """Return the groups of presets with the same update, the safest first; the sort is stable."""
+    return sorted(equal_updates(result), key=lambda group: health_order(group.preset.health))
 
 
 def _update(preset: PresetReplay) -> tuple[object, ...]:

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import isfinite
 
-from msgspec import Struct
-
 from rcdiag.diagnosis.correction_health import LEFT_OF_UPDATE, verl_check
 from rcdiag.diagnosis.rules import level
 from rcdiag.formats import (
     between,
     effective,
-    fraction,
     measured,
     part_of,
     plural,
     with_interval,
 )
 from rcdiag.results import (
-    CorrectionResult,
     Diagnosis,
     MetricValue,
     PairResult,
@@ -172,48 +168,6 @@ def verl_check_line(result: ScoreResult) -> str:
     )
 
 
-class CorrectionRow(Struct, frozen=True):
-    """A row of the table of presets, formatted."""
-
-    name: str
-    kept_tokens: str
-    kept_sequences: str
-    ess_tokens: str
-    ess_sequences: str
-    k_hat: str
-    lost_mass: str
-    level: str
-    mean_weight: str = ""  # over all tokens, before rejection
-    bias_bound: str = ""
-
-
-def correction_rows(result: ScoreResult) -> list[CorrectionRow]:
-    """Return the table of presets: what each does with the whole table as one batch."""
-    return [
-        _row(name, correction, result.num_tokens, result.num_sequences)
-        for name, correction in result.corrections.items()
-    ]
-
-
-def _row(name: str, correction: CorrectionResult, tokens: int, sequences: int) -> CorrectionRow:
-    actual = correction.actual
-    lost = [actual[f"lost_target_mass_{level}"] for level in ("token", "seq")]
-    return CorrectionRow(
-        name=name,
-        kept_tokens=part_of(correction.kept_tokens, tokens),
-        kept_sequences=part_of(correction.kept_sequences, sequences),
-        ess_tokens=fraction(actual["ess_token_applied"]),
-        ess_sequences=fraction(actual["ess_seq_applied"]),
-        k_hat="" if actual["khat"] is None else f"{actual['khat']:.2f}",
-        lost_mass=fraction(max((share for share in lost if share is not None), default=None)),
-        level=correction.level or "",
-        mean_weight=""
-        if correction.weight_sum is None or not tokens
-        else f"{correction.weight_sum / tokens:.4g}",
-        bias_bound="" if actual["bias_bound"] is None else f"{actual['bias_bound']:.2g}",
-    )
-
-
 # A preset has little effect if it keeps all tokens, and the mean weight and the ESS of its weights
 # are within 1% of 1.
 EVEN = 0.99
@@ -260,20 +214,15 @@ def _changes_nothing(result: ScoreResult, name: str) -> bool:
     correction = result.corrections[name]
     shares = (correction.actual["ess_token_applied"], correction.actual["ess_seq_applied"])
     even = all(share is not None and share >= EVEN for share in shares)
-    mean = _mean_weight(result, name)
+    mean = correction.mean_weight(result.num_tokens)
     even = even and (mean is None or abs(mean - 1.0) <= 1.0 - EVEN)
     return correction.kept_tokens == result.num_tokens and even
 
 
-def _mean_weight(result: ScoreResult, name: str) -> float | None:
-    """Return the mean weight of all tokens before rejection; None without weights."""
-    total = result.corrections[name].weight_sum
-    return None if total is None or not result.num_tokens else total / result.num_tokens
-
-
 def _left(result: ScoreResult, name: str) -> float:
     """Return how much of the data a preset leaves: ESS times mean weight; -1 if unknown."""
-    correction, mean = result.corrections[name], _mean_weight(result, name)
+    correction = result.corrections[name]
+    mean = correction.mean_weight(result.num_tokens)
     share: float | None = correction.actual["ess_seq_applied"]
     if not correction.kept_tokens or _vanishing(mean):
         return 0.0
@@ -305,7 +254,7 @@ def _effect(result: ScoreResult, name: str) -> str:
         return "changes nothing" if correction.weight_sum is None else "weights near 1"
     if not correction.kept_tokens:
         return "keeps no token"
-    mean = _mean_weight(result, name)
+    mean = correction.mean_weight(result.num_tokens)
     if mean is not None and not isfinite(mean):
         return "weights are NaN or infinite: no update"
     if _vanishing(mean):

@@ -100,7 +100,6 @@ def _of_presets(results: DumpResults) -> list[Treatment]:
 
 def _of_preset(name: str, correction: CorrectionResult, tokens: int) -> Treatment:
     actual = correction.actual
-    lost = [actual[f"lost_target_mass_{level}"] for level in ("token", "seq")]
     return Treatment(
         names=(name,),
         kept_tokens=correction.kept_tokens,
@@ -108,7 +107,7 @@ def _of_preset(name: str, correction: CorrectionResult, tokens: int) -> Treatmen
         ess_token=actual["ess_token_applied"],
         ess_seq=actual["ess_seq_applied"],
         bias_bound=actual["bias_bound"],
-        lost=max((part for part in lost if part is not None), default=None),
+        lost=correction.lost_mass,
         level=correction.level or "",
         untouched=correction.weight_sum is None and correction.kept_tokens == tokens,
     )
