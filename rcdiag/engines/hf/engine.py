@@ -44,10 +44,8 @@ from rcdiag.engines.padded_batches import (
 )
 from rcdiag.engines.scored_by import NOTE
 from rcdiag.engines.spec import PolicySpec
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, is_out_of_memory
 from rcdiag.table.trajectories import Scores, Trajectories
-
-NO_MEMORY = "can't allocate memory"  # part of the message of torch's CPU allocator
 
 
 class HfEngine:
@@ -284,11 +282,6 @@ class HfEngine:
             f"{self.batch_tokens:,} at most (batch_tokens={self.batch_tokens} in the policy begins "
             "with these)"
         }
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Tell whether torch ran out of memory; its CPU allocator raises a plain RuntimeError."""
-    return isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error)
 
 
 def _index(values: NDArray[Any], device: torch.device) -> Tensor:

@@ -100,11 +100,6 @@ def load_model(spec: PolicySpec, folder: str, device: torch.device) -> Any:
         )
         if attention == REPEATED:
             model.set_attn_implementation(REPEATED)
-    except torch.OutOfMemoryError as error:
-        raise RcdiagError(
-            f"policy `{spec.name}`: out of memory on {device} at the loading of {spec.model}",
-            hint="gpus=2 in the policy spreads it over two GPUs; a lower dtype takes half",
-        ) from error
     except (ImportError, ValueError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise RcdiagError(
