@@ -44,7 +44,7 @@ def _run() -> None:
     keep_freed_memory()
     hold_collection()
     from cli.app import app
-    from rcdiag.errors import RcdiagError
+    from rcdiag.errors import RcdiagError, is_out_of_memory
     from rcdiag.url_secrets import remember_secrets, without_secrets
 
     remember_secrets(*sys.argv[1:])
@@ -55,12 +55,13 @@ def _run() -> None:
         raise
     except RcdiagError as error:
         _refuse(error.message, error.hint)
-    except MemoryError as error:
-        _refuse(
-            f"out of memory ({error})" if str(error) else "out of memory",
-            "take fewer rows (--rows), a shorter part of the dump, or a larger machine",
-        )
     except BaseException as error:
+        if is_out_of_memory(error):
+            said = str(error).partition("\n")[0]
+            _refuse(
+                f"out of memory ({said})" if said else "out of memory",
+                "take fewer rows (--rows), a shorter part of the dump, or a larger machine or GPU",
+            )
         if isinstance(error, OSError) and error.errno in SYSTEM:
             where = f"{error.filename}: " if error.filename else ""
             said = without_secrets(f"{where}{error.strerror}")

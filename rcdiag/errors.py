@@ -22,6 +22,15 @@ class RcdiagError(Exception):
         return self.message
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether memory ran out: Python's, a GPU's (torch.OutOfMemoryError), or torch's on a CPU.
+
+    torch's allocator on a CPU raises a plain RuntimeError.
+    """
+    by_torch = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError) or by_torch
+
+
 def nearest(name: str, choices: Iterable[str], likeness: float = 0.6) -> str | None:
     """Return the choice most similar to a name, or None if none reaches the given similarity.
 

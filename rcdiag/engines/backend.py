@@ -172,13 +172,10 @@ class Backend:
             see=("engine", "trainer"),
         )
 
-    def split(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Split a policy's options into those that rcdiag reads and those that the engine gets."""
-        own = self.known_options
-        return (
-            {key: value for key, value in options.items() if key in own},
-            {key: value for key, value in options.items() if key not in own},
-        )
+    def passed_on(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of a policy that rcdiag does not read, but passes to the engine."""
+        known = self.known_options
+        return {key: value for key, value in options.items() if key not in known}
 
     def deciding(self, spec: PolicySpec) -> dict[str, Any]:
         """Return a policy as a dict with only the options that its scores depend on."""

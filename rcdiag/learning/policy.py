@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from msgspec import Struct
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -83,9 +82,6 @@ def load_policy(
     _check_spec(spec, lora)
     device = choose_device(spec.options.get("device"))
     folder = check_checkpoint(spec.model)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    transformers.utils.logging.disable_progress_bar()  # the caller shows progress
     model = load_model(spec, folder.as_posix(), device)
     if lora is not None:
         model = add_adapter(model, lora)

@@ -37,30 +37,6 @@ AHEAD = 2
 SAME = ("rcdiag", "numpy", "pyarrow")
 
 
-def call_with(
-    function: Callable[[Part], Made], parts: Iterable[Part], cores: int
-) -> Generator[Made]:
-    """Call a function for every part, one core each, and yield the results in order.
-
-    The function is sent to each node once. At most AHEAD parts per core wait or run, which bounds
-    the memory of what is sent.
-
-    Raises:
-        RcdiagError: raised by the function, or for a part that failed 1 + RETRIES times.
-    """
-    ray = ray_module()
-    shared = ray.put(ray.cloudpickle.dumps(function))
-    task = ray.remote(num_cpus=1, max_retries=RETRIES)(_call)
-    due: deque[Any] = deque()
-    for part in parts:
-        sent = ray.cloudpickle.dumps(part)
-        due.append(task.remote(_versions_here(), os.getcwd(), shared, sent))
-        if len(due) >= AHEAD * max(cores, 1):
-            yield _result(due.popleft())
-    while due:
-        yield _result(due.popleft())
-
-
 def _call(expected: dict[str, str], folder: str, function: bytes, part: bytes) -> tuple[str, Any]:
     """Call a function for a part on a node; return its result as bytes, which are not read-only.
 
@@ -176,8 +152,7 @@ class RayRunner:
 
     @property
     def _size_of_cluster(self) -> str:
-        nodes = len(self._nodes)
-        return f"{nodes} {'node' if nodes == 1 else 'nodes'}"
+        return plural(len(self._nodes), "node")
 
     @property
     def _has_gpus(self) -> bool:
@@ -192,12 +167,23 @@ class RayRunner:
         return f"on {self.workers(tokens)} cores of a Ray cluster of {self._size_of_cluster}"
 
     def map(self, function: Callable[[Part], Made], parts: Iterable[Part]) -> Generator[Made]:
-        """Call a function for every part, as tasks of the cluster.
+        """Call a function for every part, each a task with one core of the cluster.
 
-        A task whose process died or whose node was lost is repeated. Nodes with other versions of
-        rcdiag are refused.
+        The function is sent to each node once. At most AHEAD parts per core wait or run, which
+        bounds the memory of what is sent. A task whose process died or whose node was lost is
+        repeated RETRIES times. Nodes with other versions of rcdiag are refused.
         """
-        return call_with(function, parts, self.workers(0))
+        ray, cores = ray_module(), self.workers(0)
+        shared = ray.put(ray.cloudpickle.dumps(function))
+        task = ray.remote(num_cpus=1, max_retries=RETRIES)(_call)
+        due: deque[Any] = deque()
+        for part in parts:
+            sent = ray.cloudpickle.dumps(part)
+            due.append(task.remote(_versions_here(), os.getcwd(), shared, sent))
+            if len(due) >= AHEAD * cores:
+                yield _result(due.popleft())
+        while due:
+            yield _result(due.popleft())
 
     def engines(self, spec: PolicySpec) -> int:
         """Return how many engines fit on the cluster: by GPUs, or by cores if it has no GPU.

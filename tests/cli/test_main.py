@@ -63,6 +63,30 @@ def test_an_internal_error_exits_2_with_its_traceback(rcdiag, doubtful, monkeypa
     assert "a bug" in ran.err
 
 
+class OutOfMemoryError(RuntimeError):
+    """Stands for torch's error of a GPU."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 8. EiB"),
+        OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 EiB.\nMore lines"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 EiB"),
+    ],
+)
+def test_too_little_memory_is_an_error_without_a_traceback(rcdiag, doubtful, monkeypatch, error):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr("rcdiag.score", fails)
+    ran = rcdiag("score", doubtful)
+    first, hint = ran.err.splitlines()[-2:]
+    assert (ran.code, first) == (2, f"error: out of memory ({str(error).splitlines()[0]})")
+    assert "a larger machine or GPU" in hint
+    assert "Traceback" not in ran.err
+
+
 def test_an_interrupt_exits_130_without_a_traceback(rcdiag, doubtful, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt

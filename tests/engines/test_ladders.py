@@ -23,7 +23,7 @@ TEXTS = sorted({text for ladder in LADDERS.values() for text in ladder})
 
 def passed_on(spec: PolicySpec) -> dict[str, Any]:
     """Return the options that are passed to the engine."""
-    return BACKENDS[spec.backend].split(spec.options)[1]
+    return BACKENDS[spec.backend].passed_on(spec.options)
 
 
 def names_of(specs: list[PolicySpec]) -> list[str]:

@@ -299,6 +299,23 @@ def test_a_request_ends_at_its_deadline_however_slowly_bytes_arrive(name):
         serving.result(timeout=30)
 
 
+def test_an_address_that_never_answers_leaves_time_for_the_next(monkeypatch):
+    """A name may have several addresses. A full backlog drops connections, as a dead host does."""
+    with socket.socket() as dead, socket.socket() as waiting, serve(Model("vllm")) as address:
+        dead.bind(("127.0.0.1", 0))
+        dead.listen(0)
+        waiting.connect(dead.getsockname())
+        host, port = address.removeprefix("http://").split(":")
+        both = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", place)
+            for place in (dead.getsockname(), (host, int(port)))
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+        assert Client(address, None, timeout=2).ask("/version") == {
+            "version": Model("vllm").version
+        }
+
+
 @APIS
 def test_the_error_after_patience_names_row_and_address(api, tmp_path):
     with (

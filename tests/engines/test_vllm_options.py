@@ -24,7 +24,7 @@ pytestmark = pytest.mark.engine
 
 def options_of(text: str, model: Path) -> dict:
     spec = parse_policy(f"a=vllm:{text}", str(model))
-    return engine_options(spec, "prefill", 100, BACKENDS["vllm"].split(spec.options)[1])
+    return engine_options(spec, "prefill", 100, BACKENDS["vllm"].passed_on(spec.options))
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,9 @@ def _edited(model: Any, change: Quantised | Moved | Shards | SwappedExperts) -> 
         return {
             name: _quantised(value, change)
             for name, value in parameters.items()
-            if is_linear(name, value) and (change.attention or not is_attention(name))
+            # the matrices of linear layers inside the decoder
+            if value.ndim >= 2 and ".layers." in name
+            if change.attention or not is_attention(name)
         }
     if isinstance(change, Moved):
         others = stored_weights(change.folder)
@@ -127,11 +129,6 @@ def moved_head(weight: Tensor, change: Change | None, name: str) -> Tensor:
     others = stored_weights(change.folder)
     found = others.get("lm_head.weight", others.get(name))
     return weight if found is None else weight + change.fraction * (found.to(weight) - weight)
-
-
-def is_linear(name: str, value: Tensor) -> bool:
-    """Tell whether a parameter is the matrix of a linear layer inside the decoder."""
-    return value.ndim >= 2 and ".layers." in name
 
 
 def is_attention(name: str) -> bool:

@@ -44,10 +44,8 @@ from rcdiag.engines.padded_batches import (
 )
 from rcdiag.engines.scored_by import NOTE
 from rcdiag.engines.spec import PolicySpec
-from rcdiag.errors import RcdiagError
+from rcdiag.errors import RcdiagError, is_out_of_memory
 from rcdiag.table.trajectories import Scores, Trajectories
-
-NO_MEMORY = "can't allocate memory"  # part of the message of torch's CPU allocator
 
 
 class HfEngine:
@@ -59,8 +57,6 @@ class HfEngine:
         self.device = choose_device(self.options.get("device"))
         self.folder = check_checkpoint(spec.model)
         self.weights = fingerprint(self.folder)
-        torch.backends.cuda.matmul.allow_tf32 = False
-        torch.backends.cudnn.allow_tf32 = False
         low = "bfloat16" if "bfloat16" in (spec.dtype, self.options.get("autocast")) else spec.dtype
         self.rounds = rounds(self.options.get("matmul"), self.device.type, low)
         self.experts_of = self.options.get("experts")  # the policy whose recorded experts are used
@@ -252,43 +248,32 @@ class HfEngine:
 
     def provenance(self) -> dict[str, Any]:
         """Return weights, attention, device, batch size, versions and matrix-product settings."""
-        quantized = quantization_of(self.folder, self.spec.dtype)
-        return {
+        about: dict[str, Any] = {
             "weights_fingerprint": self.weights,
-            **({"quantization": quantized} if quantized else {}),
             "attention": self.model.config._attn_implementation,
             "device": device_name(self.device),
             "batch_tokens": self.batch_tokens,
             "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
             **product_settings(),
             "environment": kernel_environment(),
-            **self._note(),
-            **({"matmul": ROUNDED} if self.rounds else {}),
-            **({} if self.experts_of is None else {"experts": self._whose_experts()}),
         }
-
-    def _whose_experts(self) -> dict[str, str]:
-        """Say which tokens used recorded experts, and which the model's own."""
-        return {
-            "response_tokens": f"{self.experts_of}_routed_experts",
-            "prompt_tokens": "own",
-            "tokens_without_recorded_experts": "own",
-        }
-
-    def _note(self) -> dict[str, str]:
-        """Return a note if the batch size had to be reduced for lack of memory."""
-        if self.no_room_for is None:
-            return {}
-        return {
-            NOTE: f"a batch of {self.no_room_for:,} tokens did not fit into memory; later ones had "
-            f"{self.batch_tokens:,} at most (batch_tokens={self.batch_tokens} in the policy begins "
-            "with these)"
-        }
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Tell whether torch ran out of memory; its CPU allocator raises a plain RuntimeError."""
-    return isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error)
+        if self.rounds:
+            about["matmul"] = ROUNDED
+        if (quantized := quantization_of(self.folder, self.spec.dtype)) is not None:
+            about["quantization"] = quantized
+        if self.experts_of is not None:
+            about["experts"] = {
+                "response_tokens": f"{self.experts_of}_routed_experts",
+                "prompt_tokens": "own",
+                "tokens_without_recorded_experts": "own",
+            }
+        if self.no_room_for is not None:
+            about[NOTE] = (
+                f"a batch of {self.no_room_for:,} tokens did not fit into memory; later ones had "
+                f"{self.batch_tokens:,} at most (batch_tokens={self.batch_tokens} in the policy "
+                "begins with these)"
+            )
+        return about
 
 
 def _index(values: NDArray[Any], device: torch.device) -> Tensor:

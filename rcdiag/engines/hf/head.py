@@ -75,7 +75,7 @@ def scores_in_chunks(
     """
     step = rows_at_once(hidden.device.type, vocab_size)
     scores = []
-    for start in range(0, len(hidden), step):
+    for start in range(0, max(len(hidden), 1), step):  # no rows: one chunk without any
         rows = slice(start, start + step)
         logits = to_logits(hidden[rows])
         kept = None if kept_sets is None else partial(kept_sets.mask, rows)

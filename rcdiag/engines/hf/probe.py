@@ -26,7 +26,7 @@ from rcdiag.engines.changes import (
 )
 from rcdiag.engines.checkpoint import check_checkpoint
 from rcdiag.engines.hf.changed import changed, float8, moved_head
-from rcdiag.engines.hf.head import rows_at_once
+from rcdiag.engines.hf.head import rows_at_once, scores_in_chunks
 from rcdiag.engines.hf.model import (
     BATCH_TOKENS,
     body_and_head,
@@ -51,7 +51,6 @@ class Probe:
         self.folder = check_checkpoint(str(model))
         spec = PolicySpec(name="probe", backend="hf", model=str(self.folder), dtype="float32")
         self.device = choose_device(device)
-        torch.backends.cuda.matmul.allow_tf32 = False
         self.model = load_model(spec, self.folder.as_posix(), self.device)
         self.body, self.to_logits = body_and_head(self.model, None)
         self.head = self.model.get_output_embeddings()
@@ -90,9 +89,11 @@ class Probe:
         """Return log-prob, entropy and logits of every scored token, model unchanged."""
         hidden = self._hidden(passages, None)
         wanted = self._targets(passages)
+        step = rows_at_once(self.device.type, self.vocab_size)
         parts = []
-        for start, logits in self._logits(hidden, self.to_logits):
-            chosen = wanted[start : start + len(logits), None]
+        for start in range(0, len(hidden), step):
+            logits = self.to_logits(hidden[start : start + step]).float()
+            chosen = wanted[start : start + step, None]
             log_probs = logits - logits.logsumexp(dim=-1, keepdim=True)
             weights = log_probs.exp()
             own = log_probs.gather(1, chosen).squeeze(1)
@@ -147,24 +148,15 @@ class Probe:
         self, hidden: Tensor, to_logits: Any, wanted: Tensor, temperature: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Return log-probs of the tokens `wanted` from hidden states, [scored] nats."""
-        at = torch.from_numpy(temperature).to(self.device, torch.float32)
-        values = []
-        for start, logits in self._logits(hidden, to_logits):
-            stop = start + len(logits)
-            scaled = logits / at[start:stop, None]
-            own = scaled.gather(1, wanted[start:stop, None]).squeeze(1)
-            values.append((own - scaled.logsumexp(dim=-1)).double().cpu().numpy())
-        return np.concatenate([np.zeros(0), *values])
+        at = torch.from_numpy(temperature)
+        scores = scores_in_chunks(
+            hidden, to_logits, self.vocab_size, wanted, at, entropy=False, top_k=0
+        )
+        return scores[:, 0].double().cpu().numpy()
 
     def _targets(self, passages: Sequence[Passage]) -> Tensor:
         ids = np.concatenate([one.ids[one.places] for one in passages]).astype(np.int64)
         return torch.from_numpy(ids).to(self.device)
-
-    def _logits(self, hidden: Tensor, to_logits: Any) -> Iterator[tuple[int, Tensor]]:
-        """Yield the logits of hidden states in chunks, with the index of the first state."""
-        step = rows_at_once(self.device.type, self.vocab_size)
-        for start in range(0, len(hidden), step):
-            yield start, to_logits(hidden[start : start + step]).float()
 
     @contextlib.contextmanager
     def _head(self, change: Change | None) -> Iterator[Any]:
@@ -256,7 +248,9 @@ class Probe:
         for index, one in enumerate(passages):
             if one.experts is not None:
                 own = slice(len(one.ids) - len(one.experts), len(one.ids))
-                given[index, own] = routers.recorded(one.experts, place_in_passage)
+                given[index, own] = routers.recorded(
+                    one.experts, "the sampler's column of experts, response token {}".format
+                )
         return given
 
     def _mask(self, rows: int, width: int, reach: int) -> Tensor:
@@ -287,11 +281,6 @@ class Probe:
         return self._log_probs_of(
             torch.cat(states), self.to_logits, self._targets(passages), _temperatures(passages)
         )
-
-
-def place_in_passage(token: int) -> str:
-    """Name a response token in the error message for invalid recorded experts."""
-    return f"the sampler's column of experts, response token {token}"
 
 
 def _temperatures(passages: Sequence[Passage]) -> NDArray[np.float64]:

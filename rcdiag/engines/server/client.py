@@ -42,14 +42,14 @@ class _Socket(socket.socket):
     deadline: float  # of time.monotonic()
 
     def recv_into(self, *args: Any) -> int:
-        self._limit_wait()
+        self.limit_wait()
         return super().recv_into(*args)
 
     def send(self, *args: Any) -> int:  # TLS sends long requests in pieces
-        self._limit_wait()
+        self.limit_wait()
         return super().send(*args)
 
-    def _limit_wait(self) -> None:
+    def limit_wait(self) -> None:
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
@@ -159,13 +159,19 @@ class Client:
         return HTTPConnection(host, port, timeout=self._timeout)
 
     def _connect(self, connection: HTTPConnection) -> None:
-        """Open a connection whose answer must be complete `timeout` seconds from now."""
+        """Open a connection whose answer must be complete `timeout` seconds from now.
+
+        A host may have several addresses, tried in turn: each gets an equal share of the time.
+        """
         deadline = time.monotonic() + self._timeout
+        host, port = connection.host, connection.port
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        connection.timeout = self._timeout / len(addresses)
         connection.connect()
         if not isinstance(connection.sock, _TlsSocket):
             connection.sock = _Socket(fileno=connection.sock.detach())
-            connection.sock.settimeout(self._timeout)
         connection.sock.deadline = deadline
+        connection.sock.limit_wait()
 
     def _headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "Connection": "close"}

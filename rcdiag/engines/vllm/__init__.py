@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def _load(spec: PolicySpec, max_length: int, log: Path) -> VllmEngine:
     from rcdiag.engines.vllm.engine import VllmEngine
 
-    return VllmEngine(spec, max_length, *VLLM.split(spec.options))
+    return VllmEngine(spec, max_length, VLLM.passed_on(spec.options))
 
 
 def _own_place(about: Mapping[str, Any]) -> LadderRung | None:

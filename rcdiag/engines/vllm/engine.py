@@ -36,16 +36,10 @@ REQUESTS_AT_ONCE = {"prefill": 512, "decode": 1 << 20}
 class VllmEngine:
     """A vLLM engine in this process, without prefix caching and speculative decoding."""
 
-    def __init__(
-        self,
-        spec: PolicySpec,
-        max_length: int,
-        options: Mapping[str, Any],
-        passed_on: Mapping[str, Any],
-    ) -> None:
-        """Start the engine with the options that rcdiag reads, and those passed on to vLLM."""
+    def __init__(self, spec: PolicySpec, max_length: int, passed_on: Mapping[str, Any]) -> None:
+        """Start the engine; `passed_on` are the policy's options that vLLM itself reads."""
         self.spec = spec
-        self.options = options
+        self.options = spec.options
         self.path = self.options.get("path", "prefill")
         self.folder = check_checkpoint(spec.model)
         self.weights = fingerprint(self.folder)

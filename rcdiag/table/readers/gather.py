@@ -79,6 +79,8 @@ def gather(
         prompt = row.get("prompt_ids")
         tokens += len(row["response_ids"]) + (0 if prompt is None else len(prompt))
         tokens += sum(len(value.values) for value in row.values() if isinstance(value, Ragged))
+        chosen = row.get("rollout_routed_experts")  # of all layers
+        tokens += 0 if chosen is None else chosen.size
         if tokens >= TOKENS_PER_BATCH or len(held) >= ROWS_PER_BATCH:
             yield Rows(batch_of(held), file, np.array(numbers, np.int64), record)
             numbers, held, tokens = [], [], 0
@@ -108,7 +110,8 @@ def _column(name: str, values: list[Any]) -> pa.Array:
         return lists(values, BITS)
     known = [value for value in values if value is not None]
     if spec is EXPERTS:  # each is [tokens, layers, experts]
-        return experts(np.concatenate(known), *lengths_and_nulls(values))
+        by_token = pa.concat_arrays([experts(one, np.array([len(one)])).values for one in known])
+        return ragged(by_token, *lengths_and_nulls(values))
     if spec is LISTS_OF_IDS:
         ids = np.concatenate([kept.values for kept in known])
         by_token = ragged(ids, np.concatenate([kept.lengths for kept in known]))

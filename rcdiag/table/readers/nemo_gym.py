@@ -6,6 +6,7 @@ each turn, one item carries the tokens; its `prompt_token_ids` are the whole con
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec import field
+from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.readers.gather import gathering
 from rcdiag.table.readers.jsonl import Id, Int, records
 from rcdiag.table.readers.peek import Peek
-from rcdiag.table.readers.reader import Dump, Notes, Reader
+from rcdiag.table.readers.reader import DAMAGED, Dump, Notes, Reader
+from rcdiag.table.readers.samples import Fields
 from rcdiag.table.readers.text_only import content_text
 from rcdiag.table.readers.turns import Turn, rows_of_turns, turn_of
 
@@ -36,7 +39,8 @@ COPIED = (
     "0, is left out"
 )
 MASKED = "a rollout that its environment flags (mask_sample) keeps its rows; response_mask is 0"
-EXPERTS = "routed experts of the turns are left out"
+# NeMo-RL's name of its form of experts in one text, and the dtypes that it may hold.
+PACKED, PACKED_DTYPES = "nrlre1", ("int8", "int16", "int32")
 
 
 class Item(msgspec.Struct):
@@ -51,7 +55,7 @@ class Item(msgspec.Struct):
     prompt_token_ids: list[Id] | None = None
     generation_token_ids: list[Id] | None = None
     generation_log_probs: list[float] | None = None
-    routed_experts: Any = None
+    routed_experts: str | list[list[list[Int]]] | None = None
 
 
 class Incomplete(msgspec.Struct):
@@ -144,8 +148,6 @@ def _turns(rollout: Rollout, number: int, where: str, notes: Notes) -> Iterator[
             notes.change(COPIED, 1)
             continue
         seen.append((item.prompt_token_ids, tokens))
-        if item.routed_experts is not None:
-            notes.change(EXPERTS, 1)
         incomplete = response.incomplete_details if item is sampled[-1][1] else None
         yield turn_of(
             number,
@@ -157,11 +159,45 @@ def _turns(rollout: Rollout, number: int, where: str, notes: Notes) -> Iterator[
             temperature=asked.temperature if response.temperature is None else response.temperature,
             top_p=asked.top_p if response.top_p is None else response.top_p,
             finish_reason=incomplete.reason if incomplete else None,
+            experts=_experts(item, f"{where}, output {place}"),
             messages=[
                 *_asked(asked.input),
                 *_messages(response.output[: _began(response.output, place)]),
             ],
         )
+
+
+def _experts(item: Item, where: str) -> NDArray[np.uint16] | None:
+    """Return the experts of an item's prompt and generation, [tokens, layers, experts].
+
+    A token that vLLM did not record, for which NeMo-RL writes -1 throughout, gets 0.
+    """
+    if item.routed_experts is None:
+        return None
+    try:
+        array = _array(item.routed_experts)
+    except ValueError as error:
+        says = f"`routed_experts` is not an array ({error})"
+        raise RcdiagError(f"{where}: {says}", hint=DAMAGED) from error
+    unknown = (array == -1).all(axis=tuple(range(1, array.ndim)), keepdims=True)
+    fields = Fields({"routed_experts": np.where(unknown, 0, array)}, where)
+    tokens = len(item.prompt_token_ids or ()) + len(item.generation_token_ids or ())
+    return fields.experts("routed_experts", 0, tokens)
+
+
+def _array(experts: str | list[list[list[int]]]) -> NDArray[np.integer]:
+    """Return experts as an array, from lists or from `nrlre1:DTYPE:TOKENSxLAYERSxEXPERTS:BASE64`.
+
+    https://github.com/NVIDIA-NeMo/RL/blob/main/nemo_rl/utils/routed_experts_codec.py
+    """
+    if isinstance(experts, list):
+        return np.array(experts)
+    form, _, rest = experts.partition(":")
+    dtype, shape, content = rest.split(":") if form == PACKED else ("", "", "")
+    if dtype not in PACKED_DTYPES:
+        raise ValueError(f"it begins with {experts[:16]!r}")
+    values = np.frombuffer(b64decode(content, validate=True), np.dtype(dtype).newbyteorder("<"))
+    return values.reshape([int(size) for size in shape.split("x")])
 
 
 def _began(output: list[Item], place: int) -> int:

@@ -17,10 +17,11 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from rcdiag.errors import RcdiagError
 from rcdiag.table.hashing import hashed_lists
 from rcdiag.table.readers.chat_template import ChatTemplate
 from rcdiag.table.readers.jsonl import check_length, floats, ids
-from rcdiag.table.readers.reader import Dump, Notes
+from rcdiag.table.readers.reader import DAMAGED, Dump, Notes
 from rcdiag.table.trajectories import Ragged
 
 Tokens = NDArray[np.int32]
@@ -52,6 +53,8 @@ class Turn(Struct, frozen=True):
     numbers: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)  # a row has the values that turns share
     messages: list[Any] | None = None  # the chat messages before it, if the dump has them
+    # Experts of prompt and sampled tokens, [tokens, layers, experts]; all 0 where not recorded.
+    experts: NDArray[np.uint16] | None = None
     # Sequences sampled by the same call have the same context and do not continue each other.
     call: Any = None
 
@@ -66,6 +69,7 @@ def turn_of(
     *,
     call: Any = None,
     messages: list[Any] | None = None,
+    experts: NDArray[np.uint16] | None = None,
     **columns: Any,
 ) -> Turn:
     """Return a turn from the lists in a record; `names` are the fields of log-probs and tokens."""
@@ -79,6 +83,7 @@ def turn_of(
         numbers=known,
         columns=columns,
         messages=messages,
+        experts=experts,
         call=call,
     )
 
@@ -141,8 +146,33 @@ class JoinedTurns(Struct):
             "prompt_ids": first.prompt,
             "response_ids": response,
             "response_mask": mask,
+            "rollout_routed_experts": self._experts(len(first.prompt), len(response)),
             **numbers,
         }
+
+    def _experts(self, prompt: int, length: int) -> NDArray[np.uint16] | None:
+        """Return the experts of the response's tokens, [length, layers, experts]; 0 if unknown.
+
+        A turn recorded those of its whole context but its last token, which no engine had read yet.
+        That token and those between turns get the experts of the next turn, which read them first.
+        """
+        made: NDArray[np.uint16] | None = None
+        start = prompt
+        for turn in self.turns:
+            assert turn.prompt is not None
+            end = len(turn.prompt) + len(turn.tokens) - 1
+            if turn.experts is not None:
+                shape = turn.experts.shape[1:]
+                made = np.zeros((length, *shape), np.uint16) if made is None else made
+                if shape != made.shape[1:]:
+                    raise RcdiagError(
+                        f"{turn.where}: a token has {shape} experts, layers x chosen ones, and "
+                        f"{made.shape[1:]} in turns before",
+                        hint=DAMAGED,
+                    )
+                made[start - prompt : end - prompt] = turn.experts[start:end]
+            start = end
+        return made
 
     def boundaries(self) -> list[tuple[Tokens, int, list[Any]]]:
         """Return (prompt, end of the sampled tokens in it, messages) of later turns."""

@@ -27,7 +27,10 @@ from tests.table.readers import test_vllm as vllm
 GOOD = {
     "atif": harbor.trajectory(*harbor.TURNS),
     "harbor": harbor.trial(harbor.chat(*harbor.TURNS)),
-    "nemo-gym": gym.rollout(gym.call([1], [2], [-0.5]), gym.message([1, 2, 3], [4], [-1.0])),
+    "nemo-gym": gym.rollout(
+        gym.call([1], [2], [-0.5]),
+        gym.message([1, 2, 3], [4], [-1.0], routed_experts=[[[0, 1]]] * 4),
+    ),
     "nemo-rl": nemo.sample([1, 2], [3, 4], [1, 1], [-0.5, -0.25], [-0.5, -0.5], [0.5, 0.5]),
     "open-instruct": instruct.rollout(0, 0, [1], [2, 3], [-0.5, 0.0]),
     "prime-rl": prime.exported([1], [2, 3], [1, 1], [-0.5, -0.25], [-0.5, -0.5]),

@@ -1,12 +1,14 @@
 """NeMo-Gym's rollouts, in the form of its `nemo_gym/openai_utils.py` at commit 07d6b0d0."""
 
+import base64
 import json
 import math
 
+import numpy as np
 import pytest
 
 import rcdiag
-from rcdiag.table.readers.nemo_gym import COPIED, EXPERTS, FAILED, MASKED, NEMO_GYM, WITHOUT_IDS
+from rcdiag.table.readers.nemo_gym import COPIED, FAILED, MASKED, NEMO_GYM, WITHOUT_IDS
 from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.turns import JOINED, SPLIT
 from tests.table.readers.rows_of import refusal, rows_of, write_lines
@@ -161,13 +163,84 @@ def test_padding_of_an_agent_is_not_a_turn(tmp_path):
 
 def test_missing_fields_of_a_rollout_are_left_out(tmp_path):
     """Gym's bridge to Harbor writes empty lists for missing fields."""
-    lines = [
-        rollout(message([1], [2], [])),
-        rollout(message([1], [2], [-0.5], routed_experts=[[[0, 1]]])),
-    ]
+    lines = [rollout(message([1], [2], [])), rollout(message([1], [2], [-0.5]))]
     result = rows_of(NEMO_GYM, written(tmp_path, *lines))
     assert result.column("rollout_log_probs") == [None, [-0.5]]
-    assert result.changes == {EXPERTS: 1}
+    assert result.changes == {}
+
+
+def packed(experts, dtype="int16"):
+    """Return experts [tokens, layers, top-k] as NeMo-RL's vLLM server writes them.
+
+    As in `encode_routed_experts` of nemo_rl/utils/routed_experts_codec.py at commit 7ea279ab.
+    """
+    array = np.array(experts, f"<{dtype[0]}{int(dtype[3:]) // 8}")
+    shape = "x".join(map(str, array.shape))
+    return f"nrlre1:{dtype}:{shape}:{base64.b64encode(array.tobytes()).decode()}"
+
+
+PLACEHOLDER = [[0, 1], [0, 1]]  # NeMo-RL's experts of a call's last token, which no engine has read
+MISSING = [[-1, -1], [-1, -1]]  # its mark of a token that vLLM did not record
+
+
+@pytest.mark.parametrize("form", [packed, lambda one: packed(one, "int8"), lambda one: one])
+def test_experts_of_two_turns(tmp_path, form):
+    """The second call reads the last token of the first, and the tool's token, for the first time.
+
+    Tokens that the first call sampled keep its experts, although the second reads them again.
+    """
+    one = [[[9, 9], [9, 8]], [[1, 2], [3, 4]], MISSING, PLACEHOLDER]
+    two = [*([[7, 6], [7, 5]] for _ in one), [[2, 3], [4, 5]], [[6, 7], [0, 1]], PLACEHOLDER]
+    lines = [
+        rollout(
+            call([1], [2, 3, 4], [-0.5] * 3) | {"routed_experts": form(one)},
+            TOOL,
+            message([1, 2, 3, 4, 5], [6, 7], [-0.5] * 2, routed_experts=form(two)),
+        ),
+        rollout(call([1], [2], [-0.5]), message([1, 2, 3], [4], [-0.5])),
+    ]
+    result = rows_of(NEMO_GYM, written(tmp_path, *lines))
+    assert result.column("response_ids") == [[2, 3, 4, 5, 6, 7], [2, 3, 4]]
+    assert result.column("rollout_routed_experts") == [
+        [[1, 2, 3, 4], [], [7, 6, 7, 5], [2, 3, 4, 5], [6, 7, 0, 1], []],
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("experts", "words"),
+    [
+        (packed([[[0, 1]]]), "has 1 values; the sample has 3 tokens"),
+        (packed([[[0, 1]]] * 3).replace("nrlre1", "nrlre2"), "it begins with 'nrlre2:int16:3x1"),
+        (packed([[[0, 1]]] * 3)[:-4], "is not an array"),
+        ("nrlre1:int16:3x1", "is not an array"),
+        ([[[0, 1]], [[0]], [[0, 1]]], "is not an array"),
+        (packed([[[0, -1]]] * 3), "holds values that are not expert numbers"),
+        (packed([[0, 1]] * 3), "is not an array of experts"),
+    ],
+)
+def test_other_experts_are_refused(tmp_path, experts, words):
+    lines = [rollout(message([1], [2, 3], [-0.5] * 2, routed_experts=experts))]
+    assert words in refusal(NEMO_GYM, written(tmp_path, *lines))
+
+
+def test_turns_with_experts_of_other_layers_are_refused(tmp_path):
+    turns = [
+        call([1], [2], [-0.5]) | {"routed_experts": [[[0, 1]]] * 2},
+        message([1, 2], [3], [-0.5], routed_experts=[[[0, 1], [0, 1]]] * 3),
+    ]
+    text = refusal(NEMO_GYM, written(tmp_path, rollout(*turns)))
+    assert "output 1: a token has (2, 2) experts" in text
+
+
+def test_rows_of_two_models_in_one_file(tmp_path):
+    """Their experts are kept as they are; `experts=rollout` refuses those of another model."""
+    lines = [
+        rollout(message([1], [2, 3], [-0.5] * 2, routed_experts=[[[0, 1]] * layers] * 3))
+        for layers in (1, 2)
+    ]
+    column = rows_of(NEMO_GYM, written(tmp_path, *lines)).column("rollout_routed_experts")
+    assert column == [[[0, 1], []], [[0, 1, 0, 1], []]]
 
 
 def test_agents_that_record_no_tokens(tmp_path):
