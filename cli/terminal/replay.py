@@ -37,8 +37,13 @@ from rcdiag.results.doc import heading_of
 # Marks a cosine that includes noise shared by both gradients.
 UNSURE = heading_of(GradientReport, "cosine_whole")
 
-
 SHOWN = 6  # groups of presets without -v
+SIZE = "|c| / none"  # heading of the size of an update beside that without a correction
+# Heading of a column of presets -> what it stands for.
+LEGEND = {
+    SIZE: "|c|: d loss / d log-prob over tokens",
+    heading_of(Shares, "top_sequences"): "top 1%: share of 1% of the sequences",
+}
 
 
 def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
@@ -50,10 +55,11 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
     out.print(_factors(out, result, verbose))
     out.print()
     groups = equal_updates(result)
-    out.print(_presets(out, result, groups if verbose else groups[:SHOWN]))
-    if result.model is None:
-        words = "|c|: d loss / d log-prob over tokens; top 1%: share of 1% of the sequences"
-        out.print(f"[dim]{words}[/]")
+    presets = _presets(out, result, groups if verbose else groups[:SHOWN])
+    out.print(presets)
+    headings = {str(column.header).strip() for column in presets.columns}
+    if legend := [words for heading, words in LEGEND.items() if heading in headings]:
+        out.print(f"[dim]{'; '.join(legend)}[/]")
     _draw_groups(out, groups, verbose)
     draw_against_weights(out, result.diagnosis)
     if any(preset.split for preset in result.presets.values()):
@@ -124,7 +130,7 @@ def _presets(out: Console, result: ReplayResult, groups: Sequence[EqualUpdates])
         ScreenColumn(heading=" loss", dispensable=9),
         ScreenColumn(heading=" kept", dispensable=2),
         ScreenColumn(heading=f" {RULES['health.clip_fraction'].heading}", dispensable=8),
-        *([] if with_model else [ScreenColumn(heading="|c| / none", dispensable=1)]),
+        *([] if with_model else [ScreenColumn(heading=SIZE, dispensable=1)]),
         *(
             ScreenColumn(heading=heading_of(owner, name).rjust(4), dispensable=dispensable)
             for owner, name, dispensable in more

@@ -110,6 +110,8 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
     facts: RowFacts = field(default_factory=RowFacts)
     metadata: Mapping[str, Any] = field(default_factory=dict)  # of the file, key `rcdiag`
     source: str = "TABLE"  # the table as a command line names it
+    # Said of counts where the rows are drawn from a larger table: " in the 512 rows diagnosed".
+    drawn: str = ""
     # The table's mask before rcdiag masked out any token; None: rcdiag masked out none.
     own_mask: Flags | None = None
     # Tokens that rcdiag masked out because a column holds no valid log-prob there; None: none.

@@ -536,7 +536,8 @@ def _of_other_rows(features: Features, causes: Sequence[NamedCause]) -> str:
     if features.case.trainer is None or not causes:
         return ""
     rows = plural(features.validity.rows, "other row")
-    return f" The {rows} alone: {_verdict(features.case, causes)}, {causes[0].slug}."
+    verb = "is" if features.validity.rows == 1 else "are"
+    return f" The {rows} alone {verb} {_verdict(features.case, causes)}: {causes[0].slug}."
 
 
 def _usefulness(features: Features, validity: Validity) -> str:
@@ -599,6 +600,7 @@ def _steps_prefix(features: Features, cause: NamedCause) -> str:
         return f"From step {cause.from_step} on: "
     steps, times = onset.within[0].upper() + onset.within[1:], rough(onset.times)
     if onset.last is None:
-        place = " (the last)" if onset.first == len(onset.steps.labels) - 1 else ""
-        return f"{steps}{place} k3 is {times} times its median before. "
+        if onset.first == len(onset.steps.labels) - 1:
+            steps = f"At step {onset.step}, the last,"
+        return f"{steps} k3 is {times} times its median before. "
     return f"{steps} alone k3 is {times} times its median elsewhere. "

@@ -305,7 +305,7 @@ def fact_text(entry: Mapping[str, Any]) -> str:
         written.append(f"{_value(low)} to {_value(high)}")
     values_of = f"{entry['name']}: {', '.join(written)}"
     # Avoid two brackets in a row: `1.02 (1.01 to 1.03), not 1`.
-    bare = values_of.endswith(")")
+    bare = values_of.endswith(")") or "(" in entry["reads"]
     return f"{values_of}, {entry['reads']}" if bare else f"{values_of} ({entry['reads']})"
 
 

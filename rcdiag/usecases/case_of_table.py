@@ -148,8 +148,10 @@ class CaseSample:
                 hint="rows whose log-probs are null were not recorded: name two policies that some "
                 "row has, or score one of them",
             )
+        case = joined_cases(self.parts)
         return structs.replace(
-            joined_cases(self.parts),
+            case,
+            drawn="" if self.share == 1.0 else f" in the {len(case.lengths):,} rows diagnosed",
             not_numbers=self.not_numbers,
             metadata=table.metadata,
             source=table.as_given.on_command_line,

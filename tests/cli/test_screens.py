@@ -148,6 +148,13 @@ def test_a_screen_says_why_a_level_of_error_counts_as_less():
         assert screen(result).count(beside) == said, table
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_legend_explains_the_columns_that_are_shown(width):
+    lines = screen(api.replay(SAMPLES / "rollouts.parquet"), width)
+    (heading,) = [line for line in lines if line.startswith("preset ")]
+    assert ("top 1%" in heading) == any("top 1%: share of" in line for line in lines)
+
+
 def test_every_finding_has_one_line_that_refers_to_the_cause():
     result = api.score(SAMPLES / "temperature.parquet")
     lines = screen(result)

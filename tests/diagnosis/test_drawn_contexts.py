@@ -115,7 +115,7 @@ def test_ids_of_first_tokens_are_not_a_broken_part_of_the_vocabulary() -> None:
     cause = judged(everywhere).causes[0]
     assert cause.slug == "vocab-shard-wrong"
     (evidence,) = cause.evidence
-    assert evidence["these"] == pytest.approx(-10.0, abs=0.1)
+    assert evidence["in_range"] == pytest.approx(-10.0, abs=0.1)
     assert evidence["others"] == pytest.approx(0.0, abs=0.1)
 
 

@@ -503,7 +503,7 @@ def test_a_fault_of_the_last_step_has_from_step() -> None:
     first = diagnosis.causes[0]
     assert (diagnosis.verdict, first.slug) == ("broken", "temperature-raw-recorded")
     assert first.from_step == 7
-    assert diagnosis.summary.startswith("From step 7 on (the last) k3 is ")
+    assert diagnosis.summary.startswith("At step 7, the last, k3 is ")
 
 
 def test_two_faults_are_both_named() -> None:
@@ -637,7 +637,7 @@ def test_rounding_is_that_of_the_declared_precisions(old: dict[str, object], slu
     (cause,) = judged(replace(case, metadata=stated)).causes
     assert cause.slug == slug
     if slug == "forwards-differ":
-        assert "what the rounding of float32 against float32 is" in cause.message
+        assert "the expected rounding of float32 against float32" in cause.message
 
 
 @pytest.mark.parametrize(("noise", "fits"), [(0.004, True), (0.02, True), (0.3, False)])

@@ -53,7 +53,7 @@ def test_kept_ids_reveal_a_kept_set_that_noise_hides():
     with_ids, without = diagnose(case), diagnose(replace(case, kept_size=None))
     assert with_ids.causes[0].slug == "top-p-renormalised"
     assert with_ids.causes[0].confidence >= without.causes[0].confidence
-    assert "tokens that were the only ones left are recorded as certain" in (
+    assert "tokens were the only one left and are recorded as certain" in (
         with_ids.causes[0].message
     )
 

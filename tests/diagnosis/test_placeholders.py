@@ -55,7 +55,7 @@ def test_a_value_that_is_no_log_prob_is_located_and_the_other_rows_are_judged(tr
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "nan-log-probs")
     assert diagnosis.summary == (
         "1 log-prob of `rollout` is NaN (row 7, token 5); 1 log-prob of `rollout` is -inf (row 9, "
-        f"token 0). The 94 other rows alone: {others.verdict}, {others.causes[0].slug}."
+        f"token 0). The 94 other rows alone are {others.verdict}: {others.causes[0].slug}."
     )
 
 
@@ -76,7 +76,7 @@ def test_rows_with_positive_values_are_left_out_of_all_later_stages(damaged: np.
     diagnosis = judged(case.with_log_probs("old", values))
     assert [cause.slug for cause in diagnosis.causes] == ["nan-log-probs"]
     assert f"{np.count_nonzero(values > 1e-3)} log-probs of `old` are positive" in diagnosis.summary
-    assert f"The {np.count_nonzero(~damaged)} other rows alone: " in diagnosis.summary
+    assert f"The {np.count_nonzero(~damaged)} other rows alone are " in diagnosis.summary
     assert all(cause.from_step is None for cause in diagnosis.causes)
     lost = damaged.reshape(8, 12).all(axis=1)
     assert ("no row of step 5 can be used" in diagnosis.over_steps.says) == lost.any()

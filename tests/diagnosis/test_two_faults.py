@@ -126,7 +126,7 @@ def test_the_shifted_column_is_named(policy: str, rows: np.ndarray) -> None:
 def test_the_column_whose_rows_are_exchanged_is_named(policy: str) -> None:
     first = judged(swapped(made(), policy, 20)).causes[0]
     assert first.slug == "rows-swapped"
-    assert f"log-probs in `{policy}`" in first.message
+    assert f"rows `{policy}` has the log-probs of another row" in first.message
 
 
 @pytest.mark.parametrize("policy", ["rollout", "old"])

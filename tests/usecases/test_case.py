@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rcdiag.diagnosis.judge import diagnose
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.case_of_table import CaseSample, read_case
 from rcdiag.usecases.diagnosed import sample_in_pass
@@ -66,6 +67,23 @@ def test_samples_of_parts_merge_into_the_sample_of_the_table(path, tokens):
     assert np.array_equal(case.row, whole.row)
     assert np.array_equal(case.log_probs["old"], whole.log_probs["old"])
     assert np.array_equal(case.facts.prompt, whole.facts.prompt)
+
+
+def test_a_count_of_drawn_rows_says_of_which_it_is(tmp_path):
+    honest = -np.random.default_rng(4).exponential(1.0, (300, 9))
+    rollout = [[*row[:8].tolist(), -9999.0] for row in honest]
+    path = write_table(
+        tmp_path / "sentinels.parquet",
+        rows_per_group=50,
+        response_ids=ids_like(rollout),
+        rollout_log_probs=rollout,
+        old_log_probs=(honest - 0.01).tolist(),
+    )
+    for tokens, part in ((300, " in the {} rows diagnosed"), (30_000, "")):
+        case = read_case(open_table(path), *PAIR, tokens=tokens)
+        rows = len(case.lengths)
+        said = f"{rows} values of `rollout`{part.format(rows)} are exactly -9999"
+        assert said in diagnose(case).causes[0].message
 
 
 def test_only_the_head_of_a_very_long_row_is_judged(path):

@@ -177,7 +177,7 @@ def test_a_finding_is_named_after_the_fault_of_the_values(tmp_path):
     assert found["positive-log-probs"].evidence["first_rows"] == [2]
     assert found["positive-log-probs"].evidence["tokens"] == 2
     assert (
-        "2 log-probs of `old` are positive; unmasked, in 1 row ("
+        "2 unmasked log-probs of `old` are positive, in 1 row ("
         in found["positive-log-probs"].message
     )
     assert found["non-finite-log-probs"].evidence["first_rows"] == [0, 1]

@@ -73,7 +73,7 @@ def _shift(features: Features) -> tuple[str, Suspicion] | None:
             fact(
                 "correlation of both columns",
                 "one column matches the other shifted",
-                as_they_stand=zero,
+                unshifted=zero,
                 shifted=best,
                 lag=lag,
                 out_of_place=moved,
@@ -140,15 +140,15 @@ def _rows_swapped(features: Features) -> Suspicion | None:
     moved = alignment.misplaced_policy(exchanged[features.case.tokens.owner])
     return Suspicion(
         confidence=EXACT if closed > 0.5 else WEAK,
-        message=f"{int(exchanged.sum())} of {int(full.sum())} rows have another row's log-probs in "
-        f"`{moved}`: the sampler's of row {features.case.row[first]} fit the trainer's of row "
-        f"{features.case.row[alignment.best_row[first]]}.",
+        message=f"In {int(exchanged.sum())} of {int(full.sum())} rows `{moved}` has the log-probs "
+        f"of another row: the sampler's in row {features.case.row[first]} match the trainer's in "
+        f"row {features.case.row[alignment.best_row[first]]}.",
         evidence=[
             fact(
-                "rows whose column matches another row",
+                "rows that match another row better",
                 "the row order differs between the columns",
                 share=share,
-                whose_partner_is_exchanged_too=closed,
+                exchanged_in_pairs=closed,
                 out_of_place=moved,
             )
         ],
@@ -204,10 +204,11 @@ def _logits_not_shifted(features: Features) -> Suspicion | None:
     trainer = str(features.case.trainer)
     return Suspicion(
         confidence=CLEAR,
-        message=f"`{trainer}_log_probs` are those of each token directly after itself: where a "
-        f"token occurs twice in a row ({int(again.sum()):,} times), the value of the first is the "
-        f"sampler's of the second, to {from_next:.2g} nats in the median; from the sampler's of "
-        f"the first it is {from_own:.2g} nats away. The logits were not shifted by one.",
+        message=f"`{trainer}_log_probs` were read one position too late, where the token itself is "
+        f"in the context: where a token occurs twice in a row ({int(again.sum()):,} times), the "
+        f"trainer's value at the first is {from_next:.2g} nats from the sampler's at the second "
+        f"and {from_own:.2g} from the sampler's at the first (medians). The logits were not "
+        "shifted by one.",
         evidence=[
             fact(
                 "where a token occurs twice in a row, median distance in nats",
@@ -242,8 +243,8 @@ def _retokenised(features: Features) -> Suspicion | None:
     return Suspicion(
         confidence=EXACT,
         message="The tokens of this table were encoded from text: at least "
-        f"{share:.0%} of the responses have other tokens than were sampled, so that recorded "
-        "log-probs do not belong to these tokens.",
+        f"{share:.0%} of the responses have other tokens than those that were sampled, and the "
+        "recorded log-probs do not belong to them.",
         evidence=evidence,
         side="recorder",
         share_of_rows=share,

@@ -120,7 +120,7 @@ def _block_boundaries(features: Features) -> Suspicion | None:
                 "depends on blocks",
                 block=effect.size,
                 factor=effect.factor,
-                by_chance=max(effect.p_value, TINY),
+                p_value=max(effect.p_value, TINY),
             ),
             features.validity.evidence,
         ],

@@ -64,7 +64,7 @@ def _context_stripped(features: Features) -> Suspicion | None:
     return Suspicion(
         confidence=CLEAR,
         message=f"The first turns agree ({before:.2g} nats rms) and later ones do not "
-        f"({after:.2g}): one side does not see earlier turns or the outputs of tools.",
+        f"({after:.2g}): one side does not see earlier turns or tool outputs.",
         evidence=[
             fact("rms log-ratio by turn", "later turns differ", first=before, later=after),
             fact(
@@ -164,16 +164,16 @@ def _prompt_truncated(features: Features) -> Suspicion | None:
     return Suspicion(
         confidence=WEAK if by_chance else CLEAR,
         message=f"Rows with prompts of up to {first} tokens agree ({np.median(rms[short]):.2g} "
-        f"nats rms), longer ones do not ({np.median(rms[long]):.2g}): one side cut the prompt at a "
-        f"limit of {between} tokens, or near it.",
+        f"nats rms), longer ones do not ({np.median(rms[long]):.2g}): one side cuts prompts at "
+        f"a limit of about {between} tokens.",
         evidence=[
             fact(
                 "rms log-ratio by prompt length",
                 "jumps at a length limit",
-                up_to=np.median(rms[short]),
-                beyond=np.median(rms[long]),
+                short=np.median(rms[short]),
+                long=np.median(rms[long]),
                 limit=first,
-                rows_beyond=long.sum(),
+                long_prompts=long.sum(),
             )
         ],
         share_of_rows=float(long.sum() / rows.known.sum()),
@@ -221,11 +221,11 @@ def _padding_counts(features: Features) -> Suspicion | None:
         "in positions.",
         evidence=[
             fact(
-                "rms log-ratio of padded rows",
-                "those without padding agree",
-                longest_of_batch=np.median(rms[bare]),
+                "rms log-ratio by padding",
+                "rows without padding agree",
+                unpadded=np.median(rms[bare]),
                 padded=np.median(rms[padded]),
-                rows_of_batch=size,
+                batch_size=size,
             )
         ],
         share_of_rows=float(off.sum() / known.sum()),

@@ -109,16 +109,16 @@ def _beside_rounding(features: Features) -> str:
     rms, found = features.log_ratios.rms, structures(features)
     times = rms / features.expected_rounding
     engines = "two engines" if features.of_bfloat16 == 1.0 else features.precisions.precisions
-    why = "if weights are in sync, one of the two computes another function, context or precision"
+    why = "if weights are in sync, model code, context or precision differ"
     if times < LARGER:
-        unlike = "which is rare between two correct engines"
+        unlike = "but two correct engines rarely differ this much"
         if found:
-            unlike = f"but it differs {' and '.join(found)}, as rounding does not"
+            unlike = f"but log-ratios {' and '.join(found)}, unlike rounding"
         return (
             f"no more than the rounding of {engines} may cause at these probabilities, {unlike}: "
             f"{why}"
         )
-    expected = f"{rough(times)} times what the rounding of {engines} is expected to cause"
+    expected = f"{rough(times)} times the expected rounding of {engines}"
     if rms < ENGINE_NOISE:  # the rounding of bfloat16, coarser than that declared
         return (
             f"{expected}, and no more than that of coarser products: see whether one side "
@@ -184,27 +184,31 @@ def _by_rescore(features: Features) -> tuple[str, Suspicion] | None:
             },
         )
     ]
+    apart = (
+        f"differ by {max(trainer.rms, sampler.rms):.2g} nats rms, the two re-scores by {noise:.2g}"
+    )
     if trainer.rms > MUCH_LARGER * max(noise, sampler.rms):
         named = _fault(trainer, "reference-as-old", "forwards-differ")
-        text = f"`{case.trainer}` is not what the trainer's model gives (`{model}`)"
+        text = f"`{case.trainer}` is not what the trainer's model gives (`{model}`): they {apart}"
     elif sampler.rms > max(LARGER * noise, MUCH_LARGER * trainer.rms):
         coarse = "quantised-weights" if sampler.rms < COARSE else "forwards-differ"
         named = _fault(sampler, "weights-differ", coarse)
         text = (
-            f"`{case.sampler}` is not what the engine gives with the trainer's weights (`{engine}`)"
+            f"`{case.sampler}` is not what the engine gives with the trainer's weights "
+            f"(`{engine}`): they {apart}"
         )
     elif max(trainer.rms, sampler.rms) < PART * noise and LARGE_MISMATCH < noise < COARSE:
         named = "quantised-weights"
         text = (
-            f"`{engine}` reproduces `{case.sampler}`, and `{model}` reproduces `{case.trainer}`: "
-            "with the same weights, the engine does not compute what the trainer's model does"
+            f"`{engine}` reproduces `{case.sampler}` and `{model}` reproduces `{case.trainer}`, "
+            f"but with the same weights the two re-scores differ by {noise:.2g} nats rms: the "
+            "engine does not compute what the trainer's model does"
         )
     else:
         return None
     return named, Suspicion(
         confidence=LIKELY,
-        message=f"{text}: they differ by {max(trainer.rms, sampler.rms):.2g} nats rms, the two "
-        f"re-scores by {noise:.2g}.",
+        message=f"{text}.",
         evidence=facts,
         side="trainer" if trainer.rms > sampler.rms else "sampler",
         verdict="broken" if trainer.rms > sampler.rms else None,
@@ -268,13 +272,13 @@ def beside_sampling_cause(features: Features, named: str) -> tuple[str, Suspicio
         return None
     return "forwards-differ", Suspicion(
         confidence=WEAK,
-        message=f"In addition the two forward passes differ: two tokens of one context are "
-        f"{prefixes.residual:.2g} nats further apart on one side, as with other weights, another "
-        "precision or another model function.",
+        message="Besides, the two forward passes differ: the log-probs of two tokens of one "
+        f"context are {prefixes.residual:.2g} nats further apart on one side, as with other "
+        "weights, precision or model code.",
         evidence=[
             fact(
                 "log-prob differences in a context",
-                "not only a scale",
+                "no single factor explains them",
                 unexplained=prefixes.residual,
             )
         ],

@@ -55,7 +55,7 @@ def _duplicated_rows(features: Features) -> Suspicion | None:
     return Suspicion(
         confidence=EXACT if share > FEW else WEAK,
         message=f"{int(again.sum()):,} of {len(again):,} rows repeat another row to the last bit, "
-        f"the first of them row {first}; so unlikely an answer is not sampled twice.",
+        f"the first of them row {first}: answers this improbable are not sampled twice.",
         evidence=[fact("share of repeated rows", "rows were written twice", share=share)],
         side="storage",
         share_of_rows=share,

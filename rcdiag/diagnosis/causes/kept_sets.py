@@ -96,7 +96,7 @@ def _kept_set(features: Features) -> Suspicion | None:
     words, evidence = _replayed(kept)
     return Suspicion(
         confidence=CLEAR,
-        message="Recorded log-probs lack a part of the trainer's distribution, as over a kept set: "
+        message="Recorded log-probs are of a part of the trainer's distribution, as after top-p: "
         f"E[ratio] is {mean_ratio(mean)}{words}, and log-ratios lie between {low:.2f} and 0, up to "
         "noise.",
         evidence=[
@@ -118,9 +118,9 @@ def _from_kept_ids(features: Features, kept: RecordedKeptSets) -> Suspicion:
     mean = mean_ratio(features.log_ratios.ratio_mean[0])
     words, evidence = _replayed(kept)
     proof = (
-        f" ({kept.mean_size:.3g} on average): {kept.of_one:,} tokens that were the only ones left "
-        f"are recorded as certain, and the trainer gives them a mean of {kept.trainer_of_one:.3f} "
-        "nats"
+        f" ({kept.mean_size:.3g} of them on average): {kept.of_one:,} tokens"
+        f"{features.case.drawn} were the only one left and are recorded as certain, while the "
+        f"trainer gives them a mean log-prob of {kept.trainer_of_one:.3f} nats"
     )
     return Suspicion(
         confidence=EXACT,
@@ -173,9 +173,10 @@ def _from_certain_tokens(features: Features) -> Suspicion | None:
     mean = features.log_ratios.ratio_mean[0]
     return Suspicion(
         confidence=CLEAR,
-        message=f"Recorded log-probs are renormalised over a kept set: {int(zero.sum()):,} tokens "
-        f"are recorded as certain and hardly any as nearly certain, and {int(unsure.sum()):,} of "
-        f"the certain ones are uncertain for the trainer (E[ratio] {mean_ratio(mean)}).",
+        message=f"Recorded log-probs are renormalised over a kept set: {int(zero.sum()):,} tokens"
+        f"{features.case.drawn} are recorded as certain and hardly any as nearly certain, and "
+        f"{int(unsure.sum()):,} of the certain ones are uncertain for the trainer (E[ratio] "
+        f"{mean_ratio(mean)}).",
         evidence=[
             fact(
                 "log-probs of exactly 0",

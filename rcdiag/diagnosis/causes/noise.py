@@ -27,21 +27,24 @@ from rcdiag.diagnosis.validity import INVALID, MOST_OF_ENGINES
 LEAST_RISE = 0.1
 
 
+ONE_SIGN, SOME_ROWS = "are nearly all of one sign", "are large in some rows alone"
+
+
 def structures(features: Features) -> list[str]:
-    """Return the kinds of structure that the log-ratios have and that rounding does not have."""
+    """Say which structure log-ratios have that rounding does not: they "depend on the engine"."""
     log_ratios, location = features.log_ratios, features.location
     seen = log_ratios.by_token_id
     outliers = location.outlier_rows
     tests = {
-        "by token id": seen.correlation >= UNRELATED
+        "depend on the token id": seen.correlation >= UNRELATED
         and seen.explained >= FEW
         and seen.beyond_chance,
-        "at the first tokens": log_ratios.first_tokens > MUCH_LARGER,
-        "by position": not 1 / MUCH_LARGER < log_ratios.late < MUCH_LARGER,
-        "of one sign": log_ratios.one_sided > MOST,  # rounding moves tokens both ways
-        "by engine": outliers is not None and bool(outliers.engines),
-        "in some rows alone": outliers is not None and not outliers.engines,
-        "in some steps alone": features.onset is not None or location.onset is not None,
+        "are largest at the first tokens": log_ratios.first_tokens > MUCH_LARGER,
+        "change along the response": not 1 / MUCH_LARGER < log_ratios.late < MUCH_LARGER,
+        ONE_SIGN: log_ratios.one_sided > MOST,  # rounding moves tokens both ways
+        "depend on the engine": outliers is not None and bool(outliers.engines),
+        SOME_ROWS: outliers is not None and not outliers.engines,
+        "are large in some steps alone": features.onset is not None or location.onset is not None,
     }
     return [name for name, found in tests.items() if found]
 
@@ -107,7 +110,7 @@ def _moe_routing(features: Features) -> Suspicion | None:
         return None
     if log_ratios.rms_of_bulk > SLIGHT or features.validity.answer == INVALID:
         return None
-    anywhere = not set(structures(features)) - {"of one sign", "in some rows alone"}
+    anywhere = not set(structures(features)) - {ONE_SIGN, SOME_ROWS}
     anywhere &= abs(log_ratios.by_token_id.correlation) < UNRELATED
     anywhere &= log_ratios.predicted_by_id < PART
     anywhere &= log_ratios.values.max() > -LEAST_RISE * log_ratios.values.min()
@@ -116,8 +119,8 @@ def _moe_routing(features: Features) -> Suspicion | None:
     return Suspicion(
         confidence=WEAK,
         message=f"Most tokens agree ({log_ratios.rms_of_bulk:.2g} nats rms without the largest "
-        f"1%), and 0.1% of them, anywhere, hold {log_ratios.tail_share:.0%} of the squared "
-        "log-ratios, as happens when engines choose other experts for a few tokens.",
+        f"1%), and 0.1% of them, spread over all responses, hold {log_ratios.tail_share:.0%} of "
+        "the squared log-ratios, as when the engines choose other experts for a few tokens.",
         evidence=[
             fact("rms log-ratio without the largest 1%", "rounding", rms=log_ratios.rms_of_bulk),
             fact(

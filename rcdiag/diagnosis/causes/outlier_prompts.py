@@ -115,12 +115,12 @@ def _outlier_prompts(features: Features) -> Suspicion | None:
         f"{seen.value:.0%} of the variance between responses is between prompts.",
         evidence=[
             fact(
-                "variance of the log rms log-ratio that is between prompts",
+                "share of the variance of log rms log-ratios that is between prompts",
                 "prompts decide, not steps",
                 value=seen.value,
                 low=seen.low,
                 high=seen.high,
-                at_several_steps=seen.prompts,
+                prompts_at_several_steps=seen.prompts,
             ),
             *_prompt_lengths(case, outliers),
             features.validity.evidence,
@@ -137,7 +137,7 @@ def _prompt_lengths(case: Case, outliers: OutlierRows) -> list[dict[str, object]
     these, others = (float(np.median(length[rows])) for rows in (outliers.rows, ~outliers.rows))
     if max(these, others) < LARGER * min(these, others):
         return []
-    return [fact("median prompt, tokens", "of outliers and others", these=these, others=others)]
+    return [fact("median prompt length", "tokens", outliers=these, others=others)]
 
 
 OUTLIER_PROMPTS = shipped("outlier-prompts", "difference", _outlier_prompts)

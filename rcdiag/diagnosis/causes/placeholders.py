@@ -60,7 +60,7 @@ def _nan_log_probs(features: Features) -> Suspicion | None:
         evidence=[
             fact(
                 "tokens without a log-prob",
-                "never so in a log-softmax of finite logits",
+                "a log-softmax of finite logits has none",
                 **{
                     policy: sum(one.tokens for one in kinds.values())
                     for policy, kinds in flawed.items()
@@ -113,7 +113,9 @@ def _flawed(
         f"below {SMALLEST_LOG_PROB:g}": finite & (column.values < 0),
     }
     found = {
-        kind: case.flawed(case.of_sampled(tokens)) for kind, tokens in kinds.items() if tokens.any()
+        f"{kind}{case.drawn}": case.flawed(case.of_sampled(tokens))
+        for kind, tokens in kinds.items()
+        if tokens.any()
     }
     return dict(case.not_numbers.get(policy, {})) | found
 
@@ -152,8 +154,8 @@ def _repeated(features: Features, policy: str, column: StoredColumn, value: floa
     first = int(features.case.row[column.row_of[np.flatnonzero(here)[0]]])
     return Suspicion(
         confidence=EXACT if value in SENTINELS else CLEAR,
-        message=f"{count:,} values of `{policy}` are exactly {value:g}, which marks a missing "
-        f"value; the first is in row {first}.",
+        message=f"{count:,} values of `{policy}`{features.case.drawn} are exactly {value:g}, which "
+        f"marks a missing value; the first is in row {first}.",
         evidence=[
             fact(
                 "exact repeats of one value",
@@ -250,13 +252,13 @@ def _placeholders(
     other = column.other[zeros]
     return Suspicion(
         confidence=EXACT,
-        message=f"{int((here & (column.values == 0.0)).sum()):,} values of `{policy}` are exactly "
-        f"0{where}, {int(zeros.sum()):,} of them where the other side gives tokens "
-        f"a median probability of {np.exp(np.median(other)):.2g}: placeholders.",
+        message=f"{int((here & (column.values == 0.0)).sum()):,} values of `{policy}`"
+        f"{features.case.drawn} are exactly 0{where}, {int(zeros.sum()):,} of them where the other "
+        f"side gives tokens a median probability of {np.exp(np.median(other)):.2g}: placeholders.",
         evidence=[
             fact(
                 "exact zeros at uncertain tokens",
-                "a log-prob of 0 is certainty",
+                "a log-prob of 0 means certainty",
                 **{policy: zeros.sum()},
                 of=unlikely.sum(),
             )
@@ -287,9 +289,9 @@ def _padding(features: Features) -> Suspicion | None:
         return None  # other tokens are certain too, as with kept sets of one token on both sides
     return Suspicion(
         confidence=EXACT,
-        message=f"{repeated:,} rows end with repeats of token {ids[counts.argmax()]}, for which "
-        f"both sides record exactly 0, {int(padding.sum()):,} tokens in all: padding that the mask "
-        "counts as sampled.",
+        message=f"{repeated:,} rows{case.drawn} end with repeats of token {ids[counts.argmax()]}, "
+        f"for which both sides record exactly 0, {int(padding.sum()):,} tokens in all: padding "
+        "that the mask counts as sampled.",
         evidence=[fact("padding at the end of rows", "no policy sampled it", rows=repeated)],
         side="recorder",
         share_of_rows=repeated / max(len(case.lengths), 1),
@@ -307,7 +309,7 @@ def _nothing_but_zeros(features: Features, policy: str, column: StoredColumn) ->
         evidence=[
             fact(
                 "exact zeros",
-                "a log-prob of 0 is certainty",
+                "a log-prob of 0 means certainty",
                 **{policy: len(column.values)},
                 of=len(column.values),
             )

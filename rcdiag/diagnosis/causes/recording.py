@@ -43,7 +43,7 @@ def _columns_identical(features: Features) -> Suspicion | None:
     return Suspicion(
         confidence=CLEAR,
         message="Both columns hold the same numbers to the last bit: one is a copy of the other, "
-        "or both sides compute bitwise alike; a mismatch cannot be seen.",
+        "or one engine made both. There is no mismatch to measure.",
         evidence=[fact("share of equal values", "two engines never agree exactly", value=same)],
         verdict="inconclusive",
     )
@@ -117,7 +117,7 @@ def _entropy_recorded(features: Features, policy: str, column: StoredColumn) -> 
         confidence=EXACT if stated else LIKELY,
         message=f"The values of `{policy}` are the entropy of the next token"
         f"{'' if positive > NEARLY_ALL else ' with a minus sign'}, not the sampled token's "
-        "log-prob: rare tokens have ordinary values, sure ones too low ones.",
+        "log-prob: rare tokens have ordinary values, and likely ones values that are too low.",
         evidence=[
             fact(
                 "spread of values over that of the other side",

@@ -101,7 +101,7 @@ def _last_zeros(features: Features) -> Suspicion | None:
         return Suspicion(
             confidence=LIKELY,
             message=f"`{policy}` is exactly 0 at {zeros[last].mean():.0%} of the tokens that end "
-            "responses: one side gives the end token no log-prob.",
+            "responses: that side records no log-prob of the end token.",
             evidence=[
                 fact(
                     "exact zeros at end tokens",
@@ -262,8 +262,8 @@ def _missing_mask(case: Case, spans: Flags) -> Suspicion:
     rows = len(np.unique(case.owner[spans]))
     return Suspicion(
         confidence=EXACT,
-        message=f"The response mask is missing: {int(spans.sum()):,} tokens have NaN log-probs "
-        "in spans inside responses, as tool and template tokens do.",
+        message=f"The response mask is missing: {int(spans.sum()):,} tokens{case.drawn} have NaN "
+        "log-probs in spans inside responses, as tool and template tokens do.",
         evidence=[
             fact(
                 "NaN tokens in spans between sampled tokens",
@@ -295,9 +295,10 @@ def _runs_of_zeros(features: Features) -> Suspicion | None:
     stretches = float(np.mean(runs[zero & (trainer < UNSURE)]))
     return Suspicion(
         confidence=EXACT if stretches > NEARLY_ALL else LIKELY,
-        message=f"{int(runs.sum()):,} tokens in runs are recorded as exactly 0, and the trainer "
-        f"gives them a median probability of {np.exp(np.median(trainer[runs])):.2g}: text of "
-        "tools or templates that the mask counts as sampled.",
+        message=f"{int(runs.sum()):,} tokens{features.case.drawn} are recorded as exactly 0 in "
+        "runs, and the trainer gives them a median probability of "
+        f"{np.exp(np.median(trainer[runs])):.2g}: text of tools or templates that the mask counts "
+        "as sampled.",
         evidence=[
             fact(
                 "tokens in runs of zeros",
@@ -352,9 +353,9 @@ def _ids_never_sampled(features: Features) -> Suspicion | None:
     which = f"Token ids {text} occur" if foreign.sum() > 1 else f"Token id {text} occurs"
     return Suspicion(
         confidence=LIKELY,
-        message=f"{which} {int(named.sum()):,} times in sampled text, and both sides give "
-        f"{np.exp(np.median(likelier[named])):.1g} as the probability there: text of "
-        "tools or templates that the mask counts as sampled.",
+        message=f"{which} {int(named.sum()):,} times in sampled text{features.case.drawn}, and "
+        f"both sides give {np.exp(np.median(likelier[named])):.1g} as the probability there: text "
+        "of tools or templates that the mask counts as sampled.",
         evidence=[
             fact(
                 "log-prob of token ids that the policy never samples",

@@ -54,11 +54,11 @@ def _floor(features: Features, policy: str, column: StoredColumn) -> Suspicion |
     cut_off_too = (column.other <= value) & (column.values - column.other < GAP)
     return Suspicion(
         confidence=EXACT,
-        message=f"No value of `{policy}` is below {value:g}, and {count:,} are exactly that: "
-        "the column was clipped.",
+        message=f"No value of `{policy}` is below {value:g}, and {count:,}{features.case.drawn} "
+        "are exactly that: the column was clipped.",
         evidence=[
             fact(
-                "tokens at the lowest value",
+                "lowest value, and tokens that have it",
                 "a floor",
                 value=value,
                 **{policy: count},
@@ -100,12 +100,12 @@ def _stored(slug: str) -> Callable[[Features], Suspicion | None]:
         differs = features.case.trainer is not None and len(features.case.tokens) > 0
         return Suspicion(
             confidence=EXACT,
-            message=f"All values of {what} lie on the grid of {name}; rounding to it "
-            f"moves a log-prob by {error:.2g} nats rms.",
+            message=f"All values of {what} are rounded to {name}, which moves a log-prob by "
+            f"{error:.2g} nats rms.",
             evidence=[
                 fact(
-                    "values on the grid",
-                    name,
+                    "share of values that are rounded",
+                    f"to {name}",
                     **dict.fromkeys(grids, 1.0),
                     rounding_rms=error,
                 )

@@ -312,8 +312,8 @@ def _divided(features: Features) -> Suspicion | None:
         evidence=[
             mean_ratio_fact(features, "the trainer's probabilities do not sum to 1"),
             fact(
-                "log-prob of sure tokens, sampler / trainer",
-                "a log-sum in every context",
+                "ratio of log-probs at likely tokens, sampler / trainer",
+                "it depends on the context",
                 low=low,
                 high=high,
             ),
@@ -358,12 +358,12 @@ def _softcap(features: Features) -> Suspicion | None:
     flatter = "sampler" if log_ratios.power < 1 else "trainer"
     return Suspicion(
         confidence=LIKELY,
-        message=f"The {flatter}'s distribution is flatter in every context, and not by one factor: "
+        message=f"The {flatter}'s distribution is flatter in every context, but not by one factor: "
         "large gaps between log-probs shrink more than small ones, as under a cap on logits.",
         evidence=[
             fact(
                 BY_SLOPE,
-                "flatter, unevenly",
+                "flatter, but not by one factor",
                 value=log_ratios.power,
                 explained_share_of_squares=log_ratios.by_log_prob,
             ),

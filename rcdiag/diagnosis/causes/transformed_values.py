@@ -154,7 +154,9 @@ def _cumulative(features: Features, policy: str, column: StoredColumn) -> Suspic
             "or sum is repeated at each of its tokens.",
             evidence=[
                 fact(
-                    "share of rows with one value", "log-probs of tokens vary", **{policy: constant}
+                    "share of rows with one value",
+                    "log-probs would vary by token",
+                    **{policy: constant},
                 )
             ],
             also_possible=[],

@@ -101,7 +101,11 @@ def _unlogged_by_entropy(features: Features, mean: float, z: float) -> tuple[str
         message=f"Sampled tokens are {'more likely' if mean < 0 else 'less likely'} than tokens of "
         f"the recorded distribution would be, by a mean of {abs(mean):.3f} nats ({z:+.0f} standard "
         "errors), while both columns agree: tokens were drawn from another distribution.",
-        evidence=[fact("surprisal - entropy", "0 if the distribution sampled", mean=mean, z=z)],
+        evidence=[
+            fact(
+                "surprisal - entropy", "0 for samples of the recorded distribution", mean=mean, z=z
+            )
+        ],
         also_possible=["top-p-silent" if slug == "temperature-silent" else "temperature-silent"],
     )
 

@@ -84,7 +84,7 @@ def _of_block(log_ratios: LogRatios, block: tuple[int, int]) -> dict[str, Any]:
     return fact(
         "mean log-ratio by token id",
         "one range of ids differs",
-        these=log_ratios.values[inside].mean(),
+        in_range=log_ratios.values[inside].mean(),
         others=float(log_ratios.values[~inside].mean()) if not inside.all() else 0.0,
     )
 

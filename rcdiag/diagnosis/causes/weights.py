@@ -280,8 +280,8 @@ def _never_synced(features: Features) -> Suspicion | None:
         before = f"{usual:.2g} nats rms, the median before step {onset.step},"
     return Suspicion(
         confidence=LIKELY if steadily and directed else WEAK if directed or steadily else GUESS,
-        message=f"The gap grows from {before} to {parts.rms[-1]:.2g} at step {parts.labels[-1]}: "
-        "the sampler keeps the weights of an earlier step.",
+        message=f"The mismatch grows from {before} to {parts.rms[-1]:.2g} at step "
+        f"{parts.labels[-1]}: the sampler keeps the weights of an earlier step.",
         evidence=[
             fact(
                 "rms log-ratio by step",
@@ -348,7 +348,7 @@ def _in_flight(features: Features) -> Suspicion | None:
         return None
     return Suspicion(
         confidence=CLEAR,
-        message=f"In {share_of(rows)} weights changed while they were sampled: tokens of "
+        message=f"In {share_of(rows)} the weights changed during sampling: tokens of "
         f"older versions differ by {before:.2g} nats rms, the others by {after:.2g}.",
         evidence=[
             fact(
@@ -384,8 +384,9 @@ def _weights_differ(features: Features) -> Suspicion | None:
         return None
     return Suspicion(
         confidence=CLEAR,
-        message=f"Log-ratios ({log_ratios.rms:.2g} nats rms) depend on the token, the same in both "
-        f"halves of the rows: the sampler's weights are not the trainer's.{one_behind(features)}",
+        message=f"Log-ratios ({log_ratios.rms:.2g} nats rms) depend on the token id in the same "
+        "way in both halves of the rows: the sampler's weights are not the trainer's."
+        f"{one_behind(features)}",
         evidence=[
             by_token_fact(log_ratios, "systematic, not noise"),
             features.validity.evidence,
@@ -435,7 +436,7 @@ def _trainer_sampled(features: Features) -> Suspicion | None:
             fact("mean log-ratio", "positive: the recorded policy did not sample", mean=mean, z=z),
             fact(
                 "E[1 / ratio]",
-                "1: the trainer's distribution sampled",
+                "1 if the trainer's distribution sampled",
                 value=log_ratios.inverse_mean[0],
                 z=log_ratios.inverse_mean[1],
             ),
@@ -464,8 +465,8 @@ def old_after_update(features: Features) -> Suspicion | None:
         return None
     return Suspicion(
         confidence=CLEAR,
-        message=f"The log-ratio of a row goes with its advantage (correlation {r:.2f}, t {t:.0f}): "
-        f"`{features.case.trainer}` was computed after updates on these very rows.",
+        message=f"The log-ratio of a row rises with its advantage (correlation {r:.2f}, t "
+        f"{t:.0f}): `{features.case.trainer}` was computed after updates on these very rows.",
         evidence=[
             fact("correlation of the mean log-ratio with the advantage", "updated", r=r, t=t),
             fact("rms log-ratio", "moved by the update", rms=features.log_ratios.rms),

@@ -55,7 +55,7 @@ def _against_guide(name: str, value: MetricValue) -> str:
     """Write a metric with its limit: `kappa is -0.161 (-0.92 to 0.65), warning (source)`."""
     guide = METRICS[name].guide
     assert guide is not None
-    honest = ""
+    rounding = ""
     if value.expected is not None:
-        honest = f", {value.expected:.3g} expected of rounding, {value.expected_of}"
-    return f"{name} is {with_interval(value)}{honest}, {value.level} ({guide.source})"
+        rounding = f", where rounding alone gives {value.expected:.3g} in {value.expected_of}"
+    return f"{name} is {with_interval(value)}, {value.level} ({guide.source}){rounding}"

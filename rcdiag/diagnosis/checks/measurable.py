@@ -40,8 +40,8 @@ def _at_places(
             more = "; ..." if places.rows[policy] > SHOWN else ""
             rows += f" ({'; '.join(evidence['first_places'][:SHOWN])}{more})"
         yield Observation(
-            message=f"{plural(count, 'log-prob')} of `{policy}` {'is' if count == 1 else 'are'} "
-            f"{are(policy)}; unmasked, in {rows}; {_consequence(given)}",
+            message=f"{plural(count, 'unmasked log-prob')} of `{policy}` "
+            f"{'is' if count == 1 else 'are'} {are(policy)}, in {rows}; {_consequence(given)}",
             evidence=evidence,
         )
 
@@ -60,7 +60,7 @@ def _consequence(given: CheckInput) -> str:
     if given.result.kind in ("score", "compare"):
         if 2 * given.result.rows_left_out > given.result.num_sequences:
             whose = "" if given.result.kind == "score" else " of its pairs"
-            return f"fewer than half of the rows are without them: `mismatch`{whose} is null"
+            return f"`mismatch`{whose} is null, as fewer than half of the rows are without them"
         if given.result.rows_left_out:
             return "`mismatch` is computed without these rows"
     touched = [

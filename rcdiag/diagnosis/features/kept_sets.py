@@ -46,9 +46,9 @@ class RecordedKeptSets(Struct, frozen=True, kw_only=True):
             "name": "kept ids",
             "tokens": self.tokens,
             "mean_size": self.mean_size,
-            "sets_of_one": self.of_one,
-            "sampler_log_prob_of_these": self.sampler_of_one,
-            "trainer_log_prob_of_these": self.trainer_of_one,
+            "sets_of_one_id": self.of_one,
+            "sampler_mean_there": self.sampler_of_one,
+            "trainer_mean_there": self.trainer_of_one,
             "reads": reads,
         }
 

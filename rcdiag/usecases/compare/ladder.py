@@ -145,14 +145,17 @@ def _rung(
         return moments.product(name, last) - moments.product(name, first)
 
     part = 0.5 * (with_whole(end) - with_whole(start))
-    share = mean(part, 0.5 * moments.squares(first, last))
+    whole = 0.5 * moments.squares(first, last)
+    share = mean(part, whole)
+    # The only step, or the only one between different log-probs, is the whole: one number has one
+    # interval.
+    alone = len(order) == 2 or np.allclose(part, whole, rtol=1e-12, atol=0.0)
     apart = distances[start, end]
     return Rung(
         start=start,
         end=end,
-        # The only step is the whole.
-        contribution=apart if len(order) == 2 else mean(part, moments.tokens),
-        share=share if len(order) == 2 else judged_share(share),
+        contribution=distances[first, last] if alone else mean(part, moments.tokens),
+        share=share if alone else judged_share(share),
         k2=apart,
         log_ratio_mean=mean(moments.difference(end) - moments.difference(start), moments.tokens),
         at_floor=at_floor(apart, floor),

@@ -100,6 +100,13 @@ def test_equal_ends_have_no_share_rather_than_a_number():
     assert result.rungs[0].share.value is None
 
 
+def test_the_only_step_that_differs_has_the_interval_of_the_whole():
+    result = of({"a": BASE, "b": POLICIES["b"], "same": POLICIES["b"]}, ["a", "b", "same"])
+    moved, same = result.rungs
+    assert moved.contribution == result.whole
+    assert (moved.share.value, same.contribution.value) == (1.0, 0.0)
+
+
 def test_without_a_noise_floor_nothing_is_said_about_it():
     assert [r.at_floor for r in of(POLICIES, list("abc")).rungs] == [None] * 2
 
