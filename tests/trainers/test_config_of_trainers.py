@@ -111,6 +111,11 @@ def test_a_run_that_sets_nothing_runs_the_defaults_of_its_trainer(
     assert "trainer-defaults" in {finding.slug for finding in plan.findings}
 
 
+def test_an_evaluation_with_vllm_is_no_run_of_trl(tmp_path: Path) -> None:
+    with pytest.raises(RcdiagError, match="no settings of a rollout correction"):
+        read(tmp_path, "python -m eval.MATH.run_eval --n_shot 4 --use_vllm\n")
+
+
 def test_slime_and_miles_do_the_same_with_the_flags_of_both(tmp_path: Path) -> None:
     """So a script that names neither may be read as one of slime."""
     script = "python3 train.py --use-tis --tis-clip 1.5\n"
