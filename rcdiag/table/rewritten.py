@@ -119,8 +119,7 @@ class Copies:
         of_numbers: set[str] = set()
         with TableWriter(target) as writer:
             for rows in read(Dump(files=(path,))):
-                table = _numbers_by_token(pa.Table.from_batches([rows.batch]), mapped)
-                _check_types(table, mapped, rows)
+                table = _typed(pa.Table.from_batches([rows.batch]), mapped, rows)
                 writer.write(table)
                 origin.add(path, rows.record, rows.numbers)
                 lists = [column for column in table.columns if pt.is_list(column.type)]
@@ -152,41 +151,29 @@ class Copies:
         return origin
 
 
-def _numbers_by_token(table: pa.Table, mapped: Mapping[str, str]) -> pa.Table:
+def _typed(table: pa.Table, mapped: Mapping[str, str], rows: Rows) -> pa.Table:
     """Return rows of JSON with whole numbers as floats where a column may hold log-probs.
 
     JSON has one type of numbers: `[0, -1, -2]` are log-probs too. `mapped` (canonical name -> name
-    in the file) is the user's.
+    in the file) is the user's. A canonical column of a wrong type is an error with its line.
     """
     back = {own: name for name, own in mapped.items()}
+    known = []
     for index, field in enumerate(table.schema):
-        names = {back.get(field.name, field.name), *meanings_of(field.name)}
-        if (
-            is_list(field.type)
-            and pt.is_integer(field.type.value_type)
-            and TOKEN_FLOATS in map(column_spec, names)
-        ):
+        name = back.get(field.name, field.name)
+        kind = field.type.value_type if is_list(field.type) else field.type
+        may_be = map(column_spec, (name, *meanings_of(field.name)))
+        if is_list(field.type) and pt.is_integer(kind) and TOKEN_FLOATS in may_be:
             floats = table.column(index).cast(pa.list_(pa.float64()))
             table = table.set_column(index, field.name, floats)
-    return table
-
-
-def _check_types(table: pa.Table, mapped: Mapping[str, str], rows: Rows) -> None:
-    """Raise an error that names the line where a canonical column has a wrong type."""
-    back = {own: name for name, own in mapped.items()}
-    table = table.rename_columns([back.get(name, name) for name in table.column_names])
-    schema = versions_are_numbers(table.schema)
-    # A column of nulls or of empty lists gets its type from other rows.
-    known = [
-        field
-        for field in schema
-        if not pt.is_null(field.type.value_type if is_list(field.type) else field.type)
-    ]
+        if not pt.is_null(kind):  # nulls and empty lists get their type from other rows
+            known.append(table.schema.field(index).with_name(name))
     check_types(
-        pa.schema(known),
+        versions_are_numbers(pa.schema(known)),
         str(rows.file),
-        lambda name: rows.where(first_of_wrong_type(name, table[name])),
+        lambda name: rows.where(first_of_wrong_type(name, table[mapped.get(name, name)])),
     )
+    return table
 
 
 def _is_nested(schema: pa.Schema, renames: Mapping[str, str]) -> bool:

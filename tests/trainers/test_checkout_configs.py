@@ -69,7 +69,7 @@ FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"use_tis": True, "custom_tis_function_path": MIS, "tis_mode": "clip"},
     ),
     "miles, its clamp": (
-        "python3 train.py --use-tis --tis-clip 1.8\n",
+        "python3 miles/train.py --use-tis --tis-clip 1.8\n",
         "miles",
         {"use_tis": True, "tis_clip": 1.8},
     ),

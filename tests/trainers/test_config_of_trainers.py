@@ -44,7 +44,8 @@ def plan_of(folder: Path, text: str, trainer: str | None = None) -> Plan:
         ("off_policy_sequence_mask_delta: 0.1\n", "ms-swift-4.6"),
         ("python3 /workspace/slime/train.py --use-tis --tis-clip 1.5\n", "slime"),
         ("python3 /workspace/miles/train.py --use-tis --tis-clip 1.5\n", "miles"),
-        ("python3 train.py --use-tis --tis-clip 1.5\n", "miles"),
+        ("python3 train.py --use-tis --tis-clip 1.5\n", "slime"),
+        ("python3 train.py --use-rollout-logprobs --update-weight-mode full\n", "slime"),
         ("python3 /workspace/miles/train.py --calculate-per-token-loss\n", "miles"),
     ],
 )
@@ -92,7 +93,9 @@ RUN = "--advantage-estimator grpo --rollout-batch-size 4"
          "verl-0.9", False),
         ("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.n=4\n", "verl-0.9", False),
         (f"python3 /workspace/slime/train.py {RUN}\n", "slime", False),
-        (f"python3 /workspace/miles/train.py {RUN}\n", "miles", False),
+        (f"python3 train.py {RUN} --rollout-max-response-len 9\n", "slime", False),
+        (f"python3 train.py {RUN} --update-weight-mode full\n", "slime", False),
+        (f"python3 miles/train.py {RUN} --hf-checkpoint m\n", "miles", False),
         ("python open_instruct/grpo_fast.py --beta 0.0\n", "open-instruct", True),
         ("python3 -m openrlhf.cli.train_ppo_ray --actor.num_nodes 1\n", "openrlhf-0.11.2", False),
         ("trl grpo --model_name_or_path x\n", "trl-1.16", True),
@@ -106,6 +109,19 @@ def test_a_run_that_sets_nothing_runs_the_defaults_of_its_trainer(
     assert plan.trainer.name == trainer
     assert (plan.corrections["config"].weighting is not None) == corrects
     assert "trainer-defaults" in {finding.slug for finding in plan.findings}
+
+
+def test_an_evaluation_with_vllm_is_no_run_of_trl(tmp_path: Path) -> None:
+    with pytest.raises(RcdiagError, match="no settings of a rollout correction"):
+        read(tmp_path, "python -m eval.MATH.run_eval --n_shot 4 --use_vllm\n")
+
+
+def test_slime_and_miles_do_the_same_with_the_flags_of_both(tmp_path: Path) -> None:
+    """So a script that names neither may be read as one of slime."""
+    script = "python3 train.py --use-tis --tis-clip 1.5\n"
+    guessed = plan_of(tmp_path, script)
+    assert "trainer-guessed" in slugs(guessed)
+    assert guessed.corrections == plan_of(tmp_path, script, "miles").corrections
 
 
 def test_an_unnamed_script_of_slime_is_read_with_trainer(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ FILES: list[tuple[str, str, str, str, dict[str, Any]]] = [
     ),
     (
         "miles",
-        "python train.py --use-tis --tis-clip 2 --advantage-estimator gspo --eps-clip 3e-4 "
+        "python miles/train.py --use-tis --tis-clip 2 --advantage-estimator gspo --eps-clip 3e-4 "
         "--eps-clip-high 4e-4 --use-opsm --calculate-per-token-loss",
         "gspo",
         "token-mean",

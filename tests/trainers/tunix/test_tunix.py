@@ -29,6 +29,10 @@ PLAIN = """
 rl_training_config: {max_steps: 10}
 grpo_config: {num_generations: 4, beta: 0.08, epsilon: 0.1, use_rollout_logps: false}
 """
+PPO = """
+rl_training_config: {max_steps: 10}
+ppo_config: {gamma: 1.0, gae_lambda: 0.95, beta: 0.08, epsilon: 0.2, epsilon_c: 3.0}
+"""
 # Ratios 4, 1/2 and 1 of two responses.
 BATCH = padded([[math.log(4.0), -math.log(2.0)], [0.0]])
 
@@ -39,6 +43,8 @@ BATCH = padded([[math.log(4.0), -math.log(2.0)], [0.0]])
         (FROZENLAKE, {"sampler_is": "token", "sampler_is_threshold": 2.0}),
         ("agentic_grpo_config: {beta: 0.0}\n", {}),
         (PLAIN, {"use_rollout_logps": False}),
+        (PPO, {"use_rollout_logps": False}),
+        (PPO + FROZENLAKE, {"sampler_is": "token", "sampler_is_threshold": 2.0}),
         (PLAIN + FROZENLAKE, {"sampler_is": "token", "sampler_is_threshold": 2.0}),
         (PLAIN + FROZENLAKE + "training_mode: grpo\n", {"use_rollout_logps": False}),
     ],
@@ -54,6 +60,9 @@ def test_the_loss_of_a_file(tmp_path: Path) -> None:
     assert choice.own == {"clip_low": 0.003, "clip_high": 0.005}
     plain = find_trainer("tunix").config.loss(read(tmp_path, PLAIN).document)
     assert plain.own == {"clip_low": 0.1, "clip_high": 0.1}
+    ppo = find_trainer("tunix").config.loss(read(tmp_path, PPO).document)
+    assert ppo.aggregation == "token-mean"
+    assert ppo.own == {"clip_low": 0.2, "clip_high": 0.2, "clip_c": 3.0}
     gspo = FROZENLAKE.replace("loss_algo: grpo", "loss_algo: gspo-token")
     refused = find_trainer("tunix").config.loss(read(tmp_path, gspo).document).refused
     assert "gspo-token is a policy loss that rcdiag does not compute" in refused
