@@ -69,10 +69,20 @@ def equal_names(names: Sequence[str]) -> Cell:
 
 
 def amount(value: float | None, written: str | None = None, **more: Any) -> Cell:
-    """Make a cell with a number; empty for None."""
+    """Make a cell with a number; empty for None. Zeros fill up its three digits."""
     if value is None:
         return Cell(text="", order=float("nan"), **more)
-    return Cell(text=number(value) if written is None else written, order=float(value), **more)
+    if written is None:
+        written = number(value)
+        if "." in written:
+            written = _filled(written, value)
+    return Cell(text=written, order=float(value), **more)
+
+
+def _filled(written: str, value: float, unit: str = "") -> str:
+    """Write a number that was rounded to three digits with all three: 0.2 as 0.200."""
+    rounded = value and written == f"{value:.3g}{unit}"
+    return f"{f'{value:#.3g}'.rstrip('.')}{unit}" if rounded else written
 
 
 def count(value: float | None) -> Cell:
@@ -82,7 +92,9 @@ def count(value: float | None) -> Cell:
 
 def share(value: float | None) -> Cell:
     """Make a cell with a share, as a percentage with three digits."""
-    return amount(value, None if value is None else percentage(value))
+    if value is None:
+        return amount(None)
+    return amount(value, _filled(percentage(value), 100.0 * value, "%"))
 
 
 def metric(value: MetricValue | None) -> Cell:

@@ -8,6 +8,7 @@ from math import isfinite
 from rcdiag.diagnosis.correction_health import LEFT_OF_UPDATE, verl_check
 from rcdiag.diagnosis.rules import level
 from rcdiag.formats import (
+    NOT_AVAILABLE,
     between,
     effective,
     measured,
@@ -56,21 +57,13 @@ def answer(result: ScoreResult) -> str:
 
 
 def _effective(share: MetricValue, count: int) -> str:
-    """Write an effective number of sequences with the interval and the digits of its share.
-
-    From 10 on it is a whole number.
-    """
-    value, low, high = (
-        None if number is None else number * count
-        for number in (share.value, share.low, share.high)
+    """Write an effective number of sequences with its interval, as the page's gauge does."""
+    value, *ends = (
+        None if part is None else effective(part * count)
+        for part in (share.value, share.low, share.high)
     )
-    number, interval = measured(MetricValue(value=value, low=low, high=high))
-    if value is None or not interval:
-        return number if value is None else effective(value)
-    if value >= 10.0 and "." in number:
-        ends = (None if end is None else effective(end) for end in (low, high))
-        number, interval = effective(value), between(*ends)
-    return f"{number} ({interval})"
+    interval = "" if share.low == share.high else between(*ends)
+    return f"{value} ({interval})" if interval else value or NOT_AVAILABLE
 
 
 def not_sampler(result: ScoreResult) -> str:

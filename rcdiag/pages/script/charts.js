@@ -95,7 +95,7 @@ function drawPanel(chart, panel, width, dense) {
   const inner = widthWithNotes(panel, x, width - side.left);
   const lanes = lanesOfRules(rules, (value) => side.left + x.place(value) * inner, width);
   const title = panel.title ? 20 : 0;
-  const label = panel.y.label ? 20 : 6;
+  const label = panel.y.label ? 26 : 6; // its line, and room above the label of the highest tick
   const strip = lanes.length ? LANE * (1 + Math.max(...lanes.map(({ lane }) => lane))) : panel.band ? LANE : 0;
   const box = { left: side.left, top: title + label + strip, width: inner, height: side.height };
   const plot = placesIn(box, side, x, y);

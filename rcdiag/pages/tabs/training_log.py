@@ -56,7 +56,7 @@ def _of_log(log: LogSummary, place: int) -> list[Block]:
         f"Relations between keys of {log.file}, in the steps that the diagnosis is of",
         [
             words("Relation", lambda one: term(one.relation)),
-            words("Level", lambda one: text(one.relation_level)),
+            words("Level", lambda one: text(one.relation_level, level=one.relation_level)),
             words("Says", lambda one: text(one.relation_says.replace("`", ""))),
         ],
         log.relations,
