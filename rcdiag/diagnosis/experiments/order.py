@@ -25,14 +25,7 @@ from rcdiag.diagnosis.experiments.output_layer import (
     vocabulary_shards,
 )
 from rcdiag.diagnosis.experiments.prompts import exchanged_ids, prompts, stripped, truncations
-from rcdiag.diagnosis.experiments.recorded import (
-    divided,
-    not_shifted,
-    other_rows,
-    quantities,
-    shifts,
-    token_ids,
-)
+from rcdiag.diagnosis.experiments.recorded import divided, not_shifted, quantities, repairs
 from rcdiag.diagnosis.experiments.recorded_experts import recorded_experts
 from rcdiag.diagnosis.experiments.rescored_sample import Side
 from rcdiag.diagnosis.experiments.sampling_parameters import (
@@ -48,7 +41,7 @@ from rcdiag.registry import Registry
 EXPERIMENTS: Registry[Experiment] = Registry(
     "experiment",
     (
-        *(quantities, divided, shifts, token_ids, other_rows),
+        *(quantities, divided, repairs),
         *(kept_sets, penalties, biases, min_tokens),
         *(softcap, bf16_logits, padding_rows, vocabulary_shards),
         not_shifted,
