@@ -23,6 +23,7 @@ from rcdiag.diagnosis.judge import (
     EXCLUSIVE_STAGES,
     NAMED,
     Named,
+    diagnose,
     diagnosis_of,
     is_umbrella,
     ranking_score,
@@ -50,12 +51,12 @@ def verdict_with_experiments(
     case: Case, run: Callable[[Case], Outcome] | None
 ) -> tuple[Diagnosis, Outcome | None]:
     """Judge a case by its table, then by experiments: `run` tries them on the repaired table."""
+    if run is None or case.prompt_ids is None:
+        return diagnose(case), None
     features = Features(case)
-    # As in `diagnose` of the judge: broken columns hold infinities and zeros.
+    # As in `diagnose`: broken columns hold infinities and zeros.
     with np.errstate(all="ignore"):
         table = calibrated(features, suspicions(features))
-    if run is None or case.prompt_ids is None:
-        return diagnosis_of(features, table), None
     mended = [suspicion.mended for cause, suspicion in table if cause.stage not in EXCLUSIVE_STAGES]
     repaired = next((one for one in reversed(mended) if one is not None), case)
     outcome = run(_without_moved(case, repaired))
