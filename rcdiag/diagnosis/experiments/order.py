@@ -85,6 +85,13 @@ def run_with_passes(
     return _run(tester, order, progress, until_explained=True)
 
 
+def run_with_recorded_experts(tester: HypothesisTester) -> RunSummary:
+    """Run the model with the sampler's experts; no test without experts, or a router for them."""
+    recorded = tester.side.name == "sampler" and tester.sample.case.experts is not None
+    usable = recorded and bool(tester.forward.tensors.routers)
+    return _run(tester, [recorded_experts] if usable else [])
+
+
 def _on(side: Side) -> list[Experiment]:
     """Return the experiments on a side's column."""
     return [one for one in EXPERIMENTS.values() if side.name in one.sides]
