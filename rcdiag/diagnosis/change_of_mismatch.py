@@ -16,15 +16,11 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import PairTokens
+from rcdiag.diagnosis.case import Array, Flags, PairTokens
 from rcdiag.diagnosis.validity import LARGEST
 from rcdiag.results.base import MetricValue
 from rcdiag.results.diagnosis import ChangeOfMismatch
 from rcdiag.statistics.intervals import standard_error, t_quantile
-
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 FACTORS = ("length", "peakiness", "noise")
 # Edges of positions in the response, and of uncertainties in nats: finer where most tokens are.

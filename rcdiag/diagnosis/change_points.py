@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from rcdiag.diagnosis.case import Array
 
 # A shape must lower the sum of squares by this many times the noise variance. A jump is tried at
 # each of n steps: the largest of n chi-squared values with one degree of freedom stays below this

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -88,12 +88,20 @@ def _coefficients(source: str) -> dict[str, float]:
     return weights
 
 
+def probability(source: str, predictors: Mapping[str, float]) -> float:
+    """Return the probability that a cause is right, at most MOST.
+
+    `source` is the kind of evidence whose coefficients apply: `table`, `experiments` or `log`.
+    """
+    weights = _coefficients(source)
+    total = sum(weights[name] * value for name, value in predictors.items())
+    return min(1.0 / (1.0 + math.exp(-total)), MOST)
+
+
 def confidence(features: Features, cause: Cause, suspicion: Suspicion) -> float:
     """Return the probability that a suspected cause is right, given its evidence."""
-    weights = _coefficients("table" if suspicion.fit is None else "experiments")
-    named = predictors(features, cause, suspicion)
-    total = sum(weights[name] * value for name, value in named.items())
-    return min(1.0 / (1.0 + math.exp(-total)), MOST)
+    source = "table" if suspicion.fit is None else "experiments"
+    return probability(source, predictors(features, cause, suspicion))
 
 
 def calibrated(

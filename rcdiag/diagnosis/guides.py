@@ -129,15 +129,14 @@ def _with_level(metric: Metric, value: MetricValue, suite: Suite) -> MetricValue
     guide = metric.guide_on(suite)
     found = None if guide is None else level(guide, value.value, value.low, value.high)
     one_ended = guide is None and (value.low is None) != (value.high is None)
-    # A guide that depends on the data may be far above an error by the metric's own.
-    if one_ended or (_is_wide(metric, value) and not _is_error(guide, value)):
+    # A guide that depends on the data may be far above an error by the metric's own: then an
+    # interval is wide and still an error as a whole.
+    is_error = guide is not None and {level(guide, value.low), level(guide, value.high)} == {
+        "error"
+    }
+    if one_ended or (_is_wide(metric, value) and not is_error):
         found = "unknown"
     return replace(value, level=found)
-
-
-def _is_error(guide: Guide | None, value: MetricValue) -> bool:
-    """Tell whether the whole interval of a number is an error by its guide."""
-    return guide is not None and {level(guide, value.low), level(guide, value.high)} == {"error"}
 
 
 def _is_wide(metric: Metric, value: MetricValue) -> bool:

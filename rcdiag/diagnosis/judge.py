@@ -316,7 +316,12 @@ def diagnosis_of(features: Features, named: Named) -> Diagnosis:
     pair = {"sampler": case.sampler}
     if case.trainer is not None:
         pair["trainer"] = case.trainer
-    validity = _validity(features, named)
+    # Who sampled the rows that the last cause was judged on: the repaired rows of the steps that
+    # have the mismatch.
+    judged = [found.validity for _, found in named if found.validity is not None]
+    validity = None
+    if case.trainer is not None:
+        validity = judged[-1] if judged else features.validity
     causes = _ordered_causes(features, named, validity)
     verdict = _verdict(case, causes)
     steps = over_steps(features)
@@ -337,17 +342,6 @@ def diagnosis_of(features: Features, named: Named) -> Diagnosis:
         over_steps=steps,
         judged_rows=len(case.lengths),
     )
-
-
-def _validity(features: Features, named: Named) -> Validity | None:
-    """Return who sampled the rows that the last cause was judged on; None for one policy alone.
-
-    These are the repaired rows of the steps that have the mismatch.
-    """
-    if features.case.trainer is None:
-        return None
-    judged = [found.validity for _, found in named if found.validity is not None]
-    return judged[-1] if judged else features.validity
 
 
 def _of_measured_rows(features: Features) -> Features:
@@ -563,7 +557,9 @@ def _summary(
     case = features.case
     if validity is None:
         found = f". {causes[0].message}" if causes else "; its values look valid."
-        return f"{_single_column(case)}{found}"
+        return (
+            f"Only one log-prob column (`{case.sampler}`) was found, so nothing was compared{found}"
+        )
     if verdict == "inconclusive" and len(case.tokens) < ENOUGH:
         few = (
             f"{len(case.tokens):,} sampled tokens with log-probs of both sides are too few to "
@@ -585,10 +581,6 @@ def _summary(
     if causes[0].slug in NOTHING_WRONG and not validity.overrules_cause:
         return f"Nearly all tokens are of one prompt, which says little about others. {message}"
     return f"{validity.sentence} {message}"
-
-
-def _single_column(case: Case) -> str:
-    return f"Only one log-prob column (`{case.sampler}`) was found, so nothing was compared"
 
 
 def _steps_prefix(features: Features, cause: NamedCause) -> str:

@@ -39,7 +39,9 @@ def next_experiment(case: Case, verdict: str, causes: Sequence[NamedCause]) -> l
         return [data]
     if not _is_open(verdict, causes):
         return []
-    if causes[0].slug == IDENTICAL and _differs(case, CURRENT):
+    current = case.log_probs.get(CURRENT)
+    updated = current is not None and np.any((current != case.log_probs[case.sampler])[case.mask])
+    if causes[0].slug == IDENTICAL and updated:
         copy = f"in bypass mode `{case.trainer}` is a copy: judge `{CURRENT}` in its place"
         return [Action(text=copy, command=f"rcdiag diagnose {case.source} --target {CURRENT}")]
     if not can_be_scored(case):
@@ -76,12 +78,6 @@ def _lacking_data(case: Case, causes: Sequence[NamedCause]) -> Action | None:
 def few_prompts(case: Case) -> bool:
     """Tell whether rows answer too few prompts for an interval of any number."""
     return too_few(np.bincount(case.cluster, case.tokens.per_row).astype(np.float64))
-
-
-def _differs(case: Case, policy: str) -> bool:
-    """Tell whether a table has another policy, and its values are not those of the sampler."""
-    other = case.log_probs.get(policy)
-    return other is not None and bool(np.any((other != case.log_probs[case.sampler])[case.mask]))
 
 
 def diagnose_again(case: Case) -> str:

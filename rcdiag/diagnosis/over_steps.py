@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Array, Case, Counts
 from rcdiag.diagnosis.change_of_mismatch import change_of_mismatch
 from rcdiag.diagnosis.change_points import (
     FEWEST,
@@ -24,9 +24,6 @@ from rcdiag.diagnosis.thresholds import EQUAL, LARGER, MANY_TIMES, SURELY
 from rcdiag.diagnosis.validity import LARGEST
 from rcdiag.results.diagnosis import Action, ChangeOfMismatch, MovedNumber, NamedCause, OverSteps
 from rcdiag.statistics.ratios import TokenValues, outside
-
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 SHOWN = 4  # numbers that a sentence lists
 # Name of a per-step number -> (smallest change that counts, offset). Without an offset the change
@@ -142,7 +139,10 @@ def _says(
     if onset is None and not moved and run.rows.max() < 2 and _large(run.k3) is None:
         return f"one row of a step is too few to see a change over {len(run.steps)} steps"
     begins, ends = (None, None) if onset is None else (onset.step, onset.last_step)
-    drift = _drift(run.series[0])
+    points = _points(run.series[0])
+    # k3 drifts if it changes in no other way, and it does not stay small.
+    drifts = len(points) == 1 and points[0].shape == "creep" and run.k3.max() > LARGE_K3
+    drift = points[0] if drifts else None
     return _sentence(run.steps, run.k3, moved, begins, ends, change, drift)
 
 
@@ -200,14 +200,12 @@ def _decomposed_change(
         known = np.isfinite(entropy[tokens.place])
         uncertainty = np.where(known, entropy[tokens.place], uncertainty)
     change = change_of_mismatch(tokens, uncertainty, step >= split, case.cluster, split)
-    return change if change is None or at is not None or _is_sure(change) else None
-
-
-def _is_sure(change: ChangeOfMismatch) -> bool:
-    """Tell whether a change is large, and significant although its step was searched for."""
-    larger, smaller = max(change.k3_before, change.k3_after), min(change.k3_before, change.k3_after)
-    surely = abs(change.k3_after - change.k3_before) > SURELY * change.k3_error
-    return surely and larger > LARGE_K3 and larger > LARGER * smaller
+    if change is None or at is not None:
+        return change
+    # It must be significant although its step was searched for.
+    smaller, larger = sorted((change.k3_before, change.k3_after))
+    surely = larger - smaller > SURELY * change.k3_error
+    return change if surely and larger > max(LARGE_K3, LARGER * smaller) else None
 
 
 def experiment_at_rate_zero(
@@ -314,13 +312,6 @@ def _moves(series: Series) -> list[ChangePoint]:
         if point.shape == "jump" or begins:
             moves.append(point)
     return moves
-
-
-def _drift(k3: Series) -> ChangePoint | None:
-    """Return the drift of k3 where k3 changes in no other way; None also where it stays small."""
-    points = _points(k3)
-    drifts = len(points) == 1 and points[0].shape == "creep"
-    return points[0] if drifts and k3.value.max() > LARGE_K3 else None
 
 
 def _begins(point: ChangePoint) -> int:

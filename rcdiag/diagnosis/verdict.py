@@ -20,8 +20,10 @@ from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.experiments.outcome import Outcome, cause_of
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.judge import (
+    EXCLUSIVE_STAGES,
     NAMED,
     Named,
+    diagnose,
     diagnosis_of,
     is_umbrella,
     ranking_score,
@@ -31,8 +33,6 @@ from rcdiag.diagnosis.judge import (
 )
 from rcdiag.results.diagnosis import NOTHING_WRONG, Diagnosis
 
-# Stages whose causes the table alone decides, before any model is run.
-SETTLED = ("storage", "recording", "alignment")
 # Umbrella -> the causes that it stands for.
 STANDS_FOR = {"truncated-law": KEPT_SET_SLUGS}
 # Cause from experiments -> its special case that only the table can name: experiments find which
@@ -51,13 +51,13 @@ def verdict_with_experiments(
     case: Case, run: Callable[[Case], Outcome] | None
 ) -> tuple[Diagnosis, Outcome | None]:
     """Judge a case by its table, then by experiments: `run` tries them on the repaired table."""
+    if run is None or case.prompt_ids is None:
+        return diagnose(case), None
     features = Features(case)
-    # As in `diagnose` of the judge: broken columns hold infinities and zeros.
+    # As in `diagnose`: broken columns hold infinities and zeros.
     with np.errstate(all="ignore"):
         table = calibrated(features, suspicions(features))
-    if run is None or case.prompt_ids is None:
-        return diagnosis_of(features, table), None
-    mended = [suspicion.mended for cause, suspicion in table if cause.stage in SETTLED]
+    mended = [suspicion.mended for cause, suspicion in table if cause.stage not in EXCLUSIVE_STAGES]
     repaired = next((one for one in reversed(mended) if one is not None), case)
     outcome = run(_without_moved(case, repaired))
     judged = Features(repaired)
@@ -91,12 +91,12 @@ def selected(table: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, 
     Of the table's explanation and that of the experiments the more probable one is taken; a narrow
     cause goes before an umbrella, or noise, that is not much more probable.
     """
-    settled = [entry for entry in table if entry[0].stage in SETTLED]
+    settled = [entry for entry in table if entry[0].stage not in EXCLUSIVE_STAGES]
     # A table that shows no fault is no evidence against a fault that experiments find.
     left = [
         entry
         for entry in table
-        if entry[0].stage not in SETTLED
+        if entry[0].stage in EXCLUSIVE_STAGES
         and entry[0].name not in NOTHING_WRONG
         # An umbrella is refuted where all causes that it stands for are refuted.
         and not set(STANDS_FOR.get(entry[0].name, (entry[0].name,))) <= set(outcome.ruled_out)
@@ -115,7 +115,7 @@ def selected(table: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, 
     sure = [entry for entry in tried if entry[1].confidence >= NAMED]
     if _best_score(left) <= _best_score(sure):
         return _once([*settled, *sure])
-    settled += [entry for entry in sure if entry[0].stage in SETTLED]
+    settled += [entry for entry in sure if entry[0].stage not in EXCLUSIVE_STAGES]
     return _once([*settled, *_beside(left, tried, outcome)])
 
 

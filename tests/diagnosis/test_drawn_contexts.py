@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Array, Case
+from rcdiag.diagnosis.verdict import verdict_with_experiments
 from tests.diagnosis.tables import (
     END,
     VOCABULARY,
@@ -98,9 +99,12 @@ def test_a_part_of_the_vocabulary_is_wrong_in_the_trainer(seed: int, how) -> Non
     random = drawn(seed)
     ranks = int(random.choice([2, 4, 8]))
     size, rank = VOCABULARY // ranks, int(random.integers(ranks))
-    diagnosis = judged(made(plain, how(rank * size, (rank + 1) * size), seed=seed))
+    case = made(plain, how(rank * size, (rank + 1) * size), seed=seed)
+    diagnosis = judged(case)
     assert diagnosis.verdict == "broken"
     assert "vocab-shard-wrong" in slugs(diagnosis)
+    without_checkpoint, _ = verdict_with_experiments(case, None)
+    assert slugs(without_checkpoint) == slugs(diagnosis)  # `score` and `diagnose` agree
 
 
 def test_ids_of_first_tokens_are_not_a_broken_part_of_the_vocabulary() -> None:

@@ -473,6 +473,11 @@ DIFFERENCE: dict[str, tuple[set[str], str, Callable[[], Case]]] = {
         "correctable",
         lambda: replace(made(noise=0.05), metadata=about(rollout={"quantization": "fp8"})),
     ),
+    "declared w4a16": (
+        {"int4-weights"},
+        "correctable",
+        lambda: replace(made(noise=0.05), metadata=about(rollout={"quantization": "w4a16"})),
+    ),
     "noise": ({"engine-noise"}, "healthy", lambda: HONEST),
 }
 

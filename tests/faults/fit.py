@@ -32,8 +32,8 @@ from rcdiag.diagnosis.confidence import COEFFICIENTS, predictors
 from rcdiag.diagnosis.experiments.conclude import run_experiments
 from rcdiag.diagnosis.experiments.outcome import ExperimentOptions, Outcome, cause_of
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.judge import Named, suspicions
-from rcdiag.diagnosis.verdict import SETTLED, verdict_with_experiments
+from rcdiag.diagnosis.judge import EXCLUSIVE_STAGES, Named, suspicions
+from rcdiag.diagnosis.verdict import verdict_with_experiments
 from rcdiag.results.diagnosis import NOTHING_WRONG
 from rcdiag.table.survey import known_steps
 from rcdiag.usecases.case_of_table import pair_of_table, read_case
@@ -72,7 +72,7 @@ def observed(path: Path, label: dict[str, Any], run: Run | None) -> list[dict[st
         _, outcome = verdict_with_experiments(case, run)
         assert outcome is not None
         found = [(cause_of(slug), suspicion) for slug, suspicion in outcome.suspicions]
-        settled = [entry for entry in table if entry[0].stage in SETTLED]
+        settled = [entry for entry in table if entry[0].stage not in EXCLUSIVE_STAGES]
         named = answers(label, model=True)
         return observations(Features(outcome.sample.case), found, [*settled, *found], named)
 

@@ -6,14 +6,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import PairTokens
+from rcdiag.diagnosis.case import Array, Counts, PairTokens
 from rcdiag.diagnosis.causes.cause import CLEAR, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import ENGINE_NOISE, Features
 from rcdiag.diagnosis.thresholds import EQUAL, FEWEST_ROWS, LARGER, TINY
 from rcdiag.diagnosis.validity import INVALID
-
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 # Tokens of a block in kernels: pages of a key-value cache have 16, chunks of recurrent layers 64 to
 # 256 (gated delta net: chunk_size 64 in flash-linear-attention; Mamba-2: 256 in its configuration).

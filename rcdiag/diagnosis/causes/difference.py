@@ -34,6 +34,7 @@ from rcdiag.diagnosis.features import (
     Features,
     LogRatios,
 )
+from rcdiag.diagnosis.features.declared import QUANTISED
 from rcdiag.diagnosis.features.log_ratios import FIRST_APART
 from rcdiag.diagnosis.features.uniform_guess import below_a_uniform_guess
 from rcdiag.diagnosis.thresholds import COARSE, LARGER, MOST, MUCH_LARGER, PART
@@ -70,7 +71,12 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         )
         possible = ["replica-unsynced", "packing-leak", "retokenised", "context-differs"]
     elif len(turns):
-        where = f" most in turn {', '.join(map(str, turns))} of the responses: {_turns(features)}"
+        apart, of_turns = np.isin(features.by_turn.number, turns), features.by_turn.rms
+        where = (
+            f" most in turn {', '.join(map(str, turns))} of the responses: "
+            f"{of_turns[apart].max():.2g} nats rms in the median row, other turns "
+            f"{of_turns[~apart].max():.2g}"
+        )
         possible = ["context-differs", "context-stripped", "retokenised", "prefix-cache-stale"]
     elif resets:
         where = (
@@ -126,13 +132,6 @@ def _beside_rounding(features: Features) -> str:
             "the metadata do not name"
         )
     return f"{expected}, and the table does not show why: {why}"
-
-
-def _turns(features: Features) -> str:
-    """Say how the mismatch of the outlier turns compares with that of the others."""
-    numbers, rms = features.by_turn.number, features.by_turn.rms
-    apart = np.isin(numbers, features.by_turn.outliers)
-    return f"{rms[apart].max():.2g} nats rms in the median row, other turns {rms[~apart].max():.2g}"
 
 
 def _not_sampled(features: Features) -> tuple[str, list[str]]:
@@ -222,30 +221,12 @@ def _fault(log_ratios: LogRatios, of_weights: str, otherwise: str) -> str:
     return of_weights if looks_like_other_weights(log_ratios) else otherwise
 
 
-def _declared_quantisation(features: Features) -> tuple[str, str] | None:
-    text = features.declared.sampler.quantisation
-    if text is None:
-        return None
-    for word, slug in (
-        ("fp8", "fp8-weights"),
-        ("float8", "fp8-weights"),
-        ("w8a8", "int8-weights"),
-        ("int8", "int8-weights"),
-        ("int4", "int4-weights"),
-        ("awq", "int4-weights"),
-        ("gptq", "int4-weights"),
-        ("nf4", "int4-weights"),
-    ):
-        if word in text:
-            return slug, text
-    return "quantised-weights", text
-
-
 def _quantised(features: Features) -> tuple[str, Suspicion] | None:
-    declared = _declared_quantisation(features)
-    if declared is None or features.declared.weights_differ:
+    """Read from the metadata that the sampler's weights are quantised, and how."""
+    text = features.declared.sampler.quantisation
+    if text is None or features.declared.weights_differ:
         return None
-    slug, text = declared
+    slug = next(slug for part, slug in QUANTISED.items() if part in text)
     return slug, Suspicion(
         confidence=EXACT,
         message=f"Metadata says that the sampler's weights are quantised ({text}); "

@@ -6,15 +6,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.case import Array, Case, Counts
 from rcdiag.diagnosis.causes.cause import LIKELY, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.location import SMALLEST, OutlierRows
 from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN, FEWEST_ROWS, LARGER
 from rcdiag.formats import share_of
-
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 # Least lower end of the interval of the intraclass correlation: above it more of the variance is
 # between prompts than between steps of one prompt.

@@ -44,8 +44,10 @@ LOWEST = -8.0  # nats; no frequent token has less, so that equal values below ar
 
 def _nan_log_probs(features: Features) -> Suspicion | None:
     """Find values that no log-prob can have; many finite ones may be those of a whole column."""
+    # Rows in which nearly all values are positive hold another quantity, a cause of its own.
     columns = [
-        (policy, column, _impossible(column)) for policy, column in columns_of_pair(features)
+        (policy, column, impossible(column.values) & ~column.in_positive_rows)
+        for policy, column in columns_of_pair(features)
     ]
     spoilt = [entry for entry in columns if entry[2].any() or entry[0] in features.case.not_numbers]
     if not spoilt or tool_spans(features.case) is not None:
@@ -89,14 +91,6 @@ def _without_damaged_rows(case: Case, bad: Flags, finite: Flags) -> Case:
         return without_values(case, bad).without_rows(rows > 0)
     few = np.mean(bad & finite) < FEW
     return without_values(case, bad if few else bad & ~finite)
-
-
-def _impossible(column: StoredColumn) -> Flags:
-    """Flag values that no log-prob can have, except in rows where nearly all are positive.
-
-    Those rows hold another quantity, which is a cause of its own.
-    """
-    return impossible(column.values) & ~column.in_positive_rows
 
 
 def _flawed(

@@ -113,6 +113,8 @@ def _entropy_recorded(features: Features, policy: str, column: StoredColumn) -> 
         return None
     if not stated and _differs_within_context(features, policy):
         return None
+    others = column.other[np.isfinite(column.other)]
+    spread = float(np.std(others)) if len(others) else 0.0
     return Suspicion(
         confidence=EXACT if stated else LIKELY,
         message=f"The values of `{policy}` are the entropy of the next token"
@@ -122,7 +124,7 @@ def _entropy_recorded(features: Features, policy: str, column: StoredColumn) -> 
             fact(
                 "spread of values over that of the other side",
                 "entropies spread less",
-                **{policy: float(np.std(values)) / max(_spread(column.other), EQUAL)},
+                **{policy: float(np.std(values)) / max(spread, EQUAL)},
             )
         ],
         also_possible=["top-one-recorded"],
@@ -141,12 +143,6 @@ def _differs_within_context(features: Features, policy: str) -> bool:
     if policy != features.case.sampler:
         return True
     return float(np.median(np.abs(prefixes.sampler))) > PART * float(np.median(prefixes.trainer))
-
-
-def _spread(values: Array) -> float:
-    """Return the standard deviation of the finite values; 0 without any."""
-    finite = values[np.isfinite(values)]
-    return float(np.std(finite)) if len(finite) else 0.0
 
 
 def holds_entropy(features: Features, policy: str) -> bool:

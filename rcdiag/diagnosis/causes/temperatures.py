@@ -25,7 +25,7 @@ from rcdiag.diagnosis.causes.cause import (
 )
 from rcdiag.diagnosis.features import LARGE_MISMATCH, Features, LogRatios
 from rcdiag.diagnosis.features.log_ratios import VISIBLE
-from rcdiag.diagnosis.features.shared_prefixes import A_POWER, SharedPrefixes
+from rcdiag.diagnosis.features.shared_prefixes import A_POWER
 from rcdiag.diagnosis.thresholds import (
     BY_ITS_ERROR,
     CERTAIN,
@@ -138,11 +138,13 @@ def _power(features: Features) -> Power | None:
     """
     prefixes, declared = features.shared_prefixes, features.declared.row_temperature
     if prefixes is not None:
-        if prefixes.is_one_power or (
-            declared is not None and _explained_mostly(prefixes, declared)
-        ):
-            return Power(prefixes.power, BY_SHARED_PREFIXES)
-        return None
+        explained = prefixes.is_one_power
+        if declared is not None and not explained:
+            # The declared temperature may explain most, but not all, of the difference.
+            off = abs(np.log(declared))
+            near = abs(abs(np.log(max(prefixes.power, EQUAL))) - off) < max(A_POWER, AGREES * off)
+            explained = near and prefixes.residual < MOST_RESIDUAL * prefixes.distance
+        return Power(prefixes.power, BY_SHARED_PREFIXES) if explained else None
     power = features.log_ratios.power
     if power is None or not abs(np.log(power)) >= A_POWER:
         return None
@@ -152,13 +154,6 @@ def _power(features: Features) -> Power | None:
         if LEAST_OF_DECLARED < np.log(power) / np.log(stated) < MOST_OF_DECLARED:
             return Power(stated, BY_SLOPE)
     return Power(power, BY_SLOPE) if features.log_ratios.by_log_prob >= MOST_OF_SQUARES else None
-
-
-def _explained_mostly(prefixes: SharedPrefixes, declared: float) -> bool:
-    """Tell whether the declared temperature explains most, but not all, of the difference."""
-    off = abs(np.log(declared))
-    near = abs(abs(np.log(max(prefixes.power, EQUAL))) - off) < max(A_POWER, AGREES * off)
-    return bool(near and prefixes.residual < MOST_RESIDUAL * prefixes.distance)
 
 
 def _stated(features: Features, seen: Power | None) -> tuple[str, Power, str] | None:

@@ -363,13 +363,13 @@ def _in_flight(features: Features) -> Suspicion | None:
     )
 
 
-def looks_like_other_weights(log_ratios: LogRatios, share: float = EXPLAINED) -> bool:
+def looks_like_other_weights(log_ratios: LogRatios) -> bool:
     """Tell whether log-ratios depend on the token id, as after a drift of weights."""
     seen = log_ratios.by_token_id
     return (
         seen.correlation > SAME
         and seen.beyond_chance
-        and seen.explained > share
+        and seen.explained > EXPLAINED
         and log_ratios.rms < LARGEST_DRIFT
         and log_ratios.first_tokens < MUCH_LARGER
     )

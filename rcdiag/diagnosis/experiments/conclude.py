@@ -15,16 +15,20 @@ from rcdiag.diagnosis.causes.unlogged_sampling import UNLOGGED_SLUGS
 from rcdiag.diagnosis.confidence import calibrated
 from rcdiag.diagnosis.experiment_fit import NO_RIVAL
 from rcdiag.diagnosis.experiments.checkpoint_causes import single_checkpoint
+from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTester
 from rcdiag.diagnosis.experiments.missing_eos import cause_in_missing_eos
 from rcdiag.diagnosis.experiments.one_side import conclude_side
-from rcdiag.diagnosis.experiments.order import EXPERIMENTS, RunSummary, explains
+from rcdiag.diagnosis.experiments.order import (
+    EXPERIMENTS,
+    explains,
+    run_with_recorded_experts,
+)
 from rcdiag.diagnosis.experiments.outcome import (
     ExperimentOptions,
     Outcome,
-    Suspicions,
     cause_of,
 )
-from rcdiag.diagnosis.experiments.recorded_experts import cause_in_experts, test_of_experts
+from rcdiag.diagnosis.experiments.recorded_experts import cause_in_experts
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side, rescore, rows_in_time
 from rcdiag.diagnosis.experiments.sides import EXACT, fit_of_side, side_of
 from rcdiag.diagnosis.experiments.thresholds import LARGEST_DIFFERENCE, MOST_NOISE, SOME
@@ -76,32 +80,26 @@ def run_experiments(
         return outcome
     outcome.temperature, in_sampling = cause_in_sampling(sample, sides)
     named = [in_sampling, cause_in_missing_eos(sample, forward)]
-    experts = test_of_experts(sample, sides[0], forward, given.deadline)
-    if experts is not None:
-        outcome.record(RunSummary((experts,), ()))
-        named.append(cause_in_experts(sample, sides[0], experts))
+    tester = HypothesisTester(sample, sides[0], forward, deadline=given.deadline)
+    experts = outcome.record(run_with_recorded_experts(tester))
+    named += [cause_in_experts(sample, sides[0], test) for test in experts]
     if _agree_against_model(sides):
         named += _conclude_both(outcome, forward, given)
     else:
         for index, side in enumerate(sides):
-            if index == 0 and experts is not None and explains(experts, sample.noise):
+            if index == 0 and any(explains(test, sample.noise) for test in experts):
                 continue  # the sampler's recorded experts explain this column
             other = sides[1 - index] if len(sides) > 1 else None
             named.append(conclude_side(outcome, side, other, forward, given))
     found = [one for one in named if one is not None]
     if not found and all(side.explained for side in sides):
         found = [_name_noise(sample, sides)]
-    outcome.suspicions = _by_confidence(case, found)
+    with np.errstate(all="ignore"):
+        judged = calibrated(Features(case), [(cause_of(slug), one) for slug, one in found])
+    likeliest = sorted(judged, key=lambda entry: -entry[1].confidence)
+    outcome.suspicions = [(cause.name, suspicion) for cause, suspicion in likeliest]
     outcome.ruled_out = _ruled_out(outcome)
     return outcome
-
-
-def _by_confidence(case: Case, named: Suspicions) -> Suspicions:
-    """Return suspicions with the probability that each is right, the likeliest first."""
-    with np.errstate(all="ignore"):
-        judged = calibrated(Features(case), [(cause_of(slug), found) for slug, found in named])
-    likeliest = sorted(judged, key=lambda entry: -entry[1].confidence)
-    return [(cause.name, suspicion) for cause, suspicion in likeliest]
 
 
 def _ruled_out(outcome: Outcome) -> list[str]:

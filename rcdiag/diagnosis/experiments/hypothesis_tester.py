@@ -85,7 +85,6 @@ class HypothesisTester(Struct, dict=True):
     sample: RescoredSample
     side: Side
     forward: Forward
-    other: Side | None = None  # the other side, where it is explained
     checkpoints: Sequence[Path] = ()
     coders: Coders = no_coders  # of the checkpoint's tokenizer, loaded when asked for
     deadline: float | None = None  # time.monotonic() at which no further pass begins

@@ -64,7 +64,6 @@ def conclude_side(
         outcome.sample,
         side,
         forward,
-        other=other,
         checkpoints=given.checkpoints,
         coders=given.coders,
         deadline=given.deadline,

@@ -25,14 +25,7 @@ from rcdiag.diagnosis.experiments.output_layer import (
     vocabulary_shards,
 )
 from rcdiag.diagnosis.experiments.prompts import exchanged_ids, prompts, stripped, truncations
-from rcdiag.diagnosis.experiments.recorded import (
-    divided,
-    not_shifted,
-    other_rows,
-    quantities,
-    shifts,
-    token_ids,
-)
+from rcdiag.diagnosis.experiments.recorded import divided, not_shifted, quantities, repairs
 from rcdiag.diagnosis.experiments.recorded_experts import recorded_experts
 from rcdiag.diagnosis.experiments.rescored_sample import Side
 from rcdiag.diagnosis.experiments.sampling_parameters import (
@@ -48,7 +41,7 @@ from rcdiag.registry import Registry
 EXPERIMENTS: Registry[Experiment] = Registry(
     "experiment",
     (
-        *(quantities, divided, shifts, token_ids, other_rows),
+        *(quantities, divided, repairs),
         *(kept_sets, penalties, biases, min_tokens),
         *(softcap, bf16_logits, padding_rows, vocabulary_shards),
         not_shifted,
@@ -90,6 +83,13 @@ def run_with_passes(
     rest = [one for one in wanted if one.passes(tester) >= CHEAP and one.worth(tester) > 0.0]
     order = sorted(rest, key=lambda one: -one.worth(tester) / one.passes(tester))
     return _run(tester, order, progress, until_explained=True)
+
+
+def run_with_recorded_experts(tester: HypothesisTester) -> RunSummary:
+    """Run the model with the sampler's experts; no test without experts, or a router for them."""
+    recorded = tester.side.name == "sampler" and tester.sample.case.experts is not None
+    usable = recorded and bool(tester.forward.tensors.routers)
+    return _run(tester, [recorded_experts] if usable else [])
 
 
 def _on(side: Side) -> list[Experiment]:

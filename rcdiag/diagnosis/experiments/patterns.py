@@ -158,17 +158,13 @@ def only_rows_off(sample: RescoredSample, side: Side) -> RescoredSample | None:
         side.sensitivity[others],
         side.resolution[others],
     )
-    return restricted(sample, off) if len(others) and residual.within(sample.noise) else None
-
-
-def restricted(sample: RescoredSample, chosen: np.ndarray) -> RescoredSample:
-    """Return the sample restricted to some rows, by flag, [rows]."""
-    rows = sample.rows[chosen]
-    inside = np.isin(sample.owner, rows)
+    if not len(others) or not residual.within(sample.noise):
+        return None
+    inside = np.isin(sample.owner, sample.rows[off])
     chosen_contexts = inside[sample.distribution_at]
     return replace(
         sample,
-        rows=rows,
+        rows=sample.rows[off],
         usable=sample.usable & inside,
         distribution_at=sample.distribution_at[chosen_contexts],
         distribution=sample.distribution.take(chosen_contexts),

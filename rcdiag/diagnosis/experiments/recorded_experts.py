@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-
-from msgspec.structs import replace
 
 from rcdiag.diagnosis.causes.cause import fact
 from rcdiag.diagnosis.experiments.hypothesis_tester import (
@@ -17,7 +14,7 @@ from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
 from rcdiag.diagnosis.experiments.sides import fit_of_residual
 from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion, make_suspicion
 from rcdiag.diagnosis.thresholds import SURELY
-from rcdiag.engines.changes import Forward, RecordedExperts
+from rcdiag.engines.changes import RecordedExperts
 from rcdiag.formats import percentage
 
 MOST_OF_IT = 0.5  # share of squared residuals that the experts must explain to be the cause
@@ -39,26 +36,6 @@ def recorded_experts(tester: HypothesisTester) -> Iterator[HypothesisTest]:
     )
     if test is not None:
         yield test
-
-
-def test_of_experts(
-    sample: RescoredSample, side: Side, forward: Forward, deadline: float | None
-) -> HypothesisTest | None:
-    """Test the sampler's column against the model with the recorded experts.
-
-    None if no experts are recorded, if the model has no router that takes them, or without time.
-    """
-    tester = HypothesisTester(sample, side, forward, deadline=deadline)
-    if side.name != "sampler" or sample.case.experts is None or not forward.tensors.routers:
-        return None
-    if tester.out_of_time:
-        return None
-    began = time.monotonic()
-    tests = [test for test in recorded_experts.run(tester) if len(test.at)]
-    if not tests:
-        return None
-    spent = time.monotonic() - began
-    return replace(tests[0], experiment=recorded_experts.name, seconds=spent)
 
 
 def cause_in_experts(sample: RescoredSample, side: Side, test: HypothesisTest) -> Conclusion | None:

@@ -175,7 +175,10 @@ def rescore(case: Case, rows: Counts, forward: Forward) -> RescoredSample:
     reading = forward.read([passage_of(case, int(row)) for row in rows])
     owner, position = case.owner[place], case.position[place]
     token, usable = case.token_id[place].astype(np.int64), case.mask[place]
-    chosen = _distribution_tokens(reading, case.sampled[place], vocabulary)
+    # Logits are kept of some tokens in uncertain contexts, whatever token was sampled there.
+    unsure = np.flatnonzero(case.sampled[place] & (-np.expm1(reading.top) > LEAST_UNSURE))
+    most = max(min(DISTRIBUTION_TOKENS, DISTRIBUTION_LOGITS // vocabulary), 64)
+    chosen = unsure[spread_over(len(unsure), most)]
     distribution = TrainerDistribution(
         reading.logits_at(chosen), token[chosen], owner[chosen], position[chosen]
     )
@@ -204,13 +207,6 @@ def _fits(case: Case, row: int, vocabulary: int, context: int | None) -> bool:
         return False
     short = context is None or len(prompt) + len(response) <= context
     return bool(short and max(prompt.max(), response.max()) < vocabulary)
-
-
-def _distribution_tokens(reading: Reading, sampled: Flags, vocabulary: int) -> Counts:
-    """Choose tokens in uncertain contexts, whatever token was sampled there."""
-    unsure = np.flatnonzero(sampled & (-np.expm1(reading.top) > LEAST_UNSURE))
-    most = max(min(DISTRIBUTION_TOKENS, DISTRIBUTION_LOGITS // vocabulary), 64)
-    return unsure[spread_over(len(unsure), most)]
 
 
 def _rounding(case: Case, rows: Counts, forward: Forward, reading: Reading) -> Rounding:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.experiments.fit import Residual
 from rcdiag.diagnosis.experiments.thresholds import FEWEST_OF_ID, UNSURE
+from rcdiag.diagnosis.features.log_ratios import cross_fitted
 from rcdiag.diagnosis.thresholds import PART
 
 LEAST, MOST = 1e-3, 0.3  # bounds of the scale of logit noise
@@ -57,26 +58,17 @@ def rounding_of(residual: Residual, token: Counts, owner: Counts) -> Rounding:
 def by_token(residual: Residual, token: Counts, owner: Counts) -> float | None:
     """Return the share of squared residuals of uncertain tokens that the token id explains.
 
-    The mean of each id in one half of the rows is multiplied by that in the other half, so that
-    noise does not add to it. None where too few ids occur in both halves.
+    It is estimated from two halves of the rows (`cross_fitted`). None where too few ids occur in
+    both halves.
     """
     unsure = residual.sensitivity > UNSURE
     if unsure.sum() < FEWEST:
         return None
     width = residual.scale * residual.sensitivity[unsure] + residual.resolution[unsure]
     values = np.clip(residual.values[unsure] / width, -CLIPPED, CLIPPED)
-    _, ids = np.unique(token[unsure], return_inverse=True)
     rows = np.unique(owner)
     late = owner[unsure] >= rows[len(rows) // 2]
-    size = int(ids.max()) + 1
-    counts = [np.bincount(ids[half], minlength=size) for half in (~late, late)]
-    sums = [np.bincount(ids[half], values[half], size) for half in (~late, late)]
-    both = (counts[0] >= FEWEST_OF_ID) & (counts[1] >= FEWEST_OF_ID)
-    if both.sum() < FEWEST_OF_ID:
+    agreement = cross_fitted(token[unsure], values, late, least=FEWEST_OF_ID)
+    if agreement.labels < FEWEST_OF_ID:
         return None
-    means = [sums[half][both] / counts[half][both] for half in (0, 1)]
-    weight = (counts[0] + counts[1])[both]
-    squares = float(np.mean(values[both[ids]] ** 2))
-    if squares <= 0.0:
-        return None
-    return float(np.clip(np.average(means[0] * means[1], weights=weight) / squares, 0.0, 1.0))
+    return float(np.clip(agreement.explained, 0.0, 1.0))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from msgspec.structs import replace
 
-from rcdiag.diagnosis.case import Array, Counts, Flags, spread_over
+from rcdiag.diagnosis.case import Array, Case, Counts, Flags, spread_over
 from rcdiag.diagnosis.experiment_fit import ExperimentFit
 from rcdiag.diagnosis.experiments.fit import FLOAT32, Residual, fit_residual, searched
 from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, Side
@@ -20,6 +21,7 @@ FEW_OFF, FAR_TIMES = 0.004, 2.5
 # better than both (SURELY_BETTER); number of contexts that the search needs.
 BETTER, SURELY_BETTER, FEWEST_CONTEXTS = 0.01, 0.1, 50
 EXACT = 3e-5  # scale of the noise of two float32 passes
+MODEL = "checkpoint"  # the name of the model's column in a table of it and a recorded one
 # Tail of a residual above which rounding does not explain the column of a trainer's dense model
 UNEVEN = 10.0
 
@@ -73,6 +75,15 @@ def side_at(sample: RescoredSample, name: str, policy: str, temperature: Array) 
             and not uneven
         ),
     )
+
+
+def as_table(sample: RescoredSample, side: Side) -> Case:
+    """Return a recorded column and the model's as a table of two policies, on the sample's rows."""
+    case, at = sample.case, sample.tokens_of(sample.rows)
+    columns = {side.policy: side.recorded[at], MODEL: side.expected[at]}
+    sampler, trainer = columns if side.name == "sampler" else reversed(columns)
+    rows = np.isin(np.arange(len(case.lengths)), sample.rows)
+    return replace(case.take(rows), sampler=sampler, trainer=trainer, log_probs=columns, entropy={})
 
 
 def _resolution(sample: RescoredSample, recorded: Array, known: Flags) -> Array:

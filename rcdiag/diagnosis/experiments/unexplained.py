@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from rcdiag.diagnosis.causes.cause import fact
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTest, HypothesisTester
@@ -24,7 +22,7 @@ from rcdiag.diagnosis.experiments.patterns import (
     z_of_update,
 )
 from rcdiag.diagnosis.experiments.rounding import LIGHTEST
-from rcdiag.diagnosis.experiments.sides import fit_of_side
+from rcdiag.diagnosis.experiments.sides import as_table, fit_of_side
 from rcdiag.diagnosis.experiments.thresholds import MANY
 from rcdiag.diagnosis.experiments.unlogged_sampling import Conclusion, make_suspicion
 from rcdiag.diagnosis.features import Features
@@ -150,13 +148,7 @@ def _as_a_table(tester: HypothesisTester) -> Guess | None:
 
     None where the table shows only that the two differ.
     """
-    sample, side = tester.sample, tester.side
-    case, at = sample.case, sample.tokens_of(sample.rows)
-    columns = {side.policy: side.recorded[at], "checkpoint": side.expected[at]}
-    sampler, trainer = columns if side.name == "sampler" else reversed(columns)
-    rows = np.isin(np.arange(len(case.lengths)), sample.rows)
-    pair = replace(case.take(rows), sampler=sampler, trainer=trainer, log_probs=columns, entropy={})
-    for cause, found in suspicions(Features(pair)):
+    for cause, found in suspicions(Features(as_table(tester.sample, tester.side))):
         # Other causes of the stage `law` are sampling distributions: experiments have tried them.
         of_context = cause.stage == "law" and cause.words.family == "context"
         if cause.name in (GENERIC, *NOTHING_WRONG) or not (

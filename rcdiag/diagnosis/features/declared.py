@@ -10,11 +10,21 @@ from msgspec import Struct
 
 from rcdiag.diagnosis.case import Case
 
-QUANTISED = ("fp8", "float8", "int8", "int4", "awq", "gptq", "nf4", "bitsandbytes", "w8a8", "w4a16")
-
-# Options of vLLM and SGLang that make log-probs independent of the batch.
+# Part of a format's name in metadata -> the cause that these quantised weights are.
+QUANTISED = {
+    "fp8": "fp8-weights",
+    "float8": "fp8-weights",
+    "w8a8": "int8-weights",
+    "int8": "int8-weights",
+    "w4a16": "int4-weights",
+    "int4": "int4-weights",
+    "awq": "int4-weights",
+    "gptq": "int4-weights",
+    "nf4": "int4-weights",
+}
 # Engine options that switch speculative decoding on: of vLLM, and of SGLang.
 SPECULATIVE = ("speculative_config", "speculative_algorithm")
+# Options of vLLM and SGLang that make log-probs independent of the batch.
 BATCH_INVARIANT = ("batch_invariant", "enable_deterministic_inference")
 
 

@@ -6,11 +6,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from rcdiag.diagnosis.case import Array
 from rcdiag.diagnosis.features.alignment import Alignment
 from rcdiag.diagnosis.features.log_ratios import LARGE_MISMATCH
 from rcdiag.diagnosis.thresholds import FEWEST_ROWS, MUCH_LARGER
-
-Array = NDArray[np.float64]
 
 
 class TurnMismatch(Struct, frozen=True):

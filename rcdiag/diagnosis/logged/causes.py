@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, LIKELY, WEAK, fact
 from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
-from rcdiag.diagnosis.logged.run import Counts, LoggedRun, Series
+from rcdiag.diagnosis.logged.run import LoggedRun, Series
 from rcdiag.diagnosis.logged.window import SIZES, Window
 from rcdiag.diagnosis.thresholds import SURELY
 

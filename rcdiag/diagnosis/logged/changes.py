@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.change_points import FEWEST, change_points
-from rcdiag.diagnosis.logged.run import Array, Counts, Series
+from rcdiag.diagnosis.logged.run import Series
 
 # Smallest change that counts, by scale: a factor of 1.5 (for E[ratio^2] 1.05), or .02 in the
 # number's own unit.

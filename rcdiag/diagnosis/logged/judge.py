@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
+from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import GUESS, LIKELY, fact
-from rcdiag.diagnosis.confidence import COEFFICIENTS, MOST
+from rcdiag.diagnosis.confidence import probability
 from rcdiag.diagnosis.judge import DECIDES
 from rcdiag.diagnosis.logged.causes import ENGINE, Found, found_in, not_finite_in
 from rcdiag.diagnosis.logged.changes import Change, changes_of, lasts
 from rcdiag.diagnosis.logged.over_steps import of_period, of_training, over_steps, trained
-from rcdiag.diagnosis.logged.run import Counts, LoggedRun
+from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES, Window
 from rcdiag.results.diagnosis import (
     NOTHING_WRONG,
@@ -299,7 +299,7 @@ def _named_cause(found: Found, window: Window, step: int | None) -> NamedCause:
     return NamedCause(
         slug=found.slug,
         verdict=verdict,
-        confidence=confidence(found, window),
+        confidence=round(probability("log", predictors(found, window)), 3),
         side=found.side or words.side,
         share_of_rows=1.0,
         message=found.message,
@@ -321,19 +321,6 @@ def predictors(found: Found, window: Window) -> dict[str, float]:
         "keys": math.log10(max(len(window.run.of_mismatch), 1) / USUAL_KEYS),
         "size": min(max(size, -2.0), 2.0),
     }
-
-
-def confidence(found: Found, window: Window) -> float:
-    """Return the probability that a cause found in a log is right, given its evidence."""
-    weights = _coefficients()
-    total = sum(weights[name] * value for name, value in predictors(found, window).items())
-    return round(min(1.0 / (1.0 + math.exp(-total)), MOST), 3)
-
-
-@cache
-def _coefficients() -> dict[str, float]:
-    weights: dict[str, float] = tomllib.loads(COEFFICIENTS.read_text())["log"]["coefficients"]
-    return weights
 
 
 def _verdict(causes: Sequence[NamedCause]) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.change_points import FEWEST
 from rcdiag.diagnosis.logged.changes import Change, first_clear, parting_of, periodic_steps
-from rcdiag.diagnosis.logged.run import Counts, LoggedRun
+from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES
 from rcdiag.formats import plural
 

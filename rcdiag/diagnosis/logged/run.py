@@ -9,14 +9,11 @@ from importlib.resources import files
 
 import numpy as np
 from msgspec import Struct, convert
-from numpy.typing import NDArray
 
+from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.errors import RcdiagError, setting
 from rcdiag.logs.log import Log
 from rcdiag.registry import Registry
-
-Array = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 # Lower bound of values before the logarithm: a mismatch of 1e-7 nats is float32 rounding.
 FLOOR = 1e-7

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from rcdiag.diagnosis.case import Array, Counts
 from rcdiag.diagnosis.causes.cause import fact
-from rcdiag.diagnosis.logged.run import Array, Counts, LoggedRun, Series
+from rcdiag.diagnosis.logged.run import LoggedRun, Series
 
 # E|x| of a standard normal x.
 ABS_MEAN = 0.7979
@@ -217,11 +218,7 @@ class Window(Struct, frozen=True, dict=True):
         assert value is not None
         if name in ("k3", "k2"):
             return float(np.sqrt(2.0 * max(value, 0.0)))
-        return (value if name == "abs_diff" else _log(value)) / ABS_MEAN
-
-
-def _log(value: float) -> float:
-    return float(np.log(max(value, 1.0)))
+        return (value if name == "abs_diff" else float(np.log(max(value, 1.0)))) / ABS_MEAN
 
 
 def _estimate(values: Array) -> Estimate | None:

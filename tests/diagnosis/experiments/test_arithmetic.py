@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from rcdiag.diagnosis.experiments.conclude import run_experiments
 from rcdiag.diagnosis.experiments.fit import FLOAT32, Estimate, fit_residual, golden, margin
 from rcdiag.diagnosis.experiments.hypothesis_tester import HypothesisTester
 from rcdiag.diagnosis.experiments.order import explains, ranked, run_without_passes
@@ -15,7 +17,8 @@ from rcdiag.diagnosis.experiments.sampling_estimates import (
     temperature_of_tokens,
 )
 from rcdiag.diagnosis.features.storage import StoredColumn
-from tests.diagnosis.experiments.samples import END, made_tester, made_up
+from rcdiag.diagnosis.verdict import verdict_with_experiments
+from tests.diagnosis.experiments.samples import END, LENGTH, ROWS, made_tester, made_up
 
 NEVER = np.float32(-1e9)
 
@@ -130,6 +133,36 @@ def test_a_shifted_column_is_identified():
 
     case, model = made_up(recorded=shifted)
     assert best(made_tester(case, model)).slug == "shift-by-one"
+
+
+def of_rows(own, rows):
+    return own.reshape(ROWS, LENGTH)[rows].ravel()
+
+
+def shifted_in(own, chosen):
+    rows = own.reshape(ROWS, LENGTH)
+    return np.where(chosen[:, None], np.roll(rows, 1, axis=1), rows).ravel()
+
+
+REPAIRED = {
+    "rows-swapped": lambda own, rng: of_rows(own, rng.permutation(ROWS)),
+    "shift-some-rows": lambda own, rng: shifted_in(own, rng.random(ROWS) < 0.4),
+    "zero-placeholder": lambda own, rng: np.where(rng.random(len(own)) < 0.1, 0.0, own),
+    "floor-clip": lambda own, rng: np.maximum(own, -4.0),
+    "log-base": lambda own, rng: own / np.log(10.0),
+}
+
+
+@pytest.mark.parametrize("slug", list(REPAIRED))
+def test_a_fault_of_one_column_alone_is_found_beside_the_model(slug):
+    """The table has no second column: what two columns would show, the model's shows."""
+    rng = np.random.default_rng(1)
+    case, model = made_up(recorded=lambda own, logits: REPAIRED[slug](own, rng))
+    alone = replace(case, trainer=None, log_probs={"rollout": case.log_probs["rollout"]})
+    diagnosis, outcome = verdict_with_experiments(alone, lambda one: run_experiments(one, model))
+    assert outcome is not None
+    assert [cause.slug for cause in diagnosis.causes] == [slug]
+    assert diagnosis.causes[0].confidence > 0.9
 
 
 def test_tokens_give_the_sampling_temperature_if_both_columns_are_raw():
