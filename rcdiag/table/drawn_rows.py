@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError, setting
-from rcdiag.table import schema as columns
 from rcdiag.table.arrow import as_numpy
 from rcdiag.table.scratch import Scratch
 from rcdiag.table.stream import hashed
@@ -43,7 +42,7 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
         numbers = among[np.isin(group, present[_drawn(len(present), rows, len(among), seed)])]
     scratch = Scratch()
     target = scratch.path / "drawn.parquet"
-    with TableWriter(target, table.schema, columns.metadata_of(table.schema)) as writer:
+    with TableWriter(target, table.schema, table.metadata) as writer:
         for batch in table.batches(rows=numbers):
             writer.write(batch.table)
     first, origin = table.files[0], RowsOfTable(table.sources, table.for_workers(), numbers)

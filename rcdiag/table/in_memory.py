@@ -98,7 +98,7 @@ def write_rows(rows: Any, name: str, target: Path) -> None:
     try:
         tables = (pa.Table.from_batches([batch]) for batch in _batches(rows, name))
         first = next(tables)
-        write_tables(target, itertools.chain([first], tables), metadata_of(first.schema))
+        write_tables(target, itertools.chain([first], tables), metadata_of(first.schema, name))
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise RcdiagError(
             f"{name}: it cannot be written as parquet ({_in_short(error)})",

@@ -187,9 +187,7 @@ def _with_padding(
     `names` maps canonical names to those in the file.
     """
     columns = _PaddedColumns.of(schema, names)
-    if columns is None or not {columns.tokens, *columns.log_probs} <= set(schema.names):
-        return naming  # a mapped column that is not there is refused later
-    if not width_of_first_rows(groups, columns.tokens, PADDED_ROWS):
+    if columns is None or not width_of_first_rows(groups, columns.tokens, PADDED_ROWS):
         return naming
     log_probs = [first.rows(name) for name in columns.log_probs]
     found = find_padding(first.rows(columns.tokens), log_probs)
@@ -224,7 +222,9 @@ class _PaddedColumns(Struct, frozen=True):
     def of(cls, schema: pa.Schema, names: Mapping[str, str]) -> _PaddedColumns | None:
         """Find the columns; `names` maps canonical names to those in the file. None: no tokens."""
         back = {own: name for name, own in names.items()}
-        own = {back.get(field.name, field.name): field for field in schema}
+        # A column is not read under its own name if another one is mapped to that name.
+        read = [field for field in schema if field.name in back or field.name not in names]
+        own = {back.get(field.name, field.name): field for field in read}
         if TOKENS not in own or not _fits(TOKENS, own[TOKENS]):
             return None
         policies = [name for name in own if LOG_PROBS.fullmatch(name) and _fits(name, own[name])]
@@ -232,10 +232,10 @@ class _PaddedColumns(Struct, frozen=True):
             policies = list(POLICIES[:2])
         looked_at = columns_to_look_at(schema, names)
         return cls(
-            tokens=names.get(TOKENS, TOKENS),
-            log_probs=[names.get(name, name) for name in policies],
+            tokens=own[TOKENS].name,
+            log_probs=[own[name].name for name in policies],
             masks=[name for name in looked_at if _fits(MASK, schema.field(name))],
-            mask=names.get(MASK, MASK) if MASK in own else None,
+            mask=own[MASK].name if MASK in own else None,
         )
 
 

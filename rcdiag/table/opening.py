@@ -264,6 +264,12 @@ def _canonical(file_schema: pa.Schema, renames: Mapping[str, str], path: AnyFile
                 hint="map each column of the file once: leave out one of the two",
             )
         back[in_file] = name
+    if back.get("response_ids", "response_ids") != "response_ids" and "response_ids" not in renames:
+        raise RcdiagError(
+            f"{path}: {columns.column_setting({back['response_ids']: 'response_ids'})}, so that no "
+            "column is left for the tokens of responses",
+            hint=f"{columns.column_setting({'response_ids': 'NAME'})} as well, or leave it out",
+        )
     fields = [field.with_name(back.get(field.name, field.name)) for field in file_schema]
     return columns.versions_are_numbers(pa.schema(fields, metadata=file_schema.metadata))
 

@@ -66,7 +66,7 @@ def about_part(path: Path, rows: int) -> dict[str, Any] | None:
     try:
         if not path.is_file() or (part := open_parquet(path)).metadata.num_rows != rows:
             return None
-        about = metadata_of(part.schema_arrow).get(SCORED_BY)
-    except (RcdiagError, ValueError):
+        about = metadata_of(part.schema_arrow, str(path)).get(SCORED_BY)
+    except RcdiagError:
         return None
     return about if isinstance(about, dict) else None

@@ -206,7 +206,7 @@ def _write_flat(path: AnyFile, target: Path) -> None:
         )
     records = read_rows_of(path, schema.names, schema.names[0])
     rows = (_flat(pa.Table.from_batches([record])) for record in records)
-    write_tables(target, itertools.chain([empty], rows), metadata_of(schema))
+    write_tables(target, itertools.chain([empty], rows), metadata_of(schema, str(path)))
 
 
 def _lists(kind: pa.DataType) -> bool:
@@ -254,7 +254,7 @@ def _write_unpadded(path: AnyFile, tokens: str, target: Path) -> None:
     # The mask by which rows were cut is not needed any more.
     gone = [name for name in (COMPLETION, ATTENTION) if name not in first.schema.names]
     mask = next(name for name in gone if name in schema.names)
-    metadata = metadata_of(schema)
+    metadata = metadata_of(schema, str(path))
     conversion = metadata.get("conversion", {})
     changes = {**conversion.get("changes", {}), CUT.format(mask=mask): 0}
     noted = {**metadata, "conversion": {"format": "parquet", **conversion, "changes": changes}}
@@ -270,7 +270,7 @@ def _padded_tokens(path: AnyFile, schema: pa.Schema, renames: Mapping[str, str])
     lists = [field.name for field in schema if _is_list_of_numbers(field.type)]
     if not ({ATTENTION} <= set(lists) or {COMPLETION, OF_PROMPTS} <= set(lists)):
         return None
-    if set(renames.values()) & {ATTENTION, COMPLETION, OF_PROMPTS} or not _has_metadata(schema):
+    if set(renames.values()) & {ATTENTION, COMPLETION, OF_PROMPTS}:
         return None
     groups = row_groups_of(path)
     widths = {name: width_of_first_rows(groups, name, PADDED_ROWS) for name in lists}
@@ -287,14 +287,6 @@ def _padded_tokens(path: AnyFile, schema: pa.Schema, renames: Mapping[str, str])
         matrices[ATTENTION].shape[1] > matrices[tokens].shape[1]
     )
     return tokens if by_attention or by_prompts else None
-
-
-def _has_metadata(schema: pa.Schema) -> bool:
-    """Tell whether a file's metadata can be read; if not, the file is refused elsewhere."""
-    try:
-        return metadata_of(schema) is not None
-    except ValueError:
-        return False
 
 
 def _is_list_of_numbers(kind: pa.DataType) -> bool:

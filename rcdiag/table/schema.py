@@ -183,13 +183,17 @@ def policies_in(names: list[str]) -> list[str]:
     return [match["policy"] for name in names if (match := LOG_PROBS.fullmatch(name))]
 
 
-def metadata_of(schema: pa.Schema) -> dict[str, Any]:
-    """Return the JSON object under file metadata key `rcdiag`; ValueError if it is malformed."""
+def metadata_of(schema: pa.Schema, file: str) -> dict[str, Any]:
+    """Return the JSON object under file metadata key `rcdiag`; an error if it is malformed."""
     try:
         metadata: dict[str, Any] = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    check_metadata(metadata)
+        check_metadata(metadata)
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
+        raise RcdiagError(
+            f"{file}: the file metadata `rcdiag` cannot be read ({reason})",
+            hint="remove that key from the file's metadata, or score the original table again",
+        ) from error
     return metadata
 
 
@@ -236,8 +240,8 @@ def with_metadata(schema: pa.Schema, metadata: Mapping[str, object]) -> pa.Schem
 def is_recorded(schema: pa.Schema) -> bool:
     """Tell whether a recorder wrote the file."""
     try:
-        return RECORDER in metadata_of(schema)
-    except ValueError:
+        return RECORDER in metadata_of(schema, "")
+    except RcdiagError:
         return False
 
 

@@ -260,13 +260,7 @@ class Table:
     @cached_property
     def metadata(self) -> dict[str, Any]:
         """Return the JSON under the metadata key `rcdiag`, from earlier runs or other programs."""
-        try:
-            return columns.metadata_of(self.schema)
-        except ValueError as error:
-            raise RcdiagError(
-                f"{self.name}: the file metadata `rcdiag` cannot be read ({error})",
-                hint="remove that key from the file's metadata, or score the original table again",
-            ) from error
+        return columns.metadata_of(self.schema, self.name)
 
     @cached_property
     def fingerprint(self) -> str:

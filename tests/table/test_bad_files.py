@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import rcdiag
 from rcdiag.errors import RcdiagError
+from rcdiag.table.drawn_rows import draw_rows
 from rcdiag.table.opening import open_table
 from rcdiag.table.stream import read_trajectories
 from tests.builders import arrow_table, write_table
@@ -44,6 +46,19 @@ def test_damaged_files_are_refused(tmp_path, content: Callable[[bytes], bytes], 
     path = tmp_path / "bad.parquet"
     path.write_bytes(content(good_bytes(tmp_path)))
     assert output in refused(path).message
+
+
+@pytest.mark.parametrize("form", ["in memory", "nested", "padded", "drawn"])
+def test_unreadable_metadata_are_refused_wherever_rows_are_written_anew(tmp_path, form):
+    columns = {"response_ids": [[1, 2], [3, 4], [5, 6]], "rollout_log_probs": [[-1.0, -2.0]] * 3}
+    if form == "padded":
+        columns |= {"prompt_ids": [[0, 7]] * 3, "attention_mask": [[0, 1, 1, 1]] * 3}
+    table = pa.table({"of": pa.table(columns).to_pylist()} if form == "nested" else columns)
+    table = table.replace_schema_metadata({b"rcdiag": b"no JSON"})
+    pq.write_table(table, tmp_path / "bad.parquet")
+    source = table if form == "in memory" else tmp_path / "bad.parquet"
+    with pytest.raises(RcdiagError, match="the file metadata `rcdiag` cannot be read"):
+        draw_rows(rcdiag.open_table(source), 2, seed=0)
 
 
 def test_a_file_damaged_in_its_middle_is_refused_while_it_is_read(tmp_path):

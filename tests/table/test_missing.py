@@ -174,3 +174,20 @@ def test_a_mapped_column_that_is_not_there_is_named_beside_the_one_of_that_name(
     columns["rollout_log_probs"] = pa.array([[-1.0, -0.5]] * 2)
     error = refused(write_table(tmp_path / "a.parquet", **columns), {name: "other"})
     assert f"`other`, the right side of {name}=other" in error.message
+
+
+def test_a_name_mapped_to_text_beside_a_column_of_that_name_is_refused(tmp_path):
+    columns = {"response_ids": pa.array([[1, 2], [3, 4]]), "note": pa.array(["a", "b"])}
+    columns["rollout_log_probs"] = pa.array([[-1.0, -0.5]] * 2)
+    path = write_table(tmp_path / "a.parquet", **columns)
+    error = refused(path, {"rollout_log_probs": "note"}, needed=())
+    assert "a column `rollout_log_probs` is there as well" in error.message
+
+
+def test_tokens_that_are_mapped_to_another_name_leave_none_for_responses(tmp_path):
+    columns = {"response_ids": pa.array([[1, 2], [3, 4]]), "ids": pa.array([[5], [6]])}
+    path = write_table(tmp_path / "a.parquet", **columns)
+    error = refused(path, {"prompt_ids": "response_ids"}, needed=())
+    assert "no column is left for the tokens" in error.message
+    table = open_table(path, {"prompt_ids": "response_ids", "response_ids": "ids"})
+    assert next(table.batches()).table["response_ids"].to_pylist() == [[5], [6]]
