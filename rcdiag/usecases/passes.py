@@ -21,9 +21,9 @@ from rcdiag.table.table import RowRange, Table
 from rcdiag.table.token_batch import TokenBatch, sampled_tokens
 from rcdiag.usecases.case_of_table import CaseSample
 
-# Rows are read in batches of half a million tokens on average. Where long rows follow each other,
-# a batch is cut after this many tokens.
-MOST_TOKENS_OF_BATCH = 1_000_000
+# Tokens whose state is computed at a time: 2 MB per array of numbers, so that a hundred arrays take
+# little memory. Larger batches are no faster, smaller ones take longer to merge.
+TOKENS_OF_BATCH = 1 << 18
 # With small row groups a part has at least this many tokens, a quarter of a second's work; merging
 # its state takes a few milliseconds in the first process. Parts of a very large table are larger.
 TOKENS_OF_PART = 1_000_000
@@ -203,7 +203,7 @@ def token_batches(
         if sample is not None:
             sample.add(rows)
         tokens = sampled_tokens(rows, walk.policies, masked=walk.masked)
-        yield from tokens.blocks(MOST_TOKENS_OF_BATCH)
+        yield from tokens.blocks(TOKENS_OF_BATCH)
 
 
 def no_tokens(dump: Table, policies: Sequence[str]) -> RcdiagError:

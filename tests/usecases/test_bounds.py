@@ -65,7 +65,7 @@ def test_adjacent_long_rows_are_processed_in_separate_batches(tmp_path, monkeypa
         return whole(self, batch, *others)
 
     monkeypatch.setattr(PairWalk, "_of", seen)
-    monkeypatch.setattr("rcdiag.usecases.passes.MOST_TOKENS_OF_BATCH", 200)
+    monkeypatch.setattr("rcdiag.usecases.passes.TOKENS_OF_BATCH", 200)
     result = score(open_table(path), plan=plan)
     assert max(walked) == 200
     assert sum(walked) == 2_400

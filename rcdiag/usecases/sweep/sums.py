@@ -148,16 +148,11 @@ class SweepState:
         with np.errstate(all="ignore"):
             numbers = plan.cluster_numbers(pair.tokens.cluster)
             rows = (numbers % np.uint64(MAX_CLUSTERS)).astype(np.int64)
-            blocks = pair.blocks
-            cut = np.split(rows, np.cumsum([len(block.lengths) for block in blocks])[:-1])
-            for block, of_block in zip(blocks, cut, strict=True):
-                gradients = candidate_gradients(
-                    block, corrections, plan.baseline, plan.buckets, of_block
-                )
-                for (name, quantity), values in gradients.sums.items():
-                    table = self._table(name, quantity, 1, values.shape[1])
-                    table[gradients.clusters, 0] += values
-                self.tails = merge_by_key([self.tails, gradients.tails])
+            gradients = candidate_gradients(pair, corrections, plan.baseline, plan.buckets, rows)
+            for (name, quantity), values in gradients.sums.items():
+                table = self._table(name, quantity, 1, values.shape[1])
+                table[gradients.clusters, 0] += values
+            self.tails = merge_by_key([self.tails, gradients.tails])
             self.steps |= frozenset([None] if step is None else np.unique(step).tolist())
             most = max(layout.columns.count for layout in plan.layouts.values())
             start = 0
