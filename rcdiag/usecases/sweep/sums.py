@@ -127,8 +127,6 @@ class SweepState:
         self.non_finite = NonFinite()
         # (family or candidate, quantity) -> sums [rows, bins, columns]; "": not of a setting.
         self.tables: dict[tuple[str, str], Array] = {}
-        # Family -> smallest and largest share of tokens that a sequence keeps, [columns].
-        self.shares: dict[str, tuple[Array, Array]] = {}
         self.kept_groups: list[dict[str, Groups]] = []  # family -> groups; to be merged
         # The largest log-ratio of a sequence; "mass" sums ratio * exp(-shift), against overflow.
         self.shift = -np.inf
@@ -167,8 +165,6 @@ class SweepState:
             for (family, quantity), sums in other.tables.items():
                 own = self._table(family, quantity, *sums.shape[1:])
                 own += sums * factor if quantity == "mass" else sums
-        for family, (least, most) in other.shares.items():
-            self._add_shares(family, least, most)
         if other.kept_groups:
             take_in(self.kept_groups, merge(other.kept_groups))
         self.steps = self.steps | other.steps
@@ -248,9 +244,6 @@ class SweepState:
                 width = (kept if quantity in OF_SEQUENCES else values).shape[1]
                 table = self._table(family, quantity, layout.bins, width)
                 binned[_rows_by(quantity)].add(table, values)
-            if layout.settings.rejects_tokens:
-                share = kept / chunk.lengths
-                self._add_shares(family, share.min(axis=0), share.max(axis=0))
             if plan.grouped and layout.rejects:
                 counts = np.zeros((len(keys), layout.bins, kept.shape[1]))
                 SumRows(group * layout.bins + bin_of, len(keys) * layout.bins).add(counts, alive)
@@ -264,13 +257,6 @@ class SweepState:
             rows = {"cluster": MAX_CLUSTERS, "length": len(LENGTHS) + 1, "all": 1}
             self.tables[family, quantity] = np.zeros((rows[_rows_by(quantity)], bins, columns))
         return self.tables[family, quantity]
-
-    def _add_shares(self, family: str, least: Array, most: Array) -> None:
-        """Merge with the smallest and largest share of kept tokens of further sequences."""
-        if family in self.shares:
-            own = self.shares[family]
-            least, most = np.minimum(own[0], least), np.maximum(own[1], most)
-        self.shares[family] = least, most
 
     def _raise_shift(self, largest: float) -> float:
         """Rescale "mass" if `largest` exceeds the shift.
