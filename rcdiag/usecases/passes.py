@@ -49,12 +49,13 @@ class Walk(Struct, Generic[S], frozen=True, kw_only=True):
         """Return the least number of tokens of a part; larger for walks with a larger state."""
         return TOKENS_OF_PART
 
-    def state_of(self, batches: Iterator[TokenBatch]) -> S | None:
-        """Return the state of the batches of one part; None if they hold nothing to count.
-
-        A batch may be without any token.
-        """
+    def of_batch(self, batch: TokenBatch) -> S:
+        """Return the state of one batch, which may be without any token."""
         raise NotImplementedError
+
+    def state_of(self, batches: Iterator[TokenBatch]) -> S | None:
+        """Return the state of the batches of one part; None if there are none."""
+        return merged(map(self.of_batch, batches))
 
     def in_short(self, state: S) -> S:
         """Return a smaller state, for a part of a table that has too many tokens to keep values.
