@@ -48,48 +48,51 @@ class Quantity(Struct, frozen=True):
         return self.function(tokens, *values)
 
     def __gt__(self, bound: float) -> Quantity:
-        return _above(self, bound)
+        return _computed(np.greater, self, bound)
 
     def __lt__(self, bound: float) -> Quantity:
-        return _below(self, bound)
+        return _computed(np.less, self, bound)
 
     def __sub__(self, other: Quantity) -> Quantity:
-        return _difference(self, other)
+        return _computed(np.subtract, self, other)
 
     def __mul__(self, other: Quantity) -> Quantity:
-        return _product(self, other)
+        return _computed(np.multiply, self, other)
 
     def __abs__(self) -> Quantity:
-        return _size(self)
+        return _computed(np.abs, self)
 
     def exp(self) -> Quantity:
-        return _exp(self)
+        return _computed(exp, self)
 
     def __and__(self, other: Quantity) -> Quantity:
-        return _both(self, other)
+        return _computed(np.logical_and, self, other)
 
     def __invert__(self) -> Quantity:
-        return _not(self)
+        return _computed(np.logical_not, self)
 
     def within(self, lower: float, upper: float) -> Quantity:
         """Return 1 where the quantity is within the bounds, both included."""
-        return _within(self, lower, upper)
+        return _computed(within, self, lower, upper)
 
     def outside(self, lower: float, upper: float) -> Quantity:
         """Return 1 where the quantity is below or above the bounds; 0 for NaN."""
-        return _outside(self, lower, upper)
+        return _computed(outside, self, lower, upper)
 
     def clip(self, lower: float = -np.inf, upper: float = np.inf) -> Quantity:
         """Return the quantity clipped to [lower, upper]."""
-        return _clipped(self, lower, upper)
+        return _computed(np.clip, self, lower, upper)
 
     def where(self, flags: Quantity, elsewhere: float = 0.0) -> Quantity:
         """Return the quantity where the flags are 1, and a constant elsewhere, even at NaN."""
-        return _where(self, flags, elsewhere)
+        return _computed(np.where, flags, self, elsewhere)
 
     def __str__(self) -> str:
-        name = self.function.__name__.strip("_")
-        return f"{name}({', '.join(map(str, self.arguments))})" if self.arguments else name
+        function, arguments = self.function, self.arguments
+        if function is _computed.function:
+            function, arguments = arguments[0], arguments[1:]
+        name = function.__name__
+        return f"{name}({', '.join(map(str, arguments))})" if arguments else name
 
 
 def quantity(function: Callable[..., NDArray[Any]]) -> Quantity:
@@ -104,65 +107,9 @@ def quantity(function: Callable[..., NDArray[Any]]) -> Quantity:
 
 
 @quantity
-def _above(tokens: Tokens, values: Array, bound: float) -> NDArray[np.bool_]:
-    return values > bound
-
-
-@quantity
-def _below(tokens: Tokens, values: Array, bound: float) -> NDArray[np.bool_]:
-    return values < bound
-
-
-@quantity
-def _within(tokens: Tokens, values: Array, lower: float, upper: float) -> NDArray[np.bool_]:
-    return within(values, lower, upper)
-
-
-@quantity
-def _outside(tokens: Tokens, values: Array, lower: float, upper: float) -> NDArray[np.bool_]:
-    with np.errstate(invalid="ignore"):
-        return (values < lower) | (values > upper)
-
-
-@quantity
-def _difference(tokens: Tokens, values: Array, others: Array) -> Array:
-    return values - others
-
-
-@quantity
-def _product(tokens: Tokens, values: Array, others: NDArray[Any]) -> Array:
-    result: Array = values * others
-    return result
-
-
-@quantity
-def _size(tokens: Tokens, values: Array) -> Array:
-    return np.abs(values)
-
-
-@quantity
-def _exp(tokens: Tokens, values: Array) -> Array:
-    return exp(values)
-
-
-@quantity
-def _clipped(tokens: Tokens, values: Array, lower: float, upper: float) -> Array:
-    return np.clip(values, lower, upper)
-
-
-@quantity
-def _where(tokens: Tokens, values: Array, flags: NDArray[np.bool_], elsewhere: float) -> Array:
-    return np.where(flags, values, elsewhere)
-
-
-@quantity
-def _both(tokens: Tokens, one: NDArray[np.bool_], other: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    return one & other
-
-
-@quantity
-def _not(tokens: Tokens, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    return ~flags
+def _computed(tokens: Tokens, function: Callable[..., NDArray[Any]], *values: Any) -> NDArray[Any]:
+    """Return a function of values of tokens, and of constants."""
+    return function(*values)
 
 
 @quantity
@@ -280,6 +227,12 @@ def within(values: Array, lower: float | Array, upper: float | Array) -> NDArray
     """Tell where values are within the bounds, both included; False at NaN."""
     with np.errstate(invalid="ignore"):
         return (values >= lower) & (values <= upper)
+
+
+def outside(values: Array, lower: float, upper: float) -> NDArray[np.bool_]:
+    """Tell where values are below or above the bounds; False at NaN."""
+    with np.errstate(invalid="ignore"):
+        return (values < lower) | (values > upper)
 
 
 def tokens_kept(tokens: Tokens, rejections: Sequence[Rejection]) -> NDArray[np.bool_]:

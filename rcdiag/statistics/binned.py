@@ -1,9 +1,8 @@
-"""Sum the tokens of a block in bins along several axes, once for all users of bins."""
+"""Sum the tokens of a batch in bins along several axes, once for all users of bins."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 from msgspec import Struct
@@ -34,56 +33,45 @@ class BinNumbers(Struct, frozen=True):
     count: int
 
 
-class BlockBins(Struct, frozen=True):
-    """Binned sums of one block; indices of tokens count from the block's first."""
-
-    tokens: int
-    clusters: NDArray[np.int64]  # [clusters in the block] cluster numbers in the batch, ascending
-    cells: Mapping[str, Array]  # axis -> [clusters in the block, bins, SUMS]
-    largest: Mapping[str, tuple[Places, NDArray[np.integer]]]  # axis -> token indices, their bins
-
-
-class BatchBins(Struct, frozen=True):
-    """Binned sums of all blocks of a batch."""
+class BinnedTokens(Struct, frozen=True):
+    """Binned sums of the tokens of a batch, and the largest tokens of bins."""
 
     clusters: ClusterIndex  # of the sequences of the batch
     cells: Mapping[str, Array]  # axis -> [clusters, bins, SUMS]
-    largest: Mapping[str, tuple[Places, NDArray[np.integer]]]
+    largest: Mapping[str, tuple[Places, NDArray[np.integer]]]  # axis -> token indices, their bins
 
 
-def block_bins(
-    block: PolicyPair,
-    cluster: NDArray[np.int64],
+def binned_tokens(
+    pair: PolicyPair,
     axes: Mapping[str, BinNumbers],
     *,
     added: Collection[str],
     shown: Collection[str] = (),
-) -> BlockBins:
-    """Sum the tokens of a block by cluster and bin along the axes `added`.
+) -> BinnedTokens:
+    """Sum the tokens of a batch by cluster and bin along the axes `added`.
 
-    `cluster` [sequences] are cluster numbers in the batch. For the axes in `shown`, the largest
-    tokens of every bin are kept.
+    For the axes in `shown`, the largest tokens of every bin are found.
     """
-    log_ratio, size, lengths = block.log_ratio, block.values.ratios.size, block.lengths
-    starts = starts_of(lengths)
-    keys, local = np.unique(cluster, return_inverse=True)
+    log_ratio, size, lengths = pair.log_ratio, pair.values.ratios.size, pair.lengths
+    starts, every = starts_of(lengths), np.arange(len(lengths))
+    groups = grouping(pair.tokens.cluster, clusters.MAX_CLUSTERS)
     with np.errstate(over="ignore", invalid="ignore"):
-        of_tokens = [np.ones(len(size)), log_ratio, np.square(log_ratio), k3(block.values.ratios)]
+        of_tokens = [np.ones(len(size)), log_ratio, np.square(log_ratio), k3(pair.values.ratios)]
         of_sequences = [np.add.reduceat(column, starts) for column in of_tokens]
         of_each = np.fmax.reduceat(size, starts)
-    owner, every = np.repeat(local, lengths), np.arange(len(lengths))
+    owner = np.repeat(groups.index, lengths)
     first_of_each = _first_of(of_each, size, lengths)
     cells, largest = {}, {}
     for name, bins in axes.items():
         by_sequence = len(bins.numbers) == len(lengths)
         if name in added:
-            columns, of = (of_sequences, local) if by_sequence else (of_tokens, owner)
-            cells[name] = by_cluster_and_bin(columns, of, len(keys), bins)
+            columns, of = (of_sequences, groups.index) if by_sequence else (of_tokens, owner)
+            cells[name] = by_cluster_and_bin(columns, of, len(groups.keys), bins)
         if name in shown:
             sizes, begins = (of_each, every) if by_sequence else (size, starts)
             some, numbers = largest_of_bins(bins.numbers, sizes, begins, bins.count)
             largest[name] = (first_of_each[some] if by_sequence else some), numbers
-    return BlockBins(len(size), keys, cells, largest)
+    return BinnedTokens(groups, cells, largest)
 
 
 def _first_of(largest: Array, size: Array, lengths: NDArray[np.int64]) -> Places:
@@ -95,31 +83,6 @@ def _first_of(largest: Array, size: Array, lengths: NDArray[np.int64]) -> Places
     first = np.zeros(len(lengths), np.int64)
     first[np.searchsorted(np.cumsum(lengths), places, side="right")] = places  # the last one stays
     return first
-
-
-def batch_bins(
-    pair: PolicyPair, sort: Callable[[PolicyPair], Mapping[str, BinNumbers]]
-) -> BatchBins:
-    """Sum a batch block by block along all axes of `sort`, which returns the bins of a block."""
-    groups = clusters_of(pair)
-    blocks = []
-    for block, cluster in zip(pair.blocks, cut_like_blocks(pair, groups.index), strict=True):
-        axes = sort(block)
-        blocks.append(block_bins(block, cluster, axes, added=axes))
-    return joined_bins(blocks, groups)
-
-
-def clusters_of(pair: PolicyPair) -> ClusterIndex:
-    """Group the sequences of a batch by cluster, with as many groups as `ClusterSums` may have."""
-    return grouping(pair.tokens.cluster, clusters.MAX_CLUSTERS)
-
-
-def cut_like_blocks(pair: PolicyPair, values: NDArray[Any]) -> list[NDArray[Any]]:
-    """Split values, [sequences] or [tokens], at the borders of a pair's blocks."""
-    sizes = [len(block.lengths) for block in pair.blocks]
-    if len(values) != len(pair.lengths):
-        sizes = [len(block.tokens.token_id) for block in pair.blocks]
-    return np.split(values, np.cumsum(sizes)[:-1])
 
 
 def by_cluster_and_bin(
@@ -134,23 +97,6 @@ def by_cluster_and_bin(
     sums = [np.bincount(cells, column, clusters * width) for column in columns]
     of_cells = np.stack(sums, axis=1).astype(np.float64, copy=False)
     return of_cells.reshape(clusters, width, SUMS)[:, :-1]
-
-
-def joined_bins(blocks: Sequence[BlockBins], groups: ClusterIndex) -> BatchBins:
-    """Combine the binned sums of a batch's blocks, in order; `groups` clusters its sequences."""
-    first = np.cumsum([0, *(block.tokens for block in blocks)]).tolist()
-    cells = {}
-    for name, some in blocks[0].cells.items():
-        cells[name] = np.zeros((len(groups.keys), *some.shape[1:]))
-        with np.errstate(invalid="ignore"):
-            for block in blocks:
-                cells[name][block.clusters] += block.cells[name]
-    largest = {}
-    for name in blocks[0].largest:
-        of_blocks = [block.largest[name] for block in blocks]
-        places = [some + before for before, (some, _) in zip(first, of_blocks, strict=False)]
-        largest[name] = np.concatenate(places), np.concatenate([bins for _, bins in of_blocks])
-    return BatchBins(groups, cells, largest)
 
 
 def largest_of_bins(
@@ -171,7 +117,7 @@ def largest_of_bins(
         np.maximum.at(tops, cells, size[among])
         top = size[among] == tops[cells]
         among, sequence = among[top], sequence[top]
-    return one_of_each(among, bins[among], size[among], sequence)
+    return _one_of_each(among, bins[among], size[among], sequence)
 
 
 def _lower_bounds(bins: NDArray[np.integer], size: Array, starts: Places, count: int) -> Array:
@@ -196,7 +142,7 @@ def _lower_bounds(bins: NDArray[np.integer], size: Array, starts: Places, count:
     return least
 
 
-def one_of_each(
+def _one_of_each(
     places: Places, bins: NDArray[np.integer], size: Array, sequence: Places
 ) -> tuple[Places, NDArray[np.integer]]:
     """Return the PER_BIN largest sizes of every bin, at most one per sequence.

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.results import Profile
-from rcdiag.statistics.binned import SUMS, BatchBins, BinNumbers
+from rcdiag.statistics.binned import SUMS, BinnedTokens, BinNumbers
 from rcdiag.statistics.clusters import ClusterSums
 from rcdiag.statistics.merging import merge_by_key
 from rcdiag.statistics.pair import PolicyPair
@@ -82,14 +82,14 @@ class Categories(Struct, frozen=True):
     sums: Mapping[str, Mapping[str, ClusterSums] | None] = field(default_factory=dict)
 
     @classmethod
-    def joined(cls, named: Mapping[str, NamedBins | None], bins: BatchBins) -> Categories:
+    def of(cls, named: Mapping[str, NamedBins | None], bins: BinnedTokens) -> Categories:
         """Take the sums of a batch from its bins; of each name only clusters that have it."""
         sums: dict[str, Mapping[str, ClusterSums] | None] = {}
-        for name, of in named.items():
+        for name, one in named.items():
             sums[name] = None
-            if of is not None:
+            if one is not None:
                 cells = bins.cells[name].swapaxes(0, 1)  # [names, clusters, SUMS]
-                own = zip(of.labels, map(bins.clusters.of_filled, cells), strict=True)
+                own = zip(one.labels, map(bins.clusters.of_filled, cells), strict=True)
                 sums[name] = dict(own)
         return cls(sums)
 

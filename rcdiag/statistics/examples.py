@@ -14,11 +14,10 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from rcdiag.results import BinExamples
-from rcdiag.statistics.binned import PER_BIN, BatchBins, BinNumbers, Places, one_of_each
+from rcdiag.statistics.binned import PER_BIN, BinnedTokens, BinNumbers, Places
 from rcdiag.statistics.categories import NamedBins
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import LABELS, PROFILES
-from rcdiag.table.trajectories import starts_of
 
 BEFORE, AFTER = 6, 3  # neighbouring sampled tokens of the row that are kept with an example
 # Edges of bins by |log_ratio|, nats, for tokens likelier under the target and under the behavior.
@@ -52,14 +51,13 @@ class Examples(Struct, frozen=True):
     bins: Bins = field(default_factory=dict)
 
     @classmethod
-    def joined(
-        cls, pair: PolicyPair, bins: BatchBins, named: Mapping[str, NamedBins | None]
+    def of(
+        cls, pair: PolicyPair, bins: BinnedTokens, named: Mapping[str, NamedBins | None]
     ) -> Examples:
-        """Take the examples of a batch from the largest tokens by bin of its blocks."""
-        rows = _RowsOfBatch(pair, starts_of(pair.lengths))
-        chosen = list(_axes(rows, bins, named))
+        """Take the largest tokens of every bin of a batch."""
+        chosen = list(_axes(bins, named))
         places = np.unique(np.concatenate([some for _, _, some, _ in chosen]))
-        made = dict(zip(places.tolist(), rows.examples(places), strict=True))
+        made = dict(zip(places.tolist(), _examples(pair, places), strict=True))
         bins_by_axis: dict[str, dict[str, list[Example]]] = {}
         for name, labels, places, numbers in chosen:
             of_axis = bins_by_axis.setdefault(name, {})
@@ -105,9 +103,9 @@ def labels_of_sizes() -> list[str]:
     return [f"< {SIZES[0]:g}", *inner, f">= {SIZES[-1]:g}"]
 
 
-def size_bins(block: PolicyPair) -> BinNumbers:
+def size_bins(pair: PolicyPair) -> BinNumbers:
     """Sort tokens by |log_ratio|; bins of tokens likelier under the target come first."""
-    log_ratio, size = block.log_ratio, block.values.ratios.size
+    log_ratio, size = pair.log_ratio, pair.values.ratios.size
     count = len(SIZES) + 1
     numbers = np.zeros(len(size), np.uint8)
     with np.errstate(invalid="ignore"):
@@ -118,68 +116,52 @@ def size_bins(block: PolicyPair) -> BinNumbers:
     return BinNumbers(numbers, 2 * count)
 
 
-class _RowsOfBatch(Struct, frozen=True):
-    """The rows of a batch, for looking up single tokens."""
-
-    pair: PolicyPair
-    starts: Places  # [sequences] the first token of each
-
-    def examples(self, places: Places) -> list[Example]:
-        """Return the tokens at the given indices as examples, with their neighbours in the row."""
-        tokens = self.pair.tokens
-        sequence = np.searchsorted(self.starts, places, side="right") - 1
-        starts = self.starts[sequence]
-        log_ratio = self.pair.log_ratio_at(places)
-        from_place = np.maximum(places - BEFORE, starts)
-        behind = np.minimum(places + AFTER + 1, starts + tokens.lengths[sequence])
-        columns = (
-            np.abs(log_ratio),
-            tokens.row[sequence],
-            tokens.position[places],
-            tokens.token_id[places],
-            tokens.log_probs[self.pair.behavior][places],
-            log_ratio,
+def _examples(pair: PolicyPair, places: Places) -> list[Example]:
+    """Return the tokens at the given indices as examples, with their neighbours in the row."""
+    tokens = pair.tokens
+    ends = np.cumsum(tokens.lengths)
+    sequence = np.searchsorted(ends, places, side="right")
+    log_ratio = pair.log_ratio_at(places)
+    from_place = np.maximum(places - BEFORE, (ends - tokens.lengths)[sequence])
+    behind = np.minimum(places + AFTER + 1, ends[sequence])
+    columns = (
+        np.abs(log_ratio),
+        tokens.row[sequence],
+        tokens.position[places],
+        tokens.token_id[places],
+        tokens.log_probs[pair.behavior][places],
+        log_ratio,
+    )
+    around = zip(*(column.tolist() for column in (from_place, places, behind)), strict=True)
+    return [
+        Example(
+            falling=-size,
+            row=row,
+            position=position,
+            token_id=token,
+            behavior=behavior,
+            log_ratio=ratio,
+            before=tuple(tokens.token_id[first:place].tolist()),
+            after=tuple(tokens.token_id[place + 1 : last].tolist()),
         )
-        around = zip(*(column.tolist() for column in (from_place, places, behind)), strict=True)
-        return [
-            Example(
-                falling=-size,
-                row=row,
-                position=position,
-                token_id=token,
-                behavior=behavior,
-                log_ratio=ratio,
-                before=tuple(tokens.token_id[first:place].tolist()),
-                after=tuple(tokens.token_id[place + 1 : last].tolist()),
-            )
-            for size, row, position, token, behavior, ratio, (first, place, last) in zip(
-                *(column.tolist() for column in columns), around, strict=True
-            )
-        ]
+        for size, row, position, token, behavior, ratio, (first, place, last) in zip(
+            *(column.tolist() for column in columns), around, strict=True
+        )
+    ]
 
 
 Axis = tuple[str, Sequence[str], Places, NDArray[np.integer]]
 
 
-def _axes(
-    rows: _RowsOfBatch, bins: BatchBins, named: Mapping[str, NamedBins | None]
-) -> Iterator[Axis]:
+def _axes(bins: BinnedTokens, named: Mapping[str, NamedBins | None]) -> Iterator[Axis]:
     """Yield the axes of a batch: name, bin labels, indices of examples, and their bins."""
-    places, numbers = _of_tokens(rows, *bins.largest[BY_SIZE])
+    places, numbers = bins.largest[BY_SIZE]
     count = len(SIZES) + 1
     for name, first in LIKELIER.items():
         here = (numbers >= first * count) & (numbers < (first + 1) * count)
         yield name, labels_of_sizes(), places[here], numbers[here] - first * count
     labels = {name: LABELS.get(name) or PROFILES[name].labels() for name in SHOWN}
-    labels |= {name: of.labels for name, of in named.items() if of is not None}
+    labels |= {name: one.labels for name, one in named.items() if one is not None}
     for name, of_axis in labels.items():
         if name in bins.largest:
-            yield name, of_axis, *_of_tokens(rows, *bins.largest[name])
-
-
-def _of_tokens(
-    rows: _RowsOfBatch, places: Places, numbers: NDArray[np.integer]
-) -> tuple[Places, NDArray[np.integer]]:
-    """Choose the examples among the largest tokens of all blocks; return indices and bins."""
-    sequence = np.searchsorted(rows.starts, places, side="right") - 1
-    return one_of_each(places, numbers, np.abs(rows.pair.log_ratio_at(places)), sequence)
+            yield name, of_axis, *bins.largest[name]

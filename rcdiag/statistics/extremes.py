@@ -109,12 +109,9 @@ class WorstSequences(Struct, frozen=True):
     sequences: list[SequenceTokens] = field(default_factory=list)  # not `rounded`
 
     @classmethod
-    def of(cls, pair: PolicyPair, log_ratio_sums: Array | None = None) -> WorstSequences:
-        """Return the worst sequences; `log_ratio_sums` [sequences], nats, are computed if None."""
+    def of(cls, pair: PolicyPair) -> WorstSequences:
         with np.errstate(over="ignore", invalid="ignore"):
-            if log_ratio_sums is None:
-                log_ratio_sums = segment_sum(pair.log_ratio, pair.lengths)
-        sums = np.abs(log_ratio_sums)
+            sums = np.abs(segment_sum(pair.log_ratio, pair.lengths))
         among = np.flatnonzero(~np.isnan(sums))
         best = among[np.argsort(-sums[among], kind="stable")[:WORST_SEQUENCES]]
         ends = np.cumsum(pair.lengths)

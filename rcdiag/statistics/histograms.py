@@ -31,7 +31,6 @@ K3_BINS = (LARGEST_K3 - SMALLEST_K3) * BINS_PER_DECADE
 PATHS = 40
 POINTS = 80
 
-Counts = tuple[NDArray[np.int64], NDArray[np.int64]]  # of log-ratios, and of log-probs
 Path = tuple[int, list[int], list[float]]  # key, number of tokens so far, sum of log_ratio so far
 
 
@@ -66,12 +65,6 @@ def _log_prob_bins(log_probs: Array) -> NDArray[np.int64]:
     return np.minimum(bins, len(LOG_PROB_EDGES) - 2, out=bins)
 
 
-def token_counts(block: PolicyPair) -> Counts:
-    """Count a block's tokens by log_ratio, and by both log-probs."""
-    counts = log_prob_counts(block.values.behavior, block.values.target)
-    return log_ratio_counts(block.log_ratio), counts
-
-
 class FigureData(Struct, frozen=True):
     """Counts of log-ratios and log-probs, and the paths of a few sequences."""
 
@@ -80,10 +73,9 @@ class FigureData(Struct, frozen=True):
     paths: list[Path]  # those with the smallest keys, ascending
 
     @classmethod
-    def joined(cls, pair: PolicyPair, counts: Sequence[Counts]) -> FigureData:
-        """Combine the data of a batch; `counts` are the `token_counts` of its blocks."""
-        log_ratios, log_probs = zip(*counts, strict=True)
-        return cls(np.sum(log_ratios, axis=0), np.sum(log_probs, axis=0), _paths(pair))
+    def of(cls, pair: PolicyPair) -> FigureData:
+        counts = log_prob_counts(pair.values.behavior, pair.values.target)
+        return cls(log_ratio_counts(pair.log_ratio), counts, _paths(pair))
 
     def bounded(self) -> FigureData:
         return FigureData(self.log_ratio, self.log_probs, sorted(self.paths)[:PATHS])

@@ -12,10 +12,6 @@ from rcdiag.statistics.ratios import TokenValues
 from rcdiag.table.token_batch import Array, Flags, TokenBatch, sampled_tokens
 from rcdiag.table.trajectories import Trajectories
 
-# Tokens that are processed at a time: half a megabyte per array of numbers, so that intermediate
-# results stay in the processor's cache and memory is reused.
-BLOCK = 1 << 16
-
 
 class PolicyPair(Struct, frozen=True, dict=True):
     """The behavior policy (which sampled) and the target policy, on one batch."""
@@ -45,17 +41,6 @@ class PolicyPair(Struct, frozen=True, dict=True):
         log_probs = self.tokens.log_probs
         with np.errstate(invalid="ignore"):  # inf - inf is NaN
             return log_probs[self.target][tokens] - log_probs[self.behavior][tokens]
-
-    @property
-    def blocks(self) -> list[PolicyPair]:
-        """Return the pair in blocks of whole sequences, small enough for the processor's cache.
-
-        New blocks on each access, so that values cached in a block are freed with it.
-        """
-        batches = self.tokens.blocks(BLOCK)
-        if len(batches) == 1:
-            return [self]
-        return [PolicyPair(batch, self.behavior, self.target) for batch in batches]
 
     def take(self, keep: Flags) -> PolicyPair:
         """Return the sequences where `keep` [sequences] is true; counts of empty rows stay."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rcdiag.entry import LOG_RATIO, Entry
 from rcdiag.results import MetricValue, Profile, ProfileBin
-from rcdiag.statistics.binned import SUMS, BatchBins, BinNumbers, batch_bins
+from rcdiag.statistics.binned import SUMS, BinnedTokens, BinNumbers, binned_tokens
 from rcdiag.statistics.clusters import ClusterSums, content_order
 from rcdiag.statistics.intervals import ratio_interval
 from rcdiag.statistics.pair import PolicyPair
@@ -170,10 +170,10 @@ class Profiles(Struct, frozen=True):
 
     @classmethod
     def of(cls, pair: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> Profiles:
-        return cls.joined(batch_bins(pair, lambda block: sort(block, names)))
+        return cls.of_bins(binned_tokens(pair, sort(pair, names), added=names))
 
     @classmethod
-    def joined(cls, bins: BatchBins) -> Profiles:
+    def of_bins(cls, bins: BinnedTokens) -> Profiles:
         """Take the sums of a batch from its bins."""
         return cls(
             {
@@ -186,9 +186,9 @@ class Profiles(Struct, frozen=True):
         )
 
 
-def sort(block: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> dict[str, BinNumbers]:
-    """Sort the tokens of a block into bins along some axes; skip axes without values."""
-    values = {name: PROFILES[name].values(block) for name in names}
+def sort(pair: PolicyPair, names: Sequence[str] = tuple(PROFILES)) -> dict[str, BinNumbers]:
+    """Sort the tokens of a batch into bins along some axes; skip axes without values."""
+    values = {name: PROFILES[name].values(pair) for name in names}
     return {name: PROFILES[name].bins(of) for name, of in values.items() if of is not None}
 
 

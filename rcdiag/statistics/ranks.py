@@ -64,17 +64,16 @@ class RankSample(RowFrame, frozen=True):
         return replace(self.take(self.key < limit), limit=limit)
 
 
-def sample_by_sequence(pair: PolicyPair) -> tuple[RankSample, NDArray[np.int64]]:
-    """Return the tokens of a pair in that range, and their number in each sequence."""
+def rank_sample(pair: PolicyPair) -> RankSample:
+    """Return all tokens of a pair in that range."""
     low, high = np.log(LOWEST), np.log(HIGHEST)
     b, t = pair.values.behavior, pair.values.target
     at = np.flatnonzero((b > low) & (b < high) & (t > low) & (t < high))
-    ends = np.searchsorted(at, np.cumsum(pair.lengths))
-    counts = np.diff(ends, prepend=0)
+    sequence = np.searchsorted(np.cumsum(pair.lengths), at, side="right")
     b, t = b.take(at), t.take(at)
     words = b.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ t.view(np.uint64)
     key = (mixed(words) >> np.uint64(32)).astype(np.uint32)  # a 32-bit hash of each pair
-    return RankSample(np.exp(b), np.exp(t), key, np.repeat(pair.tokens.cluster, counts)), counts
+    return RankSample(np.exp(b), np.exp(t), key, pair.tokens.cluster[sequence])
 
 
 def spearman(sample: RankSample) -> tuple[float, Interval]:

@@ -12,10 +12,9 @@ from typing import TypeVar
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
-from rcdiag.statistics.merging import merge, merge_fields
+from rcdiag.statistics.merging import merge_fields
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.pareto import LIKELY_END, UpperTail, k_hat, squares_beyond
 from rcdiag.statistics.quantiles import (
@@ -26,7 +25,7 @@ from rcdiag.statistics.quantiles import (
     bounded_sketches,
     coarse_counts,
 )
-from rcdiag.statistics.ranks import RankSample, sample_by_sequence
+from rcdiag.statistics.ranks import RankSample, rank_sample
 from rcdiag.statistics.ratios import TOKEN_MAXIMA, Array
 from rcdiag.statistics.rounding import ASSUMED, RoundingNoise
 from rcdiag.statistics.totals import (
@@ -35,7 +34,6 @@ from rcdiag.statistics.totals import (
     Totals,
     addends,
     sequence_table,
-    token_maxima,
     token_sums,
 )
 
@@ -43,49 +41,6 @@ from rcdiag.statistics.totals import (
 RANKS_HELD = 1 << 18
 
 K = TypeVar("K")
-
-
-class BlockSums(Struct, frozen=True):
-    """The result of one walk over the tokens of a block; some values are kept for every token."""
-
-    table: SequenceTable
-    maxima: Array  # [sequences, TOKEN_MAXIMA]
-    sums: Array  # [sequences, TOKEN_SUMS]
-    coarse: NDArray[np.float32]  # [sequences, COARSE_BINS] counts of |log_ratio|
-    log_ratio: Array  # [tokens]
-    size: Array  # [tokens] |log_ratio|
-    ranks: RankSample
-    rank_counts: NDArray[np.int64]  # [sequences] number of tokens of each sequence in `ranks`
-
-    @classmethod
-    def of(cls, block: PolicyPair) -> BlockSums:
-        sums = token_sums(block)
-        size = block.values.ratios.size
-        return cls(
-            sequence_table(block, sums),
-            token_maxima(block),
-            sums,
-            coarse_counts(size, block.lengths),
-            block.log_ratio,
-            size,
-            *sample_by_sequence(block),
-        )
-
-    def take(self, keep: NDArray[np.bool_]) -> BlockSums:
-        """Return the sequences where `keep` [sequences] is true."""
-        if keep.all():
-            return self
-        tokens = np.repeat(keep, self.table.lengths)
-        return BlockSums(
-            self.table.take(keep),
-            self.maxima[keep],
-            self.sums[keep],
-            self.coarse[keep],
-            self.log_ratio[tokens],
-            self.size[tokens],
-            self.ranks.take(np.repeat(keep, self.rank_counts)),
-            self.rank_counts[keep],
-        )
 
 
 class SuiteState(Struct, frozen=True):
@@ -100,24 +55,18 @@ class SuiteState(Struct, frozen=True):
 
     @classmethod
     def of(cls, pair: PolicyPair) -> SuiteState:
-        return cls.joined([BlockSums.of(block) for block in pair.blocks])
-
-    @classmethod
-    def joined(cls, blocks: Sequence[BlockSums]) -> SuiteState:
-        """Combine the sums of a batch's blocks, in order, into the state of the batch."""
-        table = merge([block.table for block in blocks])
-        sums = np.concatenate([block.sums for block in blocks])
-        coarse = np.concatenate([block.coarse for block in blocks])
-        largest = np.max([block.maxima.max(axis=0, initial=-np.inf) for block in blocks], axis=0)
+        sums, size = token_sums(pair), pair.values.ratios.size
+        cluster, coarse = pair.tokens.cluster, coarse_counts(size, pair.lengths)
         return cls(
-            table,
-            dict(zip(TOKEN_MAXIMA, largest.tolist(), strict=True)),
-            cluster_sums(table.cluster, sums),
-            merge([UpperTail.of(block.log_ratio) for block in blocks]),
-            Magnitudes(
-                Sketch(tuple(block.size for block in blocks)), cluster_sums(table.cluster, coarse)
-            ),
-            merge([block.ranks for block in blocks]),
+            sequence_table(pair, sums),
+            {
+                name: float(of(pair.values).max(initial=-np.inf))
+                for name, of in TOKEN_MAXIMA.items()
+            },
+            cluster_sums(cluster, sums),
+            UpperTail.of(pair.log_ratio),
+            Magnitudes(Sketch((size,)), cluster_sums(cluster, coarse)),
+            rank_sample(pair),
         ).bounded()
 
     @classmethod

@@ -18,8 +18,6 @@ WORST = 20
 FEWEST = 20
 # Above this id, sums are by number of the distinct id instead of by id.
 DENSE = 1 << 18
-# Tokens that are summed at a time, which bounds the temporary memory.
-AT_ONCE = 1 << 20
 
 
 class Vocabulary(Struct, frozen=True):
@@ -30,18 +28,15 @@ class Vocabulary(Struct, frozen=True):
 
     @classmethod
     def of(cls, pair: PolicyPair) -> Vocabulary:
-        token_id = pair.tokens.token_id
-        cells: NDArray[np.integer] = token_id
+        token_id, log_ratio = pair.tokens.token_id, pair.log_ratio
+        cells: NDArray[np.integer] = token_id.astype(np.intp)
         ids = np.arange(int(token_id.max(initial=-1)) + 1)
         if len(ids) > DENSE:
             ids, cells = np.unique(token_id.astype(np.int64), return_inverse=True)
-        sums = np.zeros((3, len(ids)))
-        for first in range(0, len(cells), AT_ONCE):
-            own = cells[first : first + AT_ONCE].astype(np.intp)
-            log_ratio = pair.log_ratio_at(slice(first, first + len(own)))
-            with np.errstate(over="ignore", invalid="ignore"):
-                for row, values in zip(sums, (None, log_ratio, np.square(log_ratio)), strict=True):
-                    row += np.bincount(own, values, len(ids))
+        with np.errstate(over="ignore", invalid="ignore"):
+            columns = (None, log_ratio, np.square(log_ratio))
+            rows = [np.bincount(cells, values, len(ids)) for values in columns]
+            sums = np.stack(rows).astype(np.float64, copy=False)
         seen = np.flatnonzero(sums[0])
         return cls(ids[seen], sums[:, seen])
 

@@ -10,13 +10,13 @@ from functools import partial
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.registry import Registry
 from rcdiag.statistics.clusters import ClusterSums, content_order, grouping
 from rcdiag.statistics.pair import PolicyPair
-from rcdiag.statistics.ratios import RATIO_SUMS, TOKEN_MAXIMA, TOKEN_SUMS, Array, Ratios
+from rcdiag.statistics.ratios import RATIO_SUMS, TOKEN_SUMS, Array, Ratios
 from rcdiag.table.token_batch import RowFrame
 from rcdiag.table.trajectories import starts_of
 
@@ -45,15 +45,6 @@ class SequenceTable(RowFrame, frozen=True):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def take(self, keep: NDArray[np.bool_]) -> SequenceTable:
-        """Return the sequences for which `keep` [sequences] is true."""
-        return SequenceTable(
-            self.lengths[keep],
-            self.cluster[keep],
-            {name: column[keep] for name, column in self.sums.items()},
-            RatioSums(*(column[keep] for column in astuple(self.ratio_sums))),
-        )
-
 
 def token_sums(pair: PolicyPair) -> Array:
     """Sum every quantity of TOKEN_SUMS by sequence: [sequences, len(TOKEN_SUMS)]."""
@@ -79,13 +70,6 @@ def sequence_table(pair: PolicyPair, sums: Array) -> SequenceTable:
             {name: sums[:, index].copy() for name, index in kept.items()},
             _ratio_sums(pair.log_ratio, lengths, starts),
         )
-
-
-def token_maxima(pair: PolicyPair) -> Array:
-    """Return the maximum of every quantity of TOKEN_MAXIMA, [sequences, quantities]."""
-    starts = starts_of(pair.lengths)
-    maxima = [np.maximum.reduceat(of(pair.values), starts) for of in TOKEN_MAXIMA.values()]
-    return np.stack(maxima, axis=1)
 
 
 def _ratio_sums(

@@ -109,7 +109,7 @@ class TokenBatch(RowFrame, frozen=True, kw_only=True):
         """Cut the batch into blocks of whole sequences with about `tokens` tokens, without copying.
 
         A block ends with the sequence that reaches that number. The counts of rows without a token
-        and the masked tokens go to the first block.
+        and the masked tokens of these rows go to the first block.
         """
         ends = np.cumsum(self.lengths)
         if not len(ends) or ends[-1] <= tokens:
@@ -123,10 +123,18 @@ class TokenBatch(RowFrame, frozen=True, kw_only=True):
                 slice(first, last),
                 slice(int(starts[first]), int(starts[last])),
                 self.empty if first == 0 else {},
-                self.masked if first == 0 else None,
+                self._masked_of(first, last),
             )
             for first, last in pairwise(edges)
         ]
+
+    def _masked_of(self, first: int, last: int) -> TokenBatch | None:
+        """Return the masked tokens of some sequences, with the first those of all `empty` rows."""
+        if self.masked is None:
+            return None
+        rows = self.masked.row
+        keep = np.isin(rows, self.row[first:last])
+        return self.masked.take(keep if first else keep | ~np.isin(rows, self.row), {})
 
     def by_step(self) -> dict[int | None, TokenBatch]:
         """Return the part of each training step, with the step's rows without a token."""

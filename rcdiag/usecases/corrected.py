@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,12 +49,8 @@ class CorrectionRows(Struct, frozen=True):
         asked: Questions,
     ) -> CorrectionRows:
         """Reduce the tokens of every step to the sums that a plan needs (see `asked_by`)."""
-        reduced = partial(rows_of, asked=asked, dtype=plan.dtype)
         rows = {
-            step: replace(
-                merge([reduced(block) for block in pair.blocks]),
-                empty=pair.tokens.empty.get(step, 0),
-            )
+            step: rows_of(pair, asked, pair.tokens.empty.get(step, 0), dtype=plan.dtype)
             for step, pair in steps.items()
         }
         return cls(_bounded(rows))

@@ -21,9 +21,9 @@ from rcdiag.table.table import RowRange, Table
 from rcdiag.table.token_batch import TokenBatch, sampled_tokens
 from rcdiag.usecases.case_of_table import CaseSample
 
-# Rows are read in batches of half a million tokens on average. Where long rows follow each other,
-# a batch is cut after this many tokens.
-MOST_TOKENS_OF_BATCH = 1_000_000
+# Tokens whose state is computed at a time: 2 MB per array of numbers, so that a hundred arrays take
+# little memory. Larger batches are no faster, smaller ones take longer to merge.
+TOKENS_OF_BATCH = 1 << 18
 # With small row groups a part has at least this many tokens, a quarter of a second's work; merging
 # its state takes a few milliseconds in the first process. Parts of a very large table are larger.
 TOKENS_OF_PART = 1_000_000
@@ -49,12 +49,13 @@ class Walk(Struct, Generic[S], frozen=True, kw_only=True):
         """Return the least number of tokens of a part; larger for walks with a larger state."""
         return TOKENS_OF_PART
 
-    def state_of(self, batches: Iterator[TokenBatch]) -> S | None:
-        """Return the state of the batches of one part; None if they hold nothing to count.
-
-        A batch may be without any token.
-        """
+    def of_batch(self, batch: TokenBatch) -> S:
+        """Return the state of one batch, which may be without any token."""
         raise NotImplementedError
+
+    def state_of(self, batches: Iterator[TokenBatch]) -> S | None:
+        """Return the state of the batches of one part; None if there are none."""
+        return merged(map(self.of_batch, batches))
 
     def in_short(self, state: S) -> S:
         """Return a smaller state, for a part of a table that has too many tokens to keep values.
@@ -203,7 +204,7 @@ def token_batches(
         if sample is not None:
             sample.add(rows)
         tokens = sampled_tokens(rows, walk.policies, masked=walk.masked)
-        yield from tokens.blocks(MOST_TOKENS_OF_BATCH)
+        yield from tokens.blocks(TOKENS_OF_BATCH)
 
 
 def no_tokens(dump: Table, policies: Sequence[str]) -> RcdiagError:

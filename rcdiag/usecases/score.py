@@ -5,7 +5,7 @@ It is one pass over the table; the states of its parts merge into the state of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from rcdiag.runners import Runner
 from rcdiag.statistics.accumulator import PairState, Step
 from rcdiag.statistics.extremes import NonFinite, RowCount, rounded, rows_of_numbers
 from rcdiag.statistics.histograms import log_ratio_counts
-from rcdiag.statistics.merging import merge, merged
+from rcdiag.statistics.merging import merge
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import finished
 from rcdiag.statistics.rounding import RoundingNoise, rounding_of
@@ -276,11 +276,7 @@ class PairWalk(Walk[RowsState], frozen=True, kw_only=True):
             origin=True,
         )
 
-    def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
-        """Return the state of the batches of one part."""
-        return merged(self._of(batch) for batch in batches)
-
-    def _of(self, batch: TokenBatch) -> RowsState:
+    def of_batch(self, batch: TokenBatch) -> RowsState:
         """Return the state of one batch."""
         pair = PolicyPair(batch, *self.policies[:2])
         steps = pair.by_step()

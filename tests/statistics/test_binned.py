@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rcdiag.statistics import binned
-from rcdiag.statistics.binned import BinNumbers, block_bins
+from rcdiag.statistics.binned import BinNumbers, binned_tokens
 from tests.builders import make_pair
 
 COUNTS = {"wide": 30, "narrow": 3, "other": 5}
@@ -22,18 +22,19 @@ COUNTS = {"wide": 30, "narrow": 3, "other": 5}
 def test_sums_by_cluster_and_bin_of_every_axis(lengths, clusters, seed):
     random = np.random.default_rng(seed)
     target = [(-1.0 - random.integers(0, 8, length) / 8).tolist() for length in lengths]
-    pair = make_pair([[-1.0] * length for length in lengths], target)
     cluster = random.integers(0, clusters, len(lengths)) * 2
+    pair = make_pair([[-1.0] * length for length in lengths], target, cluster=cluster.tolist())
     axes = {}
     for name, count in COUNTS.items():  # the bin number `count` stands for no bin
         numbers = random.integers(0, count + 1, sum(lengths)).astype(np.uint8)
         axes[name] = BinNumbers(numbers, count)
-    found = block_bins(pair, cluster, axes, added=COUNTS)
-    assert found.clusters.tolist() == sorted(set(cluster.tolist()))
-    owner = np.searchsorted(found.clusters, np.repeat(cluster, lengths))
+    found = binned_tokens(pair, axes, added=COUNTS)
+    keys = pair.tokens.cluster
+    assert found.clusters.keys.tolist() == sorted(set(keys.tolist()))
+    owner = np.searchsorted(found.clusters.keys, np.repeat(keys, lengths))
     log_ratio = pair.log_ratio
     for name, count in COUNTS.items():
-        expected = np.zeros((len(found.clusters), count + 1, 4))
+        expected = np.zeros((len(found.clusters.keys), count + 1, 4))
         for at, number, value in zip(owner, axes[name].numbers, log_ratio, strict=True):
             expected[at, number] += 1.0, value, value**2, np.expm1(value) - value
         assert np.allclose(found.cells[name], expected[:, :count], rtol=1e-12, atol=1e-14)
@@ -46,10 +47,11 @@ def test_sums_by_cluster_and_bin_of_every_axis(lengths, clusters, seed):
 def test_a_bin_of_whole_sequences_is_that_of_each_of_their_tokens(lengths, seed):
     random = np.random.default_rng(seed)
     target = [(-1.0 - random.integers(0, 4, length) / 8).tolist() for length in lengths]  # ties
-    pair = make_pair([[-1.0] * length for length in lengths], target)
+    cluster = random.integers(0, 3, len(lengths)).tolist()
+    pair = make_pair([[-1.0] * length for length in lengths], target, cluster=cluster)
     numbers = random.integers(0, 4, len(lengths)).astype(np.uint8)
     axes = {"row": BinNumbers(numbers, 3), "token": BinNumbers(np.repeat(numbers, lengths), 3)}
-    found = block_bins(pair, random.integers(0, 3, len(lengths)), axes, added=axes, shown=axes)
+    found = binned_tokens(pair, axes, added=axes, shown=axes)
     assert np.allclose(found.cells["row"], found.cells["token"], rtol=1e-12, atol=1e-14)
     for one, other in zip(found.largest["row"], found.largest["token"], strict=True):
         assert one.tolist() == other.tolist()

@@ -1,4 +1,4 @@
-"""Sums over blocks equal plain formulas on the whole batch."""
+"""Sums over the parts of a batch equal plain formulas on the whole batch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from rcdiag.statistics import pair as pair_module
 from rcdiag.statistics.accumulator import PairState
 from rcdiag.statistics.clusters import added_by_index
 from rcdiag.statistics.extremes import NonFinite, WorstTokens, impossible, rows_of_numbers
@@ -52,17 +52,16 @@ def rows(draw: st.DrawFn, values: Any = ORDINARY) -> dict[str, list]:
     }
 
 
-def with_blocks_of(tokens: int, columns: dict[str, list], *, steps: bool = True) -> PairState:
-    """Compute the state of a batch in blocks of about this many tokens."""
-    pair = make_pair(**columns if steps else {**columns, "step": None})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pair_module, "BLOCK", tokens)
-        return PairState.of(pair)
+def cut(pair: PolicyPair, tokens: int) -> list[PolicyPair]:
+    """Cut a batch into batches of about this many tokens."""
+    blocks = pair.tokens.blocks(tokens)
+    return [PolicyPair(block, pair.behavior, pair.target) for block in blocks]
 
 
 @given(columns=rows(), size=st.integers(1, 20), steps=st.booleans())
-def test_a_state_is_the_same_in_one_block_and_in_many(columns, size, steps):
-    one, many = (with_blocks_of(tokens, columns, steps=steps) for tokens in (10**6, size))
+def test_a_state_is_the_same_of_one_batch_and_of_many(columns, size, steps):
+    pair = make_pair(**columns if steps else {**columns, "step": None})
+    one, many = PairState.of(pair), merge(list(map(PairState.of, cut(pair, size))))
     for step, state in one.by_step().items():
         assert_same_values(many.by_step()[step], state)
     assert many.figures.to_dict() == one.figures.to_dict()
@@ -73,15 +72,13 @@ def test_a_state_is_the_same_in_one_block_and_in_many(columns, size, steps):
 
 
 @given(columns=rows(), size=st.integers(1, 20))
-def test_corrections_are_the_same_in_one_block_and_in_many(columns, size):
+def test_corrections_are_the_same_of_one_batch_and_of_many(columns, size):
     plan = presets_of("verl-0.9")
     results = []
     for tokens in (10**6, size):
-        pair = make_pair(**columns)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pair_module, "BLOCK", tokens)
-            reduced = CorrectionRows.of(pair.by_step(), plan, asked_by(plan))
-        results.append(correction_results(plan, reduced.whole))
+        parts = cut(make_pair(**columns), tokens)
+        rows = [CorrectionRows.of(part.by_step(), plan, asked_by(plan)) for part in parts]
+        results.append(correction_results(plan, merge(rows).whole))
     one, many = results
     assert_near(many, one, "corrections")
 
@@ -101,6 +98,24 @@ def test_blocks_hold_whole_sequences_once_and_in_order(columns, size):
     for policy, values in batch.log_probs.items():
         joined = np.concatenate([block.log_probs[policy] for block in blocks])
         assert np.array_equal(joined, values, equal_nan=True)
+
+
+@given(columns=rows(), size=st.integers(1, 20))
+def test_masked_tokens_stay_with_the_rows_and_steps_of_their_block(columns, size):
+    batch = make_pair(**columns).tokens
+    masked = make_pair(**{**columns, "mask": _inverted(columns["mask"])}).tokens
+    whole = replace(batch, masked=masked)
+    expected = {step: part.masked.row for step, part in whole.by_step().items()}
+    found = {step: [] for step in expected}
+    for block in whole.blocks(size):
+        for step, part in block.by_step().items():
+            found[step] += part.masked.row.tolist()
+    for step, rows in expected.items():
+        assert sorted(found[step]) == rows.tolist()
+
+
+def _inverted(mask: list[list[int]]) -> list[list[int]]:
+    return [[1 - one for one in row] for row in mask]
 
 
 @given(columns=rows(ANY))
@@ -213,12 +228,3 @@ def test_rows_are_added_where_their_index_says(columns):
     expected = np.zeros((4, columns))
     expected[0], expected[2] = rows[0] + rows[2], rows[1]
     assert np.array_equal(added_by_index(np.array([0, 2, 0]), rows, 4), expected)
-
-
-def test_cached_values_of_a_block_are_freed_with_it():
-    pair = make_pair([[-1.0] * 4] * 3, [[-1.5] * 4] * 3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pair_module, "BLOCK", 4)
-        assert [len(block.lengths) for block in pair.blocks] == [1, 1, 1]
-        assert all("values" not in vars(block) for block in pair.blocks)
-    assert isinstance(pair, PolicyPair)

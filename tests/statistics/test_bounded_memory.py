@@ -10,7 +10,7 @@ from rcdiag.statistics.accumulator import PairState
 from rcdiag.statistics.clusters import cluster_sums
 from rcdiag.statistics.merging import merge, take_in
 from rcdiag.statistics.quantiles import Magnitudes, Ordered, Sketch, coarse_counts
-from rcdiag.statistics.ranks import sample_by_sequence
+from rcdiag.statistics.ranks import rank_sample
 from rcdiag.statistics.suite import SuiteState, bounded
 from rcdiag.usecases.corrected import asked_by
 from rcdiag.usecases.score import PairWalk
@@ -168,7 +168,7 @@ def test_a_long_stream_keeps_a_large_enough_sample_of_ranks(monkeypatch, rows_pe
         take_in(states, PairState.of(pair))
         total = merge(states)
         assert sum(len(state.ranks) for state in total.suites.values()) <= held
-    whole, _ = sample_by_sequence(make_pair(behavior, target))
+    whole = rank_sample(make_pair(behavior, target))
     (state,) = total.by_step().values()
     assert len(whole) > 20 * held
     assert held / 5 < len(state.ranks) <= held

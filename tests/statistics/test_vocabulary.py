@@ -52,10 +52,8 @@ def by_id(columns: dict[str, list]) -> dict[int, np.ndarray]:
     return {token: np.array(own) for token, own in result.items()}
 
 
-@pytest.mark.parametrize("at_once", [1, 7, 1000])
 @pytest.mark.parametrize("dense", [1 << 18, 50])
-def test_sums_equal_those_of_single_tokens_for_any_batching(at_once, dense, monkeypatch):
-    monkeypatch.setattr(vocabulary_module, "AT_ONCE", at_once)
+def test_sums_equal_those_of_single_tokens(dense, monkeypatch):
     monkeypatch.setattr(vocabulary_module, "DENSE", dense)
     columns = columns_of(40, ids=120)
     found = vocabulary_of(columns)

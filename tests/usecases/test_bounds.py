@@ -58,14 +58,14 @@ def test_adjacent_long_rows_are_processed_in_separate_batches(tmp_path, monkeypa
     path = stored(tmp_path, rows=60, length=40, steps=3)
     expected = score(open_table(path), plan=plan)
     walked: list[int] = []
-    whole = PairWalk._of
+    whole = PairWalk.of_batch
 
     def seen(self, batch, *others):
         walked.append(len(batch.token_id))
         return whole(self, batch, *others)
 
-    monkeypatch.setattr(PairWalk, "_of", seen)
-    monkeypatch.setattr("rcdiag.usecases.passes.MOST_TOKENS_OF_BATCH", 200)
+    monkeypatch.setattr(PairWalk, "of_batch", seen)
+    monkeypatch.setattr("rcdiag.usecases.passes.TOKENS_OF_BATCH", 200)
     result = score(open_table(path), plan=plan)
     assert max(walked) == 200
     assert sum(walked) == 2_400

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations
 
 import numpy as np
@@ -14,7 +14,6 @@ from rcdiag.results import Diagnosis, PairFigure
 from rcdiag.runners import Runner
 from rcdiag.statistics.extremes import NonFinite, RowCount, rows_of_numbers
 from rcdiag.statistics.histograms import LOG_PROB_EDGES, log_prob_counts
-from rcdiag.statistics.merging import merged
 from rcdiag.statistics.moments import Moments, moments_of
 from rcdiag.statistics.pair import PolicyPair
 from rcdiag.statistics.profiles import Profiles, finished
@@ -101,11 +100,8 @@ class ComparingWalk(Walk[RowsState], frozen=True, kw_only=True):
     sampler: str | None
     every_row: bool = False  # compare rows whose log-probs are no numbers as well
 
-    def state_of(self, batches: Iterator[TokenBatch]) -> RowsState | None:
-        """Return the state of the batches of one part."""
-        return merged(self._state(batch) for batch in batches)
-
-    def _state(self, batch: TokenBatch) -> RowsState:
+    def of_batch(self, batch: TokenBatch) -> RowsState:
+        """Return the counts of one batch, and the comparison of its rows."""
         keep = rows_of_numbers(batch)
         clean = batch if self.every_row or keep.all() else batch.take(keep, batch.empty)
         comparison = None

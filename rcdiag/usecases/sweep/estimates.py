@@ -15,7 +15,8 @@ from rcdiag.statistics.intervals import t_quantile
 from rcdiag.usecases.sweep.bins import Array
 from rcdiag.usecases.sweep.sums import LENGTHS, SweepState
 
-# If an interval is narrower than this share of its value, all clusters agree up to rounding.
+# If an interval is narrower than this share of its value, all clusters agree up to rounding; and if
+# a variance is below this share of the mean square, all sequences do.
 ROUNDING = 1e-12
 
 
@@ -184,23 +185,22 @@ class FamilyEstimates:
         return Estimates(shift, shift - reach, shift + reach)
 
     def keep_length_correlation(self) -> Array:
-        """Return the Pearson correlation over sequences of the share of kept tokens and length."""
+        """Return the Pearson correlation over sequences of the share of kept tokens and length.
+
+        NaN if one of the two is the same for all sequences, up to rounding.
+        """
         count, tokens = self.base("sequences").sum(), self.base("tokens").sum()
         alive = self.total("alive")
         share = share_squared = alive
-        least, most = np.ones(1), np.ones(1)  # shares of the sequences that keep a token
         if self.settings.rejects_tokens:
             share, share_squared = self.total("share"), self.total("share_squared")
-            column = self.state.plan.layouts[self.family].column
-            least, most = (extreme[column] for extreme in self.state.shares[self.family])
         squares = self.base("length_squared").sum()
         covariance = self.total("kept") - share * tokens / count
         of_share = share_squared - share**2 / count
         of_length = squares - tokens**2 / count
         correlation = covariance / np.sqrt(of_share * of_length)
         same_length = squares * count == tokens**2
-        least, most = np.where(alive < count, 0.0, least), np.where(alive > 0.0, most, 0.0)
-        defined = (most > least) & ~same_length
+        defined = (of_share > ROUNDING * share_squared) & ~same_length
         return np.where(defined, np.clip(correlation, -1.0, 1.0), np.nan)
 
     def kept_by_length(self) -> Array:

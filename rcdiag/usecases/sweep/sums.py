@@ -127,8 +127,6 @@ class SweepState:
         self.non_finite = NonFinite()
         # (family or candidate, quantity) -> sums [rows, bins, columns]; "": not of a setting.
         self.tables: dict[tuple[str, str], Array] = {}
-        # Family -> smallest and largest share of tokens that a sequence keeps, [columns].
-        self.shares: dict[str, tuple[Array, Array]] = {}
         self.kept_groups: list[dict[str, Groups]] = []  # family -> groups; to be merged
         # The largest log-ratio of a sequence; "mass" sums ratio * exp(-shift), against overflow.
         self.shift = -np.inf
@@ -148,16 +146,11 @@ class SweepState:
         with np.errstate(all="ignore"):
             numbers = plan.cluster_numbers(pair.tokens.cluster)
             rows = (numbers % np.uint64(MAX_CLUSTERS)).astype(np.int64)
-            blocks = pair.blocks
-            cut = np.split(rows, np.cumsum([len(block.lengths) for block in blocks])[:-1])
-            for block, of_block in zip(blocks, cut, strict=True):
-                gradients = candidate_gradients(
-                    block, corrections, plan.baseline, plan.buckets, of_block
-                )
-                for (name, quantity), values in gradients.sums.items():
-                    table = self._table(name, quantity, 1, values.shape[1])
-                    table[gradients.clusters, 0] += values
-                self.tails = merge_by_key([self.tails, gradients.tails])
+            gradients = candidate_gradients(pair, corrections, plan.baseline, plan.buckets, rows)
+            for (name, quantity), values in gradients.sums.items():
+                table = self._table(name, quantity, 1, values.shape[1])
+                table[gradients.clusters, 0] += values
+            self.tails = merge_by_key([self.tails, gradients.tails])
             self.steps |= frozenset([None] if step is None else np.unique(step).tolist())
             most = max(layout.columns.count for layout in plan.layouts.values())
             start = 0
@@ -172,8 +165,6 @@ class SweepState:
             for (family, quantity), sums in other.tables.items():
                 own = self._table(family, quantity, *sums.shape[1:])
                 own += sums * factor if quantity == "mass" else sums
-        for family, (least, most) in other.shares.items():
-            self._add_shares(family, least, most)
         if other.kept_groups:
             take_in(self.kept_groups, merge(other.kept_groups))
         self.steps = self.steps | other.steps
@@ -253,9 +244,6 @@ class SweepState:
                 width = (kept if quantity in OF_SEQUENCES else values).shape[1]
                 table = self._table(family, quantity, layout.bins, width)
                 binned[_rows_by(quantity)].add(table, values)
-            if layout.settings.rejects_tokens:
-                share = kept / chunk.lengths
-                self._add_shares(family, share.min(axis=0), share.max(axis=0))
             if plan.grouped and layout.rejects:
                 counts = np.zeros((len(keys), layout.bins, kept.shape[1]))
                 SumRows(group * layout.bins + bin_of, len(keys) * layout.bins).add(counts, alive)
@@ -269,13 +257,6 @@ class SweepState:
             rows = {"cluster": MAX_CLUSTERS, "length": len(LENGTHS) + 1, "all": 1}
             self.tables[family, quantity] = np.zeros((rows[_rows_by(quantity)], bins, columns))
         return self.tables[family, quantity]
-
-    def _add_shares(self, family: str, least: Array, most: Array) -> None:
-        """Merge with the smallest and largest share of kept tokens of further sequences."""
-        if family in self.shares:
-            own = self.shares[family]
-            least, most = np.minimum(own[0], least), np.maximum(own[1], most)
-        self.shares[family] = least, most
 
     def _raise_shift(self, largest: float) -> float:
         """Rescale "mass" if `largest` exceeds the shift.
