@@ -171,7 +171,6 @@ class Lines(Struct, frozen=True, kw_only=True):
 
     block: ClassVar[str] = "lines"
     items: Sequence[str]
-    ordered: bool = False
 
 
 class Terms(Struct, frozen=True, kw_only=True):
