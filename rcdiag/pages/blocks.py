@@ -6,7 +6,7 @@ The modules in `tabs` make them from results, and one template renders them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isclose, isnan
+from math import isnan
 from typing import Any, ClassVar
 
 from msgspec import Struct, field
@@ -29,21 +29,10 @@ class Cell(Struct, frozen=True, kw_only=True):
 
     @property
     def sort(self) -> str | None:
-        """Return the value that the page's script sorts by; None if it can parse the text."""
+        """Return the value that the page's script sorts by; None for the text."""
         if self.order is None or isinstance(self.order, str):
             return self.order
-        if isnan(self.order):
-            return "" if self.text else None
-        return None if _reads(self.text, self.order) else f"{self.order:.6g}"
-
-
-def _reads(written: str, value: float) -> bool:
-    """Tell whether the text parses to the (rounded) value, so that the script can sort by it."""
-    try:
-        read = float(written.replace(",", "").removesuffix("%"))
-    except ValueError:
-        return False
-    return isclose(read / 100.0 if written.endswith("%") else read, value, rel_tol=0.01)
+        return "" if isnan(self.order) else f"{self.order:.6g}"
 
 
 def text(value: str, **more: Any) -> Cell:
@@ -194,7 +183,6 @@ class Lines(Struct, frozen=True, kw_only=True):
 
     block: ClassVar[str] = "lines"
     items: Sequence[str]
-    ordered: bool = False
 
 
 class Terms(Struct, frozen=True, kw_only=True):

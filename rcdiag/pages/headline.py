@@ -65,19 +65,19 @@ class Headline(Struct, frozen=True, kw_only=True):
 
     level: str  # ok, warning, error or unknown
     verdict: str
-    cause: str  # names of the causes, with the confidence of the first
-    slugs: Sequence[str]  # names of the causes
-    means: str  # what the verdict means, in a sentence or two
     about: str  # the table and its size
     summary: str
-    actions: Sequence[Action]
-    evidence: Sequence[str]
-    also: Sequence[str]  # further causes, a sentence each
-    steps: str  # what moved over the training steps; "" for a single step
-    change: str  # parts of a change over the steps: length, uncertainty, mismatch per token; or ""
-    ruled_out: Sequence[tuple[str, str]]  # causes, and the evidence against each
-    next: Sequence[Action]
     numbers: str  # the command's own answer, and the number of findings
+    cause: str = ""  # names of the causes, with the confidence of the first
+    slugs: Sequence[str] = ()  # names of the causes
+    means: str = ""  # what the verdict means, in a sentence or two
+    actions: Sequence[Action] = ()
+    evidence: Sequence[str] = ()
+    also: Sequence[str] = ()  # further causes, a sentence each
+    steps: str = ""  # what moved over the training steps; "" for a single step
+    change: str = ""  # parts of a change over the steps: length, uncertainty, mismatch per token
+    ruled_out: Sequence[tuple[str, str]] = ()  # causes, and the evidence against each
+    next: Sequence[Action] = ()
 
 
 def answer(result: Result) -> str:
@@ -95,18 +95,8 @@ def headline(result: Result, sentence: str) -> Headline:
         return Headline(
             level="unknown",
             verdict=NOT_JUDGED,
-            cause="",
-            slugs=(),
-            means="",
             about=_about(result),
             summary="The version of rcdiag that made this result named no causes.",
-            actions=(),
-            evidence=(),
-            also=(),
-            steps="",
-            change="",
-            ruled_out=(),
-            next=(),
             numbers=numbers,
         )
     first = diagnosis.causes[0] if diagnosis.causes else None

@@ -46,11 +46,6 @@ def packed_document(document: Any) -> str:
     return packed(WRITTEN({"pieces": pieces, "columns": list(places)}))
 
 
-def compact(text: str) -> str:
-    """Remove white space from a JSON document; numbers keep all digits."""
-    return WRITTEN(json.loads(text))
-
-
 def _add_parts(value: Any, key: str, parts: list[Any]) -> None:
     """Append the pieces of a value: JSON text, and tables of rows with the same keys.
 

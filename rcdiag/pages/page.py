@@ -21,7 +21,6 @@ from rcdiag.pages.blocks import Figures, PageTable, Slot, Tab
 from rcdiag.pages.headline import NOT_JUDGED, by_reason, level_of, logged_steps
 from rcdiag.pages.merge import DumpResults, merged
 from rcdiag.pages.packing import packed, packed_document
-from rcdiag.pages.page_figures import image
 from rcdiag.pages.score.words import holds_text
 from rcdiag.pages.tabs import about, change, corrections, diagnosis, ladder, tokens, update
 from rcdiag.results import SEVERITIES, Result, to_plain
@@ -31,17 +30,6 @@ from rcdiag.results.base import counted_rows
 # name -> its explanation for the page's popovers; None for an unknown name.
 Explain = Callable[[str], Mapping[str, str] | None]
 
-# Figures shown as images if scripts do not run: the first MOST_LEADING of these that apply.
-LEADING = (
-    "tokens-beyond-ratio",
-    "mismatch-by-probability",
-    "mismatch-by-step",
-    "mismatch-by-rung",
-    "candidate-ranking",
-    "gradient-shares",
-    "unexplained-by-experiment",
-)
-MOST_LEADING = 3
 WORST_TOKENS, PRINTED = "worst-tokens", 10  # rows of this table that page.css prints
 QUOTED = re.compile(r"`([^`]+)`")
 # Where a long name may be broken: `sample_data/`, `versions.`, `2.13.0+`; never within a number.
@@ -88,7 +76,6 @@ def page(
     other = merged(_listed(against)) if _listed(against) else None
     dumps = [dump] if other is None else [dump, other]
     tabs = _tabs(dump) if other is None else [change.tab(dump, other), about.tab(dumps)]
-    static = _static(dump, tabs)
     script = _script()
     popovers = Popovers()
     head = _head(dump) if other is None else _head_of_two(dump, other)
@@ -100,7 +87,6 @@ def page(
             icon=_icon(head),
             head=head,
             tabs=tabs,
-            static=static,
             levels=(*METRIC_LEVELS, *SEVERITIES),
             left_to_screen=_left_to_screen(tabs),
             figures=_figures(tabs),
@@ -220,16 +206,6 @@ def _figures(tabs: Sequence[Tab]) -> dict[str, Any]:
     blocks = [block for tab in tabs for section in tab.sections for block in section.blocks]
     figures = [one for block in blocks if isinstance(block, Figures) for one in block.items]
     return {figure.name: figure.chart for figure in figures if figure.chart is not None}
-
-
-def _static(dump: DumpResults, tabs: Sequence[Tab]) -> dict[str, str]:
-    """Draw the leading figures as images, for readers without scripts."""
-    charts = _figures(tabs)
-    leading = [name for name in LEADING if name in charts][:MOST_LEADING]
-    by_kind = {result.kind: result for result in dump.results}
-    from rcdiag.pages.figures import FIGURES
-
-    return {name: image(FIGURES[name], by_kind[FIGURES[name].kind]) for name in leading}
 
 
 def _left_to_screen(tabs: Sequence[Tab]) -> list[str]:

@@ -117,9 +117,9 @@ def test_without_scripts_all_tabs_are_shown_below_each_other(browser, file):
     seen.close()
 
 
-def test_without_scripts_the_leading_figures_are_drawings(browser, rendered):
+def test_without_scripts_the_page_says_how_to_get_figures(browser, rendered):
     seen = visit(browser, rendered("whole"), java_script_enabled=False)
-    assert seen.page.locator("noscript img.static:visible").count() == 3
+    assert seen.page.locator("noscript p", has_text="--plots DIR").is_visible()
     seen.close()
 
 

@@ -1,9 +1,7 @@
 // Tables: sorting by heading, a search field, and rows that open to details from the documents.
 function orderOf(cell) {
   const text = cell.dataset.sort ?? cell.firstChild?.textContent.trim() ?? "";
-  const share = text.endsWith("%");
-  const value = Number(text.replace(/,|%$/g, "")) / (share ? 100 : 1);
-  return { text, value: text === "" || Number.isNaN(value) ? null : value };
+  return { text, value: text === "" || Number.isNaN(Number(text)) ? null : Number(text) };
 }
 
 function compared(one, other, numbers) {
