@@ -72,7 +72,8 @@ class HfEngine:
             self.routers = Routers(self.model) if watched else None
             if self.options.get("compile"):
                 self.body = torch.compile(self.body, dynamic=True)
-            with self._precision():
+            # In the modes of `score`, so that compile=true does not compile twice.
+            with torch.inference_mode(), self._precision():
                 check_head(spec, self.model, self.body, self.to_logits)
         except RuntimeError as error:
             if not is_out_of_memory(error):
