@@ -18,9 +18,9 @@ from torch.utils.checkpoint import checkpoint
 from rcdiag.engines.checkpoint import check_checkpoint, weight_files
 from rcdiag.engines.hf.model import (
     body_and_head,
+    check_head,
     choose_device,
     dtype_named,
-    head_is_known,
     load_model,
 )
 from rcdiag.engines.spec import PolicySpec
@@ -89,7 +89,14 @@ def load_policy(
         train_adapter(model)
     body, to_logits = body_and_head(model, None)
     policy = TrainablePolicy(spec, folder, model, body, to_logits, device)
-    _check_head(policy)
+    with policy.precision():
+        check_head(spec, model, body, to_logits)
+    if not isinstance(policy.head, nn.Linear):
+        raise RcdiagError(
+            f"model {spec.model}: the head of architecture `{model.config.model_type}` is no "
+            "linear layer, so rcdiag does not know its gradient",
+            hint="replay without a model, and report the architecture",
+        )
     if checkpointing:
         _checkpoint_layers(policy)
     return policy
@@ -115,24 +122,6 @@ def _check_spec(spec: PolicySpec, lora: LoraSettings | None) -> None:
         raise RcdiagError(
             f"policy `{spec.name}`: it already has an adapter, which would be trained",
             hint="leave out either the LoRA settings or adapter=",
-        )
-
-
-@torch.no_grad()
-def _check_head(policy: TrainablePolicy) -> None:
-    """Refuse a model whose own forward gives other logits than body and head do here.
-
-    An architecture that changes its logits in an unknown way would give wrong gradients that look
-    plausible.
-    """
-    exact = policy.spec.dtype == "float32" and "autocast" not in policy.spec.options
-    with policy.precision():
-        recognised = head_is_known(policy.model, policy.body, policy.to_logits, exact=exact)
-    if not recognised or not isinstance(policy.head, nn.Linear):
-        raise RcdiagError(
-            f"model {policy.spec.model}: architecture `{policy.model.config.model_type}` computes "
-            "its logits in a way that rcdiag does not know",
-            hint="replay without a model, and report the architecture",
         )
 
 

@@ -1,3 +1,5 @@
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ from rcdiag.engines import gpus
 from rcdiag.engines.hf import head as head_module
 from rcdiag.engines.hf.engine import HfEngine
 from rcdiag.engines.hf.model import choose_device
+from rcdiag.engines.hf.probe import Probe
 from rcdiag.engines.notation import parse_policy
 from rcdiag.engines.padded_batches import length_buckets, padded
 from rcdiag.errors import RcdiagError
@@ -119,6 +122,18 @@ def test_heads_of_other_architectures_are_supported(kind, table, tmp_path):
     result = score("p=hf:float32", model, rows_of(table)).log_probs
     expected = np.concatenate(reference(model, table)["log_probs"])
     np.testing.assert_allclose(result, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "load", [lambda path: HfEngine(parse_policy("p=hf:float32", str(path))), Probe]
+)
+def test_a_head_that_is_not_known_is_refused(load, qwen3, tmp_path):
+    """The configuration has a logit cap that the model's own forward does not apply."""
+    shutil.copytree(qwen3, model := tmp_path / "capped")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "final_logit_softcapping": 0.5}))
+    with pytest.raises(RcdiagError, match="changes the logits of architecture `qwen3`"):
+        load(model)
 
 
 def test_a_vision_language_model_scores_rows_of_text(table, tmp_path):

@@ -90,7 +90,7 @@ def test_a_row_that_does_not_fit_alone_is_refused(qwen3, table):
 
 
 @pytest.mark.parametrize("error", [GPU, CPU])
-@pytest.mark.parametrize("step", ["load_model", "body_and_head", "head_is_known"])
+@pytest.mark.parametrize("step", ["load_model", "body_and_head", "check_head"])
 def test_a_model_that_does_not_fit_is_refused_with_the_way_out(step, error, qwen3, monkeypatch):
     def fails(*_, **__):
         raise error
@@ -105,7 +105,7 @@ def test_another_error_of_the_head_check_stays_what_it_is(qwen3, monkeypatch):
     def fails(*_, **__):
         raise RuntimeError("a size mismatch")
 
-    monkeypatch.setattr("rcdiag.engines.hf.engine.head_is_known", fails)
+    monkeypatch.setattr("rcdiag.engines.hf.engine.check_head", fails)
     with pytest.raises(RuntimeError, match="a size mismatch"):
         HfEngine(parse_policy("p=hf:float32", str(qwen3)))
 

@@ -42,7 +42,7 @@ def test_rows_without_a_prompt_are_refused(shared, parts):
 def test_an_unsupported_head_is_refused(made):
     """The configuration has a logit cap that the model's own forward does not apply."""
     model = made("capped", Qwen3Config(**engines.SIZES, final_logit_softcapping=0.5))
-    with pytest.raises(RcdiagError, match="`qwen3` computes its logits"):
+    with pytest.raises(RcdiagError, match="changes the logits of architecture `qwen3`"):
         trainee(model)
 
 

@@ -18,11 +18,11 @@ from rcdiag.engines.hf.head import scores_in_chunks
 from rcdiag.engines.hf.model import (
     BATCH_TOKENS,
     body_and_head,
+    check_head,
     choose_device,
     context_of,
     device_name,
     dtype_named,
-    head_is_known,
     load_model,
     quantization_of,
 )
@@ -72,7 +72,9 @@ class HfEngine:
             self.routers = Routers(self.model) if watched else None
             if self.options.get("compile"):
                 self.body = torch.compile(self.body, dynamic=True)
-            self._check_head()
+            # In the modes of `score`, so that compile=true does not compile twice.
+            with torch.inference_mode(), self._precision():
+                check_head(spec, self.model, self.body, self.to_logits)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -227,24 +229,6 @@ class HfEngine:
         if self.rounds:
             contexts.enter_context(RoundedProducts())
         return contexts
-
-    @torch.inference_mode()
-    def _check_head(self) -> None:
-        """Refuse a model whose own forward gives other logits than body and head do here.
-
-        Some architectures scale or cap logits in their forward. Without this check an unknown one
-        would give wrong log-probs that look plausible.
-        """
-        exact = self.spec.dtype == "float32" and self.options.get("autocast") is None
-        with self._precision():
-            recognised = head_is_known(self.model, self.body, self.to_logits, exact=exact)
-        if not recognised:
-            kind = self.model.config.model_type
-            raise RcdiagError(
-                f"model {self.spec.model}: its forward changes the logits of architecture "
-                f"`{kind}` in a way that rcdiag does not know",
-                hint="score it with vllm, and report the architecture",
-            )
 
     def provenance(self) -> dict[str, Any]:
         """Return weights, attention, device, batch size, versions and matrix-product settings."""

@@ -216,17 +216,25 @@ def body_and_head(model: Any, head_dtype: str | None) -> tuple[Any, Callable[[Te
     return model.base_model, to_logits
 
 
-def head_is_known(
-    model: Any, body: Any, to_logits: Callable[[Tensor], Tensor], *, exact: bool
-) -> bool:
-    """Tell whether decoder and head together give the logits of the model's own forward.
+@torch.no_grad()
+def check_head(
+    spec: PolicySpec, model: Any, body: Any, to_logits: Callable[[Tensor], Tensor]
+) -> None:
+    """Refuse a model whose own forward gives other logits than decoder and head do together.
 
-    `exact` allows only float32 rounding. A float32 head on a low-precision decoder differs from the
-    model's own logits by low-precision rounding, so a wider tolerance applies.
+    Some architectures scale or cap logits in their forward. An unknown one would give wrong
+    log-probs that look plausible.
     """
     size = model.get_output_embeddings().weight.shape[0]
     ids = torch.arange(8, device=model.device)[None] % size
     ours = to_logits(body(input_ids=ids, use_cache=False).last_hidden_state[0]).float()
     own = model(input_ids=ids, use_cache=False).logits[0].float().to(ours.device)
+    # A float32 head on a low-precision decoder differs by low-precision rounding.
+    exact = spec.dtype == "float32" and spec.options.get("autocast") is None
     rounding = 1e-4 if exact else 3e-2
-    return torch.allclose(ours, own, rtol=rounding, atol=rounding * float(own.abs().max()))
+    if not torch.allclose(ours, own, rtol=rounding, atol=rounding * float(own.abs().max())):
+        raise RcdiagError(
+            f"model {spec.model}: its forward changes the logits of architecture "
+            f"`{model.config.model_type}` in a way that rcdiag does not know",
+            hint="score it with vllm, or leave the model out, and report the architecture",
+        )

@@ -30,6 +30,7 @@ from rcdiag.engines.hf.head import rows_at_once, scores_in_chunks
 from rcdiag.engines.hf.model import (
     BATCH_TOKENS,
     body_and_head,
+    check_head,
     choose_device,
     context_of,
     load_model,
@@ -53,6 +54,7 @@ class Probe:
         self.device = choose_device(device)
         self.model = load_model(spec, self.folder.as_posix(), self.device)
         self.body, self.to_logits = body_and_head(self.model, None)
+        check_head(spec, self.model, self.body, self.to_logits)
         self.head = self.model.get_output_embeddings()
         self.vocab_size = int(self.head.weight.shape[0])
         self.batch_tokens = BATCH_TOKENS[self.device.type]
