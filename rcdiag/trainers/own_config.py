@@ -109,8 +109,8 @@ def _assumed(
                 slug="base-config-missing",
                 severity="warning",
                 message=f"{', '.join(document.missing)} was not found beside {path}, which is "
-                f"based on it (`defaults`): what it sets is unknown, and {trainer.name}'s defaults are "
-                "used instead",
+                f"based on it (`defaults`): what it sets is unknown, and {trainer.name}'s defaults "
+                "are used instead",
                 fix="put that file where `defaults` names it, or give one file with all settings",
                 evidence={"missing": list(document.missing)},
             )
