@@ -133,8 +133,10 @@ def _fitted(what: str, to_do: str, room: int) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    """Cut a text between words."""
-    return textwrap.shorten(text, max(width, 12), placeholder=" …", break_on_hyphens=False)
+    """Cut a text between words, or its first word if that alone is too long, such as a path."""
+    width = max(width, 12)
+    short = textwrap.shorten(text, width, placeholder=" …", break_on_hyphens=False)
+    return f"{text[: width - 2]} …" if short.strip() == "…" else short
 
 
 def _print_finding(out: Console, finding: Finding) -> None:

@@ -108,9 +108,9 @@ def _assumed(
             Finding(
                 slug="base-config-missing",
                 severity="warning",
-                message=f"{path} is based on {', '.join(document.missing)} (`defaults`), not found "
-                f"beside it: what they set is unknown, and {trainer.name}'s defaults are used "
-                "instead",
+                message=f"{', '.join(document.missing)} was not found beside {path}, which is "
+                f"based on it (`defaults`): what it sets is unknown, and {trainer.name}'s defaults "
+                "are used instead",
                 fix="put that file where `defaults` names it, or give one file with all settings",
                 evidence={"missing": list(document.missing)},
             )

@@ -145,17 +145,17 @@ def _refused(trainer: Trainer, name: str, settings: Config, error: Refused) -> F
             fix=error.hint,
             evidence=evidence,
         )
-    fix = error.hint
     if isinstance(error, UnknownValue):  # nobody has said what a newer version does with it
-        message = f"{error.message} at {trainer.known}, so it is newer, or misspelt"
-        fix = f"{error.setting}: {error.hint}"
+        message = (
+            f"unknown value of {error.message} at {trainer.known}, so it is newer, or misspelt"
+        )
     else:
-        message = f"at {trainer.known} {trainer.family} stops on {error.message}; a newer version "
-        message += "may take it"
+        message = f"{trainer.family} stops on {error.message} (at {trainer.known}; a newer version "
+        message += "may take it)"
     return Finding(
         slug="trainer-refuses",
         severity="error",
         message=f"{name}: {message}; nothing is computed for it",
-        fix=fix,
+        fix=error.hint,
         evidence=evidence,
     )

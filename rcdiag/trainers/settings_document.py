@@ -76,8 +76,9 @@ class Document(Struct, frozen=True):
         for one in bases or [None]:
             layer = own
             if one is not None:
-                file = path.parent / one.file
-                if not file.is_file():
+                places = (folder / one.file for folder in (path.parent, *_searched(own.tree, path)))
+                file = next((place for place in places if place.is_file()), None)
+                if file is None:
                     missing += [] if one.optional else [one.file]
                     continue
                 inherited = {} if one.place else choices  # a group's files have groups of their own
@@ -211,6 +212,22 @@ def _mappings(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for value in tree.values():
         if isinstance(value, Mapping):
             yield from _mappings(value)
+
+
+def _searched(tree: Mapping[str, Any], path: Path) -> list[Path]:
+    """Return the folders of `hydra.searchpath`, where base files may be beside a file's own folder.
+
+    `file://verl/trainer/config` starts where the program runs, and `pkg://verl.trainer.config`
+    where the package is: both in the root of a checkout, which is a folder above the file.
+    """
+    hydra = tree.get("hydra")
+    found = hydra.get("searchpath") if isinstance(hydra, Mapping) else None
+    folders = []
+    for entry in found if isinstance(found, list) else []:
+        scheme, _, name = str(entry).rpartition("://")
+        name = name.replace(".", "/") if scheme == "pkg" else name
+        folders += [root / name for root in path.resolve().parents]
+    return folders
 
 
 def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def test_a_refused_preset_does_not_affect_the_others(rcdiag, table):
     assert len(document["corrections"]) == len(TRAINERS["verl-0.9"].presets) - 1
     (finding,) = [f for f in document["findings"] if f["slug"] == "trainer-refuses"]
     known = TRAINERS["verl-0.9"].known
-    assert finding["message"].startswith("decoupled_token_is: rollout_is: 'geometric' is not one")
+    assert finding["message"].startswith("decoupled_token_is: unknown value of rollout_is: ")
     assert known in finding["message"]
     assert finding["evidence"]["config"]["rollout_is"] == "geometric"
 

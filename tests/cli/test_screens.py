@@ -93,6 +93,17 @@ def test_no_error_is_hidden_and_no_number_is_cut(tmp_path, monkeypatch):
     assert all(first in line and ": find the cause first" in line for line in shown)
 
 
+def test_a_finding_of_one_long_word_is_cut_within_it():
+    """As a path: to leave it out would leave the line empty."""
+    result = api.score(SAMPLES / "stale.parquet")
+    path = f"/{'folder/' * 20}run.yaml"
+    finding = Finding(slug="x", severity="error", message=path, fix="move it", evidence={})
+    lines = screen(replace(result, findings=[finding] * 30))
+    shown = [line for line in lines if line.startswith("error  x")]
+    assert shown
+    assert all("/folder/folder/" in line for line in shown)
+
+
 def test_the_reason_of_a_finding_is_shown_after_the_name_of_its_place():
     finding = Finding(
         slug="trainer-refuses",

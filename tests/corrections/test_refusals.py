@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rcdiag.errors import RcdiagError
+from rcdiag.pages.headline import first_clause
 from rcdiag.trainers import TRAINERS
 from tests.corrections.builders import plan_of
 
@@ -96,9 +97,12 @@ def test_refused(trainer, config, words):
     known = f"{trainer} ({generation.words.until})"
     if "is not one of its values" in finding.message:  # a newer version may have it
         assert f"at {known}, so it is newer, or misspelt; nothing" in finding.message
+        assert first_clause(finding.message).startswith("it: unknown value of ")
         assert "stops on" not in finding.message
     else:
-        assert finding.message.startswith(f"it: at {known} {generation.family} stops on ")
+        # The screen shows the first clause alone.
+        assert first_clause(finding.message).startswith(f"it: {generation.family} stops on ")
+        assert f"(at {known}; " in finding.message
         assert "a newer version may take it" in finding.message
     assert [word for word in words if word not in output] == []
     assert finding.fix

@@ -175,6 +175,22 @@ def test_a_file_of_hydra_without_its_bases_names_them(tmp_path):
     assert read.settings == {"policy_loss": "ppo", "epsilon_high": 0.02}
 
 
+@pytest.mark.parametrize("place", ["file://verl/trainer/config", "pkg://verl.trainer.config"])
+def test_base_files_may_be_in_the_search_path_of_hydra(place, tmp_path):
+    """As in verl's fully asynchronous configurations."""
+    for folder in ("verl/trainer/config", "verl/experimental/asynchronous/config"):
+        (tmp_path / folder).mkdir(parents=True)
+    written(tmp_path / "verl/trainer/config", base="algorithm: {gamma: 0.9, lam: 1.0}\n")
+    written(
+        tmp_path / "verl/experimental/asynchronous/config",
+        run=f"hydra: {{searchpath: ['{place}']}}\ndefaults: [base, _self_]\n"
+        "algorithm: {lam: 0.5}\n",
+    )
+    document = Document.read(tmp_path / "verl/experimental/asynchronous/config/run.yaml")
+    assert document.tree["algorithm"] == {"gamma": 0.9, "lam": 0.5}
+    assert document.missing == ()
+
+
 def test_a_python_program_is_said_to_be_one():
     program = (
         "from xtuner.v1.rl.loss import RolloutImportanceSampling\n"

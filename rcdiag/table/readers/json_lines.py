@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,10 @@ MOST_FIELDS = 64
 DEEPEST = 4
 ONE_TYPE = "a column has one type; write the dump again"
 INT64 = range(-(2**63), 2**63)
+NUMBERS = (int, float)
+# Types of the values in a list of numbers, or of a mask of true and false; each may be null.
+FLOATS: frozenset[type] = frozenset({int, float, type(None)})
+BITS: frozenset[type] = frozenset({bool, type(None)})
 
 Line = tuple[int, dict[str, Any]]
 
@@ -108,27 +113,26 @@ class _Objects:
 
 
 def _column(name: str, part: list[Line], path: Path) -> pa.Array:
-    """Return one column; raise an error if a list of numbers contains anything else."""
+    """Return one column; raise an error if a list of numbers contains anything else.
+
+    Numbers are of one kind: true and false do not stand among others.
+    """
     values = [record.get(name) for _, record in part]
-    lists = [value for value in values if isinstance(value, list)]
-    if not any(isinstance(each, (int, float)) for value in lists for each in value):
+    lists = (value for value in values if isinstance(value, list))
+    first = next((each for each in chain.from_iterable(lists) if isinstance(each, NUMBERS)), None)
+    if first is None:
         return _plain(values)
-    for (number, _), value in zip(part, values, strict=True):
-        if value is None or (isinstance(value, list) and all(map(_is_number, value))):
-            continue
-        what, among = type(value).__name__, "but lists of numbers in other lines"
+    kinds = BITS if isinstance(first, bool) else FLOATS
+    for (line, _), value in zip(part, values, strict=True):
+        what, among = type(value).__name__, "lists of numbers in other lines"
         if isinstance(value, list):
-            place = next(place for place, each in enumerate(value) if not _is_number(each))
-            what = f"{value[place]!r} at place {place}"
-            if any(isinstance(each, (int, float)) for each in value):
-                among = "beside numbers"
-        raise RcdiagError(
-            f"{path}, line {number}: `{name}` holds {what}, {among}",
-            hint=ONE_TYPE,
-        )
-    kinds = {kind for value in values if value is not None for kind in set(map(type, value))}
-    if bool in kinds and kinds & {int, float}:
-        raise _two_types(name, part, path)
+            place = _odd_place(value, kinds)
+            what = "" if place is None else f"{value[place]!r} at place {place}"
+            among = f"{first!r} elsewhere"
+        if value is not None and what:
+            raise RcdiagError(
+                f"{path}, line {line}: `{name}` holds {what}, and {among}", hint=ONE_TYPE
+            )
     try:
         return pa.array(values)
     except pa.ArrowInvalid as error:  # an integer that floats cannot represent, among floats
@@ -137,27 +141,18 @@ def _column(name: str, part: list[Line], path: Path) -> pa.Array:
         ) from error
 
 
-def _two_types(name: str, part: list[Line], path: Path) -> RcdiagError:
-    """Return the error for lists of numbers that also contain true or false."""
-    numbers = [
-        (line, place, each)
-        for line, record in part
-        for place, each in enumerate(record.get(name) or [])
-        if each is not None
-    ]
-    first = numbers[0][2]
-    line, place, other = next(
-        one for one in numbers if isinstance(one[2], bool) != isinstance(first, bool)
+def _odd_place(values: list[Any], kinds: frozenset[type]) -> int | None:
+    """Return the first place with another kind of value, or an integer beyond int64; else None."""
+    if set(map(type, values)) <= kinds - {int}:
+        return None
+    return next(
+        (
+            place
+            for place, each in enumerate(values)
+            if type(each) not in kinds or (type(each) is int and each not in INT64)
+        ),
+        None,
     )
-    return RcdiagError(
-        f"{path}, line {line}: `{name}` holds {other!r} at place {place}, and {first!r} before",
-        hint=ONE_TYPE,
-    )
-
-
-def _is_number(value: Any) -> bool:
-    """Tell whether a value may be in a list of numbers: null, a float, or an int64."""
-    return value is None or isinstance(value, float) or (isinstance(value, int) and value in INT64)
 
 
 def _plain(values: list[Any]) -> pa.Array:
@@ -201,7 +196,9 @@ def _is_of_tokens(peek: Peek) -> bool:
         len(each) in ids
         and (
             LOOKS_LIKE_LOG_PROBS.search(name) is not None
-            or (any(isinstance(value, float) for value in each) and all(map(_is_number, each)))
+            or (
+                any(isinstance(value, float) for value in each) and _odd_place(each, FLOATS) is None
+            )
         )
         for name, each in lists.items()
     )

@@ -141,9 +141,9 @@ def test_a_path_that_is_also_a_key_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("lists", "words"),
     [
-        ([[1, "a"], [1, "a"]], "line 1: `extra` holds 'a' at place 1, beside numbers"),
-        ([[1], ["a"]], "line 2: `extra` holds 'a' at place 0, but lists of numbers in other lines"),
-        ([[1], "a"], "line 2: `extra` holds str, but lists of numbers in other lines"),
+        ([[1, "a"], [1, "a"]], "line 1: `extra` holds 'a' at place 1, and 1 elsewhere"),
+        ([[1], ["a"]], "line 2: `extra` holds 'a' at place 0, and 1 elsewhere"),
+        ([[1], "a"], "line 2: `extra` holds str, and lists of numbers in other lines"),
     ],
 )
 def test_what_is_among_numbers_is_named(tmp_path, lists, words):
@@ -281,11 +281,11 @@ def _flat(values: list[Any]) -> np.ndarray:
 @pytest.mark.parametrize(
     ("masks", "words"),
     [
-        ([[True, 1]], "line 1: `mask` holds 1 at place 1, and True before"),
-        ([[1, True]], "line 1: `mask` holds True at place 1, and 1 before"),
-        ([[1, 0], [None, True]], "line 2: `mask` holds True at place 1, and 1 before"),
-        ([[True, False], [1, 0]], "line 2: `mask` holds 1 at place 0, and True before"),
-        ([[None, 0.5], [True, None]], "line 2: `mask` holds True at place 0, and 0.5 before"),
+        ([[True, 1]], "line 1: `mask` holds 1 at place 1, and True elsewhere"),
+        ([[1, True]], "line 1: `mask` holds True at place 1, and 1 elsewhere"),
+        ([[1, 0], [None, True]], "line 2: `mask` holds True at place 1, and 1 elsewhere"),
+        ([[True, False], [1, 0]], "line 2: `mask` holds 1 at place 0, and True elsewhere"),
+        ([[None, 0.5], [True, None]], "line 2: `mask` holds True at place 0, and 0.5 elsewhere"),
         ([[0.5, 2**60 + 1]], "`mask` is not a column of numbers"),
     ],
 )
