@@ -16,6 +16,7 @@ from rcdiag.diagnosis.checks.check import (
 from rcdiag.formats import with_interval
 from rcdiag.results import SEVERITIES, MetricValue
 from rcdiag.results.diagnosis import GRAVEST, NOTHING_WRONG, WHY_MILDER
+from rcdiag.results.score import NOT_GIVEN
 from rcdiag.statistics.metrics import FAMILIES, METRICS, MetricFamily
 
 # Long responses and heavy-tailed tokens make sequence ESS small and k-hat large in an honest run.
@@ -50,6 +51,8 @@ def _check(family: MetricFamily) -> Check:
 
 def _beyond_guide(family: MetricFamily, given: CheckInput) -> Iterator[Observation]:
     """Report the worst level of a family and the metrics that have it; `unknown` is no finding."""
+    if family.gate and given.result.token_means == NOT_GIVEN and not judges_pair(given.result):
+        return  # another policy sampled: whether this one did is no question
     values = {name: given.values[name] for name in family.metrics if name in given.values}
     levels = {metric.level for metric in values.values()}
     severity = next((level for level in ("error", "warning") if level in levels), None)
