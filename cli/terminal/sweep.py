@@ -97,9 +97,10 @@ def _draw_all(out: Console, result: SweepResult) -> None:
     if any(candidate.efficiency.value is not None for candidate in candidates):
         out.print()
         out.print(_candidates(out, result, candidates))
-    for candidate in candidates:  # below the table, which has no room for sentences
-        if candidate.refused:
-            out.print(f"[dim]{candidate.name}: {escape('; '.join(candidate.refused))}[/]")
+    refused = [(one.name, "; ".join(one.refused)) for one in candidates if one.refused]
+    if refused:
+        out.print("\n[dim]refused, and why[/]")
+        draw_lines(out, refused)
     swept = f"{settings:,} settings of {len(result.families)} families"
     if unranked(result.recommendation):
         out.print(f"\n[dim]{swept}: their numbers are on the page, in --json and --csv[/]")

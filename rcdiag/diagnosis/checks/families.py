@@ -8,6 +8,7 @@ from functools import partial
 from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, advice_of_cause
 from rcdiag.formats import with_interval
 from rcdiag.results import MetricValue
+from rcdiag.results.score import NOT_GIVEN
 from rcdiag.statistics.metrics import FAMILIES, METRICS, MetricFamily
 
 
@@ -37,6 +38,8 @@ def _check(family: MetricFamily) -> Check:
 
 def _beyond_guide(family: MetricFamily, given: CheckInput) -> Iterator[Observation]:
     """Report the worst level of a family and the metrics that have it; `unknown` is no finding."""
+    if family.gate and given.result.token_means == NOT_GIVEN and not judges_pair(given.result):
+        return  # another policy sampled: whether this one did is no question
     values = {name: given.values[name] for name in family.metrics if name in given.values}
     levels = {metric.level for metric in values.values()}
     severity = next((level for level in ("error", "warning") if level in levels), None)

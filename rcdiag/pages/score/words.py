@@ -38,7 +38,8 @@ def answer(result: ScoreResult) -> str:
     k3, ess = values["k3_kl"], values["ess_seq"]
     if k3.value is None and values["k2_kl"].value is not None:
         return (
-            f"k2 {with_interval(values['k2_kl'])} nats per token; no KL or ESS: "
+            f"{result.behavior} → {result.target}: k2 {with_interval(values['k2_kl'])} nats per "
+            "token; no KL or ESS: "
             f"{not_sampler(result)}"
         )
     if k3.value is None:

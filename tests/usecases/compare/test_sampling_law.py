@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from rcdiag.pages.compare.words import how_rows_are_made
+from rcdiag.pages.score.words import answer
 from rcdiag.results import CompareResult, from_json, to_json
 from rcdiag.statistics.metrics import METRICS
 from rcdiag.table.opening import open_table
 from rcdiag.usecases.compare.run import compare
+from rcdiag.usecases.score import score
 from tests.usecases.compare.tables import about, base_log_probs, ragged, shifted, write_policies
 
 # A table in which every token has its exact frequency under the sampler: means over it are
@@ -150,6 +152,15 @@ def test_weights_with_too_few_effective_samples_give_null(tmp_path, noise, token
     # Sizes of the log-ratio do not depend on who sampled; the sampler's own pairs are given.
     assert number(result, "old->other", "k2_kl") > 0.0
     assert number(result, "rollout->other", "k3_kl") > 0.0
+
+
+def test_it_is_no_finding_that_a_policy_beside_the_sampler_did_not_sample(tmp_path):
+    policies = {"rollout": BASE, "old": shifted(BASE, 0.01, 1), "other": shifted(BASE, 1.0, 2)}
+    table = open_table(write_policies(tmp_path / "a.parquet", policies))
+    result = score(table, behavior="other", target="old")
+    assert result.mismatch["ratio_mean_z"].level == "error"
+    assert "behavior-is-not-the-sampler" not in {found.slug for found in result.findings}
+    assert answer(result).startswith("other → old: k2 ")
 
 
 def test_weights_to_a_policy_that_did_not_sample_give_null(tmp_path):
