@@ -447,8 +447,8 @@ SHAPES: dict[str, tuple[dict[str, Any], str]] = {
 def test_values_of_other_shapes_are_refused(case):
     columns, message = SHAPES[case]
     ids = [[1, 2], [3, 4]]
-    ids = np.array(ids) if "response_mask" in columns else ids  # which is cut by the mask
-    assert message in refused(response_ids=ids, **columns).message
+    cut = "response_mask" in columns  # it cuts a matrix
+    assert message in refused(response_ids=np.array(ids) if cut else ids, **columns).message
 
 
 def test_a_single_number_in_place_of_rows_is_refused():
