@@ -222,6 +222,11 @@ def _table(source: str, copies: Copies, renames: Mapping[str, str], needed: Sequ
             missing.check_columns(["response_ids", *needed], in_file, mapped, str(path), naming)
         file_schema = _canonical(in_file, mapped, path)
         absent |= {field.name for field in file_schema if pt.is_null(field.type)}
+        if "response_ids" in absent:
+            raise RcdiagError(
+                f"{path}: column `{_tokens_in(mapped)}` holds no tokens, it is null in all rows",
+                hint="an empty response is an empty list; drop rows that were never sampled",
+            )
         file_schema = _without(file_schema, absent)
         columns.check_types(file_schema, str(path))
         schema = file_schema if schema is None else _of_both(schema, file_schema, path, opened)

@@ -6,7 +6,7 @@ Contradictions are errors that name the argument and the row of the batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,18 @@ def kind_of(value: Any) -> str:
     if isinstance(value, list):
         return f"a list of {type(value[0]).__name__}" if value else "an empty list"
     return f"one {type(value).__name__}"
+
+
+def is_list(value: Any) -> bool:
+    """Tell whether a value is a list or an array, as the values of the tokens of one row are."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return hasattr(value, "__len__") and not isinstance(value, (str, bytes, Mapping, Set))
+
+
+def are_lists(rows: Any) -> bool:
+    """Tell whether a value is a list of rows, each of them a list or None."""
+    return isinstance(rows, list) and all(row is None or is_list(row) for row in rows)
 
 
 def find_cuts(given: dict[str, Any], rows: int) -> tuple[Cut | None, Cut | None]:
@@ -65,9 +77,12 @@ def find_cuts(given: dict[str, Any], rows: int) -> tuple[Cut | None, Cut | None]
 
 def as_matrix(value: Any) -> Any:
     """Return rows of equal length as a matrix, because `tolist` of a tensor gives such lists."""
-    if not isinstance(value, list) or not all(hasattr(row, "__len__") for row in value):
+    if not isinstance(value, list) or not all(map(is_list, value)):
         return value
-    return np.array(value) if len({len(row) for row in value}) == 1 else value
+    try:
+        return np.array(value) if len({len(row) for row in value}) == 1 else value
+    except ValueError:  # lists of different lengths inside the rows
+        return value
 
 
 def _width(value: Any) -> int | None:
@@ -127,7 +142,8 @@ def _cut_by_mask(name: str, mask: NDArray[np.bool_] | None, column: int) -> Cut 
 
 
 def _cut_by_lengths(given: Any, width: int | None, rows: int) -> Cut | None:
-    lengths = np.asarray(given)
+    nested = isinstance(given, list) and any(map(is_list, given))
+    lengths: NDArray[Any] = np.empty((rows, 0)) if nested else np.asarray(given)
     if lengths.ndim != 1 or len(lengths) != rows or lengths.dtype.kind not in "iu":
         raise wrong(LENGTHS, None, f"it is {kind_of(given)}", f"it holds {rows} whole numbers")
     if width is None:
@@ -144,7 +160,7 @@ def _cut_by_response_mask(given: Any, width: int, rows: int) -> Cut:
 
     A response mask given as lists shorter than the matrix defines the response lengths itself.
     """
-    if isinstance(given, list) and any(row is None or len(row) != width for row in given):
+    if are_lists(given) and any(row is None or len(row) != width for row in given):
         lengths = np.array([0 if row is None else len(row) for row in given], np.int64)
         if (lengths > width).any():
             row = int(np.argmax(lengths > width))
@@ -153,7 +169,7 @@ def _cut_by_response_mask(given: Any, width: int, rows: int) -> Cut:
     mask = _mask(MASK, {MASK: given}, rows)
     if mask is None or mask.shape[1] != width:
         raise wrong(MASK, None, f"it is {kind_of(given)}", f"`{IDS}` has {width} columns")
-    lengths = np.where(mask.any(1), width - np.argmax(mask[:, ::-1], 1), 0)
+    lengths = (mask * np.arange(1, width + 1)).max(1, initial=0)  # up to the last 1
     return Cut.from_lengths(lengths, width)
 
 

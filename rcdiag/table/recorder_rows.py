@@ -39,8 +39,10 @@ from rcdiag.table.recorder_padding import (
     LENGTHS,
     MASK,
     PROMPT,
+    are_lists,
     as_matrix,
     find_cuts,
+    is_list,
     kind_of,
     wrong,
 )
@@ -60,7 +62,12 @@ from rcdiag.table.trajectories import Ragged, segment_sum
 # Similarity (difflib ratio) from which on an unknown name is treated as a misspelt column name.
 SLIP = 0.85
 WHOLE_NUMBERS = ("step", "top_k")
-ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
+ARROW_ERRORS = (
+    pa.ArrowInvalid,
+    pa.ArrowTypeError,
+    pa.ArrowNotImplementedError,
+    OverflowError,
+)
 
 TO_CUT = f"give {LENGTHS}=, {ATTENTION}= or {MASK}=, or a list of rows without padding"
 
@@ -110,9 +117,7 @@ def rows_of(arguments: Mapping[str, Any]) -> pa.Table:
     if _is_one_response(given[IDS]):
         given = {name: [value] if _is_rows(value) else value for name, value in given.items()}
     ids_of_rows = given[IDS]
-    if not _is_rows(ids_of_rows) or (
-        len(ids_of_rows) and ids_of_rows[0] is not None and not hasattr(ids_of_rows[0], "__len__")
-    ):
+    if not _is_matrix(ids_of_rows) and not are_lists(ids_of_rows):
         raise RcdiagError(
             f"Recorder.add: `{IDS}` is {kind_of(ids_of_rows)}, but rows of tokens are needed",
             hint="a batch is a list of rows or a matrix [rows, width]; for one response: [ids]",
@@ -189,8 +194,7 @@ def _is_per_token(name: str, value: Any) -> bool:
     """Tell whether a column holds one value per response token."""
     spec = column_spec(name)
     if name == "policy_version":
-        first = next((row for row in value if row is not None), None) if _is_rows(value) else None
-        return hasattr(first, "__len__") and not isinstance(first, str)
+        return _is_matrix(value) or (_is_rows(value) and any(map(is_list, value)))
     return spec in (TOKEN_FLOATS, EXPERTS, LISTS_OF_IDS) or name == MASK
 
 
@@ -244,15 +248,13 @@ def _own_column(
 ) -> pa.Array:
     """Return a user's own column; a matrix as wide as the response is cut like the response."""
     is_matrix = isinstance(value, np.ndarray) and value.ndim == 2
-    if is_matrix and response is not None and value.shape[1] == response.width:
-        column = response.column(value)
-        _check_no_log_probs(name, column, lengths)
-        return column
-    if isinstance(value, np.ndarray) and value.ndim > 1:
-        value = list(value)
-    values = _values(name, value, rows)
+    is_cut = is_matrix and response is not None and value.shape[1] == response.width
+    values = _values(name, list(value) if _is_matrix(value) else value, rows)
     try:
-        column = pa.array([row.tolist() if hasattr(row, "tolist") else row for row in values])
+        if is_cut and response is not None:
+            column = response.column(value)
+        else:
+            column = pa.array([row.tolist() if hasattr(row, "tolist") else row for row in values])
     except ARROW_ERRORS as error:
         row = _first_of_another_kind(values)
         raise wrong(
@@ -309,6 +311,11 @@ def _is_rows(value: Any) -> bool:
     return isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
+def _is_matrix(value: Any) -> bool:
+    """Tell whether a value is an array [rows, width], or one with further dimensions."""
+    return isinstance(value, np.ndarray) and value.ndim > 1
+
+
 def _token_column(
     name: str,
     value: Any,
@@ -331,8 +338,7 @@ def _token_column(
 
 
 def _check_rows(name: str, value: Any, rows: int) -> None:
-    first = next((row for row in value if row is not None), None) if _is_rows(value) else 0
-    if first is not None and not hasattr(first, "__len__"):
+    if not _is_matrix(value) and not are_lists(value):
         hint = "a list of rows, or a matrix [rows, width]"
         if name == "advantages":
             hint += "; for one advantage per response use advantage=..."

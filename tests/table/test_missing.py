@@ -191,3 +191,8 @@ def test_tokens_that_are_mapped_to_another_name_leave_none_for_responses(tmp_pat
     assert "no column is left for the tokens" in error.message
     table = open_table(path, {"prompt_ids": "response_ids", "response_ids": "ids"})
     assert next(table.batches()).table["response_ids"].to_pylist() == [[5], [6]]
+
+
+def test_tokens_that_are_null_in_all_rows_are_refused(tmp_path):
+    path = write_table(tmp_path / "a.parquet", response_ids=pa.nulls(2), reward=pa.array([0.0, 1]))
+    assert "column `response_ids` holds no tokens" in refused(path, needed=()).message

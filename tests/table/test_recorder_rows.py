@@ -425,3 +425,36 @@ def test_experts_of_empty_responses_are_a_matrix_too():
         rollout_routed_experts=np.ones((2, 3, 4, 2), np.uint16),
     )
     assert columns == {"response_ids": [[], []], "rollout_routed_experts": [[], []]}
+
+
+SHAPES: dict[str, tuple[dict[str, Any], str]] = {
+    "text by row": ({"old_log_probs": np.array(["a", "a"])}, "not one value per token"),
+    "a number among lists": ({"prompt_ids": [[1], np.float32(1.0)]}, "not one value per token"),
+    "lists of lengths": ({"lengths": [[], [1]]}, "`lengths`: it is a list of list"),
+    "a mask by row": ({"response_mask": [[1], 5]}, "`response_mask`: it is a list of list"),
+    "a mask of one number": ({"response_mask": range(2)}, "`response_mask`: it is a list of int"),
+    "a mask of lists": ({"prompt_mask": [[[1], 1], [0, 1]]}, "`prompt_mask`: it is a list of list"),
+    "own numbers too large": ({"features": [2**70, 0]}, "`features`"),
+    "a reward too large": ({"reward": [2**70, 0]}, "`reward`"),
+    "own complex numbers": (
+        {"lengths": [1, 2], "features": np.ones((2, 2), complex)},
+        "`features`",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_values_of_other_shapes_are_refused(case):
+    columns, message = SHAPES[case]
+    ids = [[1, 2], [3, 4]]
+    cut = "response_mask" in columns  # it cuts a matrix
+    assert message in refused(response_ids=np.array(ids) if cut else ids, **columns).message
+
+
+def test_a_single_number_in_place_of_rows_is_refused():
+    assert "rows of tokens are needed" in refused(response_ids=[np.array(3)], lengths=[1]).message
+
+
+def test_responses_without_a_column_are_empty():
+    columns = made(response_ids=np.zeros((2, 0), int), response_mask=np.zeros((2, 0), int))
+    assert columns == {"response_ids": [[], []], "response_mask": [[], []]}
