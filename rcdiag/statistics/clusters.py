@@ -48,10 +48,6 @@ class ClusterSums(Struct, frozen=True):
         keys, sums = added_by_key([part.keys for part in parts], [part.sums for part in parts])
         return replace(parts[0], keys=keys, sums=sums).bounded()
 
-    def scaled(self, factor: float) -> ClusterSums:
-        """Return all sums times a factor."""
-        return self if factor == 1.0 else replace(self, sums=self.sums * factor)
-
     def bounded(self) -> ClusterSums:
         """Return the sums, folded if there are too many clusters."""
         return self.fold() if len(self) > self.most else self
