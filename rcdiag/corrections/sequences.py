@@ -2,8 +2,8 @@
 
 Code that needs a reduction of a token quantity requests it where it uses it: `rows.sum(RATIO)`. The
 same code runs on three kinds of rows, which differ in how they answer. `recording_rows` write down
-the requests. A pass over the tokens then computes these reductions block by block (`rows_of`), and
-the merged rows of all blocks hold them. Rows whose tokens are all in memory compute a reduction
+the requests. A pass over the tokens then computes these reductions batch by batch (`rows_of`), and
+the merged rows of all batches hold them. Rows whose tokens are all in memory compute a reduction
 when it is requested.
 """
 

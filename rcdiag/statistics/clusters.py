@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -19,14 +18,6 @@ Keys = NDArray[np.uint64]
 # Sums of independent clusters are independent, so intervals stay valid; their width has a relative
 # error of sqrt(2 / 4096), about 2%.
 MAX_CLUSTERS = 4096
-
-# From this many numbers on, a sparse matrix sums them ten times as fast; for fewer numbers, scipy's
-# import would take longer. ROWS_AT_ONCE rows are converted to float64 and multiplied at a time.
-MANY = 1 << 21
-ROWS_AT_ONCE = 1 << 14
-
-if TYPE_CHECKING:
-    from scipy.sparse import csc_array
 
 
 class ClusterSums(Struct, frozen=True):
@@ -47,10 +38,6 @@ class ClusterSums(Struct, frozen=True):
             parts = [part.fold() for part in parts]
         keys, sums = added_by_key([part.keys for part in parts], [part.sums for part in parts])
         return replace(parts[0], keys=keys, sums=sums).bounded()
-
-    def scaled(self, factor: float) -> ClusterSums:
-        """Return all sums times a factor."""
-        return self if factor == 1.0 else replace(self, sums=self.sums * factor)
 
     def bounded(self) -> ClusterSums:
         """Return the sums, folded if there are too many clusters."""
@@ -87,29 +74,12 @@ def cluster_sums(keys: Keys, rows: NDArray[np.floating], most: int | None = None
 
 
 def added_by_index(index: NDArray[np.integer], rows: NDArray[np.floating], size: int) -> Array:
-    """Sum `rows` [rows, ...] by their `index` [rows], which is below `size`.
-
-    The result is [size, ...]. Rows are added in order; many rows are added in several parts.
-    """
+    """Sum `rows` [rows, ...] by their `index` [rows], which is below `size`: [size, ...]."""
     sums = np.zeros((size, *rows.shape[1:]))
-    if not len(rows):
-        return sums
-    columns, wide = rows.reshape(len(rows), -1), sums.reshape(size, -1)
-    if len(rows) < columns.shape[1]:  # loop over the shorter dimension
-        with np.errstate(invalid="ignore"):  # inf - inf gives NaN, as elsewhere
-            for to, row in zip(index.tolist(), columns, strict=True):
-                wide[to] += row
-        return sums
-    if columns.size >= MANY and columns.shape[1] > 1:
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            some = slice(start, start + ROWS_AT_ONCE)
-            wide += summing_matrix(index[some], size) @ columns[some]
-        return sums
-    first = int(index.min())
-    from_first = np.subtract(index, first, dtype=np.intp)
-    for number, column in enumerate(np.ascontiguousarray(columns.T)):
-        added = np.bincount(from_first, column)
-        wide[first : first + len(added), number] += added
+    if len(rows):
+        wide = sums.reshape(size, -1)
+        for number, column in enumerate(rows.reshape(len(rows), -1).T):
+            wide[:, number] = np.bincount(index, column, size)
     return sums
 
 
@@ -142,14 +112,3 @@ def grouping(clusters: Keys, most: int) -> ClusterIndex:
     if folded:
         keys, index = np.unique(clusters % np.uint64(most), return_inverse=True)
     return ClusterIndex(keys, index, most, folded)
-
-
-def summing_matrix(index: NDArray[np.integer], size: int | None = None) -> csc_array:
-    """Return the sparse matrix [size, rows] that sums rows by `index` [rows]."""
-    from scipy.sparse import csc_array
-
-    rows = len(index)
-    places = index.astype(np.int32, copy=False).reshape(-1)
-    starts = np.arange(0, len(places) + 1, max(len(places) // max(rows, 1), 1), dtype=np.int32)
-    groups = int(index.max()) + 1 if size is None else size
-    return csc_array((np.ones(len(places)), places, starts), shape=(groups, rows))

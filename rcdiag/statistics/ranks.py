@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.statistics.intervals import NONE, Interval, jackknife_interval
@@ -43,17 +42,6 @@ class RankSample(RowFrame, frozen=True):
         limit = min(sample.limit for sample in samples)
         return merge_fields([sample.thinned(limit) for sample in samples], limit=limit)
 
-    def take(self, tokens: NDArray[np.bool_]) -> RankSample:
-        """Return the tokens where `tokens` is true."""
-        at = np.flatnonzero(tokens)
-        return RankSample(
-            self.behavior.take(at),
-            self.target.take(at),
-            self.key.take(at),
-            self.cluster.take(at),
-            self.limit,
-        )
-
     def below(self, limit: int) -> int:
         """Count the tokens that would remain under a limit."""
         return len(self) if limit >= self.limit else int((self.key < limit).sum())
@@ -61,7 +49,10 @@ class RankSample(RowFrame, frozen=True):
     def thinned(self, limit: int) -> RankSample:
         if limit >= self.limit:
             return self
-        return replace(self.take(self.key < limit), limit=limit)
+        kept = self.key < limit
+        return RankSample(
+            self.behavior[kept], self.target[kept], self.key[kept], self.cluster[kept], limit
+        )
 
 
 def rank_sample(pair: PolicyPair) -> RankSample:
@@ -109,7 +100,6 @@ class _Ranked(Struct, frozen=True):
     """One side of a rank correlation: indices among its distinct values, and centred ranks."""
 
     places: NDArray[np.int64]  # ascending
-    ties: NDArray[np.int64]  # number of tokens with each distinct value
     ranks: Array  # as a fraction of the tokens, minus the mean; equal values share a rank
 
     @classmethod
@@ -117,7 +107,7 @@ class _Ranked(Struct, frozen=True):
         places = np.unique(values, return_inverse=True)[1]
         ties = np.bincount(places)
         ranks = (np.cumsum(ties) - 0.5 * (ties + len(places))) / len(places)
-        return cls(places, ties, ranks[places])
+        return cls(places, ranks[places])
 
     @property
     def variance(self) -> float:

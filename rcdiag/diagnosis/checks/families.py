@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from rcdiag.diagnosis.checks.check import Check, CheckInput, Observation, advice_of_cause
+from rcdiag.diagnosis.checks.check import (
+    Check,
+    CheckInput,
+    Observation,
+    advice_of_cause,
+    judges_pair,
+)
 from rcdiag.formats import with_interval
 from rcdiag.results import MetricValue
 from rcdiag.results.score import NOT_GIVEN

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rcdiag.corrections.apply import apply, log_ratio
 from rcdiag.corrections.arithmetic import SAFETY_BOUND
 from rcdiag.corrections.quantities import true_ratio, unsafe
-from rcdiag.statistics.clusters import Keys, summing_matrix
+from rcdiag.statistics.clusters import Keys
 from rcdiag.statistics.extremes import NonFinite
 from rcdiag.statistics.merging import merge, merge_by_key, take_in
 from rcdiag.statistics.pair import PolicyPair
@@ -67,9 +67,12 @@ class SumRows:
 
     @cached_property
     def _used(self) -> tuple[Index, csc_array]:
-        """Return the distinct rows, and the matrix that sums the sequences of each."""
+        """Return the distinct rows, and the matrix [rows, sequences] that sums those of each."""
+        from scipy.sparse import csc_array
+
         used, at = np.unique(self.rows, return_inverse=True)
-        return used, summing_matrix(at, len(used))
+        ones, starts = np.ones(len(at)), np.arange(len(at) + 1)
+        return used, csc_array((ones, at, starts), shape=(len(used), len(at)))
 
     def add(self, table: Array, values: Array) -> None:
         """Add `values` [sequences, columns or 1] in place to a table with the same columns."""
