@@ -133,15 +133,6 @@ def guides() -> dict[str, Guide | None]:
     }
 
 
-def _rules(name: str) -> tuple[str, ...]:
-    """Return the names of all constraints for the field `refused`; none for other fields."""
-    if name != "refused":
-        return ()
-    from rcdiag.diagnosis.rules import rules_of
-
-    return tuple(rules_of("constraint"))
-
-
 def _headings() -> dict[str, str]:
     """Return headings of the terminal's tables that differ from the name of their field."""
     return {
@@ -165,7 +156,7 @@ def _entry(name: str, field: Field) -> Entry:
         healthy="; ".join(filter(None, healthy)) or None,
         generations=doc.trainers,
         example=doc.example or field.shown_by,
-        see=(*doc.see, *_rules(bare)),
+        see=doc.see,
     )
 
 

@@ -47,7 +47,6 @@ PLACES = (
     "diagnosis.CONSTRAINTS_OF_SWEEP",
     "words.NAME",
     "logged.KEYS",
-    "logged.METRICS_ELSEWHERE",
     "diagnosis.VERL_CHECK",
     "diagnosis.LOG_RELATIONS",
     "definitions.FIGURES_OF_REPORTS",

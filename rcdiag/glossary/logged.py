@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
 from msgspec.structs import replace
 
 from rcdiag.entry import Entry
 from rcdiag.glossary.kinds import NameKind, also_called
-from rcdiag.glossary.metrics import METRICS_OF_PAIRS
 from rcdiag.registry import revision
-from rcdiag.statistics.metrics import METRICS
 from rcdiag.trainers import TRAINERS
 from rcdiag.trainers.by_generation import grouped
 from rcdiag.trainers.toml_words import KeyWords, read_keys
@@ -121,24 +118,4 @@ KEYS = NameKind(
     entry=_entry,
     find=find,
     aliases=also_called(_listed()),
-)
-
-
-def _keys_of_metrics() -> dict[str, str]:
-    """Return keys that trainers log but rcdiag does not describe -> the metric they stand for."""
-    keys = {
-        key[0]: name
-        for name, metric in METRICS.items()
-        for text in metric.elsewhere.values()
-        if (key := re.match(r"[\w/]+(?=$|:|,| \()", text))
-    }
-    return {key: name for key, name in keys.items() if find(key) is None}
-
-
-# Not listed, since the entry of the metric already gives the trainers' names for it.
-METRICS_ELSEWHERE = replace(
-    METRICS_OF_PAIRS,
-    definitions=dict,
-    definition=METRICS.__getitem__,
-    aliases=_keys_of_metrics(),
 )

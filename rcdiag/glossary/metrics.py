@@ -11,6 +11,8 @@ METRICS_OF_PAIRS = NameKind(
     plural="Metrics of a pair of policies",
     definitions=lambda: METRICS,
     line=lambda metric: metric.label,
+    # AReaL logs statistics of these, and no key with this name.
+    aliases={"behave_approx_kl": "k1_kl", "kl_div_taylor": "k2_kl"},
 )
 PROFILES_OF_PAIRS = NameKind(
     title="profile",

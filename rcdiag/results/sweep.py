@@ -325,6 +325,10 @@ class Candidate(Part, frozen=True, kw_only=True):
             healthy="ideal: none; the bounds are rcdiag's proposal, except that the acceptance is "
             "after trust region masking, arXiv 2512.23075",
             example="keeps 21.0% of the sequences, below 70%",
+            see=(
+                *("constraint.acceptance", "constraint.lost_mass", "constraint.sample_size"),
+                *("constraint.tail", "constraint.length", "constraint.reward", "constraint.clamp"),
+            ),
         ),
     ]
     rank: Annotated[

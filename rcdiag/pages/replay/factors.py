@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
+from rcdiag.pages.charts import Chart, ReferenceLine, Tone
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.replay.words import FACTORS, factor_name
-from rcdiag.pages.score.exceedance import shares_beyond
+from rcdiag.pages.score.exceedance import beyond_panel, shares_beyond
 from rcdiag.results import ReplayResult
 
 
@@ -22,32 +22,24 @@ def factors(result: ReplayResult) -> Chart:
     shares = {
         name: [(above + below) or None for _, above, below in rows] for name, rows in beyond.items()
     }
-    clip = [abs(float(np.log(1.0 + result.clip_high)))] if result.clip_high > 0 else []
+    clip = abs(float(np.log(1.0 + result.clip_high)))
+    rules = [ReferenceLine(at=clip, label=f"clip {1.0 + result.clip_high:g}")]
+    tones: dict[str, Tone] = {"mismatch": "first"}
+    lines = [
+        (
+            FACTORS.get(name, name),
+            factor_name(name, result.factors[name]),
+            tones.get(name, "second"),
+        )
+        for name in shares
+    ]
     return Chart(
-        columns=("|log-ratio|", *(FACTORS.get(name, name) for name in shares)),
+        columns=("|log-ratio|", *(column for column, *_ in lines)),
         rows=[
             (size, *(row[place] if place < len(row) else None for row in shares.values()))
             for place, size in enumerate(sizes)
         ],
-        panels=[
-            Panel(
-                x=ChartAxis(label="|log-ratio| (nats)", scale="log"),
-                y=ChartAxis(label="share of tokens beyond", scale="log", percent=True),
-                marks=[
-                    Mark(
-                        shape="line",
-                        x="|log-ratio|",
-                        y=FACTORS.get(name, name),
-                        label=factor_name(name, result.factors[name]),
-                        tone="first" if name == "mismatch" else "second",
-                    )
-                    for name in shares
-                ],
-                rules=[
-                    ReferenceLine(at=at, label=f"clip {1.0 + result.clip_high:g}") for at in clip
-                ],
-            )
-        ],
+        panels=[beyond_panel(lines, rules if result.clip_high > 0 else [])],
     )
 
 

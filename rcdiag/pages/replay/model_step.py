@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
 from rcdiag.pages.definitions import FigureSpec
-from rcdiag.pages.replay.pull import line_styles
+from rcdiag.pages.replay.pull import lines_of_presets
 from rcdiag.pages.replay.words import by_health
 from rcdiag.pages.score.profiles import with_ends
 from rcdiag.results import GradientReport, ReplayResult
@@ -149,21 +149,7 @@ def over_steps(result: ReplayResult) -> Chart:
             Panel(
                 x=ChartAxis(label="training step", whole=True),
                 y=ChartAxis(label=f"{column}, nats per token"),
-                marks=[
-                    Mark(
-                        shape="line",
-                        x="step",
-                        y=column,
-                        low="low",
-                        high="high",
-                        points=True,
-                        label=name,
-                        tone=tone,
-                        dashed=dashed,
-                        where=("preset", name),
-                    )
-                    for name, (tone, dashed) in zip(names, line_styles(names), strict=False)
-                ],
+                marks=lines_of_presets(names, "step", column, ("low", "high")),
             )
         ],
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import cycle
 
 import numpy as np
@@ -64,12 +64,35 @@ def _near(one: np.ndarray, other: np.ndarray) -> bool:
     return len(one) == len(other) and bool(np.all(np.abs(one - other) < 0.01))
 
 
-def line_styles(names: Sequence[str]) -> Iterator[tuple[Tone, bool]]:
-    """Yield tone and dashes of each preset's line; no correction is drawn in the text colour."""
+def lines_of_presets(
+    names: Iterable[str], x: str, y: str, ends: tuple[str, str] | None = None
+) -> list[Mark]:
+    """Return a line of column `y` over `x` for each preset, with intervals if `ends` name them.
+
+    No correction is drawn in the text colour.
+    """
     others = cycle((tone, dashed) for dashed in (False, True) for tone in TONES)
     plain: tuple[Tone, bool] = ("ink", False)
-    for name in names:
-        yield plain if NO_CORRECTION in name or name == "naive" else next(others)
+    low, high = ends or (None, None)
+    styles = [
+        (name, *(plain if NO_CORRECTION in name or name == "naive" else next(others)))
+        for name in names
+    ]
+    return [
+        Mark(
+            shape="line",
+            x=x,
+            y=y,
+            low=low,
+            high=high,
+            points=ends is not None,
+            label=name,
+            tone=tone,
+            dashed=dashed,
+            where=("preset", name),
+        )
+        for name, tone, dashed in styles
+    ]
 
 
 def shares(result: ReplayResult) -> Chart:
@@ -89,18 +112,7 @@ def shares(result: ReplayResult) -> Chart:
                 y=ChartAxis(
                     label="share of summed |coefficient|", percent=True, start=0.0, end=1.0
                 ),
-                marks=[
-                    Mark(
-                        shape="line",
-                        x="sequences",
-                        y="share",
-                        label=name,
-                        tone=tone,
-                        dashed=dashed,
-                        where=("preset", name),
-                    )
-                    for name, (tone, dashed) in zip(lines, line_styles(list(lines)), strict=True)
-                ],
+                marks=lines_of_presets(lines, "sequences", "share"),
             )
         ],
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rcdiag.formats import number, percentage
-from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine
+from rcdiag.pages.charts import Chart, ChartAxis, Mark, Panel, ReferenceLine, Tone
 from rcdiag.pages.definitions import FigureSpec
 from rcdiag.pages.score.bounds import log_bounds
 from rcdiag.results import Histogram, ScoreResult
@@ -51,6 +52,19 @@ def bounds(result: ScoreResult) -> list[ReferenceLine]:
     ]
 
 
+def beyond_panel(lines: Sequence[tuple[str, str, Tone]], rules: Sequence[ReferenceLine]) -> Panel:
+    """Return a panel of shares of tokens beyond each size; a line is column, label and tone."""
+    return Panel(
+        x=ChartAxis(label="|log-ratio| (nats)", scale="log"),
+        y=ChartAxis(label="share of tokens beyond", scale="log", percent=True),
+        marks=[
+            Mark(shape="line", x="|log-ratio|", y=column, label=label, tone=tone)
+            for column, label, tone in lines
+        ],
+        rules=rules,
+    )
+
+
 def chart(result: ScoreResult) -> Chart:
     """Return the shares of tokens beyond each size of log-ratio, for both signs."""
     rows = shares_beyond(result.figures["log_ratio_histogram"])
@@ -58,17 +72,7 @@ def chart(result: ScoreResult) -> Chart:
     return Chart(
         columns=("|log-ratio|", "ratio", up, down),
         rows=[(at, float(np.exp(at)), above or None, below or None) for at, above, below in rows],
-        panels=[
-            Panel(
-                x=ChartAxis(label="|log-ratio| (nats)", scale="log"),
-                y=ChartAxis(label="share of tokens beyond", scale="log", percent=True),
-                marks=[
-                    Mark(shape="line", x="|log-ratio|", y=down, label=down, tone="second"),
-                    Mark(shape="line", x="|log-ratio|", y=up, label=up, tone="first"),
-                ],
-                rules=bounds(result),
-            )
-        ],
+        panels=[beyond_panel([(down, down, "second"), (up, up, "first")], bounds(result))],
         opens="" if result.examples is None else "bin",
         bins={} if result.examples is None else _bins(up, down),
     )
