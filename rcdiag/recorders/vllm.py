@@ -40,7 +40,7 @@ def columns_of(outputs: Sequence[Any], sampling_params: Any = None) -> dict[str,
         "prompt_ids": [output.prompt_token_ids for output, _, _ in rows],
         "rollout_log_probs": [_log_probs(output, completion) for output, completion, _ in rows],
         "rollout_kept_ids": [_kept_ids(completion) for _, completion, _ in rows],
-        "rollout_routed_experts": [_experts(output, completion) for output, completion, _ in rows],
+        "rollout_routed_experts": [_experts(*row) for row in rows],
         "finish_reason": [completion.finish_reason for _, completion, _ in rows],
         "group_id": [str(output.request_id) if several else None for output, _, _ in rows],
         **{name: [_parameter(params, name) for _, _, params in rows] for name in SAMPLING},
@@ -98,17 +98,20 @@ def _parameter(params: Any, name: str) -> Any:
     return None if name == "temperature" and value == 0 else value
 
 
-def _experts(output: Any, completion: Any) -> NDArray[np.uint16] | None:
+def _experts(output: Any, completion: Any, params: Any) -> NDArray[np.uint16] | None:
     """Return the experts of the response tokens, [tokens, layers, top-k]; the last token has 0.
 
     vLLM returns them for all tokens of prompt and response but the last, if it runs with
-    `enable_return_routed_experts=True`.
+    `enable_return_routed_experts=True`; the request may leave out the first ones of the prompt.
+    With prefix caching and chunked prefill vLLM may omit some (docs/guides/router-replay.md of
+    NeMo-RL). Which ones is unknown, so the row then has None.
     """
     experts = getattr(completion, "routed_experts", None)
-    if experts is None:
-        return None
     tokens = len(completion.token_ids)
-    of_response = experts[len(experts) - max(tokens - 1, 0) :]
+    before = len(output.prompt_token_ids or ()) - getattr(params, "routed_experts_prompt_start", 0)
+    if experts is None or len(experts) != before + tokens - 1:
+        return None
+    of_response = experts[before:]
     made = np.zeros((tokens, *experts.shape[1:]), np.uint16)
     made[: len(of_response)] = of_response
     return made

@@ -107,3 +107,14 @@ def test_experts_that_the_engine_returns():
     made.routed_experts = experts
     columns = columns_of([output(made)])
     assert columns["rollout_routed_experts"][0].tolist() == [experts[1].tolist(), [[0, 0], [0, 0]]]
+
+
+@pytest.mark.parametrize(("rows", "known"), [(3, True), (2, False), (4, False)])
+def test_experts_of_an_unknown_place_are_not_recorded(rows, known):
+    """A prompt of four tokens, of which the request leaves out the first two."""
+    made = completion([5, 6], 2)
+    made.routed_experts = np.arange(4 * rows).reshape(rows, 2, 2)
+    given, params = output(made), SimpleNamespace(routed_experts_prompt_start=2)
+    given.prompt_token_ids = [1, 2, 3, 4]
+    columns = columns_of([given], params)
+    assert ("rollout_routed_experts" in columns) is known

@@ -17,10 +17,12 @@ Value = TypeVar("Value")
 
 
 @pytest.fixture
-def cluster() -> Iterator[Any]:
+def cluster(monkeypatch) -> Iterator[Any]:
     """A cluster of two idle nodes with one core each."""
     from ray.cluster_utils import Cluster
 
+    # Ray's default is 15, with which tasks hardly run on a busy machine.
+    monkeypatch.setenv("RAY_worker_niceness", "0")
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     made.add_node(num_cpus=1)
     yield made

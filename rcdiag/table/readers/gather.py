@@ -79,7 +79,7 @@ def gather(
         prompt = row.get("prompt_ids")
         tokens += len(row["response_ids"]) + (0 if prompt is None else len(prompt))
         tokens += sum(len(value.values) for value in row.values() if isinstance(value, Ragged))
-        chosen = row.get("rollout_routed_experts")  # of all layers
+        chosen = row.get("rollout_routed_experts")  # hundreds of numbers for each token
         tokens += 0 if chosen is None else chosen.size
         if tokens >= TOKENS_PER_BATCH or len(held) >= ROWS_PER_BATCH:
             yield Rows(batch_of(held), file, np.array(numbers, np.int64), record)
