@@ -171,7 +171,8 @@ def _without_generic_causes(
     is that of rows that could not be realigned.
     """
     moved = any(cause.stage == "alignment" and found.mended is not None for cause, found in named)
-    rms = features.location.rms_of_rows if moved else np.empty(0)
+    # Without a second policy there are no log-ratios, and `here` is empty.
+    rms = features.location.rms_of_rows if moved and here else np.empty(0)
     rms = rms[np.isfinite(rms)]
     if not len(rms) or float(np.mean(rms < ENGINE_NOISE)) < MOST:
         return here

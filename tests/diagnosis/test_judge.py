@@ -311,6 +311,14 @@ def test_alignment_faults_are_named(fault: str, policy: str) -> None:
     assert {cause.slug for cause in diagnosis.causes[1:]} <= {"engine-noise"}
 
 
+def test_ends_that_are_cut_are_named_in_a_table_of_one_policy() -> None:
+    case = ends_cut("stop")
+    alone = replace(case, trainer=None, log_probs={"rollout": case.log_probs["rollout"]})
+    diagnosis = judged(alone)
+    assert [cause.slug for cause in diagnosis.causes] == ["mask-drops-last"]
+    assert diagnosis.verdict == "broken"
+
+
 def test_responses_at_the_length_limit_lack_no_end_token() -> None:
     assert judged(ends_cut("length")).causes[0].slug == "engine-noise"
 

@@ -49,22 +49,6 @@ def recorded_excess(tester: HypothesisTester) -> float:
     return z_by_rows(tester.side.residual.values, tester.sample.owner[tester.side.known_at])
 
 
-def z_of_update(tester: HypothesisTester) -> float:
-    """Return the z score of (recorded - expected) * advantage; 0 without advantages or rewards.
-
-    An update on these rows raises the log-probs of those with a positive advantage.
-    """
-    facts, at = tester.sample.case.facts, tester.side.known_at
-    gain = facts.advantage
-    if gain is None and facts.reward is not None:
-        gain = facts.reward - np.nanmean(facts.reward)
-    if gain is None:
-        return 0.0
-    owner = tester.sample.owner[at]
-    moved = np.clip(tester.side.residual.values, -1.0, 1.0)
-    return z_by_rows(np.nan_to_num(gain[owner] * moved), owner)
-
-
 def _off(sample: RescoredSample, side: Side, at: Counts, least: float) -> Flags:
     """Flag tokens that are off by more than an engine's noise and `least` nats, [at]."""
     width = OUTLYING * sample.noise * side.sensitivity[at] + side.resolution[at]

@@ -19,7 +19,6 @@ from rcdiag.diagnosis.experiments.patterns import (
     recorded_excess,
     retokenised,
     rows_off,
-    z_of_update,
 )
 from rcdiag.diagnosis.experiments.rounding import LIGHTEST
 from rcdiag.diagnosis.experiments.sides import as_table, fit_of_side
@@ -180,10 +179,6 @@ def _of_sampler(tester: HypothesisTester) -> Guess:
 
 def _of_trainer(tester: HypothesisTester) -> Guess:
     """Return the likeliest cause of a trainer's column that is off in all rows alike."""
-    if abs(z := z_of_update(tester)) > BY_ITS_ERROR:
-        return Guess(
-            "old-after-update", "Log-probs moved in the direction of the advantage.", z=abs(z)
-        )
     noisy = tester.side.residual.scale < MUCH_LARGER * tester.sample.noise
     if noisy and not tester.forward.tensors.experts:
         message = "A few contexts deviate a lot and all others by rounding, as with other weights."
