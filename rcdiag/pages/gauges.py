@@ -21,10 +21,22 @@ DECADES = 1.5  # of a logarithmic bar, beyond the bounds on both sides
 
 
 class Scale(Struct, frozen=True):
-    """The bar of a gauge: the position of a number on it, and the bands of the levels."""
+    """The bar of a gauge: the edges of its bands, their levels, and what the bar is linear in."""
 
-    place: Callable[[float], float]
-    bands: Sequence[tuple[float, float, str]]
+    edges: Sequence[float]
+    levels: Sequence[str]
+    linear_in: Callable[[float], float] = lambda value: value
+
+    def place(self, value: float) -> float:
+        """Return the position of a number, as a fraction of the bar."""
+        start, end = map(self.linear_in, (self.edges[0], self.edges[-1]))
+        return min(max((self.linear_in(value) - start) / (end - start), 0.0), 1.0)
+
+    @property
+    def bands(self) -> list[tuple[float, float, str]]:
+        """Start, end and level of each band."""
+        places = [self.place(edge) for edge in self.edges]
+        return list(zip(places, places[1:], self.levels, strict=False))
 
     def at_most(self, worst: str) -> Scale:
         """Return the bar with no band worse than a level."""
@@ -143,46 +155,27 @@ def _gauge(
 
 
 def _placed(scale: Scale | None, value: float | None) -> float | None:
-    if scale is None or value is None or math.isnan(value):
-        return None
-    return min(max(scale.place(value), 0.0), 1.0)
+    return None if scale is None or value is None or math.isnan(value) else scale.place(value)
 
 
 def _scale(guide: Guide) -> Scale:
-    """Return the bar for a guide: logarithmic, a share of 1, or a distance either way."""
+    """Return the bar for a guide: a distance either way, a share of 1, or logarithmic."""
     if guide.around is not None:
-        return _around(guide, guide.around)
+        reach = 2.0 * guide.error if guide.error < 1.5 else 1.5 * guide.error
+        distances = (-reach, -guide.error, -guide.warning, guide.warning, guide.error, reach)
+        return Scale(
+            [guide.around + distance for distance in distances],
+            ("error", "warning", "ok", "warning", "error"),
+        )
     # With very long rows any share of effective sequences is normal, so both bounds are 0.
     if guide.error < guide.warning or guide.warning == 0.0:
-        return Scale(
-            place=lambda value: value,
-            bands=[
-                (0.0, guide.error, "error"),
-                (guide.error, guide.warning, "warning"),
-                (guide.warning, 1.0, "ok"),
-            ],
-        )
-    start = math.log10(guide.warning) - DECADES
-    width = math.log10(guide.error) + DECADES - start
-
-    def place(value: float) -> float:
-        return (math.log10(value) - start) / width if value > 0 else 0.0
-
-    one, two = place(guide.warning), place(guide.error)
-    return Scale(place, [(0.0, one, "ok"), (one, two, "warning"), (two, 1.0, "error")])
-
-
-def _around(guide: Guide, middle: float) -> Scale:
-    """Return a bar with the ideal value in its middle."""
-    reach = 2.0 * guide.error if guide.error < 1.5 else 1.5 * guide.error
-    edges = [-reach, -guide.error, -guide.warning, guide.warning, guide.error, reach]
-    levels = ("error", "warning", "ok", "warning", "error")
-
-    def place(value: float) -> float:
-        return (value - middle + reach) / (2.0 * reach)
-
-    places = [(edge + reach) / (2.0 * reach) for edge in edges]
-    return Scale(place, [(places[i], places[i + 1], level) for i, level in enumerate(levels)])
+        return Scale((0.0, guide.error, guide.warning, 1.0), ("error", "warning", "ok"))
+    beyond = 10.0**DECADES
+    return Scale(
+        (guide.warning / beyond, guide.warning, guide.error, guide.error * beyond),
+        ("ok", "warning", "error"),
+        lambda value: math.log10(value) if value > 0 else -math.inf,
+    )
 
 
 def _interval(value: MetricValue, written: Callable[[float], str]) -> str:

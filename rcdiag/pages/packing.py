@@ -12,14 +12,12 @@ import gzip
 import itertools
 import json
 from collections.abc import Sequence
-from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 FEWEST_ROWS = 8  # shorter lists of objects stay text
 # Base 85, four bytes in five letters, with the three letters replaced that are special in HTML.
 SAFE = str.maketrans("<>&", ",:.")
 LEVEL = 7  # of gzip: 9 takes four times as long and saves 3% of the bytes
-NUMBERS = {int, float, bool, type(None)}
 WRITTEN = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -52,14 +50,9 @@ def _add_parts(value: Any, key: str, parts: list[Any]) -> None:
     A list of numbers is a table with one column, whose `key` is the list's name in the document.
     """
     if not isinstance(value, (dict, list)):
-        parts.append(_written(value))
+        parts.append(WRITTEN(value))
         return
     start, end = "{}" if isinstance(value, dict) else "[]"
-    if type(value) is list and len(value) >= FEWEST_ROWS and set(map(type, value)) <= NUMBERS:
-        # The encoder takes no longer for a whole list than for a single number.
-        column = WRITTEN(value)[1:-1].replace(",", "\n")
-        parts += (start, {"between": ["", ""], "columns": [(key, column)]}, end)
-        return
     # Members of an object have names, elements of a list have none.
     items = list(value.items()) if isinstance(value, dict) else [(None, item) for item in value]
     if rows := _table_rows(items):
@@ -74,40 +67,26 @@ def _add_parts(value: Any, key: str, parts: list[Any]) -> None:
         if place:
             parts.append(",")
         if name is not None:
-            parts.append(f"{quoted(name)}:")
+            parts.append(f"{WRITTEN(name)}:")
         _add_parts(item, name or key, parts)
     parts.append(end)
 
 
 def _table_rows(items: Sequence[tuple[str | None, Any]]) -> list[list[str]]:
-    """Split elements into rows of a table; empty if they are few or their keys differ."""
+    """Split elements into rows of a table; empty if they are few or their keys differ.
+
+    A row is alternating JSON syntax and values, beginning with syntax.
+    """
     if len(items) < FEWEST_ROWS:
         return []
-    if all(name is None and not isinstance(value, (dict, list)) for name, value in items):
-        return [["", _written(value), ""] for _, value in items]
     rows: list[list[str]] = []
-    for item in items:
-        row = _tokens(item)
+    for name, value in items:
+        row = [""] if name is None else ["", WRITTEN(name), ":"]
+        _add_tokens(value, row)
         if len(row) == 1 or (rows and row[::2] != rows[0][::2]):
             return []
         rows.append(row)
     return rows
-
-
-def _written(value: Any) -> str:
-    """Encode a scalar as JSON; for numbers, `repr` is ten times faster than the encoder."""
-    kind = type(value)
-    if kind is str:
-        return quoted(value)
-    return repr(value) if kind is int or kind is float else WRITTEN(value)
-
-
-def _tokens(item: tuple[str | None, Any]) -> list[str]:
-    """Split an element into alternating JSON syntax and values, beginning with syntax."""
-    name, value = item
-    tokens = [""] if name is None else ["", quoted(name), ":"]
-    _add_tokens(value, tokens)
-    return tokens
 
 
 def _add_tokens(value: Any, tokens: list[str]) -> None:
@@ -115,7 +94,7 @@ def _add_tokens(value: Any, tokens: list[str]) -> None:
     if isinstance(value, dict):
         start = "{"
         for name, part in value.items():
-            tokens[-1] += f"{start}{quoted(name)}:"
+            tokens[-1] += f"{start}{WRITTEN(name)}:"
             _add_tokens(part, tokens)
             start = ","
         tokens[-1] += "}" if value else "{}"
@@ -127,4 +106,4 @@ def _add_tokens(value: Any, tokens: list[str]) -> None:
             start = ","
         tokens[-1] += "]" if value else "[]"
     else:
-        tokens += (_written(value), "")
+        tokens += (WRITTEN(value), "")
