@@ -123,6 +123,15 @@ def test_ids_of_first_tokens_are_not_a_broken_part_of_the_vocabulary() -> None:
     assert evidence["others"] == pytest.approx(0.0, abs=0.1)
 
 
+def test_too_few_tokens_of_an_id_leave_its_cause_possible() -> None:
+    case = made(plain, noisy(0.01), rows=24, length=30)
+    ids, counts = np.unique(case.token_id, return_counts=True)
+    rare = np.isin(case.token_id, ids[(counts > 2) & (counts <= 6)][:3])
+    cause = judged(with_values(case, "old", lambda v: np.where(rare, v - 15.0, v))).causes[0]
+    assert cause.slug == "forwards-differ"
+    assert {"special-token-ids", "prompt-truncated"} <= set(cause.also_possible)
+
+
 def test_logits_of_the_next_token_are_not_divided_log_probs() -> None:
     """Each token is scored as its own successor: far less likely, with one sign."""
     case = made()

@@ -31,6 +31,19 @@ def test_few_zeros_at_one_position_of_every_row_are_placeholders(
     assert [cause.slug for cause in diagnosis.causes[1:]] in ([], ["engine-noise"])
 
 
+@pytest.mark.parametrize("policy", ["rollout", "old"])
+@pytest.mark.parametrize(("places", "said"), [([1234], "In row 20, token 34, "), ([7, 99], "2 v")])
+def test_single_tokens_that_nobody_can_sample_are_named_first(policy, places, said) -> None:
+    case = made(plain, noisy(0.01), rows=128, length=60)
+    values = case.log_probs[policy].copy()
+    values[places] = -1e5 * np.arange(1, 1 + len(places))
+    diagnosis = judged(case.with_log_probs(policy, values))
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "sentinel")
+    assert diagnosis.summary.startswith(said)
+    assert f"row {places[0] // 60}, token {places[0] % 60}" in diagnosis.summary
+    assert [cause.slug for cause in diagnosis.causes[1:]] in ([], ["engine-noise"])
+
+
 def test_placeholders_at_the_first_tokens_are_found_beside_kept_sets() -> None:
     """The other zeros are those of kept sets of one token, and stay."""
     case = zeroed(made(top_p(0.8), noisy(0.01), rows=128, seed=3), "rollout", from_start=1)

@@ -18,7 +18,7 @@ from rcdiag.diagnosis.causes.cause import (
     shipped,
     shipped_family,
 )
-from rcdiag.diagnosis.causes.noise import NOISE, is_engine_noise, structures
+from rcdiag.diagnosis.causes.noise import NOISE, SOME_ROWS, is_engine_noise, structures
 from rcdiag.diagnosis.causes.penalties import penalty
 from rcdiag.diagnosis.causes.weights import (
     WEIGHTS,
@@ -67,9 +67,13 @@ def _forwards_differ(features: Features) -> Suspicion | None:
     elif at_rounding is not None:
         where = (
             f" in some rows, while {share_of(at_rounding)} agree to rounding: another replica, "
-            "packing, padding, a cache, or text that was encoded again"
+            "packing, padding, a cache, a prompt limit, a few token ids, or text that was encoded "
+            "again"
         )
-        possible = ["replica-unsynced", "packing-leak", "retokenised", "context-differs"]
+        possible = [
+            *("replica-unsynced", "packing-leak", "retokenised", "context-differs"),
+            *("prompt-truncated", "special-token-ids"),
+        ]
     elif len(turns):
         apart, of_turns = np.isin(features.by_turn.number, turns), features.by_turn.rms
         where = (
@@ -95,6 +99,10 @@ def _forwards_differ(features: Features) -> Suspicion | None:
     else:
         where = f", {_beside_rounding(features)}"
         possible = ["weights-differ", "context-differs", "quantised-weights"]
+        # A fault of single rows or ids, too few here for its own test.
+        found = structures(features)
+        possible += ["prompt-truncated"] if SOME_ROWS in found else []
+        possible += ["special-token-ids", "logit-bias"] if log_ratios.tail_share > PART else []
     behind = "" if validity.answer == INVALID or other_tokens.any() else one_behind(features)
     if behind and "stale-weights" not in possible:
         possible = ["stale-weights", *possible]

@@ -130,7 +130,7 @@ def _moe_routing(features: Features) -> Suspicion | None:
             ),
             features.validity.evidence,
         ],
-        also_possible=["engine-noise", "batch-noise", "moe-expert-wrong"],
+        also_possible=["engine-noise", "batch-noise", "moe-expert-wrong", "logit-bias"],
     )
 
 

@@ -39,6 +39,8 @@ from rcdiag.diagnosis.thresholds import (
 from rcdiag.formats import plural
 from rcdiag.statistics.extremes import SMALLEST_LOG_PROB, impossible
 
+# Log of the smallest positive float32, 1.4e-45: a probability below it is 0, and is never sampled.
+UNDERFLOW = -103.3
 LOWEST = -8.0  # nats; no frequent token has less, so that equal values below are a sentinel
 
 
@@ -126,42 +128,63 @@ def _no_log_probs(policy: str, flawed: Mapping[str, FlawedTokens]) -> str:
 
 @by_column
 def _sentinel(features: Features, policy: str, column: StoredColumn) -> Suspicion | None:
-    ones = column.values == 1.0
+    values = column.values
+    ones = values == 1.0
     if ones.sum() >= 2 and np.mean(ones[column.positive]) > NEARLY_ALL:
-        return _repeated(features, policy, column, 1.0)
+        return _no_value(features, policy, column, ones)
     if column.one_value:
-        return _repeated(features, policy, column, column.one_value)
+        return _no_value(features, policy, column, values == column.one_value)
     for value, count in (column.least, column.mode):
         known = value in SENTINELS
         if count < (2 if known else FEWEST_OF_PATTERN) or value > LOWEST:
             continue
-        others = column.values[column.values != value]
+        others = values[values != value]
         if known or value < others.min(initial=0.0) - GAP:
-            return _repeated(features, policy, column, value)
+            return _no_value(features, policy, column, values == value)
+    numbers = column.finite & (values >= SMALLEST_LOG_PROB)
+    never = numbers & (values < UNDERFLOW)
+    alone = values[numbers & ~never].min(initial=0.0) > UNDERFLOW / 2
+    if never.any() and alone and never.mean() <= FEW:
+        return _no_value(features, policy, column, never)
     return None
 
 
-def _repeated(features: Features, policy: str, column: StoredColumn, value: float) -> Suspicion:
-    """Report a sentinel: a value that stands for a missing log-prob."""
-    here = column.values == value
-    count = int(here.sum())
-    first = int(features.case.row[column.row_of[np.flatnonzero(here)[0]]])
+def _no_value(features: Features, policy: str, column: StoredColumn, here: Flags) -> Suspicion:
+    """Report values that stand for missing log-probs, or that no sampled token can have."""
+    case, values = features.case, column.values[here]
+    first = case.flawed(case.of_sampled(here))
+    value, place = float(values[0]), f"row {first.row}, token {first.position}"
+    repeated = len(values) > 1 and np.ptp(values) == 0.0
+    never = (
+        f"a probability below e^{UNDERFLOW:.0f} is 0 in float32, and no sampler draws such a token"
+    )
+    if repeated:
+        message = (
+            f"{len(values):,} values of `{policy}`{case.drawn} are exactly {value:g}, which marks "
+            f"a missing value; the first is in {place}."
+        )
+    elif len(values) == 1:
+        message = f"In {place}, `{policy}` is {value:,g}: {never}."
+    else:
+        message = (
+            f"{len(values):,} values of `{policy}`{case.drawn} are {max(values):,.3g} or less, the "
+            f"first in {place}: {never}."
+        )
     return Suspicion(
         confidence=EXACT if value in SENTINELS else CLEAR,
-        message=f"{count:,} values of `{policy}`{features.case.drawn} are exactly {value:g}, which "
-        f"marks a missing value; the first is in row {first}.",
+        message=message,
         evidence=[
             fact(
-                "exact repeats of one value",
-                "a sentinel",
+                "exact repeats of one value" if repeated else "values far below all others",
+                "a sentinel" if repeated else "damaged, not sampled",
                 value=value,
-                **{policy: count},
-                first_row=first,
+                **{policy: len(values)},
+                first_row=first.row,
             )
         ],
         share_of_rows=share_of_rows(column, here),
         also_possible=[],
-        mended=without_values(features.case, here),
+        mended=without_values(case, here),
     )
 
 
