@@ -60,7 +60,8 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
     headings = {str(column.header).strip() for column in presets.columns}
     if legend := [words for heading, words in LEGEND.items() if heading in headings]:
         out.print(f"[dim]{'; '.join(legend)}[/]")
-    _draw_groups(out, groups, verbose)
+    if not verbose:
+        _draw_groups(out, groups)
     draw_against_weights(out, result.diagnosis)
     if any(preset.split for preset in result.presets.values()):
         out.print("\n[dim]the same batch as one step and as several: KL, nats per token[/]")
@@ -81,13 +82,8 @@ def draw_replay(out: Console, result: ReplayResult, verbose: bool) -> None:
                 out.print(_rules(out, failed))
 
 
-def _draw_groups(out: Console, groups: Sequence[EqualUpdates], verbose: bool) -> None:
-    """Say which presets a row stands for; without `verbose` only how many are left out."""
-    if verbose:
-        for group in groups:
-            if len(group.names) > 1 or group.title not in group.names:
-                out.print(f"[dim]{group.title}: {', '.join(group.names)}[/]")
-        return
+def _draw_groups(out: Console, groups: Sequence[EqualUpdates]) -> None:
+    """Say how many presets are left out, and what `(+2)` behind a name means."""
     more = sum(len(group.names) for group in groups[SHOWN:])
     lines = [f"and {plural(more, 'more preset')} (-v)"] if more else []
     if any("(+" in group.title for group in groups[:SHOWN]):

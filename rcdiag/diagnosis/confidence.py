@@ -25,6 +25,9 @@ from rcdiag.diagnosis.validity import INVALID, UNKNOWN
 COEFFICIENTS = Path(__file__).with_name("confidence.toml")
 # Upper bound of the probability: above it there are too few fitted tables to check calibration.
 MOST = 0.98
+# Smallest and largest tables of the fit, log10 of tokens / 1e4 and of rows / 200: a smaller or
+# larger table has the probability of these, as the fit says nothing beyond them.
+TOKENS, ROWS = (-0.8, 1.35), (-0.85, 0.4)
 
 
 def predictors(features: Features, cause: Cause, suspicion: Suspicion) -> dict[str, float]:
@@ -41,8 +44,8 @@ def predictors(features: Features, cause: Cause, suspicion: Suspicion) -> dict[s
     tokens = int(case.mask.sum()) if fit is None else fit.tokens
     rows = len(case.lengths) if fit is None else fit.rows
     return {
-        "tokens": _bounded(math.log10(max(tokens, 1) / 1e4), 2.0),
-        "rows": _bounded(math.log10(max(rows, 1) / 200), 2.0),
+        "tokens": min(max(math.log10(max(tokens, 1) / 1e4), TOKENS[0]), TOKENS[1]),
+        "rows": min(max(math.log10(max(rows, 1) / 200), ROWS[0]), ROWS[1]),
         "size": size,
         "who sampled agrees": agrees,
         "share of rows": suspicion.share_of_rows,

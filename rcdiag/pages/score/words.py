@@ -8,7 +8,6 @@ from math import isfinite
 from rcdiag.diagnosis.correction_health import LEFT_OF_UPDATE, verl_check
 from rcdiag.diagnosis.rules import level
 from rcdiag.formats import (
-    NOT_AVAILABLE,
     between,
     effective,
     measured,
@@ -59,12 +58,11 @@ def answer(result: ScoreResult) -> str:
 
 def _effective(share: MetricValue, count: int) -> str:
     """Write an effective number of sequences with its interval, as the page's gauge does."""
-    value, *ends = (
+    value, low, high = (
         None if part is None else effective(part * count)
         for part in (share.value, share.low, share.high)
     )
-    interval = "" if share.low == share.high else between(*ends)
-    return f"{value} ({interval})" if interval else value or NOT_AVAILABLE
+    return f"{value}" if low == high else f"{value} ({between(low, high)})"
 
 
 def not_sampler(result: ScoreResult) -> str:
