@@ -53,7 +53,8 @@ def read_trajectories(
     names = columns_needed(
         dump.schema.names, policies, prompts=prompts, details=True, origin=origin
     )
-    for batch in dump.batches([*names, *lists], between):
+    rows = None if between is None else np.arange(*between)
+    for batch in dump.batches([*names, *lists], rows):
         known = with_log_probs(batch, policies)
         if known.table.num_rows:
             yield decode(known, policies)

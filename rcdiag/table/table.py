@@ -373,21 +373,16 @@ class Table:
     def batches(
         self,
         names: Sequence[str] | None = None,
-        between: RowRange | None = None,
         rows: NDArray[np.int64] | None = None,
     ) -> Iterator[RowBatch]:
         """Yield the table's rows in order, all or a selection.
 
-        `names` are canonical column names; None means all columns. `between` = (first, end) selects
-        rows first to end - 1; `rows` selects row numbers (ascending). Only row groups that hold a
-        selected row are read.
+        `names` are canonical column names; None means all columns. `rows` selects row numbers
+        (ascending). Only row groups that hold a selected row are read.
         """
         wanted = list(self.schema.names if names is None else names)
         for file in self.files:
             own = None  # the rows that are wanted, counted from the file's first
-            if between is not None:
-                first, end = np.clip(np.array(between) - file.first_row, 0, file.num_rows)
-                own = np.arange(first, end)
             if rows is not None:
                 own = rows[np.searchsorted(rows, file.first_row) :] - file.first_row
                 own = own[: np.searchsorted(own, file.num_rows)]
