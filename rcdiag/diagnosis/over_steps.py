@@ -371,9 +371,9 @@ def _sentence(
             return f"k3_kl is {before} before step {change.changed_at} and {after} from there on"
         return f"no change over steps {steps[0]} to {steps[-1]}: k3_kl {low:.2g} to {high:.2g}"
     if some is not None and some[0] == 0 and some[-1] == len(some) - 1:
-        large = f"step {steps[0]}" if len(some) == 1 else f"steps {steps[0]} to {steps[some[-1]]}"
+        begin = f"step {steps[0]}" if len(some) == 1 else f"steps {steps[0]} to {steps[some[-1]]}"
         return (
-            f"k3_kl is large in {large} and drops at step {steps[len(some)]} "
+            f"k3_kl is large in {begin} and drops at step {steps[len(some)]} "
             f"({np.median(k3[some]):.2g} to {np.median(k3[len(some) :]):.2g})"
         )
     first = moved[0].moved_at

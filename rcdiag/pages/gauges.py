@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.formats import between, effective, measured, number, percentage, plural
 from rcdiag.pages.blocks import Gauge
@@ -40,8 +41,8 @@ class Scale(Struct, frozen=True):
 
     def at_most(self, worst: str) -> Scale:
         """Return the bar with no band worse than a level."""
-        milder = [(a, b, min(level, worst, key=LEVELS.index)) for a, b, level in self.bands]
-        return Scale(self.place, milder)
+        milder = [min(level, worst, key=LEVELS.index) for level in self.levels]
+        return replace(self, levels=milder)
 
 
 def gauges(mismatch: Mapping[str, MetricValue], num_sequences: int) -> list[Gauge]:
