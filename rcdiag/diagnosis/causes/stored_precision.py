@@ -35,7 +35,10 @@ HIGHEST_FLOOR = -0.2  # nats; no one clips log-probs of likely tokens
 def _floor(features: Features, policy: str, column: StoredColumn) -> Suspicion | None:
     value, count = column.least
     here = column.values == value
-    if count < FEWEST_OF_PATTERN or value > HIGHEST_FLOOR or column.constant_rows > 0.5:
+    # Equal values of both sides are one context that was sampled again, unless both are the floor.
+    others = column.other[here]
+    contexts = np.count_nonzero(others == value) + len(np.unique(others[others != value]))
+    if contexts < FEWEST_OF_PATTERN or value > HIGHEST_FLOOR or column.constant_rows > 0.5:
         return None
     if value < column.values[~here].min(initial=0.0, where=column.finite[~here]) - GAP:
         return None  # a clipped column has values just above its floor
@@ -43,11 +46,11 @@ def _floor(features: Features, policy: str, column: StoredColumn) -> Suspicion |
         return None
     # Where a column is clipped, the other side's log-probs are below the floor. At another
     # temperature they may be above it, but they are the lowest of that side.
-    below = float(np.mean(column.other[here] < value + SLIGHT))
+    below = float(np.mean(others < value + SLIGHT))
     if below <= 0.5 and _rarest(column, here) <= MOST:
         return None
     # In a rounded column a few values may be equal to the lowest one by chance; else hardly ever.
-    if count < FEWEST_ROWS and (below < 1.0 or column.repeats_rare_values):
+    if contexts < FEWEST_ROWS and (below < 1.0 or column.repeats_rare_values):
         return None
     # If only the tokens that are rare on this side were dropped, the remaining ones would be
     # selected by one side's log-prob, which looks like another distribution.
