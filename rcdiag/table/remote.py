@@ -456,7 +456,7 @@ def _listed(system: Any, path: str, wanted: Callable[[str], bool]) -> tuple[list
 # Uploads to these are atomic: a file appears once it is complete. In other storages, a file is
 # uploaded under a temporary name and renamed.
 OBJECT_STORAGE = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"}
-READ_ONLY = {"http", "https", "hf", "data", "github", "zip", "tar"}
+READ_ONLY = {"http", "https", "hf", "github", "zip", "tar"}
 
 
 class Destination(Struct, frozen=True):
