@@ -142,7 +142,7 @@ def test_the_verdict_is_the_first_line_and_the_hint_to_more_the_last():
 
 
 def test_a_screen_says_why_a_level_of_error_counts_as_less():
-    beside = "A large number is a warning at most: importance weights are valid here."
+    beside = "A level above warning counts as a warning: importance weights are valid here."
     for table, said in (("stale", 1), ("rollouts", 0), ("temperature", 0)):
         result = api.score(SAMPLES / f"{table}.parquet")
         assert screen(result).count(beside) == said, table

@@ -100,7 +100,7 @@ def milder_findings(result: ScoreResult) -> str:
     graver = SEVERITIES[SEVERITIES.index(gravest) + 1 :]
     if not any(value.level in graver for value in result.mismatch.values()):
         return ""
-    return f"A large number is a {gravest} at most: {WHY_MILDER[verdict]}."
+    return f"A level above {gravest} counts as a {gravest}: {WHY_MILDER[verdict]}."
 
 
 def alone(policy: str) -> str:
