@@ -20,6 +20,7 @@ from rcdiag.statistics.pareto import KEPT, UpperTail
 from rcdiag.statistics.profiles import finished
 from rcdiag.statistics.quantiles import COARSE_BINS, Ordered, Sketch, coarse_counts
 from rcdiag.statistics.token_ids import worst_ids
+from rcdiag.table.token_batch import TokenBatch
 from rcdiag.usecases.corrected import CorrectionRows, asked_by, correction_results
 from tests.builders import make_pair
 from tests.corrections.builders import presets_of
@@ -105,13 +106,19 @@ def test_masked_tokens_stay_with_the_rows_and_steps_of_their_block(columns, size
     batch = make_pair(**columns).tokens
     masked = make_pair(**{**columns, "mask": _inverted(columns["mask"])}).tokens
     whole = replace(batch, masked=masked)
-    expected = {step: part.masked.row for step, part in whole.by_step().items()}
-    found = {step: [] for step in expected}
+    expected = {step: _masked_rows(part) for step, part in whole.by_step().items()}
+    found: dict[int | None, list[int]] = {step: [] for step in expected}
     for block in whole.blocks(size):
         for step, part in block.by_step().items():
-            found[step] += part.masked.row.tolist()
+            found[step] += _masked_rows(part)
     for step, rows in expected.items():
-        assert sorted(found[step]) == rows.tolist()
+        assert sorted(found[step]) == rows
+
+
+def _masked_rows(batch: TokenBatch) -> list[int]:
+    assert batch.masked is not None
+    rows: list[int] = batch.masked.row.tolist()
+    return rows
 
 
 def _inverted(mask: list[list[int]]) -> list[list[int]]:
