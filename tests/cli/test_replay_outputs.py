@@ -82,8 +82,8 @@ def test_one_screen_holds_the_replay_of_twenty_presets(rcdiag, monkeypatch):
     assert len(out.splitlines()) <= 40
     words = " ".join(out.split())
     assert (
-        "4 of 19 presets pass all health rules (2 with a warning, 13 with an error); "
-        "without correction: error" in words
+        "4 of 19 presets pass all health rules (3 with a warning, 12 with an error); "
+        "without correction: warning" in words
     )
     assert words.index("remove the cause first") < words.index("no correction ")
     assert "drift within the update" not in out

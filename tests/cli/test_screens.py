@@ -412,7 +412,7 @@ def test_ess_is_relative_to_the_measured_rows(tmp_path):
     assert tokens in numbers
     assert "presets over all 256 rows, as the trainer computes" in numbers
     (finding,) = [line for line in lines if "positive-log-probs" in line]
-    assert "positive-log-probs  56 log-probs of `old` are positive" in finding
+    assert "positive-log-probs  56 unmasked log-probs of `old` are positive" in finding
 
 
 @pytest.mark.parametrize("command", ["diagnose", "replay"])

@@ -93,6 +93,7 @@ def test_a_run_writes_what_it_was_asked_for(tmp_path, name):
         "/dev/",
         "/proc/self",
         "('fc-list', ",  # the list of fonts, which matplotlib asks the system for once
+        "('git', ['git', '--git-dir=",  # the commit of a checkout of rcdiag, for provenance
     )
     events = [json.loads(line) for line in trace.read_text().splitlines()]
     assert not [event for event in events if not event[1].startswith(allowed)]

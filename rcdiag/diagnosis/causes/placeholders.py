@@ -41,6 +41,8 @@ from rcdiag.statistics.extremes import SMALLEST_LOG_PROB, impossible
 
 # Log of the smallest positive float32, 1.4e-45: a probability below it is 0, and is never sampled.
 UNDERFLOW = -103.3
+# Nats; what a softmax over a part of the vocabulary adds to a log-prob, below ln of its size.
+MOST_ADDED = 15.0
 LOWEST = -8.0  # nats; no frequent token has less, so that equal values below are a sentinel
 
 
@@ -57,7 +59,9 @@ def _nan_log_probs(features: Features) -> Suspicion | None:
     bad = np.any([flags for *_, flags in spoilt], axis=0)
     flawed = {policy: _flawed(features, policy, column, flags) for policy, column, flags in spoilt}
     first_policy, column, _ = spoilt[0]
-    finite = np.all([column.finite for _, column, _ in spoilt], axis=0)
+    finite = np.all(
+        [column.finite & (column.values < MOST_ADDED) for _, column, _ in spoilt], axis=0
+    )
     return Suspicion(
         confidence=EXACT if (bad & ~finite).any() else LIKELY if np.mean(bad) < FEW else WEAK,
         message=" ".join(_no_log_probs(policy, kinds) for policy, kinds in flawed.items()),

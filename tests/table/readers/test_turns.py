@@ -39,6 +39,7 @@ def test_a_row_has_all_turns_that_continue():
             "prompt_ids": [1, 2],
             "response_ids": [3, 4, 5, 6, 7, 8],
             "response_mask": [1, 1, 0, 0, 1, 1],
+            "rollout_routed_experts": None,
             "rollout_log_probs": [-0.5, -0.25, 0.0, 0.0, -1.0, -2.0],
             "turn": 0,
             "group_id": "g",
