@@ -83,16 +83,10 @@ def test_a_dump_on_s3_gives_the_numbers_of_its_copy(s3, dump):
     assert remote["provenance"]["dump"] == [f"s3://dumps/run/step_{n}.parquet" for n in range(2)]
 
 
-def test_nodes_of_a_cluster_read_s3_themselves(s3, dump):
-    from ray.cluster_utils import Cluster
-
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    try:
-        made.add_node(num_cpus=1)
-        on = f"ray:{made.address}"
-        remote = document(run("score", "s3://dumps/run", "--json", "--on", on))
-    finally:
-        made.shutdown()
+def test_nodes_of_a_cluster_read_s3_themselves(s3, dump, cluster):
+    """The cluster starts after the server, whose address and keys its nodes then have."""
+    on = f"ray:{cluster.address}"
+    remote = document(run("score", "s3://dumps/run", "--json", "--on", on))
     assert numbers(remote) == numbers(document(run("score", dump, "--json")))
 
 
