@@ -125,6 +125,10 @@ def test_numbers_in_sentences_are_in_the_documents_or_are_counts(name):
     written |= {
         effective(share * dump.largest.num_sequences) for share in numbers if 0 < share <= 1
     }
+    if dump.score is not None:
+        shown = dump.score.readable_sequences
+        lengths = (sum(one.num_tokens for one in shown), sum(len(one.log_ratio) for one in shown))
+        written |= {f"{tokens:,}" for tokens in lengths}
     spoken = " ".join(text for document in documents for text in texts(document))
     told = [sentence for part in parts_of(_tabs(dump)) for sentence in sentences(part)]
     assert len(told) > 2

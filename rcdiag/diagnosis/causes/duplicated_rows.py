@@ -12,7 +12,7 @@ import numpy as np
 from rcdiag.diagnosis.case import Array, RowFacts
 from rcdiag.diagnosis.causes.cause import EXACT, WEAK, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features
-from rcdiag.diagnosis.thresholds import FEW, RARE
+from rcdiag.diagnosis.thresholds import FEW, HARDLY_EVER, RARE
 
 # Rows with a log-prob sum below this do not occur twice by chance.
 UNLIKELY = -9.0
@@ -30,7 +30,7 @@ def _duplicated_rows(features: Features) -> Suspicion | None:
         likely = np.where((other < 0) & (values < 0), np.fmax(values, other), values)
     total = np.bincount(
         case.owner[case.mask],
-        _surprise(likely[case.mask]),
+        _surprise(likely[case.mask], tools_masked=not case.mask.all()),
         len(case.lengths),
     )
     # Compare prompts, not group ids: merged dumps have one prompt under several ids.
@@ -73,12 +73,14 @@ def _sharper(facts: RowFacts) -> bool:
     )
 
 
-def _surprise(values: Array) -> Array:
-    """Return the log-probs of tokens; 0 for rare tokens and where a value is no log-prob.
+def _surprise(values: Array, *, tools_masked: bool) -> Array:
+    """Return the log-probs of tokens; 0 for text of tools and where a value is no log-prob.
 
-    Text of tools is much less likely than sampled text, and the mask may count it as sampled.
+    Text of tools is much less likely than sampled text. The mask may count some of it as sampled
+    even where it leaves out tokens; where it leaves out none, all rare tokens may be text of tools.
     """
-    return np.where((values < 0) & (values > RARE), values, 0.0)
+    least = HARDLY_EVER if tools_masked else RARE
+    return np.where((values < 0) & (values > least), values, 0.0)
 
 
 DUPLICATED_ROWS = shipped("duplicated-rows", "storage", _duplicated_rows, needs_two=False)
