@@ -17,9 +17,9 @@ from rcdiag.table.table import Table
 from rcdiag.usecases.reading import SequenceReader
 from rcdiag.usecases.shown_tokens import shares
 
-# Tokens of the worst and the random sequences together: 8 to 24 bytes of a page each, with texts
-# and the weights of a trainer's presets, so 50 to 150 kB.
-TOKENS = 6_000
+# Tokens of the worst and the random sequences together: 8 to 20 bytes of a page each, with texts
+# and the weights of a trainer's presets, so 100 to 250 kB.
+TOKENS = 12_000
 # Most tokens of a sequence that the user asks for; these come on top.
 TOKENS_NAMED = 20_000
 MOST_DRAWN = 10

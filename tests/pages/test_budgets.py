@@ -45,7 +45,7 @@ def test_30_sequences_with_text_and_the_examples_are_below_150_kilobytes():
     assert letters(result) - letters(replace(result, worst_sequences=[], examples=None)) < 150e3
 
 
-def test_long_rows_of_random_words_with_tools_and_prompts_are_below_150_kilobytes(tmp_path):
+def test_long_rows_of_random_words_with_tools_and_prompts_are_below_250_kilobytes(tmp_path):
     """Word frequencies follow Zipf's law, as in natural text."""
     random = np.random.default_rng(0)
 
@@ -70,7 +70,7 @@ def test_long_rows_of_random_words_with_tools_and_prompts_are_below_150_kilobyte
         plan=every_preset(),
     )
     assert len(result.worst_sequences) == 30
-    assert letters(result) - letters(replace(result, worst_sequences=[], examples=None)) < 150e3
+    assert letters(result) - letters(replace(result, worst_sequences=[], examples=None)) < 250e3
 
 
 @pytest.mark.slow  # half a minute: 45 pairs
