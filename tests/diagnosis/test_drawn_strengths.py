@@ -238,3 +238,10 @@ def test_answers_with_rare_tokens_do_not_repeat_by_chance_beside_tool_text() -> 
     for policy in ("rollout", "old"):
         plain_text = with_values(plain_text, policy, lambda v: np.nan_to_num(v, nan=-0.001))
     assert "duplicated-rows" not in slugs(judged(plain_text))
+
+
+def test_equal_answers_of_greedy_decoding_are_no_duplicates() -> None:
+    case = taken_twice(made(), 4)
+    assert "duplicated-rows" in slugs(judged(case))
+    greedy = replace(case.facts, temperature=np.zeros(len(case.lengths)))
+    assert "duplicated-rows" not in slugs(judged(replace(case, facts=greedy)))

@@ -9,7 +9,7 @@ import hashlib
 
 import numpy as np
 
-from rcdiag.diagnosis.case import Array, RowFacts
+from rcdiag.diagnosis.case import Array, Flags, RowFacts
 from rcdiag.diagnosis.causes.cause import EXACT, WEAK, Suspicion, fact, shipped
 from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.thresholds import FEW, HARDLY_EVER, RARE
@@ -38,6 +38,7 @@ def _duplicated_rows(features: Features) -> Suspicion | None:
     # Log-probs at temperature 1 over the whole vocabulary understate the probability of answers
     # that were sampled from a more peaked distribution: then require twice the surprisal.
     unlikely = 2 * UNLIKELY if _sharper(case.facts) else UNLIKELY
+    greedy = _greedy(case.facts, len(case.lengths))
     for index in np.flatnonzero(case.lengths > 0):
         tokens = slice(case.start[index], case.start[index] + case.lengths[index])
         digest = hashlib.blake2b(case.token_id[tokens].tobytes(), digest_size=16)
@@ -45,7 +46,7 @@ def _duplicated_rows(features: Features) -> Suspicion | None:
         if prompts is not None:
             digest.update(prompts[index].tobytes())
         key = digest.digest()
-        if key in seen and total[index] < unlikely:
+        if key in seen and total[index] < unlikely and not greedy[index]:
             again[index] = True
         seen.setdefault(key, int(index))
     share = float(again.mean())
@@ -62,6 +63,16 @@ def _duplicated_rows(features: Features) -> Suspicion | None:
         also_possible=[],
         mended=case.without_rows(again),
     )
+
+
+def _greedy(facts: RowFacts, rows: int) -> Flags:
+    """Flag rows that declare greedy decoding, whose answers to one prompt are all equal, [rows]."""
+    flags = np.zeros(rows, np.bool_)
+    if facts.temperature is not None:
+        flags |= facts.temperature == 0.0
+    if facts.top_k is not None:
+        flags |= facts.top_k == 1
+    return flags
 
 
 def _sharper(facts: RowFacts) -> bool:

@@ -85,10 +85,13 @@ def _engine_noise(features: Features) -> Suspicion | None:
         return None
     small = log_ratios.rms < features.engine_noise
     others = ["bf16-logits", "batch-noise", "temperature-silent", "top-p-silent"]
+    found = structures(features)
+    words = "and do not depend on token id, position or row: the rounding of two engines"
+    if found:
+        words = f"as after the rounding of two engines, although they {' and '.join(found[:2])}"
     return Suspicion(
         confidence=CLEAR if small else WEAK,
-        message=f"Log-ratios are small ({log_ratios.rms:.2g} nats rms) and do not depend on token "
-        "id, position, row or step: the rounding of two engines.",
+        message=f"Log-ratios are small ({log_ratios.rms:.2g} nats rms) {words}.",
         evidence=[
             fact("rms log-ratio", "rounding", rms=log_ratios.rms),
             features.validity.evidence,
