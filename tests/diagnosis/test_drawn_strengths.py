@@ -245,3 +245,11 @@ def test_equal_answers_of_greedy_decoding_are_no_duplicates() -> None:
     assert "duplicated-rows" in slugs(judged(case))
     greedy = replace(case.facts, temperature=np.zeros(len(case.lengths)))
     assert "duplicated-rows" not in slugs(judged(replace(case, facts=greedy)))
+
+
+def test_one_row_that_differs_is_no_routing_of_experts() -> None:
+    case = made(rows=600, seed=3)
+    noise = drawn(0).normal(0.0, 1.2, len(case.owner))
+    one = case.owner == 5
+    moved = with_values(case, "old", lambda v: np.where(one, np.minimum(v + noise, 0.0), v))
+    assert "moe-routing" not in slugs(judged(moved))

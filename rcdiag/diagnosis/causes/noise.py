@@ -117,7 +117,7 @@ def _moe_routing(features: Features) -> Suspicion | None:
     anywhere &= abs(log_ratios.by_token_id.correlation) < UNRELATED
     anywhere &= log_ratios.predicted_by_id < PART
     anywhere &= log_ratios.values.max() > -LEAST_RISE * log_ratios.values.min()
-    if not anywhere or log_ratios.rows_of_tail < 0.5:
+    if not anywhere or log_ratios.rows_of_tail < 0.5 or log_ratios.one_row_of_tail > 0.5:
         return None
     return Suspicion(
         confidence=WEAK,

@@ -222,6 +222,13 @@ class LogRatios(Struct, frozen=True, dict=True):
         rows = int((self.tokens.per_row > 0).sum())
         return len(np.unique(owner)) / max(min(len(owner), rows), 1)
 
+    @cached_property
+    def one_row_of_tail(self) -> float:
+        """Return the largest share of one row in the squares of the largest 1% of the tokens."""
+        squares = self.values[self._tail] ** 2
+        of_rows = np.bincount(self.tokens.owner[self._tail], squares)
+        return float(of_rows.max() / max(squares.sum(), EQUAL**2))
+
 
 class Agreement(NamedTuple):
     """How well the means by label agree between two halves of the data.
