@@ -1218,3 +1218,23 @@ def test_weights_that_suddenly_leave_1_are_not_rounding(
     assert (diagnosis.causes[0].slug == "engine-noise") == healthy
     assert diagnosis.over_steps is not None
     assert "sampling_logp_difference/mean` goes from 0.005 to 0.013" in diagnosis.over_steps.says
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("training/rollout_actor_probs_pearson_corr", -0.0007),
+        ("training/rollout_actor_probs_pearson_corr", 0.98),
+        ("training/rollout_probs_diff_mean", 0.4),
+    ],
+)
+def test_each_number_of_probabilities_counts_beside_a_small_k3(
+    tmp_path: Path, key: str, value: float
+) -> None:
+    rows = [{**row, key: value} for row in run_of(0.01, 0.01)]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    (cause,) = diagnosis.causes
+    assert cause.slug == "forwards-differ"
+    assert key in cause.message
+    assert cause.verdict == ("inconclusive" if value < 0 else "correctable")

@@ -46,8 +46,7 @@ PARTLY_RELATED = 0.5
 ALIKE = 0.5
 # Bases of logarithms as factors of the surprisal, and the tolerance on the log of the factor.
 BASES, EXACTLY = {"2": math.log(2.0), "10": math.log(10.0)}, 0.02
-# For logs that have only these quantities: a correlation below, or a difference of probabilities
-# above, is more than rounding.
+# A correlation below, or a difference of probabilities above, is more than rounding.
 OF_ENGINE = {"pearson": 0.995, "prob_diff": 0.01}
 # Quantities that are 1 without a mismatch. In long responses the rounding of two engines moves them
 # away from 1, but from one step to the next by LEFT_ONE at most.
@@ -440,11 +439,10 @@ def _other_forward(window: Window) -> Found | None:
     names = [name for name in SIZES if window.number(name) is not None]
     if rms is not None and rms >= ENGINE:
         size = f"{rms:.2g} nats at a token (`{window.key_of_size}`)"
+    elif names := _unlike_rounding(window):
+        size = f"`{window.key(names[0])}` {window.number(names[0]):.3g}"
     else:
-        bad = [] if names else _unlike_rounding(window)
-        if not bad:
-            return None
-        names, size = bad, f"`{window.key(bad[0])}` {window.number(bad[0]):.3g}"
+        return None
     excess, k1 = window.excess, window.k1
     known = excess is not None and (k1 is None or abs(k1.value) <= HEAVY)
     sampled = (
@@ -494,6 +492,30 @@ def _unlike_rounding(window: Window) -> list[str]:
         if (value := window.number(name)) is not None
         and (value < bound if name == "pearson" else value > bound)
     ]
+
+
+def _unrelated(window: Window) -> Found | None:
+    """Look for probabilities that are not related although log-ratios are as small as rounding.
+
+    Where nearly all tokens are certain, log-ratios are small at any token, exchanged ones too.
+    """
+    pearson, rms = window.number("pearson"), window.rms
+    if pearson is None or pearson > RELATED or rms is None or rms >= ENGINE:
+        return None
+    key = window.key("pearson")
+    return Found(
+        slug="forwards-differ",
+        score=GUESS,
+        verdict="inconclusive",
+        message=f"`{key}` is {pearson:.3g}, so the two probabilities of a token are hardly "
+        f"related, though `{window.key_of_size}` is as small as rounding makes it. Where the "
+        "policy is certain of nearly all tokens, shifted or exchanged ones look like this.",
+        evidence=[
+            window.fact("pearson", "far below 1: other tokens, or another distribution"),
+            _of_size(window, "no larger than rounding"),
+        ],
+        also_possible=["shift-by-one", "rows-swapped", "context-differs"],
+    )
 
 
 def _other_weight(window: Window) -> Found | None:
@@ -570,6 +592,7 @@ LOG_CAUSES: tuple[Weigh, ...] = (
     _not_the_sampler,
     _kept_set,
     _other_temperature,
+    _unrelated,
     _other_forward,
     _other_weight,
     _noise,
