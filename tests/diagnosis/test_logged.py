@@ -1238,3 +1238,37 @@ def test_each_number_of_probabilities_counts_beside_a_small_k3(
     assert cause.slug == "forwards-differ"
     assert key in cause.message
     assert cause.verdict == ("inconclusive" if value < 0 else "correctable")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rollout_corr/rollout_is_eff_sample_size", 0.05),
+        ("rollout_corr/rollout_is_mean", 0.4),
+        ("rollout_corr/rollout_rs_masked_fraction", 0.9),
+        ("rollout_corr/chi2_token", 900.0),
+        ("rollout_corr/chi2_seq", -1.0),
+    ],
+)
+@pytest.mark.parametrize("sized", [True, False])
+def test_a_level_of_weights_that_costs_much_is_not_healthy(
+    tmp_path: Path, key: str, value: float, sized: bool
+) -> None:
+    rows = [{**(row if sized else {}), key: value} for row in run_of(0.01, 0.01)]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == "inconclusive"
+    assert key in diagnosis.summary
+    assert ("small" in diagnosis.summary) == sized
+
+
+@pytest.mark.parametrize(("length", "verdict"), [(400.0, "inconclusive"), (20000.0, "healthy")])
+def test_rounding_in_long_responses_lowers_the_ess_of_their_weights(
+    tmp_path: Path, length: float, verdict: str
+) -> None:
+    """With k3 5e-5 the sum of 20,000 log-ratios has a variance of 2: raw weights an ESS of .14."""
+    beside = {"rollout_corr/rollout_is_eff_sample_size": 0.4, "response_length/mean": length}
+    rows = [{**row, **beside} for row in run_of(0.01, 0.01)]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == verdict
