@@ -1272,3 +1272,35 @@ def test_rounding_in_long_responses_lowers_the_ess_of_their_weights(
     diagnosis = diagnosed(rows, tmp_path).diagnosis
     assert diagnosis is not None
     assert diagnosis.verdict == verdict
+
+
+@pytest.mark.parametrize("alone", [None, "rollout_corr/k3_kl", "probs"])
+@pytest.mark.parametrize(("count", "begins"), [(40, 39), (5, 3)])
+def test_last_steps_beyond_rounding_by_far_are_not_healthy(
+    tmp_path: Path, count: int, begins: int, alone: str | None
+) -> None:
+    """They are too few for a change to be found."""
+    rows = [
+        {key: value for key, value in row.items() if alone is None or alone in key}
+        for row in run_of(0.01, 0.5, begins)[:count]
+    ]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    (cause,) = diagnosis.causes
+    assert cause.slug == "forwards-differ"
+    assert cause.from_step == begins + 1
+    if count == 40:
+        assert diagnosis.verdict == "inconclusive"
+        assert cause.message.startswith("In step 40 alone: ")
+        assert cause.message.endswith("It is the last step: one more would tell.")
+    else:
+        assert diagnosis.verdict in ("inconclusive", "correctable")
+        assert cause.message.startswith("In 2 of 5 steps (4, 5): ")
+
+
+def test_a_k3_that_one_token_raises_in_one_step_is_healthy(tmp_path: Path) -> None:
+    rows = run_of(0.01, 0.01)
+    rows[-1]["rollout_corr/k3_kl"] = 0.05
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == "healthy"

@@ -19,7 +19,7 @@ from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, LIKELY, WEAK, fact
 from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
 from rcdiag.diagnosis.logged.run import LoggedRun, Series
-from rcdiag.diagnosis.logged.window import SIZES, Window
+from rcdiag.diagnosis.logged.window import SIZES, Window, rms_of
 from rcdiag.diagnosis.thresholds import SURELY
 
 # Nats, rms log-ratio: in all known healthy runs the rounding of two engines is below this.
@@ -37,6 +37,9 @@ HEAVY = 0.7
 # Mean surprisals that differ by less than this share of the mismatch's size, which is at least
 # APART nats rms, belong to the same values in another order.
 SAME_SURPRISAL, APART = 0.05, 0.3
+# A single step is beyond rounding by far if its rms log-ratio is this many times ENGINE, a k3 of
+# .009: batches of one healthy run differ by less.
+BY_FAR = 3.0
 HALF = 0.5  # of a token's probability
 # Correlation of probabilities above which the values stand at their own tokens.
 RELATED = 0.9
@@ -69,6 +72,9 @@ OF_RESPONSES = ("ess", "weight_mean", "chi2_seq")
 # Means of exponentials of log-ratios, which overflow float32 above 88 nats.
 EXPONENTIALS = ("exp_abs_diff", "ppl_ratio", "chi2_token", "chi2_seq", "ratio_mean", "weight_mean")
 RARE = 0.05  # of a run's steps: fewer with NaN may be a batch or a metric that failed once
+
+
+NO_STEPS: Counts = np.zeros(0, np.int64)
 
 
 class Found(Struct, frozen=True, kw_only=True, eq=False):
@@ -145,6 +151,30 @@ def _bad_steps(run: LoggedRun, series: Series) -> Counts:
         bad &= ~(np.isposinf(series.values) & np.isin(series.steps, others))
     steps: Counts = series.steps[bad]
     return steps
+
+
+def steps_by_far(window: Window) -> Counts:
+    """Return the steps that are beyond rounding by far, though the median step is not.
+
+    One token with a large ratio raises k3; therefore the probabilities, where they are logged, must
+    be more than rounding apart in the same step.
+    """
+    far, rounding = [], []
+    for name in dict.fromkeys((*window.of_size[:1], *OF_ENGINE)):
+        one = window.series(name)
+        if one is None:
+            continue
+        bound = OF_ENGINE.get(name, 0.0)
+        if name == "pearson":
+            off, by_far = one.values < bound, one.values < RELATED
+        elif name == "prob_diff":
+            off, by_far = one.values > bound, one.values > BY_FAR * bound
+        else:
+            off = by_far = rms_of(name, one.values) > BY_FAR * ENGINE
+        far.append(one.steps[by_far])
+        rounding.append(one.steps[~off])
+    beyond = np.intersect1d(window.steps, np.concatenate([NO_STEPS, *far]))
+    return np.setdiff1d(beyond, np.concatenate([NO_STEPS, *rounding])).astype(np.int64)
 
 
 def _identical(window: Window) -> Found | None:
