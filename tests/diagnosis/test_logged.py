@@ -384,6 +384,18 @@ def test_tokens_that_the_trainer_finds_likelier_show_a_raw_record(tmp_path: Path
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "temperature-raw-recorded")
 
 
+@pytest.mark.parametrize("center", [-0.0002, 0.0002])
+def test_the_sign_of_a_k1_near_0_decides_nothing(tmp_path: Path, center: float) -> None:
+    """E[ratio] is surely 1.02, but the trainer finds the tokens no likelier."""
+    rows = run_of(0.01, 0.2)
+    for row, k1 in zip(rows[BEGINS:], center + noise(5, 0.0003), strict=False):
+        row |= {"rollout_corr/kl": float(k1), "rollout_corr/log_ppl_diff": float(k1)}
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    (cause,) = diagnosis.causes
+    assert (cause.verdict, cause.slug) == ("inconclusive", "forwards-differ")
+
+
 def test_a_flatter_copy_lowers_no_probability_by_half(tmp_path: Path) -> None:
     """Two tokens of .9 and .1, sampled at temperature 2: .75 and .25, and recorded raw."""
     raw, sampled = np.array([0.9, 0.1]), np.array([0.75, 0.25])

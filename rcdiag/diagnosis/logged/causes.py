@@ -344,10 +344,13 @@ def _surely_above_1(window: Window) -> bool:
 def _not_the_sampler(window: Window) -> Found | None:
     """Look for tokens that the trainer finds likelier than the policy that is said to sample."""
     k1, excess, rms = window.k1, window.excess, window.rms
-    if k1 is None or rms is None or rms < ENGINE or k1.value >= 0.0:
+    if k1 is None or rms is None or rms < ENGINE or k1.z > -SURELY:
         return None
-    # E[ratio] - 1 is k3 - k1, and so about twice as far from 0 as k1.
-    if not (k1.z < -SURELY if excess is None else _surely_above_1(window)):
+    # If the trainer's distribution sampled, -k1 is a KL, about as large as a small k3. A few large
+    # ratios alone raise k3, and E[ratio] with it, but not -k1.
+    if -k1.value < min(OF_K3 * rms**2 / 2.0, SAME_SURPRISAL * rms):
+        return None
+    if excess is not None and not _surely_above_1(window):
         return None
     evidence = [_of_k1(window, "below 0: the trainer finds the tokens likelier")]
     if excess is not None:
