@@ -1316,3 +1316,11 @@ def test_a_k3_that_one_token_raises_in_one_step_is_healthy(tmp_path: Path) -> No
     diagnosis = diagnosed(rows, tmp_path).diagnosis
     assert diagnosis is not None
     assert diagnosis.verdict == "healthy"
+
+
+def test_small_log_ratios_are_said_only_if_they_are_logged(tmp_path: Path) -> None:
+    values = {"rollout_corr/rollout_is_eff_sample_size": 0.84, "rollout_corr/rollout_is_mean": 0.8}
+    rows = [dict.fromkeys(values, 1.0) if i < BEGINS else dict(values) for i in range(STEPS)]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert "from 1 to 0.8: a few tokens" in diagnosis.summary
