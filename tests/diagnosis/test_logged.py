@@ -1324,3 +1324,20 @@ def test_small_log_ratios_are_said_only_if_they_are_logged(tmp_path: Path) -> No
     diagnosis = diagnosed(rows, tmp_path).diagnosis
     assert diagnosis is not None
     assert "from 1 to 0.8: a few tokens" in diagnosis.summary
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.4, "inconclusive"), (0.001, "healthy")])
+def test_a_mean_that_counts_rejected_tokens_as_0_is_healthy_if_few_are(
+    tmp_path: Path, share: float, verdict: str
+) -> None:
+    rows = [
+        {
+            "train/train_rollout_logprob_abs_diff": 0.005 + 1e-4 * (i % 3),
+            "train/mis_rs_mask_fraction_high": share,
+        }
+        for i in range(STEPS)
+    ]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == verdict
+    assert ("rs_mask_fraction_high" in diagnosis.summary) == (verdict == "inconclusive")

@@ -63,6 +63,8 @@ COSTS_LITTLE = {
     "weight_mean": (0.5, 2.0),
     "ratio_mean": (0.5, 2.0),
     "rejected": (0.0, 0.1),
+    "rejected_above": (0.0, 0.1),
+    "rejected_below": (0.0, 0.1),
     "veto": (0.0, 0.1),
     "chi2_token": (-0.2, 1.0),
     "chi2_seq": (-0.99, math.inf),
