@@ -384,6 +384,18 @@ def test_tokens_that_the_trainer_finds_likelier_show_a_raw_record(tmp_path: Path
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "temperature-raw-recorded")
 
 
+@pytest.mark.parametrize("center", [-0.0002, 0.0002])
+def test_the_sign_of_a_k1_near_0_decides_nothing(tmp_path: Path, center: float) -> None:
+    """E[ratio] is surely 1.02, but the trainer finds the tokens no likelier."""
+    rows = run_of(0.01, 0.2)
+    for row, k1 in zip(rows[BEGINS:], center + noise(5, 0.0003), strict=False):
+        row |= {"rollout_corr/kl": float(k1), "rollout_corr/log_ppl_diff": float(k1)}
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    (cause,) = diagnosis.causes
+    assert (cause.verdict, cause.slug) == ("inconclusive", "forwards-differ")
+
+
 def test_a_flatter_copy_lowers_no_probability_by_half(tmp_path: Path) -> None:
     """Two tokens of .9 and .1, sampled at temperature 2: .75 and .25, and recorded raw."""
     raw, sampled = np.array([0.9, 0.1]), np.array([0.75, 0.25])
@@ -1218,3 +1230,114 @@ def test_weights_that_suddenly_leave_1_are_not_rounding(
     assert (diagnosis.causes[0].slug == "engine-noise") == healthy
     assert diagnosis.over_steps is not None
     assert "sampling_logp_difference/mean` goes from 0.005 to 0.013" in diagnosis.over_steps.says
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("training/rollout_actor_probs_pearson_corr", -0.0007),
+        ("training/rollout_actor_probs_pearson_corr", 0.98),
+        ("training/rollout_probs_diff_mean", 0.4),
+    ],
+)
+def test_each_number_of_probabilities_counts_beside_a_small_k3(
+    tmp_path: Path, key: str, value: float
+) -> None:
+    rows = [{**row, key: value} for row in run_of(0.01, 0.01)]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    (cause,) = diagnosis.causes
+    assert cause.slug == "forwards-differ"
+    assert key in cause.message
+    assert cause.verdict == ("inconclusive" if value < 0 else "correctable")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rollout_corr/rollout_is_eff_sample_size", 0.05),
+        ("rollout_corr/rollout_is_mean", 0.4),
+        ("rollout_corr/rollout_rs_masked_fraction", 0.9),
+        ("rollout_corr/chi2_token", 900.0),
+        ("rollout_corr/chi2_seq", -1.0),
+    ],
+)
+@pytest.mark.parametrize("sized", [True, False])
+def test_a_level_of_weights_that_costs_much_is_not_healthy(
+    tmp_path: Path, key: str, value: float, sized: bool
+) -> None:
+    rows = [{**(row if sized else {}), key: value} for row in run_of(0.01, 0.01)]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == "inconclusive"
+    assert key in diagnosis.summary
+    assert ("small" in diagnosis.summary) == sized
+
+
+@pytest.mark.parametrize(("length", "verdict"), [(400.0, "inconclusive"), (20000.0, "healthy")])
+def test_rounding_in_long_responses_lowers_the_ess_of_their_weights(
+    tmp_path: Path, length: float, verdict: str
+) -> None:
+    """With k3 5e-5 the sum of 20,000 log-ratios has a variance of 2: raw weights an ESS of .14."""
+    beside = {"rollout_corr/rollout_is_eff_sample_size": 0.4, "response_length/mean": length}
+    rows = [{**row, **beside} for row in run_of(0.01, 0.01)]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == verdict
+
+
+@pytest.mark.parametrize("alone", [None, "rollout_corr/k3_kl", "probs"])
+@pytest.mark.parametrize(("count", "begins"), [(40, 39), (5, 3)])
+def test_last_steps_beyond_rounding_by_far_are_not_healthy(
+    tmp_path: Path, count: int, begins: int, alone: str | None
+) -> None:
+    """They are too few for a change to be found."""
+    rows = [
+        {key: value for key, value in row.items() if alone is None or alone in key}
+        for row in run_of(0.01, 0.5, begins)[:count]
+    ]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    (cause,) = diagnosis.causes
+    assert cause.slug == "forwards-differ"
+    assert cause.from_step == begins + 1
+    if count == 40:
+        assert diagnosis.verdict == "inconclusive"
+        assert cause.message.startswith("In step 40 alone: ")
+        assert cause.message.endswith("It is the last step: one more would tell.")
+    else:
+        assert diagnosis.verdict in ("inconclusive", "correctable")
+        assert cause.message.startswith("In 2 of 5 steps (4, 5): ")
+
+
+def test_a_k3_that_one_token_raises_in_one_step_is_healthy(tmp_path: Path) -> None:
+    rows = run_of(0.01, 0.01)
+    rows[-1]["rollout_corr/k3_kl"] = 0.05
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == "healthy"
+
+
+def test_small_log_ratios_are_said_only_if_they_are_logged(tmp_path: Path) -> None:
+    values = {"rollout_corr/rollout_is_eff_sample_size": 0.84, "rollout_corr/rollout_is_mean": 0.8}
+    rows = [dict.fromkeys(values, 1.0) if i < BEGINS else dict(values) for i in range(STEPS)]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert "from 1 to 0.8: a few tokens" in diagnosis.summary
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.4, "inconclusive"), (0.001, "healthy")])
+def test_a_mean_that_counts_rejected_tokens_as_0_is_healthy_if_few_are(
+    tmp_path: Path, share: float, verdict: str
+) -> None:
+    rows = [
+        {
+            "train/train_rollout_logprob_abs_diff": 0.005 + 1e-4 * (i % 3),
+            "train/mis_rs_mask_fraction_high": share,
+        }
+        for i in range(STEPS)
+    ]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == verdict
+    assert ("rs_mask_fraction_high" in diagnosis.summary) == (verdict == "inconclusive")

@@ -19,7 +19,7 @@ from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, LIKELY, WEAK, fact
 from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
 from rcdiag.diagnosis.logged.run import LoggedRun, Series
-from rcdiag.diagnosis.logged.window import SIZES, Window
+from rcdiag.diagnosis.logged.window import SIZES, Window, rms_of
 from rcdiag.diagnosis.thresholds import SURELY
 
 # Nats, rms log-ratio: in all known healthy runs the rounding of two engines is below this.
@@ -37,6 +37,9 @@ HEAVY = 0.7
 # Mean surprisals that differ by less than this share of the mismatch's size, which is at least
 # APART nats rms, belong to the same values in another order.
 SAME_SURPRISAL, APART = 0.05, 0.3
+# A single step is beyond rounding by far if its rms log-ratio is this many times ENGINE, a k3 of
+# .009: batches of one healthy run differ by less.
+BY_FAR = 3.0
 HALF = 0.5  # of a token's probability
 # Correlation of probabilities above which the values stand at their own tokens.
 RELATED = 0.9
@@ -46,15 +49,34 @@ PARTLY_RELATED = 0.5
 ALIKE = 0.5
 # Bases of logarithms as factors of the surprisal, and the tolerance on the log of the factor.
 BASES, EXACTLY = {"2": math.log(2.0), "10": math.log(10.0)}, 0.02
-# For logs that have only these quantities: a correlation below, or a difference of probabilities
-# above, is more than rounding.
+# A correlation below, or a difference of probabilities above, is more than rounding.
 OF_ENGINE = {"pearson": 0.995, "prob_diff": 0.01}
 # Quantities that are 1 without a mismatch. In long responses the rounding of two engines moves them
 # away from 1, but from one step to the next by LEFT_ONE at most.
 ONE_AT_BEST, LEFT_ONE = ("ratio_mean", "weight_mean", "ess"), 0.1
+# Range of each number in which a mismatch costs little: the mean weight, ESS and veto by verl's
+# check of its correction (docs/advance/rollout_is.md of 2025-10-27, docs/algo/rollout_corr.md),
+# which also wants less than .1 masked. E[ratio^2] of 2 is a raw ESS of .5; near 0, no ratio is
+# left.
+COSTS_LITTLE = {
+    "ess": (0.5, math.inf),
+    "weight_mean": (0.5, 2.0),
+    "ratio_mean": (0.5, 2.0),
+    "rejected": (0.0, 0.1),
+    "rejected_above": (0.0, 0.1),
+    "rejected_below": (0.0, 0.1),
+    "veto": (0.0, 0.1),
+    "chi2_token": (-0.2, 1.0),
+    "chi2_seq": (-0.99, math.inf),
+}
+# Of these the ones that rounding lowers in long responses, where weights are of responses.
+OF_RESPONSES = ("ess", "weight_mean", "chi2_seq")
 # Means of exponentials of log-ratios, which overflow float32 above 88 nats.
 EXPONENTIALS = ("exp_abs_diff", "ppl_ratio", "chi2_token", "chi2_seq", "ratio_mean", "weight_mean")
 RARE = 0.05  # of a run's steps: fewer with NaN may be a batch or a metric that failed once
+
+
+NO_STEPS: Counts = np.zeros(0, np.int64)
 
 
 class Found(Struct, frozen=True, kw_only=True, eq=False):
@@ -131,6 +153,30 @@ def _bad_steps(run: LoggedRun, series: Series) -> Counts:
         bad &= ~(np.isposinf(series.values) & np.isin(series.steps, others))
     steps: Counts = series.steps[bad]
     return steps
+
+
+def steps_by_far(window: Window) -> Counts:
+    """Return the steps that are beyond rounding by far, though the median step is not.
+
+    One token with a large ratio raises k3; therefore the probabilities, where they are logged, must
+    be more than rounding apart in the same step.
+    """
+    far, rounding = [], []
+    for name in dict.fromkeys((*window.of_size[:1], *OF_ENGINE)):
+        one = window.series(name)
+        if one is None:
+            continue
+        bound = OF_ENGINE.get(name, 0.0)
+        if name == "pearson":
+            off, by_far = one.values < bound, one.values < RELATED
+        elif name == "prob_diff":
+            off, by_far = one.values > bound, one.values > BY_FAR * bound
+        else:
+            off = by_far = rms_of(name, one.values) > BY_FAR * ENGINE
+        far.append(one.steps[by_far])
+        rounding.append(one.steps[~off])
+    beyond = np.intersect1d(window.steps, np.concatenate([NO_STEPS, *far]))
+    return np.setdiff1d(beyond, np.concatenate([NO_STEPS, *rounding])).astype(np.int64)
 
 
 def _identical(window: Window) -> Found | None:
@@ -300,10 +346,13 @@ def _surely_above_1(window: Window) -> bool:
 def _not_the_sampler(window: Window) -> Found | None:
     """Look for tokens that the trainer finds likelier than the policy that is said to sample."""
     k1, excess, rms = window.k1, window.excess, window.rms
-    if k1 is None or rms is None or rms < ENGINE or k1.value >= 0.0:
+    if k1 is None or rms is None or rms < ENGINE or k1.z > -SURELY:
         return None
-    # E[ratio] - 1 is k3 - k1, and so about twice as far from 0 as k1.
-    if not (k1.z < -SURELY if excess is None else _surely_above_1(window)):
+    # If the trainer's distribution sampled, -k1 is a KL, about as large as a small k3. A few large
+    # ratios alone raise k3, and E[ratio] with it, but not -k1.
+    if -k1.value < min(OF_K3 * rms**2 / 2.0, SAME_SURPRISAL * rms):
+        return None
+    if excess is not None and not _surely_above_1(window):
         return None
     evidence = [_of_k1(window, "below 0: the trainer finds the tokens likelier")]
     if excess is not None:
@@ -440,11 +489,10 @@ def _other_forward(window: Window) -> Found | None:
     names = [name for name in SIZES if window.number(name) is not None]
     if rms is not None and rms >= ENGINE:
         size = f"{rms:.2g} nats at a token (`{window.key_of_size}`)"
+    elif names := _unlike_rounding(window):
+        size = f"`{window.key(names[0])}` {window.number(names[0]):.3g}"
     else:
-        bad = [] if names else _unlike_rounding(window)
-        if not bad:
-            return None
-        names, size = bad, f"`{window.key(bad[0])}` {window.number(bad[0]):.3g}"
+        return None
     excess, k1 = window.excess, window.k1
     known = excess is not None and (k1 is None or abs(k1.value) <= HEAVY)
     sampled = (
@@ -496,6 +544,30 @@ def _unlike_rounding(window: Window) -> list[str]:
     ]
 
 
+def _unrelated(window: Window) -> Found | None:
+    """Look for probabilities that are not related although log-ratios are as small as rounding.
+
+    Where nearly all tokens are certain, log-ratios are small at any token, exchanged ones too.
+    """
+    pearson, rms = window.number("pearson"), window.rms
+    if pearson is None or pearson > RELATED or rms is None or rms >= ENGINE:
+        return None
+    key = window.key("pearson")
+    return Found(
+        slug="forwards-differ",
+        score=GUESS,
+        verdict="inconclusive",
+        message=f"`{key}` is {pearson:.3g}, so the two probabilities of a token are hardly "
+        f"related, though `{window.key_of_size}` is as small as rounding makes it. Where the "
+        "policy is certain of nearly all tokens, shifted or exchanged ones look like this.",
+        evidence=[
+            window.fact("pearson", "far below 1: other tokens, or another distribution"),
+            _of_size(window, "no larger than rounding"),
+        ],
+        also_possible=["shift-by-one", "rows-swapped", "context-differs"],
+    )
+
+
 def _other_weight(window: Window) -> Found | None:
     """Look for a jump of mean weight, mean ratio or ESS away from 1 while log-ratios stay small.
 
@@ -510,16 +582,57 @@ def _other_weight(window: Window) -> Found | None:
             continue
         if abs(now - then) > LEFT_ONE:
             key = window.key(name)
+            small = ", though log-ratios are small on the mean" if window.of_size else ""
             return Found(
                 slug="forwards-differ",
                 score=GUESS,
                 verdict="inconclusive",
-                message=f"`{key}` goes from {then:.3g} to {now:.3g}, though log-ratios are small "
-                "on the mean: a few tokens differ a lot, or responses are much longer than before.",
+                message=f"`{key}` goes from {then:.3g} to {now:.3g}{small}: a few tokens "
+                "differ a lot, or responses are much longer than before.",
                 evidence=[window.fact(name, f"{then:.3g} before")],
                 also_possible=["zero-placeholder", "weights-differ", "context-differs"],
             )
     return None
+
+
+def _costs_much(window: Window) -> Found | None:
+    """Look for weights, an ESS or a rejected share that are not those of a run without a mismatch.
+
+    They count whatever the mean log-ratio is; a few tokens or long responses may cause them.
+    """
+    for name, (low, high) in COSTS_LITTLE.items():
+        value = window.number(name)
+        if value is None or low <= value <= high or _by_length(window, name, value):
+            continue
+        wanted = f"{low:g} to {high:g}" if high < math.inf else f"{low:g} or more"
+        small = f" `{window.key_of_size}` is small nevertheless:" if window.of_size else ""
+        return Found(
+            slug="forwards-differ",
+            score=GUESS,
+            verdict="inconclusive",
+            message=f"`{window.key(name)}` is {value:.3g} where {wanted} is usual.{small} a few "
+            "tokens may differ a lot, the weights may be of long responses, or the keys of "
+            "different tokens.",
+            evidence=[window.fact(name, f"outside {wanted}")],
+            also_possible=["zero-placeholder", "weights-differ", "context-differs"],
+        )
+    return None
+
+
+def _by_length(window: Window, name: str, value: float) -> bool:
+    """Tell whether rounding explains a low number of weights of responses by their length.
+
+    The log-ratio of a response of T tokens with independent errors has the variance v = 2 k3 T, and
+    raw weights have the ESS exp(-v); bounds raise it. The mean weight with a bound of 1 or more
+    and E[ratio^2] over few responses are no lower for v of 1 or more.
+    """
+    length, rms = window.number("response_length"), window.rms
+    if name not in OF_RESPONSES or window.run.known.of_tokens or length is None or rms is None:
+        return False
+    low, _ = COSTS_LITTLE[name]
+    # Trainers clip sums of log-ratios, so that 1 + chi2 is compared with its bound, not its value.
+    left = 1.0 + low if name == "chi2_seq" else value
+    return value < low and left > math.exp(-(rms**2) * length)
 
 
 def _noise(window: Window) -> Found | None:
@@ -570,8 +683,10 @@ LOG_CAUSES: tuple[Weigh, ...] = (
     _not_the_sampler,
     _kept_set,
     _other_temperature,
+    _unrelated,
     _other_forward,
     _other_weight,
+    _costs_much,
     _noise,
 )
 

@@ -10,13 +10,21 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import GUESS, LIKELY, fact
 from rcdiag.diagnosis.confidence import probability
 from rcdiag.diagnosis.judge import DECIDES
-from rcdiag.diagnosis.logged.causes import ENGINE, Found, found_in, not_finite_in
+from rcdiag.diagnosis.logged.causes import (
+    ENGINE,
+    NO_STEPS,
+    Found,
+    found_in,
+    not_finite_in,
+    steps_by_far,
+)
 from rcdiag.diagnosis.logged.changes import Change, changes_of, lasts
 from rcdiag.diagnosis.logged.over_steps import of_period, of_training, over_steps, trained
 from rcdiag.diagnosis.logged.run import LoggedRun
@@ -45,8 +53,7 @@ ORDER = ("broken", "inconclusive", "correctable", "healthy")  # order of causes,
 # Typical numbers of steps in a stretch and of mismatch keys: origin of the confidence's predictors.
 USUAL_STEPS, USUAL_KEYS = 30, 10
 NO_NUMBER = "The log holds no finite number that compares the sampler with the trainer."
-NONE = np.zeros(0, np.int64)  # no steps
-SHOWN = 4  # keys that a sentence lists
+SHOWN = 4  # keys or steps that a sentence lists
 STALE = ("stale-weights", "weights-never-synced")
 OF_A_JUMP = ("quantised-weights", "weights-differ")
 
@@ -72,7 +79,7 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
     if not run.of_mismatch:
         return Judged(diagnosis=_nothing_compared(run, family, changes), changes=changes)
     bad = not_finite_in(run)
-    stretches = _stretches(run, changes, periodic, bad[0].steps if bad else NONE)
+    stretches = _stretches(run, changes, periodic, bad[0].steps if bad else NO_STEPS)
     named = [
         (window, _by_course(run, changes, window, one))
         for window in stretches
@@ -81,6 +88,8 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
     if bad is not None:
         named.insert(0, bad)
     faults = [(window, one) for window, one in named if one.slug not in NOTHING_WRONG]
+    if not faults:
+        faults = [lone for window in stretches if (lone := _in_few_steps(window)) is not None]
     began = _each_once(run.steps[0], changes, faults or named[-1:])
     named_causes = sorted(
         ((_named_cause(one, window, step), window) for one, (window, step) in began.items()),
@@ -108,6 +117,25 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
         found=began,
         shown=shown,
     )
+
+
+def _in_few_steps(window: Window) -> tuple[Window, Found] | None:
+    """Judge the steps of a healthy stretch that are beyond rounding by far; None without any."""
+    steps = steps_by_far(window)
+    few = Window(window.run, steps)
+    if not len(steps) or (found := found_in(few)) is None:
+        return None
+    if len(steps) > 1:
+        where = f"In {len(steps)} of {len(window.steps)} steps ({_listed(steps)})"
+        return few, replace(found, message=f"{where}: {found.message}")
+    last = " It is the last step: one more would tell." if steps[0] == window.run.steps[-1] else ""
+    message = f"In step {steps[0]} alone: {found.message}{last}"
+    return few, replace(found, message=message, verdict="inconclusive")
+
+
+def _listed(steps: Counts) -> str:
+    shown = ", ".join(map(str, steps[:SHOWN]))
+    return shown if len(steps) <= SHOWN else f"{shown}, ..."
 
 
 def _moved(change: Change) -> MovedNumber:

@@ -216,9 +216,16 @@ class Window(Struct, frozen=True, dict=True):
             return float(np.sqrt(2.0 * max(abs(self.k1.value), k3)))
         value = self.number(name)
         assert value is not None
-        if name in ("k3", "k2"):
-            return float(np.sqrt(2.0 * max(value, 0.0)))
-        return (value if name == "abs_diff" else float(np.log(max(value, 1.0)))) / ABS_MEAN
+        return float(rms_of(name, np.array(value)))
+
+
+def rms_of(name: str, values: Array) -> Array:
+    """Return the rms log_ratio, nats, by values of a size of log-ratios or of k1."""
+    if name in ("abs_diff", "exp_abs_diff"):
+        size = values if name == "abs_diff" else np.log(np.maximum(values, 1.0))
+        return np.asarray(size / ABS_MEAN)
+    squares = np.maximum(values, 0.0) if name in SIZES else np.abs(values)
+    return np.asarray(np.sqrt(2.0 * squares))
 
 
 def _estimate(values: Array) -> Estimate | None:
