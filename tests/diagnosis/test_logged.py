@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import tomllib
 from collections.abc import Callable
 from importlib.resources import files
@@ -695,6 +696,32 @@ def test_a_mismatch_at_every_tenth_step_is_judged_on_these_steps(tmp_path: Path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "forwards-differ")
     assert diagnosis.causes[0].from_step == 10
     assert "`rollout_corr/k3_kl` is large only every 10 steps" in diagnosis.over_steps.says
+
+
+@pytest.mark.parametrize("bad", [(18,), (18, 29), (7, 18, 29, 38)])
+def test_single_steps_with_a_mismatch_are_named_as_such(
+    tmp_path: Path, bad: tuple[int, ...]
+) -> None:
+    rows = [gaussian(1.5 if i + 1 in bad else 0.01, i) for i in range(40)]
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert found.over_steps is not None
+    *others, last = map(str, bad)
+    steps = f"steps {', '.join(others)} and {last}" if others else f"step {last}"
+    key = "`rollout_corr/(k3_kl|kl)`"  # both are the same number here
+    assert re.match(f"At {steps} alone {key} is 1.* instead of 5e-05", found.over_steps.says)
+    assert "back at its former level" not in found.over_steps.says
+
+
+def test_a_mismatch_that_goes_back_and_comes_again(tmp_path: Path) -> None:
+    """It is back at the first step at which it is, although it is large again later."""
+    large = (*range(10, 15), *range(30, 36))
+    found = diagnosed([gaussian(0.2 if i in large else 0.01, i) for i in range(STEPS)], tmp_path)
+    assert found.diagnosis is not None
+    assert found.diagnosis.over_steps is not None
+    says = found.diagnosis.over_steps.says
+    assert "is back at its former level at step 16, as after" in says
+    assert "emptied cache; it leaves it again at step 31." in says
 
 
 @pytest.mark.parametrize("resumed", [False, True])
