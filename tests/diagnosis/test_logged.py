@@ -25,6 +25,7 @@ from rcdiag.diagnosis.rules import levels_of, rules_of
 from rcdiag.errors import RcdiagError
 from rcdiag.logs import Log
 from rcdiag.pages.diagnose.logs import over_steps
+from rcdiag.pages.headline import headline
 from rcdiag.results import DiagnoseResult
 from rcdiag.trainers import families
 from rcdiag.trainers.toml_words import read_keys
@@ -650,6 +651,18 @@ def test_what_is_as_small_as_rounding_and_grows_is_left_open(tmp_path: Path) -> 
     assert diagnosis.causes[0].from_step is not None
     assert abs(diagnosis.causes[0].from_step - 21) <= 4
     assert diagnosis.next
+
+
+def test_ruled_out_causes_have_the_keys_that_rule_them_out(tmp_path: Path) -> None:
+    """A mean surprisal above 0 does not rule out zeros at a part of the tokens."""
+    result = diagnosed(run_of(0.01, 0.01), tmp_path)
+    found = result.diagnosis
+    assert found is not None
+    assert set(found.ruled_out) == set(found.ruled_out_by)
+    assert "`rollout_corr/rollout_log_ppl` 0.5" in found.ruled_out_by["sign-flipped"]
+    assert "pearson_corr` 1:" in found.ruled_out_by["rows-swapped"]
+    assert "zero-placeholder" not in found.ruled_out
+    assert dict(headline(result, "").ruled_out) == found.ruled_out_by
 
 
 def test_a_jump_below_the_size_of_rounding_is_left_open(tmp_path: Path) -> None:
