@@ -642,6 +642,29 @@ def test_a_growing_mismatch_is_weights_never_synced(tmp_path: Path) -> None:
     assert abs(diagnosis.causes[0].from_step - 21) <= 4
 
 
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("train/actor_lr", np.zeros(STEPS)),
+        ("policy/policy_lr", np.zeros(STEPS)),
+        ("response_length/mean", 300.0 + 12.0 * np.maximum(np.arange(STEPS) - 5.0, 0.0)),
+        ("staleness", 1.0 + 0.01 * (np.arange(STEPS) % 2)),
+    ],
+)
+def test_growth_that_updates_alone_do_not_explain(
+    tmp_path: Path, key: str, values: np.ndarray
+) -> None:
+    rows = [
+        gaussian(0.02 * np.exp(0.06 * max(i - 5, 0)), i) | {key: float(values[i])}
+        for i in range(STEPS)
+    ]
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert found.causes[0].slug == "forwards-differ"
+    if not key.endswith("lr"):
+        assert "weights-never-synced" in found.causes[0].also_possible
+
+
 def test_what_is_as_small_as_rounding_and_grows_is_left_open(tmp_path: Path) -> None:
     rows = [gaussian(0.005 + 0.0006 * max(i - 20, 0), i) for i in range(STEPS)]
     diagnosis = diagnosed(rows, tmp_path).diagnosis

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.causes.catalogue import CAUSES
@@ -216,7 +217,7 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
             fact(staleness.key, "the mismatch grows with it", rank_correlation=round(r, 2)),
         )
     bends = [change for change in grown if change.quantity == size.quantity.name]
-    if bends and trained(run, bends[0].low):
+    if bends and _of_updates(run, changes, bends[0]):
         one = bends[0]
         return _as(
             found,
@@ -226,7 +227,23 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
             f"{one.after:.2g}: the sampler's weights fall behind the trainer's.",
             fact(one.key, "grows with the steps", before=one.before, after=one.after),
         )
+    if bends and trained(run, bends[0].low):
+        return replace(found, also_possible=(*dict.fromkeys((*STALE, *found.also_possible)),))
     return found
+
+
+def _of_updates(run: LoggedRun, changes: Sequence[Change], growth: Change) -> bool:
+    """Tell whether weights that are never synced may be all that makes a mismatch grow.
+
+    They are not at a learning rate of 0, nor if the log has a staleness that does not grow. A
+    sampler that keeps its weights also keeps the mean length of its responses.
+    """
+
+    def moved(name: str, *, up: bool = False) -> bool:
+        return any(one.quantity == name and (one.after > one.before or not up) for one in changes)
+
+    stale = "staleness" not in run.series or moved("staleness", up=True)
+    return stale and trained(run, growth.low) and not moved("response_length")
 
 
 def _jumps(change: Change) -> bool:
