@@ -587,6 +587,27 @@ def test_an_exponential_that_overflows_is_no_nan(tmp_path: Path) -> None:
     assert found.causes[0].from_step == BEGINS + 1
 
 
+def test_an_infinite_k3_beside_a_finite_k1_is_an_overflow(tmp_path: Path) -> None:
+    rows = run_of(0.01, 0.01)
+    for row in rows[BEGINS:]:
+        row |= {"rollout_corr/kl": 95.0, "rollout_corr/k3_kl": float("inf")}
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert "nan-log-probs" not in [cause.slug for cause in found.causes]
+    assert found.verdict != "healthy"
+
+
+def test_two_runs_without_a_common_key_are_not_compared(tmp_path: Path) -> None:
+    late = [0.9 if i >= BEGINS else 1e-4 for i in range(STEPS)]
+    one = log_of([{"rollout_corr/kl": x} for x in late], tmp_path, "one.jsonl")
+    other = log_of([{"train/gen_kl_error": 1e-4} for _ in late], tmp_path, "other.jsonl")
+    found = rcdiag.diagnose([one, other]).diagnosis
+    assert found is not None
+    assert found.over_steps is not None
+    assert "has no key of the mismatch in common with" in found.over_steps.says
+    assert "deviates" not in found.over_steps.says
+
+
 def test_a_mismatch_of_exactly_0_is_inconclusive(tmp_path: Path) -> None:
     rows = [{"rollout_corr/kl": 0.0, "rollout_corr/k3_kl": 0.0} for _ in range(STEPS)]
     diagnosis = diagnosed(rows, tmp_path).diagnosis

@@ -268,6 +268,8 @@ def parting(run: LoggedRun, other: LoggedRun) -> str:
         and one.quantity.name in other.series
         and (found := parting_of(one, other.series[one.quantity.name])) is not None
     ]
+    if not any(one.quantity.name in other.series for one in run.of_mismatch):
+        return f"{other.name} has no key of the mismatch in common with {run.name}."
     if not parted:
         return f"No key of the mismatch deviates from that of {other.name}."
     first = first_clear(parted)
