@@ -1232,6 +1232,12 @@ def test_a_gradient_that_moves_with_the_mismatch(after: float, level: str) -> No
     assert relation("log.gradient-and-mismatch", Window(window.run, window.steps[5:10]))[0] is None
 
 
+def test_an_equal_gradient_is_said_by_both_values(tmp_path: Path) -> None:
+    rows = [row | {"actor/grad_norm": 0.4} for row in run_of(0.01, 0.2)]
+    said = [one.relation_says for one in diagnosed(rows, tmp_path).logs[0].relations]
+    assert "`actor/grad_norm` is 0.4, and was 0.4 in the steps before" in said
+
+
 def test_responses_whose_ratios_are_all_0_are_an_error() -> None:
     """At 17 nats of KL a token, responses have no weight, and 2 k3 is no mean square."""
     window = window_of(Known(), k1=[16.9] * 6, k3=[15.9] * 6, chi2_seq=[-0.99995] * 6)
