@@ -20,7 +20,6 @@ from rcdiag.results.diagnose import ExperimentResult
 from rcdiag.results.doc import heading_of
 from rcdiag.results.log_summary import KeyMoved, LogSummary
 
-MOVED = 8  # keys that moved, shown without -v
 SHOWN = 4  # settings that fit better than the checkpoint itself, shown without -v
 
 
@@ -29,9 +28,6 @@ def draw_diagnose(out: Console, result: DiagnoseResult, verbose: bool) -> None:
 
     With `verbose`, draw a table of all settings that were tried.
     """
-    if result.logs:
-        draw_logs(out, result.logs, verbose)
-        return
     if result.trainer_model is None:
         return  # the headline says that no experiment was run
     read = f"{plural(result.rows_read, 'row')}, scored with {result.trainer_model}"
@@ -46,13 +42,13 @@ def draw_diagnose(out: Console, result: DiagnoseResult, verbose: bool) -> None:
     draw_lines(out, lines)
 
 
-def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool) -> None:
-    """Draw which keys of each log moved and when; with `verbose` also all relations and keys.
+def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool, rows: int) -> None:
+    """Draw `rows` keys of the logs that moved, and as many broken relations.
 
-    Of several logs each gets a part of the room.
+    With `verbose` draw all keys and relations. Of several logs each gets a part of the rows.
     """
     brief = len(logs) > 1 and not verbose
-    room = MOVED if not brief else max(MOVED // len(logs), 2)
+    room = rows if not brief else max(rows // len(logs), min(rows, 2))
     for log in logs:
         if len(logs) > 1:
             said = f"{Path(log.file).name}: {log.log_verdict}. {log.summary}"
@@ -68,14 +64,14 @@ def draw_logs(out: Console, logs: Sequence[LogSummary], verbose: bool) -> None:
             out.print(_moved(out, moved if verbose else _first(moved, room)))
         if len(log.keys_moved) > room and not verbose:
             out.print(f"[dim]and {len(log.keys_moved) - room} more (all: -v)[/]")
-        draw_lines(
-            out,
-            [
-                (one.relation_level, f"{one.relation_says} ({one.relation})")
-                for one in log.relations
-                if verbose or (one.relation_level == "error" and not brief)
-            ],
-        )
+        relations = [
+            (one.relation_level, f"{one.relation_says} ({one.relation})")
+            for one in log.relations
+            if verbose or (one.relation_level == "error" and not brief)
+        ]
+        draw_lines(out, relations if verbose else relations[:room])
+        if len(relations) > room and not verbose:
+            out.print(f"[dim]and {plural(len(relations) - room, 'more error')} (all: -v)[/]")
         if verbose:
             draw_lines(out, [(one.key, f"{one.quantity}: {one.means}") for one in log.quantities])
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rcdiag.results import Result
 
 LINES = 40  # height of the first screen at 80 columns; below, it grows as the width shrinks
+ROWS = 8  # keys that moved, and broken relations, of a training log; fewer where `next` needs room
 FINDINGS = 2  # findings for which the headline leaves room; for errors always
 
 
@@ -31,9 +32,11 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
     """Draw the verdict with its causes, then numbers and findings, then the verdict again."""
     line = headline(result, answer(result))
     lines = LINES * 80 // min(out.width, 80)
+    of_log = bool(getattr(result, "logs", ()))
+    keep = ("next",) if of_log else ()  # a log alone settles little: the next step is its point
     if verbose:
         draw_headline(out, line, verbose, lines)
-        _draw_body(out, result, verbose)
+        _draw_body(out, result, verbose, ROWS)
         for finding in result.findings:
             _print_finding(out, finding)
         draw_closing(out, line)
@@ -45,28 +48,37 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
         draw_it(Console(file=drawn, width=out.width))
         return drawn.getvalue().count("\n")
 
-    body = height(lambda out: _draw_body(out, result, verbose))
-
     def end(out: Console) -> None:
         if body or result.findings:  # the headline ends with an empty line
             out.print()
         draw_lines(out, [("more", more(result))])
 
+    def height_of(rows: int) -> int:
+        return height(lambda out: _draw_body(out, result, verbose, rows))
+
+    rows, body = ROWS, height_of(ROWS)
+    least_headline = height(lambda out: draw_headline(out, line, verbose, 0, (*keep, "why")))
+    while of_log and rows > 1 and least_headline + body + height(end) > lines:
+        rows -= 1
+        body = height_of(rows)
     least = max(counted_errors(result), min(len(result.findings), FINDINGS))
     # Above the findings is a blank line, and below them one says how many there are more.
     below = body + height(end) + (1 if least else 0) + (len(result.findings) > least)
     most = lines - below - least
-    draw_headline(out, line, verbose, most)
-    _draw_body(out, result, verbose)
-    above = height(lambda out: draw_headline(out, line, verbose, most))
+    draw_headline(out, line, verbose, most, keep)
+    _draw_body(out, result, verbose, rows)
+    above = height(lambda out: draw_headline(out, line, verbose, most, keep))
     draw_findings(out, result, max(lines - above - below, counted_errors(result)))
     end(out)
 
 
-def _draw_body(out: Console, result: Result, verbose: bool) -> None:
-    """Draw the numbers of a command."""
+def _draw_body(out: Console, result: Result, verbose: bool, rows: int) -> None:
+    """Draw the numbers of a command; of training logs, `rows` rows of each table."""
     if sentence := drawn_sentence(result.provenance):
         out.print(f"{sentence}\n")
+    if logs := getattr(result, "logs", ()):
+        import_module("cli.terminal.diagnose").draw_logs(out, logs, verbose, rows)
+        return
     kind = result.kind  # import only the module of this kind, since importing takes time
     getattr(import_module(f"cli.terminal.{kind}"), f"draw_{kind}")(out, result, verbose)
 

@@ -21,14 +21,16 @@ NEXT = 1  # experiments shown without -v
 DISPENSABLE = ("ruled out", "third action", "change", "second action", "next", "second fact", "why")
 
 
-def draw_headline(out: Console, headline: Headline, verbose: bool, most: int) -> None:
+def draw_headline(
+    out: Console, headline: Headline, verbose: bool, most: int, keep: Sequence[str] = ()
+) -> None:
     """Draw verdict and cause, up to three actions, evidence, ruled-out causes, and numbers.
 
     What is above the numbers is the same for every command. Where all is higher than `most` lines
-    without `verbose`, some of `DISPENSABLE` is left out, in their order.
+    without `verbose`, some of `DISPENSABLE` is left out, in their order; what `keep` names stays.
     """
-    parts = len(DISPENSABLE)
-    tried = (_grid(out, headline, verbose, DISPENSABLE[:number]) for number in range(parts + 1))
+    parts = [part for part in DISPENSABLE if part not in keep]
+    tried = (_grid(out, headline, verbose, parts[:number]) for number in range(len(parts) + 1))
     grid = next(tried)
     while not verbose and _height(out, grid) >= most and (lower := next(tried, None)):
         grid = lower

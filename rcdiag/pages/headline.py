@@ -115,7 +115,10 @@ def headline(result: Result, sentence: str) -> Headline:
         also=[f"{cause.slug}: {cause.message}" for cause in diagnosis.causes[1:]],
         steps="" if diagnosis.over_steps is None else diagnosis.over_steps.says,
         change=_change(diagnosis),
-        ruled_out=[(slug, _why_ruled_out(slug, result)) for slug in diagnosis.ruled_out],
+        ruled_out=[
+            (slug, diagnosis.ruled_out_by.get(slug) or _why_ruled_out(slug, result))
+            for slug in diagnosis.ruled_out
+        ],
         # An action is not repeated, unless the text says that the next step settles the question.
         next=[
             step
@@ -133,12 +136,7 @@ def _change(diagnosis: Diagnosis) -> str:
 
 
 def _why_ruled_out(slug: str, result: Result) -> str:
-    """Say what rules a cause out: the best experiment that supposed it, or the table.
-
-    Returns "" for a training log, whose relations speak against many causes at once.
-    """
-    if getattr(result, "logs", ()):
-        return ""
+    """Say what rules a cause out: the best experiment that supposed it, or the table."""
     experiments: Sequence[ExperimentResult] = getattr(result, "experiments", ())
     tried = [one for one in experiments if one.cause == slug]
     if not tried:

@@ -234,6 +234,15 @@ class Diagnosis(Part, frozen=True, kw_only=True):
     ruled_out: Annotated[
         list[str], Doc("Causes that the evidence speaks against.", see=("also_possible",))
     ] = field(default_factory=list)
+    ruled_out_by: Annotated[
+        dict[str, str],
+        Doc(
+            "What a training log has against each ruled-out cause: keys and numbers, by cause; "
+            "empty for a table.",
+            see=("ruled_out",),
+            added=True,
+        ),
+    ] = field(default_factory=dict)
     next: Annotated[
         list[Action],
         Doc(

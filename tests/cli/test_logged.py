@@ -69,6 +69,13 @@ def test_the_screen_has_one_sentence_for_a_log_that_fits_nothing(
     assert not any(line.startswith("key ") for line in beside)
 
 
+def test_a_log_that_is_broken_by_itself_fails_on_error(rcdiag, table, tmp_path):
+    log = log_of(tmp_path, kl=0.5123456789, k3_kl=0.25123456, log_ppl_diff=(0.4 / 9))
+    ran = rcdiag("score", table, "--logged", log, "--preset", "disabled", "--fail-on", "error")
+    assert ran.code == 1
+    assert "the log alone: broken" in ran.err
+
+
 def test_the_document_has_the_comparison(rcdiag, table, tmp_path):
     log = log_of(tmp_path, kl=KL)
     document = rcdiag("score", table, "--logged", log, "--preset", "disabled", "--json").document

@@ -463,3 +463,26 @@ def test_a_table_that_is_diagnosed_by_a_part_of_its_rows_says_so():
     judged = result.diagnosis.judged_rows
     assert 0 < judged < result.num_sequences == 2304
     assert f"2,304 responses ({judged:,} diagnosed)" in " ".join(" ".join(screen(result)).split())
+
+
+def test_the_screen_of_a_broken_log_keeps_the_next_step(tmp_path):
+    """Rows of the tables of keys and of broken relations give way to it."""
+    sound = {"kl": 1e-5, "k3_kl": 1e-5, "training_log_ppl": 1.0, "rollout_log_ppl": 1.0}
+    sound |= {"chi2_token": 9e-5, "chi2_seq": 0.02, "log_ppl_diff": 1e-5}
+    wrong = {"kl": 16.0, "k3_kl": 15.0, "training_log_ppl": 17.0, "rollout_log_ppl": 1.0}
+    wrong |= {"chi2_token": -1.0, "chi2_seq": -1.0, "log_ppl_diff": 16.0}
+    rows = []
+    for step in range(1, 41):
+        numbers = sound if step < 22 else wrong
+        row = {f"rollout_corr/{key}": x * (1 + 0.01 * (step % 3)) for key, x in numbers.items()}
+        row |= {"training/rollout_actor_probs_pearson_corr": 0.002 if step >= 22 else 0.9999}
+        row |= {"training/rollout_probs_diff_mean": 0.5 if step >= 22 else 0.001}
+        row |= {"actor/entropy": 5.7 if step >= 22 else 1.0, "rollout_corr/rollout_is_mean": 1.0}
+        rows.append(json.dumps({"step": step, "data": row}))
+    path = tmp_path / "verl.jsonl"
+    path.write_text("\n".join(rows))
+    result = api.diagnose(path)
+    lines = screen(result)
+    assert len(lines) <= LINES
+    assert [line for line in lines if line.startswith("next")]
+    assert "more (all: -v)" in " ".join(lines)

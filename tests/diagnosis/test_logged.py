@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import tomllib
 from collections.abc import Callable
 from importlib.resources import files
@@ -24,6 +25,7 @@ from rcdiag.diagnosis.rules import levels_of, rules_of
 from rcdiag.errors import RcdiagError
 from rcdiag.logs import Log
 from rcdiag.pages.diagnose.logs import over_steps
+from rcdiag.pages.headline import headline
 from rcdiag.results import DiagnoseResult
 from rcdiag.trainers import families
 from rcdiag.trainers.toml_words import read_keys
@@ -597,6 +599,27 @@ def test_an_exponential_that_overflows_is_no_nan(tmp_path: Path) -> None:
     assert found.causes[0].from_step == BEGINS + 1
 
 
+def test_an_infinite_k3_beside_a_finite_k1_is_an_overflow(tmp_path: Path) -> None:
+    rows = run_of(0.01, 0.01)
+    for row in rows[BEGINS:]:
+        row |= {"rollout_corr/kl": 95.0, "rollout_corr/k3_kl": float("inf")}
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert "nan-log-probs" not in [cause.slug for cause in found.causes]
+    assert found.verdict != "healthy"
+
+
+def test_two_runs_without_a_common_key_are_not_compared(tmp_path: Path) -> None:
+    late = [0.9 if i >= BEGINS else 1e-4 for i in range(STEPS)]
+    one = log_of([{"rollout_corr/kl": x} for x in late], tmp_path, "one.jsonl")
+    other = log_of([{"train/gen_kl_error": 1e-4} for _ in late], tmp_path, "other.jsonl")
+    found = rcdiag.diagnose([one, other]).diagnosis
+    assert found is not None
+    assert found.over_steps is not None
+    assert "has no key of the mismatch in common with" in found.over_steps.says
+    assert "deviates" not in found.over_steps.says
+
+
 def test_a_mismatch_of_exactly_0_is_inconclusive(tmp_path: Path) -> None:
     rows = [{"rollout_corr/kl": 0.0, "rollout_corr/k3_kl": 0.0} for _ in range(STEPS)]
     diagnosis = diagnosed(rows, tmp_path).diagnosis
@@ -652,6 +675,29 @@ def test_a_growing_mismatch_is_weights_never_synced(tmp_path: Path) -> None:
     assert abs(diagnosis.causes[0].from_step - 21) <= 4
 
 
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("train/actor_lr", np.zeros(STEPS)),
+        ("policy/policy_lr", np.zeros(STEPS)),
+        ("response_length/mean", 300.0 + 12.0 * np.maximum(np.arange(STEPS) - 5.0, 0.0)),
+        ("staleness", 1.0 + 0.01 * (np.arange(STEPS) % 2)),
+    ],
+)
+def test_growth_that_updates_alone_do_not_explain(
+    tmp_path: Path, key: str, values: np.ndarray
+) -> None:
+    rows = [
+        gaussian(0.02 * np.exp(0.06 * max(i - 5, 0)), i) | {key: float(values[i])}
+        for i in range(STEPS)
+    ]
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert found.causes[0].slug == "forwards-differ"
+    if not key.endswith("lr"):
+        assert "weights-never-synced" in found.causes[0].also_possible
+
+
 def test_what_is_as_small_as_rounding_and_grows_is_left_open(tmp_path: Path) -> None:
     rows = [gaussian(0.005 + 0.0006 * max(i - 20, 0), i) for i in range(STEPS)]
     diagnosis = diagnosed(rows, tmp_path).diagnosis
@@ -661,6 +707,18 @@ def test_what_is_as_small_as_rounding_and_grows_is_left_open(tmp_path: Path) -> 
     assert diagnosis.causes[0].from_step is not None
     assert abs(diagnosis.causes[0].from_step - 21) <= 4
     assert diagnosis.next
+
+
+def test_ruled_out_causes_have_the_keys_that_rule_them_out(tmp_path: Path) -> None:
+    """A mean surprisal above 0 does not rule out zeros at a part of the tokens."""
+    result = diagnosed(run_of(0.01, 0.01), tmp_path)
+    found = result.diagnosis
+    assert found is not None
+    assert set(found.ruled_out) == set(found.ruled_out_by)
+    assert "`rollout_corr/rollout_log_ppl` 0.5" in found.ruled_out_by["sign-flipped"]
+    assert "pearson_corr` 1:" in found.ruled_out_by["rows-swapped"]
+    assert "zero-placeholder" not in found.ruled_out
+    assert dict(headline(result, "").ruled_out) == found.ruled_out_by
 
 
 def test_a_jump_below_the_size_of_rounding_is_left_open(tmp_path: Path) -> None:
@@ -707,6 +765,32 @@ def test_a_mismatch_at_every_tenth_step_is_judged_on_these_steps(tmp_path: Path)
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("correctable", "forwards-differ")
     assert diagnosis.causes[0].from_step == 10
     assert "`rollout_corr/k3_kl` is large only every 10 steps" in diagnosis.over_steps.says
+
+
+@pytest.mark.parametrize("bad", [(18,), (18, 29), (7, 18, 29, 38)])
+def test_single_steps_with_a_mismatch_are_named_as_such(
+    tmp_path: Path, bad: tuple[int, ...]
+) -> None:
+    rows = [gaussian(1.5 if i + 1 in bad else 0.01, i) for i in range(40)]
+    found = diagnosed(rows, tmp_path).diagnosis
+    assert found is not None
+    assert found.over_steps is not None
+    *others, last = map(str, bad)
+    steps = f"steps {', '.join(others)} and {last}" if others else f"step {last}"
+    key = "`rollout_corr/(k3_kl|kl)`"  # both are the same number here
+    assert re.match(f"At {steps} alone {key} is 1.* instead of 5e-05", found.over_steps.says)
+    assert "back at its former level" not in found.over_steps.says
+
+
+def test_a_mismatch_that_goes_back_and_comes_again(tmp_path: Path) -> None:
+    """It is back at the first step at which it is, although it is large again later."""
+    large = (*range(10, 15), *range(30, 36))
+    found = diagnosed([gaussian(0.2 if i in large else 0.01, i) for i in range(STEPS)], tmp_path)
+    assert found.diagnosis is not None
+    assert found.diagnosis.over_steps is not None
+    says = found.diagnosis.over_steps.says
+    assert "is back at its former level at step 16, as after" in says
+    assert "emptied cache; it leaves it again at step 31." in says
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -1158,6 +1242,12 @@ def test_a_gradient_that_moves_with_the_mismatch(after: float, level: str) -> No
     found = relation("log.gradient-and-mismatch", Window(window.run, window.steps[10:]))
     assert found == (pytest.approx(after / 0.4), level)
     assert relation("log.gradient-and-mismatch", Window(window.run, window.steps[5:10]))[0] is None
+
+
+def test_an_equal_gradient_is_said_by_both_values(tmp_path: Path) -> None:
+    rows = [row | {"actor/grad_norm": 0.4} for row in run_of(0.01, 0.2)]
+    said = [one.relation_says for one in diagnosed(rows, tmp_path).logs[0].relations]
+    assert "`actor/grad_norm` is 0.4, and was 0.4 in the steps before" in said
 
 
 def test_responses_whose_ratios_are_all_0_are_an_error() -> None:

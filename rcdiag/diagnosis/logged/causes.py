@@ -143,7 +143,8 @@ def not_finite_in(run: LoggedRun) -> tuple[Window, Found] | None:
 def _bad_steps(run: LoggedRun, series: Series) -> Counts:
     """Return the steps at which a series is NaN or infinite."""
     bad = ~np.isfinite(series.values)
-    if series.quantity.name in EXPONENTIALS:
+    # k3 overflows too; but where it is finite, so are the log-ratios, which it contains.
+    if series.quantity.name in (*EXPONENTIALS, "k3"):
         finite = [
             one.steps[np.isfinite(one.values)]
             for one in run.of_mismatch

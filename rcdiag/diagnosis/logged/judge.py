@@ -104,7 +104,8 @@ def judge(run: LoggedRun, *, family: str | None = None) -> Judged:
             summary=causes[0].message if causes else _nothing_found(shown),
             pair=None,
             causes=causes,
-            ruled_out=_ruled_out(shown, causes),
+            ruled_out=list(against := _ruled_out(shown, causes)),
+            ruled_out_by=against,
             next=_next(family, verdict, changed=any(cause.from_step for cause in causes)),
             over_steps=OverSteps(
                 says=over_steps(run, changes, periodic, _began(changes, shown) if faults else None),
@@ -243,7 +244,7 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
             fact(staleness.key, "the mismatch grows with it", rank_correlation=round(r, 2)),
         )
     bends = [change for change in grown if change.quantity == size.quantity.name]
-    if bends and trained(run, bends[0].low):
+    if bends and _of_updates(run, changes, bends[0]):
         one = bends[0]
         return _as(
             found,
@@ -253,7 +254,23 @@ def _by_course(run: LoggedRun, changes: Sequence[Change], window: Window, found:
             f"{one.after:.2g}: the sampler's weights fall behind the trainer's.",
             fact(one.key, "grows with the steps", before=one.before, after=one.after),
         )
+    if bends and trained(run, bends[0].low):
+        return replace(found, also_possible=(*dict.fromkeys((*STALE, *found.also_possible)),))
     return found
+
+
+def _of_updates(run: LoggedRun, changes: Sequence[Change], growth: Change) -> bool:
+    """Tell whether weights that are never synced may be all that makes a mismatch grow.
+
+    They are not at a learning rate of 0, nor if the log has a staleness that does not grow. A
+    sampler that keeps its weights also keeps the mean length of its responses.
+    """
+
+    def moved(name: str, *, up: bool = False) -> bool:
+        return any(one.quantity == name and (one.after > one.before or not up) for one in changes)
+
+    stale = "staleness" not in run.series or moved("staleness", up=True)
+    return stale and trained(run, growth.low) and not moved("response_length")
 
 
 def _jumps(change: Change) -> bool:
@@ -361,22 +378,31 @@ def _verdict(causes: Sequence[NamedCause]) -> str:
     return first.verdict
 
 
-def _ruled_out(window: Window, causes: Sequence[NamedCause]) -> list[str]:
-    """Return the causes that the numbers of a window rule out."""
-    against = []
-    sampler, trainer = window.number("sampler_log_ppl"), window.number("trainer_log_ppl")
-    if sampler is not None and trainer is not None and min(sampler, trainer) > 1e-6:
-        against += ["sign-flipped", "zero-placeholder", "probabilities-stored"]
+def _ruled_out(window: Window, causes: Sequence[NamedCause]) -> dict[str, str]:
+    """Return the causes that the numbers of a window rule out: cause -> the numbers, by key.
+
+    A mean does not rule out placeholders of 0, which may stand at a part of the tokens.
+    """
+    against: dict[str, str] = {}
+    names = ("sampler_log_ppl", "trainer_log_ppl")
+    surprisals = [x for name in names if (x := window.number(name)) is not None]
+    if len(surprisals) == len(names) and min(surprisals) > 1e-6:
+        keys = " and ".join(f"`{window.key(name)}` {window.number(name):.2g}" for name in names)
+        positive = f"{keys}: mean surprisals above 0, as log-probs have"
+        against |= dict.fromkeys(("sign-flipped", "probabilities-stored"), positive)
     if window.rms is not None and window.rms > 0:
-        against.append("columns-identical")
+        against["columns-identical"] = f"`{window.key_of_size}` is not 0"
     pearson = window.number("pearson")
     if pearson is not None and pearson > 0.9:
-        against += ["shift-by-one", "rows-swapped"]
+        related = f"`{window.key('pearson')}` {pearson:.2g}: the values stand at their own tokens"
+        against |= dict.fromkeys(("shift-by-one", "rows-swapped"), related)
     k1 = window.k1
     if k1 is not None and k1.value > 0 and k1.z > 4:
-        against.append("temperature-raw-recorded")
+        against["temperature-raw-recorded"] = (
+            f"`{window.key_of_k1}` {k1.value:.2g}: the trainer does not find the tokens likelier"
+        )
     named = {cause.slug for cause in causes}
-    return [slug for slug in against if slug not in named]
+    return {slug: why for slug, why in against.items() if slug not in named}
 
 
 def _nothing_found(window: Window) -> str:

@@ -19,10 +19,12 @@ IN_NATS = (*SIZES, "k1")
 # A mismatch is back at its former level if at most this share of its first change remains, on the
 # quantity's own scale.
 LEFT = 0.25
+AWAY = 0.5  # of the first change, on that scale: a step beyond it has the changed mismatch
 # What a failing update or policy moves, and the least share of its value that counts: entropy
 # drifts in healthy runs.
 OF_THE_UPDATE, CLEARLY = ("grad_norm", "entropy"), 0.25
 SHOWN = 4  # keys that a sentence lists
+MOST_STEPS = 8  # single steps that a sentence lists
 
 
 def of_period(run: LoggedRun) -> Counts:
@@ -43,13 +45,14 @@ def over_steps(
     moved = [change for change in changes if run.series[change.quantity].quantity.compares]
     if moved:
         first = _of_the_fault(moved, moved[0].step if since is None else since)
-        said.append(_first(run, moved, first))
-        if since is not None:
+        alone = _single_steps(run, first)
+        said.append(alone or _first(run, moved, first))
+        if since is not None and not alone:
             said.append(_back(run, moved, first))
     if since is not None:
         said.append(_at_rate_zero(run, moved))
     if moved:
-        said += [_together(moved, first), _beside(run, changes, first)]
+        said += [_together(moved, first, values=not alone), _beside(run, changes, first)]
     if since is not None:
         said.append(_of_the_update(run, changes))
     if not any(said):
@@ -96,10 +99,35 @@ def _first(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
     return f"{begins} `{first.key}` goes {_from_to(first)}{_further(run, moved, first)}."
 
 
+def _single_steps(run: LoggedRun, first: Change) -> str:
+    """Name the steps of a mismatch that changes at single steps alone; "" if it lasts longer."""
+    series = run.series[first.quantity]
+    before, after = series.quantity.scaled(np.array([first.before, first.after]))
+    away = (series.quantity.scaled(series.values) - before) / (after - before) > AWAY
+    at = np.flatnonzero(away)
+    if first.shape != "jump" or not len(at) or (np.diff(at) == 1).any():
+        return ""
+    steps = [str(step) for step in series.steps[at]]
+    if len(steps) > MOST_STEPS:
+        steps[MOST_STEPS - 1 :] = [f"{len(steps) - MOST_STEPS + 1} more"]
+    *others, last = steps
+    named = f"steps {', '.join(others)} and {last}" if others else f"step {last}"
+    values = series.values[at]
+    ends = dict.fromkeys(f"{x:.2g}" for x in (values.min(), values.max()))
+    return f"At {named} alone `{first.key}` is {' to '.join(ends)} instead of {first.before:.2g}."
+
+
 def _further(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
-    """Name the later level of a change that goes on in steps."""
+    """Name the later level of a change that goes on in steps, until it goes back."""
     scaled = run.series[first.quantity].quantity.scaled
-    later = [one for one in moved if one.quantity == first.quantity and one.step >= first.step]
+    back, _ = _back_and_again(run, moved, first)
+    later = [
+        one
+        for one in moved
+        if one.quantity == first.quantity
+        and one.step >= first.step
+        and (back is None or one.step < back.step)
+    ]
     level, before = scaled(np.array([one.after for one in later])), scaled(np.array([first.before]))
     furthest = later[int(np.argmax(np.abs(level - before)))]
     if furthest is first or first.quantity not in OF_SIZE:
@@ -111,10 +139,10 @@ def _from_to(change: Change) -> str:
     return f"from {change.before:.2g} to {change.after:.2g}"
 
 
-def _together(moved: Sequence[Change], first: Change) -> str:
-    """Name other measures of the mismatch that change with the first one."""
+def _together(moved: Sequence[Change], first: Change, *, values: bool) -> str:
+    """Name other measures of the mismatch that change with the first one, and their `values`."""
     others = [
-        f"`{one.key}` {_from_to(one)}"
+        f"`{one.key}`{f' {_from_to(one)}' if values else ''}"
         for one in moved
         if one.low <= first.high and first.low <= one.high and one is not first
     ][: SHOWN - 1]
@@ -165,26 +193,38 @@ def of_training(run: LoggedRun, changes: Sequence[Change]) -> str:
     return f"Of the training alone: {named}."
 
 
-def _back(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
-    """Say at which step a mismatch that had grown went back to its former level for good."""
+def _back_and_again(
+    run: LoggedRun, moved: Sequence[Change], first: Change
+) -> tuple[Change | None, Change | None]:
+    """Return the change by which a mismatch goes back to its former level, and the next return."""
     if first.quantity not in OF_SIZE:
-        return ""
+        return None, None
     scaled = run.series[first.quantity].quantity.scaled
     before, high = scaled(np.array([first.before, first.after]))
     back = None
     for one in moved:
         if one.quantity == first.quantity and one.step > first.step:
             (after,) = scaled(np.array([one.after]))
-            back = None if abs(after - before) > LEFT * abs(high - before) else back or one
+            away = abs(after - before) > LEFT * abs(high - before)
+            if back is not None and away:
+                return back, one
+            back = back if away else back or one
+    return back, None
+
+
+def _back(run: LoggedRun, moved: Sequence[Change], first: Change) -> str:
+    """Say at which step a mismatch went back to its former level, and where it left it again."""
+    back, again = _back_and_again(run, moved, first)
     if back is None:
         return ""
     at = _resumed_at(run, back)
-    if at is not None:
-        return f"`{back.key}` is back at its former level after the restart at step {at}."
-    return (
-        f"`{back.key}` is back at its former level at step {back.step}, as after a restart, a "
-        "weight sync or an emptied cache."
+    when = (
+        f"at step {back.step}, as after a restart, a weight sync or an emptied cache"
+        if at is None
+        else f"after the restart at step {at}"
     )
+    left = "" if again is None else f"; it leaves it again at step {again.step}"
+    return f"`{back.key}` is back at its former level {when}{left}."
 
 
 def trained(run: LoggedRun, since: int) -> bool:
@@ -228,6 +268,8 @@ def parting(run: LoggedRun, other: LoggedRun) -> str:
         and one.quantity.name in other.series
         and (found := parting_of(one, other.series[one.quantity.name])) is not None
     ]
+    if not any(one.quantity.name in other.series for one in run.of_mismatch):
+        return f"{other.name} has no key of the mismatch in common with {run.name}."
     if not parted:
         return f"No key of the mismatch deviates from that of {other.name}."
     first = first_clear(parted)

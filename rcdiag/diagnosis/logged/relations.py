@@ -115,6 +115,10 @@ def _gradient(window: Window) -> float | None:
     return _times(window, "grad_norm") if before.rms < ENGINE <= window.rms else None
 
 
+def _before(window: Window, name: str) -> float | None:
+    return None if window.before is None else window.before.number(name)
+
+
 def _keys(window: Window, *names: str) -> str:
     return " and ".join(f"`{window.key(name)}`" for name in names if window.series(name))
 
@@ -322,7 +326,7 @@ LOG_RULES: tuple[Rule[Window], ...] = (
         value=_gradient,
         message=lambda window: (
             f"`{window.key('grad_norm')}` is {window.number('grad_norm'):.2g}, "
-            f"{_gradient(window):.2g} times that of the steps before"
+            f"and was {_before(window, 'grad_norm'):.2g} in the steps before"
         ),
     ),
     Rule(
