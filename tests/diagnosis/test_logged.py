@@ -20,7 +20,7 @@ import rcdiag
 from rcdiag.diagnosis.change_points import jump_gains
 from rcdiag.diagnosis.logged.changes import changes_of, period_of, periodic_steps
 from rcdiag.diagnosis.logged.run import QUANTITIES, Known, LoggedRun, Series, _spellings
-from rcdiag.diagnosis.logged.window import Window
+from rcdiag.diagnosis.logged.window import Window, rms_of
 from rcdiag.diagnosis.rules import levels_of, rules_of
 from rcdiag.errors import RcdiagError
 from rcdiag.logs import Log
@@ -597,6 +597,11 @@ def test_an_exponential_that_overflows_is_no_nan(tmp_path: Path) -> None:
     assert found is not None
     assert [cause.slug for cause in found.causes] == ["forwards-differ"]
     assert found.causes[0].from_step == BEGINS + 1
+
+
+def test_the_size_of_the_largest_double_does_not_overflow() -> None:
+    (size,) = rms_of("k1", np.array([1e308]))
+    assert size == pytest.approx(np.sqrt(2.0) * 1e154)
 
 
 def test_an_infinite_k3_beside_a_finite_k1_is_an_overflow(tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def rms_of(name: str, values: Array) -> Array:
         size = values if name == "abs_diff" else np.log(np.maximum(values, 1.0))
         return np.asarray(size / ABS_MEAN)
     squares = np.maximum(values, 0.0) if name in SIZES else np.abs(values)
-    return np.asarray(np.sqrt(2.0 * squares))
+    return np.asarray(np.sqrt(2.0) * np.sqrt(squares))  # 2 * 1e308 overflows
 
 
 def _estimate(values: Array) -> Estimate | None:
