@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from rcdiag.engines import BACKENDS
 from rcdiag.glossary.kinds import NameKind
 from rcdiag.logs import LOG_READERS
-from rcdiag.logs.log import LogReader
 from rcdiag.pages.figures import FIGURES
 from rcdiag.table.readers import READERS
 from rcdiag.table.readers.reader import Reader
@@ -30,9 +29,9 @@ def _formats() -> Mapping[str, Reader]:
     return {f"{name} dump" if name in others else name: reader for name, reader in READERS.items()}
 
 
-def _logs() -> Mapping[str, LogReader]:
-    return {f"{name} log": reader for name, reader in LOG_READERS.items()}
-
-
 FORMATS = NameKind(title="format", plural="Formats of dumps", definitions=_formats)
-LOGS = NameKind(title="format of logs", plural="Formats of logs", definitions=_logs)
+LOGS = NameKind(
+    title="format of logs",
+    plural="Formats of logs",
+    definitions=lambda: {f"{name} log": reader for name, reader in LOG_READERS.items()},
+)

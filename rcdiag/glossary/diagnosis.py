@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rcdiag.diagnosis.causes.cause import CAUSES
-from rcdiag.diagnosis.causes.cause_words import CauseWords, cause_words
+from rcdiag.diagnosis.causes.cause_words import cause_words
 from rcdiag.diagnosis.checks import all_checks, find_check
 from rcdiag.diagnosis.rules import rules_of
 from rcdiag.glossary.kinds import NameKind, with_headings
@@ -17,15 +17,11 @@ FINDINGS = NameKind(
 )
 
 
-def _causes() -> dict[str, CauseWords]:
-    """Return the descriptions of shipped causes, and of those that plugins add."""
-    return {**cause_words(), **{slug: cause.words for slug, cause in CAUSES.items()}}
-
-
 CAUSES_OF_MISMATCH = NameKind(
     title="cause",
     plural="Causes of a mismatch",
-    definitions=_causes,
+    # Those that ship, and those that plugins add.
+    definitions=lambda: {**cause_words(), **{slug: one.words for slug, one in CAUSES.items()}},
     line=lambda words: words.title,
 )
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from rcdiag.entry import Entry, first_clause
+from rcdiag.entry import first_clause
 from rcdiag.glossary.kinds import NameKind, also_called
 from rcdiag.glossary.options import OPTIONS_OF_REJECTION
 from rcdiag.glossary.trainers import PRESETS
 from rcdiag.glossary.words import TERM
 from rcdiag.trainers.by_generation import settings_of
-from rcdiag.usecases.sweep.candidates import CANDIDATES, EstimatorSetting
+from rcdiag.usecases.sweep.candidates import CANDIDATES
 from rcdiag.usecases.sweep.estimator_families import FAMILIES, EstimatorFamily
 
 
@@ -20,22 +20,16 @@ def _listed() -> dict[str, EstimatorFamily]:
     return {f"family.{name}" if name in taken else name: FAMILIES[name] for name in FAMILIES}
 
 
-def _family(name: str, family: EstimatorFamily) -> Entry:
-    return replace(family.entry(), generations=settings_of(family.correction(family.middle)))
-
-
 FAMILIES_OF_SWEEP = NameKind(
     title="estimator family",
     plural="Estimator families of `rcdiag sweep`",
     definitions=_listed,
     line=lambda family: first_clause(family.about),
-    entry=_family,
+    entry=lambda name, family: replace(
+        family.entry(), generations=settings_of(family.correction(family.middle))
+    ),
     aliases=also_called(_listed()),
 )
-
-
-def _candidate(name: str, candidate: EstimatorSetting) -> Entry:
-    return replace(candidate.entry(name), generations=settings_of(candidate.correction))
 
 
 CANDIDATES_OF_SWEEP = NameKind(
@@ -43,5 +37,7 @@ CANDIDATES_OF_SWEEP = NameKind(
     plural="Candidates of `rcdiag sweep`",
     definitions=lambda: CANDIDATES,
     line=lambda candidate: candidate.says.rstrip("."),
-    entry=_candidate,
+    entry=lambda name, candidate: replace(
+        candidate.entry(name), generations=settings_of(candidate.correction)
+    ),
 )

@@ -133,16 +133,6 @@ def guides() -> dict[str, Guide | None]:
     }
 
 
-def _headings() -> dict[str, str]:
-    """Return headings of the terminal's tables that differ from the name of their field."""
-    return {
-        field.doc.heading: field.dotted
-        for name, fields in meanings().items()
-        for field in fields
-        if field.doc.heading and folded(field.doc.heading) != folded(name)
-    }
-
-
 def _entry(name: str, field: Field) -> Entry:
     doc = field.doc
     bare = name.rpartition(".")[2]
@@ -160,6 +150,13 @@ def _entry(name: str, field: Field) -> Entry:
     )
 
 
+# Headings of the terminal's tables that differ from the name of their field.
+HEADINGS = {
+    field.doc.heading: field.dotted
+    for name, fields in meanings().items()
+    for field in fields
+    if field.doc.heading and folded(field.doc.heading) != folded(name)
+}
 FIELDS = NameKind(
     title=TITLE,
     plural="Fields of results",
@@ -168,5 +165,5 @@ FIELDS = NameKind(
     line=lambda field: first_clause(field.doc.says),
     entry=_entry,
     find=lambda name: name if name in _dotted() else None,
-    aliases={**with_headings(_headings()), **ALIASES},
+    aliases={**with_headings(HEADINGS), **ALIASES},
 )

@@ -84,19 +84,14 @@ def _entry(name: str, words: KeyWords) -> Entry:
     """Return the entry of a key: one trainer's description, and the meaning in each trainer."""
     keys = _all_keys()[words.name]
     formulas = (key.entry().formula for key in (words, *keys))
+    numbers = {trainer: f"{value:.4g}" for key in keys for trainer, value in key.numbers.items()}
+    values = "; ".join(f"{value} in {trainers}" for trainers, value in grouped(numbers).items())
     return replace(
         words.entry(),
         formula=next(filter(None, formulas), None),
         generations=generations(words.name),
-        example=_example(keys),
+        example=f"{keys[0].example}: {values}" if values else keys[0].example,
     )
-
-
-def _example(keys: list[KeyWords]) -> str | None:
-    """Return the example of a key with the values that the generations log for it."""
-    numbers = {name: f"{number:.4g}" for key in keys for name, number in key.numbers.items()}
-    values = "; ".join(f"{value} in {names}" for names, value in grouped(numbers).items())
-    return f"{keys[0].example}: {values}" if values else keys[0].example
 
 
 def _listed() -> dict[str, KeyWords]:

@@ -26,8 +26,17 @@ def explain(name: str) -> Entry:
     """Return the entry of a name with the trainers' names for it; refuse an unknown name."""
     entry = find(name)
     if entry is None:
-        raise _unknown(name)
-    return _with_terms(entry) if folded(name) in listed() else entry
+        *most, last = nearest(name) or [""]
+        meant = f"{', '.join(most)} or {last}" if most else last
+        hint = f"did you mean {meant}? " if meant else ""
+        raise RcdiagError(
+            f"there is no name `{name}`", hint=f"{hint}`rcdiag explain` lists all names"
+        )
+    if entry.generations or folded(name) not in listed():
+        return entry
+    from rcdiag.trainers.by_generation import called, grouped  # imports every trainer
+
+    return replace(entry, generations=grouped(called(entry.name)))
 
 
 def find(name: str) -> Entry | None:
@@ -54,15 +63,6 @@ def _named_by_documents(entry: Entry, query: str) -> Entry:
     return entry
 
 
-def _with_terms(entry: Entry) -> Entry:
-    """Add the trainers' names for the thing, unless the entry has them already."""
-    if entry.generations:
-        return entry
-    from rcdiag.trainers.by_generation import called, grouped  # imports every trainer
-
-    return replace(entry, generations=grouped(called(entry.name)))
-
-
 def _with_other_meanings(entry: Entry, query: str) -> Entry:
     """Add a line for each dotted name that ends in this one; `query` may be an alias of it.
 
@@ -82,12 +82,6 @@ def _with_other_meanings(entry: Entry, query: str) -> Entry:
     return replace(entry, what=what, see=tuple(dict.fromkeys([*entry.see, *lines])))
 
 
-def _unknown(name: str) -> RcdiagError:
-    near = nearest(name)
-    hint = f"did you mean {_or(near)}? " if near else ""
-    return RcdiagError(f"there is no name `{name}`", hint=f"{hint}`rcdiag explain` lists all names")
-
-
 def nearest(name: str, count: int = 3) -> list[str]:
     """Return up to `count` similar names, the most similar first, then names that contain this."""
     from rcdiag.glossary.logged import bare  # imports every trainer
@@ -101,8 +95,3 @@ def nearest(name: str, count: int = 3) -> list[str]:
     alike = difflib.get_close_matches(query, spellings, n=count, cutoff=0.4)
     holding = [spelling for spelling in spellings if len(query) > 2 and query in spelling]
     return [spellings[spelling] for spelling in dict.fromkeys([*alike, *holding])][:count]
-
-
-def _or(names: list[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} or {last}" if most else last

@@ -78,12 +78,6 @@ def aggregations() -> dict[str, Aggregation]:
     return {name: definitions[name] for name in ordered}
 
 
-def _reductions() -> dict[str, Aggregation | DenominatorWords]:
-    """Return aggregations and denominators by their listed names."""
-    listed = {name: DENOMINATORS[own] for name, own in _named("denominator", DENOMINATORS).items()}
-    return {**aggregations(), **listed}
-
-
 def _reduction(name: str, definition: Aggregation | DenominatorWords) -> Entry:
     if isinstance(definition, DenominatorWords):
         return _with_trainers(name, definition)
@@ -99,7 +93,10 @@ def _reduction(name: str, definition: Aggregation | DenominatorWords) -> Entry:
 REDUCTIONS = NameKind(
     title="aggregation",
     plural="Aggregations of a loss, and what they divide by",
-    definitions=_reductions,
+    definitions=lambda: {
+        **aggregations(),
+        **{name: DENOMINATORS[own] for name, own in _named("denominator", DENOMINATORS).items()},
+    },
     entry=_reduction,
 )
 
@@ -140,10 +137,6 @@ def called_by_trainers(name: str) -> dict[str, str]:
     }
 
 
-def _loss_setting(name: str, setting: LossSetting) -> Entry:
-    return replace(setting.entry(), generations=grouped(called_by_trainers(name)))
-
-
 def _of_losses_alone() -> dict[str, LossSetting]:
     """Return settings of losses, except those that some trainer's correction also has."""
     elsewhere = {name for trainer in TRAINERS.values() for name in trainer.settings}
@@ -154,5 +147,5 @@ LOSS_SETTINGS = NameKind(
     title="setting of a loss",
     plural="Settings of a loss in `rcdiag replay`",
     definitions=_of_losses_alone,
-    entry=_loss_setting,
+    entry=lambda name, one: replace(one.entry(), generations=grouped(called_by_trainers(name))),
 )

@@ -62,57 +62,60 @@ def _of_ratio(level: str) -> Entry:
     )
 
 
-def _of_k(option: str) -> Entry:
-    over, k = place_and_statistic(option)
-    is_k1, of_verl = k == "k1", k in ("k1", "k2", "k3")
-    formula = _REDUCED[over].format(k=STATISTICS[k].formula)
+def _of_k1(option: str) -> Entry:
+    """Explain a bound on k1 by both readings: that of verl's code, and that of its documents."""
+    over, _ = place_and_statistic(option)
+    k1 = _REDUCED[over].format(k=STATISTICS["k1"].formula)
+    ends = "tokens" if over == "token" else "sequences"
     return Entry(
         what=_what(option),
-        formula=f"keeps {'ln lower <= ' if is_k1 else ''}{formula} <= {'ln ' * is_k1}upper",
-        direction=_sets(over) if is_k1 else LOG_RATIO,
-        units="bounds as ratios, the statistic in nats" if is_k1 else STATISTICS[k].unit,
+        formula=f"keeps ln lower <= {k1} <= ln upper",
+        direction=f"the code keeps {_RATIO[over]} within [1/upper, 1/lower], since it compares "
+        "-log_ratio with the logs of the bounds; verl's documents say [lower, upper]",
+        units="bounds as ratios, the statistic in nats",
         healthy=_GUIDES.get(option),
-        example=_example(over) if is_k1 else _without_ratio(option, of_verl),
-        see=("rollout_rs_threshold", *(("mirrored-bounds",) if is_k1 else ()), k)
-        if of_verl
-        else (),
+        example=f'"0.6_1.6": the code keeps {ends} with a ratio within [0.625, 1.667], the '
+        "documents say [0.6, 1.6]; both agree for 0.5_2.0 and all bounds that are each other's "
+        "inverse",
+        see=("rollout_rs_threshold", "mirrored-bounds", "k1"),
     )
 
 
-def _without_ratio(option: str, of_verl: bool) -> str:
-    """Return how to ask for the option: verl's setting, or the trainer that has it."""
-    if of_verl:
-        return f"rollout_rs: {option}, rollout_rs_threshold: 0.01"
-    having = next(trainer for trainer in TRAINERS.values() if option in trainer.rejects_by)
-    return f"rcdiag score rollouts.parquet --trainer {having.name}"
-
-
-def _sets(over: str) -> str:
-    """Describe both readings of k1 bounds: that of verl's code and that of its documents."""
-    return (
-        f"the code keeps {_RATIO[over]} within [1/upper, 1/lower], since it compares -log_ratio "
-        "with the logs of the bounds; verl's documents say [lower, upper]"
+def _of_other(option: str) -> Entry:
+    """Explain a bound on another statistic than k1, of verl or of the trainer that has it."""
+    over, name = place_and_statistic(option)
+    see: tuple[str, ...] = ()
+    if name in ("k2", "k3"):
+        see = ("rollout_rs_threshold", name)
+        example = f"rollout_rs: {option}, rollout_rs_threshold: 0.01"
+    else:
+        having = next(trainer for trainer in TRAINERS.values() if option in trainer.rejects_by)
+        example = f"rcdiag score rollouts.parquet --trainer {having.name}"
+    return Entry(
+        what=_what(option),
+        formula=f"keeps {_REDUCED[over].format(k=STATISTICS[name].formula)} <= upper",
+        direction=LOG_RATIO,
+        units=STATISTICS[name].unit,
+        healthy=_GUIDES.get(option),
+        example=example,
+        see=see,
     )
 
 
-def _example(over: str) -> str:
-    ends = "tokens" if over == "token" else "sequences"
-    return (
-        f'"0.6_1.6": the code keeps {ends} with a ratio within [0.625, 1.667], the documents say '
-        "[0.6, 1.6]; both agree for 0.5_2.0 and all bounds that are each other's inverse"
-    )
-
-
-def _options() -> dict[str, str]:
-    """Return a line for each level of weights, and each statistic that a trainer can reject by."""
-    statistics = (option for trainer in TRAINERS.values() for option in trainer.rejects_by)
-    return LEVELS | {option: statistic(option) for option in statistics}
+def _option(option: str, line: str) -> Entry:
+    if option in LEVELS:
+        return _of_ratio(option)
+    return _of_k1(option) if place_and_statistic(option)[1] == "k1" else _of_other(option)
 
 
 OPTIONS_OF_REJECTION = NameKind(
     title="option of rejection",
     plural="Options of rejection and levels of weights",
-    definitions=_options,
+    # The levels of weights, and the statistics that some trainer can reject by.
+    definitions=lambda: (
+        LEVELS
+        | {option: statistic(option) for one in TRAINERS.values() for option in one.rejects_by}
+    ),
     line=lambda line: line,
-    entry=lambda option, line: _of_ratio(option) if option in LEVELS else _of_k(option),
+    entry=_option,
 )

@@ -24,12 +24,6 @@ from rcdiag.trainers.toml_words import (
 from rcdiag.trainers.trainer import Trainer
 
 
-def _newest(name: str) -> str | None:
-    """Return the newest generation of a trainer such as `verl`; None for other names."""
-    newest = families().get(name.lower())
-    return newest.name if newest else None
-
-
 def _says(trainer: Trainer) -> str:
     """Describe a generation, and say if it is the one that the trainer's bare name means."""
     newest = families()[trainer.family] is trainer and trainer.family != trainer.name
@@ -42,7 +36,8 @@ GENERATIONS = NameKind(
     definitions=lambda: TRAINERS,
     line=_says,
     entry=lambda name, trainer: replace(trainer.entry(), what=_says(trainer)),
-    find=_newest,
+    # A trainer's bare name, such as `verl`, means its newest generation.
+    find=lambda name: newest.name if (newest := families().get(name.lower())) else None,
     aliases={fork: families()[original].name for fork, original in forks().items()},
 )
 
@@ -91,17 +86,17 @@ class NamedPreset(Struct, frozen=True):
             if rejection.of_ratio or rejection.statistic in newest.rejects_by
         ]
         renamed = read_renamed_presets(newest.package).get(self.name, ())
+        effects = {}
+        for trainer in self.having:
+            settings = settings_text(trainer.presets[self.name]) or "all settings at their defaults"
+            effects[trainer.name] = f"{describe(self.correction(trainer))}  ({settings})"
         return Entry(
             what=self.says,
-            generations=grouped({one.name: self._in(one) for one in self.having}),
+            generations=grouped(effects),
             example=f"rcdiag score rollouts.parquet --trainer {newest.name} --preset {self.name}",
             see=(*renamed, correction.mode, *statistics),
             also_called=self.also_called,
         )
-
-    def _in(self, trainer: Trainer) -> str:
-        settings = settings_text(trainer.presets[self.name]) or "all settings at their defaults"
-        return f"{describe(self.correction(trainer))}  ({settings})"
 
 
 def _presets() -> Mapping[str, NamedPreset]:
@@ -135,20 +130,19 @@ def _settings() -> Mapping[str, SettingWords]:
     return words_by_setting
 
 
-def _setting_in(trainer: Trainer, name: str) -> str:
-    """Return where a generation keeps a setting, its default there, and any peculiarity."""
-    words = read_settings(trainer.package).get(name)
-    place = f"in {trainer.words.place}, default {yaml_value(trainer.settings[name])}"
-    own = words.generations.get(trainer.name) if words else None
-    return "; ".join(filter(None, [place, own]))
-
-
 def _setting(name: str, words: SettingWords) -> Entry:
-    having = [trainer for trainer in TRAINERS.values() if name in trainer.settings]
+    """Return the entry: where each generation keeps the setting, its default, any peculiarity."""
     # The same name may be a setting of the loss in another trainer, or in the same one.
-    of_losses = called_by_trainers(name) if name in loss_settings() else {}
-    own = {trainer.name: _setting_in(trainer, name) for trainer in having}
-    return replace(words.entry(), generations=grouped(of_losses | own))
+    texts = called_by_trainers(name) if name in loss_settings() else {}
+    for trainer in TRAINERS.values():
+        if name in trainer.settings:
+            texts[trainer.name] = (
+                f"in {trainer.words.place}, default {yaml_value(trainer.settings[name])}"
+            )
+            own = read_settings(trainer.package).get(name)
+            if own is not None and (peculiarity := own.generations.get(trainer.name)):
+                texts[trainer.name] += f"; {peculiarity}"
+    return replace(words.entry(), generations=grouped(texts))
 
 
 def _by_place(name: str) -> str | None:

@@ -47,11 +47,6 @@ def _kind(name: str, title: str, plural: str) -> NameKind:
     )
 
 
-def _layer(name: str) -> str | None:
-    """Return `layer 0`, which explains every layer, for a name such as `layer 17`."""
-    return "layer 0" if re.fullmatch(r"layer[\s_-]*\d+", name.lower()) else None
-
-
 LEVEL = _kind("level", "level", "Levels")
 # Named `verdict-healthy` in the file, since the cause `healthy` has the bare name.
 VERDICT = _kind("verdict", "verdict", "Verdicts")
@@ -60,4 +55,8 @@ TREATMENT = _kind("treatment", "treatment of weights", "Treatments of weights ou
 ANSWER = _kind("answer", "answer of a sweep", "Answers of `rcdiag sweep`")
 ROLE = _kind("role", "role of a policy", "Roles of policies in `rcdiag compare`")
 CHOICE = _kind("choice", "choice of a replay", "What can be chosen in `rcdiag replay`")
-NAME = structs.replace(_kind("name", "name in results", "Names in results"), find=_layer)
+NAME = structs.replace(
+    _kind("name", "name in results", "Names in results"),
+    # The entry of `layer 0` explains every layer.
+    find=lambda name: "layer 0" if re.fullmatch(r"layer[\s_-]*\d+", name.lower()) else None,
+)
