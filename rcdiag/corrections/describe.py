@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rcdiag.corrections.correction import Correction, Rejection, Weighting
+from rcdiag.corrections.correction import Correction, Rejection
 from rcdiag.corrections.statistics import STATISTICS, place_and_statistic
 
 _RATIOS = {
@@ -58,23 +58,20 @@ def _weights(correction: Correction) -> str:
     weighting = correction.weighting
     if weighting is None:
         return "no weights"
-    logged = "" if correction.weights_applied else ", logged and not applied"
-    return f"{weighting.level} weights {_outside(weighting)}{logged}"
-
-
-def _outside(weighting: Weighting) -> str:
     bounds = f"[{weighting.lower_or_reciprocal:g}, {weighting.upper:g}]"
-    if math.isinf(weighting.upper) and (
-        weighting.outside in ("truncate", "mask") or not weighting.lower_or_reciprocal
-    ):
-        return "as they are"
-    return {
+    treated = {
         "truncate": f"truncated at {weighting.upper:g} (TIS)",
         "clip": f"clipped to {bounds}",
         "zero": f"set to 0 outside {bounds} (IcePop)",
         "mask": "as they are (MIS)",
         "floor": f"set to {weighting.lower_or_reciprocal:g} outside {bounds}",
     }[weighting.outside]
+    if math.isinf(weighting.upper) and (
+        weighting.outside in ("truncate", "mask") or not weighting.lower_or_reciprocal
+    ):
+        treated = "as they are"
+    logged = "" if correction.weights_applied else ", logged and not applied"
+    return f"{weighting.level} weights {treated}{logged}"
 
 
 def _rejection(rejection: Rejection) -> str:

@@ -48,17 +48,15 @@ def _positive(value: float | None, name: str) -> float:
     return float(value)
 
 
-def _kept_tokens(batch: LossBatch) -> float:
-    return float(batch.kept.sum())
-
-
-def _kept_sequences(batch: LossBatch) -> float:
-    return float((batch.kept_counts > 0).sum())
-
-
-TOKENS = Count("tokens", _kept_tokens, lambda batch: float(len(batch.kept)))
+TOKENS = Count(
+    "tokens", lambda batch: float(batch.kept.sum()), lambda batch: float(len(batch.kept))
+)
 # `all` also counts rows without tokens.
-SEQUENCES = Count("sequences", _kept_sequences, lambda batch: float(len(batch.lengths)))
+SEQUENCES = Count(
+    "sequences",
+    lambda batch: float((batch.kept_counts > 0).sum()),
+    lambda batch: float(len(batch.lengths)),
+)
 # A prompt counts if at least one of its rows has a sampled token.
 PROMPTS = Count(
     "prompts",

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rcdiag.results import MetricValue
@@ -91,21 +90,16 @@ def _usable(
     """
     finite = (np.abs(sums) < LARGEST) & (lengths > 0)
     data = Sums(lengths.astype(np.float64), sums.astype(np.float64), cluster).take(finite)
-    data = replace(data, cluster=_cluster_numbers(data))
-    order = np.lexsort((data.sums, data.lengths, data.cluster))
-    data = Sums(data.lengths[order], data.sums[order], data.cluster[order])
-    return data, int((~finite).sum())
-
-
-def _cluster_numbers(data: Sums) -> NDArray[np.uint64]:
-    """Number the clusters by their contents, independently of their names, [sequences]."""
-    keys, cluster = np.unique(data.cluster, return_inverse=True)
+    # Number the clusters by their contents, in a fixed order: float sums depend on it.
+    keys, index = np.unique(data.cluster, return_inverse=True)
     rows = np.stack([data.lengths, np.abs(data.sums), np.square(data.sums)], axis=1)
-    order = np.lexsort((data.sums, data.lengths))  # fixed order: float sums depend on it
-    totals = added_by_index(cluster[order], rows[order], len(keys))
-    number = np.empty(len(keys), np.uint64)
-    number[content_order(totals)] = np.arange(len(keys), dtype=np.uint64)
-    return number[cluster]
+    order = np.lexsort((data.sums, data.lengths))
+    totals = added_by_index(index[order], rows[order], len(keys))
+    numbers = np.empty(len(keys), np.uint64)
+    numbers[content_order(totals)] = np.arange(len(keys), dtype=np.uint64)
+    order = np.lexsort((data.sums, data.lengths, numbers[index]))
+    data = Sums(data.lengths[order], data.sums[order], numbers[index][order])
+    return data, int((~finite).sum())
 
 
 def _points(fitted: TokenDistribution, windows: AcceptanceBounds) -> list[ForecastPoint]:

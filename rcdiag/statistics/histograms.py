@@ -50,19 +50,15 @@ def log_prob_counts(behavior: Array, target: Array) -> NDArray[np.int64]:
     undefined = np.isnan(behavior) | np.isnan(target)
     if undefined.any():
         behavior, target = behavior[~undefined], target[~undefined]
-    rows, columns = (_log_prob_bins(log_probs) for log_probs in (behavior, target))
-    rows *= cells
-    rows += columns
-    return np.bincount(rows, minlength=cells * cells).reshape(cells, cells)
-
-
-def _log_prob_bins(log_probs: Array) -> NDArray[np.int64]:
     low, step = LOG_PROB_EDGES[0], LOG_PROB_EDGES[1] - LOG_PROB_EDGES[0]
-    places = np.clip(log_probs, low, 0.0)
-    places -= low
-    places /= step
-    bins = places.astype(np.int64)
-    return np.minimum(bins, len(LOG_PROB_EDGES) - 2, out=bins)
+    numbers = np.zeros(len(behavior), np.int64)
+    for log_probs in (behavior, target):
+        places = np.clip(log_probs, low, 0.0)
+        places -= low
+        places /= step
+        numbers *= cells
+        numbers += np.minimum(places.astype(np.int64), cells - 1)
+    return np.bincount(numbers, minlength=cells * cells).reshape(cells, cells)
 
 
 class FigureData(Struct, frozen=True):

@@ -81,15 +81,6 @@ class ProfileAxis(Struct, frozen=True):
         return np.log(self.edges) if self.logarithmic else np.asarray(self.edges, np.float64)
 
 
-def _turn(pair: PolicyPair) -> NDArray[Any]:
-    return np.ones(len(pair.lengths)) if pair.tokens.turn is None else pair.tokens.turn
-
-
-def _entropy(pair: PolicyPair) -> Array | None:
-    """Return the entropy of the last listed policy (the trainer's) that has one; None if none."""
-    return list(pair.tokens.entropy.values())[-1] if pair.tokens.entropy else None
-
-
 PROFILES: dict[str, ProfileAxis] = {
     "position": ProfileAxis(
         "position in the response",
@@ -139,7 +130,8 @@ PROFILES: dict[str, ProfileAxis] = {
         "entropy of the next-token distribution",
         "nats",
         ENTROPIES,
-        _entropy,
+        # Of the last listed policy (the trainer's) that has one.
+        lambda pair: next(reversed([*pair.tokens.entropy.values()]), None),
         "Where the model hesitates numerical noise shows, where it is sure it does not.",
         needs="a `{policy}_entropy` column",
     ),
@@ -147,7 +139,7 @@ PROFILES: dict[str, ProfileAxis] = {
         "turn",
         "",
         TURNS,
-        _turn,
+        lambda pair: np.ones(len(pair.lengths)) if pair.tokens.turn is None else pair.tokens.turn,
         "Turns after a tool's answer see text that the policy did not write.",
         whole_from=1,
     ),
@@ -210,7 +202,7 @@ def profile_of(
     """Compute a profile from sums [clusters, SUMS * bins]; empty bins are left out."""
     tokens, log_ratio, squares, k3_sum = np.split(sums.sums[content_order(sums.sums)], SUMS, axis=1)
     mean = _estimates(log_ratio, tokens)
-    square = _estimates(squares, tokens, floor=0.0)
+    rms = _estimates(squares, tokens, floor=0.0, root=True)
     kl = _estimates(k3_sum, tokens, floor=0.0)
     with np.errstate(over="ignore"):
         all_squares = float(squares.sum())
@@ -219,7 +211,7 @@ def profile_of(
             label=labels[index],
             tokens=int(count),
             log_ratio_mean=mean[index],
-            log_ratio_rms=_root(square[index]),
+            log_ratio_rms=rms[index],
             k3_kl=kl[index],
             share_of_squares=float(squares[:, index].sum()) / all_squares if all_squares else 0.0,
         )
@@ -229,21 +221,19 @@ def profile_of(
     return Profile(title=title, unit=unit, about=about, bins=bins)
 
 
-def _estimates(sums: Array, tokens: Array, floor: float = -np.inf) -> list[MetricValue]:
-    """Return the mean per token in each bin, with its interval."""
+def _estimates(
+    sums: Array, tokens: Array, floor: float = -np.inf, *, root: bool = False
+) -> list[MetricValue]:
+    """Return the mean per token in each bin, or with `root` its square root, with intervals."""
     with np.errstate(divide="ignore", invalid="ignore"):
         value = sums.sum(axis=0) / tokens.sum(axis=0)
         low, high = ratio_interval(sums, tokens)
+        low = np.maximum(low, floor)
+        if root:
+            value, low, high = np.sqrt(value), np.sqrt(low), np.sqrt(high)
     return [
-        MetricValue(value=float(v), low=max(float(a), floor), high=float(b))
+        MetricValue(value=float(v), low=float(a), high=float(b))
         if np.isfinite(a) and np.isfinite(b)
         else MetricValue(value=float(v))
         for v, a, b in zip(value, low, high, strict=True)
     ]
-
-
-def _root(square: MetricValue) -> MetricValue:
-    def root(value: float | None) -> float | None:
-        return None if value is None else float(np.sqrt(value))
-
-    return MetricValue(value=root(square.value), low=root(square.low), high=root(square.high))

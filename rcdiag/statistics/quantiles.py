@@ -151,13 +151,12 @@ class Ordered(Struct, frozen=True):
         """Return a quantile with linear interpolation, as numpy by default."""
         at = share * (self.count - 1)
         below, weight = int(at), at - int(at)
-        low, high = (self._at(index) for index in (below, min(below + 1, self.count - 1)))
+        places = np.array([below, min(below + 1, self.count - 1)])
+        if self.ends is not None:
+            places = np.searchsorted(self.ends, places, side="right")
+        low, high = map(float, self.values[places])
         # low + weight * (high - low) would be NaN between equal infinities.
         return low if low == high else low + weight * (high - low)
-
-    def _at(self, index: int) -> float:
-        at = index if self.ends is None else np.searchsorted(self.ends, index, side="right")
-        return float(self.values[at])
 
     def top_share_of_squares(self, share: float) -> float:
         """Return the fraction of sum |log_ratio|^2 that is due to the `share` largest values.

@@ -35,21 +35,18 @@ def rounding_of(policies: Mapping[str, Any], behavior: str, target: str) -> Roun
     declared = []
     for name in (behavior, target):
         about = policies.get(name)
-        declared.append(_precision(about) if isinstance(about, Mapping) else None)
+        about = about if isinstance(about, Mapping) else {}
+        options = about.get("options")
+        options = options if isinstance(options, Mapping) else {}
+        # What its products are computed in: the most specific of what is declared.
+        autocast = options.get("autocast") or about.get("autocast")
+        said = about.get("quantization") or autocast or about.get("dtype")
+        declared.append(str(said) if said else None)
     one, two = declared[0] or SAMPLER, declared[1] or TRAINER
     assumed = "" if all(declared) else " (assumed)" if not any(declared) else " (one assumed)"
     known = one in NOISE and two in NOISE
     noise = float(np.hypot(NOISE[one], NOISE[two])) if known else None
     return RoundingNoise(noise, f"{one} against {two}{assumed}")
-
-
-def _precision(about: Mapping[str, Any]) -> str | None:
-    """Return the precision that a policy's products are computed in, as far as it is declared."""
-    options = about.get("options")
-    options = options if isinstance(options, Mapping) else {}
-    autocast = options.get("autocast") or about.get("autocast")
-    said = about.get("quantization") or autocast or about.get("dtype")
-    return str(said) if said else None
 
 
 ASSUMED = rounding_of({}, "", "")

@@ -13,7 +13,6 @@ from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from rcdiag.statistics.clusters import ClusterSums, cluster_sums
 from rcdiag.statistics.pair import PolicyPair
@@ -39,12 +38,22 @@ class WeightedState(Struct, frozen=True):
         `table` has the rows of the same pair.
         """
         log_weight = pair.tokens.log_probs[pair.behavior] - pair.tokens.log_probs[sampler]
+        lengths = pair.lengths
         # Weights that overflow give inf or NaN; such numbers are not reported.
         with np.errstate(over="ignore", invalid="ignore"):
+            weight = np.exp(log_weight)
             columns = {
-                **_token_columns(pair, log_weight),
-                **_sequence_columns(pair, segment_sum(log_weight, pair.lengths), table),
+                name: segment_sum(weight * one.of(pair.values), lengths)
+                for name, one in TOKEN_SUMS.items()
             }
+            columns["tokens"] = segment_sum(weight, lengths)
+            for name, terms in _ratio_columns("token_ratio", log_weight, pair.log_ratio).items():
+                columns[name] = segment_sum(terms, lengths)
+            log_weight = segment_sum(log_weight, lengths)  # of whole sequences
+            weight = np.exp(log_weight)
+            columns |= {name: weight * one.of(table) for name, one in SEQUENCE_SUMS.items()}
+            columns["sequences"] = weight
+            columns |= _ratio_columns("seq_ratio", log_weight, table.sums["log_ratio"])
             rows = np.stack(list(columns.values()), axis=1)
             return cls(tuple(columns), cluster_sums(table.cluster, rows))
 
@@ -71,31 +80,6 @@ class WeightedSuite(Suite, kw_only=True, dict=True):
     def rows(self) -> Addends:
         """Return the weighted sums by cluster; `tokens` and `sequences` are sums of weights."""
         return Addends(self.weighted.names, self.weighted.sums.sums).by_content()
-
-
-def _token_columns(pair: PolicyPair, log_weight: Array) -> dict[str, Array]:
-    """Return weighted sums over each sequence's tokens: name -> [sequences]."""
-    weight, lengths = np.exp(log_weight), pair.lengths
-    columns = {
-        quantity.name: segment_sum(weight * quantity.of(pair.values), lengths)
-        for quantity in TOKEN_SUMS.values()
-    }
-    ratios = _ratio_columns("token_ratio", log_weight, pair.log_ratio)
-    return {
-        **columns,
-        "tokens": segment_sum(weight, lengths),
-        **{name: segment_sum(values, lengths) for name, values in ratios.items()},
-    }
-
-
-def _sequence_columns(
-    pair: PolicyPair, log_weight: Array, table: SequenceTable
-) -> dict[str, NDArray[np.float64]]:
-    """Return weighted quantities of whole sequences: name -> [sequences]."""
-    weight = np.exp(log_weight)
-    columns = {name: weight * quantity.of(table) for name, quantity in SEQUENCE_SUMS.items()}
-    ratios = _ratio_columns("seq_ratio", log_weight, table.sums["log_ratio"])
-    return {**columns, "sequences": weight, **ratios}
 
 
 def _ratio_columns(name: str, log_weight: Array, log_ratio: Array) -> dict[str, Array]:

@@ -116,15 +116,6 @@ TOP_SHARE_GUIDE = Guide(
 )
 
 
-def _top_share_guide(suite: Suite) -> Guide | None:
-    """Return no guide if the mismatch is negligible.
-
-    If most tokens are certain, only few can differ, and they have a large share of a negligible
-    sum: the shipped rollouts of a healthy run have 0.37.
-    """
-    return TOP_SHARE_GUIDE if suite.point.per_token("k3")[0] >= NEGLIGIBLE_K3 else None
-
-
 _SHARES_OUTSIDE = dict(zip(OUTSIDE, ("1", "0.6", "0.4", "0", "0"), strict=True))
 
 TAILS = (
@@ -142,7 +133,11 @@ TAILS = (
         ideal=None,
         direction=SYMMETRIC,
         guide=TOP_SHARE_GUIDE,
-        guide_for=_top_share_guide,
+        # If most tokens are certain, only few can differ, and they have a large share of a
+        # negligible sum: the shipped rollouts of a healthy run have 0.37.
+        guide_for=lambda suite: (
+            TOP_SHARE_GUIDE if suite.point.per_token("k3")[0] >= NEGLIGIBLE_K3 else None
+        ),
         example=RATIOS_OF_EXAMPLE + "0.5682",
         from_suite=lambda s: (s.ordered.top_share_of_squares(TOP), NONE),
         interval=NO_INTERVAL,

@@ -86,14 +86,12 @@ Z_GUIDE = Guide(
 
 
 def _z_guide(suite: Suite) -> Guide:
-    return replace(Z_GUIDE, warning=_as_rare_as(2.0, suite), error=_as_rare_as(4.0, suite))
-
-
-def _as_rare_as(normal: float, suite: Suite) -> float:
-    """Return the t statistic over the clusters that is as rare as `normal` standard deviations."""
+    """Return the t statistics over the clusters as rare as 2 and 4 standard deviations."""
     from scipy.special import ndtr
 
-    return float(student_quantile(max(suite.clusters - 1, 1), ndtr(-normal)))
+    freedom = max(suite.clusters - 1, 1)
+    warning, error = (float(student_quantile(freedom, ndtr(-normal))) for normal in (2.0, 4.0))
+    return replace(Z_GUIDE, warning=warning, error=error)
 
 
 KAPPA_GUIDE = Guide(
