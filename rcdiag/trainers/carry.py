@@ -34,7 +34,7 @@ class Carried(Struct, frozen=True):
         return self.settings is not None and not self.differs
 
 
-class Change(Struct, frozen=True):
+class SmallChange(Struct, frozen=True):
     """A change to a correction that keeps most of its effect."""
 
     says: str  # how the changed correction differs, after "where it"
@@ -104,14 +104,20 @@ def _decoupled(correction: Correction) -> Correction | None:
 
 
 CHANGES = (
-    Change("rejects tokens where the other gives them weight 0", _zeroing_rejects),
-    Change("rejects what is outside the bounds, where the other gives weight 0", _zero_rejects),
-    Change("gives weight 0 where the other rejects", _rejection_zeroes),
-    Change("has no lower bound on the weights", _clip_truncates),
-    Change("uses whole sequences, not what earlier steps leave of them", _without_order),
-    Change("divides weights by their mean, or does not, unlike the other", _other_normalisation),
-    Change("truncates at the upper bound where the other gives weight 0", _zero_truncates),
-    Change("works in decoupled mode, on old / rollout", _decoupled),
+    SmallChange("rejects tokens where the other gives them weight 0", _zeroing_rejects),
+    SmallChange(
+        "rejects what is outside the bounds, where the other gives weight 0", _zero_rejects
+    ),
+    SmallChange("gives weight 0 where the other rejects", _rejection_zeroes),
+    SmallChange("has no lower bound on the weights", _clip_truncates),
+    SmallChange("uses whole sequences, not what earlier steps leave of them", _without_order),
+    SmallChange(
+        "divides weights by their mean, or does not, unlike the other", _other_normalisation
+    ),
+    SmallChange(
+        "truncates at the upper bound where the other gives weight 0", _zero_truncates
+    ),
+    SmallChange("works in decoupled mode, on old / rollout", _decoupled),
 )
 
 

@@ -42,22 +42,19 @@ def read_trainer_config(path: Path, trainer: str | None = None) -> TrainerConfig
     means its newest generation, or an older one if only that claims the file.
     """
     document = Document.read(path)
-    if trainer is None:
-        for name, other in trainers_not_computed().items():
-            if any(rule.holds({}, document, ()) for rule in other.claims):
-                raise other.refusal(f"{path}: a file of {name}")
-        chosen, claim = _chosen(document, path, TRAINERS.values())
-    else:
-        chosen, claim = _named(document, path, trainer), None
+    chosen, claim = _chosen(document, path, trainer)
     written = settings_in(document, chosen)
-    if not _has_correction(document, chosen):
+    block, whole_file = document.under(chosen.config.path), chosen.config.whole(document)
+    of_any_generation = any(one.settings.keys() & block.keys() for one in TRAINERS.values())
+    if not (chosen.config.places or whole_file or of_any_generation):
         raise _nothing_in(path, document, chosen if trainer else None)
     _check_variables(document, written, path)
     findings = _number_trap(written, document.texts_under(chosen.config.path))
     findings += _newer_settings(document, chosen, written, path)
     known = {name: value for name, value in written.items() if name in chosen.settings}
-    if known and _is_above(document, chosen):
-        known = {**chosen.unset, **known}
+    keys = chosen.config.path
+    if known and keys and (whole_file or document.has(".".join(keys))):
+        known = {**chosen.unset, **known}  # the file holds the block, rather than being it
     settings, notes = chosen.config.complete(known, document)
     settings, newer = with_known_values(chosen, settings, str(path))
     findings += [*notes, *newer]
@@ -118,20 +115,6 @@ def _assumed(
     return findings
 
 
-def _has_correction(document: Document, trainer: Trainer) -> bool:
-    """Tell whether a file has the place of the correction, or a setting of any generation there."""
-    if trainer.config.places or trainer.config.whole(document):
-        return True
-    block = document.under(trainer.config.path)
-    return any(one.settings.keys() & block.keys() for one in TRAINERS.values())
-
-
-def _is_above(document: Document, trainer: Trainer) -> bool:
-    """Tell whether a file holds the block of the correction, rather than being that block."""
-    path = trainer.config.path
-    return bool(path) and (trainer.config.whole(document) or document.has(".".join(path)))
-
-
 def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:
     """Return the settings of the correction in a file.
 
@@ -146,37 +129,40 @@ def settings_in(document: Document, trainer: Trainer) -> dict[str, Any]:
         else:
             value = block.get(name, MISSING)
         if value is not MISSING:
-            found[name] = _as_omegaconf(value) if trainer.config.header.hydra else value
-    is_block = document.format != "flags" and not trainer.config.places and _is_bare(block, trainer)
-    if is_block and len(found) < len(block):
-        return dict(block)
-    return found
+            # YAML 1.1 wants a dot in 2e-2 and takes it for text; OmegaConf reads the number, as in
+            # omegaconf 2.3, omegaconf/_utils.py (`get_yaml_loader`).
+            of_hydra = trainer.config.header.hydra and isinstance(value, str)
+            found[name] = float(value) if of_hydra and _EXPONENT.fullmatch(value) else value
+    if document.format == "flags" or trainer.config.places or len(found) == len(block):
+        return found
+    family = [other for other in TRAINERS.values() if other.family == trainer.family]
+    words = {name.partition("_")[0] for other in family for name in other.settings}
+    # In a bare block every key starts like a setting of the trainer, e.g. `rollout_`.
+    bare = all(str(name).partition("_")[0] in words for name in block)
+    return dict(block) if bare else found
 
 
-def _as_omegaconf(value: Any) -> Any:
-    """Return 2e-2 as a number, as OmegaConf reads it; YAML 1.1 wants a dot and takes it for text.
+def _chosen(document: Document, path: Path, name: str | None) -> tuple[Trainer, Claim | None]:
+    """Return the generation that the name means for a file; without one, that of the best claim.
 
-    omegaconf 2.3, omegaconf/_utils.py (`get_yaml_loader`)
+    The best claim is the most certain one; of equals, the first in the registry.
     """
-    is_number = isinstance(value, str) and _EXPONENT.fullmatch(value)
-    return float(value) if is_number else value
-
-
-def _named(document: Document, path: Path, name: str) -> Trainer:
-    """Return the generation that a trainer's name means for a file."""
+    if name is None:
+        for other_name, other in trainers_not_computed().items():
+            if any(rule.holds({}, document, ()) for rule in other.claims):
+                raise other.refusal(f"{path}: a file of {other_name}")
+        claims = _claims(document, TRAINERS.values())
+        if not claims:
+            raise _nothing_in(path, document)
+        return max(claims, key=lambda candidate: candidate[1].certainty)
     newest = find_trainer(name)
-    if name != newest.family or _claims(document, [newest]):
-        return newest
+    if name != newest.family:
+        return newest, None
     family = [one for one in TRAINERS.values() if one.family == newest.family]
-    return _chosen(document, path, family)[0] if _claims(document, family) else newest
-
-
-def _chosen(document: Document, path: Path, trainers: Iterable[Trainer]) -> tuple[Trainer, Claim]:
-    """Return the generation with the most certain claim; of equals, the first in the registry."""
-    claims = _claims(document, trainers)
-    if not claims:
-        raise _nothing_in(path, document)
-    return max(claims, key=lambda candidate: candidate[1].certainty)
+    claims = _claims(document, family)
+    if not claims or newest in (claimant for claimant, _ in claims):
+        return newest, None
+    return max(claims, key=lambda candidate: candidate[1].certainty)[0], None
 
 
 def _claims(document: Document, trainers: Iterable[Trainer]) -> list[tuple[Trainer, Claim]]:
@@ -207,17 +193,6 @@ def _nothing_in(path: Path, document: Document, trainer: Trainer | None = None) 
     else:
         looked = f"looked for {next(iter(trainer.settings), '')}... in {trainer.words.place}"
     return RcdiagError(f"{path}: it has no settings of a rollout correction", hint=looked)
-
-
-def _is_bare(block: Mapping[str, Any], trainer: Trainer) -> bool:
-    """Tell whether every key of a block starts like a setting of the trainer, e.g. `rollout_`."""
-    family = [other for other in TRAINERS.values() if other.family == trainer.family]
-    words = {_first_word(name) for other in family for name in other.settings}
-    return all(_first_word(str(name)) in words for name in block)
-
-
-def _first_word(name: str) -> str:
-    return name.partition("_")[0]
 
 
 def _newer_settings(

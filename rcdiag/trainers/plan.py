@@ -61,7 +61,11 @@ def preset_configs(
 
     A name that occurs only in documents stands for the preset that they mean.
     """
-    presets = {**_former_presets(trainer), **trainer.presets}
+    presets: dict[str, Config] = {}
+    for name, former in read_former_presets(trainer.package).items():
+        if former.preset in trainer.presets and former.settings.keys() <= trainer.settings.keys():
+            presets[name] = {**trainer.presets[former.preset], **former.settings}
+    presets |= trainer.presets
     for name in (*names, *overrides):
         if name not in presets:
             raise RcdiagError(
@@ -75,15 +79,6 @@ def preset_configs(
             )
     return {
         name: {**presets[name], **overrides.get(name, {})} for name in (names or trainer.presets)
-    }
-
-
-def _former_presets(trainer: Trainer) -> dict[str, Config]:
-    """Return the presets of a generation that documents call by other names."""
-    return {
-        name: {**trainer.presets[former.preset], **former.settings}
-        for name, former in read_former_presets(trainer.package).items()
-        if former.preset in trainer.presets and former.settings.keys() <= trainer.settings.keys()
     }
 
 

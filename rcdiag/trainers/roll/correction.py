@@ -145,20 +145,17 @@ def _filter_of(rejection: Rejection) -> dict[str, Any]:
     """Return the item of the list that is equivalent to a rejection."""
     lower = -math.inf if rejection.lower is None else rejection.lower
     name, upper = rejection.statistic, rejection.upper
+    rule: dict[str, Any] = {"enabled": True}
     if name in LEVEL_OF_DIFFERENCE:
-        return _rule(LEVEL_OF_DIFFERENCE[name], "diff", lower, upper)
-    if name.endswith("k1"):  # k1 = -log_ratio: the bounds swap
-        lower, upper = math.exp(-upper), math.exp(-lower)
-    return _rule(RATIOS[name], "ratio", lower, upper)
-
-
-def _rule(level: str, side: str, lower: float, upper: float) -> dict[str, Any]:
+        side, rule["agg_type"] = "diff", LEVEL_OF_DIFFERENCE[name]
+        rule |= {"ratio_enabled": False, "diff_enabled": True}
+    else:
+        side, rule["agg_type"] = "ratio", RATIOS[name]
+        if name.endswith("k1"):  # k1 = -log_ratio: the bounds swap
+            lower, upper = math.exp(-upper), math.exp(-lower)
     widest = _WIDEST[side]
     bounds = (max(lower, widest[0]), min(upper, widest[1]))
     low, high = (rounded(bound) if bound > 0 else bound for bound in bounds)
-    rule = {"enabled": True, "agg_type": level}
-    if side == "diff":
-        rule |= {"ratio_enabled": False, "diff_enabled": True}
     return {**rule, f"{side}_low": low, f"{side}_high": high}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rcdiag.corrections.arithmetic import Guard
-from rcdiag.corrections.bounds import Window, windows_of
+from rcdiag.corrections.bounds import windows_of
 from rcdiag.corrections.correction import Correction, Rejection, Weighting
 from rcdiag.trainers.settings_table import Refused, Settings, UnknownValue
 from rcdiag.trainers.settings_text import BELOW_ALL, digits
@@ -221,18 +221,16 @@ def facts(correction: Correction, facts: Facts) -> Facts:
     }
     if windows:
         own["options"] = ",".join(OF_K1.get(name, name) for name in windows)
-        own["thresholds"] = ",".join(
-            _of_k1(window) if name in OF_K1 else digits(window.upper)
-            for name, window in windows.items()
-        )
+        thresholds = []
+        for name, window in windows.items():
+            if name in OF_K1:  # ratios from L to U are "1/U_1/L"
+                lower = np.exp(-window.upper) or BELOW_ALL
+                thresholds.append(f"{digits(lower)}_{digits(np.exp(-window.lower))}")
+            else:
+                thresholds.append(digits(window.upper))
+        own["thresholds"] = ",".join(thresholds)
         own["kept_ratios"] = " and ".join(
             f"{name} ratios from {np.exp(window.lower):.6g} to {np.exp(window.upper):.6g}"
             for name, window in ratios.items()
         )
     return own
-
-
-def _of_k1(window: Window) -> str:
-    """Return the threshold text for k1: ratios from L to U are "1/U_1/L"."""
-    lower = np.exp(-window.upper) or BELOW_ALL
-    return f"{digits(lower)}_{digits(np.exp(-window.lower))}"

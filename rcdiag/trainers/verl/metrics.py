@@ -82,12 +82,15 @@ def weight_metrics(
     raw = raw_weights(rows, weighting)
     used = raw if of == "raw" else applied_weights(rows, weighting)
     clipped = clipped_weights(rows, weighting) if of == "raw" else used
+    compared = batch.padded(batch.row_means(raw if fractions_of == "raw" else used))
     metrics = {
         "mean": batch.token_mean(used),
         **_bounds(batch, weighting, used, geometric_fractions),
         "std": batch.token_std(clipped),
         "eff_sample_size": batch.ess(clipped),
-        **_of_rows(batch, weighting, used, raw if fractions_of == "raw" else used),
+        **row_statistics(batch.padded(batch.row_means(used)), 1.0),
+        "seq_fraction_high": share(compared > weighting.upper),
+        "seq_fraction_low": share(compared < weighting.lower_or_reciprocal),
     }
     return {f"{prefix}_{name}": value for name, value in metrics.items()}
 
@@ -123,16 +126,6 @@ def _bounds(
         "min": float(np.exp(padded.min())),
         "ratio_fraction_high": of_tokens[0],
         "ratio_fraction_low": of_tokens[1],
-    }
-
-
-def _of_rows(batch: Batch, weighting: Weighting, used: OfTokens, compared: OfTokens) -> Metrics:
-    means = batch.padded(batch.row_means(used))
-    against = batch.padded(batch.row_means(compared))
-    return {
-        **row_statistics(means, 1.0),
-        "seq_fraction_high": share(against > weighting.upper),
-        "seq_fraction_low": share(against < weighting.lower_or_reciprocal),
     }
 
 

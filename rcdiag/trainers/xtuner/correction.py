@@ -47,20 +47,15 @@ def read(settings: Settings) -> Correction:
     level, mode = settings["rollout_is_level"], settings["rollout_is_mode"]
     mask_upper, mask_lower = _pair(settings, "rollout_is_mask_threshold") or bounds
     rejections = [] if mode == "truncate" else [Rejection(level, mask_upper, mask_lower)]
+    veto = _pair(settings, "rollout_is_veto_threshold", ordered=False)
+    if veto is not None:  # of sequences with a token whose log-ratio is outside of both bounds
+        with np.errstate(divide="ignore"):  # XTuner stores the logs of its bounds in float32
+            highest, lowest = (float(np.log(np.float32(bound))) for bound in veto)
+        rejections += [Rejection(HIGHEST, highest), Rejection(LOWEST, np.inf, lowest)]
     return Correction(
         weighting=Weighting(level, upper, lower, "mask" if mode == "mask" else "clip"),
-        rejections=(*rejections, *_veto(settings)),
+        rejections=tuple(rejections),
     )
-
-
-def _veto(settings: Settings) -> tuple[Rejection, ...]:
-    """Return the veto of sequences with a token whose log-ratio is outside of two bounds."""
-    bounds = _pair(settings, "rollout_is_veto_threshold", ordered=False)
-    if bounds is None:
-        return ()
-    with np.errstate(divide="ignore"):  # XTuner stores the logs of its bounds in float32
-        upper, lower = (float(np.log(np.float32(bound))) for bound in bounds)
-    return (Rejection(HIGHEST, upper), Rejection(LOWEST, np.inf, lower))
 
 
 def _pair(settings: Settings, name: str, *, ordered: bool = True) -> tuple[float, float] | None:
