@@ -217,10 +217,14 @@ def check_apart(outputs: Iterable[str | Path | None], inputs: Iterable[str | Pat
 
     Inputs are files, folders, globs and URLs. No file inside an input folder is overwritten.
     """
+    read: list[str] = []  # real paths of the inputs, without URLs
+    for given in inputs:
+        source = "" if given is None else os.fspath(given)
+        if source and "://" not in source:
+            names = [source] if os.path.exists(source) else glob.glob(source, recursive=True)
+            read += map(os.path.realpath, names)
     places: set[str] = set()
-    wanted = [os.fspath(path) for path in outputs if path is not None]
-    read = [place for source in inputs if source is not None for place in _places(source)]
-    for path in wanted:
+    for path in [os.fspath(path) for path in outputs if path is not None]:
         place = os.path.realpath(path)
         if place in places:
             raise RcdiagError(f"{path}: two outputs on one path", hint="give each its own path")
@@ -239,15 +243,6 @@ def check_apart(outputs: Iterable[str | Path | None], inputs: Iterable[str | Pat
                 f"{path}: this command reads it, and would overwrite it",
                 hint="choose another output path",
             )
-
-
-def _places(source: str | Path) -> list[str]:
-    """Return the real paths that an input names; none for a URL."""
-    text = os.fspath(source)
-    if "://" in text:
-        return []
-    names = [text] if os.path.exists(text) else glob.glob(text, recursive=True)
-    return [os.path.realpath(name) for name in names]
 
 
 def without_controls(text: str) -> str:

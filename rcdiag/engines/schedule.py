@@ -126,12 +126,12 @@ class Schedule:
                     lost_in_a_row += 1
                     if part is not None:
                         self._report_progress(-scored)
-                        self._requeue(part, deaths + 1)
+                        self._give_back(again=(part, deaths + 1))
                     if self._drop_engine(number, lost, lost_in_a_row, deaths + 1):
                         return
                 else:
                     lost_in_a_row = 0
-                    self._part_done()
+                    self._give_back()
         except BaseException:
             self._end()
             raise
@@ -192,14 +192,11 @@ class Schedule:
         self._say(f"{lost.reason.message}; another is started and scores the same part again")
         return False
 
-    def _requeue(self, part: TablePart, deaths: int) -> None:
+    def _give_back(self, again: tuple[TablePart, int] | None = None) -> None:
+        """Count a part as no longer worked on; `again` queues it anew, with its engines' deaths."""
         with self._changed:
-            self._requeued.append((part, deaths))
-            self._pending -= 1
-            self._changed.notify_all()
-
-    def _part_done(self) -> None:
-        with self._changed:
+            if again is not None:
+                self._requeued.append(again)
             self._pending -= 1
             self._changed.notify_all()
 

@@ -74,21 +74,16 @@ def _incoming(stream: IO[bytes]) -> Iterator[bytes]:
     return iter(waiting.get, None)
 
 
-def _take_over_stdout(log: str) -> IO[bytes]:
-    """Send stdout and stderr to the log; return a stream to the parent on the original stdout."""
-    parent = os.fdopen(os.dup(1), "wb")
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    return parent
-
-
 def main() -> None:
     """Run the job from stdin, then exit without cleaning up."""
     job = json.loads(sys.stdin.buffer.readline())
     # Ctrl-C reaches all processes of a terminal; the parent handles it and closes our stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = _take_over_stdout(job["log"])
+    # Stdout and stderr go to the log; messages to the parent go through the original stdout.
+    parent = os.fdopen(os.dup(1), "wb")
+    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
 
     def say(event: str, content: bytes = b"", **more: Any) -> None:
         message = {"event": event, "bytes": len(content), **more}

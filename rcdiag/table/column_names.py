@@ -116,10 +116,5 @@ def known_form(name: str) -> str:
 
 
 def _is_known(form: str) -> bool:
-    return form in _all_names() or spelled(form) is not None or column_spec(form) is not None
-
-
-@functools.cache
-def _all_names() -> frozenset[str]:
-    """Return all names of other programs, for any column."""
-    return frozenset(known.name for names in known_names().values() for known in names)
+    of_programs = (known.name for names in known_names().values() for known in names)
+    return form in of_programs or spelled(form) is not None or column_spec(form) is not None

@@ -115,7 +115,12 @@ class _Pass(Struct):
         table = given_values.filled(table, given, np.arange(table.num_rows))
         table = self._watched(table, lengths, rows.file)
         table = self.grouping.add_to(table, rows)
-        self._count_lacking(table, rows)
+        for name in NEVER_NULL:
+            column = table[name] if name in table.column_names else pa.nulls(table.num_rows)
+            if column.null_count:
+                first = int(np.argmax(as_numpy(column.is_null())))
+                where, before = self.lacking.get(name, (rows.where(first), 0))
+                self.lacking[name] = where, before + column.null_count
         self.tokens += int(lengths.sum())
         self.origin.add(rows.file, rows.record, rows.numbers)
         if table.num_rows:
@@ -163,16 +168,6 @@ class _Pass(Struct):
                 self.equal[policy] = self.equal.get(policy, True) and same
         return table
 
-    def _count_lacking(self, table: pa.Table, rows: Rows) -> None:
-        """Count the rows without step, prompt, group or id, and remember the first of them."""
-        for name in NEVER_NULL:
-            present = table[name].is_valid() if name in table.column_names else None
-            without = table.num_rows if present is None else table[name].null_count
-            if without:
-                first = 0 if present is None else int(np.argmin(as_numpy(present)))
-                where, before = self.lacking.get(name, (rows.where(first), 0))
-                self.lacking[name] = where, before + without
-
     def finished(self, source: str, mixed: Collection[str]) -> dict[str, str]:
         """Run the checks that need the whole dump; return columns to drop with the reasons.
 
@@ -181,7 +176,13 @@ class _Pass(Struct):
         self._check_rows(source)
         self._note_nulls()
         dropped = self._placeholders()
-        self._note_equal_columns(dropped)
+        for policy, equal in self.equal.items():
+            names = "rollout_log_probs", f"{policy}_log_probs"
+            if equal and not dropped.keys() & set(names):
+                self.notes.change(
+                    f"{names[1]} equals {names[0]} bit for bit on every token: the mismatch is not "
+                    "observable"
+                )
         for name in sorted(mixed):
             reason = "files hold types that cannot be combined"
             if columns.column_spec(name) is not None:
@@ -218,16 +219,6 @@ class _Pass(Struct):
         for name, nulls in self.nulls.items():
             if 0 < nulls < self.rows_with[name]:
                 self.notes.change(f"{name}: is null in rows whose records have none", nulls)
-
-    def _note_equal_columns(self, dropped: Collection[str]) -> None:
-        """Note pairs of log-prob columns that are equal on every token."""
-        for policy, equal in self.equal.items():
-            names = "rollout_log_probs", f"{policy}_log_probs"
-            if equal and not set(dropped) & set(names):
-                self.notes.change(
-                    f"{names[1]} equals {names[0]} bit for bit on every token: the mismatch is not "
-                    "observable"
-                )
 
     def _placeholders(self) -> dict[str, str]:
         """Return placeholder columns of log-probs, each with the reason; note floored values."""
@@ -269,7 +260,12 @@ def convert_files(
     already known about the table; `left` names files that match the dump's file names but hold
     something else and are not read.
     """
-    _refuse_bare_text(reader, files, tokenizer)
+    if reader.text_only and tokenizer is None:
+        raise RcdiagError(
+            f"{files[0].name}: {reader.name} dumps hold text, no token ids and no log-probs",
+            hint=f"{reader.text_only}; or {setting('tokenizer', 'PATH')} of rcdiag convert encodes "
+            "the text again, which loses the recorded mismatch",
+        )
     given_values.check_choices(given, reader.asks_for, f"a dump of {reader.name}")
     paths = tuple(cast(Path, file.path) for file in files)  # files to convert are always local
     dump = Dump(files=paths, given=given, tokenizer=tokenizer)
@@ -299,16 +295,6 @@ def convert_files(
         if schema is not None and lacking:
             missing.check_columns([], schema, lacking, files[0].name)
     return Conversion(work.origin, work.policies_of, work.tokens)
-
-
-def _refuse_bare_text(reader: Reader, files: Sequence[SourceFile], tokenizer: str | None) -> None:
-    """Refuse a dump of text where no tokenizer is given."""
-    if reader.text_only and tokenizer is None:
-        raise RcdiagError(
-            f"{files[0].name}: {reader.name} dumps hold text, no token ids and no log-probs",
-            hint=f"{reader.text_only}; or {setting('tokenizer', 'PATH')} of rcdiag convert encodes "
-            "the text again, which loses the recorded mismatch",
-        )
 
 
 def _metadata(reader: Reader, dump: Dump, dropped: Mapping[str, str]) -> dict[str, Any]:

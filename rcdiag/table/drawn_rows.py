@@ -35,11 +35,20 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
         if not len(among):
             raise RcdiagError(f"{table.name}: no step {step}", hint="see the column `step`")
     if rows >= len(among):
-        numbers = among
-    else:
-        group = _groups(table)[among]
-        present = np.unique(group)
-        numbers = among[np.isin(group, present[_drawn(len(present), rows, len(among), seed)])]
+        return _table_of(table, among)
+    group = among
+    if "group_id" in table.schema.names:
+        batches = table.batches(["group_id"])
+        hashes = np.concatenate([hashed(batch, "group_id") for batch in batches])
+        keys, number_of = number_groups(hashes)  # groups are numbered by their first row
+        group = number_of[np.searchsorted(keys, hashes)].astype(np.int64)[among]
+    present = np.unique(group)
+    drawn = present[_drawn(len(present), rows, len(among), seed)]
+    return _table_of(table, among[np.isin(group, drawn)])
+
+
+def _table_of(table: Table, numbers: Numbers) -> Table:
+    """Write some rows of a table, by their numbers, to a file of their own, and open it."""
     scratch = Scratch()
     target = scratch.path / "drawn.parquet"
     with TableWriter(target, table.schema, table.metadata) as writer:
@@ -56,15 +65,6 @@ def draw_rows(table: Table, rows: int, seed: int, step: int | None = None) -> Ta
         given_as=table.given_as,
         naming=table.naming,
     )
-
-
-def _groups(table: Table) -> Numbers:
-    """Return the group number of every row; groups are numbered by their first row."""
-    if "group_id" not in table.schema.names:
-        return np.arange(table.num_rows)
-    hashes = np.concatenate([hashed(batch, "group_id") for batch in table.batches(["group_id"])])
-    keys, number_of = number_groups(hashes)
-    return number_of[np.searchsorted(keys, hashes)].astype(np.int64)
 
 
 def _drawn(groups: int, rows: int, all_rows: int, seed: int) -> Numbers:

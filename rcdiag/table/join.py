@@ -54,7 +54,12 @@ def join_tables(
     """
     first, by = dumps[0], _matched_by(dumps, of_one_run)
     samples = _samples(dumps, by)
-    rows = [_rows_of(own, first.num_rows) for own in samples]
+    # Each table's row for every row of the first table; -1 if it has none.
+    rows = []
+    for own in samples:
+        row_of_sample = np.full(max(first.num_rows, int(own.max()) + 1), -1, np.int64)
+        row_of_sample[own] = np.arange(len(own))
+        rows.append(row_of_sample[: first.num_rows])
     in_all = np.logical_and.reduce([own >= 0 for own in rows])
     tokens = [_hashed(dump, ["response_ids"]) for dump in dumps]
     same = in_all & np.logical_and.reduce(
@@ -133,13 +138,6 @@ def _hashed_ids(dumps: Sequence[Table]) -> list[Hashes]:
         check_unique(dump, ids)
         hashes.append(np.concatenate(ids))
     return hashes
-
-
-def _rows_of(samples: Numbers, count: int) -> Numbers:
-    """Return the table's row for each of the samples 0 to `count` - 1; -1 if it has none."""
-    rows = np.full(max(count, int(samples.max()) + 1), -1, np.int64)
-    rows[samples] = np.arange(len(samples))
-    return rows[:count]
 
 
 def _report(
@@ -368,16 +366,14 @@ def _hashed_tokens(dumps: Sequence[Table]) -> list[Hashes]:
     keys = [_hashed(dump, names) for dump in dumps]
     for dump, own in zip(dumps[1:], keys[1:], strict=True):
         _check_ambiguity(dumps[0], keys[0], dump, own)
-    return [mixed(own) + _repeats(own) for own in keys]
-
-
-def _repeats(keys: Hashes) -> Hashes:
-    """Return for each row the number of earlier rows with the same key, [rows]."""
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    repeats = np.empty(len(keys), np.uint64)
-    repeats[order] = np.arange(len(keys)) - np.searchsorted(ordered, ordered)
-    return repeats
+    numbered = []
+    for own in keys:
+        order = np.argsort(own, kind="stable")
+        ordered = own[order]
+        earlier = np.empty(len(own), np.uint64)  # rows before with the same key
+        earlier[order] = np.arange(len(own)) - np.searchsorted(ordered, ordered)
+        numbered.append(mixed(own) + earlier)
+    return numbered
 
 
 def _hashed(dump: Table, names: Sequence[str]) -> Hashes:

@@ -93,38 +93,29 @@ def check_columns(
     if not missing:
         return
     meant = meant_columns(missing, schema, renames, naming)
-    listed = [_listed(name, own, naming) for name, own in missing.items()]
+    listed = []
+    for name, own in missing.items():
+        # The columns that may be meant, and why they are not used.
+        doubts = [f"`{doubt.column}`: {doubt.why}" for doubt in naming.doubts.get(name, ())]
+        if own != name:
+            listed.append(f"`{own}`, the right side of {name}={own}")
+        else:
+            listed.append(f"`{name}`" + (f" ({'; '.join(doubts)})" if doubts else ""))
+    # Columns that are not the response tokens by their first rows.
+    refuted = [doubt.column for doubt in naming.doubts.get("response_ids", ()) if doubt.refuted]
+    hint = _hint(list(missing), meant, schema, refuted)
+    if "response_ids" in missing and refuted:
+        hint += (
+            f"; if `{refuted[0]}` holds prompt and response, write the last tokens of each list, "
+            "as many as there are log-probs, as `response_ids`, and the tokens before them as "
+            "`prompt_ids`"
+        )
     taken = f"; read: {naming.sentence()}" if naming.taken else ""
     raise RcdiagError(
         f"{file}: no column{'s' if len(missing) > 1 else ''} {', '.join(listed)}; "
         f"found: {', '.join(schema.names)}{taken}",
-        hint=_hint(list(missing), meant, schema, _refuted("response_ids", naming))
-        + _cut_prompt("response_ids", missing, naming),
+        hint=hint,
     )
-
-
-def _refuted(name: str, naming: Naming) -> list[str]:
-    """Return the columns whose first rows prove that they are not the canonical column `name`."""
-    return [doubt.column for doubt in naming.doubts.get(name, ()) if doubt.refuted]
-
-
-def _cut_prompt(tokens: str, missing: Mapping[str, str], naming: Naming) -> str:
-    """Say how to write tokens if the table has prompt and response in one list."""
-    refuted = _refuted(tokens, naming)
-    if tokens not in missing or not refuted:
-        return ""
-    return (
-        f"; if `{refuted[0]}` holds prompt and response, write the last tokens of each list, as "
-        f"many as there are log-probs, as `{tokens}`, and the tokens before them as `prompt_ids`"
-    )
-
-
-def _listed(name: str, own: str, naming: Naming) -> str:
-    """Name a missing column, with the columns that may be meant and why they are not used."""
-    if own != name:
-        return f"`{own}`, the right side of {name}={own}"
-    doubts = "; ".join(f"`{doubt.column}`: {doubt.why}" for doubt in naming.doubts.get(name, ()))
-    return f"`{name}`" + (f" ({doubts})" if doubts else "")
 
 
 def meant_columns(
@@ -179,9 +170,8 @@ def _likeness(name: str, wanted: str, own: str) -> float:
         return 2.0 if own.lower() in names_for(name) else _by_letters(name, own)
     if own in names_for(name) and not names_for(name)[own].alone:
         return 3.0
-    if not LOOKS_LIKE_LOG_PROBS.search(
-        own
-    ):  # rollout_probs is spelled similarly, but not log-probs
+    if not LOOKS_LIKE_LOG_PROBS.search(own):
+        # `rollout_probs` is spelled similarly, but holds no log-probs.
         return 0.0 if "prob" in own.lower() else _by_letters(name, own)
     words = set(re.split(r"[^a-z0-9]+|_", own.lower()))
     mine = {policy["policy"], *WORDS_OF_POLICY.get(policy["policy"], ())}

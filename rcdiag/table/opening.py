@@ -86,7 +86,12 @@ def open_parts(
         table = _converted(parts, renames or {}, values, tokenizer, on_progress, beside)
     # Copies of remote files are kept as long as the table.
     scratch = Scratch.together([table.scratch, *(part.scratch for part in parts)])
-    table = _without_absent(replace(table, scratch=scratch))
+    table = replace(table, scratch=scratch)
+    absent = {f"{policy}_log_probs" for policy in table.policies}
+    absent = {name for name in absent if all_null(table, name)}
+    if absent:
+        schema = _without(table.schema, absent)
+        table = replace(table, schema=schema, absent=table.absent | absent)
     return _with_given(table, values) if reader.any_names else table
 
 
@@ -147,15 +152,6 @@ def open_rows(
     write_rows(rows, name, path)
     part = SourceFiles(name, PARQUET, (SourceFile(path, name),), scratch)
     return open_parts([part], renames, needed, given)
-
-
-def _without_absent(table: Table) -> Table:
-    """Return a table without the log-prob columns that are null in every row."""
-    columns_of = [f"{policy}_log_probs" for policy in table.policies]
-    absent = frozenset(name for name in columns_of if all_null(table, name))
-    if not absent:
-        return table
-    return replace(table, schema=_without(table.schema, absent), absent=table.absent | absent)
 
 
 def _without(schema: pa.Schema, names: Collection[str]) -> pa.Schema:

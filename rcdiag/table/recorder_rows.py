@@ -114,9 +114,16 @@ def rows_of(arguments: Mapping[str, Any]) -> pa.Table:
         if value is not None
     }
     _check_names(given)
-    if _is_one_response(given[IDS]):
-        given = {name: [value] if _is_rows(value) else value for name, value in given.items()}
     ids_of_rows = given[IDS]
+    if isinstance(ids_of_rows, np.ndarray):
+        one_response = ids_of_rows.ndim == 1 and ids_of_rows.dtype != object
+    else:
+        one_response = isinstance(ids_of_rows, list) and all(
+            isinstance(one, (int, np.integer)) for one in ids_of_rows
+        )
+    if one_response and len(ids_of_rows):
+        given = {name: [value] if _is_rows(value) else value for name, value in given.items()}
+        ids_of_rows = given[IDS]
     if not _is_matrix(ids_of_rows) and not are_lists(ids_of_rows):
         raise RcdiagError(
             f"Recorder.add: `{IDS}` is {kind_of(ids_of_rows)}, but rows of tokens are needed",
@@ -180,14 +187,6 @@ def _check_names(given: Mapping[str, Any]) -> None:
                 f"Recorder.add: `{name}` is no column that rcdiag reads",
                 hint=f"did you mean {meant}? A column of your own needs another name",
             )
-
-
-def _is_one_response(ids: Any) -> bool:
-    """Tell whether token ids are those of one response, and not a list of rows."""
-    if isinstance(ids, np.ndarray):
-        return ids.ndim == 1 and ids.dtype != object and len(ids) > 0
-    numbers = (int, np.integer)
-    return isinstance(ids, list) and bool(ids) and all(isinstance(one, numbers) for one in ids)
 
 
 def _is_per_token(name: str, value: Any) -> bool:
@@ -381,22 +380,15 @@ def _of_lists(name: str, value: list[Any]) -> pa.ListArray:
     lengths, null = lengths_and_nulls(value)
     filled = [row for row in value if row is not None]
     if column_spec(name) is LISTS_OF_IDS:
-        return _lists_of_ids(name, _kept_ids(name, filled), lengths, null)
+        by_token = [() if ids is None else ids for row in filled for ids in row]
+        try:
+            kept = kept_ids_of(by_token)
+        except (TypeError, ValueError, OverflowError) as error:
+            found = f"it is not a list of ids for each token ({error})"
+            raise wrong(name, None, found, "give lists of ids") from error
+        return _lists_of_ids(name, kept, lengths, null)
     if column_spec(name) is EXPERTS:
-        parts = [
-            _experts_of(name, number, row) for number, row in enumerate(value) if row is not None
-        ]
-        parts = [part for part in parts if len(part)]
-        if len({part.shape[1] for part in parts}) > 1:
-            odd = next(part.shape[1] for part in parts if part.shape[1] != parts[0].shape[1])
-            raise wrong(
-                name,
-                None,
-                f"{parts[0].shape[1]} experts of a token in one row and {odd} in another",
-                "layers x k is the same for all tokens",
-            )
-        flat = np.concatenate(parts) if parts else np.zeros((0, 0), np.uint16)
-        return _nested(name, flat, lengths)
+        return _nested(name, _flat_experts(name, value), lengths)
     flat = _flat(name, filled)
     _check_flat(name, flat, lengths)
     if null.any() and name in (IDS, MASK, PROMPT):
@@ -404,25 +396,26 @@ def _of_lists(name: str, value: list[Any]) -> pa.ListArray:
     return ragged(_typed(name, flat), lengths, null)
 
 
-def _experts_of(name: str, number: int, row: Any) -> NDArray[Any]:
-    """Return the experts of one row, [tokens, layers x k]."""
-    try:
-        return np.asarray(row).reshape(len(row), -1) if len(row) else np.zeros((0, 0), np.uint16)
-    except ValueError as error:
+def _flat_experts(name: str, rows: Sequence[Any]) -> NDArray[Any]:
+    """Return the experts of all rows, concatenated, [tokens, layers x k]; None has no tokens."""
+    parts: list[NDArray[Any]] = []
+    for number, row in enumerate(rows):
+        if row is None or not len(row):
+            continue
+        try:
+            parts.append(np.asarray(row).reshape(len(row), -1))
+        except ValueError as error:
+            found = "the number of experts differs between tokens"
+            raise wrong(name, number, found, "layers x k per token") from error
+    widths = list(dict.fromkeys(part.shape[1] for part in parts))
+    if len(widths) > 1:
         raise wrong(
-            name, number, "the number of experts differs between tokens", "layers x k per token"
-        ) from error
-
-
-def _kept_ids(name: str, rows: Sequence[Any]) -> Ragged:
-    """Return the ids of all tokens of all rows, concatenated; a token with None has no ids."""
-    by_token = [() if ids is None else ids for row in rows for ids in row]
-    try:
-        return kept_ids_of(by_token)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise wrong(
-            name, None, f"it is not a list of ids for each token ({error})", "give lists of ids"
-        ) from error
+            name,
+            None,
+            f"{widths[0]} experts of a token in one row and {widths[1]} in another",
+            "layers x k is the same for all tokens",
+        )
+    return np.concatenate(parts) if parts else np.zeros((0, 0), np.uint16)
 
 
 def _lists_of_ids(

@@ -35,7 +35,12 @@ class Scratch:
                 beside.parent.mkdir(parents=True, exist_ok=True)
                 _remove_dead(beside)
                 self.path = Path(tempfile.mkdtemp(prefix=f".{beside.name}.", dir=beside.parent))
-                lock = _lock(self.path)
+                # The file is locked before it gets its final name, so that nobody else can lock it.
+                new = self.path / f"{LOCK}.new"
+                lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+                with contextlib.suppress(OSError):  # no locks here: a kill leaves the folder
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.replace(new, self.path / LOCK)
             except OSError as error:
                 raise not_writable(beside, error) from error
         self._finalizer = weakref.finalize(self, _remove, self.path, lock)
@@ -53,16 +58,6 @@ class Scratch:
     def remove(self) -> None:
         """Delete the folder now."""
         self._finalizer()
-
-
-def _lock(folder: Path) -> int:
-    """Create a lock file; it is locked before it gets its final name, so that no one else can."""
-    new = folder / f"{LOCK}.new"
-    descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    with contextlib.suppress(OSError):  # no locks on this file system: a kill leaves the folder
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.replace(new, folder / LOCK)
-    return descriptor
 
 
 def _remove(folder: Path, lock: int | None) -> None:

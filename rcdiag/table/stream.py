@@ -148,7 +148,11 @@ def decode(batch: RowBatch, policies: Sequence[str] = ()) -> Trajectories:
             hint="is each list the tokens of one response, or are several joined in one row? "
             "Write one row per response",
         )
-    mask = _mask(batch, response_ids)
+    mask = np.ones(len(response_ids.values), dtype=np.bool_)
+    if "response_mask" in names:
+        column = _by_response(batch, "response_mask", response_ids)
+        check_mask("response_mask", column.values, column.lengths, in_file(batch.where))
+        mask = column.values.astype(np.bool_, copy=False)
     lists = {
         name: _lists_of_tokens(batch, name, response_ids) for name in names if has_token_lists(name)
     }
@@ -256,14 +260,6 @@ def token_ids(batch: RowBatch, name: str) -> Ragged:
     column = ragged(batch, name)
     check_ids(name, column.values, column.lengths, in_file(batch.where))
     return Ragged(column.values.astype(np.int32, copy=False), column.offsets)
-
-
-def _mask(batch: RowBatch, response_ids: Ragged) -> NDArray[np.bool_]:
-    if "response_mask" not in batch.table.column_names:
-        return np.ones(len(response_ids.values), dtype=np.bool_)
-    column = _by_response(batch, "response_mask", response_ids)
-    check_mask("response_mask", column.values, column.lengths, in_file(batch.where))
-    return column.values.astype(np.bool_, copy=False)
 
 
 def _by_response(

@@ -136,11 +136,13 @@ def unobserved(table: Table, policies: Sequence[str]) -> Unobserved:
 
     Most footers record that a column has no nulls; only other columns are read.
     """
-    lacking = {
-        policy: _null_rows(table, f"{policy}_log_probs")
-        for policy in policies
-        if f"{policy}_log_probs" in table.schema.names
-    }
+    lacking: dict[str, NDArray[np.int64]] = {}  # null rows by policy, ascending
+    for policy in policies:
+        name = f"{policy}_log_probs"
+        if name in table.schema.names:
+            own = table.renames.get(name, name)
+            nulls = [rows for file in table.files for *_, rows in _nulls_of(file, own)]
+            lacking[policy] = np.concatenate(nulls)
     lacking = {policy: rows for policy, rows in lacking.items() if len(rows)}
     if not lacking:
         return Unobserved()
@@ -160,12 +162,6 @@ def all_null(table: Table, column: str) -> bool:
         return False  # according to a footer, some rows have values
     nulls = (part for file in table.files for part in _nulls_of(file, own))
     return all(len(rows) == end - first for first, end, rows in nulls)
-
-
-def _null_rows(table: Table, column: str) -> NDArray[np.int64]:
-    """Return the rows in which a column is null, ascending."""
-    own = table.renames.get(column, column)
-    return np.concatenate([rows for file in table.files for *_, rows in _nulls_of(file, own)])
 
 
 def _nulls_of(file: TableFile, column: str) -> Iterator[tuple[int, int, NDArray[np.int64]]]:

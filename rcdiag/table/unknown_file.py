@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
 
 from rcdiag.errors import RcdiagError, setting
@@ -131,20 +132,13 @@ def _is_of_inspect(path: AnyFile) -> bool:
         return False
 
 
-def _is_text(path: AnyFile) -> bool:
-    head = Peek(path).head
-    try:
-        head[: max(len(head) - 3, 1)].decode()  # the last character may be truncated
-    except UnicodeDecodeError:
-        return False
-    return b"\0" not in head
-
-
 def _unknown(path: AnyFile, name: str) -> RcdiagError:
-    keys = Peek(path).record
+    keys, head = Peek(path).record, Peek(path).head
     found = f" (JSON with the keys {', '.join(keys)})" if keys else ""
-    if not keys and _is_text(path):
-        found = " (text)"
+    if not keys and b"\0" not in head:
+        with contextlib.suppress(UnicodeDecodeError):
+            head[: max(len(head) - 3, 1)].decode()  # the last character may be truncated
+            found = " (text)"
     known = f"{setting('format', 'NAME', '--from')} sets one of {', '.join(READERS)}"
     if keys and not any(isinstance(value, list) for value in keys.values()):
         known += "; a dump has lists of token ids and log-probs, text alone is not enough"

@@ -86,13 +86,10 @@ def _facts(spec: PolicySpec, say: Say) -> ModelFacts:
     else:
         model = spec.model if is_given_the_model(spec) else "the program"
         facts = ModelFacts(ModelLimits(model, None, None), "unknown")
-    return replace(facts, program=_state_of(words_of(spec)))
-
-
-def _state_of(words: list[str]) -> str:
-    """Return size and time of the files that a command names, so that edits are noticed."""
-    files = {word: os.stat(word) for word in words if os.path.isfile(word)}
-    return " ".join(f"{name} {one.st_size} {one.st_mtime_ns}" for name, one in files.items())
+    # Size and time of the files that the command names, so that edits are noticed.
+    files = {word: os.stat(word) for word in words_of(spec) if os.path.isfile(word)}
+    state = [f"{name} {one.st_size} {one.st_mtime_ns}" for name, one in files.items()]
+    return replace(facts, program=" ".join(state))
 
 
 def about_model(spec: PolicySpec) -> dict[str, Any]:

@@ -34,13 +34,8 @@ def _layout(spec: PolicySpec) -> str:
 
 
 def _check(spec: PolicySpec) -> None:
+    """Refuse options that exclude each other, and GPUs that the model cannot be divided over."""
     check_support(spec)
-    _check_gpus(spec)
-    _check_experts(spec)
-
-
-def _check_gpus(spec: PolicySpec) -> None:
-    """Refuse a number of GPUs that the policy's model cannot be divided over."""
     gpus = _gpus(spec.options)
     if gpus < 1 or (gpus > 1 and spec.options.get("device", "cuda") != "cuda"):
         device = f",device={spec.options['device']}" if "device" in spec.options else ""
@@ -48,7 +43,14 @@ def _check_gpus(spec: PolicySpec) -> None:
             f"policy `{spec.name}`: gpus={gpus}{device}: wanted 1 or more GPUs of this machine",
             hint="gpus=2 spreads the layers of one model over two",
         )
-    _layout(spec)
+    _layout(spec)  # refuses more GPUs than layers
+    watched = "experts" in spec.options or spec.options.get("record_experts")
+    if watched and spec.options.get("compile"):  # it bypasses the routers' hooks
+        raise RcdiagError(
+            f"policy `{spec.name}`: compile=true compiles routers too, whose experts can then be "
+            "neither given nor recorded",
+            hint="leave compile=true out",
+        )
 
 
 def _own_place(about: Mapping[str, Any]) -> LadderRung | None:
@@ -58,17 +60,6 @@ def _own_place(about: Mapping[str, Any]) -> LadderRung | None:
     if is_low_precision(about):
         return LadderRung.TRAINER_LOW_WIDE_HEAD if options.get("lm_head") == "float32" else None
     return LadderRung.TRAINER_AUTOCAST if "autocast" in options else None
-
-
-def _check_experts(spec: PolicySpec) -> None:
-    """Refuse recorded experts with torch.compile, which bypasses the routers' hooks."""
-    watched = "experts" in spec.options or spec.options.get("record_experts")
-    if watched and spec.options.get("compile"):
-        raise RcdiagError(
-            f"policy `{spec.name}`: compile=true compiles routers too, whose experts can then be "
-            "neither given nor recorded",
-            hint="leave compile=true out",
-        )
 
 
 def _reads(spec: PolicySpec) -> list[str]:

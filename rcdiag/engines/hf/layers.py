@@ -76,12 +76,11 @@ def layout(spec: PolicySpec) -> str:
     for gpu, share in enumerate(shares(spec)):
         run = share.layers
         layers = f"layers {run[0]} to {run[-1]}" if len(run) > 1 else f"layer {run[0]}"
-        held.append(f"GPU {gpu}: {layers if run else 'no layer'}, {_size(share.weights)}")
+        size, unit = share.weights / 2**20, "MiB"
+        if size >= 1024:
+            size, unit = size / 1024, "GiB"
+        held.append(f"GPU {gpu}: {layers if run else 'no layer'}, {size:,.1f} {unit}")
     return f"weights by GPU: {'; '.join(held)}"
-
-
-def _size(weights: int) -> str:
-    return f"{weights / 2**30:,.1f} GiB" if weights >= 2**30 else f"{weights / 2**20:,.1f} MiB"
 
 
 def device_map(model: Any, runs: Sequence[range], devices: Sequence[Any]) -> dict[str, Any]:

@@ -225,7 +225,10 @@ class Probe:
             # An explicit mask also keeps transformers from treating positions that restart at 0 as
             # the start of another packed sequence.
             reach = change.tokens if isinstance(change, SlidingWindow) else width
-            given["attention_mask"] = self._mask(len(passages), width, reach)
+            at = torch.arange(width, device=self.device)
+            back = at[:, None] - at[None, :]
+            mask = torch.where((back >= 0) & (back < reach), 0.0, NEVER).to(torch.float32)
+            given["attention_mask"] = mask.expand(len(passages), 1, width, width)
         if isinstance(change, KeyValueCache):
             given["past_key_values"] = _float8_cache(change.scale)
         inputs = torch.from_numpy(ids).to(self.device)
@@ -254,13 +257,6 @@ class Probe:
                     one.experts, "the sampler's column of experts, response token {}".format
                 )
         return given
-
-    def _mask(self, rows: int, width: int, reach: int) -> Tensor:
-        """Return an additive mask for a window of `reach` tokens: [rows, 1, width, width]."""
-        at = torch.arange(width, device=self.device)
-        back = at[:, None] - at[None, :]
-        mask = torch.where((back >= 0) & (back < reach), 0.0, NEVER).to(torch.float32)
-        return mask[None, None].expand(rows, 1, width, width)
 
     @torch.inference_mode()
     def after_other_prefix(self, passages: Sequence[Passage], other: Probe) -> NDArray[np.float64]:

@@ -119,6 +119,9 @@ class Client:
         self, path: str, body: dict[str, Any] | None, most: int
     ) -> tuple[bytes, HTTPResponse]:
         """Return the body of an answer with status 200, and the answer itself."""
+        headers = {"Content-Type": "application/json", "Connection": "close"}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key}"
         connection = self._connection()
         try:
             self._connect(connection)
@@ -126,7 +129,7 @@ class Client:
                 "GET" if body is None else "POST",
                 self._parts.path + path,
                 None if body is None else json.dumps(body).encode(),
-                self._headers(),
+                headers,
             )
             with connection.getresponse() as response:
                 content = self._read(path, response, most)
@@ -173,10 +176,6 @@ class Client:
         connection.sock.deadline = deadline
         connection.sock.limit_wait()
 
-    def _headers(self) -> dict[str, str]:
-        headers = {"Content-Type": "application/json", "Connection": "close"}
-        return headers if self._key is None else {**headers, "Authorization": f"Bearer {self._key}"}
-
     def _read(self, path: str, response: HTTPResponse, most: int) -> bytes:
         """Read a body completely, unless it exceeds the limit on size."""
         pieces: list[bytes] = []
@@ -202,7 +201,9 @@ class Client:
             said = json.dumps(answer, ensure_ascii=False)
         said = self.quoted(said)
         if status in BUSY:
-            return Unavailable(f"HTTP {status} {said}".strip(), _seconds(response))
+            wait = response.getheader("Retry-After", "")  # seconds; a date is ignored
+            seconds = min(float(wait), LONGEST_WAIT) if wait.isdecimal() else 0.0
+            return Unavailable(f"HTTP {status} {said}".strip(), seconds)
         if status in ABSENT:
             return _AbsentError(f"{where}: HTTP {status} {said}", hint="is it the right address?")
         if 300 <= status < 400:
@@ -230,9 +231,3 @@ def _parsed(content: bytes) -> Any:
         return json.loads(content)
     except (ValueError, RecursionError):
         return None
-
-
-def _seconds(response: HTTPResponse) -> float:
-    """Return the seconds of Retry-After; 0 without one, or if it is a date."""
-    text = response.getheader("Retry-After", "")
-    return min(float(text), LONGEST_WAIT) if text.isdecimal() else 0.0

@@ -104,19 +104,12 @@ class ServerEngine:
                         yield row, values
                 if failed is not None:
                     row, failure = failed
-                    self._wait(numbers[row], first_failure[row], failure)
+                    since, who = first_failure[row], self._row(numbers[row])
+                    served = wait_for(self.client, self.spec, self.pace, failure, since, who)
+                    if served.fingerprint != self.served.fingerprint:
+                        raise server_changed(self.served, served)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-    def _wait(self, number: int, since: float, failure: Unavailable) -> None:
-        """Wait until the server answers again; refuse it if it serves something else then.
-
-        `number` is the table's row that waits for its score, `since` the time of its first failure.
-        """
-        who = self._row(number)
-        served = wait_for(self.client, self.spec, self.pace, failure, since, who)
-        if served.fingerprint != self.served.fingerprint:
-            raise server_changed(self.served, served)
 
     def _row(self, number: int) -> str:
         return f"policy `{self.spec.name}`: row {number}"

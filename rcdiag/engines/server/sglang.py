@@ -50,12 +50,16 @@ class SglangApi:
         name = choose_model(client, wanted or base, {base: None, **adapters})
         weights = model.get("weight_version")
         settings = {key: server[key] for key in SETTINGS if server.get(key) is not None}
+        # An input must be below both of the server's limits.
+        limits = [limit_of(one, "max_model_len") for one in listed]
+        limits.append(limit_of(server, "max_req_input_len"))
+        known = [limit for limit in limits if limit is not None]
         return Served(
             address=client.address,
             api=self.name,
             model=name,
             adapter=name in adapters,
-            longest=_longest(server, listed),
+            longest=min(known) - 1 if known else None,
             version=None if "version" not in server else str(server["version"]),
             weight_version=None if weights is None else str(weights),
             settings={"root": model["model_path"], **settings},
@@ -92,11 +96,3 @@ class SglangApi:
         if entries[0][0] is not None:
             raise malformed("a log-prob at logprob_start_len, where None is expected")
         return [entry[0] for entry in entries[1:]]
-
-
-def _longest(server: dict[str, Any], listed: list[dict[str, Any]]) -> int | None:
-    """Return the largest input in tokens, which must be below both of the server's limits."""
-    limits = [limit_of(one, "max_model_len") for one in listed]
-    limits.append(limit_of(server, "max_req_input_len"))
-    known = [limit for limit in limits if limit is not None]
-    return min(known) - 1 if known else None

@@ -49,7 +49,10 @@ class VllmApi:
             return None
         models = {model["id"]: model for model in listed.get("data", [])}
         bases = {name: model for name, model in models.items() if not model.get("parent")}
-        model = models[choose_model(client, wanted, models if wanted else _one_name_each(bases))]
+        if not wanted:  # --served-model-name may give a model several names: take its first
+            first = {model.get("root"): name for name, model in reversed(bases.items())}
+            bases = {name: bases[name] for name in first.values()}
+        model = models[choose_model(client, wanted, models if wanted else bases)]
         base = models.get(model.get("parent"), model)
         longest = limit_of(base, "max_model_len")
         metrics = client.text("/metrics") or ""
@@ -135,12 +138,6 @@ def _entries(answer: dict[str, Any], ids: list[int]) -> list[tuple[dict[str, Any
             found = ", ".join(entry) if isinstance(entry, dict) else "nothing"
             raise wrong_tokens(f"position {position} has {found} and not token {token}")
     return list(zip(entries[1:], ids[1:], strict=True))
-
-
-def _one_name_each(models: dict[str, Any]) -> dict[str, Any]:
-    """Return one name for each model: --served-model-name may give it several."""
-    names = {model.get("root"): name for name, model in reversed(models.items())}
-    return {name: models[name] for name in names.values()}
 
 
 def _refuse_speculation(client: Client, metrics: str) -> None:

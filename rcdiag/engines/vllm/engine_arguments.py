@@ -81,17 +81,10 @@ def engine_options(
     folder = check_checkpoint(spec.model)
     config = read_config(folder)
     sees_images = any(f"{what}_config" in config for what in ("vision", "audio"))
-    if sees_images and importlib.util.find_spec("torchvision") is None:
-        raise RcdiagError(
-            f"policy `{spec.name}`: vllm imports torchvision for a model of images, which is not "
-            "installed (the set-up for CPUs leaves it out)",
-            hint="install the torchvision of this torch, or score the rows of text with hf",
-        )
     have_gpu = torch.cuda.is_available()
-    _check_device(spec, have_gpu)
+    _check_installation(spec, sees_images, have_gpu)
     if path == "prefill":
         _check_dtype(spec, config)
-    _check_head(spec)
     options: dict[str, Any] = {
         "dtype": spec.dtype,
         "seed": 0,
@@ -157,10 +150,22 @@ def _check_dtype(spec: PolicySpec, config: Mapping[str, Any]) -> None:
         )
 
 
-def _check_head(spec: PolicySpec) -> None:
-    """Refuse a separate dtype of the head with a vLLM that would ignore it."""
+def _check_installation(spec: PolicySpec, sees_images: bool, have_gpu: bool) -> None:
+    """Refuse what the vLLM of this machine cannot run, or would ignore."""
     from vllm import __version__
 
+    if sees_images and importlib.util.find_spec("torchvision") is None:
+        raise RcdiagError(
+            f"policy `{spec.name}`: vllm imports torchvision for a model of images, which is not "
+            "installed (the set-up for CPUs leaves it out)",
+            hint="install the torchvision of this torch, or score the rows of text with hf",
+        )
+    quantization = str(spec.options.get("quantization", ""))
+    if not have_gpu and "fp8" in quantization:  # it would fail inside a kernel of the CPU build
+        raise RcdiagError(
+            f"policy `{spec.name}`: quantization={quantization} needs a GPU; there is none here",
+            hint="run it on a GPU machine; on a CPU kv_cache_dtype=fp8 or a lower dtype work",
+        )
     wanted = spec.options.get("lm_head", spec.dtype)
     if wanted != spec.dtype and not head_has_own_dtype():
         raise RcdiagError(
@@ -196,16 +201,6 @@ def _lora_rank(adapter: Path) -> int:
             hint="score it with hf, or merge the adapter into the model",
         )
     return min(ranks)
-
-
-def _check_device(spec: PolicySpec, have_gpu: bool) -> None:
-    """Refuse options that make vLLM's CPU build fail inside a kernel."""
-    quantization = str(spec.options.get("quantization", ""))
-    if not have_gpu and "fp8" in quantization:
-        raise RcdiagError(
-            f"policy `{spec.name}`: quantization={quantization} needs a GPU; there is none here",
-            hint="run it on a GPU machine; on a CPU kv_cache_dtype=fp8 or a lower dtype work",
-        )
 
 
 def _known(options: Mapping[str, Any]) -> dict[str, Any]:

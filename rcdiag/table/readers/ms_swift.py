@@ -63,22 +63,20 @@ def _swift_rows(file: Path, notes: Notes) -> Iterator[TextRow]:
 
 def _rewards(rest: dict[str, Any], size: int, alone: bool) -> dict[str, list[Any]]:
     """Return one column per reward function; if there is only one function, it is the reward."""
-    numbers = {
-        name: values
-        for name, values in rest.items()
-        if name not in NO_REWARDS
-        and isinstance(values, list)
-        and len(values) == size
-        and all(_is_number(value) for value in values)
-    }
+    numbers = {}
+    for name, values in rest.items():
+        if name in NO_REWARDS or not isinstance(values, list) or len(values) != size:
+            continue
+        if all(
+            value is None
+            or type(value) is float
+            or (type(value) is int and abs(value) < LARGEST)  # fits a column
+            for value in values
+        ):
+            numbers[name] = values
     if alone and len(numbers) == 1:
         return {"reward": next(iter(numbers.values()))}
     return numbers
-
-
-def _is_number(value: Any) -> bool:
-    """Tell whether a value is None or a number that fits a column."""
-    return value is None or type(value) is float or (type(value) is int and abs(value) < LARGEST)
 
 
 def _step(value: str | int | None, where: str) -> int | None:

@@ -106,7 +106,14 @@ def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
             dump.notes.change(WITHOUT_IDS, 1)
         elif rollout.mask_sample:
             dump.notes.change(MASKED, 1)
-        for _, row in rows_of_turns(turns, dump, _columns(rollout)):
+        task, sample = rollout.task_index, rollout.rollout_index
+        columns = {
+            "reward": rollout.reward,
+            "group_id": None if task is None else str(task),
+            "trajectory": None if task is None or sample is None else f"{task}/{sample}",
+            "agent": rollout.agent_ref.name if rollout.agent_ref else None,
+        }
+        for _, row in rows_of_turns(turns, dump, columns):
             if rollout.mask_sample:
                 row["response_mask"] = np.zeros_like(row["response_mask"])
             yield number, row
@@ -134,6 +141,11 @@ def _turns(rollout: Rollout, number: int, where: str, notes: Notes) -> Iterator[
             hint="give the rollouts, not the inputs that they were made from",
         )
     asked = rollout.responses_create_params or Request()
+    question: list[dict[str, Any]] = []
+    if isinstance(asked.input, str):
+        question = [{"role": "user", "content": asked.input}]
+    elif isinstance(asked.input, list):
+        question = _messages(msgspec.convert(asked.input, list[Item]))
     # Items of tools have no tokens; some agents write empty lists for them.
     sampled = [
         (place, item)
@@ -149,6 +161,12 @@ def _turns(rollout: Rollout, number: int, where: str, notes: Notes) -> Iterator[
             continue
         seen.append((item.prompt_token_ids, tokens))
         incomplete = response.incomplete_details if item is sampled[-1][1] else None
+        # A call returns several items (reasoning, tool calls); only the last one has the tokens.
+        first = place
+        while first and not (
+            _answers(response.output[first - 1]) or response.output[first - 1].generation_token_ids
+        ):
+            first -= 1
         yield turn_of(
             number,
             f"{where}, output {place}",
@@ -160,10 +178,7 @@ def _turns(rollout: Rollout, number: int, where: str, notes: Notes) -> Iterator[
             top_p=asked.top_p if response.top_p is None else response.top_p,
             finish_reason=incomplete.reason if incomplete else None,
             experts=_experts(item, f"{where}, output {place}"),
-            messages=[
-                *_asked(asked.input),
-                *_messages(response.output[: _began(response.output, place)]),
-            ],
+            messages=[*question, *_messages(response.output[:first])],
         )
 
 
@@ -200,27 +215,9 @@ def _array(experts: str | list[list[list[int]]]) -> NDArray[np.integer]:
     return values.reshape([int(size) for size in shape.split("x")])
 
 
-def _began(output: list[Item], place: int) -> int:
-    """Return the index of the first item of the model call whose last item is at `place`.
-
-    A call returns several items (reasoning, tool calls), of which the last one has the tokens.
-    """
-    first = place
-    while first and not (_answers(output[first - 1]) or output[first - 1].generation_token_ids):
-        first -= 1
-    return first
-
-
 def _answers(item: Item) -> bool:
     """Tell whether an item comes from a tool or a user, not from the model."""
     return item.type == "function_call_output" or item.role in ("user", "system", "developer")
-
-
-def _asked(given: Any) -> list[dict[str, Any]]:
-    """Return the messages of a request, whose input is a text or a list of items."""
-    if isinstance(given, str):
-        return [{"role": "user", "content": given}]
-    return _messages(msgspec.convert(given, list[Item])) if isinstance(given, list) else []
 
 
 def _messages(items: list[Item]) -> list[dict[str, Any]]:
@@ -240,16 +237,6 @@ def _messages(items: list[Item]) -> list[dict[str, Any]]:
             else:
                 messages[-1]["content"] += content_text(item.content)
     return messages
-
-
-def _columns(rollout: Rollout) -> dict[str, Any]:
-    task, sample = rollout.task_index, rollout.rollout_index
-    return {
-        "reward": rollout.reward,
-        "group_id": None if task is None else str(task),
-        "trajectory": None if task is None or sample is None else f"{task}/{sample}",
-        "agent": rollout.agent_ref.name if rollout.agent_ref else None,
-    }
 
 
 def _detect(peek: Peek) -> bool:

@@ -89,8 +89,12 @@ class Peek(Struct, frozen=True, dict=True):
             line = next((line for line in lines if line.strip()), b"")
         if beyond_record(line):
             return None, TOO_LONG
+        whole = b""
+        if self.path.stat().st_size <= LONGEST_RECORD:
+            with self.path.open("rb") as stream:  # a compressed file may hold more than its size
+                whole = stream.read(LONGEST_RECORD + 1)
         problem = ""
-        for text in (line, self._whole):
+        for text in (line, whole if len(whole) <= LONGEST_RECORD else b""):
             try:
                 return json.loads(text.removeprefix(BYTE_ORDER_MARK)), ""
             except RecursionError:
@@ -98,14 +102,6 @@ class Peek(Struct, frozen=True, dict=True):
             except ValueError as error:
                 problem = problem or str(error)
         return None, problem
-
-    @property
-    def _whole(self) -> bytes:
-        if self.path.stat().st_size > LONGEST_RECORD:
-            return b""
-        with self.path.open("rb") as stream:  # a compressed file may hold more than its own size
-            whole = stream.read(LONGEST_RECORD + 1)
-        return whole if len(whole) <= LONGEST_RECORD else b""
 
     @cached_property
     def keys(self) -> frozenset[str]:

@@ -93,7 +93,12 @@ def _read(dump: Dump) -> Iterator[Rows]:
         step = STEP.fullmatch(folder.name)
         if step and not (folder / "STABLE").exists():
             dump.notes.change(INCOMPLETE.format(step=step[1]))
-    _check_ranks(exports or batches, dump.notes)
+    ranks: dict[int, set[int]] = {}
+    for file in exports or batches:
+        step, rank = STEP.fullmatch(file.parent.name), RANK.fullmatch(file.stem)
+        if step and rank:
+            ranks.setdefault(int(step[1]), set()).add(int(rank[1]))
+    dump.notes.missing_ranks(ranks)
     joined = _Traces(traces) if traces else None
     for file in exports:
         yield from gather(_export_rows(file, dump.notes, joined), file)
@@ -116,16 +121,6 @@ def _trained(files: Sequence[Path], notes: Notes) -> list[Path]:
     if len(chosen) < len(files):
         notes.change(f"{OTHER_TRACES} ({len(files) - len(chosen)} files)")
     return chosen
-
-
-def _check_ranks(files: Sequence[Path], notes: Notes) -> None:
-    """Note steps that lack a rank's file although another step has one for that rank."""
-    ranks: dict[int, set[int]] = {}
-    for file in files:
-        step, rank = STEP.fullmatch(file.parent.name), RANK.fullmatch(file.stem)
-        if step and rank:
-            ranks.setdefault(int(step[1]), set()).add(int(rank[1]))
-    notes.missing_ranks(ranks)
 
 
 def _export_rows(

@@ -64,8 +64,12 @@ def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
             here = f"{where}, trajectory {place}"
             # An episode is called "task:rollout"; rLLM compares trajectories of the same name.
             group = f"{task}:{trajectory.name}" if task and colon else None
+            reward = trajectory.reward
+            if reward is None and trajectory.steps:
+                dump.notes.changes.setdefault(LAST_REWARD, 0)
+                reward = trajectory.steps[-1].reward
             columns = {
-                "reward": _reward(trajectory, dump.notes),
+                "reward": reward,
                 "group_id": group,
                 "trajectory": trajectory.uid,
                 "agent": trajectory.name,
@@ -82,6 +86,9 @@ def _turns(trajectory: Trajectory, number: int, where: str, notes: Notes) -> Ite
             notes.change(WITHOUT_IDS, 1)
             continue
         tokens, output = step.response_ids or [], step.model_output
+        # The chat of a step ends with the answer that was sampled in it.
+        *before, last = step.chat_completions or [None]
+        answered = isinstance(last, dict) and last.get("role") == "assistant"
         turn = turn_of(
             number,
             here,
@@ -89,7 +96,7 @@ def _turns(trajectory: Trajectory, number: int, where: str, notes: Notes) -> Ite
             tokens,
             step.logprobs or None,
             ("logprobs", "response_ids"),
-            messages=_before(step.chat_completions or []),
+            messages=before if answered else [],
             policy_version=step.weight_version,
             finish_reason=output.get("finish_reason") if isinstance(output, dict) else None,
         )
@@ -101,20 +108,6 @@ def _turns(trajectory: Trajectory, number: int, where: str, notes: Notes) -> Ite
                 advantages = [advantages] * len(tokens)
             turn = replace(turn, numbers={**turn.numbers, "advantages": floats(advantages)})
         yield turn
-
-
-def _before(messages: list[Any]) -> list[Any]:
-    """Return the messages before the sampled answer, with which the chat of a step ends."""
-    last = messages[-1] if messages else None
-    answered = isinstance(last, dict) and last.get("role") == "assistant"
-    return messages[:-1] if answered else []
-
-
-def _reward(trajectory: Trajectory, notes: Notes) -> float | None:
-    if trajectory.reward is not None or not trajectory.steps:
-        return trajectory.reward
-    notes.changes.setdefault(LAST_REWARD, 0)
-    return trajectory.steps[-1].reward
 
 
 RLLM = Reader(

@@ -53,20 +53,16 @@ EVALUATIONS = "batches of evaluations (val) are not read together with those of 
 
 
 def _read(dump: Dump) -> Iterator[Rows]:
-    for number, path in enumerate(_trained(dump)):
+    # Files of evaluations are read only if there are none of training.
+    files = dump.files
+    if any(file.parent.name == TRAINING for file in files):
+        files = tuple(file for file in files if file.parent.name != VALIDATION)
+        if len(files) < len(dump.files):
+            dump.notes.change(EVALUATIONS)
+    for number, path in enumerate(files):
         with laid_out(str(path), "ROLL"):
             tensors, values, meta = _open(open_content(path))
             yield from _rows_of(tensors, values, meta, path, number, dump.notes)
-
-
-def _trained(dump: Dump) -> list[Path]:
-    """Return the files of training; those of evaluations only if there are no others."""
-    if not any(file.parent.name == TRAINING for file in dump.files):
-        return list(dump.files)
-    chosen = [file for file in dump.files if file.parent.name != VALIDATION]
-    if len(chosen) < len(dump.files):
-        dump.notes.change(EVALUATIONS)
-    return chosen
 
 
 def _open(content: Content) -> tuple[dict[str, StoredTensor], dict[str, Any], dict[str, Any]]:

@@ -71,11 +71,14 @@ def _open(content: Content) -> tuple[dict[str, StoredTensor | Jagged], dict[str,
         raise TypeError(f"no {CLASS}")
     state = loaded.state if loaded.name.endswith(CLASS) else loaded.arguments[1]
     stored = {name: value for name, value in state["batch_dict"].items() if value is not None}
-    tensors = {
-        name: _packed(value, content) if kind == "packed_tensor" else _tensor(value, content)
-        for name, value in stored.items()
-        if (kind := _format(value)) != "tensor_list"  # images
-    }
+    tensors: dict[str, StoredTensor | Jagged] = {}
+    for name, value in stored.items():
+        kind = _format(value)
+        if kind == "packed_tensor":  # rows that are stored concatenated
+            ends = _tensor(value["cu_seqlens"], content).numpy().astype(np.int64)
+            tensors[name] = Jagged(_tensor(value["values"], content), ends[:-1], np.diff(ends))
+        elif kind != "tensor_list":  # images
+            tensors[name] = _tensor(value, content)
     return tensors, state["metadata"] or {}
 
 
@@ -83,12 +86,6 @@ def _format(stored: dict[str, Any]) -> Any:
     """Return how a tensor is stored; files before SkyRL 0.4 do not state it and mean "numpy"."""
     kind = stored.get("format", "numpy")
     return kind.arguments[0] if isinstance(kind, Foreign) else kind
-
-
-def _packed(stored: dict[str, Any], content: Content) -> Jagged:
-    """Return rows that are stored concatenated, with their offsets."""
-    ends = _tensor(stored["cu_seqlens"], content).numpy().astype(np.int64)
-    return Jagged(_tensor(stored["values"], content), ends[:-1], np.diff(ends))
 
 
 def _tensor(stored: dict[str, Any], content: Content) -> StoredTensor:

@@ -47,16 +47,22 @@ class _Step:
 
 def read(dump: Dump) -> Iterator[Rows]:
     """Yield the rows of the files of slime or miles, step by step."""
-    for number, files in sorted(_steps(dump.files, dump.notes).items()):
-        samples = _rollout(files, number, dump)
+    notes, key = dump.notes, dump.given.get(REWARD_KEY)
+    for number, files in sorted(_steps(dump.files, notes).items()):
+        # The dashboard's parquet is read only where there are no rollout files.
+        samples = {path: rollout_samples(path, notes, key) for path in files.rollout}
+        if files.rollout and files.dashboard:
+            notes.change(MIRRORED)
+        elif files.dashboard:
+            samples = {p: dashboard_samples(p, number, notes, key) for p in files.dashboard}
         if not files.train:
             for path, own in samples.items():
                 yield from gather(((s.position, s.row) for s in own), path, "sample")
             continue
         known = [sample for own in samples.values() for sample in own]
-        trained = train_samples(sorted(files.train, key=natural_order), dump.notes)
+        trained = train_samples(sorted(files.train, key=natural_order), notes)
         if known:
-            _join(trained, known, dump.notes)
+            _join(trained, known, notes)
         for path in dict.fromkeys(sample.path for sample in trained):
             rows = ((s.position, s.row) for s in trained if s.path == path)
             yield from gather(rows, path, "sample")
@@ -71,7 +77,10 @@ def _steps(files: Sequence[Path], notes: Notes) -> dict[int, _Step]:
     ranks: dict[int, set[int]] = {}
     for file in training or files:
         peek = Peek(file)
-        number = _step_of(peek)
+        number = peek.pickle_number("rollout_id")
+        if number is None:
+            digits = re.search(r"\d+", file.stem)
+            number = int(digits[0]) if digits else 0
         step = steps.setdefault(number, _Step())
         if peek.columns:
             step.dashboard.append(file)
@@ -83,25 +92,6 @@ def _steps(files: Sequence[Path], notes: Notes) -> dict[int, _Step]:
             step.rollout.append(file)
     notes.missing_ranks(ranks)
     return steps
-
-
-def _step_of(peek: Peek) -> int:
-    """Return the number of the rollout, from the file's content or its name."""
-    number = peek.pickle_number("rollout_id")
-    digits = re.findall(r"\d+", peek.path.stem)
-    if number is None and not digits:
-        return 0
-    return int(digits[0]) if number is None else number
-
-
-def _rollout(files: _Step, number: int, dump: Dump) -> dict[Path, list[SlimeSample]]:
-    """Return the samples of a step's rollout files, or else of the dashboard's parquet."""
-    notes, key = dump.notes, dump.given.get(REWARD_KEY)
-    if files.rollout:
-        if files.dashboard:
-            notes.change(MIRRORED)
-        return {path: rollout_samples(path, notes, key) for path in files.rollout}
-    return {path: dashboard_samples(path, number, notes, key) for path in files.dashboard}
 
 
 def _join(trained: Sequence[TrainSample], known: Sequence[SlimeSample], notes: Notes) -> None:

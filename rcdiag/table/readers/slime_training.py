@@ -120,7 +120,14 @@ def _of_ranks(payloads: Sequence[tuple[Path, dict[str, Any]]], notes: Notes) -> 
         size, rank = top.integer("cp_size") or 1, top.integer("cp_rank") or 0
         times: dict[Any, int] = {}
         for position, fields in enumerate(_columns(path, payload)):
-            identity = _identity(fields)
+            # A sample is known by its position, its index, else its tokens.
+            identity: Any = None
+            for name in ("partition", "sample_indices"):
+                if identity is None and (own := fields.integer(name)) is not None:
+                    identity = name, own
+            if identity is None:
+                tokens = fields.ids("tokens")
+                identity = b"" if tokens is None else tokens.tobytes()
             times[identity] = times.get(identity, 0) + 1
             slices = held.setdefault((identity, times[identity]), _Slices(path, position, fields))
             slices.sizes.add(size)
@@ -154,15 +161,6 @@ def _columns(path: Path, payload: dict[str, Any]) -> list[Fields]:
         values["raw_reward"] = _raw_reward(rewards, place, where)
         out.append(Fields(values | {"qkv_format": payload.get("qkv_format")}, where))
     return out
-
-
-def _identity(fields: Fields) -> Any:
-    """Return a sample's identity: its position, its index, else its tokens."""
-    for name in ("partition", "sample_indices"):
-        if (number := fields.integer(name)) is not None:
-            return name, number
-    tokens = fields.ids("tokens")
-    return b"" if tokens is None else tokens.tobytes()
 
 
 def _joined(slices: _Slices, step: int | None, notes: Notes) -> TrainSample | None:

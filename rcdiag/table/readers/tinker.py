@@ -30,7 +30,12 @@ def _read(dump: Dump) -> Iterator[Rows]:
 def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of one store, one trajectory after the other."""
     with open_store(file) as store:
-        newest = _newest(scope for scope, _ in store.ordered())
+        # The newest attempt of each run; an attempt without a number is the oldest.
+        newest: dict[str | None, int | None] = {}
+        for own, _ in store.ordered():
+            before = newest.setdefault(own.run_id, own.run_attempt)
+            if own.run_attempt is not None and (before is None or own.run_attempt > before):
+                newest[own.run_id] = own.run_attempt
         held: list[Turn] = []
         scope = Scope()
         for own, place in store.ordered():
@@ -42,16 +47,6 @@ def _rows(file: Path, dump: Dump) -> Iterator[tuple[int, dict[str, Any]]]:
                 held, scope = [], own
             held += _turns(store, place, dump.notes)
         yield from _finished(held, scope, dump)
-
-
-def _newest(scopes: Iterator[Scope]) -> dict[str | None, int | None]:
-    """Return the newest attempt of each run; an attempt without a number is the oldest."""
-    newest: dict[str | None, int | None] = {}
-    for scope in scopes:
-        before = newest.setdefault(scope.run_id, scope.run_attempt)
-        if scope.run_attempt is not None and (before is None or scope.run_attempt > before):
-            newest[scope.run_id] = scope.run_attempt
-    return newest
 
 
 def _turns(store: Store, place: int, notes: Notes) -> Iterator[Turn]:

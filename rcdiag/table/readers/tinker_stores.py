@@ -187,20 +187,15 @@ class TableStore:
                     f"{self.file}: a `cursor` of wire_rows is not a whole number",
                     hint="is this a capture.sqlite of tinker-cookbook?",
                 )
-            plain = {
-                name: _text(value)
-                for name, value in zip(Scope.__struct_fields__, values, strict=True)
-            }
-            yield self._scope(plain, f"{self.file}, wire_rows {cursor}"), cursor
-
-    def _scope(self, values: dict[str, Any], where: str) -> Scope:
-        try:
-            return msgspec.convert(values, Scope)
-        except msgspec.ValidationError as error:
-            raise RcdiagError(
-                f"{where}: {str(error).replace('`', '')}",
-                hint="tinker-cookbook writes whole numbers and text here",
-            ) from error
+            plain = dict(zip(Scope.__struct_fields__, map(_text, values), strict=True))
+            try:
+                scope = msgspec.convert(plain, Scope)
+            except msgspec.ValidationError as error:
+                raise RcdiagError(
+                    f"{self.file}, wire_rows {cursor}: {str(error).replace('`', '')}",
+                    hint="tinker-cookbook writes whole numbers and text here",
+                ) from error
+            yield scope, cursor
 
     def read(self, place: int) -> tuple[str, int, SamplingCall]:
         where = f"{self.file}, wire_rows {place}"

@@ -203,6 +203,13 @@ def _branches(
     leaves = [place for place in range(len(nodes)) if place not in parents]
     links = [link for node in nodes for link in node.semantic_parents]
     resumed = {link.node for link in links if link.type == "compaction"}
+    rewards: list[float] = []
+    for reward in trace.rewards.values():
+        score, weight = (
+            (reward.score, reward.weight) if isinstance(reward, Reward) else (reward, 1.0)
+        )
+        if score is not None:
+            rewards.append(score * weight)
     seen: set[int] = set()
     for leaf in leaves:
         attempt = any(link.type == "compaction_attempt" for link in nodes[leaf].semantic_parents)
@@ -221,7 +228,11 @@ def _branches(
         if trace.errors:
             notes.change(FAILED, 1)
             row["response_mask"] = np.zeros_like(row["response_mask"])
-        yield {**row, "reward": _reward(trace), **_of_calls(trace.calls, set(path), notes)}
+        yield {
+            **row,
+            "reward": float(sum(rewards)) if rewards else None,
+            **_of_calls(trace.calls, set(path), notes),
+        }
 
 
 def _checked(nodes: list[Node], place: int, where: str) -> NDArray[np.uint8]:
@@ -292,16 +303,6 @@ def _spread(
     with np.errstate(over="ignore"):
         out[mask == 1] = np.array(values, np.float64)
     return out
-
-
-def _reward(trace: Trace) -> float | None:
-    """Return the weighted sum of all computed rewards; None if there are none."""
-    values: list[float] = []
-    for reward in trace.rewards.values():
-        score = reward.score if isinstance(reward, Reward) else reward
-        if score is not None:
-            values.append(score * (reward.weight if isinstance(reward, Reward) else 1.0))
-    return float(sum(values)) if values else None
 
 
 def _of_calls(calls: list[NodeCall], path: set[int], notes: Notes) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from rcdiag.table.readers.peek import Peek
 from rcdiag.table.readers.reader import Dump, Notes, Reader
 from rcdiag.table.readers.requests import Request, request_of, sampling_of, tokens_in
 from rcdiag.table.readers.samples import Fields
-from rcdiag.table.trajectories import Ragged
 
 OBJECTS = ("chat.completion", "text_completion")
 ID_PREFIX = "token_id:"
@@ -154,7 +153,13 @@ def _row(
             f"{where}: a chunk of a streamed response",
             hint="keep responses that were not streamed: `stream: false`",
         )
-    names, values = _recorded(choice)
+    names: Sequence[str | None] = ()
+    values: list[float | None] | None = None
+    if choice.logprobs is not None and choice.logprobs.content is not None:
+        names = [token.token for token in choice.logprobs.content]
+        values = [token.logprob for token in choice.logprobs.content]
+    elif choice.logprobs is not None:
+        names, values = choice.logprobs.tokens or (), choice.logprobs.token_logprobs
     tokens = choice.ids
     prompt = choice.prompt_token_ids or response.prompt_token_ids
     if prompt is None and request is not None:
@@ -176,24 +181,16 @@ def _row(
             f"{where}: the log-prob of token {values.index(None)} of the response is null",
             hint=ASK,
         )
+    check_length(choice.sampling_mask, len(tokens), where, "sampling_mask", "token_ids")
+    kept = None if choice.sampling_mask is None else kept_ids_of(choice.sampling_mask)
     return {
         "prompt_ids": None if prompt is None else ids(prompt),
         "response_ids": ids(tokens),
         "rollout_log_probs": None if values is None else floats(values),
         "finish_reason": choice.finish_reason,
-        "rollout_kept_ids": _kept_ids(choice, len(tokens), where),
+        "rollout_kept_ids": kept,
         "rollout_routed_experts": _experts(choice, len(prompt or ()), len(tokens), where),
     }
-
-
-def _recorded(choice: Choice) -> tuple[Sequence[str | None], list[float | None] | None]:
-    """Return token names and log-probs of a choice, including those of an echoed prompt."""
-    if choice.logprobs is None:
-        return (), None
-    if choice.logprobs.content is not None:
-        content = choice.logprobs.content
-        return [token.token for token in content], [token.logprob for token in content]
-    return choice.logprobs.tokens or (), choice.logprobs.token_logprobs
 
 
 def _echoed(
@@ -212,11 +209,6 @@ def _echoed(
         return len(prompt)
     usage = response.usage
     return (usage.prompt_tokens or 0) if usage and len(response.choices or ()) == 1 else 0
-
-
-def _kept_ids(choice: Choice, length: int, where: str) -> Ragged | None:
-    check_length(choice.sampling_mask, length, where, "sampling_mask", "token_ids")
-    return None if choice.sampling_mask is None else kept_ids_of(choice.sampling_mask)
 
 
 def _experts(choice: Choice, prompt: int, length: int, where: str) -> NDArray[np.uint16] | None:

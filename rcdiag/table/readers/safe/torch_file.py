@@ -62,15 +62,12 @@ class _Archive:
         if len(pickles) != 1:
             raise damaged(content, "not a zip archive of torch.save (it needs one data.pkl)")
         self.root = pickles[0].removesuffix("data.pkl")
-        self.order = self._order()
-
-    def _order(self) -> str:
-        if self.root + "byteorder" not in self.members:
-            return "<"
-        order = bytes(self.member("byteorder"))
-        if order not in (b"little", b"big"):
-            raise damaged(self.content, "an unknown byte order")
-        return "<" if order == b"little" else ">"
+        self.order = "<"
+        if self.root + "byteorder" in self.members:
+            order = bytes(self.member("byteorder"))
+            if order not in (b"little", b"big"):
+                raise damaged(self.content, "an unknown byte order")
+            self.order = "<" if order == b"little" else ">"
 
     def member(self, name: str) -> memoryview:
         """Return the bytes of a member, after verifying their checksum."""

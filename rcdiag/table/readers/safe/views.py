@@ -370,13 +370,9 @@ def _whole_numbers(tensor: Any, dimensions: int = 1) -> NDArray[np.int64]:
     return tensor.numpy().astype(np.int64)
 
 
-def _size(items: Any = ()) -> tuple[int, ...]:
-    return shape_of(items)
-
-
 TENSOR_NAMES: dict[Pair, Name] = names_of(
     [
-        (("torch", "Size"), _size),
+        (("torch", "Size"), shape_of),
         (("torch", "Tensor"), None),
         (("torch.storage", UNTYPED), None),
         (("torch._utils", "_rebuild_tensor"), storage_tensor),

@@ -146,7 +146,8 @@ class VerlBatch:
         """
         count = len(self.tensors.get("responses", ()))
         for name, value in self.shared.items():
-            if _length(value) == count:
+            is_list = isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim)
+            if is_list and len(value) == count:
                 self.values[name] = value
             elif name == "uid" and isinstance(value, (str, int)):
                 self.values[name] = [value] * count
@@ -162,7 +163,12 @@ def open_batch(content: Content) -> VerlBatch:
         batch = VerlBatch()
         if isinstance(loaded, Foreign) and loaded.name == DATA_PROTO:
             tensors, values, meta = loaded.state
-            batch.add(_tensors(tensors, content))
+            if isinstance(tensors, tuple):
+                _, _, columns = tensors
+                batch.add({name: _from_numpy(column) for name, column in columns.items()})
+            elif tensors is not None:  # a torch file inside the file
+                inner = load_torch(content.inner(tensors, "its tensors"))
+                batch.add({} if inner is None else inner)
             batch.add(values)
             batch.meta |= meta
         elif isinstance(loaded, dict) and "tensordict" in loaded:
@@ -179,24 +185,6 @@ def open_batch(content: Content) -> VerlBatch:
             raise TypeError("neither a DataProto nor a dict of tensors")
         batch.settle()
         return batch
-
-
-def _length(values: Any) -> int | None:
-    """Return the number of values of a list or an array; None for anything else."""
-    if isinstance(values, np.ndarray):
-        return len(values) if values.ndim else None
-    return len(values) if isinstance(values, list) else None
-
-
-def _tensors(stored: Any, content: Content) -> Any:
-    """Return the tensors of a DataProto: from a torch file inside the file, or numpy arrays."""
-    if stored is None:
-        return {}
-    if isinstance(stored, tuple):
-        _, _, columns = stored
-        return {name: _from_numpy(column) for name, column in columns.items()}
-    tensors = load_torch(content.inner(stored, "its tensors"))
-    return {} if tensors is None else tensors
 
 
 def _from_numpy(stored: Any) -> StoredTensor | Jagged:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from rcdiag.errors import RcdiagError
 from rcdiag.table.arrow import experts as experts_of_tokens
@@ -65,7 +64,14 @@ def rows_of(batch: VerlBatch, path: Path, number: int, notes: Notes) -> Iterator
     others |= {name: batch.values[name] for name in OF_EVERY_ROW if name in batch.values}
     padded.check_rows({**batch.tensors, **others}, "responses", path)
     _check_tags(batch, path)
-    kept = _without_padding(batch, len(responses), notes)
+    kept = np.arange(len(responses))
+    fills = np.array([bool(tag.get("is_padding")) for tag in batch.tags], bool)
+    if fills.any():
+        notes.change(
+            "rows that TransferQueue adds to fill a batch (is_padding) are left out",
+            int(fills.sum()),
+        )
+        kept = kept[~fills]
     facts = _columns_of_rows(batch, path, number, notes)
     _say_what_is_left(batch, facts, notes)
     width: Any = 1
@@ -208,17 +214,6 @@ def _check_tags(batch: VerlBatch, path: Path) -> None:
             )
 
 
-def _without_padding(batch: VerlBatch, count: int, notes: Notes) -> RowIndex:
-    """Return the sampled rows, without those that TransferQueue adds to fill up a batch."""
-    fills = np.array([bool(tag.get("is_padding")) for tag in batch.tags] or [False] * count, bool)
-    if fills.any():
-        notes.change(
-            "rows that TransferQueue adds to fill a batch (is_padding) are left out",
-            int(fills.sum()),
-        )
-    return np.flatnonzero(~fills)
-
-
 def _columns_of_rows(
     batch: VerlBatch, path: Path, number: int, notes: Notes
 ) -> dict[str, pa.Array]:
@@ -236,9 +231,11 @@ def _columns_of_rows(
     versions = _versions(batch, notes)
     if versions is not None:
         made["policy_version"] = from_python(versions, pa.int64())
-    reward = _reward(batch)
-    if reward is not None:
-        made["reward"] = from_numpy(reward)
+    for name in SCORES:
+        if name in batch.tensors:
+            scores = batch.tensors[name]
+            made["reward"] = from_numpy(padded.sums(scores, np.arange(len(scores))))
+            break
     advantages = batch.tensors.get("advantages")
     if advantages is not None and _is_scalar(advantages):
         made["advantage"] = from_numpy(advantages.numpy().astype(np.float64))  # type: ignore
@@ -366,12 +363,3 @@ def _by_row(batch: VerlBatch, name: str) -> list[int | None] | None:
     if values is None:
         return None
     return [None if value is None else int(value) for value in values]
-
-
-def _reward(batch: VerlBatch) -> NDArray[np.float64] | None:
-    """Return the sum of the token scores of each row, [rows]; None if there are none."""
-    for name in SCORES:
-        if name in batch.tensors:
-            scores = batch.tensors[name]
-            return padded.sums(scores, np.arange(len(scores)))
-    return None
