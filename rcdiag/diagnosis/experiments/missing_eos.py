@@ -7,7 +7,7 @@ import numpy as np
 from rcdiag.diagnosis.case import spread_over
 from rcdiag.diagnosis.causes.cause import Suspicion, fact
 from rcdiag.diagnosis.experiment_fit import ExperimentFit
-from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample
+from rcdiag.diagnosis.experiments.rescored_sample import RescoredSample, passage_of
 from rcdiag.diagnosis.experiments.unlogged_sampling import make_suspicion
 from rcdiag.diagnosis.thresholds import FEWEST_ROWS
 from rcdiag.engines.changes import Forward, Passage
@@ -73,6 +73,6 @@ def cause_in_missing_eos(sample: RescoredSample, forward: Forward) -> tuple[str,
 
 def _ended(sample: RescoredSample, row: int, end: int) -> Passage:
     """Return prompt and response of a row with an end token appended; only that is scored."""
-    passage = sample.passage(row)
+    passage = passage_of(sample.case, row, 1.0)
     ids = np.append(passage.ids, np.int32(end))
     return Passage(ids, np.array([len(ids) - 1]), row, None, passage.prefix)
