@@ -43,19 +43,18 @@ def predictors(features: Features, cause: Cause, suspicion: Suspicion) -> dict[s
         agrees = max(-valid, 0.0) if broken else valid
     tokens = int(case.mask.sum()) if fit is None else fit.tokens
     rows = len(case.lengths) if fit is None else fit.rows
-    return {
+    of_both = {
         "tokens": min(max(math.log10(max(tokens, 1) / 1e4), TOKENS[0]), TOKENS[1]),
         "rows": min(max(math.log10(max(rows, 1) / 200), ROWS[0]), ROWS[1]),
         "size": size,
         "who sampled agrees": agrees,
         "share of rows": suspicion.share_of_rows,
         "umbrella": float(cause.words.family == "umbrellas"),
-        **(_of_table(cause, suspicion) if fit is None else _of_experiment(fit)),
     }
-
-
-def _of_table(cause: Cause, suspicion: Suspicion) -> dict[str, float]:
+    if fit is not None:
+        return {**of_both, **_of_experiment(fit)}
     return {
+        **of_both,
         "score": _logit(suspicion.confidence),
         "rival": _logit(suspicion.rival),
         **{f"stage {stage}": float(cause.stage == stage) for stage in STAGES},
@@ -63,6 +62,7 @@ def _of_table(cause: Cause, suspicion: Suspicion) -> dict[str, float]:
 
 
 def _of_experiment(fit: ExperimentFit) -> dict[str, float]:
+    """Return the predictors that only the evidence of an experiment has."""
     return {
         "explained": fit.explained,
         "z": _bounded(math.log10(max(fit.z, 0.1)), 2.0),

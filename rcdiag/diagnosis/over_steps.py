@@ -381,7 +381,8 @@ def _sentence(
     later = [one for one in moved if one.moved_at > first]
     verb = "change" if len(together) > 1 else "changes"
     at = f" first, at step {first}" if later else f" at step {first}"
-    said = f"{_listed(together[:SHOWN])} {verb}{at}"
+    *others, last = map(_numbers, together[:SHOWN])
+    said = f"{' and '.join([', '.join(others), last] if others else [last])} {verb}{at}"
     if later:
         by_step = [f"{_numbers(one)} at step {one.moved_at}" for one in later[:SHOWN]]
         said += f"; then {', '.join(by_step)}"
@@ -405,12 +406,6 @@ def _large(k3: Array) -> Counts | None:
         if high > MANY_TIMES * max(low, SMALL_K3) and high > LARGE_K3:
             return np.flatnonzero(k3 >= high)
     return None
-
-
-def _listed(some: Sequence[MovedNumber]) -> str:
-    return " and ".join(
-        part for part in (", ".join(map(_numbers, some[:-1])), _numbers(some[-1])) if part
-    )
 
 
 def _numbers(one: MovedNumber) -> str:

@@ -162,16 +162,13 @@ def _beside(left: Named, tried: Named, outcome: Outcome) -> list[tuple[Cause, Su
             and entry[1].confidence >= NAMED
         ]
         return [*left, *more]
-    return [(cause, _with_experiments(found, tried) if is_umbrella(cause) else found), *others]
-
-
-def _with_experiments(suspicion: Suspicion, tried: Named) -> Suspicion:
-    """Add the experiments' messages and evidence to an umbrella cause of the table."""
-    return replace(
-        suspicion,
-        message=" ".join([suspicion.message, *(one.message for _, one in tried)]),
-        evidence=[*suspicion.evidence, *(entry for _, one in tried for entry in one.evidence)],
-    )
+    if is_umbrella(cause):
+        found = replace(
+            found,
+            message=" ".join([found.message, *(one.message for _, one in tried)]),
+            evidence=[*found.evidence, *(entry for _, one in tried for entry in one.evidence)],
+        )
+    return [(cause, found), *others]
 
 
 def _explains_all(left: Named, outcome: Outcome) -> bool:

@@ -23,20 +23,19 @@ def _everything_rejected(given: CheckInput) -> Iterator[Observation]:
             if correction.kept_tokens == 0:
                 where.setdefault(name, []).append(step)
     if where:
-        names = ", ".join(f"{name}{_steps(steps)}" for name, steps in where.items())
+        in_steps = {
+            name: f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps"
+            for name, steps in where.items()
+        }
+        names = ", ".join(
+            f"{name} ({steps})" if batches else name for name, steps in in_steps.items()
+        )
         yield Observation(
             message=f"{plural(len(where), 'preset')} {'keeps' if len(where) == 1 else 'keep'} no "
             f"token {'of a step' if batches else 'of the table'}, so that there is no loss (NaN in "
             f"the trainer): {names}",
             evidence=where,
         )
-
-
-def _steps(steps: list[str]) -> str:
-    """Say in which steps a preset keeps no token; "" for a table without steps."""
-    if steps == ["the table"]:
-        return ""
-    return f" (step {steps[0]})" if len(steps) == 1 else f" ({len(steps)} steps)"
 
 
 EVERYTHING_REJECTED = Check(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _at_places(
-    places: Places, given: CheckInput, are: Callable[[str], str]
+    places: Places, given: CheckInput, are: Callable[[CheckInput, str], str]
 ) -> Iterator[Observation]:
     """Yield one finding per policy, with the first rows and the effect on the numbers.
 
@@ -41,7 +41,8 @@ def _at_places(
             rows += f" ({'; '.join(evidence['first_places'][:SHOWN])}{more})"
         yield Observation(
             message=f"{plural(count, 'unmasked log-prob')} of `{policy}` "
-            f"{'is' if count == 1 else 'are'} {are(policy)}, in {rows}; {_consequence(given)}",
+            f"{'is' if count == 1 else 'are'} {are(given, policy)}, in {rows}; "
+            f"{_consequence(given)}",
             evidence=evidence,
         )
 
@@ -89,9 +90,7 @@ NON_FINITE_LOG_PROBS = Check(
     "does",
     example="a sampler writes -inf for a token outside its kept set",
     see=("positive-log-probs",),
-    find=lambda given: _at_places(
-        given.non_finite.not_finite, given, lambda policy: _not_finite(given, policy)
-    ),
+    find=lambda given: _at_places(given.non_finite.not_finite, given, _not_finite),
 )
 
 POSITIVE_LOG_PROBS = Check(
@@ -104,7 +103,7 @@ POSITIVE_LOG_PROBS = Check(
     "logits",
     example="0.37 for a token of probability 0.37, whose log-prob is -0.99",
     see=("non-finite-log-probs",),
-    find=lambda given: _at_places(given.non_finite.positive, given, lambda _: "positive"),
+    find=lambda given: _at_places(given.non_finite.positive, given, lambda *_: "positive"),
 )
 
 
@@ -116,9 +115,8 @@ def _not_observable(given: CheckInput) -> Iterator[Observation]:
     parts = []
     evidence: dict[str, Any] = {"rows": lacking.rows, "first_rows": dict(lacking.first_rows)}
     for policy, count in lacking.by_policy.items():
-        first = lacking.first_rows[policy][0]
-        place = given.where(first)
-        parts.append(f"{count:,} without `{policy}_log_probs` (first: {place})")
+        first = given.where(lacking.first_rows[policy][0])
+        parts.append(f"{count:,} without `{policy}_log_probs` (first: {first})")
     yield Observation(
         message=f"{plural(lacking.rows, 'row')} left out: {', '.join(parts)}; all numbers are of "
         "the other rows",

@@ -52,15 +52,21 @@ class Declared(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, case: Case) -> Declared:
+        """Return what a case's metadata and columns declare."""
         policies = case.metadata.get("policies", {})
         policies = policies if isinstance(policies, Mapping) else {}
         values = case.facts.temperature
         known = np.empty(0) if values is None else np.unique(values[np.isfinite(values)])
+        # A recorder writes the learning rate beside the policies, `--given` what the user knows.
+        learning_rate = _number(case.metadata.get("learning_rate"))
+        given = case.metadata.get("given")
+        if learning_rate is None and isinstance(given, Mapping):
+            learning_rate = _number(given.get("learning_rate"))
         return cls(
             sampler=_side(policies.get(case.sampler, {})),
             trainer=_side(policies.get(case.trainer or "", {})),
             row_temperature=float(known[0]) if len(known) == 1 else None,
-            learning_rate=_learning_rate(case.metadata),
+            learning_rate=learning_rate,
         )
 
     @property
@@ -100,17 +106,6 @@ def _side(about: Any) -> DeclaredSide:
         backend=about.get("backend"),
         batch_invariant=any(options.get(name) is True for name in BATCH_INVARIANT),
         speculative=any(options.get(name) for name in SPECULATIVE),
-    )
-
-
-def _learning_rate(metadata: Mapping[str, Any]) -> float | None:
-    """Return the learning rate that a recorder wrote down or the user gave."""
-    given = metadata.get("given", {})
-    stated = _number(metadata.get("learning_rate"))
-    return (
-        _number(given.get("learning_rate"))
-        if stated is None and isinstance(given, Mapping)
-        else stated
     )
 
 

@@ -224,24 +224,22 @@ class StoredColumn(Struct, frozen=True, kw_only=True, dict=True):
 
     def is_no_factor(self, factor: float) -> bool:
         """Tell whether values deviate from factor * other in some range of surprisal."""
-        sure, *parts = self._off(factor)
-        # A second fault may move the median of a range by a fraction of log(factor).
-        allowed = PART * abs(np.log(factor)) * np.array([4, *[1] * len(parts)])
-        ranges_and_bounds = zip((sure, *parts), allowed, strict=True)
-        return any(
-            len(off) >= FEWEST and abs(float(np.median(off))) > most
-            for off, most in ranges_and_bounds
-        )
-
-    def _off(self, factor: float) -> list[Array]:
-        """Return log(values / other / factor) of tokens by range of surprisal, ascending."""
         usable = self.finite & np.isfinite(self.other) & (self.values < 0) & (self.other < 0)
         off = np.log(self.values[usable] / self.other[usable] / factor)
         # Ranges are of the geometric mean of both sides: selecting by one side alone would bias the
         # other (regression to the mean).
         surprisal = -self.other[usable] * np.exp(off / 2)
-        ranges = [SURE_RANGE, *pairwise(SURPRISALS)]
-        return [off[(surprisal > low) & (surprisal <= high)] for low, high in ranges]
+        sure, *parts = (
+            off[(surprisal > low) & (surprisal <= high)]
+            for low, high in (SURE_RANGE, *pairwise(SURPRISALS))
+        )
+        # A second fault may move the median of a range by a fraction of log(factor).
+        allowed = PART * abs(np.log(factor)) * np.array([4, *[1] * len(parts)])
+        ranges_and_bounds = zip((sure, *parts), allowed, strict=True)
+        return any(
+            len(part) >= FEWEST and abs(float(np.median(part))) > most
+            for part, most in ranges_and_bounds
+        )
 
 
 def stored_column(case: Case, policy: str, other: str | None) -> StoredColumn:
