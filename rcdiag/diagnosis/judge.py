@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
+from rcdiag.diagnosis.causes.columns import of_both_columns
 from rcdiag.diagnosis.causes.difference import beside_sampling_cause
 from rcdiag.diagnosis.causes.kept_sets import KEPT_SET_SLUGS
 from rcdiag.diagnosis.causes.unlogged_sampling import UNLOGGED_SLUGS
@@ -186,14 +187,7 @@ def _merged(named: Named, cause: Cause, suspicion: Suspicion) -> list[tuple[Caus
         return [*named, (cause, suspicion)]
     place = names.index(cause.name)
     first = named[place][1]
-    both = replace(
-        first,
-        message=f"{first.message} {suspicion.message}",
-        evidence=[*first.evidence, *suspicion.evidence],
-        share_of_rows=max(first.share_of_rows, suspicion.share_of_rows),
-        policy=None,
-        mended=suspicion.mended,
-    )
+    both = of_both_columns(first, suspicion, suspicion.mended)
     return [*named[:place], (cause, both), *named[place + 1 :]]
 
 

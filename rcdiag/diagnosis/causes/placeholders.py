@@ -336,7 +336,6 @@ def _nothing_but_zeros(features: Features, policy: str, column: StoredColumn) ->
             )
         ],
         also_possible=[],
-        policy=policy,
         mended=without_values(features.case, column.values == 0.0),
     )
 
