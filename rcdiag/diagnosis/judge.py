@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from rcdiag.diagnosis.case import Case
 from rcdiag.diagnosis.causes.catalogue import CAUSES
 from rcdiag.diagnosis.causes.cause import STAGES, Cause, Suspicion, fact
+from rcdiag.diagnosis.causes.columns import of_both_columns
 from rcdiag.diagnosis.causes.difference import beside_sampling_cause
 from rcdiag.diagnosis.causes.kept_sets import KEPT_SET_SLUGS
 from rcdiag.diagnosis.causes.unlogged_sampling import UNLOGGED_SLUGS
@@ -186,14 +187,7 @@ def _merged(named: Named, cause: Cause, suspicion: Suspicion) -> list[tuple[Caus
         return [*named, (cause, suspicion)]
     place = names.index(cause.name)
     first = named[place][1]
-    both = replace(
-        first,
-        message=f"{first.message} {suspicion.message}",
-        evidence=[*first.evidence, *suspicion.evidence],
-        share_of_rows=max(first.share_of_rows, suspicion.share_of_rows),
-        policy=None,
-        mended=suspicion.mended,
-    )
+    both = of_both_columns(first, suspicion, suspicion.mended)
     return [*named[:place], (cause, both), *named[place + 1 :]]
 
 
@@ -502,14 +496,16 @@ def by_size(features: Features) -> str:
     """Return `healthy` where the mismatch is negligible, else `correctable`.
 
     Negligible means KL per sequence below NEGLIGIBLE_KL and no per-token number beyond its guide:
-    short sequences can pass the first and fail the second.
+    short sequences can pass the first and fail the second. Where a few tokens or rows hold most of
+    the mismatch, both depend on whether the sample has one more of them: they are not known.
     """
     if features.case.trainer is None or not len(features.case.tokens):
         return "healthy"
     tokens = features.case.tokens
     rows = max(int((tokens.per_row > 0).sum()), 1)
     little = features.log_ratios.k3 * len(tokens) / rows <= NEGLIGIBLE_KL
-    return "healthy" if little and not beyond_guides(tokens) else "correctable"
+    known = features.dominant is None
+    return "healthy" if known and little and not beyond_guides(tokens) else "correctable"
 
 
 def _verdict(case: Case, causes: Sequence[NamedCause]) -> str:

@@ -26,7 +26,7 @@ import numpy as np
 from msgspec import Struct
 
 from rcdiag.diagnosis.case import Array, Case
-from rcdiag.diagnosis.thresholds import FEWEST_ROWS
+from rcdiag.diagnosis.thresholds import FEWEST_OF_PATTERN, FEWEST_ROWS
 from rcdiag.formats import mean_ratio, rough, with_interval
 from rcdiag.results.base import MetricValue
 from rcdiag.statistics.intervals import errors_and_reaches, influences
@@ -81,6 +81,7 @@ class Validity(Struct, frozen=True, dict=True):
     upper: float  # the 99.9% quantile of the log-ratio, nats
     unseen: float  # what UNSEEN more tokens, each with the largest ratio, would add to E[ratio]
     rows: int  # with sampled tokens
+    few: bool = False  # fewer than FEWEST_OF_PATTERN effective rows hold the squared log-ratios
     without_rare: bool = False  # rare tokens were left out: E[ratio] over the others may be any
     within: str = ""  # the part of a table's rows that was judged: "from step 8 on"; "" for all
 
@@ -91,11 +92,12 @@ class Validity(Struct, frozen=True, dict=True):
         INVALID: the recorded distribution is at least as far from the one that sampled as the
         trainer's is, or further than the rounding of two engines explains, or it lacks a part of
         the trainer's support. If a few large ratios make the interval of E[ratio] too wide, kappa
-        may still decide.
+        may still decide. Where a few rows hold the squares by which excess and kappa are divided,
+        their intervals are too narrow, and E[ratio] alone decides.
         """
         if self.rows < FEWEST_ROWS or self.without_rare:
             return UNKNOWN
-        away = abs(self.ratio_mean.value - 1.0) > ROUNDING
+        away = abs(self.ratio_mean.value - 1.0) > ROUNDING and not self.few
         beyond = self.excess.low > HALFWAY or self.excess.high < -HALFWAY
         if away and (beyond or self.by_kappa.low > MOST_BY_KAPPA):
             return INVALID
@@ -117,14 +119,14 @@ class Validity(Struct, frozen=True, dict=True):
         Where squared log-ratios are far above 1, excess is near 0 whatever sampled: E[ratio] must
         be as near to 1 as if they were 1.
         """
-        near = self.ratio_mean.between(1.0 - HALFWAY, 1.0 + HALFWAY)
+        near = self.ratio_mean.between(1.0 - HALFWAY, 1.0 + HALFWAY) and not self.few
         return near and self.excess.between(-HALFWAY, HALFWAY)
 
     @property
     def kappa_decides(self) -> bool:
         """Tell whether kappa alone shows that the recorded distribution sampled."""
         by_kappa = self.by_kappa.between(-HALFWAY, MOST_BY_KAPPA)
-        return by_kappa and not (self.within_rounding or self.by_mean)
+        return by_kappa and not (self.within_rounding or self.by_mean or self.few)
 
     @property
     def overrules_cause(self) -> bool:
@@ -194,9 +196,8 @@ class Validity(Struct, frozen=True, dict=True):
                 "that bring the mean to 1"
             )
         if self.answer == UNKNOWN:
-            return (
-                "too wide to tell whether the recorded distribution sampled: "
-                f"{self.rows_needed} would decide"
+            return "too wide to tell whether the recorded distribution sampled: " + (
+                "it depends on a few rows" if self.few else f"{self.rows_needed} would decide"
             )
         if self.kappa_decides:
             return f"above 0: {RECORD_SAMPLED}; below 0 under the trainer's"
@@ -270,6 +271,7 @@ def validity_of(case: Case, within: str = "") -> Validity:
         upper=float(np.quantile(log_ratio, NOISE_QUANTILE)) if len(log_ratio) else 0.0,
         unseen=UNSEEN * float(np.exp(largest)) / total,
         rows=int(present.sum()),
+        few=float(squares.sum()) ** 2 < FEWEST_OF_PATTERN * float(squares @ squares),
         without_rare=case.without_rare,
         within=within,
     )

@@ -241,11 +241,15 @@ def tool_text_unmasked() -> Case:
     )
 
 
-def tool_text_scored_by_both() -> Case:
-    """Count tool text as sampled, scored by both sides, with a marker at each call."""
+def tool_text_scored_by_both(dominates: bool = False) -> Case:
+    """Count tool text as sampled, scored by both sides, with a marker at each call.
+
+    Where it dominates, half of each response is such markers.
+    """
     masked = with_tool_turns(HONEST, 0.0)
-    tool, rng = ~masked.mask, np.random.default_rng(4)
-    marker = tool & (masked.position == 20)
+    rng, long = np.random.default_rng(4), masked.position >= 30
+    tool = ~masked.mask | (dominates & long)
+    marker = tool & ((masked.position == 20) | long)
     law = np.where(marker, -14.0, -rng.exponential(2.0, len(tool)))
     columns = {
         name: np.where(tool, law + 0.01 * rng.standard_normal(len(tool)), values)
@@ -298,6 +302,7 @@ ALIGNMENT: dict[str, tuple[str, Callable[[str], Case]]] = {
     "ids": ("special-token-ids", other_ids),
     "tool text": ("mask-includes-tool", lambda policy: tool_text_unmasked()),
     "tool text scored": ("mask-includes-tool", lambda policy: tool_text_scored_by_both()),
+    "much tool text scored": ("mask-includes-tool", lambda policy: tool_text_scored_by_both(True)),
     "ends cut": ("mask-drops-last", lambda policy: ends_cut("stop")),
 }
 

@@ -44,6 +44,21 @@ def test_single_tokens_that_nobody_can_sample_are_named_first(policy, places, sa
     assert [cause.slug for cause in diagnosis.causes[1:]] in ([], ["engine-noise"])
 
 
+@pytest.mark.parametrize(("places", "of_old"), [((20, 34), (20, 34)), ((20, 34), (70, 5))])
+def test_sentinels_of_both_columns_are_named_and_repaired(places, of_old) -> None:
+    case = made(plain, noisy(0.01), rows=128, length=60)
+    for policy, (row, token) in (("rollout", places), ("old", of_old)):
+        values = case.log_probs[policy].copy()
+        values[row * 60 + token] = -1e5
+        case = case.with_log_probs(policy, values)
+    diagnosis = judged(case)
+    assert [cause.slug for cause in diagnosis.causes] == ["sentinel"]
+    assert diagnosis.summary.startswith(
+        f"In row {places[0]}, token {places[1]}, `rollout` is -100,000; in row {of_old[0]}, token "
+        f"{of_old[1]}, `old` is -100,000: a probability below"
+    )
+
+
 def test_placeholders_at_the_first_tokens_are_found_beside_kept_sets() -> None:
     """The other zeros are those of kept sets of one token, and stay."""
     case = zeroed(made(top_p(0.8), noisy(0.01), rows=128, seed=3), "rollout", from_start=1)

@@ -29,19 +29,50 @@ def columns_of_pair(features: Features) -> Iterator[tuple[str, StoredColumn]]:
 def by_column(
     weigh: Callable[[Features, str, StoredColumn], Suspicion | None],
 ) -> Callable[[Features], Suspicion | None]:
-    """Weigh a cause of one column on each column of the pair, and return the first suspicion.
+    """Weigh a cause of one column on each column of the pair; a suspicion names all that have it.
 
+    Where a repair changes a column's values, the first column alone is returned: the judge weighs
+    the other one on the repaired table, since one column is often judged by its ratio to the other.
     Where the suspicion names no side at fault, it is the side of that column.
     """
 
     def weigh_pair(features: Features) -> Suspicion | None:
+        joined = None
         for policy, column in columns_of_pair(features):
             found = weigh(features, policy, column)
-            if found is not None:
-                return replace(found, side=found.side or side_of(features, policy))
-        return None
+            if found is None:
+                continue
+            found = replace(found, side=found.side or side_of(features, policy), policy=policy)
+            if found.mended is None or found.mended.log_probs is not features.case.log_probs:
+                return joined or found
+            joined = found if joined is None else _with_tokens_of(joined, found, features.case)
+        return joined
 
     return weigh_pair
+
+
+def _with_tokens_of(first: Suspicion, second: Suspicion, case: Case) -> Suspicion:
+    """Join the suspicions of two columns; the repair masks out the tokens of both."""
+    assert first.mended is not None
+    assert second.mended is not None
+    repaired = first.mended.without_values(case.mask & ~second.mended.mask)
+    return of_both_columns(first, second, repaired)
+
+
+def of_both_columns(first: Suspicion, second: Suspicion, repaired: Case | None) -> Suspicion:
+    """Join the suspicions of one cause in two columns; a reason that both give is said once."""
+    said, colon, reason = first.message.rpartition(": ")
+    text = second.message
+    same = bool(colon) and text.endswith(colon + reason)
+    return replace(
+        first,
+        message=f"{said}; {text[0].lower()}{text[1:]}" if same else f"{first.message} {text}",
+        evidence=[*first.evidence, *second.evidence],
+        side=first.side if first.side == second.side else None,
+        share_of_rows=max(first.share_of_rows, second.share_of_rows),
+        policy=None,
+        mended=repaired,
+    )
 
 
 def side_of(features: Features, policy: str) -> str:

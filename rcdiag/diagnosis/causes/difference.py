@@ -35,7 +35,7 @@ from rcdiag.diagnosis.features import (
     LogRatios,
 )
 from rcdiag.diagnosis.features.declared import QUANTISED
-from rcdiag.diagnosis.features.log_ratios import FIRST_APART
+from rcdiag.diagnosis.features.log_ratios import FIRST_APART, Dominant
 from rcdiag.diagnosis.features.uniform_guess import below_a_uniform_guess
 from rcdiag.diagnosis.thresholds import COARSE, LARGER, MOST, MUCH_LARGER, PART
 from rcdiag.diagnosis.validity import INVALID
@@ -64,6 +64,8 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         ]
     elif validity.answer == INVALID:
         where, possible = _not_sampled(features)
+    elif features.dominant is not None:
+        where, possible = _at_few_places(features, features.dominant)
     elif at_rounding is not None:
         where = (
             f" in some rows, while {share_of(at_rounding)} agree to rounding: another replica, "
@@ -116,6 +118,27 @@ def _forwards_differ(features: Features) -> Suspicion | None:
         also_possible=possible,
         verdict="broken" if other_tokens.any() else None,
     )
+
+
+def _at_few_places(features: Features, few: Dominant) -> tuple[str, list[str]]:
+    """Name the tokens or rows that hold most squared log-ratios, where the others are rounding."""
+    case, tokens, first = features.case, features.case.tokens, int(few.places[0])
+    count = len(few.places)
+    held = (
+        f"{'it holds' if count == 1 else 'they hold'} {few.held:.0%} of the squared log-ratios, "
+        f"and all others agree to rounding ({few.rms_of_others:.2g} nats rms)"
+    )
+    if few.of_rows:
+        rows = " and ".join(map(str, case.row[few.places]))
+        where = f", most in row{'s' * (count > 1)} {rows}: {held}; see what was scored there"
+        return where, ["retokenised", "context-differs", "prompt-truncated", "prefix-cache-stale"]
+    where = (
+        f", most {'' if count == 1 else f'at {count} tokens, the largest '}in row "
+        f"{case.row[tokens.owner[first]]}, token {tokens.position[first]}, where `{case.sampler}` "
+        f"is {tokens.sampler[first]:.3g} and `{case.trainer}` {tokens.trainer[first]:.3g}: {held}; "
+        "look at this value in the dump"
+    )
+    return where, ["sentinel", "special-token-ids", "moe-routing"]
 
 
 def _beside_rounding(features: Features) -> str:

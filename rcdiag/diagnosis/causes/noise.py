@@ -28,6 +28,7 @@ LEAST_RISE = 0.1
 
 
 ONE_SIGN, SOME_ROWS = "are nearly all of one sign", "are large in some rows alone"
+FEW_TOKENS = "are large at a few tokens alone"
 
 
 def structures(features: Features) -> list[str]:
@@ -43,7 +44,9 @@ def structures(features: Features) -> list[str]:
         "change along the response": not 1 / MUCH_LARGER < log_ratios.late < MUCH_LARGER,
         ONE_SIGN: log_ratios.one_sided > MOST,  # rounding moves tokens both ways
         "depend on the engine": outliers is not None and bool(outliers.engines),
-        SOME_ROWS: outliers is not None and not outliers.engines,
+        SOME_ROWS: (outliers is not None and not outliers.engines)
+        or log_ratios.clustering > MUCH_LARGER,
+        FEW_TOKENS: features.dominant is not None and not features.dominant.of_rows,
         "are large in some steps alone": features.onset is not None or location.onset is not None,
     }
     return [name for name, found in tests.items() if found]
@@ -117,13 +120,14 @@ def _moe_routing(features: Features) -> Suspicion | None:
     anywhere &= abs(log_ratios.by_token_id.correlation) < UNRELATED
     anywhere &= log_ratios.predicted_by_id < PART
     anywhere &= log_ratios.values.max() > -LEAST_RISE * log_ratios.values.min()
-    if not anywhere or log_ratios.rows_of_tail < 0.5 or log_ratios.one_row_of_tail > 0.5:
+    if not anywhere or log_ratios.clustering > MUCH_LARGER:
         return None
     return Suspicion(
         confidence=WEAK,
         message=f"Most tokens agree ({log_ratios.rms_of_bulk:.2g} nats rms without the largest "
-        f"1%), and 0.1% of them, spread over all responses, hold {log_ratios.tail_share:.0%} of "
-        "the squared log-ratios, as when the engines choose other experts for a few tokens.",
+        f"1%), and 0.1% of them, in no response more than in others, hold "
+        f"{log_ratios.tail_share:.0%} of the squared log-ratios, as when the engines choose other "
+        "experts for a few tokens.",
         evidence=[
             fact("rms log-ratio without the largest 1%", "rounding", rms=log_ratios.rms_of_bulk),
             fact(

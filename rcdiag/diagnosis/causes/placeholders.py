@@ -23,6 +23,7 @@ from rcdiag.diagnosis.features import Features
 from rcdiag.diagnosis.features.alignment import sqrt_surprisal
 from rcdiag.diagnosis.features.storage import StoredColumn
 from rcdiag.diagnosis.thresholds import (
+    BY_CHANCE,
     CERTAIN,
     EQUAL,
     FEW,
@@ -41,6 +42,7 @@ from rcdiag.statistics.extremes import SMALLEST_LOG_PROB, impossible
 
 # Log of the smallest positive float32, 1.4e-45: a probability below it is 0, and is never sampled.
 UNDERFLOW = -103.3
+LARGEST_VOCABULARY = 2**18  # tokens; no model of today has more
 # Nats; what a softmax over a part of the vocabulary adds to a log-prob, below ln of its size.
 MOST_ADDED = 15.0
 LOWEST = -8.0  # nats; no frequent token has less, so that equal values below are a sentinel
@@ -145,12 +147,28 @@ def _sentinel(features: Features, policy: str, column: StoredColumn) -> Suspicio
         others = values[values != value]
         if known or value < others.min(initial=0.0) - GAP:
             return _no_value(features, policy, column, values == value)
+    never = _never_drawn(column)
+    return _no_value(features, policy, column, never) if never.any() else None
+
+
+def _never_drawn(column: StoredColumn) -> Flags:
+    """Flag a few values, far below all others, that no sampled token has, [tokens].
+
+    Of n tokens at most n * (size of the vocabulary) * p are expected to have a probability of p or
+    less. Tokens that both sides call that unlikely may be forced, and stay, unless both
+    probabilities are 0 in float32. None is flagged if many are: a distribution may make these.
+    """
+    values = column.values
     numbers = column.finite & (values >= SMALLEST_LOG_PROB)
-    never = numbers & (values < UNDERFLOW)
-    alone = values[numbers & ~never].min(initial=0.0) > UNDERFLOW / 2
-    if never.any() and alone and never.mean() <= FEW:
-        return _no_value(features, policy, column, never)
-    return None
+    zero = numbers & (values < UNDERFLOW)
+    lowest = np.log(BY_CHANCE / (len(values) * LARGEST_VOCABULARY))
+    single = numbers & ~zero & (values < lowest) & ~(column.other - values < GAP)
+    if np.count_nonzero(single) >= FEWEST_OF_PATTERN or zero.mean() > FEW:
+        return np.zeros(len(values), np.bool_)
+    never = zero | single
+    highest = max(float(values[never].max(initial=-np.inf)), UNDERFLOW)
+    alone = values[numbers & ~never].min(initial=0.0) > highest / 2
+    return never if alone else np.zeros(len(values), np.bool_)
 
 
 def _no_value(features: Features, policy: str, column: StoredColumn, here: Flags) -> Suspicion:
@@ -159,16 +177,17 @@ def _no_value(features: Features, policy: str, column: StoredColumn, here: Flags
     first = case.flawed(case.of_sampled(here))
     value, place = float(values[0]), f"row {first.row}, token {first.position}"
     repeated = len(values) > 1 and np.ptp(values) == 0.0
-    never = (
-        f"a probability below e^{UNDERFLOW:.0f} is 0 in float32, and no sampler draws such a token"
-    )
+    never = "no sampler draws so unlikely a token"
     if repeated:
         message = (
-            f"{len(values):,} values of `{policy}`{case.drawn} are exactly {value:g}, which marks "
+            f"{len(values):,} values of `{policy}`{case.drawn} are exactly {value:,g}, which marks "
             f"a missing value; the first is in {place}."
         )
     elif len(values) == 1:
-        message = f"In {place}, `{policy}` is {value:,g}: {never}."
+        other = float(column.other[here][0])  # NaN where there is no other column
+        names = [name for name in features.columns if name != policy]
+        beside = f" where `{names[0]}` is {other:.3g}" if other > UNDERFLOW else ""
+        message = f"In {place}, `{policy}` is {value:,g}{beside}: {never}."
     else:
         message = (
             f"{len(values):,} values of `{policy}`{case.drawn} are {max(values):,.3g} or less, the "
@@ -336,7 +355,6 @@ def _nothing_but_zeros(features: Features, policy: str, column: StoredColumn) ->
             )
         ],
         also_possible=[],
-        policy=policy,
         mended=without_values(features.case, column.values == 0.0),
     )
 

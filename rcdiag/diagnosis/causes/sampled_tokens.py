@@ -346,7 +346,7 @@ def _ids_never_sampled(features: Features) -> Suspicion | None:
         foreign[index] = len(rows) >= LEAST_ROWS * (tokens.per_row > 0).sum()
     named = np.isin(tokens.token_id, ids[foreign])
     apart = np.abs(tokens.log_ratio[named])
-    if not foreign.any() or np.median(apart) > 0.5 or named.mean() > PART:
+    if not foreign.any() or np.median(apart) > 0.5:
         return None
     unlikely = likelier < RARE
     text = ", ".join(str(token_id) for token_id in ids[foreign][:4])
@@ -365,7 +365,7 @@ def _ids_never_sampled(features: Features) -> Suspicion | None:
             )
         ],
         share_of_rows=float(np.mean(np.bincount(tokens.owner[named], minlength=tokens.rows) > 0)),
-        also_possible=[],
+        also_possible=["temperature-silent"],
         mended=replace(
             _with_tools_masked(features.case, features.case.flagged(unlikely)), without_rare=True
         ),

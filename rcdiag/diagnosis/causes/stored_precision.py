@@ -58,7 +58,7 @@ def _floor(features: Features, policy: str, column: StoredColumn) -> Suspicion |
     return Suspicion(
         confidence=EXACT,
         message=f"No value of `{policy}` is below {value:g}, and {count:,}{features.case.drawn} "
-        "are exactly that: the column was clipped.",
+        "are exactly that: clipped.",
         evidence=[
             fact(
                 "lowest value, and tokens that have it",

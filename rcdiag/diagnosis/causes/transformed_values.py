@@ -63,7 +63,6 @@ def _sign_flipped(features: Features, policy: str, column: StoredColumn) -> Susp
         ],
         share_of_rows=share,
         also_possible=[],
-        policy=policy,
         mended=repaired(features.case, policy, lambda stored: np.where(flipped, -stored, stored)),
     )
 
@@ -85,7 +84,6 @@ def _probabilities(features: Features, policy: str, column: StoredColumn) -> Sus
         "their logarithms are log-probs.",
         evidence=[fact("share of values from 0 to 1", "probabilities", **{policy: inside})],
         also_possible=[],
-        policy=policy,
         mended=repaired(features.case, policy, np.log),
     )
 
@@ -172,7 +170,6 @@ def _cumulative(features: Features, policy: str, column: StoredColumn) -> Suspic
                 )
             ],
             also_possible=[],
-            policy=policy,
             mended=_differences(features.case, policy),
         )
     return None

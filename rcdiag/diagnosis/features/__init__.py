@@ -19,6 +19,7 @@ from rcdiag.diagnosis.features.log_ratios import (
     BITWISE,
     ENGINE_NOISE,
     LARGE_MISMATCH,
+    Dominant,
     LogRatios,
 )
 from rcdiag.diagnosis.features.shared_prefixes import SharedPrefixes, shared_prefixes_of
@@ -92,6 +93,11 @@ class Features(Struct, frozen=True, dict=True):
         """Return the noise of the declared precisions as a share of bfloat16's, at most 1."""
         noise, most = self.precisions.noise, ASSUMED.noise
         return 1.0 if noise is None or most is None else min(noise / most, 1.0)
+
+    @cached_property
+    def dominant(self) -> Dominant | None:
+        """Return the few tokens or rows without which the two sides agree to rounding."""
+        return self.log_ratios.dominant(self.engine_noise)
 
     @property
     def engine_noise(self) -> float:

@@ -10,7 +10,14 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from rcdiag.diagnosis.case import Array, Counts, Flags, PairTokens, rms
-from rcdiag.diagnosis.thresholds import BY_ITS_ERROR, EQUAL, FEWEST, TINY
+from rcdiag.diagnosis.thresholds import (
+    BY_ITS_ERROR,
+    EQUAL,
+    FEWEST,
+    FEWEST_OF_PATTERN,
+    FEWEST_ROWS,
+    TINY,
+)
 from rcdiag.diagnosis.validity import LARGEST
 
 # Nats, rms: two bfloat16 engines with the same dense weights differ by less than ENGINE_NOISE; a
@@ -199,35 +206,53 @@ class LogRatios(Struct, frozen=True, dict=True):
         return float(squares[: max(len(squares) // 1000, 1)].sum() / total) if total > 0 else 0.0
 
     @cached_property
-    def _tail(self) -> Flags:
-        """Flag the tokens with the largest 1% of squared log-ratios, [tokens]."""
-        squares = self.values**2
-        flags = np.zeros(len(squares), np.bool_)
-        flags[np.argsort(-squares, kind="stable")[: max(len(squares) // 100, 1)]] = True
-        return flags
-
-    @cached_property
     def rms_of_bulk(self) -> float:
         """Return the rms log-ratio without the largest 1% of the tokens, nats."""
-        return rms(self.values[~self._tail])
+        squares = np.sort(self.values**2)
+        return float(np.sqrt(np.mean(squares[: len(squares) - max(len(squares) // 100, 1)])))
 
     @cached_property
-    def rows_of_tail(self) -> float:
-        """Return over how many rows the largest 1% of the tokens are spread, as a fraction.
+    def clustering(self) -> float:
+        """Return how far squared log-ratios cluster in rows: 1 if each token is in a random row.
 
-        It is the number of their rows over the largest possible one: 1 where each is in a row of
-        its own, or where every row has one.
+        It is the sum over rows of their squared sums, over its mean under permutations of the
+        tokens: sum s^2 + ((sum s)^2 - sum s^2) * sum n (n - 1) / (N (N - 1)) with n of N tokens in
+        a row. Honest engines stay below 2; a fault of one row makes it 10 and more.
         """
-        owner = self.tokens.owner[self._tail]
-        rows = int((self.tokens.per_row > 0).sum())
-        return len(np.unique(owner)) / max(min(len(owner), rows), 1)
+        squares, per_row = self.values**2, self.tokens.per_row.astype(np.float64)
+        own, count = float(squares @ squares), float(len(squares))
+        pairs = float(per_row @ (per_row - 1)) / max(count * (count - 1), 1.0)
+        by_chance = own + (float(squares.sum()) ** 2 - own) * pairs
+        return float(np.sum(self.tokens.row_sums(squares) ** 2)) / max(by_chance, TINY)
 
-    @cached_property
-    def one_row_of_tail(self) -> float:
-        """Return the largest share of one row in the squares of the largest 1% of the tokens."""
-        squares = self.values[self._tail] ** 2
-        of_rows = np.bincount(self.tokens.owner[self._tail], squares)
-        return float(of_rows.max() / max(squares.sum(), EQUAL**2))
+    def dominant(self, rounding: float) -> Dominant | None:
+        """Return the fewest tokens, else rows, without which the rms is below `rounding` nats.
+
+        They are fewer than FEWEST_OF_PATTERN and hold more than half of the squared log-ratios;
+        None where there are no such tokens or rows.
+        """
+        squares = self.values**2
+        total, count = float(squares.sum()), max(len(squares), 1)
+        for of_rows, sums in ((False, squares), (True, self.tokens.row_sums(squares))):
+            if np.count_nonzero(sums) < FEWEST_ROWS:
+                continue
+            order = np.argsort(-sums, kind="stable")[: FEWEST_OF_PATTERN - 1]
+            rest = np.maximum(total - np.cumsum(sums[order]), 0.0)
+            enough = np.flatnonzero((rest < count * rounding**2) & (rest < total / 2))
+            if len(enough):
+                last = int(enough[0])
+                others = float(np.sqrt(rest[last] / count))
+                return Dominant(of_rows, order[: last + 1], 1.0 - float(rest[last]) / total, others)
+        return None
+
+
+class Dominant(NamedTuple):
+    """A few tokens or rows that hold most squared log-ratios, the largest first."""
+
+    of_rows: bool
+    places: Counts  # indices of the tokens, or of the rows in the case
+    held: float  # share of the squared log-ratios
+    rms_of_others: float  # nats
 
 
 class Agreement(NamedTuple):

@@ -1,0 +1,80 @@
+"""Squared log-ratios that a few tokens or rows hold: these are named, and nothing is `healthy`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rcdiag.diagnosis.case import Case
+from rcdiag.diagnosis.features import Features
+from tests.diagnosis.tables import judged, made, noisy, plain, with_values
+
+LENGTH = 60
+
+
+def with_one(value: float, policy: str) -> Case:
+    """Make a table of rounding in which one value, at row 20, token 34, is wrong."""
+    case = made(plain, noisy(0.01), rows=256, length=LENGTH)
+    here = (case.owner == 20) & (case.position == 34)
+    return with_values(case, policy, lambda values: np.where(here, value, values))
+
+
+@pytest.mark.parametrize("policy", ["rollout", "old"])
+@pytest.mark.parametrize("value", [-45.0, -90.0])
+def test_a_value_that_no_sampler_draws_is_damage(value: float, policy: str) -> None:
+    case = with_one(value, policy)
+    other = "old" if policy == "rollout" else "rollout"
+    there = case.log_probs[other][20 * LENGTH + 34]
+    diagnosis = judged(case)
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("broken", "sentinel")
+    assert diagnosis.summary == (
+        f"In row 20, token 34, `{policy}` is {value:g} where `{other}` is {there:.3g}: no sampler "
+        "draws so unlikely a token."
+    )
+
+
+def test_unlikely_tokens_that_both_sides_call_unlikely_are_not_damage() -> None:
+    """A token that was forced, not sampled, is as unlikely on the other side."""
+    case = with_one(-45.0, "rollout")
+    here = case.log_probs["rollout"] == -45.0
+    forced = with_values(case, "old", lambda values: np.where(here, -45.4, values))
+    assert "sentinel" not in [cause.slug for cause in judged(forced).causes]
+
+
+@pytest.mark.parametrize("policy", ["rollout", "old"])
+def test_one_token_that_holds_the_mismatch_is_named(policy: str) -> None:
+    diagnosis = judged(with_one(-14.0, policy))
+    assert diagnosis.verdict in ("correctable", "inconclusive")
+    assert "in row 20, token 34, where `rollout` is " in diagnosis.summary
+    assert "all others agree to rounding (0.0" in diagnosis.summary
+    assert "more rows like these" not in diagnosis.summary
+
+
+def test_one_row_that_holds_the_mismatch_is_named() -> None:
+    case = made(plain, noisy(0.01), rows=256, length=LENGTH)
+    other = made(plain, noisy(1.0), rows=256, length=LENGTH)
+    of_row = np.where(case.owner == 100, other.log_probs["old"] - other.log_probs["rollout"], 0.0)
+    diagnosis = judged(with_values(case, "old", lambda values: np.minimum(values + of_row, -1e-4)))
+    assert [cause.slug for cause in diagnosis.causes] == ["forwards-differ"]
+    assert diagnosis.verdict != "healthy"
+    assert ", most in row 100: it holds " in diagnosis.causes[0].message
+
+
+def test_clustering_by_hand() -> None:
+    """Rows of two tokens: the mean over all orders of two equal and two zero squares is 8 / 3."""
+    for log_ratio, expected in (((1, 1, 0, 0), 1.5), ((1, 0, 1, 0), 0.75), ((1, 0, 0, 0), 1.0)):
+        rollout = np.full(4, -2.0)
+        case = Case(
+            sampler="rollout",
+            trainer="old",
+            row=np.arange(2),
+            lengths=np.array([2, 2]),
+            token_id=np.zeros(4, np.int32),
+            mask=np.ones(4, np.bool_),
+            log_probs={"rollout": rollout, "old": rollout + np.array(log_ratio)},
+        )
+        assert Features(case).log_ratios.clustering == pytest.approx(expected)
+
+
+def test_without_a_mismatch_nothing_holds_it() -> None:
+    assert Features(made(plain, plain, rows=32)).dominant is None
