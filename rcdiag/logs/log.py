@@ -130,6 +130,9 @@ class Log(Struct, frozen=True, dict=True):
         """
         if not number.text:
             return 0.0
+        # `0.0000` is printed with fixed decimals: the shortest text of 0 has one.
+        if not number.value and number.digits and number.digits[0] >= DECIMALS:
+            return 0.5 * 10.0 ** -number.digits[0]
         decimals, significant = self._digits_of(key) or self._digits
         rounding = [0.0]
         if decimals >= DECIMALS:

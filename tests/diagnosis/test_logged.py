@@ -632,6 +632,16 @@ def test_a_mismatch_of_exactly_0_is_inconclusive(tmp_path: Path) -> None:
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("inconclusive", "columns-identical")
 
 
+def test_a_mismatch_that_is_printed_as_0_0000_is_not_exactly_0(tmp_path: Path) -> None:
+    """prime-rl prints four decimals, so that a healthy run's k3 of 2e-5 is 0.0000."""
+    path = tmp_path / "trainer.log"
+    line = "12:00:00 SUCCESS Step {} | 5.21s | Loss 0.0012 | Mismatch KL 0.0000 | LR 1.00e-06\n"
+    path.write_text("".join(line.format(step) for step in range(STEPS)))
+    diagnosis = rcdiag.diagnose(path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("healthy", "engine-noise")
+
+
 def test_surprisals_of_another_base(tmp_path: Path) -> None:
     rows = run_of(0.01, 0.01)
     for i, row in enumerate(rows):

@@ -77,6 +77,7 @@ class Series(Struct, frozen=True, kw_only=True):
     key: str  # in the log; "-key" where the log has the quantity with the other sign
     steps: Counts  # [logged steps] ascending
     values: Array  # [logged steps]
+    rounding: float = 0.0  # the largest number that the log prints as 0
 
     def at(self, steps: Counts) -> Array:
         """Return the values at some steps."""
@@ -179,9 +180,11 @@ def _series(quantity: Quantity, key: str, log: Log) -> Series:
         if key in row and (step is None or abs(step) < LARGEST_STEP)
     ]
     negated = bool(_spellings(key) & set(quantity.negated))
+    zeros = {row[key] for row in log.rows.values() if key in row and not row[key].value}
     return Series(
         quantity=quantity,
         key=f"-{key}" if negated else key,
         steps=np.array([step for step, _ in rows], np.int64),
         values=np.array([-value if negated else value for _, value in rows], np.float64),
+        rounding=max((log.rounding(key, zero) for zero in zeros), default=0.0),
     )
