@@ -243,5 +243,11 @@ def _log(path: Path, plan: Plan, rows: int | None) -> Log:
     from rcdiag.usecases.logged.keys import check_keys
 
     log = read_log(path)
+    if log.run and log.earlier:
+        names = ", ".join(one.run for one in (*log.earlier, log))
+        raise RcdiagError(
+            f"{setting('logged', path)} holds several runs ({names}): a table is from one",
+            hint="export that run alone, or diagnose them all: rcdiag diagnose LOG",
+        )
     check_keys(log, plan.trainer)
     return log

@@ -914,6 +914,13 @@ def test_keys_of_an_unknown_trainer_are_named(tmp_path: Path) -> None:
     assert named.logs[0].trainer_of_log is None
     with pytest.raises(RcdiagError, match="no key 'my/k4'"):
         diagnosed(rows, tmp_path, keys={"k1": "my/k4"})
+    # Of two runs one may log the quantity under a key that rcdiag knows.
+    both = [tmp_path / "log.jsonl", log_of(run_of(0.01, 0.01), tmp_path, "other.jsonl")]
+    summaries = rcdiag.diagnose(both, keys={"k1": "my/k1", "k3": "my/k3"}).logs
+    k3 = [one.key for log in summaries for one in log.quantities if one.quantity == "k3"]
+    assert k3 == ["my/k3", "rollout_corr/k3_kl"]
+    with pytest.raises(RcdiagError, match=r"log.jsonl, .*other.jsonl: no key 'my/k4'"):
+        rcdiag.diagnose(both, keys={"k1": "my/k4"})
     with pytest.raises(RcdiagError, match="no quantity of logs"):
         diagnosed(rows, tmp_path, keys={"k7": "my/k1"})
 

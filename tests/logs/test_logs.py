@@ -140,10 +140,22 @@ def test_csv(writer, tmp_path):
     assert (log.format, values(log)) == ("csv", {3: 0.25, 4: 0.5})
 
 
-def test_a_chart_of_two_runs_is_refused(tmp_path):
-    with pytest.raises(RcdiagError, match="two columns for `a/kl`") as refused:
-        text(tmp_path / "a.csv", "Step,one - a/kl,two - a/kl\n1,0.5,0.6\n")
-    assert "one run" in refused.value.hint
+def test_a_chart_of_two_runs_is_read_as_two_runs(tmp_path):
+    """The runs share the column of the step; the second one begins later."""
+    log = text(
+        tmp_path / "a.csv",
+        '"Step","one - a/kl","one - a/kl__MIN","one - a/kl__MAX","x - two - a/kl","x - two - b"\n'
+        '1,0.5,0.1,0.9,"",""\n2,0.25,0.1,0.9,0.6,7\n',
+    )
+    (one,) = log.earlier
+    assert (one.run, values(one, "a/kl"), one.counted) == ("one", {1: 0.5, 2: 0.25}, False)
+    assert (log.run, values(log, "a/kl"), values(log, "b")) == ("x - two", {2: 0.6}, {2: 7.0})
+    assert log.lines == 2
+
+
+def test_two_columns_for_a_key_of_one_run_are_refused(tmp_path):
+    with pytest.raises(RcdiagError, match="two columns for `a/kl`"):
+        text(tmp_path / "a.csv", "Step,one - a/kl,one - a/kl\n1,0.5,0.6\n")
 
 
 def test_parquet_of_wandb(tmp_path):

@@ -124,15 +124,15 @@ class LoggedRun(Struct, frozen=True, dict=True):
 def logged_run(name: str, log: Log, keys: Mapping[str, str] | None = None) -> LoggedRun:
     """Read a log by quantity; `keys` maps quantities to keys that rcdiag does not know.
 
+    Of several runs one may lack a given key, and is read by the keys that rcdiag knows.
+
     If a log has a quantity under two keys, the one that comes first in the quantity's list is used.
     """
     given = {}
     for name_of_quantity, key in (keys or {}).items():
-        given[_quantity_called(name_of_quantity, key).name] = key
-        if key not in log.keys:
-            raise RcdiagError(
-                f"{log.path}: no key {key!r}", hint="it has " + ", ".join(list(log.keys)[:8])
-            )
+        called = _quantity_called(name_of_quantity, key).name
+        if key in log.keys:
+            given[called] = key
     series = {}
     for quantity in QUANTITIES.values():
         found = given.get(quantity.name) or _key_of(quantity, list(log.keys))
