@@ -1175,6 +1175,29 @@ def test_a_configuration_determines_the_correction_of_a_run(tmp_path: Path) -> N
     assert "bypass" in log.correction_of_log
 
 
+@pytest.mark.parametrize(
+    ("mode", "says", "steps"),
+    [
+        ("true", "In bypass mode `actor/ppo_kl` compares the sampler", "Changes: `actor/ppo_kl`"),
+        ("false", "`actor/ppo_kl` compares old with current", "Of the training alone: "),
+    ],
+)
+def test_what_ppo_kl_compares_depends_on_the_mode(
+    mode: str, says: str, steps: str, tmp_path: Path
+) -> None:
+    """In bypass mode the old policy is the sampler, so that ppo_kl contains the mismatch."""
+    config = tmp_path / "run.yaml"
+    config.write_text(f"algorithm:\n  rollout_correction:\n    bypass_mode: {mode}\n")
+    rows = [
+        {"actor/ppo_kl": x * (1 + 0.1 * (i % 3))} for i, x in enumerate([1e-5] * 24 + [0.4] * 24)
+    ]
+    diagnosis = diagnosed(rows, tmp_path, trainer_config=config).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.over_steps is not None
+    assert says in diagnosis.summary
+    assert steps in diagnosis.over_steps.says
+
+
 def window_of(known: Known, **numbers: list[float]) -> Window:
     steps = np.arange(len(next(iter(numbers.values()))))
     of = {
