@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rcdiag.results import Result
 
 LINES = 40  # height of the first screen at 80 columns; below, it grows as the width shrinks
-ROWS = 8  # keys that moved, and broken relations, of a training log; fewer where `next` needs room
+ROWS = 8  # keys of a training log in each table; fewer where the headline needs room
 FINDINGS = 2  # findings for which the headline leaves room; for errors always
 
 
@@ -33,6 +33,7 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
     line = headline(result, answer(result))
     lines = LINES * 80 // min(out.width, 80)
     of_log = bool(getattr(result, "logs", ()))
+    has_log = of_log or getattr(result, "logged", None) is not None
     keep = ("next",) if of_log else ()  # a log alone settles little: the next step is its point
     if verbose:
         draw_headline(out, line, verbose, lines)
@@ -56,14 +57,15 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
     def height_of(rows: int) -> int:
         return height(lambda out: _draw_body(out, result, verbose, rows))
 
-    rows, body = ROWS, height_of(ROWS)
+    least = max(counted_errors(result), min(len(result.findings), FINDINGS))
     least_headline = height(lambda out: draw_headline(out, line, verbose, 0, (*keep, "why")))
-    while of_log and rows > 1 and least_headline + body + height(end) > lines:
+    # Above the findings is a blank line, and below them one says how many there are more.
+    around = (1 if least else 0) + (len(result.findings) > least)
+    rows, body = ROWS, height_of(ROWS)
+    while has_log and rows > 1 and least_headline + body + least + around + height(end) > lines:
         rows -= 1
         body = height_of(rows)
-    least = max(counted_errors(result), min(len(result.findings), FINDINGS))
-    # Above the findings is a blank line, and below them one says how many there are more.
-    below = body + height(end) + (1 if least else 0) + (len(result.findings) > least)
+    below = body + height(end) + around
     most = lines - below - least
     draw_headline(out, line, verbose, most, keep)
     _draw_body(out, result, verbose, rows)
@@ -73,7 +75,7 @@ def draw(out: Console, result: Result, *, verbose: bool) -> None:
 
 
 def _draw_body(out: Console, result: Result, verbose: bool, rows: int) -> None:
-    """Draw the numbers of a command; of training logs, `rows` rows of each table."""
+    """Draw the numbers of a command; of training logs, at most `rows` rows of each table."""
     if sentence := drawn_sentence(result.provenance):
         out.print(f"{sentence}\n")
     if logs := getattr(result, "logs", ()):
@@ -81,6 +83,8 @@ def _draw_body(out: Console, result: Result, verbose: bool, rows: int) -> None:
         return
     kind = result.kind  # import only the module of this kind, since importing takes time
     getattr(import_module(f"cli.terminal.{kind}"), f"draw_{kind}")(out, result, verbose)
+    if logged := getattr(result, "logged", None):
+        import_module("cli.terminal.logged").draw_logged(out, logged, verbose, rows)
 
 
 def counted_errors(result: Result) -> int:

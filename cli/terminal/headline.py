@@ -61,6 +61,8 @@ def _grid(out: Console, headline: Headline, verbose: bool, without: Sequence[str
 
     # The end of an inconclusive summary says what would decide, such as more rows: it is not cut.
     grid.add_row("", brief(headline.summary, 99 if headline.verdict == "inconclusive" else 6))
+    if headline.log:
+        grid.add_row("log", brief(headline.log, 3))
     actions = headline.actions[: 2 if "third action" in without else None]
     actions = actions[: 1 if "second action" in without else None]
     for index, action in enumerate(actions, 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,59 +11,46 @@ from rich.table import Table
 
 from cli.terminal.fitted_tables import ScreenColumn, fitted
 from cli.terminal.headline import shortened_to
-from rcdiag.formats import plural
-from rcdiag.pages.score.logged import AGREES, LoggedLine, lines_of, sentences
+from rcdiag.pages.score.logged import AGREES, LoggedLine, counted_keys, lines_of, sentences
 from rcdiag.pages.score.training import moved_in_training
 from rcdiag.results import LogComparison, LoggedKey
 from rcdiag.results.doc import heading_of
 
-KEYS = 5  # keys that differ, shown without -v
 
+def draw_logged(out: Console, comparison: LogComparison, verbose: bool, rows: int) -> None:
+    """Draw at most `rows` keys that differ, each at the step of the largest difference, and why.
 
-def draw_logged(out: Console, comparison: LogComparison, verbose: bool) -> None:
-    """Draw the keys that differ, each at the step of the largest difference, and why.
-
-    With `verbose`, draw all keys, and how unexplained ones are computed; otherwise the first that
-    differ, and a line for each reason. A log that does not fit the table gets a line or two.
+    With `verbose`, draw all keys, how unexplained ones are computed, and the names of the others.
+    A log that does not fit the table gets a line or two.
     """
     lines = lines_of(comparison)
-    agree = sum(line.agrees for line in lines)
-    shown = lines if verbose else [line for line in lines if not line.agrees][:KEYS]
-    beside = "the mismatch" if comparison.preset is None else f"preset {comparison.preset}"
-    counted = f"{agree} of {plural(len(lines), 'key')} agree with {escape(beside)}"
+    differ = [line for line in lines if not line.agrees]
+    name = Path(comparison.file).name
     if not (verbose or comparison.fits):
-        hardly = f"is hardly the log of this table: {counted} (all: -v)"
-        out.print(f"[bold]{escape(comparison.file)}[/] {hardly}")
-        _draw_alone(out, comparison, 2)
+        hardly = f"is hardly the log of this table: {counted_keys(comparison)} (all: -v)"
+        out.print(f"[bold]{escape(name)}[/] {escape(hardly)}")
         return
-    out.print(f"[bold]{escape(comparison.file)}[/]: {counted}")
-    if comparison.preset is not None:
-        out.print(f"[dim]preset: {escape(comparison.preset_reason)}[/]")
-    if shown:
+    out.print(f"[bold]{escape(name)}[/]: {escape(counted_keys(comparison))}")
+    if shown := lines if verbose else differ[:rows]:
         out.print(_table(out, shown, comparison))
-    for name, sentence in sentences(comparison, None if verbose else 0).items():
-        said = f"{name}: {sentence}"
+    for reason, sentence in sentences(comparison, None if verbose else 0).items():
+        if not (verbose or any(line.reads.startswith(reason) for line in shown)):
+            continue
+        said = f"{reason}: {sentence}"
         out.print(f"[dim]{escape(said if verbose else shortened_to(said, out.width, 1))}[/]")
     if comparison.step_reason:
         out.print(f"[dim]steps: {escape(comparison.step_reason)}[/]")
-    _draw_alone(out, comparison, None if verbose else 2)
     shows = comparison.log_shows
     if shows is not None and (moved := moved_in_training(shows.keys_moved)):
-        out.print(escape(shortened_to(moved, out.width, 3 if verbose else 2)))
-    others = f"{plural(len(comparison.not_ours), 'logged key')} not computed here"
-    missing = f"{plural(len(comparison.not_logged), 'computed key')} not logged"
-    out.print(f"[dim]{others}; {missing}{'' if verbose else ' (names: -v)'}[/]")
+        out.print(escape(shortened_to(moved, out.width, 3 if verbose else 1)))
     if verbose:
-        for names in (comparison.not_ours, comparison.not_logged):
-            out.print(f"[dim]{escape(', '.join(names))}[/]")
-
-
-def _draw_alone(out: Console, comparison: LogComparison, lines: int | None) -> None:
-    """Draw what the log shows by itself, if that is a fault; None: in all its lines."""
-    shows = comparison.log_shows
-    if shows is not None and shows.log_verdict not in ("healthy", "inconclusive"):
-        said = f"the log alone: {shows.log_verdict}. {shows.summary}"
-        out.print(escape(said if lines is None else shortened_to(said, out.width, lines)))
+        if comparison.preset is not None:
+            out.print(f"[dim]preset: {escape(comparison.preset_reason)}[/]")
+        for what, names in (
+            ("logged, not computed here", comparison.not_ours),
+            ("computed, not logged", comparison.not_logged),
+        ):
+            out.print(f"[dim]{what}: {escape(', '.join(names) or 'none')}[/]")
 
 
 def _table(out: Console, lines: Sequence[LoggedLine], comparison: LogComparison) -> Table:

@@ -11,7 +11,6 @@ from rich.table import Table
 
 from cli.terminal.fitted_tables import BLOCKS, ScreenColumn, fitted, level
 from cli.terminal.headline import draw_against_weights, draw_lines
-from cli.terminal.logged import draw_logged
 from rcdiag.errors import RcdiagError
 from rcdiag.formats import fraction, measured, part_of, plural
 from rcdiag.pages.score.words import (
@@ -41,8 +40,7 @@ def draw_score(out: Console, result: ScoreResult, verbose: bool) -> None:
         _draw_main(out, result)
     draw_against_weights(out, result.diagnosis)
     if result.logged is not None:
-        out.print()
-        draw_logged(out, result.logged, verbose)
+        out.print()  # the comparison with the log follows
 
 
 def _draw_main(out: Console, result: ScoreResult) -> None:

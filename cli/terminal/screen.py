@@ -91,13 +91,12 @@ class Screen:
             alone = diagnosis is not None and not compared(diagnosis)
             why = ", as there is only one policy" if alone and verdict == "inconclusive" else ""
             failing.insert(0, f"verdict {verdict}{why}")
-        # A log may break at steps outside the dump. An open verdict on a log is no fault of it.
+        # A log may break at steps outside the dump.
         logged = getattr(result, "logged", None)
-        shows = None if logged is None else logged.log_shows
-        if shows is not None and shows.log_verdict in ("broken", "correctable"):
-            severity = SEVERITY_OF_VERDICT[shows.log_verdict]
-            if SEVERITIES.index(severity) >= least:
-                failing.append(f"the log alone: {shows.log_verdict}")
+        if logged is not None and logged.log_is_faulty:
+            verdict = logged.log_shows.log_verdict
+            if SEVERITIES.index(SEVERITY_OF_VERDICT[verdict]) >= least:
+                failing.append(f"the log alone: {verdict}")
         if failing:
             slugs = ", ".join(dict.fromkeys(failing))
             self.err.print(f"exit 1 by --fail-on {self.fail_on}: {slugs}", soft_wrap=True)

@@ -39,7 +39,6 @@ from rcdiag.usecases.tables import Source, drawn, name_of, open_table
 
 if TYPE_CHECKING:
     from rcdiag.logs import Log
-    from rcdiag.table.table import Table
 
 
 @usecase
@@ -169,11 +168,16 @@ def score(
     scored_names = [spec.name for spec in specs if not spec.options.get("repeat_of")]
     only = only_policy(table, (behavior, target), [spec.name for spec in specs])
     if only is not None:
-        _refuse_what_needs_two(table, only, sequences, log)
+        if sequences:
+            named = setting("sequences", list(sequences), "--sequence")
+            raise RcdiagError(
+                f"{named}: {table.name} has one policy, {only}, and so no log-ratios to show",
+                hint="give a table with log-probs of the sampler and of the trainer",
+            )
         yield description(name_of(source), table, None, written)
         if written is not None:
             progress.say(f"nothing to score: {written} is not written")
-        return score_of_one(table, only, seed=seed)
+        return score_of_one(table, only, seed=seed, log=log, plan=corrections)
     pair = choose_pair(table.policies, scored_names, behavior, target)
     check_pair(table, pair.behavior, pair.target, [spec.name for spec in specs])
     rows_named(table, sequences or ())
@@ -205,23 +209,6 @@ def score(
                 sequences=sequences,
                 runner=runner,
             )
-
-
-def _refuse_what_needs_two(
-    table: Table, only: str, sequences: Sequence[int] | None, log: Log | None
-) -> None:
-    """Refuse what needs two policies: showing sequences, and comparing with a log."""
-    both = "give a table with log-probs of the sampler and of the trainer"
-    if sequences:
-        named = setting("sequences", list(sequences), "--sequence")
-        raise RcdiagError(
-            f"{named}: {table.name} has one policy, {only}, and so no log-ratios to show", hint=both
-        )
-    if log is not None:
-        raise RcdiagError(
-            f"{table.name} has one policy, {only}: the trainer's numbers in {log.path} need two",
-            hint=both,
-        )
 
 
 def _scored_for_nothing(scored: Sequence[str], pair: ChosenPair, every_pair: str) -> RcdiagError:
@@ -256,5 +243,11 @@ def _log(path: Path, plan: Plan, rows: int | None) -> Log:
     from rcdiag.usecases.logged.keys import check_keys
 
     log = read_log(path)
+    if log.run and log.earlier:
+        names = ", ".join(one.run for one in (*log.earlier, log))
+        raise RcdiagError(
+            f"{setting('logged', path)} holds several runs ({names}): a table is from one",
+            hint="export that run alone, or diagnose them all: rcdiag diagnose LOG",
+        )
     check_keys(log, plan.trainer)
     return log

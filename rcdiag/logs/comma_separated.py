@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from rcdiag.errors import RcdiagError
-from rcdiag.logs.log import LogFile, LogReader, UnreadableLine
+from rcdiag.logs.log import LogFile, LogReader, Record, RunStart, UnreadableLine
 
 SEPARATORS = (",", "\t", ";")
-# W&B writes the run's name before the key, and adds columns with the minimum and maximum.
+# W&B writes the run's name before the key, and adds columns with the minimum and maximum. A chart
+# of several runs has columns for each; they share the column of the step.
 RUN, RANGES = " - ", ("__MIN", "__MAX")
 
 
@@ -23,15 +23,23 @@ def _is_csv(file: LogFile) -> bool:
     return _separator(file) is not None
 
 
-def _read(file: LogFile) -> Iterator[Mapping[str, Any] | UnreadableLine]:
+def _read(file: LogFile) -> Iterator[Record]:
     lines = iter(_lines(file))
     names = next(row for _, row in lines if any(row))
-    keys = _keys(file, names)
+    rows = []
     for number, row in lines:
         if len(row) > len(names):
             yield UnreadableLine(number, f"{len(row)} values under {len(names)} names")
         else:
-            yield {key: row[index] for key, index in keys.items() if index < len(row)}
+            rows.append(row)
+    shared, *runs = _columns(file, names).items()
+    for run, columns in runs or [shared]:
+        if len(runs) > 1:
+            yield RunStart(run)
+        for row in rows:
+            filled = {key: row[index] for key, index in columns.items() if index < len(row)}
+            if any(filled.values()):
+                yield {key: row[index] for key, index in shared[1].items()} | filled
 
 
 def _lines(file: LogFile) -> list[tuple[int, list[str]]]:
@@ -50,22 +58,24 @@ def _lines(file: LogFile) -> list[tuple[int, list[str]]]:
         csv.field_size_limit(limit)
 
 
-def _keys(file: LogFile, names: list[str]) -> dict[str, int]:
-    """Return the column index of each key; refuse several columns (runs) for one key."""
-    keys: dict[str, int] = {}
+def _columns(file: LogFile, names: list[str]) -> dict[str, dict[str, int]]:
+    """Return the column index of each key, by run; those that all runs share come first, under "".
+
+    Several columns for one key of one run are refused.
+    """
+    columns: dict[str, dict[str, int]] = {"": {}}
     for index, name in enumerate(names):
-        if name.endswith(RANGES):
+        run, _, key = (part.strip() for part in name.rpartition(RUN))
+        if not key or name.endswith(RANGES):
             continue
-        key = name.rpartition(RUN)[2].strip()
-        if not key:
-            continue
+        keys = columns.setdefault(run, {})
         if key in keys:
             raise RcdiagError(
                 f"{file.path}: two columns for `{key}`: {names[keys[key]]!r} and {name!r}",
-                hint="export one run only",
+                hint="export each key once",
             )
         keys[key] = index
-    return keys
+    return columns
 
 
 CSV = LogReader(

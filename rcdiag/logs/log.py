@@ -86,6 +86,15 @@ class UnreadableLine(Struct, frozen=True):
     reason: str
 
 
+class RunStart(Struct, frozen=True):
+    """The beginning of another run, between the records of a reader whose files hold several."""
+
+    name: str
+
+
+Record = Mapping[str, Any] | UnreadableLine | RunStart
+
+
 class Log(Struct, frozen=True, dict=True):
     """A trainer's log, by training step in ascending order."""
 
@@ -95,6 +104,7 @@ class Log(Struct, frozen=True, dict=True):
     counted: bool = False  # the log has no steps; rows are counted from 0
     resumed: tuple[int, ...] = ()  # steps to which the log goes back, since the run was resumed
     repeated: tuple[int, ...] = ()  # steps that it has twice, since it was resumed before them
+    run: str = ""  # name of the run, in a file of several that names them
     earlier: tuple[Log, ...] = ()  # runs that the file holds before this one, from their start on
     unreadable: tuple[int, ...] = ()  # lines of the file that could not be read, from 1
     lines: int = 0  # of the file that hold records, with the unreadable ones
@@ -130,6 +140,9 @@ class Log(Struct, frozen=True, dict=True):
         """
         if not number.text:
             return 0.0
+        # `0.0000` is printed with fixed decimals: the shortest text of 0 has one.
+        if not number.value and number.digits and number.digits[0] >= DECIMALS:
+            return 0.5 * 10.0 ** -number.digits[0]
         decimals, significant = self._digits_of(key) or self._digits
         rounding = [0.0]
         if decimals >= DECIMALS:
@@ -168,41 +181,56 @@ def _listed(lines: Sequence[int]) -> str:
     return f"{'line' if len(lines) == 1 else 'lines'} {named}{more}"
 
 
-def log_of(path: Path, format: str, records: Iterable[Mapping[str, Any] | UnreadableLine]) -> Log:
+def log_of(path: Path, format: str, records: Iterable[Record]) -> Log:
     """Group records by training step; the last number counts if a step has a key twice.
 
-    Where the records go back to the first step, another run begins: the last one is returned, with
-    those before it as `earlier`. RcdiagError if more than MOST_UNREADABLE of the lines cannot be
-    read; NoNumbersError if the others have no number but steps.
+    Where the records go back to the first step, or the reader says so, another run begins: the last
+    one is returned, with those before it as `earlier`. RcdiagError if more than MOST_UNREADABLE of
+    the lines cannot be read; NoNumbersError if the others have no number but steps.
     """
-    lines = list(records)
-    bad = [line for line in lines if isinstance(line, UnreadableLine)]
-    if len(bad) > MOST_UNREADABLE * len(lines):
+    bad: list[UnreadableLine] = []
+    by_run: list[tuple[str, list[Mapping[str, Any]]]] = [("", [])]
+    for record in records:
+        if isinstance(record, RunStart):
+            by_run.append((record.name, []))
+        elif isinstance(record, UnreadableLine):
+            bad.append(record)
+        else:
+            by_run[-1][1].append(record)
+    lines = len(bad) + max(len(rows) for _, rows in by_run)  # runs may share their lines
+    if len(bad) > MOST_UNREADABLE * lines:
         which = _listed([line.number for line in bad])
         raise RcdiagError(
-            f"{path}: {len(bad)} of {plural(len(lines), 'line')} cannot be read: {which} "
+            f"{path}: {len(bad)} of {plural(lines, 'line')} cannot be read: {which} "
             f"({bad[0].reason})",
             hint="a line has the numbers of one step: an object in JSON lines, in CSV as many "
             "values as the first line has names; copy the log again",
         )
-    log = _grouped(path, format, [line for line in lines if not isinstance(line, UnreadableLine)])
-    if not log.keys:
+    logs = [
+        replace(log, run=run)
+        for run, rows in by_run
+        for log in _grouped(path, format, rows)
+        if log.keys
+    ]
+    if not logs:
         raise NoNumbersError(
             f"{path}: no numbers in it (read as {format})",
             hint="a log has a row for each training step, with numbers; a dump has lists of token "
             "ids and log-probs",
         )
-    return replace(log, unreadable=tuple(line.number for line in bad), lines=len(lines))
+    *earlier, last = logs
+    unreadable = tuple(line.number for line in bad)
+    return replace(last, earlier=tuple(earlier), unreadable=unreadable, lines=lines)
 
 
-def _grouped(path: Path, format: str, records: Sequence[Mapping[str, Any]]) -> Log:
+def _grouped(path: Path, format: str, records: Sequence[Mapping[str, Any]]) -> list[Log]:
     flat = [row for record in records if (row := dict(_flat(record)))]
     steps = [_step_of(row) for row in flat]
     counted = len(flat) > 1 and all(step is None for step in steps)
     if counted:
-        return Log(path, format, {i: _without_step(row) for i, row in enumerate(flat)}, counted)
+        return [Log(path, format, {i: _without_step(row) for i, row in enumerate(flat)}, counted)]
     if len(flat) == 1:
-        return Log(path, format, {steps[0]: _without_step(flat[0])})
+        return [Log(path, format, {steps[0]: _without_step(flat[0])})]
     # Other rows are summaries of the whole run.
     runs = [_OneRun()]
     for step, row in zip(steps, flat, strict=True):
@@ -210,8 +238,7 @@ def _grouped(path: Path, format: str, records: Sequence[Mapping[str, Any]]) -> L
             if runs[-1].ends_before(step, row):
                 runs.append(_OneRun())
             runs[-1].add(step, row)
-    *earlier, last = (run.log(path, format) for run in runs)
-    return replace(last, earlier=tuple(earlier))
+    return [run.log(path, format) for run in runs]
 
 
 class _OneRun:
@@ -374,7 +401,7 @@ class LogReader(Struct, frozen=True, kw_only=True):
     detect: Callable[[LogFile], bool]  # whether a file is of this format
     # Yields the rows of the log: key -> value. Numbers that the file has as text should be
     # `LoggedNumber`s, which keep their digits. Values may be nested mappings; others are ignored.
-    read: Callable[[LogFile], Iterator[Mapping[str, Any] | UnreadableLine]]
+    read: Callable[[LogFile], Iterator[Record]]
 
     def entry(self) -> Entry:
         """Answer `rcdiag explain`: who writes logs of this format, and how to read one."""

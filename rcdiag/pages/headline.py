@@ -74,6 +74,7 @@ class Headline(Struct, frozen=True, kw_only=True):
     actions: Sequence[Action] = ()
     evidence: Sequence[str] = ()
     also: Sequence[str] = ()  # further causes, a sentence each
+    log: str = ""  # verdict of the trainer's log that the table is compared with
     steps: str = ""  # what moved over the training steps; "" for a single step
     change: str = ""  # parts of a change over the steps: length, uncertainty, mismatch per token
     ruled_out: Sequence[tuple[str, str]] = ()  # causes, and the evidence against each
@@ -113,6 +114,7 @@ def headline(result: Result, sentence: str) -> Headline:
         actions=actions,
         evidence=[fact_text(entry) for entry in first.evidence] if first else (),
         also=[f"{cause.slug}: {cause.message}" for cause in diagnosis.causes[1:]],
+        log=_verdict_of_log(result, diagnosis),
         steps="" if diagnosis.over_steps is None else diagnosis.over_steps.says,
         change=_change(diagnosis),
         ruled_out=[
@@ -127,6 +129,15 @@ def headline(result: Result, sentence: str) -> Headline:
         ],
         numbers=numbers,
     )
+
+
+def _verdict_of_log(result: Result, diagnosis: Diagnosis) -> str:
+    logged = getattr(result, "logged", None)
+    if logged is None:
+        return ""
+    from rcdiag.pages.score.logged import verdict_of_log  # needed by one command only
+
+    return verdict_of_log(logged, diagnosis.verdict, alone=not compared(diagnosis))
 
 
 def _change(diagnosis: Diagnosis) -> str:

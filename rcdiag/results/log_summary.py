@@ -83,6 +83,15 @@ class LogSummary(Part, frozen=True, kw_only=True):
     ] = field(default_factory=list)
     log_verdict: Annotated[str, Doc("The verdict on this one of several logs.")]
     summary: Annotated[str, Doc("The verdict and its cause in one or two sentences.")]
+    log_from: Annotated[
+        int | None,
+        Doc(
+            "Training step of a log from which on its first cause shows; null where it shows in "
+            "all steps, and where the log shows no cause.",
+            added=True,
+            see=("keys_moved",),
+        ),
+    ] = None
     quantities: Annotated[list[LoggedQuantity], Doc("Values of a log's keys that rcdiag knows.")]
     keys_moved: Annotated[
         list[KeyMoved], Doc("Keys that moved, in the order of their steps.", see=("step_moved",))

@@ -131,6 +131,12 @@ class LogComparison(Part, frozen=True, kw_only=True):
     ] = None
 
     @property
+    def log_is_faulty(self) -> bool:
+        """Tell whether the log by itself shows a fault; an open verdict on a log shows none."""
+        shows = self.log_shows
+        return shows is not None and shows.log_verdict in ("broken", "correctable")
+
+    @property
     def unexplained(self) -> list[LoggedKey]:
         """Return the numbers that differ for no known reason."""
         return [one for one in self.keys if not one.agrees and one.explained_by is None]

@@ -36,7 +36,7 @@ def logged_runs(
     paths = [source] if isinstance(source, (str, Path)) else source
     if not isinstance(paths, (list, tuple)) or not paths:
         return None
-    runs = []
+    logs: list[Log] = []
     for path in paths:
         if not isinstance(path, (str, Path)) or "://" in str(path):
             return None
@@ -46,18 +46,29 @@ def logged_runs(
             if no_dump and (isinstance(refused, NoNumbersError) or _names_a_quantity(Path(path))):
                 raise  # a damaged log
             return None
-        of_file = (*log.earlier, log)
-        for number, one in enumerate(of_file, 1):
-            name = log.path.name
-            if len(of_file) > 1:
-                name += f" (run {number} of {len(of_file)})"
-            run = logged_run(name, one, keys)
-            if not (keys or run.of_mismatch or (no_dump and run.series)):
-                if no_dump and len(one.rows) > 1 and b"[" not in LogFile.at(log.path).head:
-                    raise _unknown_keys(one)
-                return None
-            runs.append(run)
+        logs += (*log.earlier, log)
+    for key in (keys or {}).values():
+        if not any(key in log.keys for log in logs):
+            files = ", ".join(dict.fromkeys(str(log.path) for log in logs))
+            some = ", ".join(list(logs[0].keys)[:8])
+            raise RcdiagError(f"{files}: no key {key!r}", hint=f"{logs[0].path.name} has {some}")
+    runs = [logged_run(_name(log, logs), log, keys) for log in logs]
+    for run in runs:
+        if not (run.of_mismatch or ((keys or no_dump) and run.series)):
+            if no_dump and len(run.log.rows) > 1 and b"[" not in LogFile.at(run.log.path).head:
+                raise _unknown_keys(run.log)
+            return None
     return runs
+
+
+def _name(log: Log, logs: Sequence[Log]) -> str:
+    """Return the name of a log's file, and which run of the file it is, where it holds several."""
+    of_file = [one for one in logs if one.path == log.path]
+    if len(of_file) == 1:
+        return log.path.name
+    place = 1 + next(at for at, one in enumerate(of_file) if one is log)
+    which = log.run.replace("/", "_") or f"run {place} of {len(of_file)}"
+    return f"{log.path.name} ({which})"
 
 
 def _unknown_keys(log: Log) -> RcdiagError:

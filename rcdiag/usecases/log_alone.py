@@ -32,6 +32,7 @@ def summarised(run: LoggedRun, setup: RunSetup, judged: Judged) -> LogSummary:
         file_notes=run.log.notes,
         log_verdict=judged.diagnosis.verdict,
         summary=judged.diagnosis.summary,
+        log_from=causes[0].from_step if (causes := judged.diagnosis.causes) else None,
         quantities=[_quantity(one, setup.note(one.key)) for one in run.series.values()],
         keys_moved=[_moved(change) for change in judged.changes],
         relations=[

@@ -128,8 +128,10 @@ def score(
     )
 
 
-def score_of_one(dump: Table, policy: str, *, seed: int = 0) -> ScoreResult:
-    """Score a table that has only one policy: count its tokens and diagnose it."""
+def score_of_one(
+    dump: Table, policy: str, *, seed: int = 0, log: Log | None = None, plan: Plan | None = None
+) -> ScoreResult:
+    """Score a table that has only one policy: count its tokens, diagnose it and the run's `log`."""
     sample = sample_in_pass(dump, (policy,))
     parts: list[tuple[NonFinite, RowCount]] = []
     clusters = np.empty(0, np.uint64)
@@ -155,6 +157,10 @@ def score_of_one(dump: Table, policy: str, *, seed: int = 0) -> ScoreResult:
         rows_left_out=count.left_out,
         diagnosis=diagnosis_of_table(dump, sample),
     )
+    if log is not None and plan is not None:
+        from rcdiag.usecases.logged.run import not_compared  # loads what logs are compared with
+
+        result = replace(result, logged=not_compared(log, dump, plan))
     return with_findings(result, dump, non_finite=non_finite, unobserved=lacking, values=values)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from rcdiag import load_result
@@ -64,7 +65,7 @@ def test_the_screen_has_one_sentence_for_a_log_that_fits_nothing(
     )
     assert sum("hardly the log of this table: 0 of 3 keys agree" in line for line in beside) == 1
     # The log may be that of another table, but a fault that it shows by itself is one of a run.
-    assert sum(line.startswith("the log alone: broken.") for line in beside) == 1
+    assert sum(line.startswith("log           ") and "broken" in line for line in beside) == 1
     assert len(beside) <= len(without) + 6  # that sentence, and a finding of two lines
     assert not any(line.startswith("key ") for line in beside)
 
@@ -133,3 +134,56 @@ def test_a_growing_gradient_norm_is_shown_beside_the_mismatch(rcdiag, tmp_path):
     chart = draw(load_result(result))
     assert [row[0] for row in chart.rows] == ["k3_kl"] * 3 + ["actor/grad_norm"] * 48
     assert [panel.x.end for panel in chart.panels] == [47, 47]
+
+
+def breaking_log(path: Path, steps: int, first_broken: int) -> Path:
+    """Write a log whose k3 jumps from rounding to 1 nat, while k1 stays near 0."""
+    path.write_text(
+        "".join(
+            json.dumps(
+                {
+                    "step": step,
+                    "rollout_corr/kl": 1e-4 * (1 + step % 3),
+                    "rollout_corr/k3_kl": 1.0 + 0.1 * (step % 3)
+                    if step >= first_broken
+                    else 2e-4 + 1e-5 * (step % 3),
+                }
+            )
+            + "\n"
+            for step in range(steps)
+        )
+    )
+    return path
+
+
+def test_the_headline_says_that_the_log_breaks_outside_the_steps_of_the_table(
+    rcdiag, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    table = dump_with_shift(tmp_path / "table.parquet", SHIFT, step=[1, 2, 3])
+    log = breaking_log(tmp_path / "log.jsonl", 40, 20)
+    ran = rcdiag(
+        "score", table, "--logged", log, "--trainer", "verl", "--html", tmp_path / "p.html"
+    )
+    said = "broken from step 20 on; this table holds steps 1 to 3, before it."
+    assert f"Verdict of the log alone: {said}" in " ".join(ran.out.split())
+    assert said in " ".join((tmp_path / "p.html").read_text().split())
+    assert len(ran.out.splitlines()) <= 40
+    inside = breaking_log(tmp_path / "log.jsonl", 40, 2)
+    ran = rcdiag("score", table, "--logged", inside, "--trainer", "verl")
+    assert "this table holds" not in ran.out
+
+
+def test_a_log_beside_a_table_of_one_policy_is_diagnosed(rcdiag, tmp_path):
+    table = tmp_path / "table.parquet"
+    columns = {"response_ids": [[1, 2], [3, 4]], "rollout_log_probs": [[-0.5, -0.3], [-1.0, -0.2]]}
+    pl.DataFrame(columns).write_parquet(table)
+    log = breaking_log(tmp_path / "log.jsonl", 40, 20)
+    ran = rcdiag(
+        "score", table, "--logged", log, "--trainer", "verl", "--html", tmp_path / "p.html"
+    )
+    screen = " ".join(ran.out.split())
+    assert ran.code == 0
+    assert "Verdict of the log alone: broken from step 20 on." in screen
+    assert "OTHER_DUMP" in screen  # the command that adds the other policy
+    assert "since the table has one policy" in screen

@@ -632,6 +632,16 @@ def test_a_mismatch_of_exactly_0_is_inconclusive(tmp_path: Path) -> None:
     assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("inconclusive", "columns-identical")
 
 
+def test_a_mismatch_that_is_printed_as_0_0000_is_not_exactly_0(tmp_path: Path) -> None:
+    """prime-rl prints four decimals, so that a healthy run's k3 of 2e-5 is 0.0000."""
+    path = tmp_path / "trainer.log"
+    line = "12:00:00 SUCCESS Step {} | 5.21s | Loss 0.0012 | Mismatch KL 0.0000 | LR 1.00e-06\n"
+    path.write_text("".join(line.format(step) for step in range(STEPS)))
+    diagnosis = rcdiag.diagnose(path).diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.verdict, diagnosis.causes[0].slug) == ("healthy", "engine-noise")
+
+
 def test_surprisals_of_another_base(tmp_path: Path) -> None:
     rows = run_of(0.01, 0.01)
     for i, row in enumerate(rows):
@@ -904,6 +914,13 @@ def test_keys_of_an_unknown_trainer_are_named(tmp_path: Path) -> None:
     assert named.logs[0].trainer_of_log is None
     with pytest.raises(RcdiagError, match="no key 'my/k4'"):
         diagnosed(rows, tmp_path, keys={"k1": "my/k4"})
+    # Of two runs one may log the quantity under a key that rcdiag knows.
+    both = [tmp_path / "log.jsonl", log_of(run_of(0.01, 0.01), tmp_path, "other.jsonl")]
+    summaries = rcdiag.diagnose(both, keys={"k1": "my/k1", "k3": "my/k3"}).logs
+    k3 = [one.key for log in summaries for one in log.quantities if one.quantity == "k3"]
+    assert k3 == ["my/k3", "rollout_corr/k3_kl"]
+    with pytest.raises(RcdiagError, match=r"log.jsonl, .*other.jsonl: no key 'my/k4'"):
+        rcdiag.diagnose(both, keys={"k1": "my/k4"})
     with pytest.raises(RcdiagError, match="no quantity of logs"):
         diagnosed(rows, tmp_path, keys={"k7": "my/k1"})
 
@@ -1156,6 +1173,29 @@ def test_a_configuration_determines_the_correction_of_a_run(tmp_path: Path) -> N
     assert log.correction_of_log is not None
     assert "truncated at 3" in log.correction_of_log
     assert "bypass" in log.correction_of_log
+
+
+@pytest.mark.parametrize(
+    ("mode", "says", "steps"),
+    [
+        ("true", "In bypass mode `actor/ppo_kl` compares the sampler", "Changes: `actor/ppo_kl`"),
+        ("false", "`actor/ppo_kl` compares old with current", "Of the training alone: "),
+    ],
+)
+def test_what_ppo_kl_compares_depends_on_the_mode(
+    mode: str, says: str, steps: str, tmp_path: Path
+) -> None:
+    """In bypass mode the old policy is the sampler, so that ppo_kl contains the mismatch."""
+    config = tmp_path / "run.yaml"
+    config.write_text(f"algorithm:\n  rollout_correction:\n    bypass_mode: {mode}\n")
+    rows = [
+        {"actor/ppo_kl": x * (1 + 0.1 * (i % 3))} for i, x in enumerate([1e-5] * 24 + [0.4] * 24)
+    ]
+    diagnosis = diagnosed(rows, tmp_path, trainer_config=config).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.over_steps is not None
+    assert says in diagnosis.summary
+    assert steps in diagnosis.over_steps.says
 
 
 def window_of(known: Known, **numbers: list[float]) -> Window:

@@ -140,10 +140,22 @@ def test_csv(writer, tmp_path):
     assert (log.format, values(log)) == ("csv", {3: 0.25, 4: 0.5})
 
 
-def test_a_chart_of_two_runs_is_refused(tmp_path):
-    with pytest.raises(RcdiagError, match="two columns for `a/kl`") as refused:
-        text(tmp_path / "a.csv", "Step,one - a/kl,two - a/kl\n1,0.5,0.6\n")
-    assert "one run" in refused.value.hint
+def test_a_chart_of_two_runs_is_read_as_two_runs(tmp_path):
+    """The runs share the column of the step; the second one begins later."""
+    log = text(
+        tmp_path / "a.csv",
+        '"Step","one - a/kl","one - a/kl__MIN","one - a/kl__MAX","x - two - a/kl","x - two - b"\n'
+        '1,0.5,0.1,0.9,"",""\n2,0.25,0.1,0.9,0.6,7\n',
+    )
+    (one,) = log.earlier
+    assert (one.run, values(one, "a/kl"), one.counted) == ("one", {1: 0.5, 2: 0.25}, False)
+    assert (log.run, values(log, "a/kl"), values(log, "b")) == ("x - two", {2: 0.6}, {2: 7.0})
+    assert log.lines == 2
+
+
+def test_two_columns_for_a_key_of_one_run_are_refused(tmp_path):
+    with pytest.raises(RcdiagError, match="two columns for `a/kl`"):
+        text(tmp_path / "a.csv", "Step,one - a/kl,one - a/kl\n1,0.5,0.6\n")
 
 
 def test_parquet_of_wandb(tmp_path):
@@ -304,6 +316,60 @@ def test_dicts_that_slime_prints(tmp_path: Path) -> None:
         "lr": 1e-06,
         "perf/train_time": 7.5,
     }
+
+
+PRIME_CONSOLE = """12:01:00 SUCCESS Starting training loop
+12:01:05   DEBUG Micro Step 0/8 | Loss 9.0000 | Entropy 9.0000 | Mismatch KL 9.0000
+\x1b[32m12:01:07 SUCCESS\x1b[0m [trainer] Step 0 |   5.21s | Loss -0.0012 | Entropy 0.2819 \
+| Mismatch KL 0.0007 | Grad. Norm 0.0352 | LR 1.00e-06 | Throughput 1234 tokens/s | MFU 5.1%
+12:01:08 SUCCESS [orchestrator] Step 0 |   9.10s | Reward 0.7008 | Trainable 12/16 (75.0%)
+12:01:09 SUCCESS Step 1 | Time: 5.21s | Loss: nan | Entropy: 0.2977 | Mismatch KL: 0.0006 \
+| Grad. Norm: 0.0244 | LR: 1.00e-06 | Throughput: 1234 tokens/s
+"""
+
+
+def test_lines_that_prime_rl_prints_before_and_since_june_2026(tmp_path: Path) -> None:
+    log = text(tmp_path / "trainer.log", PRIME_CONSOLE)
+    assert (log.format, list(log.rows)) == ("console", [0, 1])
+    assert values(log, "mismatch_kl/all/mean") == {0: 0.0007, 1: 0.0006}
+    assert values(log, "optim/grad_norm") == {0: 0.0352, 1: 0.0244}
+    assert values(log, "reward/all/mean") == {0: 0.7008}
+    assert values(log, "Throughput") == {0: 1234.0, 1: 1234.0}
+    assert log.rows[0]["loss/mean"].value == -0.0012
+    assert math.isnan(log.rows[1]["loss/mean"].value)
+    assert "Trainable" not in log.keys
+
+
+NEMO_STEP = """
+========================= Step {step}/2 =========================
+▶ Training policy...
+
+📊 Training Results:
+  • Loss: 0.0100
+  • Generation KL Error: {kl:.4f}
+  • Avg Reward: 0.3000
+  • Buffer Size: 8
+  • Avg Trajectory Age: 1.50 steps
+
+⏱️  Timing:
+  • Total step time: 12.00s
+  • policy_training: 3.20s (26.7%)
+"""
+NEMO_EPOCH = "\n========================= Epoch {epoch}/3 =========================\n"
+
+
+def test_the_blocks_that_nemo_rl_prints_count_on_over_epochs(tmp_path: Path) -> None:
+    content = (
+        "  • Average response length: 512.00 tokens\n"  # of a validation before the first step
+    )
+    for epoch in (1, 2):
+        content += NEMO_EPOCH.format(epoch=epoch)
+        content += "".join(NEMO_STEP.format(step=s, kl=1e-3 * (epoch + s)) for s in (1, 2))
+    log = text(tmp_path / "driver.log", content)
+    assert (log.format, log.earlier) == ("console", ())
+    assert values(log, "train/gen_kl_error") == {1: 0.002, 2: 0.003, 3: 0.003, 4: 0.004}
+    assert values(log, "train/avg_trajectory_age") == dict.fromkeys((1, 2, 3, 4), 1.5)
+    assert not {"Average response length", "policy_training", "Total step time"} & set(log.keys)
 
 
 def test_dicts_that_hf_trainers_print_are_counted(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from rcdiag.diagnosis.case import Counts
 from rcdiag.diagnosis.causes.cause import CLEAR, EXACT, GUESS, LIKELY, WEAK, fact
 from rcdiag.diagnosis.causes.weights import LARGEST_DRIFT
-from rcdiag.diagnosis.logged.run import LoggedRun, Series
+from rcdiag.diagnosis.logged.run import FLOOR, LoggedRun, Series
 from rcdiag.diagnosis.logged.window import SIZES, Window, rms_of
 from rcdiag.diagnosis.thresholds import SURELY
 
@@ -187,6 +187,8 @@ def _identical(window: Window) -> Found | None:
     if not logged or any(np.abs(values).max() > 0.0 for values in logged):
         return None
     names = [name for name in ("k3", "abs_diff", "prob_diff") if len(window.values(name))]
+    if any(window.run.series[name].rounding > FLOOR for name in names):
+        return None  # such as 0.0000, which is a small mismatch too
     return Found(
         slug="columns-identical",
         score=CLEAR,

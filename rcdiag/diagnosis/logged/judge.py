@@ -26,7 +26,15 @@ from rcdiag.diagnosis.logged.causes import (
     steps_by_far,
 )
 from rcdiag.diagnosis.logged.changes import Change, changes_of, lasts
-from rcdiag.diagnosis.logged.over_steps import of_period, of_training, over_steps, trained
+from rcdiag.diagnosis.logged.over_steps import (
+    OF_UPDATE,
+    in_bypass,
+    of_period,
+    of_training,
+    over_steps,
+    trained,
+    what_the_update_compares,
+)
 from rcdiag.diagnosis.logged.run import LoggedRun
 from rcdiag.diagnosis.logged.window import SIZES, Window
 from rcdiag.results.diagnosis import (
@@ -417,11 +425,13 @@ def _nothing_found(window: Window) -> str:
 
 
 def _nothing_compared(run: LoggedRun, family: str | None, changes: Sequence[Change]) -> Diagnosis:
-    keys = ", ".join(f"`{one.key}`" for one in list(run.series.values())[:SHOWN])
+    others = [one.key for name, one in run.series.items() if name not in OF_UPDATE]
+    has = f" (it has {', '.join(f'`{key}`' for key in others[:SHOWN])})" if others else ""
+    none = "of the mismatch alone" if in_bypass(run) else "that compares sampler and trainer"
+    compares = what_the_update_compares(run)
     return Diagnosis(
         verdict="inconclusive",
-        summary="The log holds no number that compares the sampler with the trainer"
-        + (f" (it has {keys})." if keys else "."),
+        summary=f"The log holds no number {none}{has}. {compares}".strip(),
         pair=None,
         causes=[],
         next=_next(family, "inconclusive", changed=bool(changes)),

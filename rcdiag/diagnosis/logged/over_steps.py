@@ -23,6 +23,8 @@ AWAY = 0.5  # of the first change, on that scale: a step beyond it has the chang
 # What a failing update or policy moves, and the least share of its value that counts: entropy
 # drifts in healthy runs.
 OF_THE_UPDATE, CLEARLY = ("grad_norm", "entropy"), 0.25
+# What the update logs of its own ratio, current/old: in bypass mode the old policy is the sampler.
+OF_UPDATE = ("ppo_kl", "clip_fraction")
 SHOWN = 4  # keys that a sentence lists
 MOST_STEPS = 8  # single steps that a sentence lists
 
@@ -53,8 +55,8 @@ def over_steps(
         said.append(_at_rate_zero(run, moved))
     if moved:
         said += [_together(moved, first, values=not alone), _beside(run, changes, first)]
-    if since is not None:
-        said.append(_of_the_update(run, changes))
+    if since is not None and not in_bypass(run):
+        said.append(what_the_update_compares(run, changes))
     if not any(said):
         first, last, few = run.steps[0], run.steps[-1], len(run.steps) < FEWEST
         said = [
@@ -190,7 +192,7 @@ def of_training(run: LoggedRun, changes: Sequence[Change]) -> str:
     if not clearest:
         return f"no known number changes over steps {run.steps[0]} to {run.steps[-1]}"
     named = ", ".join(f"`{one.key}` at step {one.step} ({_from_to(one)})" for one in clearest)
-    return f"Of the training alone: {named}."
+    return f"{'Changes' if in_bypass(run) else 'Of the training alone'}: {named}."
 
 
 def _back_and_again(
@@ -246,17 +248,30 @@ def _at_rate_zero(run: LoggedRun, moved: Sequence[Change]) -> str:
     return f"`{grown.key}` grows at a learning rate of 0 (`{key}`): updates do not cause this."
 
 
-def _of_the_update(run: LoggedRun, changes: Sequence[Change]) -> str:
-    still = [
+def in_bypass(run: LoggedRun) -> bool:
+    """Tell whether a run is known to take the sampler's log-probs for the old ones."""
+    return run.known.bypass or run.key_of_bypass is not None
+
+
+def what_the_update_compares(run: LoggedRun, changes: Sequence[Change] = ()) -> str:
+    """Say what the update's KL and clip fraction compare in the run's mode; "" without any.
+
+    Those that are among the `changes` are left out.
+    """
+    keys = [
         f"`{run.series[name].key}`"
-        for name in ("ppo_kl", "clip_fraction")
+        for name in OF_UPDATE
         if name in run.series and not any(one.quantity == name for one in changes)
     ]
-    # In bypass mode the old policy is the sampler's.
-    if not still or run.known.bypass or run.key_of_bypass is not None:
+    if not keys:
         return ""
-    verb = "compare" if len(still) > 1 else "compares"
-    return f"{' and '.join(still)} {verb} old with current log-probs, not with the sampler's."
+    verb = f"{' and '.join(keys)} {'compare' if len(keys) > 1 else 'compares'}"
+    if in_bypass(run):
+        return (
+            f"In bypass mode {verb} the sampler with the policy that is updated: the mismatch and "
+            "the updates of a step together."
+        )
+    return f"{verb} old with current log-probs, not with the sampler's (except in bypass mode)."
 
 
 def parting(run: LoggedRun, other: LoggedRun) -> str:

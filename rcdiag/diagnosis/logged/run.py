@@ -77,6 +77,7 @@ class Series(Struct, frozen=True, kw_only=True):
     key: str  # in the log; "-key" where the log has the quantity with the other sign
     steps: Counts  # [logged steps] ascending
     values: Array  # [logged steps]
+    rounding: float = 0.0  # the largest number that the log prints as 0
 
     def at(self, steps: Counts) -> Array:
         """Return the values at some steps."""
@@ -123,15 +124,15 @@ class LoggedRun(Struct, frozen=True, dict=True):
 def logged_run(name: str, log: Log, keys: Mapping[str, str] | None = None) -> LoggedRun:
     """Read a log by quantity; `keys` maps quantities to keys that rcdiag does not know.
 
+    Of several runs one may lack a given key, and is read by the keys that rcdiag knows.
+
     If a log has a quantity under two keys, the one that comes first in the quantity's list is used.
     """
     given = {}
     for name_of_quantity, key in (keys or {}).items():
-        given[_quantity_called(name_of_quantity, key).name] = key
-        if key not in log.keys:
-            raise RcdiagError(
-                f"{log.path}: no key {key!r}", hint="it has " + ", ".join(list(log.keys)[:8])
-            )
+        called = _quantity_called(name_of_quantity, key).name
+        if key in log.keys:
+            given[called] = key
     series = {}
     for quantity in QUANTITIES.values():
         found = given.get(quantity.name) or _key_of(quantity, list(log.keys))
@@ -179,9 +180,11 @@ def _series(quantity: Quantity, key: str, log: Log) -> Series:
         if key in row and (step is None or abs(step) < LARGEST_STEP)
     ]
     negated = bool(_spellings(key) & set(quantity.negated))
+    zeros = {row[key] for row in log.rows.values() if key in row and not row[key].value}
     return Series(
         quantity=quantity,
         key=f"-{key}" if negated else key,
         steps=np.array([step for step, _ in rows], np.int64),
         values=np.array([-value if negated else value for _, value in rows], np.float64),
+        rounding=max((log.rounding(key, zero) for zero in zeros), default=0.0),
     )

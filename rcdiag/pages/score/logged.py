@@ -6,6 +6,7 @@ import math
 
 from msgspec import Struct
 
+from rcdiag.formats import plural
 from rcdiag.results import LogComparison, LoggedKey
 
 AGREES, UNEXPLAINED = "agrees", "not explained"
@@ -81,3 +82,33 @@ def sentences(comparison: LogComparison, notes: int | None = None) -> dict[str, 
         else:
             unexplained.setdefault(one.key.rpartition("/")[2], one.reason)
     return {**dict(list(unexplained.items())[:notes]), **by_name}
+
+
+def verdict_of_log(comparison: LogComparison, verdict: str, *, alone: bool) -> str:
+    """Say what the log shows by itself beside the table's `verdict`; "" if it shows no fault.
+
+    If the table has one policy (`alone`), the log is all that is judged, and is always reported.
+    """
+    shows = comparison.log_shows
+    if shows is None or not (alone or comparison.log_is_faulty):
+        return ""
+    steps = [step for step in comparison.log_steps if step is not None]
+    start, outside = shows.log_from, ""
+    if start is not None and steps and not min(steps) <= start <= max(steps):
+        ends = f" {min(steps)} to {max(steps)}" if len(steps) > 1 else f" {steps[0]}"
+        side = "before" if max(steps) < start else "after"
+        outside = f"; this table holds step{'s' * (len(steps) > 1)}{ends}, {side} it"
+    says = f"{shows.log_verdict}{'' if start is None else f' from step {start} on'}{outside}"
+    if shows.log_verdict == verdict and not outside and not alone:
+        return f"The log alone gives the same verdict: {says}."
+    return f"Verdict of the log alone: {says}. {shows.summary}"
+
+
+def counted_keys(comparison: LogComparison) -> str:
+    """Say how many keys agree, and with what; or that none was compared."""
+    if not comparison.keys:
+        return "not compared key by key, since the table has one policy"
+    lines = lines_of(comparison)
+    beside = f"preset {comparison.preset}" if comparison.preset else "the mismatch"
+    agree = sum(line.agrees for line in lines)
+    return f"{agree} of {plural(len(lines), 'key')} agree with {beside}"

@@ -75,6 +75,22 @@ def compared(log: Log, result: ScoreResult, dump: Table, plan: Plan) -> LogCompa
     )
 
 
+def not_compared(log: Log, dump: Table, plan: Plan) -> LogComparison:
+    """Judge a log by itself, beside a table of one policy, which has no numbers to compare."""
+    return LogComparison(
+        file=str(log.path),
+        log_format=log.format,
+        log_steps=list(known_steps(dump)),
+        step_reason=None,
+        preset=None,
+        preset_reason="the table has one policy",
+        keys=[],
+        not_ours=dict(log.keys),
+        not_logged=[],
+        log_shows=log_alone(log, plan.trainer.family),
+    )
+
+
 def _key(one: Differing, agrees: bool, reason: Reason | None, names: KeyNames) -> LoggedKey:
     says = None
     if not agrees:

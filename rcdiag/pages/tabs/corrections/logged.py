@@ -16,7 +16,7 @@ from rcdiag.pages.blocks import (
     words,
 )
 from rcdiag.pages.page_figures import figures_of
-from rcdiag.pages.score.logged import lines_of
+from rcdiag.pages.score.logged import counted_keys, lines_of
 from rcdiag.pages.score.training import BESIDE_MISMATCH
 from rcdiag.results import ScoreResult
 
@@ -26,12 +26,15 @@ def own_log(score: ScoreResult | None) -> Section | None:
     logged = None if score is None else score.logged
     if logged is None:
         return None
-    preset = f"preset `{logged.preset}`: {logged.preset_reason}"
-    beside = preset if logged.preset else "the mismatch"
+    preset = f" ({logged.preset_reason})" if logged.preset else ""
     steps = f" Steps: {logged.step_reason}." if logged.step_reason else ""
+    each = (
+        " Each key is shown at the step of its largest difference; the result document has every "
+        "step."
+    )
     how = (
-        f"`{logged.file}` ({logged.log_format}) beside {beside}.{steps} Each key is shown at the "
-        "step of its largest difference; the result document has every step."
+        f"`{logged.file}` ({logged.log_format}): {counted_keys(logged)}{preset}.{steps}"
+        f"{each if logged.keys else ''}"
     )
     lines = table(
         "logged",
@@ -52,7 +55,7 @@ def own_log(score: ScoreResult | None) -> Section | None:
     blocks: list[Block] = []
     if figures := figures_of(score, [BESIDE_MISMATCH]):
         blocks.append(Figures(items=figures))
-    blocks += [Paragraph(text=how), lines]
+    blocks += [Paragraph(text=how), *([lines] if logged.keys else [])]
     for keys, what in (
         (list(logged.not_ours), "keys of the log that rcdiag does not compute"),
         (logged.not_logged, "keys that are not in the log"),
