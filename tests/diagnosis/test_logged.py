@@ -1436,3 +1436,30 @@ def test_a_mean_that_counts_rejected_tokens_as_0_is_healthy_if_few_are(
     assert diagnosis is not None
     assert diagnosis.verdict == verdict
     assert ("rs_mask_fraction_high" in diagnosis.summary) == (verdict == "inconclusive")
+
+
+@pytest.mark.parametrize(
+    ("masked", "kept", "verdict"),
+    [(400.0, 624.0, "inconclusive"), (1.0, 1023.0, "healthy"), (400.0, None, "inconclusive")],
+)
+def test_means_over_the_responses_that_rejection_leaves_are_healthy_if_it_leaves_most(
+    tmp_path: Path, masked: float, kept: float | None, verdict: str
+) -> None:
+    """NeMo-RL's means are over kept responses; a count of rejected ones alone gives no share."""
+    counts = {"train/num_valid_samples": kept} if kept is not None else {}
+    rows = [
+        {
+            "train/gen_kl_error": 1e-5 * (1 + i % 3),
+            "train/num_masked_seqs_by_logprob_error": masked if i >= BEGINS else 0.0,
+            **counts,
+        }
+        for i in range(STEPS)
+    ]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == verdict
+    if verdict == "inconclusive":
+        (cause,) = diagnosis.causes
+        assert cause.from_step == BEGINS + 1
+        assert "num_masked_seqs_by_logprob_error" in cause.message
+        assert "num_valid_samples" in cause.message

@@ -620,6 +620,24 @@ def _costs_much(window: Window) -> Found | None:
     return None
 
 
+def _rejects_some(window: Window) -> Found | None:
+    """Look for a number of rejected responses without that of all, so that no share is known."""
+    count = window.number("rejected_count")
+    if not count:
+        return None
+    key = window.key("rejected_count")
+    return Found(
+        slug="forwards-differ",
+        score=GUESS,
+        verdict="inconclusive",
+        message=f"`{key}` is {count:.3g}: rejection leaves these responses out of the other "
+        "numbers, which are therefore smaller than the mismatch. The log does not say of how many "
+        f"responses; NeMo-RL's `num_valid_samples`, the number that is left, would.",
+        evidence=[window.fact("rejected_count", "left out of the other numbers")],
+        also_possible=["zero-placeholder", "weights-differ", "context-differs"],
+    )
+
+
 def _by_length(window: Window, name: str, value: float) -> bool:
     """Tell whether rounding explains a low number of weights of responses by their length.
 
@@ -688,6 +706,7 @@ LOG_CAUSES: tuple[Weigh, ...] = (
     _other_forward,
     _other_weight,
     _costs_much,
+    _rejects_some,
     _noise,
 )
 
