@@ -1463,3 +1463,25 @@ def test_means_over_the_responses_that_rejection_leaves_are_healthy_if_it_leaves
         assert cause.from_step == BEGINS + 1
         assert "num_masked_seqs_by_logprob_error" in cause.message
         assert "num_valid_samples" in cause.message
+
+
+@pytest.mark.parametrize(
+    ("weight", "least", "verdict"),
+    [(1.22, 0.05, "broken"), (1.22, 0.5, "inconclusive"), (0.98, 0.05, "inconclusive")],
+)
+def test_bounded_weights_with_a_mean_above_1_are_not_of_what_sampled(
+    tmp_path: Path, weight: float, least: float, verdict: str
+) -> None:
+    """E[min(w, 2)] <= E[w] = 1 under the sampler; clipping to [.5, 2] may raise it by .5."""
+    rows = [
+        {
+            "sampling/sampling_logp_difference/mean": 0.36 + 0.01 * (i % 3),
+            "sampling/importance_sampling_ratio/mean": weight + 0.01 * (i % 3 - 1),
+            "sampling/importance_sampling_ratio/min": least,
+        }
+        for i in range(STEPS)
+    ]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == verdict
+    assert ("did not sample" in diagnosis.summary) == (verdict == "broken")

@@ -393,6 +393,33 @@ def _not_the_sampler(window: Window) -> Found | None:
     )
 
 
+def _weights_above_1(window: Window) -> Found | None:
+    """Look for bounded weights whose mean is above 1, which it is not if the record sampled.
+
+    Log-probs that are rounded after sampling raise it by their k3, which is below that of ENGINE.
+    """
+    least = window.least_excess
+    if least is None or least.z < SURELY or least.value < ENGINE**2 / 2.0:
+        return None
+    key, smallest = window.key("weight_mean"), window.number("least_weight")
+    return Found(
+        slug="forwards-differ",
+        score=WEAK,
+        verdict="broken",
+        side="recorder",
+        message="The recorded distribution did not sample these tokens: else weights, whose upper "
+        f"bound only lowers them, had a mean of 1 at most, and `{key}` is "
+        f"{window.number('weight_mean'):.3g}. A lower bound adds no more than the smallest weight "
+        f"(`{window.key('least_weight')}` {smallest:.2g}). So it is with log-probs before the "
+        "temperature, a draft model's, or those of other tokens; weights do not correct that.",
+        evidence=[
+            window.fact("weight_mean", "above 1: the recorded distribution did not sample"),
+            window.fact("least_weight", "no lower bound explains it"),
+        ],
+        also_possible=["temperature-raw-recorded", "draft-recorded", "shift-by-one"],
+    )
+
+
 def _kept_set(window: Window) -> Found | None:
     """Look for a mean ratio below 1: the trainer has probability mass outside the kept sets."""
     excess, k1, rms = window.excess, window.k1, window.rms
@@ -700,6 +727,7 @@ LOG_CAUSES: tuple[Weigh, ...] = (
     _worse_than_uniform,
     _other_tokens,
     _not_the_sampler,
+    _weights_above_1,
     _kept_set,
     _other_temperature,
     _unrelated,
