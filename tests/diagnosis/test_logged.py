@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import rcdiag
 from rcdiag.diagnosis.change_points import jump_gains
+from rcdiag.diagnosis.logged.causes import found_in
 from rcdiag.diagnosis.logged.changes import changes_of, period_of, periodic_steps
 from rcdiag.diagnosis.logged.run import QUANTITIES, Known, LoggedRun, Series, _spellings
 from rcdiag.diagnosis.logged.window import Window, rms_of
@@ -1485,3 +1486,13 @@ def test_bounded_weights_with_a_mean_above_1_are_not_of_what_sampled(
     assert diagnosis is not None
     assert diagnosis.verdict == verdict
     assert ("did not sample" in diagnosis.summary) == (verdict == "broken")
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.8])
+def test_a_k1_above_0_by_chance_does_not_tell_who_sampled(spread: float) -> None:
+    """A trainer that sampled has a k1 below 0; .1 above it with an error of .18 may be."""
+    k1 = [0.1 + spread * (-1) ** i for i in range(20)]
+    k3 = [1.5 + x - 0.1 + 0.01 * (i % 3) for i, x in enumerate(k1)]
+    found = found_in(window_of(Known(), k1=k1, k3=k3))
+    assert found is not None
+    assert (found.slug == "shift-by-one") == (spread == 0.02)

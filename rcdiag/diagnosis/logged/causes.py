@@ -270,13 +270,14 @@ def _other_tokens(window: Window) -> Found | None:
             f"{difference.value:.2g}) but"
         )
         evidence.append(_of_k1(window, "near 0: the same values, at other tokens"))
-    elif excess is not None and 0.0 < difference.value < HEAVY and _surely_above_1(window):
+    elif difference.z > SURELY and difference.value < HEAVY and _surely_above_1(window):
+        assert excess is not None
         shown = (
             f"E[ratio] is {1.0 + excess.value:.2g}, not 1, and the trainer does not find the "
             f"tokens likelier (`{window.key_of_k1}` {difference.value:.2g}): neither distribution "
             "sampled them, and the columns"
         )
-        evidence += [_of_k1(window, "not below 0"), _of_ratio(window, "above 1")]
+        evidence += [_of_k1(window, "surely above 0"), _of_ratio(window, "above 1")]
     else:
         return None
     # A shift drops a token at the same end of each row, mostly a certain one: all rows change in
