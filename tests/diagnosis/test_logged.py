@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import rcdiag
 from rcdiag.diagnosis.change_points import jump_gains
+from rcdiag.diagnosis.logged.causes import found_in
 from rcdiag.diagnosis.logged.changes import changes_of, period_of, periodic_steps
 from rcdiag.diagnosis.logged.run import QUANTITIES, Known, LoggedRun, Series, _spellings
 from rcdiag.diagnosis.logged.window import Window, rms_of
@@ -1476,3 +1477,62 @@ def test_a_mean_that_counts_rejected_tokens_as_0_is_healthy_if_few_are(
     assert diagnosis is not None
     assert diagnosis.verdict == verdict
     assert ("rs_mask_fraction_high" in diagnosis.summary) == (verdict == "inconclusive")
+
+
+@pytest.mark.parametrize(
+    ("masked", "kept", "verdict"),
+    [(400.0, 624.0, "inconclusive"), (1.0, 1023.0, "healthy"), (400.0, None, "inconclusive")],
+)
+def test_means_over_the_responses_that_rejection_leaves_are_healthy_if_it_leaves_most(
+    tmp_path: Path, masked: float, kept: float | None, verdict: str
+) -> None:
+    """NeMo-RL's means are over kept responses; a count of rejected ones alone gives no share."""
+    counts = {"train/num_valid_samples": kept} if kept is not None else {}
+    rows = [
+        {
+            "train/gen_kl_error": 1e-5 * (1 + i % 3),
+            "train/num_masked_seqs_by_logprob_error": masked if i >= BEGINS else 0.0,
+            **counts,
+        }
+        for i in range(STEPS)
+    ]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == verdict
+    if verdict == "inconclusive":
+        (cause,) = diagnosis.causes
+        assert cause.from_step == BEGINS + 1
+        assert "num_masked_seqs_by_logprob_error" in cause.message
+        assert "num_valid_samples" in cause.message
+
+
+@pytest.mark.parametrize(
+    ("weight", "least", "verdict"),
+    [(1.22, 0.05, "broken"), (1.22, 0.5, "inconclusive"), (0.98, 0.05, "inconclusive")],
+)
+def test_bounded_weights_with_a_mean_above_1_are_not_of_what_sampled(
+    tmp_path: Path, weight: float, least: float, verdict: str
+) -> None:
+    """E[min(w, 2)] <= E[w] = 1 under the sampler; clipping to [.5, 2] may raise it by .5."""
+    rows = [
+        {
+            "sampling/sampling_logp_difference/mean": 0.36 + 0.01 * (i % 3),
+            "sampling/importance_sampling_ratio/mean": weight + 0.01 * (i % 3 - 1),
+            "sampling/importance_sampling_ratio/min": least,
+        }
+        for i in range(STEPS)
+    ]
+    diagnosis = diagnosed(rows, tmp_path).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.verdict == verdict
+    assert ("did not sample" in diagnosis.summary) == (verdict == "broken")
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.8])
+def test_a_k1_above_0_by_chance_does_not_tell_who_sampled(spread: float) -> None:
+    """A trainer that sampled has a k1 below 0; .1 above it with an error of .18 may be."""
+    k1 = [0.1 + spread * (-1) ** i for i in range(20)]
+    k3 = [1.5 + x - 0.1 + 0.01 * (i % 3) for i, x in enumerate(k1)]
+    found = found_in(window_of(Known(), k1=k1, k3=k3))
+    assert found is not None
+    assert (found.slug == "shift-by-one") == (spread == 0.02)

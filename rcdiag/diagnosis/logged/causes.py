@@ -272,13 +272,14 @@ def _other_tokens(window: Window) -> Found | None:
             f"{difference.value:.2g}) but"
         )
         evidence.append(_of_k1(window, "near 0: the same values, at other tokens"))
-    elif excess is not None and 0.0 < difference.value < HEAVY and _surely_above_1(window):
+    elif difference.z > SURELY and difference.value < HEAVY and _surely_above_1(window):
+        assert excess is not None
         shown = (
             f"E[ratio] is {1.0 + excess.value:.2g}, not 1, and the trainer does not find the "
             f"tokens likelier (`{window.key_of_k1}` {difference.value:.2g}): neither distribution "
             "sampled them, and the columns"
         )
-        evidence += [_of_k1(window, "not below 0"), _of_ratio(window, "above 1")]
+        evidence += [_of_k1(window, "surely above 0"), _of_ratio(window, "above 1")]
     else:
         return None
     # A shift drops a token at the same end of each row, mostly a certain one: all rows change in
@@ -392,6 +393,33 @@ def _not_the_sampler(window: Window) -> Found | None:
         evidence=evidence,
         side="recorder",
         also_possible=["draft-recorded", "entropy-recorded", "log-probs-divided", "penalty"],
+    )
+
+
+def _weights_above_1(window: Window) -> Found | None:
+    """Look for bounded weights whose mean is above 1, which it is not if the record sampled.
+
+    Log-probs that are rounded after sampling raise it by their k3, which is below that of ENGINE.
+    """
+    least = window.least_excess
+    if least is None or least.z < SURELY or least.value < ENGINE**2 / 2.0:
+        return None
+    key, smallest = window.key("weight_mean"), window.number("least_weight")
+    return Found(
+        slug="forwards-differ",
+        score=WEAK,
+        verdict="broken",
+        side="recorder",
+        message="The recorded distribution did not sample these tokens: else weights, whose upper "
+        f"bound only lowers them, had a mean of 1 at most, and `{key}` is "
+        f"{window.number('weight_mean'):.3g}. A lower bound adds no more than the smallest weight "
+        f"(`{window.key('least_weight')}` {smallest:.2g}). So it is with log-probs before the "
+        "temperature, a draft model's, or those of other tokens; weights do not correct that.",
+        evidence=[
+            window.fact("weight_mean", "above 1: the recorded distribution did not sample"),
+            window.fact("least_weight", "no lower bound explains it"),
+        ],
+        also_possible=["temperature-raw-recorded", "draft-recorded", "shift-by-one"],
     )
 
 
@@ -622,6 +650,24 @@ def _costs_much(window: Window) -> Found | None:
     return None
 
 
+def _rejects_some(window: Window) -> Found | None:
+    """Look for a number of rejected responses without that of all, so that no share is known."""
+    count = window.number("rejected_count")
+    if not count:
+        return None
+    key = window.key("rejected_count")
+    return Found(
+        slug="forwards-differ",
+        score=GUESS,
+        verdict="inconclusive",
+        message=f"`{key}` is {count:.3g}: rejection leaves these responses out of the other "
+        "numbers, which are therefore smaller than the mismatch. The log does not say of how many "
+        f"responses; NeMo-RL's `num_valid_samples`, the number that is left, would.",
+        evidence=[window.fact("rejected_count", "left out of the other numbers")],
+        also_possible=["zero-placeholder", "weights-differ", "context-differs"],
+    )
+
+
 def _by_length(window: Window, name: str, value: float) -> bool:
     """Tell whether rounding explains a low number of weights of responses by their length.
 
@@ -684,12 +730,14 @@ LOG_CAUSES: tuple[Weigh, ...] = (
     _worse_than_uniform,
     _other_tokens,
     _not_the_sampler,
+    _weights_above_1,
     _kept_set,
     _other_temperature,
     _unrelated,
     _other_forward,
     _other_weight,
     _costs_much,
+    _rejects_some,
     _noise,
 )
 

@@ -18,6 +18,7 @@ from rcdiag.diagnosis.causes.cause import GUESS, LIKELY, fact
 from rcdiag.diagnosis.confidence import probability
 from rcdiag.diagnosis.judge import DECIDES
 from rcdiag.diagnosis.logged.causes import (
+    COSTS_LITTLE,
     ENGINE,
     NO_STEPS,
     Found,
@@ -47,7 +48,8 @@ from rcdiag.results.diagnosis import (
 )
 
 # Quantities whose changes divide the steps into stretches. If none of DIVIDING, which measure the
-# size of the mismatch, changes, the surprisals are used, which also change with entropy and length.
+# size of the mismatch, changes, what it costs is used, and then the surprisals, which also change
+# with entropy and length.
 DIVIDING = (*SIZES, "pearson", "prob_diff", "k1")
 SURPRISALS = ("trainer_log_ppl", "sampler_log_ppl")
 # A mismatch that creeps by this factor is one of weights that fall behind.
@@ -166,13 +168,11 @@ def _stretches(
     """
     first = int(run.steps[0])
     cuts = set()
-    gains = dict.fromkeys((*DIVIDING, "weight_mean", *SURPRISALS), 0.0)
+    tiers = (DIVIDING, (*COSTS_LITTLE, "rejected_count"), SURPRISALS)
+    gains = {name: 0.0 for tier in tiers for name in tier}
     for change in changes:
         if change.quantity in gains:
             gains[change.quantity] += change.gain
-    # Without a size of log-ratios the mean weight stands in for it, as in `Window.rms`.
-    sized = any(name in run.series for name in SIZES)
-    tiers = (DIVIDING, () if sized else ("weight_mean",), SURPRISALS)
     dividing = next((names for names in tiers if any(gains[name] for name in names)), SURPRISALS)
     clearest = max(dividing, key=lambda name: gains[name])
     for change in changes:

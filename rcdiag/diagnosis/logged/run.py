@@ -138,7 +138,19 @@ def logged_run(name: str, log: Log, keys: Mapping[str, str] | None = None) -> Lo
         found = given.get(quantity.name) or _key_of(quantity, list(log.keys))
         if found is not None and len((one := _series(quantity, found, log)).steps):
             series[quantity.name] = one
+    if "rejected" not in series and {"rejected_count", "kept_count"} <= series.keys():
+        series["rejected"] = _share(series.pop("rejected_count"), series.pop("kept_count"))
     return LoggedRun(name, log, series, named=frozenset(given.values()))
+
+
+def _share(rejected: Series, kept: Series) -> Series:
+    """Return the share of rejected responses by the numbers of rejected and of kept ones."""
+    steps, here, there = np.intersect1d(rejected.steps, kept.steps, return_indices=True)
+    counts = rejected.values[here]
+    with np.errstate(invalid="ignore"):
+        share = counts / (counts + kept.values[there])
+    key = f"{rejected.key} / ({rejected.key} + {kept.key})"
+    return Series(quantity=QUANTITIES["rejected"], key=key, steps=steps, values=share)
 
 
 def _quantity_called(name: str, key: str) -> Quantity:

@@ -147,6 +147,19 @@ class Window(Struct, frozen=True, dict=True):
         return self.series("ratio_mean") is not None and not cut
 
     @cached_property
+    def least_excess(self) -> Estimate | None:
+        """Return the least E[ratio] - 1 by the mean of bounded weights; None without one.
+
+        A bound from above lowers the mean. One from below raises it by the bound at most, which is
+        no larger than the smallest weight. Of weights over kept tokens alone, the others count 0.
+        """
+        mean, least = self.estimate("weight_mean"), self.values("least_weight")
+        if mean is None or not len(least):
+            return None
+        kept = 1.0 - (self.number("rejected") or 0.0)
+        return Estimate(kept * mean.value - float(np.nanmin(least)) - 1.0, kept * mean.error)
+
+    @cached_property
     def k1(self) -> Estimate | None:
         """Return E[-log_ratio]: as logged, or from surprisals, or as k3 - E[ratio] + 1."""
         for names in OF_K1:
